@@ -1,0 +1,94 @@
+"""The contract of every calibrator: a scikit-learn transformer from logits to calibrated logits."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from calibrant.core.arrays import check_labels, check_matrix, check_values, check_weights
+from calibrant.core.errors import InputError
+from calibrant.core.rows import Rows
+from calibrant.core.softmax import softmax
+
+
+class Calibrator(TransformerMixin, BaseEstimator):
+    """Base of all calibrators.
+
+    A method writes `_fit(rows)`, which sets its learned attributes, and `_transform(logits)`, which returns new
+    logits of the same shape and dtype; everything around them (the input gate, timing, dtypes, prediction) is here.
+
+    Class-level facts
+    -----------------
+    keeps_prediction : the predicted class of a row never changes.
+    keeps_ranking : the order of two rows by confidence never changes.
+    additive : the fit reads its data only through `Rows.total`, so it runs chunk by chunk.
+    requires_logits : log-probabilities are not enough, because a constant added to a row matters.
+
+    After `fit`: `n_features_in_`, `classes_`, `n_iter_`, `objective_trace_`, `fit_seconds_`, `n_parameters_`.
+    """
+
+    keeps_prediction: ClassVar[bool] = False
+    keeps_ranking: ClassVar[bool] = False
+    additive: ClassVar[bool] = False
+    requires_logits: ClassVar[bool] = False
+
+    def fit(self, logits: Any, y: Any = None, sample_weight: Any = None) -> Calibrator:
+        """Learn from held-out logits (n×K) and their labels (n,)."""
+        if y is None:
+            raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        matrix = self._check_logits(logits, reset=True)
+        check_values(matrix, from_logits=True)
+        labels = check_labels(y, *matrix.shape)
+        weights = check_weights(sample_weight, len(matrix))
+        return self.fit_rows(Rows(matrix, labels, weights))
+
+    def fit_rows(self, rows: Rows) -> Calibrator:
+        """Learn from rows that have passed the gate."""
+        started = time.perf_counter()
+        self.n_features_in_ = rows.n_classes
+        self.classes_ = np.arange(rows.n_classes)
+        self.n_iter_ = 1
+        self.objective_trace_ = np.empty(0)
+        self._fit(rows)
+        self.fit_seconds_ = time.perf_counter() - started
+        return self
+
+    def transform(self, logits: Any) -> np.ndarray:
+        """Calibrated logits (n×K) of the input's dtype; probability methods return log-probabilities."""
+        check_is_fitted(self)
+        return self._transform(self._check_logits(logits, reset=False))
+
+    def predict_proba(self, logits: Any) -> np.ndarray:
+        """Calibrated probabilities (n×K); rows sum to one."""
+        return softmax(self.transform(logits))
+
+    def predict(self, logits: Any) -> np.ndarray:
+        """The class of highest calibrated probability of each row."""
+        return self.classes_[self.transform(logits).argmax(axis=1)]
+
+    @property
+    def n_parameters_(self) -> int:
+        """How many numbers the fit learned."""
+        raise NotImplementedError
+
+    def _fit(self, rows: Rows) -> None:
+        raise NotImplementedError
+
+    def _transform(self, logits: np.ndarray) -> np.ndarray:
+        raise NotImplementedError
+
+    def _check_logits(self, logits: Any, *, reset: bool) -> np.ndarray:
+        matrix = check_matrix(logits)
+        validate_data(self, X=logits if hasattr(logits, "columns") else matrix, reset=reset, skip_check_array=True)
+        return matrix
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags

@@ -1,0 +1,63 @@
+"""`calibrant VERB`: gathers the verbs, turns bad input into one line and exit code 2."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import typer
+
+from calibrant.core.errors import InputError, MissingExtraError
+
+VERBS = ("measure", "convert", "fit", "apply")
+"""One module each in this folder, with a function of the verb's name; order is the order of `--help`."""
+
+BAD_INPUT = 2
+
+
+def build() -> typer.Typer:
+    """The application with every verb registered."""
+    app = typer.Typer(
+        name="calibrant",
+        help="Measure, repair and ship the calibration of classifiers.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_options)
+    for verb in VERBS:
+        module = importlib.import_module(f"calibrant.cli.{verb}")
+        app.command(verb)(getattr(module, verb))
+    return app
+
+
+def _options(
+    version: bool = typer.Option(False, "--version", is_eager=True, help="Print the version and leave."),
+) -> None:
+    if version:
+        from calibrant import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point of the `calibrant` command."""
+    try:
+        build()()
+    except (InputError, MissingExtraError) as error:
+        _fail(str(error))
+    except MemoryError:
+        _fail("not enough memory for this input")
+    except BrokenPipeError:
+        # the reader of our output went away (`calibrant measure f | head`): nothing is wrong
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def _fail(message: str) -> None:
+    print("error: " + " ".join(message.split()), file=sys.stderr)
+    sys.exit(BAD_INPUT)

@@ -1,0 +1,1 @@
+"""Words everything shares: the input gate, softmax, the bin rule, errors, rows, threads, progress."""

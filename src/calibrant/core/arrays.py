@@ -1,0 +1,142 @@
+"""THE input gate: every array that enters the library is checked here, once, with one wording.
+
+Structure (shape, dtype, label range, weights) is cheap and checked up front. Values (finite logits,
+probabilities that sum to one) need a pass over the whole matrix; `check_values` makes that pass, and the
+fused kernels that read the matrix anyway call `explain_bad_values` only when they met something odd.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.errors import InputError
+
+PROBABILITY_TOLERANCE = 1e-3
+"""How far a row of probabilities may be from a sum of one: room for float16 files, not for logits."""
+
+
+def check_matrix(values: Any, name: str = "logits") -> np.ndarray:
+    """An n×K float matrix with n ≥ 1 rows and K ≥ 2 columns; float16 and integers are widened."""
+    if hasattr(values, "toarray") and hasattr(values, "nnz"):
+        raise InputError(f"{name} is a sparse matrix; calibrant needs a dense array of shape (n, K)")
+    array = np.asarray(values)
+    if array.dtype == object or array.dtype.kind not in "fiub":
+        raise InputError(f"{name} must hold real numbers, got dtype {_dtype_words(array)}")
+    if array.ndim != 2:
+        remedy = ". Reshape your data to (n, K)" if array.ndim == 1 else ""
+        raise InputError(f"{name} must have 2 dimensions (rows, classes), got {array.ndim}, shape {array.shape}{remedy}")
+    n_rows, n_classes = array.shape
+    if n_rows < 1:
+        raise InputError(f"{name} has 0 sample(s) (shape={array.shape}) while a minimum of 1 is required")
+    if n_classes < 2:
+        raise InputError(
+            f"{name} has {n_classes} feature(s) (shape={array.shape}) while a minimum of 2 is required: "
+            "give a binary problem both columns"
+        )
+    return widen(array)
+
+
+def widen(array: np.ndarray) -> np.ndarray:
+    """float32 and float64 as they are, float16 as float32, everything else as float64; native byte order."""
+    if array.dtype.kind == "f" and array.dtype.itemsize == 2:
+        return array.astype(np.float32)
+    if array.dtype.kind == "f" and array.dtype.itemsize in (4, 8):
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    return array.astype(np.float64)
+
+
+def check_labels(labels: Any, n_rows: int, n_classes: int, name: str = "labels", against: str = "logits") -> np.ndarray:
+    """Class indices 0 … K−1, one a row, as int64."""
+    array = np.asarray(labels)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise InputError(f"{name} must have 1 dimension, got {array.ndim}, shape {array.shape}: give class indices")
+    if array.dtype.kind not in "iu":
+        raise InputError(f"{name} must be whole numbers 0..{n_classes - 1}, got dtype {_dtype_words(array)}")
+    if len(array) != n_rows:
+        raise InputError(f"{name} has {len(array)} rows, but {against} has {n_rows}")
+    if array.dtype.itemsize == 8 and array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max:
+        raise InputError(f"{name} reach {array.max()}, but the {against} have columns 0..{n_classes - 1}")
+    indices = array.astype(np.int64, copy=False)
+    lowest, highest = int(indices.min()), int(indices.max())
+    if lowest < 0:
+        raise InputError(f"{name} go down to {lowest}, but the {against} have columns 0..{n_classes - 1}")
+    if highest >= n_classes:
+        raise InputError(f"{name} reach {highest}, but the {against} have columns 0..{n_classes - 1}")
+    return indices
+
+
+def check_weights(weights: Any, n_rows: int, name: str = "sample_weight") -> np.ndarray | None:
+    """Finite weights ≥ 0 with a positive sum as float64, or None for weights of one."""
+    if weights is None:
+        return None
+    array = np.asarray(weights)
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{name} must hold real numbers, got dtype {_dtype_words(array)}")
+    if array.ndim == 0:
+        array = np.full(n_rows, float(array))
+    if array.ndim != 1 or len(array) != n_rows:
+        raise InputError(f"{name} has shape {array.shape}, but there are {n_rows} rows: give one weight a row")
+    array = array.astype(np.float64, copy=False)
+    if not np.isfinite(array).all():
+        row = int(np.flatnonzero(~np.isfinite(array))[0])
+        raise InputError(f"{name} is {array[row]} in row {row}: weights must be finite")
+    if array.min() < 0:
+        row = int(array.argmin())
+        raise InputError(f"{name} is {array[row]:g} in row {row}: weights must be 0 or more")
+    if array.sum() <= 0:
+        raise InputError(f"{name} sums to 0 over {n_rows} rows: at least one weight must be positive")
+    return array
+
+
+def check_values(values: np.ndarray, *, from_logits: bool, name: str = "logits") -> None:
+    """Raise unless every logit is finite, or every row of probabilities lies in [0, 1] and sums to one."""
+    if from_logits:
+        # a sum meets any NaN or Inf at the speed of memory; it may overflow by itself, so look again then
+        with np.errstate(over="ignore", invalid="ignore"):
+            suspicious = not np.isfinite(values.sum(dtype=values.dtype))
+        if suspicious and not np.isfinite(values).all():
+            explain_bad_values(values, from_logits=True, name=name)
+        return
+    sums = values.sum(axis=1, dtype=np.float64)
+    in_range = values.min() >= 0 and values.max() <= 1 + PROBABILITY_TOLERANCE
+    if not in_range or not (np.abs(sums - 1) <= PROBABILITY_TOLERANCE).all():
+        explain_bad_values(values, from_logits=False, name=name)
+
+
+def explain_bad_values(values: np.ndarray, *, from_logits: bool, name: str, first_row: int = 0) -> None:
+    """Raise the InputError that names the first bad value; return only if there is none."""
+    finite = np.isfinite(values)
+    if not finite.all():
+        row, column = np.argwhere(~finite)[0]
+        raise InputError(
+            f"{name} contains {_nonfinite_word(values[row, column])} in row {first_row + row}, column {column}: "
+            "every value must be finite"
+        )
+    if from_logits:
+        return
+    sums = values.sum(axis=1, dtype=np.float64)
+    lowest, highest = float(values.min()), float(values.max())
+    if lowest < 0 or highest > 1 + PROBABILITY_TOLERANCE:
+        raise InputError(
+            f"{name} range from {lowest:.4g} to {highest:.4g}, but probabilities lie in [0, 1]: "
+            "if these are logits, say so (from_logits=True, or --logits)"
+        )
+    off = np.abs(sums - 1)
+    if (off > PROBABILITY_TOLERANCE).any():
+        row = int(off.argmax())
+        raise InputError(
+            f"{name} of row {first_row + row} sum to {sums[row]:.6g}, off by {off[row]:.3g} "
+            f"(at most {PROBABILITY_TOLERANCE:g} is allowed): normalise the rows"
+        )
+
+
+def _dtype_words(array: np.ndarray) -> str:
+    return {"O": "object", "U": "string", "S": "bytes"}.get(array.dtype.kind, str(array.dtype))
+
+
+def _nonfinite_word(value: float) -> str:
+    return "NaN" if np.isnan(value) else ("Inf" if value > 0 else "-Inf")

@@ -1,0 +1,78 @@
+"""THE bin rule: which bin a confidence belongs to, stated once for metrics and calibrators alike.
+
+Equal-width bins are (lo, hi] over [0, 1], with 0 itself in the first bin. Equal-mass bins give every
+tied group the lowest rank of the group, so the answer never depends on the order of the rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calibrant.core.errors import InputError
+
+
+def check_n_bins(n_bins: int) -> int:
+    """A whole number of bins, at least one."""
+    if isinstance(n_bins, bool) or not isinstance(n_bins, (int, np.integer)) or n_bins < 1:
+        raise InputError(f"n_bins must be a whole number of at least 1, got {n_bins!r}")
+    return int(n_bins)
+
+
+def width_edges(n_bins: int, dtype: np.typing.DTypeLike = np.float64) -> np.ndarray:
+    """The n_bins + 1 edges j/M, rounded to the dtype of the confidences that meet them.
+
+    Rounding the edge as the data were rounded keeps a float32 0.2 and a float64 0.2 in the same bin.
+    """
+    return (np.arange(n_bins + 1) / n_bins).astype(dtype)
+
+
+def width_index(confidence: np.ndarray, n_bins: int) -> np.ndarray:
+    """Equal-width bin of each confidence: (lo, hi], a confidence of 0 in the first bin."""
+    return place(confidence, width_edges(n_bins, confidence.dtype))
+
+
+def mass_index(confidence: np.ndarray, n_bins: int, weights: np.ndarray | None = None) -> np.ndarray:
+    """Equal-mass bin floor(M·rank/n); ties share the lowest rank of their group.
+
+    With weights, the rank of a row is the weight of all strictly smaller confidences and n their total,
+    so that a weight of 2 equals the row twice.
+    """
+    order = np.argsort(confidence, kind="stable")
+    ordered = confidence[order]
+    opens = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    if weights is None:
+        lowest_rank, total = opens.astype(np.float64), float(len(confidence))
+    else:
+        before = np.concatenate(([0.0], np.cumsum(weights[order], dtype=np.float64)))
+        lowest_rank, total = before[opens], before[-1]
+    group_bin = np.minimum(np.floor(n_bins * lowest_rank / total), n_bins - 1).astype(np.intp)
+    group_sizes = np.diff(np.append(opens, len(ordered)))
+    index = np.empty(len(confidence), dtype=np.intp)
+    index[order] = np.repeat(group_bin, group_sizes)
+    return index
+
+
+def quantile_edges(confidence: np.ndarray, n_bins: int, weights: np.ndarray | None = None) -> np.ndarray:
+    """Edges that hold about the same mass of the fit data, for calibrators that must place new points.
+
+    Linear interpolation of the sorted confidences at n·j/M, the first edge opened to 0 and the last to 1.
+    """
+    order = np.argsort(confidence, kind="stable")
+    ordered = confidence[order].astype(np.float64)
+    if weights is None:
+        positions, total = np.arange(len(ordered), dtype=np.float64), float(len(ordered))
+    else:
+        # a row of weight w stands at the positions its w copies would take
+        mass = weights[order].astype(np.float64)
+        first = np.concatenate(([0.0], np.cumsum(mass)))
+        last = first[:-1] + np.maximum(mass - 1.0, 0.0)
+        positions, total = np.stack([first[:-1], last], axis=1).ravel(), first[-1]
+        ordered = np.repeat(ordered, 2)
+    edges = np.interp(total * np.arange(n_bins + 1) / n_bins, positions, ordered)
+    edges[0], edges[-1] = 0.0, 1.0
+    return edges
+
+
+def place(confidence: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Bin of each confidence between given edges, (lo, hi], the outer bins open-ended."""
+    return np.searchsorted(edges[1:-1], confidence, side="left")

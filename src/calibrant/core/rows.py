@@ -1,0 +1,74 @@
+"""The fit data as a calibrator sees it: rows that can be summed over, wherever they live.
+
+A calibrator that is `additive` touches its data only through `total`, so the same lines fit an array in
+memory and a thousand files on a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.threads import map_blocks, row_blocks
+
+Statistic = Callable[..., tuple[Any, ...]]
+"""`statistic(logits, labels, weights, *parameters)` → a tuple of numbers or arrays that add up over rows."""
+
+
+def add(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Elementwise sum of two results of a statistic."""
+    return tuple(a + b for a, b in zip(left, right, strict=True))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Checked logits (n×K), labels (n,) and weights (n,) or None, in memory."""
+
+    logits: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray | None = None
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return self.logits.shape[0]
+
+    @property
+    def n_classes(self) -> int:
+        """Number of columns."""
+        return self.logits.shape[1]
+
+    @property
+    def total_weight(self) -> float:
+        """Sum of the weights; n where there are none."""
+        return float(self.n) if self.weights is None else float(self.weights.sum())
+
+    def class_weight(self) -> np.ndarray:
+        """Total weight of each class (K,); 0 for a class that is absent."""
+        return np.bincount(self.labels, weights=self.weights, minlength=self.n_classes).astype(np.float64)
+
+    def take(self, index: np.ndarray | slice) -> Rows:
+        """The rows at these places."""
+        weights = None if self.weights is None else self.weights[index]
+        return Rows(self.logits[index], self.labels[index], weights)
+
+    def sample(self, size: int) -> Rows:
+        """About `size` evenly spaced rows, for a cheap first estimate; all of them when there are fewer."""
+        stride = max(1, self.n // max(1, size))
+        return self.take(slice(None, None, stride))
+
+    def total(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
+        """Sum of `statistic(logits, labels, weights, *parameters)` over all rows."""
+
+        def part(block: slice) -> tuple[Any, ...]:
+            rows = self.take(block)
+            return statistic(rows.logits, rows.labels, rows.weights, *parameters)
+
+        parts = map_blocks(part, row_blocks(self.n, self.n_classes))
+        result = parts[0]
+        for other in parts[1:]:
+            result = add(result, other)
+        return result

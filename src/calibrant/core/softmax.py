@@ -1,0 +1,31 @@
+"""Stable softmax, log-softmax and log-sum-exp over the last axis; the dtype is kept."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def logsumexp(logits: np.ndarray) -> np.ndarray:
+    """log Σ_j exp(z_j) of each row."""
+    peak = logits.max(axis=-1, keepdims=True)
+    return (np.log(np.exp(logits - peak).sum(axis=-1, keepdims=True)) + peak)[..., 0]
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """z − logsumexp(z) of each row."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return shifted
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """exp(z) / Σ_j exp(z_j) of each row."""
+    exponentials = logits - logits.max(axis=-1, keepdims=True)
+    np.exp(exponentials, out=exponentials)
+    exponentials /= exponentials.sum(axis=-1, keepdims=True)
+    return exponentials
+
+
+def log_probabilities(probabilities: np.ndarray) -> np.ndarray:
+    """Logits that softmax maps back to these probabilities; a zero becomes the smallest normal number."""
+    return np.log(np.maximum(probabilities, np.finfo(probabilities.dtype).tiny))

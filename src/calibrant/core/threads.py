@@ -1,0 +1,53 @@
+"""Run one function over blocks of rows on all cores this process may use.
+
+Blocks have a fixed size whatever the number of threads, and results come back in block order, so a sum over
+them has the same bits on one core and on sixty-four. Kernels are serial and release the GIL; this is where
+they become parallel.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+BLOCK_ELEMENTS = 1 << 20
+"""Elements of one block: a few milliseconds of work, small enough to balance two cores."""
+
+_inside = threading.local()
+
+
+def n_threads() -> int:
+    """Cores this process may run on, or CALIBRANT_THREADS."""
+    asked = os.environ.get("CALIBRANT_THREADS", "")
+    if asked.isdigit() and int(asked) > 0:
+        return int(asked)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def row_blocks(n_rows: int, n_columns: int, block_elements: int = BLOCK_ELEMENTS) -> list[slice]:
+    """Consecutive slices that cover the rows, each of about `block_elements` elements."""
+    step = max(1, block_elements // max(1, n_columns))
+    return [slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]
+
+
+def map_blocks(work: Callable[[slice], Result], blocks: list[slice]) -> list[Result]:
+    """[work(block) for block in blocks], on threads when there is more than one block and core."""
+    if len(blocks) < 2 or n_threads() < 2 or getattr(_inside, "pool", False):
+        return [work(block) for block in blocks]
+    return list(_pool(n_threads()).map(work, blocks))
+
+
+@cache
+def _pool(size: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(size, thread_name_prefix="calibrant", initializer=_mark_inside)
+
+
+def _mark_inside() -> None:
+    # a block that itself maps over blocks must not wait for the pool it occupies
+    _inside.pool = True
