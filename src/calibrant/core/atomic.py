@@ -1,0 +1,88 @@
+"""Files that are either the old one or the new one, never half of one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from calibrant.core.errors import InputError
+
+
+@contextmanager
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary path beside `path`; when the block ends well, it takes the place of `path` in one step.
+
+    The bytes reach the disk before the name does (fsync of the file, rename, fsync of the folder), so a crash at any
+    moment leaves the old file or the new one. If the block raises, the temporary file goes and `path` stays as it was.
+
+    >>> import tempfile
+    >>> target = Path(tempfile.mkdtemp()) / "answer.txt"
+    >>> with atomic_write(target) as temporary:
+    ...     _ = temporary.write_text("42")
+    >>> target.read_text()
+    '42'
+    """
+    target = Path(os.path.realpath(path))  # through a link: the file it names is replaced, not the link
+    if target.is_dir():
+        raise InputError(f"{path} is a folder: give the path of a file to write")
+    try:
+        # the suffix stays, because writers of some formats choose by it or append it
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem[:80]}.", suffix=target.suffix)
+    except OSError as error:
+        raise _readable(error, path) from error
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        os.chmod(temporary, _permissions(target))
+        _flush(temporary)
+        os.replace(temporary, target)
+        _flush(target.parent)
+    except OSError as error:
+        if error.filename not in (None, name):
+            raise  # trouble with another file that the block touches: its own message says which
+        raise _readable(error, path) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _permissions(target: Path) -> int:
+    """Those of the file being replaced; of a new one, what the process's mask leaves."""
+    if target.exists():
+        return target.stat().st_mode & 0o777
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _flush(path: Path) -> None:
+    if os.name == "nt" and path.is_dir():
+        return  # a folder cannot be opened there; the rename itself is durable
+    # os.fsync needs a handle that may write on some systems, and a folder allows reading only
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _readable(error: OSError, path: str | os.PathLike[str]) -> Exception:
+    folder = os.path.dirname(os.path.abspath(path))
+    reasons = {
+        errno.ENOENT: f"cannot write {path}: the folder {folder} does not exist; create it first",
+        errno.ENOTDIR: f"cannot write {path}: {folder} is not a folder",
+        errno.EACCES: f"cannot write {path}: no permission in {folder}; choose another folder",
+        errno.EPERM: f"cannot write {path}: no permission in {folder}; choose another folder",
+        errno.EROFS: f"cannot write {path}: {folder} is read-only; choose another folder",
+        errno.ENOSPC: f"cannot write {path}: the disk is full; free some space or choose another folder",
+        errno.EDQUOT: f"cannot write {path}: the disk quota is used up; free some space or choose another folder",
+        errno.ENAMETOOLONG: f"cannot write {path}: the name is too long; choose a shorter one",
+        errno.EFBIG: f"cannot write {path}: the file is larger than this disk allows",
+    }
+    if error.errno in reasons:
+        return InputError(reasons[error.errno])
+    return error
