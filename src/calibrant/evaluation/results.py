@@ -1,0 +1,212 @@
+"""What a comparison found, as frozen data: computed once, then shown as a table, JSON, Markdown, LaTeX or a report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+HIGHER_IS_BETTER = frozenset({"accuracy", "confidence_auroc"})
+"""Metrics whose best value is the largest; all others are losses."""
+
+UNRANKED = frozenset({"confidence", "entropy"})
+"""Plain descriptions: neither high nor low is good."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure and its 95% interval, as fractions (not percent); low and high are NaN where none was asked for."""
+
+    value: float
+    low: float = float("nan")
+    high: float = float("nan")
+
+    def to_dict(self) -> dict[str, float | None]:
+        """`{"value", "low", "high"}`; a missing bound is None."""
+        return {name: _number(getattr(self, name)) for name in ("value", "low", "high")}
+
+
+@dataclass(frozen=True)
+class NoiseFloor:
+    """The ECE a perfectly calibrated model with these confidences would show at this n, and the consistency test.
+
+    `mean`, `low` and `high` describe the ECE over label sets re-drawn from the confidences (2.5% and 97.5%
+    quantiles), `critical` its 95% quantile; `p_value` is (1 + #{drawn ECE ≥ observed}) / (draws + 1).
+    """
+
+    mean: float
+    low: float
+    high: float
+    critical: float
+    p_value: float
+    draws: int
+
+    def to_dict(self) -> dict[str, float | int]:
+        """All fields by name."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+@dataclass(frozen=True)
+class TestColumns:
+    """What diagrams need of every test row (n,) under one method."""
+
+    __test__ = False  # a name pytest must not collect
+
+    confidence: np.ndarray
+    correct: np.ndarray
+    prediction: np.ndarray
+    nll: np.ndarray
+    brier: np.ndarray
+
+
+@dataclass(frozen=True)
+class ClassProfile:
+    """Per class (K,): classwise ECE with its over- and underconfident parts, accuracy, loss and test rows.
+
+    `over` + `under` = `ece` (each divided by n, as `classwise_ece`); `accuracy` is recall (NaN for an absent class);
+    `top_over` and `top_under` split the ECE of the rows PREDICTED as the class, divided by their number.
+    """
+
+    ece: np.ndarray
+    over: np.ndarray
+    under: np.ndarray
+    accuracy: np.ndarray
+    nll: np.ndarray
+    count: np.ndarray
+    predicted: np.ndarray
+    top_over: np.ndarray
+    top_under: np.ndarray
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """One line of the comparison; where `error` is set, nothing else was computed."""
+
+    method: str
+    calibrator: Any = None
+    metrics: Mapping[str, Estimate] = field(default_factory=dict)
+    fit_seconds: float = float("nan")
+    error: str | None = None
+    n_parameters: int | None = None
+    changed_predictions: float = float("nan")
+    changed_rankings: float = float("nan")
+    p_beats_best: float = float("nan")
+    ties_best: bool = False
+    noise_floor: NoiseFloor | None = None
+    columns: TestColumns | None = None
+    classes: ClassProfile | None = None
+    warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row as plain JSON data, without calibrator and columns."""
+        return {
+            "method": self.method,
+            "metrics": {name: estimate.to_dict() for name, estimate in self.metrics.items()},
+            "fit_seconds": _number(self.fit_seconds),
+            "error": self.error,
+            "n_parameters": self.n_parameters,
+            "changed_predictions": _number(self.changed_predictions),
+            "changed_rankings": _number(self.changed_rankings),
+            "p_beats_best": _number(self.p_beats_best),
+            "ties_best": self.ties_best,
+            "noise_floor": None if self.noise_floor is None else self.noise_floor.to_dict(),
+            "warnings": list(self.warnings),
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Every method fitted on one set of rows and measured on another.
+
+    Attributes
+    ----------
+    rows : one `MethodRow` a method, in the order asked for.
+    criterion : the metric that decides `best` and `second`.
+    best, second : short names, or None when every method failed.
+    n_val, n_test, n_classes : sizes.
+    class_names : K names, or None where the files gave none.
+    labels, weights : test labels (n,) and weights (n,) or None.
+    noise_floor : the consistency test of the uncalibrated scores (of the first row that worked where "none" is absent).
+    n_bins, resamples, seed : how the figures were made.
+    verdict : one sentence.
+    """
+
+    rows: tuple[MethodRow, ...]
+    criterion: str
+    best: str | None
+    second: str | None
+    n_val: int
+    n_test: int
+    n_classes: int
+    class_names: tuple[str, ...] | None
+    labels: np.ndarray
+    weights: np.ndarray | None
+    noise_floor: NoiseFloor | None
+    n_bins: int
+    resamples: int
+    seed: int
+    verdict: str = ""
+
+    def row(self, method: str) -> MethodRow:
+        """The row of a method by short name."""
+        for row in self.rows:
+            if row.method == method:
+                return row
+        raise KeyError(f"no row {method!r}; there are: {', '.join(row.method for row in self.rows)}")
+
+    @property
+    def metric_names(self) -> list[str]:
+        """Names of the metrics, in the order tables show them."""
+        return next((list(row.metrics) for row in self.rows if row.metrics), [])
+
+    def ranking(self, metric: str) -> list[str]:
+        """Methods from best to worst by one metric; rows that failed are left out."""
+        sign = -1.0 if metric in HIGHER_IS_BETTER else 1.0
+        done = [row for row in self.rows if metric in row.metrics and np.isfinite(row.metrics[metric].value)]
+        return [row.method for row in sorted(done, key=lambda row: sign * row.metrics[metric].value)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data, as the published schema `compare.json` describes it."""
+        return {
+            "rows": [row.to_dict() for row in self.rows],
+            "best": self.best,
+            "second": self.second,
+            "criterion": self.criterion,
+            "verdict": self.verdict,
+            "n_val": self.n_val,
+            "n_test": self.n_test,
+            "n_classes": self.n_classes,
+            "n_bins": self.n_bins,
+            "resamples": self.resamples,
+            "seed": self.seed,
+            "noise_floor": None if self.noise_floor is None else self.noise_floor.to_dict(),
+        }
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The same as text."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    def to_dataframe(self) -> Any:
+        """A pandas table: one row a method; each metric as `name`, `name_low`, `name_high`."""
+        from calibrant.evaluation.tables import dataframe
+
+        return dataframe(self)
+
+    def to_markdown(self) -> str:
+        """A Markdown table: best of a column bold, second underlined, ties with the best marked ≈."""
+        from calibrant.evaluation.tables import markdown
+
+        return markdown(self)
+
+    def to_latex(self) -> str:
+        """A booktabs table: best of a column bold, second underlined, ties with the best marked."""
+        from calibrant.evaluation.tables import latex
+
+        return latex(self)
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
