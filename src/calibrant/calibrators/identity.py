@@ -1,0 +1,38 @@
+"""The uncalibrated row of every table."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calibrant.calibrators.base import Calibrator
+from calibrant.core.arrays import check_values
+from calibrant.core.rows import Rows
+
+
+class Identity(Calibrator):
+    """Leave the logits as they are: the yardstick every method is read against.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant import Identity
+    >>> logits = np.array([[2.0, 0.0], [0.5, 1.0]])
+    >>> bool((Identity().fit(logits, [0, 1]).transform(logits) == logits).all())
+    True
+    """
+
+    keeps_prediction = True
+    keeps_ranking = True
+    additive = True
+
+    @property
+    def n_parameters_(self) -> int:
+        """Nothing is learned."""
+        return 0
+
+    def _fit(self, rows: Rows) -> None:
+        pass
+
+    def _transform(self, logits: np.ndarray) -> np.ndarray:
+        check_values(logits, from_logits=True)
+        return logits.copy()
