@@ -1,0 +1,222 @@
+"""A calibration monitor for labelled feedback: constant memory, and an alarm that may be looked at any time.
+
+Each answer arrives as a confidence c and whether it was correct, a. If the model is calibrated, a is a coin of
+chance c, whatever came before. The monitor bets against that: see `calibrant.shipping.betting`. The wealth of a
+bettor against a fair coin reaches 1/α with chance at most α, over all time (Ville 1939), so an alarm at wealth 1/α
+is false with chance at most α however often one looks and however long the stream runs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.arrays import check_labels, check_matrix, check_values
+from calibrant.core.bins import check_n_bins, width_index
+from calibrant.core.errors import InputError
+from calibrant.core.softmax import softmax
+from calibrant.shipping.betting import Bets
+
+STATE_FORMAT = 1
+FLOOR_DRAWS = 400
+MAX_WINDOW = 1_000_000
+CHUNK = 4096
+
+
+@dataclass(frozen=True)
+class MonitorReport:
+    """What the monitor knows now; `alarm_at` is the count of answers at which the alarm rose, or None."""
+
+    n: int
+    n_window: int
+    confidence: float
+    accuracy: float
+    ece: float
+    overconfidence: float
+    underconfidence: float
+    noise_floor: float
+    noise_floor_95: float
+    evidence: float
+    alarm: bool
+    alarm_at: int | None
+    suspect: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain numbers for JSON."""
+        return asdict(self)
+
+
+class Monitor:
+    """Watch calibration on a stream of labelled answers.
+
+    Parameters
+    ----------
+    false_alarm_rate : the largest chance α of ever raising an alarm on a calibrated stream, however long.
+    window : how many of the latest answers the figures of `report` describe.
+    n_bins : equal-width confidence bins of the windowed ECE and of the bin-wise bets.
+    seed : of the draws behind the noise floor.
+
+    Examples
+    --------
+    >>> monitor = Monitor(false_alarm_rate=0.01)
+    >>> confidence = np.full(300, 0.9)
+    >>> monitor.update_answers(confidence, np.arange(300) % 2 == 0)     # right half of the time
+    >>> report = monitor.report()
+    >>> report.alarm, round(report.overconfidence, 2)
+    (True, 0.4)
+    """
+
+    def __init__(self, *, false_alarm_rate: float = 0.01, window: int = 2000, n_bins: int = 15, seed: int = 0) -> None:
+        if not 0 < false_alarm_rate < 1:
+            raise InputError(f"false_alarm_rate must lie between 0 and 1, got {false_alarm_rate!r}")
+        if isinstance(window, bool) or not isinstance(window, int) or not 1 <= window <= MAX_WINDOW:
+            raise InputError(f"window must be a whole number from 1 to {MAX_WINDOW}, got {window!r}")
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise InputError(f"seed must be a whole number of at least 0, got {seed!r}")
+        self.false_alarm_rate = float(false_alarm_rate)
+        self.window = window
+        self.n_bins = check_n_bins(n_bins)
+        self.seed = seed
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything, as after a new calibrator went live."""
+        self.n = 0
+        self.alarm_at: int | None = None
+        self._bets = Bets(self.n_bins)
+        self._confidence = np.zeros(self.window)
+        self._correct = np.zeros(self.window, dtype=bool)
+
+    @property
+    def alarm(self) -> bool:
+        """Whether the alarm has ever risen; it stays until `reset`."""
+        return self.alarm_at is not None
+
+    @property
+    def evidence(self) -> float:
+        """Wealth of the bet against calibration: an e-value, 1 at the start; the alarm rises at 1/α."""
+        return float(np.exp(min(self._bets.log_wealth, 700.0)))
+
+    def update(self, probabilities: Any, labels: Any, *, from_logits: bool = False) -> None:
+        """Take predictions (n×K) and their true labels (n,), in the order they happened."""
+        name = "logits" if from_logits else "probabilities"
+        matrix = check_matrix(probabilities, name)
+        check_values(matrix, from_logits=from_logits, name=name)
+        indices = check_labels(labels, *matrix.shape, against=name)
+        if from_logits:
+            matrix = softmax(matrix.astype(np.float64, copy=False))
+        self.update_answers(matrix.max(axis=1), matrix.argmax(axis=1) == indices)
+
+    def update_answers(self, confidence: Any, correct: Any) -> None:
+        """Take confidences (n,) in [0, 1] and whether each answer was correct (n,), in the order they happened."""
+        confidences = np.atleast_1d(np.asarray(confidence, dtype=np.float64))
+        flags = np.atleast_1d(np.asarray(correct))
+        if confidences.ndim != 1 or flags.shape != confidences.shape:
+            raise InputError(f"confidence has shape {confidences.shape}, correct has shape {flags.shape}: give (n,)")
+        if flags.dtype.kind not in "biuf" or not np.isin(flags, (0, 1)).all():
+            raise InputError(f"correct must be true/false (or 1/0), got dtype {flags.dtype}")
+        if not ((confidences >= 0) & (confidences <= 1 + 1e-6)).all():
+            bad = confidences[~((confidences >= 0) & (confidences <= 1 + 1e-6))][0]
+            raise InputError(f"confidence must lie in [0, 1], got {bad:g}")
+        confidences = np.minimum(confidences, 1.0)
+        flags = flags.astype(bool)
+        for start in range(0, len(flags), CHUNK):  # bounded memory for any length
+            self._take(confidences[start : start + CHUNK], flags[start : start + CHUNK])
+
+    def _take(self, confidence: np.ndarray, correct: np.ndarray) -> None:
+        log_wealth = self._bets.play(confidence, correct)
+        crossed = np.flatnonzero(log_wealth >= -math.log(self.false_alarm_rate))
+        if self.alarm_at is None and len(crossed):
+            self.alarm_at = self.n + int(crossed[0]) + 1
+        kept = slice(max(0, len(correct) - self.window), None)
+        places = (self.n + np.arange(len(correct))[kept]) % self.window
+        self._confidence[places], self._correct[places] = confidence[kept], correct[kept]
+        self.n += len(correct)
+
+    def report(self) -> MonitorReport:
+        """Figures of the latest `window` answers, with the ECE a calibrated model would show by chance."""
+        n_window = min(self.n, self.window)
+        if n_window == 0:
+            raise InputError("the monitor has seen 0 answers: update it with at least 1 before asking for a report")
+        confidence, correct = self._confidence[:n_window], self._correct[:n_window]
+        index = width_index(confidence, self.n_bins)
+        over, under = _over_under(index, confidence, correct[None, :], self.n_bins)
+        chance = np.random.default_rng(self.seed).random((FLOOR_DRAWS, n_window), dtype=np.float32) < confidence
+        floor = sum(_over_under(index, confidence, chance, self.n_bins))
+        return MonitorReport(
+            n=self.n,
+            n_window=n_window,
+            confidence=float(confidence.mean()),
+            accuracy=float(correct.mean()),
+            ece=float(over[0] + under[0]),
+            overconfidence=float(over[0]),
+            underconfidence=float(under[0]),
+            noise_floor=float(np.mean(floor)),
+            noise_floor_95=float(np.quantile(floor, 0.95)),
+            evidence=self.evidence,
+            alarm=self.alarm,
+            alarm_at=self.alarm_at,
+            suspect=self._bets.suspect() if self.alarm else None,
+        )
+
+    def to_json(self) -> str:
+        """The whole state as JSON: `Monitor.from_json` continues with the same bits."""
+        n_window = min(self.n, self.window)
+        return json.dumps(
+            {
+                "format": STATE_FORMAT,
+                "false_alarm_rate": self.false_alarm_rate,
+                "window": self.window,
+                "n_bins": self.n_bins,
+                "seed": self.seed,
+                "n": self.n,
+                "alarm_at": self.alarm_at,
+                "bets": self._bets.state(),
+                "confidence": self._confidence[:n_window].tolist(),
+                "correct": self._correct[:n_window].astype(int).tolist(),
+            },
+            allow_nan=False,
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Monitor:
+        """The monitor that `to_json` described; anything else is refused."""
+        try:
+            return cls._from_state(json.loads(text))
+        except InputError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+            raise InputError(f"this is not the state of a monitor ({type(error).__name__}: {error})") from error
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> Monitor:
+        if state["format"] != STATE_FORMAT:
+            raise InputError(f"monitor state has format {state['format']!r}, but this calibrant reads {STATE_FORMAT}")
+        monitor = cls(**{name: state[name] for name in ("false_alarm_rate", "window", "n_bins", "seed")})
+        monitor.n, monitor.alarm_at = int(state["n"]), state["alarm_at"]
+        n_window = min(monitor.n, monitor.window)
+        confidence = np.array(state["confidence"], dtype=np.float64)
+        correct = np.array(state["correct"], dtype=np.int64)
+        if monitor.n < 0 or confidence.shape != (n_window,) or correct.shape != (n_window,):
+            raise InputError(f"monitor state holds {confidence.shape} answers, but its counts say {n_window}")
+        if not ((confidence >= 0) & (confidence <= 1)).all() or not np.isin(correct, (0, 1)).all():
+            raise InputError("monitor state holds confidences outside [0, 1] or answers that are not 0 or 1")
+        monitor._confidence[:n_window], monitor._correct[:n_window] = confidence, correct.astype(bool)
+        monitor._bets = Bets.from_state(state["bets"], monitor.n_bins, monitor.n)
+        return monitor
+
+
+def _over_under(
+    index: np.ndarray, confidence: np.ndarray, correct: np.ndarray, n_bins: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Σ_b max(0, C_b − A_b) and Σ_b max(0, A_b − C_b), sums over n rows, for each row of `correct` (draws×n)."""
+    member = np.zeros((len(index), n_bins), dtype=np.float32)
+    member[np.arange(len(index)), index] = 1.0
+    hits = correct.astype(np.float32) @ member  # counts below 2^24 are exact in float32
+    sure = np.bincount(index, weights=confidence, minlength=n_bins)
+    gap = (sure - hits.astype(np.float64)) / len(index)
+    return np.maximum(gap, 0).sum(axis=1), np.maximum(-gap, 0).sum(axis=1)
