@@ -1,0 +1,50 @@
+"""Figures for papers, public as `calibrant.plots`: compute → data → plot, each with `ax=`.
+
+Functions named after a figure draw it and return the matplotlib axes. Functions named after the data behind it
+(`reliability`, `class_calibration`, `risk_coverage`, …) return a frozen dataclass with a `plot(ax=None)` method.
+Nothing here touches matplotlib's global state: without `ax=`, a figure of its own is made (`ax.figure.savefig`).
+"""
+
+from calibrant.report.plots.classes import (
+    ClassCalibration,
+    class_calibration,
+    class_ece_vs_accuracy,
+    class_temperature_vs_accuracy,
+)
+from calibrant.report.plots.coverage import RiskCoverage, risk_coverage, risk_coverage_curve
+from calibrant.report.plots.models import (
+    ErrorAndEntropy,
+    accuracy_confidence_curve,
+    ece_vs_entropy,
+    error_and_entropy,
+)
+from calibrant.report.plots.reliability import Reliability, reliability, reliability_diagram
+from calibrant.report.plots.shift import shift_curves
+from calibrant.report.plots.simplex import SimplexPaths, simplex_paths, simplex_trajectories
+from calibrant.report.plots.style import PALETTE
+from calibrant.report.plots.traces import ClassLossTrace, class_loss_trace, loss_traces
+
+__all__ = [
+    "PALETTE",
+    "ClassCalibration",
+    "ClassLossTrace",
+    "ErrorAndEntropy",
+    "Reliability",
+    "RiskCoverage",
+    "SimplexPaths",
+    "accuracy_confidence_curve",
+    "class_calibration",
+    "class_ece_vs_accuracy",
+    "class_loss_trace",
+    "class_temperature_vs_accuracy",
+    "ece_vs_entropy",
+    "error_and_entropy",
+    "loss_traces",
+    "reliability",
+    "reliability_diagram",
+    "risk_coverage",
+    "risk_coverage_curve",
+    "shift_curves",
+    "simplex_paths",
+    "simplex_trajectories",
+]
