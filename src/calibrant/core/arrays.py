@@ -21,21 +21,26 @@ def check_matrix(values: Any, name: str = "logits") -> np.ndarray:
     """An n×K float matrix with n ≥ 1 rows and K ≥ 2 columns; float16 and integers are widened."""
     if hasattr(values, "toarray") and hasattr(values, "nnz"):
         raise InputError(f"{name} is a sparse matrix; calibrant needs a dense array of shape (n, K)")
-    array = np.asarray(values)
-    if array.dtype == object or array.dtype.kind not in "fiub":
-        raise InputError(f"{name} must hold real numbers, got dtype {_dtype_words(array)}")
-    if array.ndim != 2:
-        remedy = ". Reshape your data to (n, K)" if array.ndim == 1 else ""
-        raise InputError(f"{name} must have 2 dimensions (rows, classes), got {array.ndim}, shape {array.shape}{remedy}")
-    n_rows, n_classes = array.shape
+    array = _as_array(values, name)
+    check_matrix_shape(array.shape, array.dtype, name)
+    return widen(array)
+
+
+def check_matrix_shape(shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "logits") -> None:
+    """Raise unless a matrix of this shape and dtype may enter: also for one that is still on disk."""
+    if dtype.kind not in "fiub":
+        raise InputError(f"{name} must hold real numbers, got dtype {_dtype_words(dtype)}")
+    if len(shape) != 2:
+        remedy = ". Reshape your data to (n, K)" if len(shape) == 1 else ""
+        raise InputError(f"{name} must have 2 dimensions (rows, classes), got {len(shape)}, shape {shape}{remedy}")
+    n_rows, n_classes = shape
     if n_rows < 1:
-        raise InputError(f"{name} has 0 sample(s) (shape={array.shape}) while a minimum of 1 is required")
+        raise InputError(f"{name} has 0 sample(s) (shape={shape}) while a minimum of 1 is required")
     if n_classes < 2:
         raise InputError(
-            f"{name} has {n_classes} feature(s) (shape={array.shape}) while a minimum of 2 is required: "
+            f"{name} has {n_classes} feature(s) (shape={shape}) while a minimum of 2 is required: "
             "give a binary problem both columns"
         )
-    return widen(array)
 
 
 def widen(array: np.ndarray) -> np.ndarray:
@@ -49,15 +54,17 @@ def widen(array: np.ndarray) -> np.ndarray:
 
 def check_labels(labels: Any, n_rows: int, n_classes: int, name: str = "labels", against: str = "logits") -> np.ndarray:
     """Class indices 0 … K−1, one a row, as int64."""
-    array = np.asarray(labels)
+    array = _as_array(labels, name)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
         raise InputError(f"{name} must have 1 dimension, got {array.ndim}, shape {array.shape}: give class indices")
     if array.dtype.kind not in "iu":
-        raise InputError(f"{name} must be whole numbers 0..{n_classes - 1}, got dtype {_dtype_words(array)}")
+        raise InputError(f"{name} must be whole numbers 0..{n_classes - 1}, got dtype {_dtype_words(array.dtype)}")
     if len(array) != n_rows:
         raise InputError(f"{name} has {len(array)} rows, but {against} has {n_rows}")
+    if n_rows == 0:
+        raise InputError(f"{name} has 0 rows while a minimum of 1 is required")
     if array.dtype.itemsize == 8 and array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max:
         raise InputError(f"{name} reach {array.max()}, but the {against} have columns 0..{n_classes - 1}")
     indices = array.astype(np.int64, copy=False)
@@ -73,9 +80,9 @@ def check_weights(weights: Any, n_rows: int, name: str = "sample_weight") -> np.
     """Finite weights ≥ 0 with a positive sum as float64, or None for weights of one."""
     if weights is None:
         return None
-    array = np.asarray(weights)
+    array = _as_array(weights, name)
     if array.dtype.kind not in "fiub":
-        raise InputError(f"{name} must hold real numbers, got dtype {_dtype_words(array)}")
+        raise InputError(f"{name} must hold real numbers, got dtype {_dtype_words(array.dtype)}")
     if array.ndim == 0:
         array = np.full(n_rows, float(array))
     if array.ndim != 1 or len(array) != n_rows:
@@ -87,24 +94,28 @@ def check_weights(weights: Any, n_rows: int, name: str = "sample_weight") -> np.
     if array.min() < 0:
         row = int(array.argmin())
         raise InputError(f"{name} is {array[row]:g} in row {row}: weights must be 0 or more")
-    if array.sum() <= 0:
+    with np.errstate(over="ignore"):
+        total = array.sum()
+    if total <= 0:
         raise InputError(f"{name} sums to 0 over {n_rows} rows: at least one weight must be positive")
+    if not np.isfinite(total):
+        raise InputError(f"{name} reaches {array.max():g} and its sum overflows: divide the weights by their maximum")
     return array
 
 
-def check_values(values: np.ndarray, *, from_logits: bool, name: str = "logits") -> None:
+def check_values(values: np.ndarray, *, from_logits: bool, name: str = "logits", first_row: int = 0) -> None:
     """Raise unless every logit is finite, or every row of probabilities lies in [0, 1] and sums to one."""
     if from_logits:
         # a sum meets any NaN or Inf at the speed of memory; it may overflow by itself, so look again then
         with np.errstate(over="ignore", invalid="ignore"):
             suspicious = not np.isfinite(values.sum(dtype=values.dtype))
         if suspicious and not np.isfinite(values).all():
-            explain_bad_values(values, from_logits=True, name=name)
+            explain_bad_values(values, from_logits=True, name=name, first_row=first_row)
         return
     sums = values.sum(axis=1, dtype=np.float64)
     in_range = values.min() >= 0 and values.max() <= 1 + PROBABILITY_TOLERANCE
     if not in_range or not (np.abs(sums - 1) <= PROBABILITY_TOLERANCE).all():
-        explain_bad_values(values, from_logits=False, name=name)
+        explain_bad_values(values, from_logits=False, name=name, first_row=first_row)
 
 
 def explain_bad_values(values: np.ndarray, *, from_logits: bool, name: str, first_row: int = 0) -> None:
@@ -112,9 +123,10 @@ def explain_bad_values(values: np.ndarray, *, from_logits: bool, name: str, firs
     finite = np.isfinite(values)
     if not finite.all():
         row, column = np.argwhere(~finite)[0]
+        word = _nonfinite_word(values[row, column])
+        remedy = "" if word == "NaN" else " (float16 overflows to Inf beyond 65504: store float32)"
         raise InputError(
-            f"{name} contains {_nonfinite_word(values[row, column])} in row {first_row + row}, column {column}: "
-            "every value must be finite"
+            f"{name} contains {word} in row {first_row + row}, column {column}: every value must be finite{remedy}"
         )
     if from_logits:
         return
@@ -123,7 +135,7 @@ def explain_bad_values(values: np.ndarray, *, from_logits: bool, name: str, firs
     if lowest < 0 or highest > 1 + PROBABILITY_TOLERANCE:
         raise InputError(
             f"{name} range from {lowest:.4g} to {highest:.4g}, but probabilities lie in [0, 1]: "
-            "if these are logits, say so (from_logits=True, or --logits)"
+            'if these are logits, say so (from_logits=True, kind="logits" or --kind logits)'
         )
     off = np.abs(sums - 1)
     if (off > PROBABILITY_TOLERANCE).any():
@@ -134,8 +146,17 @@ def explain_bad_values(values: np.ndarray, *, from_logits: bool, name: str, firs
         )
 
 
-def _dtype_words(array: np.ndarray) -> str:
-    return {"O": "object", "U": "string", "S": "bytes"}.get(array.dtype.kind, str(array.dtype))
+def _as_array(values: Any, name: str) -> np.ndarray:
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        # ragged lists, tensors that require a gradient: numpy's first sentence says what is wrong
+        reason = " ".join(str(error).split()).split(". ")[0]
+        raise InputError(f"{name} cannot be read as an array: {reason}") from error
+
+
+def _dtype_words(dtype: np.dtype[Any]) -> str:
+    return {"O": "object", "U": "string", "S": "bytes"}.get(dtype.kind, str(dtype))
 
 
 def _nonfinite_word(value: float) -> str:

@@ -62,8 +62,9 @@ def quantile_edges(confidence: np.ndarray, n_bins: int, weights: np.ndarray | No
     if weights is None:
         positions, total = np.arange(len(ordered), dtype=np.float64), float(len(ordered))
     else:
-        # a row of weight w stands at the positions its w copies would take
+        # a row of weight w stands at the positions its w copies would take; a row of weight 0 stands nowhere
         mass = weights[order].astype(np.float64)
+        ordered, mass = ordered[mass > 0], mass[mass > 0]
         first = np.concatenate(([0.0], np.cumsum(mass)))
         last = first[:-1] + np.maximum(mass - 1.0, 0.0)
         positions, total = np.stack([first[:-1], last], axis=1).ravel(), first[-1]

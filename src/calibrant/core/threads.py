@@ -48,6 +48,11 @@ def _pool(size: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(size, thread_name_prefix="calibrant", initializer=_mark_inside)
 
 
+if hasattr(os, "register_at_fork"):
+    # the threads of a pool do not live on in a forked child: there a new pool must be made, or the first map hangs
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
 def _mark_inside() -> None:
     # a block that itself maps over blocks must not wait for the pool it occupies
     _inside.pool = True
