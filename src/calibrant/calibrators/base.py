@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from calibrant.core.arrays import check_labels, check_matrix, check_values, check_weights
 from calibrant.core.errors import InputError
+from calibrant.core.fingerprint import fingerprint
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import softmax
 
@@ -29,7 +30,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
     additive : the fit reads its data only through `Rows.total`, so it runs chunk by chunk.
     requires_logits : log-probabilities are not enough, because a constant added to a row matters.
 
-    After `fit`: `n_features_in_`, `classes_`, `n_iter_`, `objective_trace_`, `fit_seconds_`, `n_parameters_`.
+    After `fit`: `n_features_in_`, `classes_`, `n_iter_`, `objective_trace_`, `fit_seconds_`, `n_parameters_`;
+    after `fit` on arrays also `n_rows_` and `fingerprint_`, which name the fit data in a saved artifact.
     """
 
     keeps_prediction: ClassVar[bool] = False
@@ -45,7 +47,9 @@ class Calibrator(TransformerMixin, BaseEstimator):
         check_values(matrix, from_logits=True)
         labels = check_labels(y, *matrix.shape)
         weights = check_weights(sample_weight, len(matrix))
-        return self.fit_rows(Rows(matrix, labels, weights))
+        self.fit_rows(Rows(matrix, labels, weights))
+        self.n_rows_, self.fingerprint_ = len(matrix), fingerprint(matrix, labels, weights)
+        return self
 
     def fit_rows(self, rows: Rows) -> Calibrator:
         """Learn from rows that have passed the gate."""

@@ -106,7 +106,7 @@ class Monitor:
         name = "logits" if from_logits else "probabilities"
         matrix = check_matrix(probabilities, name)
         check_values(matrix, from_logits=from_logits, name=name)
-        indices = check_labels(labels, *matrix.shape, against=name)
+        indices = check_labels(labels, len(matrix), matrix.shape[1], against=name)
         if from_logits:
             matrix = softmax(matrix.astype(np.float64, copy=False))
         self.update_answers(matrix.max(axis=1), matrix.argmax(axis=1) == indices)
