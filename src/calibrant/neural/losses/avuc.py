@@ -1,0 +1,98 @@
+"""Accuracy versus uncertainty: be certain when right and uncertain when wrong."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.core.errors import InputError
+from calibrant.neural.losses.terms import entropy, predict
+
+
+def avuc(logits: Tensor, labels: Tensor, *, kappa: float = 1.0) -> Tensor:
+    """AvUC with a hard uncertainty threshold (Krishnan & Tickoo 2020; Karandikar et al. 2021, eqs. 13–14).
+
+    log(1 + (n_AU + n_IC)/(n_AC + n_IU)), where a row is Accurate or Inaccurate, Uncertain if its entropy h is above
+    κ nats, and counts c·tanh h (AU), (1−c)(1−tanh h) (IC), c(1−tanh h) (AC), (1−c)·tanh h (IU).
+
+    Parameters
+    ----------
+    logits : (n, K) tensor
+    labels : (n,) tensor of class indices
+    kappa : κ, the entropy threshold in nats
+
+    Examples
+    --------
+    >>> import torch
+    >>> avuc(torch.tensor([[9.0, 0.0]]), torch.tensor([0])).item() < 1e-6  # right and certain
+    True
+    """
+    return _avuc(logits, labels, kappa, stop_confidence=False)
+
+
+def avuc_gs(logits: Tensor, labels: Tensor, *, kappa: float = 1.0) -> Tensor:
+    """`avuc` with no gradient through the confidences c (AvUC-GS; Karandikar et al. 2021, app. F).
+
+    The value is that of `avuc`; only what training sees changes: it no longer pays to be surer when wrong.
+
+    Parameters
+    ----------
+    logits : (n, K) tensor
+    labels : (n,) tensor of class indices
+    kappa : κ, the entropy threshold in nats
+
+    Examples
+    --------
+    >>> import torch
+    >>> z, y = torch.tensor([[2.0, 0.0], [1.0, 3.0]]), torch.tensor([0, 0])
+    >>> (avuc_gs(z, y) == avuc(z, y)).item()
+    True
+    """
+    return _avuc(logits, labels, kappa, stop_confidence=True)
+
+
+def _avuc(logits: Tensor, labels: Tensor, kappa: float, *, stop_confidence: bool) -> Tensor:
+    if not kappa > 0:
+        raise InputError(f"kappa must be above 0 nats, got {kappa}")
+    log_p, confidence, correct = predict(logits, labels)
+    if stop_confidence:
+        confidence = confidence.detach()
+    spread = entropy(log_p)
+    uncertain = (spread.detach() > kappa).to(log_p.dtype)
+    surprise = spread.tanh()
+    agreeing = correct * (1 - uncertain) * confidence * (1 - surprise)
+    agreeing = agreeing + (1 - correct) * uncertain * (1 - confidence) * surprise
+    clashing = correct * uncertain * confidence * surprise
+    clashing = clashing + (1 - correct) * (1 - uncertain) * (1 - confidence) * (1 - surprise)
+    return log_ratio(clashing, agreeing)
+
+
+def log_ratio(clashing: Tensor, agreeing: Tensor) -> Tensor:
+    """log(1 + mean(clashing)/mean(agreeing)); a hair on both sides keeps empty sets finite."""
+    hair = torch.finfo(agreeing.dtype).eps ** 1.5
+    bad, good = clashing.mean() + hair, agreeing.mean() + hair
+    return (bad + good).log() - good.log()
+
+
+class AvUCLoss(nn.Module):
+    """`avuc` as a module."""
+
+    def __init__(self, kappa: float = 1.0) -> None:
+        super().__init__()
+        self.kappa = kappa
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of a batch."""
+        return avuc(logits, labels, kappa=self.kappa)
+
+
+class AvUCGSLoss(nn.Module):
+    """`avuc_gs` as a module."""
+
+    def __init__(self, kappa: float = 1.0) -> None:
+        super().__init__()
+        self.kappa = kappa
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of a batch."""
+        return avuc_gs(logits, labels, kappa=self.kappa)

@@ -1,0 +1,54 @@
+"""Cross entropy to a softened label."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from calibrant.core.errors import InputError
+from calibrant.neural.losses.terms import log_probabilities, of_label
+
+
+def label_smoothing(logits: Tensor, labels: Tensor, *, smoothing: float = 0.05, spread: str = "all") -> Tensor:
+    """Cross entropy to a label that gives the share α away.
+
+    spread="all": target (1 − α)·1{k = y} + α/K (Szegedy et al. 2016);
+    spread="others": 1 − α for the label and α/(K − 1) for every other class (as in Jung et al. 2023).
+
+    Parameters
+    ----------
+    logits : (n, K) tensor
+    labels : (n,) tensor of class indices
+    smoothing : α in [0, 1]
+    spread : "all" or "others"
+
+    Examples
+    --------
+    >>> import torch
+    >>> round(label_smoothing(torch.zeros(1, 4), torch.tensor([2])).item(), 4)
+    1.3863
+    """
+    if not 0 <= smoothing <= 1:
+        raise InputError(f"smoothing must lie in [0, 1], got {smoothing}")
+    log_p = log_probabilities(logits, labels)
+    n_classes = log_p.shape[1]
+    if spread == "all":
+        share = smoothing / n_classes
+    elif spread == "others":
+        share = smoothing / (n_classes - 1)
+    else:
+        raise InputError(f"spread must be 'all' or 'others', got {spread!r}")
+    kept = 1 - smoothing if spread == "all" else 1 - smoothing - share
+    return -(kept * of_label(log_p, labels) + share * log_p.sum(dim=1)).mean()
+
+
+class LabelSmoothingLoss(nn.Module):
+    """`label_smoothing` as a module."""
+
+    def __init__(self, smoothing: float = 0.05, spread: str = "all") -> None:
+        super().__init__()
+        self.smoothing = smoothing
+        self.spread = spread
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of a batch."""
+        return label_smoothing(logits, labels, smoothing=self.smoothing, spread=self.spread)

@@ -1,0 +1,57 @@
+"""Maximum mean calibration error: a kernel's view of the gap between confidence and correctness."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.core.errors import InputError
+from calibrant.neural.losses.terms import predict, root
+
+
+def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4, weighted: bool = False) -> Tensor:
+    """Root of the kernel quadratic form in the calibration residuals (Kumar et al. 2018).
+
+    √(Σ_ij r_i r_j exp(−|c_i − c_j|/width)), where r_i = (c_i − a_i)/n, or, weighted, c_i/(number wrong)
+    for the wrong and −(1 − c_i)/(number right) for the right rows (their reweighted form: neither side drowns the
+    other).
+
+    Parameters
+    ----------
+    logits : (n, K) tensor
+    labels : (n,) tensor of class indices
+    width : of the Laplacian kernel
+    weighted : the second form
+
+    Examples
+    --------
+    >>> import torch
+    >>> round(mmce(torch.zeros(2, 4), torch.tensor([0, 1])).item(), 4)  # accuracy 1/2 at confidence 1/4
+    0.25
+    """
+    if not width > 0:
+        raise InputError(f"width must be above 0, got {width}")
+    _, confidence, correct = predict(logits, labels)
+    residual = confidence - correct
+    if weighted:
+        n_correct = correct.sum()
+        n_wrong = correct.numel() - n_correct
+        residual = residual / torch.where(correct > 0, n_correct, n_wrong)
+    else:
+        residual = residual / correct.numel()
+    kernel = (-(confidence.unsqueeze(0) - confidence.unsqueeze(1)).abs() / width).exp()
+    # no matrix product: autocast would take it to bfloat16
+    return root((residual.unsqueeze(0) * residual.unsqueeze(1) * kernel).sum(), 2)
+
+
+class MMCELoss(nn.Module):
+    """`mmce` as a module."""
+
+    def __init__(self, width: float = 0.4, weighted: bool = False) -> None:
+        super().__init__()
+        self.width = width
+        self.weighted = weighted
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of a batch."""
+        return mmce(logits, labels, width=self.width, weighted=self.weighted)

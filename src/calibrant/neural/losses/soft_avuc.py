@@ -1,0 +1,75 @@
+"""Soft AvUC: accuracy versus uncertainty with a soft threshold."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.core.errors import InputError
+from calibrant.neural.losses.avuc import log_ratio
+from calibrant.neural.losses.terms import entropy, predict
+
+
+def soft_uncertainty(share: Tensor, kappa: float, temperature: float) -> Tensor:
+    """How uncertain an entropy share h* = h/ln K counts (Karandikar et al. 2021, §4.2).
+
+    t(h*) = logistic((1/T)·log(h*(1 − κ)/((1 − h*)κ)), with h* clipped inside (0, 1).
+
+    Examples
+    --------
+    >>> import torch
+    >>> soft_uncertainty(torch.tensor(0.25), kappa=0.5, temperature=1.0).item()
+    0.25
+    """
+    if not 0 < kappa < 1:
+        raise InputError(f"kappa must lie in (0, 1), got {kappa}")
+    if not temperature > 0:
+        raise InputError(f"temperature must be above 0, got {temperature}")
+    margin = 8 * torch.finfo(share.dtype).eps
+    inside = share.clamp(margin, 1 - margin)
+    return ((inside.logit() - math.log(kappa / (1 - kappa))) / temperature).sigmoid()
+
+
+def soft_avuc(logits: Tensor, labels: Tensor, *, kappa: float = 0.5, temperature: float = 0.1) -> Tensor:
+    """Soft AvUC, S-AvUC (Karandikar et al. 2021, eqs. 15–16).
+
+    log(1 + (n_AU + n_IC)/(n_AC + n_IU)) with t = soft_uncertainty(h/ln K): a right row counts t·tanh h as uncertain
+    and (1 − t)(1 − tanh h) as certain, a wrong row (1 − t)(1 − tanh h) as certain and t·tanh h as uncertain.
+
+    Parameters
+    ----------
+    logits : (n, K) tensor
+    labels : (n,) tensor of class indices
+    kappa : κ in (0, 1), the share of ln K where uncertainty begins
+    temperature : T, how soft the threshold is
+
+    Examples
+    --------
+    >>> import torch
+    >>> soft_avuc(torch.tensor([[9.0, 0.0]]), torch.tensor([0])).item() < 1e-6  # right and certain
+    True
+    """
+    log_p, _, correct = predict(logits, labels)
+    spread = entropy(log_p)
+    uncertainty = soft_uncertainty(spread / math.log(log_p.shape[1]), kappa, temperature)
+    surprise = spread.tanh()
+    uncertain = uncertainty * surprise
+    certain = (1 - uncertainty) * (1 - surprise)
+    clashing = correct * uncertain + (1 - correct) * certain
+    agreeing = correct * certain + (1 - correct) * uncertain
+    return log_ratio(clashing, agreeing)
+
+
+class SoftAvUCLoss(nn.Module):
+    """`soft_avuc` as a module."""
+
+    def __init__(self, kappa: float = 0.5, temperature: float = 0.1) -> None:
+        super().__init__()
+        self.kappa = kappa
+        self.temperature = temperature
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of a batch."""
+        return soft_avuc(logits, labels, kappa=self.kappa, temperature=self.temperature)

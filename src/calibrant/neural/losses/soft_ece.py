@@ -1,0 +1,88 @@
+"""Soft-binned expected calibration error (SB-ECE)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.core.errors import InputError
+from calibrant.neural.losses.terms import bin_temperature, check_norm, memberships, predict, root
+
+
+def soft_ece(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    n_bins: int = 15,
+    temperature: float = 0.01,
+    norm: float = 2,
+    weighting: str = "bin",
+    decay: float | None = None,
+) -> Tensor:
+    """SB-ECE of the top label (Karandikar et al. 2021, eqs. 11 and 12).
+
+    u_ij = softmax_j(−(c_i − ξ_j)²/T), S_j = Σ_i u_ij, C_j = Σ_i u_ij c_i / S_j, A_j = Σ_i u_ij a_i / S_j;
+    weighting="bin": (Σ_j (S_j/n)·|A_j − C_j|^p)^(1/p); weighting="label": ((1/n) Σ_ij u_ij·|A_j − c_i|^p)^(1/p).
+
+    Parameters
+    ----------
+    logits : (n, K) tensor
+    labels : (n,) tensor of class indices
+    n_bins : M equal bins of [0, 1]; their centres are ξ_j
+    temperature : T, how soft the bins are
+    norm : p ≥ 1
+    weighting : "bin" or "label"
+    decay : d > 1 sets T = 1/(M² ln d) instead: at a centre the neighbour's membership is 1/d of its own
+
+    Examples
+    --------
+    >>> import torch
+    >>> round(soft_ece(torch.zeros(2, 4), torch.tensor([0, 1])).item(), 4)  # accuracy 1/2 at confidence 1/4
+    0.25
+    """
+    check_norm(norm)
+    softness = bin_temperature(n_bins, temperature, decay)
+    _, confidence, correct = predict(logits, labels)
+    membership = memberships(confidence, n_bins, softness)
+    size = membership.sum(dim=0)
+    divisor = size.clamp_min(torch.finfo(size.dtype).tiny)
+    bin_accuracy = (membership * correct.unsqueeze(1)).sum(dim=0) / divisor
+    if weighting == "bin":
+        bin_confidence = (membership * confidence.unsqueeze(1)).sum(dim=0) / divisor
+        power_sum = (size * (bin_accuracy - bin_confidence).abs().pow(norm)).sum()
+    elif weighting == "label":
+        power_sum = (membership * (bin_accuracy - confidence.unsqueeze(1)).abs().pow(norm)).sum()
+    else:
+        raise InputError(f"weighting must be 'bin' or 'label', got {weighting!r}")
+    return root(power_sum / correct.numel(), norm)
+
+
+class SoftECELoss(nn.Module):
+    """`soft_ece` as a module."""
+
+    def __init__(
+        self,
+        n_bins: int = 15,
+        temperature: float = 0.01,
+        norm: float = 2,
+        weighting: str = "bin",
+        decay: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.n_bins = n_bins
+        self.temperature = temperature
+        self.norm = norm
+        self.weighting = weighting
+        self.decay = decay
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of a batch."""
+        return soft_ece(
+            logits,
+            labels,
+            n_bins=self.n_bins,
+            temperature=self.temperature,
+            norm=self.norm,
+            weighting=self.weighting,
+            decay=self.decay,
+        )

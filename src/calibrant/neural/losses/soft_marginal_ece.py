@@ -1,0 +1,67 @@
+"""Soft-binned marginal calibration error: SB-ECE of every class, not only of the predicted one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.neural.losses.terms import bin_temperature, check_norm, log_probabilities, memberships, root
+
+
+def soft_marginal_ece(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    n_bins: int = 15,
+    temperature: float = 0.01,
+    norm: float = 2,
+    decay: float | None = None,
+) -> Tensor:
+    """Soft-binned marginal ECE, the extension proposed in Karandikar et al. 2021, app. J.
+
+    ((1/K) Σ_k Σ_j (S_jk/n)·|A_jk − C_jk|^p)^(1/p): eq. 11 for every class k, its probability p_k against 1{y = k}.
+
+    Parameters
+    ----------
+    logits : (n, K) tensor
+    labels : (n,) tensor of class indices
+    n_bins : M equal bins of [0, 1]
+    temperature : T, how soft the bins are
+    norm : p ≥ 1
+    decay : d > 1 sets T = 1/(M² ln d) instead
+
+    Examples
+    --------
+    >>> import torch
+    >>> round(soft_marginal_ece(torch.zeros(2, 2), torch.tensor([0, 1])).item(), 4)
+    0.0
+    """
+    check_norm(norm)
+    softness = bin_temperature(n_bins, temperature, decay)
+    probabilities = log_probabilities(logits, labels).exp()
+    n_classes = probabilities.shape[1]
+    hits = labels.unsqueeze(1) == torch.arange(n_classes, device=labels.device)
+    membership = memberships(probabilities, n_bins, softness)
+    gap = (membership * (probabilities - hits.to(probabilities.dtype)).unsqueeze(-1)).sum(dim=0)
+    size = membership.sum(dim=0)
+    bin_gap = gap / size.clamp_min(torch.finfo(size.dtype).tiny)
+    return root((size * bin_gap.abs().pow(norm)).sum() / probabilities.numel(), norm)
+
+
+class SoftMarginalECELoss(nn.Module):
+    """`soft_marginal_ece` as a module."""
+
+    def __init__(
+        self, n_bins: int = 15, temperature: float = 0.01, norm: float = 2, decay: float | None = None
+    ) -> None:
+        super().__init__()
+        self.n_bins = n_bins
+        self.temperature = temperature
+        self.norm = norm
+        self.decay = decay
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of a batch."""
+        return soft_marginal_ece(
+            logits, labels, n_bins=self.n_bins, temperature=self.temperature, norm=self.norm, decay=self.decay
+        )
