@@ -1,0 +1,259 @@
+"""Calibration of every class's probability, not only of the predicted one.
+
+Class j asks whether rows that give it probability p are of class j a share p of the time: probabilities p_j against
+1{y=j}, over all n rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, overload
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from calibrant.core.arrays import explain_bad_values
+from calibrant.core.bins import check_n_bins, mass_index
+from calibrant.core.softmax import softmax
+from calibrant.core.threads import map_blocks, row_blocks
+from calibrant.kernels.bins import class_width_sums, index_sums
+from calibrant.kernels.dispatch import pick
+from calibrant.metrics.binning import BinSums, check_choice, check_norm
+from calibrant.metrics.inputs import Checked, check
+
+
+@overload
+def classwise_ece(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    n_bins: int = ...,
+    norm: float = ...,
+    binning: str = ...,
+    average: None = ...,
+    sample_weight: ArrayLike | None = ...,
+    from_logits: bool = ...,
+) -> np.ndarray: ...
+@overload
+def classwise_ece(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    n_bins: int = ...,
+    norm: float = ...,
+    binning: str = ...,
+    average: Literal["mean"],
+    sample_weight: ArrayLike | None = ...,
+    from_logits: bool = ...,
+) -> float: ...
+def classwise_ece(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    n_bins: int = 15,
+    norm: float = 1,
+    binning: str = "width",
+    average: str | None = None,
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> Any:
+    """ECE of each class's probability against 1{y=j} (Kull et al. 2019; Frenkel & Goldberger 2021, eq. 2).
+
+    ``ECE_j = Σ_b (n_jb/n)·|A_jb − C_jb|``: every class divides by all n rows, since every row states a probability
+    for it; so each entry is at most 1.
+
+    Parameters
+    ----------
+    probabilities : array (n, K)
+        Probabilities, or logits with `from_logits`.
+    labels : array (n,)
+        Class indices 0 … K−1.
+    average : {None, "mean"}
+        None returns the vector (K,); "mean" its mean, which is `sce`.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import classwise_ece
+    >>> classwise_ece([[0.75, 0.25], [0.25, 0.75]], [0, 0]).tolist()
+    [0.5, 0.5]
+    """
+    checked = check(probabilities, labels, sample_weight, from_logits)
+    vector = class_sums(checked, n_bins, binning).norm(check_norm(norm))
+    if average is None:
+        return vector
+    check_choice("average", average, ("mean",))
+    return float(vector.mean())
+
+
+def sce(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    n_bins: int = 15,
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> float:
+    """Static calibration error: the mean of `classwise_ece` (Nixon et al. 2019).
+
+    ``1/K Σ_j Σ_b (n_jb/n)·|A_jb − C_jb|`` over bins of equal width.
+
+    Parameters
+    ----------
+    probabilities : array (n, K)
+        Probabilities, or logits with `from_logits`.
+    labels : array (n,)
+        Class indices 0 … K−1.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import sce
+    >>> sce([[0.75, 0.25], [0.25, 0.75]], [0, 0])
+    0.5
+    """
+    return classwise_ece(
+        probabilities, labels, n_bins=n_bins, average="mean", sample_weight=sample_weight, from_logits=from_logits
+    )
+
+
+def ace(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    n_bins: int = 15,
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> float:
+    """Adaptive calibration error over all classes (Nixon et al. 2019).
+
+    ``1/(K·R) Σ_j Σ_r |A_jr − C_jr|`` over R ranges of equal mass, each range counting 1/R; a range that ties left
+    empty counts 0.
+
+    Parameters
+    ----------
+    probabilities : array (n, K)
+        Probabilities, or logits with `from_logits`.
+    labels : array (n,)
+        Class indices 0 … K−1.
+    n_bins : int
+        R.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import ace
+    >>> ace([[0.75, 0.25], [0.25, 0.75]], [0, 0], n_bins=2)
+    0.5
+    """
+    checked = check(probabilities, labels, sample_weight, from_logits)
+    return float(np.abs(class_sums(checked, n_bins, "mass").gap).mean())
+
+
+def marginal_ece(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    n_bins: int = 15,
+    norm: float = 2,
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> float:
+    """Marginal calibration error over all classes (Kumar et al. 2019; Karandikar et al. 2021, app. J).
+
+    ``(1/K Σ_j ECE_{j,p}^p)^(1/p)`` over bins of equal mass, p = 2.
+
+    Parameters
+    ----------
+    probabilities : array (n, K)
+        Probabilities, or logits with `from_logits`.
+    labels : array (n,)
+        Class indices 0 … K−1.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import marginal_ece
+    >>> round(marginal_ece([[0.75, 0.25], [0.25, 0.75]], [0, 0], n_bins=2), 4)
+    0.559
+    """
+    checked = check(probabilities, labels, sample_weight, from_logits)
+    p = check_norm(norm)
+    vector = class_sums(checked, n_bins, "mass").norm(p)
+    return float(vector.max() if np.isinf(p) else (vector**p).mean() ** (1 / p))
+
+
+@dataclass(frozen=True)
+class ClasswiseOverUnder:
+    """Over- and under-confidence of each class's probability; together they are its classwise ECE."""
+
+    over: np.ndarray
+    under: np.ndarray
+
+
+def classwise_over_under(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    n_bins: int = 15,
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> ClasswiseOverUnder:
+    """Split each class's ECE into over- and under-confidence (Frenkel & Goldberger 2021, eq. 3-4).
+
+    Parameters
+    ----------
+    probabilities : array (n, K)
+        Probabilities, or logits with `from_logits`.
+    labels : array (n,)
+        Class indices 0 … K−1.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import classwise_over_under
+    >>> classwise_over_under([[0.75, 0.25], [0.25, 0.75]], [0, 0]).over.tolist()
+    [0.0, 0.5]
+    """
+    checked = check(probabilities, labels, sample_weight, from_logits)
+    excess = class_sums(checked, n_bins, "width").excess
+    return ClasswiseOverUnder(np.maximum(excess, 0).sum(axis=-1), np.maximum(-excess, 0).sum(axis=-1))
+
+
+def class_sums(checked: Checked, n_bins: int, binning: str) -> BinSums:
+    """Bin sums (K, n_bins) of every class's probability, checking the values on the way."""
+    n_bins = check_n_bins(n_bins)
+    if check_choice("binning", binning, ("width", "mass")) == "mass":
+        return _mass_sums(checked, n_bins)
+    kernel = pick(class_width_sums, checked.values.size)
+
+    def part(block: slice) -> np.ndarray:
+        weights = None if checked.weights is None else checked.weights[block]
+        return kernel(probability_block(checked, block), checked.labels[block], weights, n_bins)
+
+    return BinSums(*np.sum(map_blocks(part, row_blocks(*checked.values.shape)), axis=0))
+
+
+def probability_block(checked: Checked, block: slice) -> np.ndarray:
+    """Checked probabilities of some rows, through the softmax where the matrix holds logits."""
+    rows = np.ascontiguousarray(checked.values[block])
+    with np.errstate(over="ignore", invalid="ignore"):
+        sound = np.isfinite(rows.sum())
+    if checked.from_logits:
+        if not sound:
+            explain_bad_values(rows, from_logits=True, name=checked.name, first_row=block.start)
+        return softmax(rows)
+    if not (sound and rows.min() >= 0 and np.abs(rows.sum(axis=1) - 1).max() <= 1e-3):
+        explain_bad_values(rows, from_logits=False, name=checked.name, first_row=block.start)
+    return rows
+
+
+def _mass_sums(checked: Checked, n_bins: int) -> BinSums:
+    values, labels, weights = checked.values, checked.labels, checked.weights
+    blocks = map_blocks(lambda block: probability_block(checked, block), row_blocks(*values.shape))
+    probabilities = np.concatenate(blocks) if checked.from_logits else values
+
+    def part(block: slice) -> np.ndarray:
+        columns = np.ascontiguousarray(probabilities[:, block].T)
+        sums = np.empty((len(columns), 3, n_bins))
+        for row, (j, column) in enumerate(zip(range(block.start, block.stop), columns, strict=True)):
+            sums[row] = index_sums(mass_index(column, n_bins, weights), column, labels == j, weights, n_bins)
+        return sums
+
+    sums = np.concatenate(map_blocks(part, row_blocks(values.shape[1], values.shape[0])))
+    return BinSums(*sums.transpose(1, 0, 2))

@@ -1,0 +1,269 @@
+"""Expected calibration error of the top label over bins, and what is read off the same bins.
+
+A confidence on the edge of two equal-width bins belongs to the lower one, (lo, hi], as in the papers and in
+scikit-learn; torchmetrics and netcal put it into the upper one, which shows on few samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from calibrant.core.bins import width_edges
+from calibrant.metrics.binning import BinSums, bin_index, bin_sums, check_choice, check_norm
+from calibrant.metrics.inputs import top_label, total_weight
+
+
+def ece(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    n_bins: int = 15,
+    norm: float = 1,
+    binning: str = "width",
+    weighting: str = "bin",
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> float:
+    """Mean gap between confidence and accuracy over bins (Guo et al. 2017, eq. 3).
+
+    ``(Σ_b (n_b/n)·|A_b − C_b|^p)^(1/p)`` with ``weighting="bin"`` (Karandikar et al. 2021, eq. 6), or
+    ``(1/n Σ_i |A_{b(i)} − c_i|^p)^(1/p)`` with ``weighting="label"`` (eq. 7).
+
+    Parameters
+    ----------
+    probabilities : array (n, K)
+        Probabilities, or logits with `from_logits`.
+    labels : array (n,)
+        Class indices 0 … K−1.
+    n_bins : int
+        Number of bins.
+    norm : {1, 2, inf}
+        p; ``inf`` is the maximum calibration error (MCE).
+    binning : {"width", "mass"}
+        Bins of equal width over [0, 1], or of equal numbers of samples.
+    weighting : {"bin", "label"}
+        Compare accuracy with a bin's mean confidence, or with each sample's own.
+    sample_weight : array (n,), optional
+        A weight of 2 counts as the row twice.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> from calibrant.metrics import ece
+    >>> round(ece([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6]], [0, 1, 1]), 4)
+    0.4
+    """
+    confidence, correct, weights = top_label(probabilities, labels, sample_weight, from_logits)
+    return ece_of(confidence, correct, weights, n_bins=n_bins, norm=norm, binning=binning, weighting=weighting)
+
+
+def ece_of(
+    confidence: np.ndarray,
+    correct: np.ndarray,
+    weights: np.ndarray | None = None,
+    *,
+    n_bins: int = 15,
+    norm: float = 1,
+    binning: str = "width",
+    weighting: str = "bin",
+) -> float:
+    """`ece` of columns: confidence (n,), correct (n,) and weights (n,) or None."""
+    p = check_norm(norm)
+    if check_choice("weighting", weighting, ("bin", "label")) == "bin":
+        return float(bin_sums(confidence, correct, weights, n_bins, binning).norm(p))
+    index = bin_index(confidence, weights, n_bins, binning)
+    sums = bin_sums(confidence, correct, weights, n_bins, binning)
+    accuracy = sums.correct / np.where(sums.weight > 0, sums.weight, 1.0)
+    gap = np.abs(accuracy[index] - confidence)
+    if np.isinf(p):
+        return float(gap.max() if weights is None else gap[weights > 0].max())
+    powers = gap**p
+    mean = powers.mean() if weights is None else np.dot(powers, weights) / weights.sum()
+    return float(mean ** (1 / p))
+
+
+def adaptive_ece(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    n_bins: int = 15,
+    norm: float = 1,
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> float:
+    """ECE of the top label over bins of equal mass (Nguyen & O'Connor 2015).
+
+    ``Σ_b (n_b/n)·|A_b − C_b|`` with bin ``floor(M·rank/n)``; tied confidences share the lowest rank of their
+    group, so the answer does not depend on the order of the rows.
+
+    Parameters
+    ----------
+    probabilities : array (n, K)
+        Probabilities, or logits with `from_logits`.
+    labels : array (n,)
+        Class indices 0 … K−1.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import adaptive_ece
+    >>> round(adaptive_ece([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6]], [0, 1, 1], n_bins=3), 4)
+    0.4333
+    """
+    confidence, correct, weights = top_label(probabilities, labels, sample_weight, from_logits)
+    return ece_of(confidence, correct, weights, n_bins=n_bins, norm=norm, binning="mass")
+
+
+def adaptive_ece_of(
+    confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None, *, n_bins: int = 15, norm: float = 1
+) -> float:
+    """`adaptive_ece` of columns."""
+    return ece_of(confidence, correct, weights, n_bins=n_bins, norm=norm, binning="mass")
+
+
+@dataclass(frozen=True)
+class OverUnderConfidence:
+    """The two halves of the ECE: bins that promise too much, and bins that promise too little."""
+
+    over: float
+    under: float
+
+
+def over_under_confidence(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    n_bins: int = 15,
+    binning: str = "width",
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> OverUnderConfidence:
+    """Split the ECE into over- and under-confidence (Frenkel & Goldberger 2021, eq. 3-4).
+
+    ``over = Σ_b (n_b/n)·max(0, C_b − A_b)``, ``under = Σ_b (n_b/n)·max(0, A_b − C_b)``; they add up to the ECE, and
+    their difference is the mean confidence less the accuracy.
+
+    Parameters
+    ----------
+    probabilities : array (n, K)
+        Probabilities, or logits with `from_logits`.
+    labels : array (n,)
+        Class indices 0 … K−1.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import over_under_confidence
+    >>> over_under_confidence([[0.75, 0.25], [0.0, 1.0]], [0, 0])
+    OverUnderConfidence(over=0.5, under=0.125)
+    """
+    confidence, correct, weights = top_label(probabilities, labels, sample_weight, from_logits)
+    return over_under_confidence_of(confidence, correct, weights, n_bins=n_bins, binning=binning)
+
+
+def over_under_confidence_of(
+    confidence: np.ndarray,
+    correct: np.ndarray,
+    weights: np.ndarray | None = None,
+    *,
+    n_bins: int = 15,
+    binning: str = "width",
+) -> OverUnderConfidence:
+    """`over_under_confidence` of columns."""
+    return over_under_of_sums(bin_sums(confidence, correct, weights, n_bins, binning))
+
+
+def over_under_of_sums(sums: BinSums) -> OverUnderConfidence:
+    """The split of one row of bin sums."""
+    excess = sums.excess
+    return OverUnderConfidence(float(np.maximum(excess, 0).sum()), float(np.maximum(-excess, 0).sum()))
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """The bins behind a reliability diagram; NaN marks the mean of an empty bin."""
+
+    edges: np.ndarray
+    """Bin edges (M+1,); for equal mass, the lowest confidence of each bin and the highest of all."""
+    counts: np.ndarray
+    """Weight in each bin (M,)."""
+    confidence: np.ndarray
+    """Mean confidence of each bin (M,)."""
+    accuracy: np.ndarray
+    """Share of right predictions in each bin (M,)."""
+
+    @property
+    def gap(self) -> np.ndarray:
+        """Confidence less accuracy (M,); 0 in an empty bin."""
+        return np.where(self.counts > 0, self.confidence - self.accuracy, 0.0)
+
+    @property
+    def ece(self) -> float:
+        """The ECE that these bins add up to."""
+        return float((self.counts * np.abs(self.gap)).sum() / self.counts.sum())
+
+
+def reliability(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    n_bins: int = 15,
+    binning: str = "width",
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> Reliability:
+    """Counts, mean confidence and accuracy of each bin: the data of a reliability diagram (DeGroot & Fienberg 1983).
+
+    Parameters
+    ----------
+    probabilities : array (n, K)
+        Probabilities, or logits with `from_logits`.
+    labels : array (n,)
+        Class indices 0 … K−1.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import reliability
+    >>> bins = reliability([[0.75, 0.25], [0.0, 1.0]], [0, 0], n_bins=2)
+    >>> bins.counts.tolist(), bins.accuracy.tolist()
+    ([0.0, 2.0], [nan, 0.5])
+    """
+    confidence, correct, weights = top_label(probabilities, labels, sample_weight, from_logits)
+    return reliability_of(confidence, correct, weights, n_bins=n_bins, binning=binning)
+
+
+def reliability_of(
+    confidence: np.ndarray,
+    correct: np.ndarray,
+    weights: np.ndarray | None = None,
+    *,
+    n_bins: int = 15,
+    binning: str = "width",
+) -> Reliability:
+    """`reliability` of columns."""
+    sums = bin_sums(confidence, correct, weights, n_bins, binning)
+    if binning == "width":
+        return reliability_of_sums(sums, width_edges(n_bins))
+    index = bin_index(confidence, weights, n_bins, binning)
+    lowest = np.full(n_bins, np.inf)
+    np.minimum.at(lowest, index, confidence.astype(np.float64))
+    # an empty bin opens where the next one does
+    edges = np.minimum.accumulate(np.append(lowest, confidence.max())[::-1])[::-1]
+    return reliability_of_sums(sums, edges)
+
+
+def reliability_of_sums(sums: BinSums, edges: np.ndarray) -> Reliability:
+    """Means of one row of bin sums between given edges."""
+    counts = np.where(sums.weight > 0, sums.weight, np.nan)
+    return Reliability(edges, sums.weight, sums.confidence / counts, sums.correct / counts)
+
+
+def mean_gap_of(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None) -> float:
+    """Mean confidence less accuracy: the signed gap, positive where the model promises too much."""
+    total = total_weight(len(confidence), weights)
+    excess = confidence - correct.astype(np.float64)
+    return float((excess.sum() if weights is None else np.dot(excess, weights)) / total)

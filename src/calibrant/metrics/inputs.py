@@ -1,0 +1,60 @@
+"""From what a caller hands a metric to the checked columns that the metric is computed from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.arrays import check_labels, check_matrix, check_weights
+from calibrant.kernels.rows import RowColumns, scan
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A matrix (n×K) with labels (n,) and weights (n,) or None that passed the gate; values not yet looked at."""
+
+    values: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray | None
+    from_logits: bool
+
+    @property
+    def name(self) -> str:
+        """What the matrix is called in an error message."""
+        return "logits" if self.from_logits else "probabilities"
+
+    def columns(self, wanted: str) -> RowColumns:
+        """Per-row columns ("top", "scores" or "all") from one pass over the matrix."""
+        return scan(self.values, self.labels, from_logits=self.from_logits, columns=wanted)
+
+
+def check(probabilities: Any, labels: Any, sample_weight: Any, from_logits: bool) -> Checked:
+    """Pass the three inputs of a metric through the gate."""
+    name = "logits" if from_logits else "probabilities"
+    matrix = check_matrix(probabilities, name)
+    n_rows, n_classes = matrix.shape
+    indices = check_labels(labels, n_rows, n_classes, against=name)
+    return Checked(matrix, indices, check_weights(sample_weight, n_rows), from_logits)
+
+
+def top_label(
+    probabilities: Any, labels: Any, sample_weight: Any, from_logits: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Confidence, correctness and weights of every row: all that a top-label metric reads."""
+    checked = check(probabilities, labels, sample_weight, from_logits)
+    columns = checked.columns("top")
+    return columns.confidence, columns.correct, checked.weights
+
+
+def total_weight(n_rows: int, weights: np.ndarray | None) -> float:
+    """Σw; n where there are no weights."""
+    return float(n_rows) if weights is None else float(weights.sum())
+
+
+def mean(column: np.ndarray, weights: np.ndarray | None) -> float:
+    """Weighted mean in float64."""
+    if weights is None:
+        return float(column.mean(dtype=np.float64))
+    return float(np.dot(column.astype(np.float64, copy=False), weights) / weights.sum())

@@ -1,0 +1,142 @@
+"""Proper scores and plain means, each a mean of one per-row column."""
+
+from __future__ import annotations
+
+from numpy.typing import ArrayLike
+
+from calibrant.metrics.inputs import check, mean
+
+
+def nll(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> float:
+    """Negative log-likelihood, the log loss, in nats (Good 1952).
+
+    ``−1/n Σ_i log p_i[y_i]``. From logits it is exact; a stated probability of 0 for the true class counts as the
+    smallest normal number of its dtype, so that one such row does not make the mean infinite.
+
+    Parameters
+    ----------
+    probabilities : array (n, K)
+        Probabilities, or logits with `from_logits`.
+    labels : array (n,)
+        Class indices 0 … K−1.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import nll
+    >>> round(nll([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 4)
+    0.4904
+    """
+    checked = check(probabilities, labels, sample_weight, from_logits)
+    return mean(checked.columns("scores").nll, checked.weights)
+
+
+def brier(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> float:
+    """Brier score summed over classes, between 0 and 2 (Brier 1950).
+
+    ``1/n Σ_i Σ_j (p_ij − 1{y_i=j})²``; for two classes it is twice the one-column form.
+
+    Parameters
+    ----------
+    probabilities : array (n, K)
+        Probabilities, or logits with `from_logits`.
+    labels : array (n,)
+        Class indices 0 … K−1.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import brier
+    >>> brier([[0.5, 0.5], [0.25, 0.75]], [0, 1])
+    0.3125
+    """
+    checked = check(probabilities, labels, sample_weight, from_logits)
+    return mean(checked.columns("scores").brier, checked.weights)
+
+
+def accuracy(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> float:
+    """Share of rows whose highest probability is the label's; of equal ones the first class is predicted.
+
+    Parameters
+    ----------
+    probabilities : array (n, K)
+        Probabilities, or logits with `from_logits`.
+    labels : array (n,)
+        Class indices 0 … K−1.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import accuracy
+    >>> accuracy([[0.5, 0.5], [0.25, 0.75]], [0, 0])
+    0.5
+    """
+    checked = check(probabilities, labels, sample_weight, from_logits)
+    return mean(checked.columns("top").correct, checked.weights)
+
+
+def entropy(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> float:
+    """Mean entropy of the predictions in nats, ``−1/n Σ_i Σ_j p_ij log p_ij`` (Shannon 1948).
+
+    Parameters
+    ----------
+    probabilities : array (n, K)
+        Probabilities, or logits with `from_logits`.
+    labels : array (n,)
+        Class indices 0 … K−1; only checked, as in every metric.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import entropy
+    >>> round(entropy([[0.5, 0.5], [0.0, 1.0]], [0, 1]), 4)
+    0.3466
+    """
+    checked = check(probabilities, labels, sample_weight, from_logits)
+    return mean(checked.columns("all").entropy, checked.weights)
+
+
+def confidence(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> float:
+    """Mean of each row's highest probability, ``1/n Σ_i max_j p_ij``.
+
+    Parameters
+    ----------
+    probabilities : array (n, K)
+        Probabilities, or logits with `from_logits`.
+    labels : array (n,)
+        Class indices 0 … K−1; only checked, as in every metric.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import confidence
+    >>> confidence([[0.5, 0.5], [0.25, 0.75]], [0, 1])
+    0.625
+    """
+    checked = check(probabilities, labels, sample_weight, from_logits)
+    return mean(checked.columns("top").confidence, checked.weights)
