@@ -16,8 +16,8 @@ _SUBMODULES = {
     "losses": "calibrant.neural.losses",
     "neural": "calibrant.neural",
     "plots": "calibrant.report.plots",
-    "sklearn": "calibrant.shipping.sklearn",
-    "monitor": "calibrant.shipping.monitor",
+    "sklearn": "calibrant.sklearn",
+    "monitor": "calibrant.monitor",
 }
 
 _NAMES = {

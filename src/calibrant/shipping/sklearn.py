@@ -1,0 +1,216 @@
+"""calibrant.sklearn: any scikit-learn classifier with calibrated probabilities, by any method of this library."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import check_cv
+from sklearn.preprocessing import LabelEncoder
+from sklearn.utils import Tags, get_tags, indexable
+from sklearn.utils._indexing import _safe_indexing
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, has_fit_parameter
+
+from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.registry import get
+from calibrant.core.errors import InputError
+
+PROBABILITY_FLOOR = float(np.finfo(np.float32).eps)
+"""A forest says 0 where it means "less than one tree in all": below this, log p would drown every other column."""
+
+
+class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
+    """A classifier whose probabilities are calibrated on data it was not trained on.
+
+    Each fold's held-out scores become logits: a `decision_function` as it is (a binary one d as the columns −d/2 and
+    d/2, so that softmax equals the logistic function of d), else the logarithm of `predict_proba`. With
+    `ensemble=True` every fold keeps its pair of classifier and calibrator, and probabilities are averaged; with
+    `ensemble=False` one calibrator learns from all held-out logits and one classifier from all data.
+
+    Parameters
+    ----------
+    estimator : a classifier; None means LogisticRegression. Wrap a fitted one in `sklearn.frozen.FrozenEstimator` to
+        keep it as it is: then all data given to `fit` go to the calibrator.
+    method : a short name ("ts", "cts", "sctl+ts", …) or an unfitted calibrator.
+    cv : number of folds, a splitter, or an iterable of splits, as everywhere in scikit-learn.
+    ensemble : True, False or "auto" (True unless the estimator is frozen).
+    n_jobs : folds fitted at the same time.
+
+    Attributes
+    ----------
+    classes_ : the labels, in the order of the columns of `predict_proba`.
+    calibrated_pairs_ : list of (classifier, calibrator).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> X, y = load_iris(return_X_y=True)
+    >>> CalibratedClassifier(GaussianNB(), method="ts", cv=3).fit(X, y).predict_proba(X).shape
+    (150, 3)
+    """
+
+    def __init__(
+        self, estimator: Any = None, *, method: Any = "ts", cv: Any = None, ensemble: Any = "auto", n_jobs: Any = None
+    ) -> None:
+        self.estimator = estimator
+        self.method = method
+        self.cv = cv
+        self.ensemble = ensemble
+        self.n_jobs = n_jobs
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> CalibratedClassifier:
+        """Train the classifier and calibrate it on held-out folds; y may hold labels of any type."""
+        if y is None:
+            raise InputError("CalibratedClassifier requires y to be passed, but the target y is None")
+        check_classification_targets(y)
+        X, y = indexable(X, y)
+        weights = None if sample_weight is None else _check_sample_weight(sample_weight, X)
+        estimator = self._estimator()
+        encoder = LabelEncoder().fit(getattr(estimator, "classes_", y) if _is_frozen(estimator) else y)
+        self.classes_ = encoder.classes_
+        data = _Data(X, np.asarray(y), self._labels(encoder, y), weights)
+        if _is_frozen(estimator):
+            logits = class_logits(estimator, X, self.classes_)
+            self.calibrated_pairs_ = [(estimator, self._calibrate(logits, data, slice(None)))]
+        else:
+            self.calibrated_pairs_ = self._fit_folds(estimator, data)
+        first = self.calibrated_pairs_[0][0]
+        if hasattr(first, "n_features_in_"):
+            self.n_features_in_ = first.n_features_in_
+        if hasattr(first, "feature_names_in_"):
+            self.feature_names_in_ = first.feature_names_in_
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Calibrated probabilities (n×K), columns in the order of `classes_`."""
+        check_is_fitted(self)
+        parts = [
+            calibrator.predict_proba(class_logits(estimator, X, self.classes_))
+            for estimator, calibrator in self.calibrated_pairs_
+        ]
+        return np.mean(parts, axis=0)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The label of highest calibrated probability."""
+        best = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[best]
+
+    def _estimator(self) -> Any:
+        return LogisticRegression() if self.estimator is None else self.estimator
+
+    def _labels(self, encoder: LabelEncoder, y: Any) -> np.ndarray:
+        unknown = set(np.unique(np.asarray(y)).tolist()) - set(encoder.classes_.tolist())
+        if unknown:
+            raise InputError(f"y holds {sorted(map(str, unknown))[:3]}, which the fitted estimator does not know")
+        return encoder.transform(y)
+
+    def _fit_folds(self, estimator: Any, data: _Data) -> list[tuple[Any, Calibrator]]:
+        if isinstance(self.cv, str):
+            raise InputError(
+                f"cv is {self.cv!r}: to keep a fitted classifier, wrap it in sklearn.frozen.FrozenEstimator"
+            )
+        splitter = check_cv(self.cv, data.y, classifier=True)
+        self._check_counts(getattr(splitter, "n_splits", 1), data)
+        splits = list(splitter.split(data.X, data.y))
+        ensemble = self.ensemble == "auto" or bool(self.ensemble)
+        fits = Parallel(n_jobs=self.n_jobs)(
+            delayed(_fit_fold)(estimator, data, *split, self.classes_) for split in splits
+        )
+        if ensemble:
+            return [
+                (fitted, self._calibrate(logits, data, test))
+                for (fitted, logits), (_, test) in zip(fits, splits, strict=True)
+            ]
+        order = np.concatenate([test for _, test in splits])
+        calibrator = self._calibrate(np.concatenate([logits for _, logits in fits]), data, order)
+        return [(_fit_estimator(estimator, data, slice(None)), calibrator)]
+
+    def _check_counts(self, n_splits: int, data: _Data) -> None:
+        if len(self.classes_) < 2:
+            raise InputError(f"y has {len(self.classes_)} class, but a classifier needs samples of at least 2 classes")
+        fewest = int(np.bincount(data.labels).min())
+        if isinstance(self.cv, (int, type(None))) and n_splits > fewest:
+            rare = self.classes_[np.bincount(data.labels).argmin()]
+            raise InputError(
+                f"Requesting {n_splits}-fold cross-validation but provided less than {n_splits} examples for at least "
+                f"one class: {rare!r} has {fewest}; choose a cv of at most {fewest}"
+            )
+
+    def _calibrate(self, logits: np.ndarray, data: _Data, index: Any) -> Calibrator:
+        calibrator = get(self.method) if isinstance(self.method, str) else clone(self.method)
+        weights = None if data.weights is None else data.weights[index]
+        return calibrator.fit(logits, data.labels[index], sample_weight=weights)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = get_tags(self._estimator()).input_tags.sparse
+        return tags
+
+
+class _Data:
+    """The training data: X, y as given, y as class indices, weights or None."""
+
+    def __init__(self, X: Any, y: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
+        self.X, self.y, self.labels, self.weights = X, y, labels, weights
+
+
+def _fit_fold(estimator: Any, data: _Data, train: Any, test: Any, classes: np.ndarray) -> tuple[Any, np.ndarray]:
+    fitted = _fit_estimator(estimator, data, train)
+    return fitted, class_logits(fitted, _safe_indexing(data.X, test), classes)
+
+
+def _fit_estimator(estimator: Any, data: _Data, rows: Any) -> Any:
+    everything = isinstance(rows, slice)
+    X = data.X if everything else _safe_indexing(data.X, rows)
+    fresh = clone(estimator)
+    if data.weights is None:
+        return fresh.fit(X, data.y[rows])
+    if not has_fit_parameter(fresh, "sample_weight"):
+        name = type(fresh).__name__
+        warnings.warn(f"{name} takes no sample_weight: only the calibrator uses the weights", UserWarning, stacklevel=2)
+        return fresh.fit(X, data.y[rows])
+    return fresh.fit(X, data.y[rows], sample_weight=data.weights[rows])
+
+
+def class_logits(estimator: Any, X: Any, classes: np.ndarray) -> np.ndarray:
+    """Scores of a fitted classifier as logits (n×K), one column for each of `classes`.
+
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> fitted = LogisticRegression().fit([[0.0], [1.0], [2.0], [3.0]], ["a", "a", "b", "b"])
+    >>> logits = class_logits(fitted, [[3.0]], fitted.classes_)
+    >>> bool(np.isclose(logits[0, 1] - logits[0, 0], fitted.decision_function([[3.0]])[0]))
+    True
+    """
+    if hasattr(estimator, "decision_function"):
+        scores = np.asarray(estimator.decision_function(X), dtype=np.float64)
+        floor = None
+    elif hasattr(estimator, "predict_proba"):
+        scores = np.log(np.maximum(np.asarray(estimator.predict_proba(X), dtype=np.float64), PROBABILITY_FLOOR))
+        floor = np.log(PROBABILITY_FLOOR)
+    else:
+        raise InputError(f"{type(estimator).__name__} has neither decision_function nor predict_proba")
+    if scores.ndim == 1:
+        scores = np.stack([-scores / 2, scores / 2], axis=1)
+    known = np.asarray(estimator.classes_)
+    if scores.shape[1] != len(known):
+        raise InputError(
+            f"{type(estimator).__name__} gives {scores.shape[1]} scores a row, but knows {len(known)} classes: "
+            'with a support vector machine use decision_function_shape="ovr"'
+        )
+    if len(known) == len(classes):
+        return scores
+    # a class that this fold never saw: as unlikely as the least likely score
+    logits = np.full((len(scores), len(classes)), scores.min() if floor is None else floor)
+    logits[:, np.searchsorted(classes, known)] = scores
+    return logits
+
+
+def _is_frozen(estimator: Any) -> bool:
+    return isinstance(estimator, FrozenEstimator)

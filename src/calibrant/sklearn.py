@@ -1,0 +1,5 @@
+"""The scikit-learn side of calibrant, under its public name."""
+
+from calibrant.shipping.sklearn import CalibratedClassifier, class_logits
+
+__all__ = ["CalibratedClassifier", "class_logits"]
