@@ -4,70 +4,109 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrant.calibrators.newton import Solution, newton_cg
+from calibrant.calibrators.newton import Operator, Solution, newton_cg
 from calibrant.calibrators.temperature import fit_inverse_temperature
 from calibrant.core.rows import Rows
-from calibrant.kernels.dispatch import pick
-from calibrant.kernels.scaling import vector_product, vector_sums
+from calibrant.kernels.dispatch import pick, use_compiled
+from calibrant.kernels.scaling import vector_hessian, vector_product, vector_sums
+
+DENSE_CLASSES = 256
+"""Up to this many classes a small input is solved with the whole Hessian."""
+
+SMALLEST_SCALE = 1e-3
+"""Class temperatures stay positive: no scale falls below this share of the common one."""
+
+
+def fit_class_scales(rows: Rows, *, tolerance: float = 1e-8) -> tuple[np.ndarray, Solution]:
+    """Scales s_j = 1/T_j > 0 (K,) of the lowest mean NLL of softmax(s∘z)."""
+    return fit_vector(rows, with_bias=False, lower=SMALLEST_SCALE, tolerance=tolerance)[::2]
 
 
 def fit_vector(
-    rows: Rows, *, penalty_bias: float = 0.0, with_bias: bool = True, tolerance: float = 1e-8
+    rows: Rows,
+    *,
+    penalty_bias: float = 0.0,
+    with_bias: bool = True,
+    lower: float = -np.inf,
+    tolerance: float = 1e-8,
 ) -> tuple[np.ndarray, np.ndarray, Solution]:
-    """Scales s and biases b (K,) of the lowest mean NLL of softmax(s∘z + b) plus μ·mean b²."""
-    n_elements = rows.n * rows.n_classes
-    sums, times = pick(vector_sums, n_elements), pick(vector_product, n_elements)
-    total, n_classes = rows.total_weight, rows.n_classes
+    """Scales s and biases b (K,) of the lowest mean NLL of softmax(s∘z + b) plus μ·mean b².
+
+    The solver works on s in units of 1/T, T the temperature of the lowest NLL, so that neither the start nor the
+    tolerance depends on the size of the logits. Where the penalty leaves the mean of b free, it is 0.
+    """
     unit = fit_inverse_temperature(rows).value
-    ridge = 2.0 * penalty_bias / n_classes
-
-    def unpack(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return unit * point[0], point[1]
-
-    def evaluate(point: np.ndarray):
-        loss, gradient, blocks = rows.total(sums, *unpack(point))
-        gradient = gradient / total
-        gradient[0] *= unit
-        gradient[1] += ridge * point[1]
-        blocks = blocks / total * np.array([[unit**2], [unit], [1.0]])
-        blocks[2] += ridge
-        if not with_bias:
-            gradient[1] = 0.0
-        loss = loss / total + 0.5 * ridge * float(point[1] @ point[1])
-        return loss, gradient, _block_solver(blocks, with_bias)
-
-    def product(point: np.ndarray, direction: np.ndarray) -> np.ndarray:
-        scaled = np.stack([unit * direction[0], direction[1]])
-        (result,) = rows.total(times, *unpack(point), scaled)
-        result = result / total
-        result[0] *= unit
-        result[1] += ridge * direction[1]
-        if not with_bias:
-            result[1] = 0.0
-        return result
-
-    start = np.stack([np.ones(n_classes), np.zeros(n_classes)])
-    solution = newton_cg(evaluate, product, start, tolerance=tolerance)
-    scale, bias = unpack(solution.point)
+    objective = VectorObjective(rows, unit, 2.0 * penalty_bias / rows.n_classes, with_bias)
+    start = np.stack([np.ones(rows.n_classes), np.zeros(rows.n_classes)])
+    solution = newton_cg(objective, start, lower=lower, tolerance=tolerance)
+    scale, bias = objective.units * solution.point
     return scale, bias - bias.mean() if penalty_bias == 0 else bias, solution
 
 
-def _block_solver(blocks: np.ndarray, with_bias: bool):
-    """Solves the 2×2 systems of each class: the part of the Hessian that does not couple classes."""
-    # a class that never gets probability has no curvature of its own; a floor keeps its step bounded
-    floor = 1e-3 * blocks[[0, 2]].max(axis=1, keepdims=True) + 1e-12
-    own_scale, own_bias = np.maximum(blocks[[0, 2]], floor)
-    cross = blocks[1] if with_bias else np.zeros_like(blocks[1])
-    limit = 0.999 * np.sqrt(own_scale * own_bias)
-    cross = np.clip(cross, -limit, limit)
-    determinant = own_scale * own_bias - cross * cross
+class VectorObjective:
+    """Mean NLL of softmax(u·x₀∘z + x₁) plus ½·ridge·x₁², over points x (2×K); u is the unit of the scales."""
 
-    def solve(vector: np.ndarray) -> np.ndarray:
-        return np.stack(
-            [
-                (own_bias * vector[0] - cross * vector[1]) / determinant,
-                (own_scale * vector[1] - cross * vector[0]) / determinant,
-            ]
+    def __init__(self, rows: Rows, unit: float, ridge: float, with_bias: bool) -> None:
+        n_elements = rows.n * rows.n_classes
+        self.rows = rows
+        self.total = rows.total_weight
+        self.units = np.array([[unit], [1.0 if with_bias else 0.0]])
+        self.ridge = ridge
+        self.sums, self.times = pick(vector_sums, n_elements), pick(vector_product, n_elements)
+        self.dense = rows.n_classes <= DENSE_CLASSES and not use_compiled(n_elements)
+
+    def evaluate(self, point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """Loss, gradient and the classes' own curvature."""
+        loss, gradient, blocks = self.rows.total(self.sums, *(self.units * point))
+        gradient = self.units * gradient / self.total
+        gradient[1] += self.ridge * point[1]
+        return loss / self.total + 0.5 * self.ridge * float(point[1] @ point[1]), gradient, blocks / self.total
+
+    def curvature(self, point: np.ndarray, blocks: np.ndarray) -> tuple[Operator, Operator]:
+        """The Hessian and something close to its inverse, as functions of a direction."""
+        if self.dense:
+            return self._dense_curvature(point)
+
+        def product(direction: np.ndarray) -> np.ndarray:
+            (curved,) = self.rows.total(self.times, *(self.units * point), self.units * direction)
+            curved = self.units * curved / self.total
+            curved[1] += self.ridge * direction[1]
+            return curved
+
+        return product, self._block_solver(blocks)
+
+    def _dense_curvature(self, point: np.ndarray) -> tuple[Operator, Operator]:
+        """The whole Hessian and its Cholesky factor: for few classes cheaper than a pass per inner step."""
+        from scipy.linalg import cho_factor, cho_solve
+
+        shape = point.shape
+        (hessian,) = self.rows.total(vector_hessian, *(self.units * point))
+        units = np.repeat(self.units[:, 0], shape[1])
+        hessian = hessian * np.outer(units, units / self.total)
+        diagonal = np.einsum("ii->i", hessian)
+        diagonal[shape[1] :] += self.ridge
+        factored = hessian.copy()
+        # the common shift of all biases is flat, and rounding may bend it the wrong way
+        np.einsum("ii->i", factored)[:] += 1e-5 * diagonal + 1e-9 * diagonal.max() + 1e-12
+        factor = cho_factor(factored, overwrite_a=True, check_finite=False)
+        return (
+            lambda direction: (hessian @ direction.ravel()).reshape(shape),
+            lambda vector: cho_solve(factor, vector.ravel(), check_finite=False).reshape(shape),
         )
 
-    return solve
+    def _block_solver(self, blocks: np.ndarray) -> Operator:
+        """Solves the 2×2 system of each class: the part of the Hessian that does not couple classes."""
+        unit, with_bias = self.units[:, 0]
+        own = blocks[[0, 2]] * np.array([[unit**2], [1.0]]) + np.array([[0.0], [self.ridge]])
+        # a class that never gets probability has no curvature of its own; a floor keeps its step bounded
+        own_scale, own_bias = np.maximum(own, 1e-3 * own.max(axis=1, keepdims=True) + 1e-12)
+        limit = 0.999 * np.sqrt(own_scale * own_bias)
+        cross = with_bias * np.clip(unit * blocks[1], -limit, limit)
+        determinant = own_scale * own_bias - cross * cross
+
+        def solve(vector: np.ndarray) -> np.ndarray:
+            by_scale = own_bias * vector[0] - cross * vector[1]
+            by_bias = own_scale * vector[1] - cross * vector[0]
+            return np.stack([by_scale, by_bias]) / determinant
+
+        return solve

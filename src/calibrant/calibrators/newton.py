@@ -6,12 +6,15 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
 from calibrant.core.errors import FitWarning
+from calibrant.core.progress import step
 
 Array = np.ndarray
+Operator = Callable[[Array], Array]
 
 
 @dataclass(frozen=True)
@@ -36,44 +39,60 @@ class InverseTemperature:
 
 
 def solve_inverse_temperature(
-    moments: Callable[[float], tuple[float, float, float]],
+    moments: Callable[[float], tuple[float, float, float, float]],
     start: float,
     *,
     tolerance: float = 1e-9,
-    step_tolerance: float = 1e-6,
+    step_tolerance: float = 1e-3,
     max_iter: int = 100,
 ) -> InverseTemperature:
-    """Minimise a convex loss over β > 0, given (loss, first, second derivative) at any β.
+    """Minimise a convex loss over β > 0, given (loss, first, second, third derivative) at any β.
 
-    Newton steps on β, held inside the bracket found so far and to a factor of 8; outside it, the middle of the
-    bracket in log β. A relative step below `step_tolerance` is taken and trusted: Newton squares it.
+    Halley's steps on the slope, held inside the bracket found so far and to a factor of 8; outside it, the middle
+    of the bracket in log β. A relative step below `step_tolerance` is taken and trusted: Halley cubes it.
     """
     beta, low, high = start, 0.0, math.inf
     trace: list[float] = []
     for _ in range(max_iter):
-        loss, slope, curvature = moments(beta)
+        loss, slope, curvature, bend = moments(beta)
         trace.append(loss)
-        if slope < 0:
-            low = beta
-        elif slope > 0:
-            high = beta
-        newton = beta - slope / curvature if curvature > 0 else math.copysign(math.inf, -slope) if slope else beta
-        if abs(newton - beta) <= step_tolerance * beta:
-            return InverseTemperature(newton, trace, "", True)
+        if slope == 0:
+            return InverseTemperature(beta, trace, "" if curvature > 0 or low == 0 else "0", True)
+        low, high = (beta, high) if slope < 0 else (low, beta)
+        proposed = beta + _halley_step(slope, curvature, bend)
+        if abs(proposed - beta) <= step_tolerance * beta:
+            return InverseTemperature(proposed, trace, "", True)
         if abs(slope) * beta <= tolerance and (low == 0 or math.isinf(high)):
             return InverseTemperature(beta, trace, "0" if low > 0 else "infinity", True)
-        following = min(max(newton, beta / 8), beta * 8)
+        following = min(max(proposed, beta / 8), beta * 8)
         if not low < following < high:
             following = math.sqrt(low * high) if low > 0 and high < math.inf else beta * (8 if slope < 0 else 1 / 8)
         beta = following
     return InverseTemperature(beta, trace, "", False)
 
 
+def _halley_step(slope: float, curvature: float, bend: float) -> float:
+    denominator = 2 * curvature * curvature - slope * bend
+    if denominator > 0:
+        return -2 * slope * curvature / denominator
+    return -slope / curvature if curvature > 0 else math.copysign(math.inf, -slope)
+
+
+class Objective(Protocol):
+    """A smooth convex loss as the solver sees it."""
+
+    def evaluate(self, point: Array) -> tuple[float, Array, Any]:
+        """Loss and gradient at a point, and whatever `curvature` can reuse of the work."""
+
+    def curvature(self, point: Array, reuse: Any) -> tuple[Operator, Operator]:
+        """Two functions of a direction: the Hessian's product with it, and something close to its inverse's."""
+
+
 def newton_cg(
-    evaluate: Callable[[Array], tuple[float, Array, Callable[[Array], Array]]],
-    product: Callable[[Array, Array], Array],
+    objective: Objective,
     start: Array,
     *,
+    lower: float = -math.inf,
     tolerance: float = 1e-8,
     max_iter: int = 100,
     max_inner: int = 250,
@@ -82,48 +101,63 @@ def newton_cg(
 
     Parameters
     ----------
-    evaluate : point → (loss, gradient, preconditioner), the last a function close to the inverse Hessian.
-    product : (point, direction) → Hessian times direction.
-    tolerance : largest absolute entry of the gradient at which the point counts as the optimum.
+    lower : bound of every coordinate; those that rest on it and press against it are held there.
+    tolerance : largest absolute entry of the (projected) gradient at which the point counts as the optimum.
     """
     point = start
-    loss, gradient, precondition = evaluate(point)
+    loss, gradient, reuse = objective.evaluate(point)
     trace = [loss]
-    for iteration in range(1, max_iter + 1):
-        norm = float(np.abs(gradient).max())
+    for iteration in range(max_iter):
+        free = (point > lower) | (gradient < 0)
+        pull = np.where(free, gradient, 0.0)
+        norm = float(np.abs(pull).max())
         if norm <= tolerance:
-            return Solution(point, np.array(trace), iteration - 1, True, norm)
-        forcing = min(0.1, math.sqrt(norm))
-        direction = _conjugate_gradients(lambda v, at=point: product(at, v), gradient, precondition, forcing, max_inner)
-        expected = float(np.vdot(gradient, direction))
-        length, moved = 1.0, False
-        while length > 1e-10:
-            candidate = point + length * direction
-            new_loss, new_gradient, new_precondition = evaluate(candidate)
-            # the loss cannot show a decrease below its own rounding; there the slope along the step decides
-            flat = abs(new_loss - loss) <= 1e-13 * max(1.0, abs(loss))
-            if new_loss <= loss + 1e-4 * length * expected or (
-                flat and abs(np.vdot(new_gradient, direction)) <= 0.9 * abs(expected)
-            ):
-                moved = True
-                break
-            length /= 4
-        if not moved:
+            return Solution(point, np.array(trace), iteration, True, norm)
+        product, solve = objective.curvature(point, reuse)
+        if not free.all():
+            product, solve = _restricted(product, free), _restricted(solve, free)
+        direction = _conjugate_gradients(product, pull, solve, min(0.1, math.sqrt(norm)), max_inner)
+        found = _line_search(objective, point, loss, pull, direction, lower)
+        if found is None:
             return Solution(point, np.array(trace), iteration, norm <= 100 * tolerance, norm)
-        point, loss, gradient, precondition = candidate, new_loss, new_gradient, new_precondition
+        point, loss, gradient, reuse = found
         trace.append(loss)
+        step("Newton steps", iteration + 1, None, f"loss {loss:.6f}")
     norm = float(np.abs(gradient).max())
     return Solution(point, np.array(trace), max_iter, norm <= tolerance, norm)
 
 
+def _restricted(operator: Operator, free: Array) -> Operator:
+    return lambda vector: np.where(free, operator(vector), 0.0)
+
+
+def _line_search(  # noqa: PLR0917
+    objective: Objective, point: Array, loss: float, pull: Array, direction: Array, lower: float
+) -> tuple[Array, float, Array, Any] | None:
+    expected = float(np.vdot(pull, direction))
+    length = 1.0
+    while length > 1e-10:
+        candidate = np.maximum(point + length * direction, lower)
+        new_loss, gradient, reuse = objective.evaluate(candidate)
+        if new_loss <= loss + 1e-4 * length * expected:
+            return candidate, new_loss, gradient, reuse
+        # the loss cannot show a decrease below its own rounding; there the slope along the step decides
+        flat = abs(new_loss - loss) <= 1e-7 * max(1.0, abs(loss))
+        if flat and abs(np.vdot(gradient, direction)) <= 0.9 * abs(expected):
+            return candidate, new_loss, gradient, reuse
+        length /= 4
+    return None
+
+
 def _conjugate_gradients(
-    product: Callable[[Array], Array],
+    product: Operator,
     gradient: Array,
-    precondition: Callable[[Array], Array],
+    precondition: Operator,
     forcing: float,
     max_inner: int,
 ) -> Array:
-    step = np.zeros_like(gradient)
+    """A step s with H·s ≈ −gradient, its error reduced by `forcing` in the norm of the preconditioner."""
+    total = np.zeros_like(gradient)
     residual = -gradient
     preconditioned = precondition(residual)
     direction = preconditioned
@@ -133,9 +167,9 @@ def _conjugate_gradients(
         curved = product(direction)
         curvature = float(np.vdot(direction, curved))
         if curvature <= 0:
-            return step if step.any() else preconditioned
+            return total if total.any() else preconditioned
         length = energy / curvature
-        step = step + length * direction
+        total = total + length * direction
         residual = residual - length * curved
         preconditioned = precondition(residual)
         following = float(np.vdot(residual, preconditioned))
@@ -143,7 +177,7 @@ def _conjugate_gradients(
             break
         direction = preconditioned + (following / energy) * direction
         energy = following
-    return step
+    return total
 
 
 def warn_unless_converged(method: str, solution: Solution) -> None:

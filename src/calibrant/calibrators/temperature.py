@@ -68,9 +68,9 @@ def fit_inverse_temperature(rows: Rows) -> InverseTemperature:
     def moments_over(part: Rows):
         total = part.total_weight
 
-        def moments(beta: float) -> tuple[float, float, float]:
-            loss, slope, curvature = part.total(statistic, beta)
-            return loss / total, slope / total, curvature / total
+        def moments(beta: float) -> tuple[float, float, float, float]:
+            loss, slope, curvature, bend = part.total(statistic, beta)
+            return loss / total, slope / total, curvature / total, bend / total
 
         return moments
 
@@ -86,7 +86,8 @@ def warn_of_limit(found: InverseTemperature) -> None:
     """Say that the optimum lies at infinity, or that the fit did not converge."""
     if found.limit == "0":
         warnings.warn(
-            f"the NLL falls all the way to temperature 0 (every row is predicted right); stopped at {1 / found.value:.3g}",
+            "the NLL falls all the way to temperature 0 (every row is predicted right); "
+            f"stopped at {1 / found.value:.3g}",
             FitWarning,
             stacklevel=4,
         )

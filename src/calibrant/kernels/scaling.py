@@ -16,23 +16,28 @@ CACHE_ELEMENTS = 1 << 15
 
 def temperature_sums(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, inverse_temperature: float
-) -> tuple[float, float, float]:
-    """Σ w·NLL of softmax(β·z), and its first and second derivative by β = 1/T.
+) -> tuple[float, float, float, float]:
+    """Σ w·NLL of softmax(β·z), and its first three derivatives by β = 1/T.
 
-    With z measured from the row's peak and E, V the mean and variance under softmax(β·z):
-    the loss of a row is log Σ exp(β·z) − β·z_y, its derivatives are E[z] − z_y and V[z].
+    With z measured from the row's peak and E the mean under softmax(β·z): the loss of a row is
+    log Σ exp(β·z) − β·z_y, its derivatives are E[z] − z_y and the second and third central moment of z.
     """
-    totals = np.zeros(3)
-    for block in row_blocks(*logits.shape, CACHE_ELEMENTS):
+    totals = np.zeros(4)
+    for block in row_blocks(len(logits), logits.shape[1], CACHE_ELEMENTS):
         shifted, true = _from_peak(logits[block], labels[block])
         exponentials = np.exp(inverse_temperature * shifted)
         mass = exponentials.sum(axis=1)
         mean = np.einsum("ij,ij->i", exponentials, shifted) / mass
         exponentials *= shifted
         second = np.einsum("ij,ij->i", exponentials, shifted) / mass
-        moments = np.stack([np.log(mass) - inverse_temperature * true, mean - true, second - mean * mean])
+        exponentials *= shifted
+        third = np.einsum("ij,ij->i", exponentials, shifted) / mass
+        loss = np.log(mass) - inverse_temperature * true
+        spread = np.maximum(second - mean * mean, 0.0)
+        skew = third - mean * (3 * second - 2 * mean * mean)
+        moments = np.stack([loss, mean - true, spread, skew])
         totals += moments.sum(axis=1) if weights is None else moments @ weights[block]
-    return float(totals[0]), float(totals[1]), float(totals[2])
+    return float(totals[0]), float(totals[1]), float(totals[2]), float(totals[3])
 
 
 def vector_sums(
@@ -44,7 +49,7 @@ def vector_sums(
     """
     n_classes = logits.shape[1]
     loss, gradient, blocks = 0.0, np.zeros((2, n_classes)), np.zeros((3, n_classes))
-    for block in row_blocks(*logits.shape, CACHE_ELEMENTS):
+    for block in row_blocks(len(logits), logits.shape[1], CACHE_ELEMENTS):
         values, true = logits[block].astype(np.float64, copy=False), labels[block]
         weight = np.ones(len(values)) if weights is None else weights[block]
         probabilities, log_mass, score = _scaled_softmax(values, true, scale, bias)
@@ -60,7 +65,32 @@ def vector_sums(
     return loss, gradient, blocks
 
 
-def vector_product(
+def vector_hessian(
+    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, scale: np.ndarray, bias: np.ndarray
+) -> tuple[np.ndarray]:
+    """The whole Hessian of `vector_sums` (2K×2K, scales first), to the precision of the logits.
+
+    It is Σ w·D(diag q − q·qᵀ)D' with D the factors z and 1: diagonal blocks less one product of tall matrices.
+    """
+    n_classes = logits.shape[1]
+    hessian = np.zeros((2, n_classes, 2, n_classes))
+    each = np.arange(n_classes)
+    for block in row_blocks(len(logits), n_classes, 8 * CACHE_ELEMENTS):
+        values, true = logits[block], labels[block]
+        probabilities, _, _ = _scaled_softmax(values, true, scale.astype(values.dtype), bias.astype(values.dtype))
+        weight = np.ones(len(values), values.dtype) if weights is None else weights[block].astype(values.dtype)
+        factors = np.concatenate([probabilities * values, probabilities], axis=1)
+        own_cross, own_bias = (weight @ factors).reshape(2, n_classes)
+        hessian[0, each, 0, each] += np.einsum("i,ij,ij->j", weight, factors[:, :n_classes], values)
+        hessian[0, each, 1, each] += own_cross
+        hessian[1, each, 0, each] += own_cross
+        hessian[1, each, 1, each] += own_bias
+        factors *= np.sqrt(weight)[:, None]
+        hessian -= (factors.T @ factors).reshape(hessian.shape)
+    return (hessian.reshape(2 * n_classes, 2 * n_classes),)
+
+
+def vector_product(  # noqa: PLR0917 (a statistic takes its parameters by position)
     logits: np.ndarray,
     labels: np.ndarray,
     weights: np.ndarray | None,
@@ -70,7 +100,7 @@ def vector_product(
 ) -> tuple[np.ndarray]:
     """The Hessian of `vector_sums` times a direction (2×K), as 2×K."""
     product = np.zeros((2, logits.shape[1]))
-    for block in row_blocks(*logits.shape, CACHE_ELEMENTS):
+    for block in row_blocks(len(logits), logits.shape[1], CACHE_ELEMENTS):
         values = logits[block].astype(np.float64, copy=False)
         probabilities, _, _ = _scaled_softmax(values, labels[block], scale, bias)
         change = values * direction[0] + direction[1]

@@ -1,0 +1,161 @@
+"""Compiled twins of `kernels/scaling.py`: one read of the logits a pass, row by row in the first-level cache.
+
+Exponentials have the precision of the logits, sums over rows that of float64.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from calibrant.kernels.compiled.exponential import REASSOCIATE, exp_negative, row_peak
+
+GROUP = 16
+"""Rows summed in the precision of the logits before they join the float64 totals."""
+
+
+def temperature_sums(
+    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, inverse_temperature: float
+) -> tuple[float, float, float, float]:
+    """See the numpy twin."""
+    return _temperature_sums(*_plain(logits, labels, weights), inverse_temperature)
+
+
+def vector_sums(
+    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, scale: np.ndarray, bias: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """See the numpy twin."""
+    dtype = logits.dtype
+    return _vector_sums(*_plain(logits, labels, weights), scale.astype(dtype), bias.astype(dtype))
+
+
+def vector_product(  # noqa: PLR0917 (a statistic takes its parameters by position)
+    logits: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray | None,
+    scale: np.ndarray,
+    bias: np.ndarray,
+    direction: np.ndarray,
+) -> tuple[np.ndarray]:
+    """See the numpy twin."""
+    dtype = logits.dtype
+    values, _, weight = _plain(logits, labels, weights)
+    return (_vector_product(values, weight, scale.astype(dtype), bias.astype(dtype), direction.astype(dtype)),)
+
+
+def _plain(
+    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    weight = np.ones(len(logits)) if weights is None else weights
+    return _frozen(logits), _frozen(labels), _frozen(weight)
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    # strided views and read-only memory maps are types of their own to the compiler: with one type it compiles once
+    view = np.ascontiguousarray(array).view(np.ndarray)
+    view.flags.writeable = False
+    return view
+
+
+@njit(nogil=True, cache=True, fastmath=REASSOCIATE)
+def _temperature_sums(logits, labels, weights, inverse_temperature):
+    n_rows, n_classes = logits.shape
+    beta = logits.dtype.type(inverse_temperature)
+    loss = slope = curvature = bend = 0.0
+    for i in range(n_rows):
+        row = logits[i]
+        peak = row_peak(row)
+        mass = first = second = third = logits.dtype.type(0)
+        for j in range(n_classes):
+            value = row[j] - peak
+            exponential = exp_negative(beta * value)
+            weighted = exponential * value
+            mass += exponential
+            first += weighted
+            weighted *= value
+            second += weighted
+            third += weighted * value
+        true = np.float64(row[labels[i]] - peak)
+        total = np.float64(mass)
+        mean = np.float64(first) / total
+        loss += weights[i] * (math.log(total) - inverse_temperature * true)
+        slope += weights[i] * (mean - true)
+        square = np.float64(second) / total
+        curvature += weights[i] * max(square - mean * mean, 0.0)
+        bend += weights[i] * (np.float64(third) / total - mean * (3.0 * square - 2.0 * mean * mean))
+    return loss, slope, curvature, bend
+
+
+@njit(nogil=True, cache=True, fastmath=REASSOCIATE)
+def _row_softmax(row, scale, bias, exponentials):
+    """Fill `exponentials` with exp(s∘z + b − peak); return the peak and their sum."""
+    n_classes = len(row)
+    for j in range(n_classes):
+        exponentials[j] = scale[j] * row[j] + bias[j]
+    peak = row_peak(exponentials)
+    mass = row.dtype.type(0)
+    for j in range(n_classes):
+        exponential = exp_negative(exponentials[j] - peak)
+        exponentials[j] = exponential
+        mass += exponential
+    return peak, mass
+
+
+@njit(nogil=True, cache=True, fastmath=REASSOCIATE)
+def _vector_sums(logits, labels, weights, scale, bias):
+    n_rows, n_classes = logits.shape
+    one = logits.dtype.type(1)
+    exponentials = np.empty(n_classes, logits.dtype)
+    group = np.zeros((5, n_classes), logits.dtype)
+    totals = np.zeros((5, n_classes))
+    loss = 0.0
+    for i in range(n_rows):
+        row, true = logits[i], labels[i]
+        peak, mass = _row_softmax(row, scale, bias, exponentials)
+        loss += weights[i] * (
+            math.log(np.float64(mass)) + np.float64(peak) - np.float64(scale[true] * row[true] + bias[true])
+        )
+        inverse, weight = one / mass, logits.dtype.type(weights[i])
+        for j in range(n_classes):
+            value = row[j]
+            probability = exponentials[j] * inverse
+            part = weight * probability
+            curved = part - part * probability
+            group[0, j] += part * value
+            group[1, j] += part
+            group[2, j] += curved * value * value
+            group[3, j] += curved * value
+            group[4, j] += curved
+        totals[0, true] -= weights[i] * row[true]
+        totals[1, true] -= weights[i]
+        if i % GROUP == GROUP - 1 or i == n_rows - 1:
+            totals += group
+            group[:] = 0
+    return loss, totals[:2], totals[2:]
+
+
+@njit(nogil=True, cache=True, fastmath=REASSOCIATE)
+def _vector_product(logits, weights, scale, bias, direction):
+    n_rows, n_classes = logits.shape
+    exponentials = np.empty(n_classes, logits.dtype)
+    group = np.zeros((2, n_classes), logits.dtype)
+    totals = np.zeros((2, n_classes))
+    for i in range(n_rows):
+        row = logits[i]
+        _, mass = _row_softmax(row, scale, bias, exponentials)
+        mean = logits.dtype.type(0)
+        for j in range(n_classes):
+            mean += exponentials[j] * (direction[0, j] * row[j] + direction[1, j])
+        mean /= mass
+        factor = logits.dtype.type(weights[i]) / mass
+        for j in range(n_classes):
+            value = row[j]
+            part = factor * exponentials[j] * (direction[0, j] * value + direction[1, j] - mean)
+            group[0, j] += part * value
+            group[1, j] += part
+        if i % GROUP == GROUP - 1 or i == n_rows - 1:
+            totals += group
+            group[:] = 0
+    return totals
