@@ -1,0 +1,131 @@
+"""The OpenAPI description of a service and a page for people; both need nothing from the network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calibrant.shipping.wire import ARROW, JSON, LARGEST_LOGIT, NPY
+
+BINARY = {"type": "string", "format": "binary"}
+PROBLEMS = {
+    "400": "the body is not what its content type says",
+    "408": "the body did not arrive in time",
+    "413": "the body is larger than the limit",
+    "415": "this content type is not served",
+    "422": "the numbers do not fit the calibrator",
+    "503": "the service is stopping or overloaded",
+}
+
+
+def openapi(version: str, n_classes: int, max_rows: int) -> dict[str, Any]:
+    """The OpenAPI 3.1 document of a service for K classes."""
+    number = {"type": "number", "minimum": -LARGEST_LOGIT, "maximum": LARGEST_LOGIT}
+    row = {"type": "array", "items": number, "minItems": n_classes, "maxItems": n_classes}
+    logits = {"type": "array", "items": row, "minItems": 1, "maxItems": max_rows}
+    chances = {"type": "array", "items": {"type": "number", "minimum": 0, "maximum": 1}}
+    body = {"type": "object", "required": ["logits"], "properties": {"logits": logits}, "additionalProperties": False}
+    answer = {
+        "type": "object",
+        "required": ["probabilities", "predictions"],
+        "properties": {
+            "probabilities": {"type": "array", "items": chances},
+            "predictions": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": n_classes - 1}},
+        },
+    }
+    calibrate = {
+        "operationId": "calibrate",
+        "summary": f"Logits of {n_classes} classes in, calibrated probabilities out",
+        "description": "The answer has the request's format unless Accept names another of the three.",
+        "requestBody": {
+            "required": True,
+            "content": {
+                JSON: {
+                    "schema": body,
+                    "example": {"logits": [[round(0.1 * k, 1) for k in range(min(n_classes, 1000))]]},
+                },
+                NPY: {"schema": BINARY},
+                ARROW: {"schema": BINARY},
+            },
+        },
+        "responses": {
+            "200": {
+                "description": "calibrated probabilities, one row for each row of logits",
+                "content": {JSON: {"schema": answer}, NPY: {"schema": BINARY}, ARROW: {"schema": BINARY}},
+            },
+            **{status: _problem(text) for status, text in PROBLEMS.items()},
+        },
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "calibrant", "version": version, "description": "Calibrated probabilities from logits."},
+        "paths": {
+            "/calibrate": {"post": calibrate},
+            "/calibrator": {"get": _get("calibrator", "What is served", JSON, {"type": "object"})},
+            "/health": {"get": _get("health", "Whether the service answers", JSON, _HEALTH)},
+            "/metrics": {"get": _get("metrics", "Prometheus figures", "text/plain", {"type": "string"})},
+        },
+        "components": {"schemas": {"Problem": _PROBLEM}},
+    }
+
+
+_HEALTH = {"type": "object", "required": ["status"], "properties": {"status": {"const": "ok"}}}
+_PROBLEM = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+
+
+def _get(name: str, summary: str, content_type: str, schema: dict[str, Any]) -> dict[str, Any]:
+    response = {"description": summary, "content": {content_type: {"schema": schema}}}
+    return {"operationId": name, "summary": summary, "responses": {"200": response}}
+
+
+def _problem(text: str) -> dict[str, Any]:
+    return {"description": text, "content": {JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+
+
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>calibrant</title>
+<style>
+  body { font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+  h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin-top: 2rem }
+  code, pre, textarea { font: 14px/1.4 ui-monospace, monospace }
+  textarea { width: 100%; height: 6rem; box-sizing: border-box }
+  pre { background: #f4f4f4; padding: .8rem; overflow: auto; max-height: 20rem; white-space: pre-wrap }
+  table { border-collapse: collapse } td { padding: .2rem .8rem .2rem 0; vertical-align: top }
+  @media (prefers-color-scheme: dark) {
+    body { background: #181818; color: #ddd } pre, textarea { background: #262626; color: #ddd }
+  }
+</style>
+<h1>calibrant</h1>
+<p id="what">Logits in, calibrated probabilities out.</p>
+<h2>Paths</h2>
+<table id="paths"></table>
+<h2>Try it</h2>
+<label for="body">POST /calibrate</label>
+<textarea id="body" spellcheck="false"></textarea>
+<p><button id="send">Send</button></p>
+<pre id="answer" aria-live="polite"></pre>
+<p><a href="openapi.json">openapi.json</a></p>
+<script>
+  const get = id => document.getElementById(id);
+  fetch("openapi.json").then(r => r.json()).then(api => {
+    for (const [path, methods] of Object.entries(api.paths))
+      for (const [method, about] of Object.entries(methods)) {
+        const row = get("paths").insertRow();
+        row.insertCell().appendChild(document.createElement("code")).textContent = method.toUpperCase() + " " + path;
+        row.insertCell().textContent = about.summary;
+      }
+    const example = api.paths["/calibrate"].post.requestBody.content["application/json"].example;
+    get("body").value = JSON.stringify(example);
+  });
+  fetch("calibrator").then(r => r.json()).then(c => {
+    get("what").textContent = c.method + " for " + c.n_classes + " classes: logits in, calibrated probabilities out.";
+  });
+  get("send").onclick = async () => {
+    const r = await fetch("calibrate",
+      { method: "POST", headers: { "content-type": "application/json" }, body: get("body").value });
+    get("answer").textContent = r.status + "\\n" + await r.text();
+  };
+</script>
+"""
