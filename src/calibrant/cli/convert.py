@@ -1,0 +1,36 @@
+"""`calibrant convert IN OUT`: predictions from one file format to another."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+
+def convert(
+    source: str = typer.Argument(..., metavar="IN", help="File, folder or embedded name; file#part picks one part."),
+    target: str = typer.Argument(..., metavar="OUT", help="File to write; its suffix says the format."),
+    kind: str = typer.Option(None, "--kind", help="What the values of IN are: logits or probabilities."),
+    labels: str = typer.Option(None, "--labels", help="An .npy file of labels, if IN has none."),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+) -> None:
+    """Convert predictions between .npz, .npy, .parquet, .safetensors, .csv and .csv.gz; pickles are only read.
+
+    A file of several parts (val and test) is converted as a whole to .npz or .safetensors.
+    """
+    from calibrant.cli.bar import progress_bar
+    from calibrant.data import open_parts, write_predictions
+
+    with progress_bar(quiet=as_json):
+        parts = open_parts(source, kind=kind, labels=labels)
+        files = [str(file) for file in write_predictions(parts, target)]
+    if as_json:
+        described = {
+            name: {"n": part.n, "n_classes": part.n_classes, "kind": part.kind, "dtype": str(part.dtype)}
+            for name, part in parts.items()
+        }
+        typer.echo(json.dumps({"files": files, "parts": described}))
+        return
+    for name, part in parts.items():
+        typer.echo(f"{name + ': ' if name else ''}{part.n} rows × {part.n_classes} classes, {part.kind}")
+    typer.echo("wrote " + ", ".join(files))

@@ -1,0 +1,57 @@
+"""A folder of files is one set of predictions: its parts, in the order of their names, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from calibrant.core.errors import InputError
+from calibrant.data.formats import SUFFIXES, suffix_of
+from calibrant.data.npy import is_companion
+from calibrant.data.predictions import Predictions
+from calibrant.data.source import PartsSource
+
+
+def part_paths(folder: Path) -> list[Path]:
+    """The files that hold rows, sorted by name; hidden files and the companions of `.npy` matrices are left out."""
+    parts = [
+        path
+        for path in sorted(folder.iterdir())
+        if not path.name.startswith((".", "_")) and path.is_file() and suffix_of(path) in SUFFIXES
+    ]
+    parts = [path for path in parts if not (path.suffix == ".npy" and is_companion(path))]
+    if not parts:
+        raise InputError(f"{folder} is a folder without prediction files ({', '.join(sorted(SUFFIXES))})")
+    return parts
+
+
+def open_folder(folder: Path, open_part: Callable[[Path], Predictions]) -> Predictions:
+    """Open every part and join them; all must agree in kind, classes and in having labels and weights."""
+    return join([open_part(path) for path in part_paths(folder)], str(folder))
+
+
+def join(parts: list[Predictions], name: str) -> Predictions:
+    """The rows of all parts, one after another."""
+    first = parts[0]
+    for part in parts[1:]:
+        for word, ours, theirs in (
+            ("kind", first.kind, part.kind),
+            ("number of classes", first.n_classes, part.n_classes),
+            ("class names", first.class_names, part.class_names),
+            ("having labels", first.has_labels, part.has_labels),
+            ("having weights", first.weights is not None, part.weights is not None),
+        ):
+            if ours != theirs:
+                raise InputError(
+                    f"{first.name} and {part.name} differ in {word}: {str(ours)[:60]} and {str(theirs)[:60]}"
+                )
+    labels = np.concatenate([part.labels for part in parts]) if first.has_labels else None
+    weights = (
+        np.concatenate([part.weights for part in parts if part.weights is not None])
+        if first.weights is not None
+        else None
+    )
+    source = PartsSource([part.source for part in parts], name)
+    return Predictions(source, first.kind, labels, weights, first.class_names, field=first.field)

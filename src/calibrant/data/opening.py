@@ -1,0 +1,141 @@
+"""`open_predictions`: an address in, `Predictions` out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.errors import InputError
+from calibrant.data import datasets
+from calibrant.data.fields import assemble, check_kind, split_names
+from calibrant.data.formats import HOLDS_PARTS, SUFFIXES, format_of, suffix_of
+from calibrant.data.npy import array_field, matrix_path
+from calibrant.data.predictions import Predictions
+
+
+def open_predictions(
+    path: str | os.PathLike[str],
+    *,
+    kind: str | None = None,
+    labels: Any = None,
+    weights: Any = None,
+    class_names: Sequence[str] | None = None,
+    require_labels: bool = True,
+) -> Predictions:
+    """Open a file or folder of predictions, or an embedded data set, without reading its values yet.
+
+    Parameters
+    ----------
+    path : str or path
+        `.npz`, `.npy` (a pair), `.parquet`, `.safetensors`, `.csv`, `.csv.gz`, a pickle of arrays, a folder of such
+        files, or an embedded name (`cifar100-resnet18#test`). `file#val` picks the arrays `val_logits`, `val_labels`.
+    kind : {"logits", "probabilities"}, optional
+        What the values are, where the file does not say or holds both.
+    labels, weights : array or path of an `.npy` file, optional
+        Used in place of those in the file.
+    class_names : sequence of str, optional
+        Used in place of those in the file.
+    require_labels : bool
+        False accepts a file without labels.
+
+    Returns
+    -------
+    Predictions
+
+    Examples
+    --------
+    >>> test = open_predictions("cifar10-resnet18#test")
+    >>> test.n, test.n_classes, test.kind
+    (10000, 10, 'logits')
+    """
+    check_kind(kind)
+    file, split = locate(path)
+    options = {
+        "labels": _vector(labels, "labels"),
+        "weights": _vector(weights, "weights"),
+        "class_names": None if class_names is None else [str(name) for name in class_names],
+        "require_labels": require_labels,
+    }
+    if file.is_dir():
+        from calibrant.data.folder import open_folder
+
+        if labels is not None or weights is not None:
+            raise InputError(f"{file} is a folder: labels and weights must be in its files")
+        return open_folder(file, lambda part: _open_file(part, split, kind, options))
+    return _open_file(file, split, kind, options)
+
+
+def open_parts(path: str | os.PathLike[str], *, kind: str | None = None, labels: Any = None) -> dict[str, Predictions]:
+    """The one part that `path` names, under "", or every part of a file that has only named ones.
+
+    >>> sorted(open_parts("cifar10-resnet18"))
+    ['test', 'val']
+    """
+    file, split = locate(path)
+    if split or labels is not None or file.is_dir() or SUFFIXES.get(suffix_of(file)) not in HOLDS_PARTS:
+        return {"": open_predictions(path, kind=kind, labels=labels)}
+    check_kind(kind)
+    with _naming(file):
+        fields = format_of(file).fields(file, kind)
+        splits = split_names(fields)
+        if "" in splits or not splits:
+            return {"": assemble(fields, display_name(file), kind=kind)}
+        return {split: assemble(fields, f"{display_name(file)}#{split}", split, kind=kind) for split in splits}
+
+
+def locate(path: str | os.PathLike[str]) -> tuple[Path, str]:
+    """The file or folder and the part behind `#`; an InputError if there is no such file."""
+    text = os.fspath(path)
+    if "\0" in text:
+        raise InputError(f"{text!r} is not a path: it contains a zero byte")
+    address, mark, split = text.rpartition("#")
+    if not mark or Path(text).exists():
+        address, split = text, ""
+    file = Path(address)
+    if not file.exists() and address in datasets.names():
+        file = datasets.embedded_path(address)
+    if suffix_of(file) == ".npy":
+        file = matrix_path(file)
+    if not file.exists():
+        known = ", ".join(datasets.names())
+        hint = "" if file.suffix else f", and no embedded data set ({known})"
+        raise InputError(f"{address} does not exist: there is no such file{hint}")
+    if not file.is_dir() and not file.is_file():
+        raise InputError(f"{address} is neither a file nor a folder")
+    return file, split
+
+
+def display_name(file: Path) -> str:
+    """What messages call a file: its path, or the name of an embedded data set."""
+    return file.stem if file.parent == datasets.FOLDER else str(file)
+
+
+def _open_file(file: Path, split: str, kind: str | None, options: dict[str, Any]) -> Predictions:
+    name = display_name(file) + (f"#{split}" if split else "")
+    with _naming(file):
+        return assemble(format_of(file).fields(file, kind), name, split, kind=kind, **options)
+
+
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """Trouble of the file system (no permission, a broken disk) is bad input too."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror or error}") from error
+
+
+def _vector(given: Any, what: str) -> np.ndarray | None:
+    if given is None or not isinstance(given, (str, os.PathLike)):
+        return given
+    file = Path(given)
+    if file.suffix != ".npy":
+        raise InputError(f"{what}={str(file)!r} must be an array or the path of an .npy file")
+    if not file.is_file():
+        raise InputError(f"{file} does not exist: there is no such file for the {what}")
+    return array_field(file).read()

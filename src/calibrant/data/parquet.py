@@ -1,0 +1,209 @@
+"""`.parquet`: a column `logits` or `probabilities` of lists of K numbers, and a column `labels`.
+
+Fixed-size lists are best; lists of varying type are read too when every row has the same length. Class names are a
+JSON list in the schema's metadata under `class_names`. Values are streamed batch by batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.arrays import widen
+from calibrant.core.atomic import atomic_write
+from calibrant.core.errors import InputError
+from calibrant.data.fields import CLASS_NAMES, Field
+from calibrant.data.limits import check_counts, check_expansion
+from calibrant.data.npy import vectors
+from calibrant.data.predictions import Predictions
+from calibrant.data.safetensors import names_field
+from calibrant.data.source import Source, widened_dtype
+
+VECTOR_BATCH = 2**20
+
+
+def fields(path: Path, kind: str | None = None) -> dict[str, Field]:
+    """Every column that holds numbers, or lists of numbers, unread."""
+    if path.stat().st_size == 0:
+        raise InputError(f"{path} is empty (0 bytes): it is not a parquet file")
+    found: dict[str, Field] = {}
+    with _opened(path) as file:
+        n_rows = file.metadata.num_rows
+        check_counts((n_rows,), str(path))
+        schema = file.schema_arrow
+        _check_claims(file, path)
+        columns = [ColumnField(path, column.name, column.type, n_rows) for column in schema]
+        text = (schema.metadata or {}).get(CLASS_NAMES.encode())
+    for column in columns:
+        column.measure_lists()
+        found[column.column] = column
+    if text is not None:
+        found[CLASS_NAMES] = names_field(text, f"{path}: {CLASS_NAMES}")
+    return found
+
+
+def _check_claims(file: Any, path: Path) -> None:
+    """Run lengths can stand for any number of values, so their number is compared with the size of the file."""
+    size = path.stat().st_size
+    for group in range(file.metadata.num_row_groups):
+        row_group = file.metadata.row_group(group)
+        for index in range(row_group.num_columns):
+            column = row_group.column(index)
+            claimed = max(column.num_values * 4, column.total_uncompressed_size)
+            check_expansion(claimed, size, f"{path}: {column.path_in_schema}")
+
+
+class ColumnField(Field):
+    """One column: numbers, or lists of K numbers each."""
+
+    def __init__(self, path: Path, column: str, arrow_type: Any, n_rows: int) -> None:
+        from pyarrow import types
+
+        self.path, self.column = path, column
+        self.called = f"{path}: {column}"
+        if types.is_fixed_size_list(arrow_type):
+            self.shape, item = (n_rows, arrow_type.list_size), arrow_type.value_type
+        elif types.is_list(arrow_type) or types.is_large_list(arrow_type):
+            self.shape, item = (n_rows, -1), arrow_type.value_type
+        else:
+            self.shape, item = (n_rows,), arrow_type
+        self.dtype = _numpy_dtype(item)
+
+    def read(self) -> np.ndarray:
+        """The whole column of numbers."""
+        check_expansion(self.nbytes, self.path.stat().st_size, self.called)
+        pieces = [_numbers(batch.column(0), self.called) for batch in _batches(self.path, self.column, VECTOR_BATCH)]
+        return np.concatenate(pieces) if pieces else np.empty(0, self.dtype)
+
+    def source(self, name: str) -> Source:
+        """The lists as rows."""
+        return ColumnSource(self, name)
+
+    def measure_lists(self) -> None:
+        """Find K of a column of lists from its first row."""
+        if self.shape[1:] == (-1,) and self.shape[0] > 0:
+            first = next(_batches(self.path, self.column, 1), None)
+            length = None if first is None else first.column(0)[0].as_py()
+            self.shape = (self.shape[0], 0 if length is None else len(length))
+
+
+class ColumnSource(Source):
+    """Rows of a column of lists, read in batches."""
+
+    def __init__(self, field: ColumnField, name: str) -> None:
+        self.name = name
+        self.shape = (field.shape[0], field.shape[1])
+        self.dtype = widened_dtype(field.dtype)
+        self._path, self._column, self._called = field.path, field.column, field.called
+        check_expansion(field.nbytes, field.path.stat().st_size, field.called)
+
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """Blocks in order; row groups before `start` are not read."""
+        at = start
+        for first, batch in _numbered_batches(self._path, self._column, start, rows):
+            if at >= stop:
+                return
+            piece = batch.column(0).slice(max(at - first, 0), stop - max(at, first))
+            if len(piece):
+                yield self._matrix(piece, at)
+                at += len(piece)
+        if at < stop:
+            raise InputError(f"{self._called} ends after {at} of {self.shape[0]} rows")
+
+    def _matrix(self, lists: Any, first_row: int) -> np.ndarray:
+        import pyarrow as pa
+
+        n_classes = self.shape[1]
+        if lists.null_count:
+            row = first_row + int(np.flatnonzero(lists.is_null().to_numpy(zero_copy_only=False))[0])
+            raise InputError(f"{self._called} is missing in row {row}: every row needs {n_classes} numbers")
+        if not pa.types.is_fixed_size_list(lists.type):
+            lengths = np.diff(lists.offsets.to_numpy())
+            if (lengths != n_classes).any():
+                row = int(np.flatnonzero(lengths != n_classes)[0])
+                raise InputError(
+                    f"{self._called} has {lengths[row]} numbers in row {first_row + row}, but {n_classes} in the first"
+                )
+        numbers = _numbers(lists.flatten(), f"{self._called} near row {first_row}")
+        return widen(numbers).reshape(len(lists), n_classes)
+
+
+def _numbers(column: Any, called: str) -> np.ndarray:
+    if column.null_count:
+        place = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+        raise InputError(f"{called} is missing {column.null_count} numbers, the first at place {place}")
+    return column.to_numpy(zero_copy_only=False)
+
+
+def _numpy_dtype(arrow_type: Any) -> np.dtype[Any]:
+    """The numpy dtype of a column's items; object for everything that is not a number."""
+    try:
+        dtype = np.dtype(arrow_type.to_pandas_dtype())
+    except (NotImplementedError, TypeError):
+        return np.dtype(object)
+    return dtype
+
+
+def _batches(path: Path, column: str, rows: int) -> Iterator[Any]:
+    for _, batch in _numbered_batches(path, column, 0, rows):
+        yield batch
+
+
+def _numbered_batches(path: Path, column: str, start: int, rows: int) -> Iterator[tuple[int, Any]]:
+    """(number of the first row, batch) from the row group that holds row `start` on."""
+    with _opened(path) as file:
+        first = 0
+        groups: list[int] = []
+        for group in range(file.metadata.num_row_groups):
+            count = file.metadata.row_group(group).num_rows
+            if not groups and first + count <= start:
+                first += count
+            else:
+                groups.append(group)
+        for batch in file.iter_batches(batch_size=rows, row_groups=groups, columns=[column], use_threads=False):
+            if batch.num_columns != 1:
+                raise InputError(f"{path}: {column} was found in {batch.num_columns} columns")
+            yield first, batch
+            first += batch.num_rows
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
+            yield file
+    except InputError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
+        words = " ".join(str(error).split())[:200]
+        raise InputError(f"{path} is not a whole parquet file: {words or type(error).__name__}") from error
+
+
+def write(parts: dict[str, Predictions], path: Path) -> list[Path]:
+    """Write one part, a row group per chunk."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (predictions,) = parts.values()
+    columns = {name: array for name, array in vectors(predictions).items() if name != CLASS_NAMES}
+    values = pa.list_(pa.from_numpy_dtype(predictions.dtype), predictions.n_classes)
+    metadata = {CLASS_NAMES: json.dumps(predictions.class_names)} if predictions.class_names is not None else None
+    schema = pa.schema(
+        [(predictions.kind, values), *((name, pa.from_numpy_dtype(array.dtype)) for name, array in columns.items())],
+        metadata=metadata,
+    )
+    with atomic_write(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+        for chunk in predictions.chunks():
+            flat = pa.array(np.ascontiguousarray(chunk.values).reshape(-1))
+            lists = pa.FixedSizeListArray.from_arrays(flat, predictions.n_classes)
+            rest = [pa.array(array) for name, array in vectors(chunk).items() if name != CLASS_NAMES]
+            writer.write_table(pa.Table.from_arrays([lists, *rest], schema=schema))
+    return [path]

@@ -1,0 +1,118 @@
+"""Where the rows of a matrix come from: memory, a part of a file, several of them in a row.
+
+A source is all that `Predictions` knows about storage. It tells its shape, hands out blocks of consecutive rows, and
+says which file and row a row came from. Sources hold addresses, not open files, so they can be sent to other
+processes, and two threads may read one source at the same time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.arrays import widen
+
+
+class Source(ABC):
+    """An n×K matrix that can be read block by block.
+
+    Attributes
+    ----------
+    name : str
+        What error messages call it, usually the file.
+    shape : tuple of int
+        (n, K).
+    dtype : numpy.dtype
+        dtype of the blocks: float32 or float64.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+
+    @abstractmethod
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """Consecutive blocks of at most `rows` rows that cover start … stop − 1; perhaps read-only."""
+
+    def whole(self) -> np.ndarray | None:
+        """The matrix as one array where that costs no copy, otherwise None."""
+        return None
+
+    def locate(self, row: int) -> tuple[str, int]:
+        """The file a row came from, and its number there."""
+        return self.name, row
+
+
+def widened_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype that the gate gives an array of this dtype."""
+    return widen(np.empty((0, 2), dtype)).dtype
+
+
+class ArraySource(Source):
+    """A matrix in memory."""
+
+    def __init__(self, array: np.ndarray, name: str = "") -> None:
+        self.name = name
+        self.array = widen(array)
+        self.shape = (array.shape[0], array.shape[1])
+        self.dtype = self.array.dtype
+
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """Views of the array."""
+        for first in range(start, stop, rows):
+            yield self.array[first : min(first + rows, stop)]
+
+    def whole(self) -> np.ndarray:
+        """The array itself."""
+        return self.array
+
+
+class SliceSource(Source):
+    """Consecutive rows of another source."""
+
+    def __init__(self, source: Source, start: int, stop: int) -> None:
+        self.name = source.name
+        self.shape = (stop - start, source.shape[1])
+        self.dtype = source.dtype
+        self._source, self._start = source, start
+
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """Blocks of the source behind."""
+        yield from self._source.blocks(self._start + start, self._start + stop, rows)
+
+    def whole(self) -> np.ndarray | None:
+        """A view of the whole behind."""
+        whole = self._source.whole()
+        return None if whole is None else whole[self._start : self._start + self.shape[0]]
+
+    def locate(self, row: int) -> tuple[str, int]:
+        """The place in the source behind."""
+        return self._source.locate(self._start + row)
+
+
+class PartsSource(Source):
+    """Several sources one after another; no block spans two of them."""
+
+    def __init__(self, parts: list[Source], name: str) -> None:
+        self.name = name
+        self.shape = (sum(part.shape[0] for part in parts), parts[0].shape[1])
+        self.dtype = np.result_type(*(part.dtype for part in parts))
+        self._parts = parts
+        self._starts = np.concatenate(([0], np.cumsum([part.shape[0] for part in parts]))).tolist()
+
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """Blocks of the parts in turn, in their common dtype."""
+        for part, offset in zip(self._parts, self._starts, strict=False):
+            first, last = max(start - offset, 0), min(stop - offset, part.shape[0])
+            if first < last:
+                for block in part.blocks(first, last, rows):
+                    yield block.astype(self.dtype, copy=False)
+
+    def locate(self, row: int) -> tuple[str, int]:
+        """The part that holds the row."""
+        index = bisect_right(self._starts, row) - 1
+        return self._parts[index].locate(row - self._starts[index])

@@ -1,0 +1,77 @@
+"""Parsed values that wait for their readers: in memory while they are few, in a temporary file beyond that."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from calibrant.data.fields import ArrayField, Field, Header
+from calibrant.data.predictions import CHUNK_BYTES
+from calibrant.data.raw import MappedSource, RawField
+from calibrant.data.source import Source
+
+
+class Spool:
+    """Collects float64 blocks in order."""
+
+    def __init__(self) -> None:
+        self._blocks: list[np.ndarray] = []
+        self._size = 0
+        self._scratch: Scratch | None = None
+
+    def write(self, block: np.ndarray) -> None:
+        """Add rows at the end."""
+        self._blocks.append(np.ascontiguousarray(block))
+        self._size += block.nbytes
+        if self._size > CHUNK_BYTES:
+            self._scratch = self._scratch or Scratch()
+            with self._scratch.path.open("ab") as file:
+                for waiting in self._blocks:
+                    file.write(waiting.data)
+            self._blocks.clear()
+
+    def field(self, shape: tuple[int, int], path: Path) -> Field:
+        """Everything that was written, as one array."""
+        if self._scratch is None:
+            return ArrayField(np.concatenate(self._blocks) if self._blocks else np.empty(shape))
+        return SpooledField(self._scratch, shape, path)
+
+
+class Scratch:
+    """A temporary file that goes when nobody holds it any more; a copy sent to another process does not own it."""
+
+    def __init__(self) -> None:
+        handle, name = tempfile.mkstemp(prefix="calibrant-")
+        os.close(handle)
+        self.path = Path(name)
+        self._owner = os.getpid()
+
+    def __del__(self) -> None:
+        if self._owner == os.getpid():
+            self.path.unlink(missing_ok=True)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"path": self.path, "_owner": -1}
+
+
+class SpooledField(RawField):
+    """Values in a scratch file."""
+
+    def __init__(self, scratch: Scratch, shape: tuple[int, int], path: Path) -> None:
+        super().__init__(scratch.path, 0, Header(shape, np.dtype(np.float64)), str(path))
+        self._scratch = scratch
+
+    def source(self, name: str) -> Source:
+        """Its rows; the source keeps the scratch file alive."""
+        return SpooledSource(self, self._scratch, name)
+
+
+class SpooledSource(MappedSource):
+    """Rows in a scratch file."""
+
+    def __init__(self, field: SpooledField, scratch: Scratch, name: str) -> None:
+        super().__init__(field, name)
+        self._scratch = scratch
