@@ -12,7 +12,7 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibrant.core.arrays import explain_bad_values
+from calibrant.core.arrays import PROBABILITY_TOLERANCE, explain_bad_values
 from calibrant.core.bins import check_n_bins, mass_index
 from calibrant.core.softmax import softmax
 from calibrant.core.threads import map_blocks, row_blocks
@@ -211,7 +211,12 @@ def classwise_over_under(
     [0.0, 0.5]
     """
     checked = check(probabilities, labels, sample_weight, from_logits)
-    excess = class_sums(checked, n_bins, "width").excess
+    return over_under_of_class_sums(class_sums(checked, n_bins, "width"))
+
+
+def over_under_of_class_sums(sums: BinSums) -> ClasswiseOverUnder:
+    """The split of every class's bin sums."""
+    excess = sums.excess
     return ClasswiseOverUnder(np.maximum(excess, 0).sum(axis=-1), np.maximum(-excess, 0).sum(axis=-1))
 
 
@@ -238,7 +243,7 @@ def probability_block(checked: Checked, block: slice) -> np.ndarray:
         if not sound:
             explain_bad_values(rows, from_logits=True, name=checked.name, first_row=block.start)
         return softmax(rows)
-    if not (sound and rows.min() >= 0 and np.abs(rows.sum(axis=1) - 1).max() <= 1e-3):
+    if not (sound and rows.min() >= 0 and np.abs(rows.sum(axis=1) - 1).max() <= PROBABILITY_TOLERANCE):
         explain_bad_values(rows, from_logits=False, name=checked.name, first_row=block.start)
     return rows
 

@@ -1,0 +1,60 @@
+"""The ℓ2 calibration error with its upward bias taken out."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from calibrant.metrics.binning import BinSums, bin_sums
+from calibrant.metrics.inputs import top_label
+
+
+def debiased_ece(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    n_bins: int = 15,
+    binning: str = "width",
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> float:
+    """ℓ2 ECE less what sampling noise alone adds to it (Kumar et al. 2019, def. 5.1).
+
+    ``√max(0, Σ_b (n_b/n)·[(C_b − A_b)² − A_b(1 − A_b)/(n_b − 1)])``; bins of fewer than 2 samples count 0.
+
+    Parameters
+    ----------
+    probabilities : array (n, K)
+        Probabilities, or logits with `from_logits`.
+    labels : array (n,)
+        Class indices 0 … K−1.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import debiased_ece
+    >>> debiased_ece([[0.75, 0.25]] * 4, [1, 1, 1, 1])
+    0.75
+    """
+    confidence, correct, weights = top_label(probabilities, labels, sample_weight, from_logits)
+    return debiased_ece_of(confidence, correct, weights, n_bins=n_bins, binning=binning)
+
+
+def debiased_ece_of(
+    confidence: np.ndarray,
+    correct: np.ndarray,
+    weights: np.ndarray | None = None,
+    *,
+    n_bins: int = 15,
+    binning: str = "width",
+) -> float:
+    """`debiased_ece` of columns."""
+    return float(debiased_norm(bin_sums(confidence, correct, weights, n_bins, binning)))
+
+
+def debiased_norm(sums: BinSums) -> np.ndarray:
+    """The debiased ℓ2 norm of bin sums, over the last axis."""
+    counted = sums.weight >= 2
+    accuracy = sums.correct / np.where(counted, sums.weight, 1.0)
+    noise = accuracy * (1 - accuracy) / np.where(counted, sums.weight - 1, 1.0)
+    share = sums.weight / sums.weight.sum(axis=-1, keepdims=True)
+    return np.sqrt(np.maximum(np.where(counted, share * (sums.gap**2 - noise), 0.0).sum(axis=-1), 0.0))

@@ -1,0 +1,42 @@
+"""The Kolmogorov-Smirnov calibration error: no bins at all."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from calibrant.metrics.groups import confidence_groups
+from calibrant.metrics.inputs import top_label
+
+
+def ks_error(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> float:
+    """Largest gap between the cumulated confidences and the cumulated right predictions (Gupta et al. 2020, eq. 7).
+
+    ``max_t |Σ_{c_i ≤ t} (c_i − a_i)|/n`` over the confidences t; ties are summed before the maximum is taken.
+
+    Parameters
+    ----------
+    probabilities : array (n, K)
+        Probabilities, or logits with `from_logits`.
+    labels : array (n,)
+        Class indices 0 … K−1.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import ks_error
+    >>> ks_error([[0.75, 0.25], [0.0, 1.0]], [1, 1])
+    0.375
+    """
+    return ks_error_of(*top_label(probabilities, labels, sample_weight, from_logits))
+
+
+def ks_error_of(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None) -> float:
+    """`ks_error` of columns."""
+    groups = confidence_groups(confidence, correct, weights)
+    return float(np.abs(np.cumsum(groups.excess)).max() / groups.weight.sum())

@@ -1,0 +1,99 @@
+"""The metrics by name, and what a program may want to know about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from calibrant.metrics import (
+    additive,
+    classwise,
+    debiased,
+    ks,
+    maximum_mean,
+    scores,
+    selective,
+    smooth,
+    soft,
+    sweep,
+    top_label,
+)
+from calibrant.metrics.class_losses import classwise_losses
+
+METRICS: dict[str, Callable[..., Any]] = {
+    "ece": top_label.ece,
+    "over_under_confidence": top_label.over_under_confidence,
+    "adaptive_ece": top_label.adaptive_ece,
+    "classwise_ece": classwise.classwise_ece,
+    "sce": classwise.sce,
+    "ace": classwise.ace,
+    "marginal_ece": classwise.marginal_ece,
+    "debiased_ece": debiased.debiased_ece,
+    "sweep_ece": sweep.sweep_ece,
+    "ks_error": ks.ks_error,
+    "smooth_ece": smooth.smooth_ece,
+    "soft_ece": soft.soft_ece,
+    "mmce": maximum_mean.mmce,
+    "nll": scores.nll,
+    "brier": scores.brier,
+    "accuracy": scores.accuracy,
+    "entropy": scores.entropy,
+    "confidence": scores.confidence,
+    "confidence_auroc": selective.confidence_auroc,
+    "aurc": selective.aurc,
+    "risk_coverage": selective.risk_coverage,
+    "classwise_losses": classwise_losses,
+    "classwise_over_under": classwise.classwise_over_under,
+    "reliability": top_label.reliability,
+}
+"""Every metric of (probabilities, labels); `rank_changes` compares two sets of predictions and stands apart."""
+
+OF_COLUMNS: dict[str, Callable[..., Any]] = {
+    "ece": top_label.ece_of,
+    "over_under_confidence": top_label.over_under_confidence_of,
+    "adaptive_ece": top_label.adaptive_ece_of,
+    "debiased_ece": debiased.debiased_ece_of,
+    "sweep_ece": sweep.sweep_ece_of,
+    "ks_error": ks.ks_error_of,
+    "smooth_ece": smooth.smooth_ece_of,
+    "soft_ece": soft.soft_ece_of,
+    "mmce": maximum_mean.mmce_of,
+    "confidence_auroc": selective.confidence_auroc_of,
+    "aurc": selective.aurc_of,
+    "risk_coverage": selective.risk_coverage_of,
+    "reliability": top_label.reliability_of,
+}
+"""The top-label metrics as functions of (confidence, correct, weights): what resampling calls."""
+
+MEANS: dict[str, str] = {
+    "nll": "nll",
+    "brier": "brier",
+    "accuracy": "correct",
+    "entropy": "entropy",
+    "confidence": "confidence",
+}
+"""The metrics that are the mean of one column of `kernels.rows.RowColumns`, and that column."""
+
+ADDITIVE: dict[str, type[additive.Additive]] = {
+    "ece": additive.AdditiveEce,
+    "over_under_confidence": additive.AdditiveOverUnderConfidence,
+    "classwise_ece": additive.AdditiveClasswiseEce,
+    "sce": additive.AdditiveSce,
+    "debiased_ece": additive.AdditiveDebiasedEce,
+    "soft_ece": additive.AdditiveSoftEce,
+    "nll": additive.AdditiveNll,
+    "brier": additive.AdditiveBrier,
+    "accuracy": additive.AdditiveAccuracy,
+    "entropy": additive.AdditiveEntropy,
+    "confidence": additive.AdditiveConfidence,
+    "classwise_losses": additive.AdditiveClasswiseLosses,
+    "classwise_over_under": additive.AdditiveClasswiseOverUnder,
+    "reliability": additive.AdditiveReliability,
+}
+"""The additive form of each metric that has one."""
+
+HIGHER_IS_BETTER = frozenset({"accuracy", "confidence_auroc"})
+"""Of all other errors and scores, less is better."""
+
+NEITHER_IS_BETTER = frozenset({"entropy", "confidence"})
+"""Descriptions of the predictions, not errors."""

@@ -1,0 +1,136 @@
+"""Can confidence tell right from wrong? What remains at risk when only the most confident are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from calibrant.metrics.groups import confidence_groups
+from calibrant.metrics.inputs import top_label
+
+
+def confidence_auroc(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> float:
+    """Chance that a right prediction is more confident than a wrong one (Hendrycks & Gimpel 2017).
+
+    The area under the ROC curve of confidence against correctness; ties count half. Where all are right or all are
+    wrong there is nothing to tell apart and the answer is 0.5.
+
+    Parameters
+    ----------
+    probabilities : array (n, K)
+        Probabilities, or logits with `from_logits`.
+    labels : array (n,)
+        Class indices 0 … K−1.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import confidence_auroc
+    >>> confidence_auroc([[0.9, 0.1], [0.8, 0.2], [0.6, 0.4]], [0, 1, 0])
+    0.5
+    """
+    return confidence_auroc_of(*top_label(probabilities, labels, sample_weight, from_logits))
+
+
+def confidence_auroc_of(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None) -> float:
+    """`confidence_auroc` of columns."""
+    groups = confidence_groups(confidence, correct, weights)
+    wrong = groups.weight - groups.correct
+    pairs = groups.correct.sum() * wrong.sum()
+    if pairs <= 0:
+        return 0.5
+    return float(np.dot(groups.correct, np.cumsum(wrong) - wrong / 2) / pairs)
+
+
+@dataclass(frozen=True)
+class RiskCoverage:
+    """Error rate among the most confident share, for every share that a confidence threshold can cut off."""
+
+    coverage: np.ndarray
+    """Share of samples kept, ascending, the last 1."""
+    risk: np.ndarray
+    """Error rate among those kept."""
+    threshold: np.ndarray
+    """Keep confidences of at least this."""
+
+
+def risk_coverage(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> RiskCoverage:
+    """Error rate when only the most confident share is kept (El-Yaniv & Wiener 2010).
+
+    Parameters
+    ----------
+    probabilities : array (n, K)
+        Probabilities, or logits with `from_logits`.
+    labels : array (n,)
+        Class indices 0 … K−1.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import risk_coverage
+    >>> risk_coverage([[0.75, 0.25], [0.0, 1.0]], [1, 1]).risk.tolist()
+    [0.0, 0.5]
+    """
+    return risk_coverage_of(*top_label(probabilities, labels, sample_weight, from_logits))
+
+
+def risk_coverage_of(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None) -> RiskCoverage:
+    """`risk_coverage` of columns."""
+    groups = confidence_groups(confidence, correct, weights)
+    kept = np.cumsum(groups.weight[::-1])
+    wrong = np.cumsum((groups.weight - groups.correct)[::-1])
+    return RiskCoverage(kept / kept[-1], wrong / kept, groups.confidence[::-1].copy())
+
+
+def aurc(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> float:
+    """Area under the risk-coverage curve (Geifman et al. 2019).
+
+    ``1/n Σ_k risk(k)``, risk(k) the error rate of the k most confident samples. Samples of equal confidence come in
+    no order: the mean over all their orders is taken.
+
+    Parameters
+    ----------
+    probabilities : array (n, K)
+        Probabilities, or logits with `from_logits`.
+    labels : array (n,)
+        Class indices 0 … K−1.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import aurc
+    >>> aurc([[0.75, 0.25], [0.0, 1.0]], [1, 1])
+    0.25
+    """
+    return aurc_of(*top_label(probabilities, labels, sample_weight, from_logits))
+
+
+def aurc_of(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None) -> float:
+    """`aurc` of columns."""
+    from scipy.special import digamma
+
+    groups = confidence_groups(confidence, correct, weights)
+    weight, wrong = groups.weight[::-1], (groups.weight - groups.correct)[::-1]
+    rate = wrong / weight
+    kept = np.concatenate(([0.0], np.cumsum(weight)))
+    wrong_before = np.concatenate(([0.0], np.cumsum(wrong)[:-1]))
+    # within a group risk(k) = rate + (wrong_before − rate·kept)/k, and Σ 1/k is a difference of harmonic numbers
+    harmonic = np.diff(digamma(kept + 1))
+    return float((weight * rate + (wrong_before - rate * kept[:-1]) * harmonic).sum() / kept[-1])

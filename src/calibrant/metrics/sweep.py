@@ -1,0 +1,122 @@
+"""Equal-mass ECE with as many bins as the data bear."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from calibrant.metrics.binning import BinSums, check_norm
+from calibrant.metrics.groups import Groups, confidence_groups
+from calibrant.metrics.inputs import top_label
+
+_BATCH_ELEMENTS = 1 << 18
+
+
+def sweep_ece(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    norm: float = 1,
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> float:
+    """Equal-mass ECE at the largest bin count whose accuracies still rise with confidence (Roelofs et al. 2020).
+
+    The count is the largest b such that for every count up to b no bin has a lower accuracy than the bin before it.
+
+    Parameters
+    ----------
+    probabilities : array (n, K)
+        Probabilities, or logits with `from_logits`.
+    labels : array (n,)
+        Class indices 0 … K−1.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import sweep_ece
+    >>> sweep_ece([[0.75, 0.25], [0.0, 1.0]], [1, 1])
+    0.375
+    """
+    confidence, correct, weights = top_label(probabilities, labels, sample_weight, from_logits)
+    return sweep_ece_of(confidence, correct, weights, norm=norm)
+
+
+def sweep_ece_of(
+    confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None, *, norm: float = 1
+) -> float:
+    """`sweep_ece` of columns."""
+    p = check_norm(norm)
+    groups = confidence_groups(confidence, correct, weights)
+    prefix = _Prefix(groups)
+    n_bins = prefix.largest_monotone_count()
+    if n_bins is None:
+        # even single confidences are in order, and so is every way of joining neighbours
+        return float(BinSums(groups.weight, groups.weight * groups.confidence, groups.correct).norm(p))
+    edges = np.append(prefix.first_group(np.arange(n_bins), n_bins), len(groups.weight))
+    sums = BinSums(*(np.diff(total[edges]) for total in (prefix.weight, prefix.confidence, prefix.correct)))
+    return float(sums.norm(p))
+
+
+class _Prefix:
+    """Cumulated sums over the groups, from which any bin's accuracy is two look-ups."""
+
+    def __init__(self, groups: Groups) -> None:
+        self.weight = _cumulate(groups.weight)
+        self.correct = _cumulate(groups.correct)
+        self.confidence = _cumulate(groups.weight * groups.confidence)
+        self.rank = self.weight[:-1]
+        self.total = self.weight[-1]
+        rises = groups.correct[1:] * groups.weight[:-1] - groups.correct[:-1] * groups.weight[1:]
+        self.changes = np.flatnonzero(rises != 0) + 1
+        self.isotonic = bool((rises >= 0).all())
+
+    def first_group(self, k: np.ndarray, n_bins: np.ndarray | int) -> np.ndarray:
+        """The first group of bin k or later: floor(M·rank/n) ≥ k."""
+        return np.searchsorted(self.rank, k * self.total / n_bins, side="left")
+
+    def largest_monotone_count(self) -> int | None:
+        """The sweep; None where no count ever breaks the order."""
+        if self.isotonic:
+            return None
+        n_bins = 2
+        while n_bins <= 64 or n_bins < len(self.changes):
+            if not self._monotone(n_bins):
+                return n_bins - 1
+            n_bins += 1
+        # few changes of accuracy, many bins: only bins that hold a change can break the order
+        batch = max(1, _BATCH_ELEMENTS // len(self.changes))
+        while True:
+            broken = np.flatnonzero(self._breaks_at_a_change(np.arange(n_bins, n_bins + batch)))
+            if len(broken):
+                return n_bins + int(broken[0]) - 1
+            n_bins += batch
+
+    def _monotone(self, n_bins: int) -> bool:
+        edges = np.append(np.unique(self.first_group(np.arange(n_bins), n_bins)), len(self.rank))
+        edges = np.unique(edges)
+        weight, correct = np.diff(self.weight[edges]), np.diff(self.correct[edges])
+        return bool((correct[1:] * weight[:-1] >= correct[:-1] * weight[1:]).all())
+
+    def _breaks_at_a_change(self, counts: np.ndarray) -> np.ndarray:
+        counts = counts[:, None]
+        last = len(self.rank) - 1
+        start, stop = self._bin_of(self.changes[None, :], counts)
+        before, _ = self._bin_of(np.maximum(start - 1, 0), counts)
+        _, after = self._bin_of(np.minimum(stop, last), counts)
+        falls = self._falls(before, start, stop) | self._falls(start, stop, after)
+        return falls.any(axis=1)
+
+    def _bin_of(self, group: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        k = np.floor(counts * self.rank[group] / self.total)
+        return self.first_group(k, counts), self.first_group(k + 1, counts)
+
+    def _falls(self, left: np.ndarray, middle: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Is the accuracy of groups left…middle above that of middle…right? False where either is empty."""
+        weight_left, weight_right = self.weight[middle] - self.weight[left], self.weight[right] - self.weight[middle]
+        correct_left = self.correct[middle] - self.correct[left]
+        correct_right = self.correct[right] - self.correct[middle]
+        return correct_right * weight_left < correct_left * weight_right
+
+
+def _cumulate(values: np.ndarray) -> np.ndarray:
+    return np.concatenate(([0.0], np.cumsum(values)))
