@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from calibrant.core.bins import check_n_bins, mass_index, width_edges, width_index
 from calibrant.core.errors import InputError
+from calibrant.evaluation.reliability import NORMAL_975, wilson_interval
 from calibrant.report.plots.style import NEUTRAL, OVER, UNDER, axes_or_new, checked, percent_axis, tidy, top_label
 
 if TYPE_CHECKING:
@@ -107,13 +107,12 @@ def reliability(
     *,
     n_bins: int = 15,
     binning: str = "width",
-    level: float = 0.95,
     from_logits: bool = False,
 ) -> Reliability:
     """Bins of the top label's confidence with accuracy, intervals and the band of chance.
 
     A_b = mean of 1{prediction = label}, C_b = mean confidence in bin b (Guo et al. 2017, eq. 1-2). The interval
-    around A_b is Wilson's. The band is what resampling labels from the confidences themselves would give
+    around A_b is Wilson's at 95%. The band is what resampling labels from the confidences themselves would give
     (Bröcker & Smith 2007), here in closed form from the first three cumulants of the sum of the rows.
 
     Parameters
@@ -129,7 +128,7 @@ def reliability(
     ([3], 0.667, 0.1)
     """
     matrix, targets = checked(probabilities, labels, from_logits=from_logits)
-    return reliability_of_columns(*top_label(matrix, targets), n_bins=n_bins, binning=binning, level=level)
+    return reliability_of_columns(*top_label(matrix, targets), n_bins=n_bins, binning=binning)
 
 
 def reliability_diagram(
@@ -138,7 +137,6 @@ def reliability_diagram(
     *,
     n_bins: int = 15,
     binning: str = "width",
-    level: float = 0.95,
     from_logits: bool = False,
     title: str | None = None,
     ax: Axes | None = None,
@@ -151,7 +149,7 @@ def reliability_diagram(
     >>> ax.get_xlabel()
     'confidence'
     """
-    bins = reliability(probabilities, labels, n_bins=n_bins, binning=binning, level=level, from_logits=from_logits)
+    bins = reliability(probabilities, labels, n_bins=n_bins, binning=binning, from_logits=from_logits)
     return bins.plot(ax, title=title)
 
 
@@ -161,7 +159,6 @@ def reliability_of_columns(
     *,
     n_bins: int = 15,
     binning: str = "width",
-    level: float = 0.95,
     weights: np.ndarray | None = None,
 ) -> Reliability:
     """The same bins from a column of confidences and a column of right (True) or wrong (False), weighted or not."""
@@ -180,38 +177,29 @@ def reliability_of_columns(
     def total(values: np.ndarray) -> np.ndarray:
         return np.bincount(index, weights=values, minlength=n_bins)
 
-    values, spread = confidence.astype(np.float64), confidence * (1.0 - confidence)
+    values = np.clip(confidence.astype(np.float64), 0, 1)
+    spread = values * (1 - values)
     bin_mass = total(mass)
     full = bin_mass > 0
     size = np.where(full, bin_mass, 1)
     mean_confidence, accuracy = total(mass * values) / size, total(mass * np.asarray(correct)) / size
     # Kish's number of equally weighted rows that would be as noisy: the plain count when there are no weights
     effective = np.where(full, size**2 / np.maximum(total(mass**2), 1e-300), 1)
-    low, high = wilson(accuracy, effective, level)
+    low, high = wilson_interval(accuracy, effective)
     variance, third = total(mass**2 * spread) / size**2, total(mass**3 * spread * (1 - 2 * values)) / size**3
-    band_low, band_high = chance_band(mean_confidence, variance, third, level)
+    band_low, band_high = chance_band(mean_confidence, variance, third)
     count = np.bincount(index, minlength=n_bins)
     columns = (left, right, mean_confidence, accuracy, count, bin_mass / mass.sum(), low, high, band_low, band_high)
     return Reliability(len(confidence), *(column[full] for column in columns))
 
 
-def wilson(share: np.ndarray, count: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-    """Wilson's score interval of a binomial share (Wilson 1927)."""
-    z = NormalDist().inv_cdf(0.5 + level / 2)
-    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z / (1 + z * z / count) * np.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
-
-
-def chance_band(
-    mean: np.ndarray, variance: np.ndarray, third: np.ndarray, level: float = 0.95
-) -> tuple[np.ndarray, np.ndarray]:
-    """Quantiles of a bin's accuracy if every row were right with exactly its own confidence.
+def chance_band(mean: np.ndarray, variance: np.ndarray, third: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """2.5% and 97.5% quantiles of a bin's accuracy if every row were right with exactly its own confidence.
 
     The accuracy is then a mean of unequal coin tosses with variance Σc(1−c)/n² and third cumulant
     Σc(1−c)(1−2c)/n³; Cornish and Fisher's expansion turns these into quantiles without resampling.
     """
-    z = NormalDist().inv_cdf(0.5 + level / 2)
+    z = NORMAL_975
     bend = np.divide(third, 6 * variance, out=np.zeros_like(mean), where=variance > 1e-18) * (z * z - 1)
     half = z * np.sqrt(np.maximum(variance, 0))
     return np.clip(mean - half + bend, 0, 1), np.clip(mean + half + bend, 0, 1)

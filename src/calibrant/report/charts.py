@@ -1,0 +1,308 @@
+"""The page's charts as Vega-Lite, built with Altair; data, method and class arrive from the page by name.
+
+Colours are CSS variables of the page, so that light, dark and paper need no second set of charts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif'
+
+CONFIG: dict[str, Any] = {
+    "background": "transparent",
+    "font": FONT,
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": "var(--muted)", "titleColor": "var(--muted)", "gridColor": "var(--grid)",
+        "domainColor": "var(--line)", "tickColor": "var(--line)", "labelFontSize": 11, "titleFontSize": 12,
+        "titleFontWeight": 500, "titlePadding": 10, "labelPadding": 5, "tickSize": 4,
+    },
+    "legend": {
+        "labelColor": "var(--ink)", "titleColor": "var(--muted)", "labelFontSize": 12, "orient": "top", "title": None,
+        "symbolStrokeWidth": 1.5, "padding": 0, "offset": 12,
+    },
+    "text": {"color": "var(--ink)", "fontSize": 11},
+}  # fmt: skip
+
+SIDES = ["too sure", "within chance", "not sure enough"]
+SIDE_COLORS = ["var(--over)", "var(--ok)", "var(--under)"]
+SIDE_SHAPES = ["triangle-down", "circle", "triangle-up"]
+
+
+def charts(*, shift: bool, shift_percent: bool = True, shift_metric: str = "ECE") -> dict[str, dict[str, Any]]:
+    """Every chart of the page by the id of the place it is drawn in."""
+    built = {
+        "reliability": _reliability(),
+        "histogram": _histogram(),
+        "class-scatter": _class_scatter(),
+        "class-diagram": _class_diagram(),
+        "class-temperature": _class_temperature(),
+        "coverage": _coverage(),
+    }
+    if shift:
+        built["shift"] = _shift(shift_metric, percent=shift_percent)
+    return {name: _finish(chart) for name, chart in built.items()}
+
+
+def _finish(chart: Any) -> dict[str, Any]:
+    spec = chart.properties(width="container", autosize={"type": "fit-x", "contains": "padding"}).to_dict()
+    spec["config"] = CONFIG
+    return spec
+
+
+def _percent(field: str, title: str, **scale: Any) -> dict[str, Any]:
+    import altair as alt
+
+    return {"shorthand": f"{field}:Q", "title": title, "scale": alt.Scale(**scale), "axis": alt.Axis(format=".0%")}
+
+
+def _side_color(alt: Any, legend: bool = True) -> tuple[Any, Any]:
+    shown = alt.Legend() if legend else None
+    color = alt.Color("side:N", scale=alt.Scale(domain=SIDES, range=SIDE_COLORS), legend=shown)
+    shape = alt.Shape("side:N", scale=alt.Scale(domain=SIDES, range=SIDE_SHAPES), legend=shown)
+    return color, shape
+
+
+SIDE = (
+    "datum.accuracy < datum.band_low ? 'too sure' : datum.accuracy > datum.band_high ? 'not sure enough' : "
+    "'within chance'"
+)
+
+
+def _bin_tooltip(alt: Any) -> list[Any]:
+    return [
+        alt.Tooltip("method:N", title="method"),
+        alt.Tooltip("confidence:Q", title="mean confidence", format=".1%"),
+        alt.Tooltip("accuracy:Q", title="accuracy", format=".1%"),
+        alt.Tooltip("low:Q", title="interval from", format=".1%"),
+        alt.Tooltip("high:Q", title="to", format=".1%"),
+        alt.Tooltip("count:Q", title="rows", format=","),
+    ]
+
+
+def _diagonal(alt: Any) -> Any:
+    ends = alt.Data(values=[{"confidence": 0, "accuracy": 0}, {"confidence": 1, "accuracy": 1}])
+    line = alt.Chart(ends).mark_line(color="var(--muted)", strokeWidth=1, strokeDash=[4, 4], opacity=0.8)
+    return line.encode(x="confidence:Q", y="accuracy:Q")
+
+
+def _reliability() -> Any:
+    import altair as alt
+
+    bins = alt.Chart(alt.NamedData("reliability"))
+    chosen = bins.transform_filter("datum.method == method").transform_calculate(side=SIDE)
+    before = bins.transform_filter("show_before && datum.method == before && method != before")
+    x = alt.X(**_percent("confidence", "confidence: what the model says", domain=[0, 1]))
+    y = alt.Y(**_percent("accuracy", "accuracy: how often it is right", domain=[0, 1]))
+    color, shape = _side_color(alt)
+    band = chosen.mark_rect(color="var(--muted)", opacity=0.16).encode(
+        x="left:Q", x2="right:Q", y="band_low:Q", y2="band_high:Q"
+    )
+    counts = chosen.transform_calculate(top="0.13 * datum.height").mark_rect(color="var(--accent)", opacity=0.22)
+    counts = counts.encode(x="left:Q", x2="right:Q", y=alt.Y("zero:Q"), y2="top:Q", tooltip=_bin_tooltip(alt))
+    counts = counts.transform_calculate(zero="0")
+    numbers = chosen.transform_calculate(
+        top="0.13 * datum.height", centre="(datum.left + datum.right) / 2",
+        words="datum.count < 1000 ? format(datum.count, 'd') : format(datum.count, '.2~s')",
+    ).mark_text(dy=-6, fontSize=9, color="var(--muted)").encode(x="centre:Q", y="top:Q", text="words:N")  # fmt: skip
+    old_line = before.mark_line(color="var(--before)", strokeWidth=1.5, strokeDash=[2, 3]).encode(x=x, y=y)
+    old_points = before.mark_point(color="var(--before)", size=38, strokeWidth=1.5, fill="var(--card)", opacity=1)
+    old_points = old_points.encode(x=x, y=y, tooltip=_bin_tooltip(alt))
+    whiskers = chosen.mark_rule(strokeWidth=1.6).encode(x="confidence:Q", y="low:Q", y2="high:Q", color=color)
+    points = chosen.mark_point(filled=True, size=75, opacity=1).encode(
+        x=x, y=y, color=color, shape=shape, tooltip=_bin_tooltip(alt)
+    )
+    layers = [band, _diagonal(alt), counts, numbers, old_line, old_points, whiskers, points]
+    parameters = [
+        alt.param(name="method", value=""),
+        alt.param(name="before", value="none"),
+        alt.param(name="show_before", value=True),
+    ]
+    chart = alt.layer(*layers).add_params(*parameters)
+    return chart.properties(height=430, description="Reliability diagram: accuracy against confidence in bins")
+
+
+def _histogram() -> Any:
+    import altair as alt
+
+    data = alt.Chart(alt.NamedData("histogram")).transform_filter("datum.method == method")
+    data = data.transform_calculate(right_edge="datum.left + 0.025")
+    bars = data.mark_bar(stroke="var(--card)", strokeWidth=0.5).encode(
+        x=alt.X(
+            "left:Q", title="confidence", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%"), bin="binned"
+        ),
+        x2="right_edge:Q",
+        y=alt.Y("rows:Q", title="test rows", stack=True, axis=alt.Axis(format="~s", tickCount=5)),
+        color=alt.Color(
+            "outcome:N",
+            scale=alt.Scale(domain=["right", "wrong"], range=["var(--under)", "var(--over)"]),
+            legend=alt.Legend(),
+        ),
+        order=alt.Order("outcome:N", sort="ascending"),
+        tooltip=[
+            alt.Tooltip("left:Q", title="confidence from", format=".1%"),
+            alt.Tooltip("right_edge:Q", title="to", format=".1%"),
+            alt.Tooltip("outcome:N", title="prediction"),
+            alt.Tooltip("rows:Q", title="rows", format=","),
+        ],
+    )
+    means = alt.Chart(alt.NamedData("means")).transform_filter("datum.method == method")
+    rule = means.mark_rule(strokeWidth=1.5, strokeDash=[5, 3], color="var(--ink)").encode(
+        x="value:Q", tooltip=[alt.Tooltip("what:N", title="mean"), alt.Tooltip("value:Q", format=".1%")]
+    )
+    words = means.mark_text(align="right", dx=-4, fontWeight=600, color="var(--ink)").encode(
+        x="value:Q", y=alt.Y("place:Q", axis=None, scale=alt.Scale(domain=[0, 1])), text="words:N"
+    )
+    chart = alt.layer(bars, alt.layer(rule, words)).resolve_scale(y="independent")
+    return chart.add_params(alt.param(name="method", value="")).properties(
+        height=260, description="Histogram of confidence, right and wrong predictions stacked"
+    )
+
+
+def _class_scatter() -> Any:
+    import altair as alt
+
+    pick = alt.selection_point(name="pick", fields=["index"], on="click", clear=False, toggle=False)
+    data = alt.Chart(alt.NamedData("classes")).transform_fold(["too sure", "not sure enough"], as_=["side", "error"])
+    two = alt.Scale(domain=[SIDES[0], SIDES[2]], range=[SIDE_COLORS[0], SIDE_COLORS[2]])
+    shapes = alt.Scale(domain=[SIDES[0], SIDES[2]], range=[SIDE_SHAPES[0], SIDE_SHAPES[2]])
+    points = data.mark_point(filled=True, cursor="pointer").encode(
+        x=alt.X(**_percent("accuracy", "class accuracy", zero=False, nice=True, padding=8)),
+        y=alt.Y(**_percent("error", "calibration error", zero=True, nice=True)),
+        color=alt.Color("side:N", scale=two, legend=alt.Legend()),
+        shape=alt.Shape("side:N", scale=shapes, legend=alt.Legend()),
+        size=alt.condition("datum.index == chosen", alt.value(190), alt.value(46)),
+        opacity=alt.condition("datum.index == chosen", alt.value(1), alt.value(0.55)),
+        tooltip=[
+            alt.Tooltip("name:N", title="class"),
+            alt.Tooltip("accuracy:Q", format=".1%"),
+            alt.Tooltip("side:N", title="side"),
+            alt.Tooltip("error:Q", title="error", format=".1%"),
+            alt.Tooltip("rows:Q", title="test rows", format=","),
+        ],
+    )
+    ring = data.transform_filter("datum.index == chosen").mark_point(
+        size=330, strokeWidth=1.6, color="var(--ink)", opacity=1
+    )
+    ring = ring.encode(x="accuracy:Q", y="error:Q")
+    label = data.transform_filter("datum.index == chosen && datum.side == 'too sure'").mark_text(
+        dy=-17, fontWeight=600, fontSize=12, color="var(--ink)", stroke="var(--card)", strokeWidth=0
+    )
+    label = label.encode(x="accuracy:Q", y="error:Q", text="name:N")
+    chart = alt.layer(points.add_params(pick), ring, label).add_params(alt.param(name="chosen", value=0))
+    return chart.properties(height=330, description="Calibration error of every class against its accuracy")
+
+
+WILSON_CENTRE = "(datum.accuracy + 1.9207 / datum.count) / (1 + 3.8415 / datum.count)"
+WILSON_HALF = (
+    "1.95996 / (1 + 3.8415 / datum.count) * "
+    "sqrt(datum.accuracy * (1 - datum.accuracy) / datum.count + 0.9604 / (datum.count * datum.count))"
+)
+
+
+def _class_diagram() -> Any:
+    import altair as alt
+
+    bins = alt.Chart(alt.NamedData("class_bins")).transform_calculate(
+        low=f"max(0, {WILSON_CENTRE} - {WILSON_HALF})", high=f"min(1, {WILSON_CENTRE} + {WILSON_HALF})"
+    )
+    chosen, before = bins.transform_filter("datum.when == 'after'"), bins.transform_filter("datum.when == 'before'")
+    x = alt.X(**_percent("confidence", "confidence when it says this class", domain=[0, 1]))
+    y = alt.Y(**_percent("accuracy", "how often it is right", domain=[0, 1]))
+    size = alt.Size("count:Q", scale=alt.Scale(range=[25, 260]), legend=None)
+    whiskers = chosen.mark_rule(color="var(--accent)", strokeWidth=1.3, opacity=0.8).encode(
+        x="confidence:Q", y="low:Q", y2="high:Q"
+    )
+    points = chosen.mark_point(filled=True, color="var(--accent)", opacity=0.95)
+    points = points.encode(x=x, y=y, size=size, tooltip=_bin_tooltip(alt))
+    old = before.mark_point(color="var(--before)", strokeWidth=1.5, opacity=0.9)
+    old = old.encode(x=x, y=y, size=size, tooltip=_bin_tooltip(alt))
+    return alt.layer(_diagonal(alt), old, whiskers, points).properties(
+        height=330, description="Reliability diagram of the rows predicted as the picked class"
+    )
+
+
+def _class_temperature() -> Any:
+    import altair as alt
+
+    pick = alt.selection_point(name="pick", fields=["index"], on="click", clear=False, toggle=False)
+    data = alt.Chart(alt.NamedData("classes")).transform_filter("isValid(datum.temperature)")
+    points = data.mark_point(filled=True, color="var(--accent)", cursor="pointer").encode(
+        x=alt.X(**_percent("accuracy", "class accuracy", zero=False, nice=True, padding=8)),
+        y=alt.Y("temperature:Q", title="temperature", scale=alt.Scale(zero=False, nice=True)),
+        size=alt.condition("datum.index == chosen", alt.value(190), alt.value(46)),
+        opacity=alt.condition("datum.index == chosen", alt.value(1), alt.value(0.6)),
+        tooltip=[
+            alt.Tooltip("name:N", title="class"),
+            alt.Tooltip("accuracy:Q", format=".1%"),
+            alt.Tooltip("temperature:Q", format=".3~f"),
+        ],
+    )
+    one = alt.Chart(alt.Data(values=[{"temperature": 1}])).mark_rule(color="var(--muted)", strokeDash=[4, 4])
+    one = one.encode(y="temperature:Q")
+    label = data.transform_filter("datum.index == chosen").mark_text(dy=-14, fontWeight=600, fontSize=12)
+    label = label.encode(x="accuracy:Q", y="temperature:Q", text="name:N")
+    chart = alt.layer(one, points.add_params(pick), label).add_params(alt.param(name="chosen", value=0))
+    return chart.properties(height=240, description="Temperature of every class against its accuracy")
+
+
+def _coverage() -> Any:
+    import altair as alt
+
+    data = alt.Chart(alt.NamedData("coverage"))
+    tooltip = [
+        alt.Tooltip("method:N"),
+        alt.Tooltip("deferred:Q", title="deferred", format=".0%"),
+        alt.Tooltip("risk:Q", title="error among the kept", format=".2%"),
+        alt.Tooltip("threshold:Q", format=".3f"),
+    ]
+    x = alt.X(**_percent("deferred", "share of rows deferred to a person", domain=[0, 1]))
+    y = alt.Y(**_percent("risk", "errors among the rows kept", zero=True, nice=True))
+    chosen = data.transform_filter("datum.method == method")
+    bound = chosen.mark_area(color="var(--accent)", opacity=0.13).encode(x=x, y=y, y2="bound:Q")
+    after = chosen.mark_line(color="var(--accent)", strokeWidth=2.2).encode(x=x, y=y, tooltip=tooltip)
+    old = data.transform_filter("datum.method == before && method != before").mark_line(
+        color="var(--before)", strokeWidth=1.6, strokeDash=[4, 3]
+    )
+    old = old.encode(x=x, y=y, tooltip=tooltip)
+    rule = chosen.transform_filter("abs(datum.deferred - share) < 0.005")
+    line = rule.mark_rule(color="var(--ink)", strokeWidth=1, strokeDash=[3, 3]).encode(x="deferred:Q")
+    dot = rule.mark_point(filled=True, size=90, color="var(--ink)", opacity=1).encode(x=x, y=y, tooltip=tooltip)
+    parameters = [
+        alt.param(name="method", value=""),
+        alt.param(name="before", value="none"),
+        alt.param(name="share", value=0.2),
+    ]
+    return (
+        alt.layer(bound, old, after, line, dot)
+        .add_params(*parameters)
+        .properties(height=300, description="Errors that remain among the kept rows over the share deferred")
+    )
+
+
+def _shift(metric: str, *, percent: bool) -> Any:
+    import altair as alt
+
+    data = alt.Chart(alt.NamedData("shift")).transform_calculate(
+        low="datum.value - datum.error", high="datum.value + datum.error", chosen="datum.method == method"
+    )
+    number = ".1%" if percent else ".3f"
+    y = alt.Y("value:Q", title=metric, axis=alt.Axis(format=".0%" if percent else "~g"), scale=alt.Scale(zero=True))
+    color = alt.Color(
+        "method:N", legend=alt.Legend(columns=6), scale=alt.Scale(range=[f"var(--line-{i})" for i in range(7)])
+    )
+    dash = alt.StrokeDash("method:N", legend=alt.Legend(columns=6))
+    weight = alt.condition("datum.chosen", alt.value(3), alt.value(1.6))
+    x = alt.X("severity:O", title="severity of the shift (0: none)", axis=alt.Axis(labelAngle=0))
+    tooltip = [
+        alt.Tooltip("method:N"),
+        alt.Tooltip("severity:O"),
+        alt.Tooltip("value:Q", title=metric, format=number),
+        alt.Tooltip("error:Q", title="± standard error", format=number),
+    ]
+    lines = data.mark_line().encode(x=x, y=y, color=color, strokeDash=dash, strokeWidth=weight)
+    bars = data.mark_rule(strokeWidth=1.3).encode(x=x, y="low:Q", y2="high:Q", color=color)
+    points = data.mark_point(filled=True, size=60, opacity=1).encode(x=x, y=y, color=color, tooltip=tooltip)
+    chart = alt.layer(lines, bars, points).add_params(alt.param(name="method", value=""))
+    return chart.properties(height=320, description=f"{metric} over the severity of the shift")

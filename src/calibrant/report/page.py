@@ -1,0 +1,150 @@
+"""`write_report`: a comparison as ONE self-contained HTML file that works offline.
+
+The file carries its own copy of Vega-Lite, the numbers behind the charts (bins and curves, never rows) and a content
+security policy that lets nothing but its own scripts run and nothing be fetched.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from functools import cache
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import calibrant
+from calibrant.core.atomic import atomic_write
+from calibrant.core.errors import InputError
+from calibrant.evaluation.results import Comparison
+from calibrant.evaluation.shift import ShiftCurves
+from calibrant.report import aggregate, parts
+from calibrant.report.charts import charts
+from calibrant.report.words import metric
+
+
+def write_report(
+    comparison: Comparison,
+    path: str | os.PathLike[str],
+    *,
+    shift: ShiftCurves | None = None,
+    title: str | None = None,
+) -> Path:
+    """Write the report of a comparison and return its path.
+
+    The page holds the verdict, the table of methods, reliability diagrams and histograms, a class explorer, deferral,
+    shift where given, the fitted parameters, and how to apply the winner. Its size hardly depends on the number of
+    rows: rows are binned before they are written, and the class explorer has a budget.
+
+    Parameters
+    ----------
+    comparison : the result of `calibrant.compare`.
+    path : where the page goes; written whole or not at all.
+    shift : the result of `calibrant.evaluation.shift.shift`, for a section on shifted data.
+    title : the page's heading.
+
+    Examples
+    --------
+    >>> import tempfile, calibrant, numpy as np
+    >>> logits = np.random.default_rng(0).normal(size=(400, 3)) * 3
+    >>> labels = (logits + np.random.default_rng(1).normal(size=(400, 3)) * 3).argmax(axis=1)
+    >>> half = slice(0, 200), slice(200, 400)
+    >>> val, test = ((logits[part], labels[part]) for part in half)
+    >>> table = calibrant.compare(val, test, ["none", "ts"], resamples=50)
+    >>> write_report(table, tempfile.mkdtemp() + "/report.html").name
+    'report.html'
+    """
+    if not isinstance(comparison, Comparison):
+        raise InputError(f"comparison must be the result of calibrant.compare, got {type(comparison).__name__}")
+    page = render(comparison, shift=shift, title=title)
+    with atomic_write(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    return Path(path)
+
+
+def render(comparison: Comparison, *, shift: ShiftCurves | None = None, title: str | None = None) -> str:
+    """The page as text."""
+    script, library = _asset("page.js"), bundle()
+    payload = _payload(comparison, shift)
+    heading = title or _default_title(comparison)
+    return Template(_asset("page.html")).substitute(
+        title=escape(heading),
+        version=escape(calibrant.__version__),
+        css=_asset("page.css"),
+        script=script,
+        bundle=library,
+        hashes=" ".join(_hash(text) for text in (library, script)),
+        data=embedded_json(payload),
+        navigation=parts.navigation(classes=bool(payload["classes"]["names"]), shift=shift is not None),
+        method_options=parts.method_options(comparison, payload["selected"]),
+        verdict=parts.verdict(comparison),
+        facts=parts.facts(comparison),
+        cards=parts.cards(comparison),
+        table=parts.table(comparison),
+        table_key=parts.table_key(comparison),
+        failures=parts.failures(comparison),
+        classes_hidden="" if payload["classes"]["names"] else " hidden",
+        shift_hidden="" if shift is not None else " hidden",
+        shift_lead="" if shift is None else parts.shift_lead(shift),
+        parameters=parts.parameters(comparison),
+        use_lead=parts.use_lead(comparison),
+        usage=parts.usage(comparison),
+        footer=parts.footer(comparison),
+    )
+
+
+def embedded_json(value: Any) -> str:
+    """JSON that may stand inside a script element: no text of the data can close it or open a comment."""
+    text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+@cache
+def bundle() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script, of the version that Altair writes charts for."""
+    import altair
+    import vl_convert
+
+    wanted = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+    known = vl_convert.get_vegalite_versions()
+    code = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", wanted if wanted in known else None)
+    # inside a script element these two would end or change how the rest is read; both only occur in string literals
+    return code.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _payload(comparison: Comparison, shift: ShiftCurves | None) -> dict[str, Any]:
+    methods = [row.method for row, _ in aggregate.finished(comparison)]
+    percent = shift is None or metric(shift.metric).percent
+    words = "" if shift is None else metric(shift.metric).label
+    return {
+        "methods": methods,
+        "before": aggregate.baseline(comparison) or "",
+        "selected": comparison.best if comparison.best in methods else next(iter(methods), ""),
+        "charts": charts(shift=shift is not None, shift_percent=percent, shift_metric=words) if methods else {},
+        "reliability": aggregate.reliability_table(comparison),
+        "histogram": aggregate.histogram_table(comparison),
+        "means": aggregate.means(comparison),
+        "sentences": {row.method: parts.ece_words(row) for row, _ in aggregate.finished(comparison)},
+        "coverage": aggregate.coverage_table(comparison),
+        "guarantees": aggregate.guarantees(comparison),
+        "classes": aggregate.class_tables(comparison),
+        "shift": None if shift is None else aggregate.shift_table(shift),
+    }
+
+
+def _default_title(comparison: Comparison) -> str:
+    return f"{comparison.n_classes} classes, {comparison.n_test:,} test rows"
+
+
+def _asset(name: str) -> str:
+    return files("calibrant.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    # a browser reads CR LF as LF before it hashes; none of our scripts holds a CR
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -1,0 +1,291 @@
+"""The pieces of the page that are plain HTML; every text that comes from data is escaped here."""
+
+from __future__ import annotations
+
+from html import escape
+
+import numpy as np
+
+import calibrant
+from calibrant.evaluation.results import Comparison, MethodRow
+from calibrant.evaluation.shift import ShiftCurves
+from calibrant.evaluation.tables import cell
+from calibrant.report.aggregate import baseline, finished
+from calibrant.report.words import better, class_temperatures, figure, learned, metric, seconds, summary
+
+
+def navigation(*, classes: bool, shift: bool) -> str:
+    """Links to the sections that are there."""
+    sections = [("methods", "Methods", True), ("reliability-section", "Reliability", True)]
+    sections += [("classes-section", "Classes", classes), ("deferral-section", "Deferral", True)]
+    sections += [("shift-section", "Shift", shift), ("parameters", "Parameters", True), ("use", "Use it", True)]
+    return "".join(f'<a href="#{anchor}">{word}</a>' for anchor, word, there in sections if there)
+
+
+def method_options(comparison: Comparison, selected: str) -> str:
+    """The choices of the method switch."""
+    options = []
+    for row, _ in finished(comparison):
+        mark = " selected" if row.method == selected else ""
+        note = " (before)" if row.method == baseline(comparison) else " (best)" if row.method == comparison.best else ""
+        options.append(f'<option value="{escape(row.method)}"{mark}>{escape(row.method)}{note}</option>')
+    return "".join(options)
+
+
+def verdict(comparison: Comparison) -> str:
+    """What was wrong, what mends it, and whether anything is left to mend; for someone new."""
+    if comparison.best is None:
+        return "Every method failed; the reasons are listed below."
+    best, before_name = comparison.row(comparison.best), baseline(comparison)
+    before = comparison.row(before_name) if before_name else best
+    gap = before.metrics["ece"].value
+    over, under = before.metrics["over_confidence"].value, before.metrics["under_confidence"].value
+    side = "too sure" if over > 2 * under else "not sure enough" if under > 2 * over else "off in both directions"
+    # a p-value says whether a calibrated model would show this gap by chance
+    floor = before.noise_floor
+    calibrated = floor is not None and floor.p_value > 0.05
+    opening = f"The model is {side}: its confidence is off by {figure(gap, percent=True)} on average."
+    if calibrated:
+        opening = f"The model's confidence is off by {figure(gap, percent=True)}, no more than chance explains."
+    if best is before:
+        return f"{opening} No method improves on leaving it as it is."
+    after = f"{figure(best.metrics['ece'].value, percent=True)}"
+    left = ", which chance alone explains" if best.noise_floor and best.noise_floor.p_value > 0.05 else ""
+    return f"{opening} <b>{escape(best.method)}</b> brings this to <b>{after}</b>{left}{_cost(best)}."
+
+
+def _cost(row: MethodRow) -> str:
+    if not row.changed_predictions > 0:
+        return ", and changes no prediction"
+    return f", and changes {figure(row.changed_predictions, percent=True)} of the predictions"
+
+
+def facts(comparison: Comparison) -> str:
+    """Sizes and settings in one line."""
+    done, failed = len(finished(comparison)), sum(row.error is not None for row in comparison.rows)
+    words = [
+        f"{done} methods" + (f", {failed} failed" if failed else ""),
+        f"fitted on {comparison.n_val:,} rows",
+        f"measured on {comparison.n_test:,}",
+        f"{comparison.n_classes:,} classes",
+        f"{comparison.n_bins} bins",
+        f"{comparison.resamples:,} bootstrap resamples",
+    ]
+    return " · ".join(words)
+
+
+def cards(comparison: Comparison) -> str:
+    """Before → after of the figures that matter most."""
+    if comparison.best is None:
+        return ""
+    best = comparison.row(comparison.best)
+    before = comparison.row(baseline(comparison) or best.method)
+    tiles = []
+    for name in ("ece", "nll", "brier", "accuracy"):
+        if name not in best.metrics:
+            continue
+        look, estimate = metric(name), best.metrics[name]
+        start = figure(before.metrics[name].value, percent=look.percent)
+        old = "" if before is best else f'<span class="from">{start} → </span>'
+        more = look.meaning
+        if np.isfinite(estimate.low):
+            low, high = (figure(bound, percent=look.percent) for bound in (estimate.low, estimate.high))
+            more += f"; 95% interval {low} to {high}"
+        value = figure(estimate.value, percent=look.percent)
+        tiles.append(
+            f'<div class="stat"><p class="name">{look.label}</p><p class="value">{old}{value}</p>'
+            f'<p class="more">{more}</p></div>'
+        )
+    return "".join(tiles)
+
+
+EXTRA_COLUMNS = (
+    ("Changed predictions", "share of test rows whose predicted class changed"),
+    ("Changed rankings", "share of pairs of test rows whose order by confidence was reversed"),
+    ("P(beats best)", "share of bootstrap resamples in which the method beats the best one"),
+    ("Parameters", "numbers the method learned"),
+    ("Fit", "seconds to fit"),
+)
+
+
+def table(comparison: Comparison) -> str:
+    """The sortable table of methods."""
+    names = comparison.metric_names
+    heads = [("Method", "short name; choose one to see it in the charts")]
+    heads += [(metric(name).label, metric(name).meaning) for name in names]
+    heads += list(EXTRA_COLUMNS)
+    sorted_by = names.index(comparison.criterion) + 1 if comparison.criterion in names else -1
+    cells = "".join(
+        f'<th scope="col" aria-sort="{_direction(comparison, place == sorted_by)}">'
+        f'<button type="button" title="{escape(meaning)}">{escape(label)}</button></th>'
+        for place, (label, meaning) in enumerate(heads)
+    )
+    order = comparison.ranking(comparison.criterion)
+    rows = [comparison.row(name) for name in order]
+    body = "".join(_table_row(comparison, row, names) for row in rows)
+    return (
+        f'<table id="table"><caption class="hidden">Methods and their figures on the test rows</caption>'
+        f"<thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
+    )
+
+
+def _direction(comparison: Comparison, sorted_here: bool) -> str:
+    if not sorted_here:
+        return "none"
+    return "descending" if better(comparison.criterion) > 0 else "ascending"
+
+
+def _table_row(comparison: Comparison, row: MethodRow, names: list[str]) -> str:
+    badge = '<span class="badge">best</span>' if row.method == comparison.best else ""
+    cells = [
+        f'<th scope="row" data-value="{escape(row.method)}"><button type="button" aria-pressed="false" '
+        f'title="{escape(summary(row.calibrator))}">{escape(row.method)}</button>{badge}</th>'
+    ]
+    cells += [_figure_cell(comparison, row, name) for name in names]
+    share = [(value, figure(value, percent=True)) for value in (row.changed_predictions, row.changed_rankings)]
+    chance = "–" if row.method == comparison.best or not np.isfinite(row.p_beats_best) else f"{row.p_beats_best:.0%}"
+    share.append((row.p_beats_best if row.method != comparison.best else float("nan"), chance))
+    share.append((float(row.n_parameters or 0), f"{row.n_parameters or 0:,}"))
+    share.append((row.fit_seconds, seconds(row.fit_seconds)))
+    cells += [f'<td data-value="{_sortable(value)}"><span class="v">{text}</span></td>' for value, text in share]
+    return f'<tr data-method="{escape(row.method)}">{"".join(cells)}</tr>'
+
+
+def _figure_cell(comparison: Comparison, row: MethodRow, name: str) -> str:
+    shown, estimate = cell(comparison, row, name), row.metrics[name]
+    kinds = [kind for kind, is_so in (("best", shown.best), ("second", shown.second)) if is_so]
+    style = ""
+    if name == comparison.criterion:
+        kinds.append("deciding")
+        style = f' style="--share:{_share_of_largest(comparison, name, estimate.value):.3f}"'
+    percent = metric(name).percent
+    value = figure(estimate.value, percent=percent)
+    bounds = ""
+    if np.isfinite(estimate.low):
+        bounds = f"{figure(estimate.low, percent=percent)} – {figure(estimate.high, percent=percent)}"
+    tie = '<span class="tie" title="within noise of the best"> ≈</span>' if shown.tie else ""
+    title = f' title="95% interval {bounds}"' if bounds else ""
+    return (
+        f'<td class="{" ".join(kinds)}" data-value="{_sortable(estimate.value)}"{title}{style}>'
+        f'<span class="v">{value}</span>{tie}<span class="ci">{bounds}</span></td>'
+    )
+
+
+def _share_of_largest(comparison: Comparison, name: str, value: float) -> float:
+    values = [row.metrics[name].value for row in comparison.rows if name in row.metrics]
+    finite = [one for one in values if np.isfinite(one)]
+    largest = max(finite, default=0.0)
+    return min(1.0, value / largest) if largest > 0 and np.isfinite(value) else 0.0
+
+
+def _sortable(value: float) -> str:
+    return f"{value:.10g}" if np.isfinite(value) else ""
+
+
+def table_key(comparison: Comparison) -> str:
+    """What the marks mean."""
+    label = metric(comparison.criterion).label
+    return (
+        f"<b>Bold</b>: best of the column; <u>underlined</u>: second; ≈: within noise of the best, by a paired "
+        f"bootstrap over the test rows. The winner is chosen by {escape(label)}. {escape(comparison.verdict)}."
+    )
+
+
+def failures(comparison: Comparison) -> str:
+    """Methods that failed with their reasons, and warnings of those that did not."""
+    items = [(row.method, f"failed: {row.error}") for row in comparison.rows if row.error is not None]
+    items += [(row.method, warning) for row in comparison.rows for warning in row.warnings]
+    if not items:
+        return ""
+    lines = "".join(f"<li><code>{escape(name)}</code> {escape(text)}</li>" for name, text in items)
+    return f'<ul class="failures">{lines}</ul>'
+
+
+def ece_words(row: MethodRow) -> str:
+    """The sentence beside the reliability diagram."""
+    text = f": calibration error {figure(row.metrics['ece'].value, percent=True)}"
+    if row.noise_floor is not None:
+        floor = row.noise_floor
+        text += (
+            f"; a perfectly calibrated model would show about {figure(floor.mean, percent=True)}, "
+            f"up to {figure(floor.critical, percent=True)} by chance"
+        )
+    return text + "."
+
+
+def shift_lead(shift: ShiftCurves) -> str:
+    """What the shift section compares."""
+    kinds = ", ".join(escape(name) for name in shift.corruptions)
+    return f"{escape(metric(shift.metric).label)} as the data move away from what the model was fitted on: {kinds}."
+
+
+def parameters(comparison: Comparison) -> str:
+    """Everything each method learned, one fold a method, the best open."""
+    folds = []
+    for row, _ in finished(comparison):
+        is_open = " open" if row.method == comparison.best else ""
+        values = learned(row.calibrator)
+        temperatures = class_temperatures(row, comparison.n_classes)
+        if temperatures is not None:
+            values += _extreme_classes(comparison, temperatures)
+        lines = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in values)
+        count = f"{row.n_parameters:,} learned" if row.n_parameters else "nothing to learn"
+        folds.append(
+            f"<details{is_open}><summary><code>{escape(row.method)}</code>"
+            f"<span>{escape(type(row.calibrator).__name__)}, {count}</span></summary>"
+            f'<p class="about">{escape(summary(row.calibrator))}</p><dl>{lines}</dl></details>'
+        )
+    return f'<div class="fold">{"".join(folds)}</div>'
+
+
+def _extreme_classes(comparison: Comparison, temperatures: np.ndarray, count: int = 5) -> list[tuple[str, str]]:
+    names = comparison.class_names or tuple(f"class {index}" for index in range(comparison.n_classes))
+    order = np.argsort(temperatures, kind="stable")
+
+    def line(places: np.ndarray) -> str:
+        return ", ".join(f"{names[place]} {temperatures[place]:.3g}" for place in places)
+
+    return [("most sharpened", line(order[:count])), ("most damped", line(order[::-1][:count]))]
+
+
+def use_lead(comparison: Comparison) -> str:
+    """What the instructions are about."""
+    if comparison.best is None:
+        return "No method worked, so there is nothing to apply."
+    return (
+        f"Fit <b>{escape(comparison.best)}</b> once on held-out predictions, keep the small file, "
+        "and put it behind the model."
+    )
+
+
+def usage(comparison: Comparison) -> str:
+    """How to apply the winner in Python, on the command line and in ONNX."""
+    if comparison.best is None:
+        return ""
+    name = comparison.best
+    python = f"""import calibrant as cal
+
+val = cal.open_predictions("val.npz")               # logits and labels the model was not trained on
+calibrator = cal.get({name!r}).fit(val.logits, val.labels)
+cal.save(calibrator, "calibrator.safetensors")
+
+probabilities = cal.load("calibrator.safetensors").predict_proba(new_logits)"""
+    shell = f"""calibrant fit val.npz --method {name} -o calibrator.safetensors
+calibrant apply calibrator.safetensors new.npz -o calibrated.npz"""
+    onnx = """calibrant export calibrator.safetensors --onnx calibrator.onnx
+calibrant export calibrator.safetensors --onnx calibrated_model.onnx --model model.onnx  # both in one"""
+    snippets = (("Python", python), ("Command line", shell), ("ONNX", onnx))
+    return "".join(
+        f'<div class="snippet"><header><h3>{label}</h3><button type="button" aria-label="Copy {label}">Copy</button>'
+        f'</header><pre tabindex="0"><code>{escape(code)}</code></pre></div>'
+        for label, code in snippets
+    )
+
+
+def footer(comparison: Comparison) -> str:
+    """Where the page comes from and how its figures were made."""
+    return (
+        f"Made by calibrant {escape(calibrant.__version__)}. Charts hold bins and curves, not rows. Equal-width bins "
+        f"(low, high], {comparison.n_bins} of them; intervals from {comparison.resamples:,} paired bootstrap "
+        f"resamples, seed {comparison.seed}."
+    )
