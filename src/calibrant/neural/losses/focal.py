@@ -44,7 +44,7 @@ def _exponent(gamma: float | str, log_p: Tensor) -> Tensor | float:
     if isinstance(gamma, str):
         if gamma != FLSD_53:
             raise InputError(f"gamma must be a number or {FLSD_53!r}, got {gamma!r}")
-        return torch.where(log_p.detach().exp() < 0.2, 5.0, 3.0)
+        return 3.0 + 2.0 * (log_p.detach().exp() < 0.2).to(log_p.dtype)
     if not gamma >= 0:
         raise InputError(f"gamma must be 0 or more, got {gamma}")
     return float(gamma)

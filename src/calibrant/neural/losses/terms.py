@@ -87,8 +87,7 @@ def root(power_sum: Tensor, norm: float) -> Tensor:
     if norm == 1:
         return power_sum
     floor = torch.finfo(power_sum.dtype).eps ** 2
-    positive = power_sum > floor
-    return torch.where(positive, torch.where(positive, power_sum, floor).pow(1.0 / norm), 0.0)
+    return power_sum.clamp_min(floor).pow(1.0 / norm).masked_fill(power_sum <= floor, 0.0)
 
 
 def check_norm(norm: float) -> None:

@@ -1,0 +1,169 @@
+"""Several runs at once on one device: workers that keep their compiled network and take jobs until time is up."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import queue as queue_module
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from evaluate import evaluate, shifted_test_sets
+from images import Dataset, read_dataset, synthetic_dataset
+from settings import Setting
+from torch import multiprocessing
+from training import Recipe, Trainer
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A setting and a seed; `tag` says what it was run for."""
+
+    setting: Setting
+    seed: int
+    tag: str = "table"
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Where the images come from: a folder, or nothing for the synthetic ones."""
+
+    folder: Path | None
+    device: str
+    shift: bool = True
+
+    def open(self) -> Dataset:
+        """The dataset on the device."""
+        return synthetic_dataset() if self.folder is None else read_dataset(self.folder, device=self.device)
+
+
+class Worker:
+    """One network on the device and everything it is measured on."""
+
+    def __init__(self, source: Source, recipe: Recipe) -> None:
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cuda.matmul.allow_tf32 = True
+        self.data, self.recipe = source.open(), recipe
+        self.shifted = shifted_test_sets(self.data.test) if source.shift else {}
+        self.trainer = Trainer(recipe, self.data.train, self.data.n_classes)
+
+    def result(self, job: Job) -> dict[str, Any]:
+        """Train and measure one job."""
+        started = time.perf_counter()
+        self.trainer.run(job.setting, job.seed)
+        if self.trainer.on_gpu:
+            torch.cuda.synchronize()
+        trained = time.perf_counter()
+        figures = evaluate(self.trainer, self.data, self.shifted)
+        return {
+            "tag": job.tag,
+            "row": job.setting.row,
+            "setting": dataclasses.asdict(job.setting),
+            "seed": job.seed,
+            "recipe": dataclasses.asdict(self.recipe),
+            "mode": sorted(self.trainer.modes),
+            "train_seconds": round(trained - started, 2),
+            "evaluate_seconds": round(time.perf_counter() - trained, 2),
+            **figures,
+        }
+
+
+Results = Iterator[tuple[Job, dict[str, Any] | None]]
+
+
+class Pool:
+    """`run(jobs)` yields each job with its result, or with None where time ran out or the run failed."""
+
+    def __init__(self, source: Source, recipe: Recipe, *, n_workers: int, deadline: float, out: Path) -> None:
+        self.deadline, self.out = deadline, out
+        self.local: Worker | None = None
+        if n_workers < 2:
+            self.local = Worker(source, recipe)
+            return
+        context = multiprocessing.get_context("spawn")
+        self.tasks, self.answers = context.Queue(), context.Queue()
+        arguments = (source, recipe, deadline, self.tasks, self.answers)
+        self.processes = [context.Process(target=_serve, args=arguments, daemon=True) for _ in range(n_workers)]
+        for process in self.processes:
+            process.start()
+
+    def run(self, first: list[Job], more: Callable[[Job, dict[str, Any]], list[Job]] | None = None) -> Results:
+        """Results as they come; `more(job, result)` may add jobs that depend on a result."""
+        waiting = 0
+        queue = list(first)
+        seconds = 0.0
+        while queue or waiting:
+            if self.local is not None:
+                job = queue.pop(0)
+                started = time.time()
+                answer = _attempt(self.local, job) if started + seconds < self.deadline else None
+                seconds = max(seconds, time.time() - started)
+            else:
+                for job in queue:
+                    self.tasks.put(job)
+                waiting += len(queue)
+                queue = []
+                received = self._receive()
+                if received is None:
+                    return
+                job, answer = received
+                waiting -= 1
+            if answer is not None:
+                self._write(answer)
+                queue += more(job, answer) if more else []
+            yield job, answer
+
+    def close(self) -> None:
+        """Let the workers go."""
+        if self.local is None:
+            for _ in self.processes:
+                self.tasks.put(None)
+            for process in self.processes:
+                process.join(timeout=20)
+
+    def _receive(self) -> tuple[Job, dict[str, Any] | None] | None:
+        """The next answer; None once every worker is gone or well past the deadline."""
+        while any(process.is_alive() for process in self.processes) and time.time() < self.deadline + 60:
+            with contextlib.suppress(queue_module.Empty):
+                return self.answers.get(timeout=5)
+        return None
+
+    def _write(self, answer: dict[str, Any]) -> None:
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        with self.out.open("a") as file:
+            file.write(json.dumps(_rounded(answer)) + "\n")
+
+
+def _serve(source: Source, recipe: Recipe, deadline: float, tasks: Any, answers: Any) -> None:
+    worker = Worker(source, recipe)
+    seconds = 0.0
+    while (job := tasks.get()) is not None:
+        started = time.time()
+        fits = started + seconds < deadline
+        answers.put((job, _attempt(worker, job) if fits else None))
+        if fits:
+            # the first run also compiles; a later one is the better forecast
+            seconds = time.time() - started
+
+
+def _attempt(worker: Worker, job: Job) -> dict[str, Any] | None:
+    try:
+        return worker.result(job)
+    except Exception:
+        traceback.print_exc()
+        return None
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return value

@@ -1,0 +1,91 @@
+"""What one run trains: a primary loss, a secondary loss with its weight and parameters, and the optimiser's numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
+
+from calibrant.neural import losses
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+PRIMARY = ("cross_entropy", "focal", "brier")
+SECONDARY = ("none", "mmce", "avuc", "avuc_gs", "soft_avuc", "soft_ece")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One configuration of the study; `kappa` and `temperature` belong to the secondary loss."""
+
+    primary: str
+    secondary: str = "none"
+    weight: float = 0.0
+    kappa: float | None = None
+    temperature: float | None = None
+    weighting: str = "label"
+    interleaved: bool = False
+    gamma: float = 3.0
+    weight_decay: float = 5e-4
+    held_out_share: float = 0.1
+
+    @property
+    def row(self) -> str:
+        """The name of the table row this setting belongs to."""
+        return f"{self.primary}+{self.secondary}" + (" (interleaved)" if self.interleaved else "")
+
+    def but(self, **changes: float | None) -> Setting:
+        """The same setting with some numbers changed."""
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+    def primary_loss(self) -> Loss:
+        """The primary loss as a function of (logits, labels)."""
+        if self.primary == "focal":
+            return partial(losses.focal, gamma=self.gamma)
+        return {"cross_entropy": losses.cross_entropy, "brier": losses.brier}[self.primary]
+
+    def secondary_loss(self) -> Loss:
+        """The secondary loss as a function of (logits, labels), not yet weighted."""
+        if self.secondary in ("avuc", "avuc_gs"):
+            return partial(getattr(losses, self.secondary), kappa=self.kappa)
+        if self.secondary == "soft_avuc":
+            return partial(losses.soft_avuc, kappa=self.kappa, temperature=self.temperature)
+        if self.secondary == "soft_ece":
+            return partial(losses.soft_ece, weighting=self.weighting, temperature=self.temperature)
+        return losses.mmce
+
+
+FOCAL_SOFT_ECE = Setting("focal", "soft_ece", weight=0.1, temperature=0.01)
+FOCAL_SOFT_AVUC = Setting("focal", "soft_avuc", weight=0.3, kappa=0.5, temperature=0.1)
+INTERLEAVED_SOFT_ECE = Setting("cross_entropy", "soft_ece", weight=5.0, temperature=0.01, interleaved=True)
+INTERLEAVED_SOFT_AVUC = Setting("cross_entropy", "soft_avuc", weight=2.0, kappa=0.5, temperature=0.1, interleaved=True)
+
+TABLE: tuple[Setting, ...] = (
+    Setting("cross_entropy"),
+    Setting("focal"),
+    FOCAL_SOFT_ECE,
+    FOCAL_SOFT_AVUC,
+    INTERLEAVED_SOFT_ECE,
+    INTERLEAVED_SOFT_AVUC,
+    Setting("brier"),
+    Setting("cross_entropy", "mmce", weight=2.0),
+    Setting("cross_entropy", "avuc", weight=1.0, kappa=1.0),
+    Setting("cross_entropy", "avuc_gs", weight=1.0, kappa=1.0),
+    Setting("cross_entropy", "soft_avuc", weight=0.3, kappa=0.5, temperature=0.1),
+    Setting("cross_entropy", "soft_ece", weight=0.1, temperature=0.01),
+    Setting("focal", "mmce", weight=0.5),
+    Setting("focal", "avuc", weight=0.3, kappa=1.0),
+    Setting("focal", "avuc_gs", weight=0.3, kappa=1.0),
+    Setting("brier", "mmce", weight=0.5),
+    Setting("brier", "avuc", weight=0.1, kappa=1.0),
+    Setting("brier", "avuc_gs", weight=0.1, kappa=1.0),
+    Setting("brier", "soft_avuc", weight=0.1, kappa=0.5, temperature=0.1),
+    Setting("brier", "soft_ece", weight=0.1, temperature=0.01),
+)
+"""The rows of the table, the ones the conclusions rest on first; their numbers are what tuning chose."""
+
+MAIN_ROWS = 6
+"""How many rows of the table, from the top, are run with every seed before the rest get their first."""
