@@ -83,7 +83,12 @@ class ClassProfile:
 
 @dataclass(frozen=True)
 class MethodRow:
-    """One line of the comparison; where `error` is set, nothing else was computed."""
+    """One line of the comparison; where `error` is set, nothing else was computed.
+
+    p_beats_best : share of the paired resamples in which this method does better than the best by the criterion.
+    ties_best : the paired 95% interval of the difference to the best holds 0.
+    ties : the metrics in which the method is best or tied with the best of that column.
+    """
 
     method: str
     calibrator: Any = None
@@ -95,6 +100,7 @@ class MethodRow:
     changed_rankings: float = float("nan")
     p_beats_best: float = float("nan")
     ties_best: bool = False
+    ties: tuple[str, ...] = ()
     noise_floor: NoiseFloor | None = None
     columns: TestColumns | None = None
     classes: ClassProfile | None = None
@@ -112,6 +118,7 @@ class MethodRow:
             "changed_rankings": _number(self.changed_rankings),
             "p_beats_best": _number(self.p_beats_best),
             "ties_best": self.ties_best,
+            "ties": list(self.ties),
             "noise_floor": None if self.noise_floor is None else self.noise_floor.to_dict(),
             "warnings": list(self.warnings),
         }

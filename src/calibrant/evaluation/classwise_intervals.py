@@ -1,0 +1,154 @@
+"""Class-level errors and their intervals: classwise_ece over equal-width bins, ace and marginal_ece over equal mass."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calibrant.core.bins import mass_index, width_edges, width_index
+from calibrant.core.threads import map_blocks, row_blocks
+from calibrant.evaluation.bootstrap import Norm, Resamples, inverted_interval
+from calibrant.evaluation.results import Estimate
+from calibrant.metrics.binning import BinSums
+
+MASS_RESAMPLES = 200
+"""Resamples for the equal-mass errors, whose tables have no empty cells to skip."""
+ENTRY_ELEMENTS = 4_000_000
+"""Numbers held at a time while cells are summed."""
+
+
+def width_noise(
+    probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, *, draws: Resamples, n_bins: int
+) -> np.ndarray:
+    """Deviations (R, K·M) of the classes' residuals over equal-width bins; the rows as resampled by `draws` (m, K).
+
+    Nearly all of a row's probabilities lie in the first bin. So only the other bins are summed entry by entry, and the
+    first is what remains of the class's total, which is one small matrix product.
+    """
+    n_classes = probabilities.shape[1]
+    mass = _mass(labels, weights)
+    gaps = _gaps(probabilities, labels) * mass[:, None].astype(np.float32)
+    sums = np.zeros((n_classes, n_bins, len(draws.counts)), dtype=np.float32)
+    rows, classes = np.nonzero(probabilities > width_edges(n_bins, probabilities.dtype)[1])
+    if len(rows):
+        cell = classes * n_bins + width_index(probabilities[rows, classes], n_bins)
+        order = np.argsort(cell, kind="stable")
+        _sum_cells(sums.reshape(n_classes * n_bins, -1), cell[order], rows[order], gaps[rows, classes][order], draws)
+    sums[:, 0] = gaps.T @ draws.counts.T - sums[:, 1:].sum(axis=1)
+    observed = np.zeros((n_classes, n_bins))
+    if len(rows):
+        observed += np.bincount(cell, gaps[rows, classes], minlength=n_classes * n_bins).reshape(n_classes, n_bins)
+    observed[:, 0] = gaps.sum(axis=0, dtype=np.float64) - observed[:, 1:].sum(axis=1)
+    total = np.maximum(draws.sums(mass[:, None])[:, 0], 1e-300).astype(np.float32)
+    sums /= total
+    sums -= (observed / mass.sum()).astype(np.float32)[:, :, None]
+    sums *= np.float32(draws.shrink)
+    return np.ascontiguousarray(sums.reshape(n_classes * n_bins, -1).T)
+
+
+def _sum_cells(sums: np.ndarray, cell: np.ndarray, rows: np.ndarray, gaps: np.ndarray, draws: Resamples) -> None:
+    """Add Σ N_ri·gap of the entries (sorted by cell) to sums (cells, R), a few thousand entries at a time."""
+    counts = np.ascontiguousarray(draws.counts.T)
+    step = max(1, ENTRY_ELEMENTS // counts.shape[1])
+    for start in range(0, len(cell), step):
+        part = slice(start, start + step)
+        opens = np.flatnonzero(np.diff(cell[part], prepend=-1))
+        sums[cell[part][opens]] += np.add.reduceat(counts[rows[part]] * gaps[part][:, None], opens, axis=0)
+
+
+def dense_noise(draws: Resamples, index: np.ndarray, gaps: np.ndarray, mass: np.ndarray, n_bins: int) -> np.ndarray:
+    """Deviations (R, K·M) of Σ w(p−1{y=j})/Σw by class and bin, for bins that are all well filled.
+
+    index, gaps : bin and p − 1{y=j} of the resampled rows and each class, (m, K). mass : their weights (m,).
+    """
+    m, n_classes = gaps.shape
+    total = np.maximum(draws.sums(mass[:, None]), 1e-300)
+    noise = np.empty((len(draws.counts), n_classes * n_bins), dtype=np.float32)
+    block = max(1, ENTRY_ELEMENTS // (m * n_bins))
+    for start in range(0, n_classes, block):
+        part = slice(start, min(start + block, n_classes))
+        size = part.stop - start
+        table = np.zeros((m, size * n_bins), dtype=np.float32)
+        places = (np.arange(m) * (size * n_bins))[:, None] + index[:, part] + np.arange(size) * n_bins
+        table.ravel()[places] = gaps[:, part] * mass[:, None]
+        drawn = (draws.counts @ table) / total
+        noise[:, start * n_bins : part.stop * n_bins] = draws.shrink * (
+            drawn - table.sum(axis=0, dtype=np.float64) / mass.sum()
+        )
+    return noise
+
+
+def mean_error(n_classes: int) -> Norm:
+    """Residuals (…, K·M) to the mean over classes of Σ|g|."""
+    return lambda residual: np.abs(residual).sum(axis=-1) / n_classes
+
+
+def classwise_estimates(
+    sums: BinSums,
+    probabilities: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray | None,
+    *,
+    draws: Resamples,
+    n_bins: int,
+) -> tuple[dict[str, Estimate], dict[str, str]]:
+    """classwise_ece, ace and marginal_ece with intervals, and what was left out and why.
+
+    sums : class sums (K, M) of ALL rows. probabilities : (m, K) of the resampled rows. labels, weights : of all rows.
+    """
+    n, n_classes = len(labels), sums.weight.shape[0]
+    mine, mass = draws.take(labels), None if weights is None else draws.take(weights)
+    noise = width_noise(probabilities, mine, mass, draws=draws, n_bins=n_bins)
+    value = float(sums.norm(1).mean())
+    interval = inverted_interval(mean_error(n_classes), sums.excess.ravel(), noise, value=value)
+    estimates = {"classwise_ece": Estimate(value, *interval)}
+    if len(probabilities) < n:
+        reason = f"needs every class's column sorted: not done for {n:,} rows × {n_classes:,} classes"
+        return estimates, {"ace": reason, "marginal_ece": reason}
+    return estimates | _mass_estimates(probabilities, mine, mass, draws, n_bins), {}
+
+
+def _mass_estimates(
+    probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, draws: Resamples, n_bins: int
+) -> dict[str, Estimate]:
+    n_classes = probabilities.shape[1]
+    some = Resamples(draws.counts[:MASS_RESAMPLES], draws.rows, draws.shrink)
+    index, mass = _mass_indices(probabilities, weights, n_bins), _mass(labels, weights)
+    noise = dense_noise(some, index, _gaps(probabilities, labels), mass, n_bins)
+    ranges = n_classes * n_bins
+    cell = (index + np.arange(n_classes) * n_bins).ravel()
+    share = np.bincount(cell, np.repeat(mass, n_classes), minlength=ranges) / mass.sum()
+    stated = np.bincount(cell, (probabilities * mass[:, None]).ravel(), minlength=ranges)
+    true = np.bincount(index[np.arange(len(labels)), labels] + labels * n_bins, mass, minlength=ranges)
+    residual = (stated - true) / mass.sum()
+    safe = np.where(share > 0, share, 1.0).astype(np.float32)
+
+    def ace(g: np.ndarray) -> np.ndarray:
+        return (np.abs(g) / safe).sum(axis=-1) / ranges
+
+    def marginal(g: np.ndarray) -> np.ndarray:
+        return np.sqrt((g * g / safe).sum(axis=-1) / n_classes)
+
+    return {
+        name: Estimate(float(norm(residual)), *inverted_interval(norm, residual, noise))
+        for name, norm in (("ace", ace), ("marginal_ece", marginal))
+    }
+
+
+def _mass_indices(probabilities: np.ndarray, weights: np.ndarray | None, n_bins: int) -> np.ndarray:
+    """Equal-mass bin of every probability within its class, (m, K)."""
+    columns = np.ascontiguousarray(probabilities.T)
+
+    def part(block: slice) -> np.ndarray:
+        return np.stack([mass_index(column, n_bins, weights) for column in columns[block]])
+
+    return np.concatenate(map_blocks(part, row_blocks(*columns.shape))).T
+
+
+def _gaps(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    gaps = probabilities.astype(np.float32)
+    gaps[np.arange(len(labels)), labels] -= 1.0
+    return gaps
+
+
+def _mass(labels: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    return np.ones(len(labels)) if weights is None else weights

@@ -1,0 +1,129 @@
+"""Is the error that was measured more than chance? The consistency test (Bröcker & Smith 2007; Vaicenavicius 2019).
+
+If the stated confidences are true, row i is right with probability c_i. Labels re-drawn that way give the ECE a
+perfectly calibrated model would show on these n rows: its mean is the noise floor, and the share of drawn ECEs at
+least as large as the observed one is a p-value that is uniform under calibration.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calibrant.core.bins import check_n_bins, width_index
+from calibrant.evaluation.results import NoiseFloor
+
+ROW_DRAWS_LIMIT = 25_000_000
+"""Rows × draws up to which every row is drawn by itself."""
+CELLS = 2048
+"""Above that limit: cells of nearly equal confidence, drawn as one binomial each."""
+
+
+def consistency_test(
+    confidence: np.ndarray,
+    correct: np.ndarray,
+    *,
+    n_bins: int = 15,
+    weights: np.ndarray | None = None,
+    draws: int = 1000,
+    seed: int = 0,
+) -> NoiseFloor:
+    """Noise floor and p-value of the equal-width top-label ECE.
+
+    p = (1 + #{ECE_r ≥ ECE}) / (R + 1), with ECE_r the error of labels drawn as a_i ~ Bernoulli(c_i).
+
+    Parameters
+    ----------
+    confidence, correct : the top probability and whether it was right, (n,).
+    weights : row weights (n,) or None.
+
+    Examples
+    --------
+    >>> generator = np.random.default_rng(0)
+    >>> confidence = generator.uniform(0.5, 1, 2000)
+    >>> honest = generator.random(2000) < confidence
+    >>> consistency_test(confidence, honest).p_value > 0.05
+    True
+    >>> consistency_test(confidence, honest & (generator.random(2000) < 0.8)).p_value < 0.01
+    True
+    """
+    confidence = np.asarray(confidence)
+    index = width_index(confidence, check_n_bins(n_bins))
+    confidence = np.clip(confidence.astype(np.float64), 0.0, 1.0)
+    mass = np.ones(len(confidence)) if weights is None else np.asarray(weights, dtype=np.float64)
+    total = mass.sum()
+    stated = np.bincount(index, mass * confidence, minlength=n_bins)
+    right = np.bincount(index, mass * correct, minlength=n_bins)
+    observed = np.abs(stated - right).sum() / total
+    drawn = drawn_right(confidence, index, n_bins, weights, draws=draws, seed=seed)
+    errors = np.abs(stated - drawn).sum(axis=1) / total
+    # sums taken in another order differ in the last bits: a tie must count as a tie
+    at_least = int((errors >= observed - 1e-12).sum())
+    low, critical, high = np.quantile(errors, [0.025, 0.95, 0.975])
+    return NoiseFloor(
+        mean=float(errors.mean()),
+        low=float(low),
+        high=float(high),
+        critical=float(critical),
+        p_value=(1 + at_least) / (draws + 1),
+        draws=draws,
+    )
+
+
+def drawn_right(
+    confidence: np.ndarray, index: np.ndarray, n_bins: int, weights: np.ndarray | None, *, draws: int, seed: int
+) -> np.ndarray:
+    """Weight of right answers by bin (R, n_bins) when a_i ~ Bernoulli(c_i).
+
+    Up to 25 M rows × draws each row is drawn. Beyond, the rows of a bin are cut into cells of neighbouring
+    confidences, and a cell of m rows is one Binomial(m, mean c): the mean is exact, and the variance is off by
+    Σ(c−c̄)² only, which shrinks with the square of the cells' width. Weighted rows take the normal limit there.
+    """
+    generator = np.random.default_rng([seed, 11])
+    if len(confidence) * draws <= ROW_DRAWS_LIMIT:
+        return _by_row(confidence, index, n_bins, weights, draws=draws, generator=generator)
+    if weights is not None:
+        mean = np.bincount(index, weights * confidence, minlength=n_bins)
+        variance = np.bincount(index, weights**2 * confidence * (1 - confidence), minlength=n_bins)
+        return mean + np.sqrt(variance) * generator.standard_normal((draws, n_bins))
+    order = np.lexsort((confidence, index))
+    starts = _cell_starts(index[order])
+    counts = np.diff(np.append(starts, len(order)))
+    means = np.clip(np.add.reduceat(confidence[order], starts) / counts, 0.0, 1.0)
+    drawn = generator.binomial(counts, means, size=(draws, len(counts)))
+    result = np.zeros((draws, n_bins))
+    cell_bin = index[order][starts]
+    for present in np.unique(cell_bin):
+        result[:, present] = drawn[:, cell_bin == present].sum(axis=1)
+    return result
+
+
+def _by_row(
+    confidence: np.ndarray,
+    index: np.ndarray,
+    n_bins: int,
+    weights: np.ndarray | None,
+    *,
+    draws: int,
+    generator: np.random.Generator,
+) -> np.ndarray:
+    onehot = np.zeros((len(confidence), n_bins), dtype=np.float32)
+    onehot[np.arange(len(confidence)), index] = 1.0 if weights is None else weights
+    # 32 random bits: 24-bit floats would never draw an error of a confidence above 1 − 6e-8
+    threshold = np.minimum(confidence * 2.0**32, 2.0**32 - 1).astype(np.uint32)
+    certain = confidence >= 1.0
+    result = np.empty((draws, n_bins))
+    block = max(1, 4_000_000 // len(confidence))
+    for start in range(0, draws, block):
+        size = min(block, draws - start)
+        right = generator.integers(0, 1 << 32, size=(size, len(confidence)), dtype=np.uint32) < threshold
+        right[:, certain] = True
+        result[start : start + size] = right.astype(np.float32) @ onehot
+    return result
+
+
+def _cell_starts(sorted_index: np.ndarray) -> np.ndarray:
+    """Where the cells of rows sorted by bin, then by confidence, begin: every bin edge and every n/CELLS rows."""
+    n = len(sorted_index)
+    edges = np.flatnonzero(np.diff(sorted_index)) + 1
+    steps = np.arange(0, n, max(1, n // CELLS))
+    return np.unique(np.concatenate(([0], edges, steps)))

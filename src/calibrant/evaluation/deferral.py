@@ -1,0 +1,180 @@
+"""Defer the least sure cases to a person: risk against coverage, and thresholds that come with a guarantee."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.errors import InputError
+
+CANDIDATES = 100
+"""Coverages at which a threshold is tried."""
+
+
+@dataclass(frozen=True)
+class RiskCoverage:
+    """Error rate among the kept rows, by how many are kept; one point a distinct confidence, most sure first.
+
+    coverage : share of rows kept when every row with confidence ≥ threshold is. risk : share of errors among them.
+    """
+
+    coverage: np.ndarray
+    risk: np.ndarray
+    threshold: np.ndarray
+
+    def at(self, coverage: float) -> float:
+        """Risk when at least this share is kept (ties are kept together)."""
+        return float(self.risk[np.searchsorted(self.coverage, coverage - 1e-12)])
+
+
+@dataclass(frozen=True)
+class Deferral:
+    """What happens when every row below `threshold` goes to a person.
+
+    kept, deferred : numbers of rows. error : share of errors among the kept, with its two-sided 95%
+    Clopper–Pearson interval. deferred_error : share the model alone would have got wrong among the deferred.
+    """
+
+    threshold: float
+    coverage: float
+    kept: int
+    deferred: int
+    error: float
+    error_low: float
+    error_high: float
+    deferred_error: float
+
+
+@dataclass(frozen=True)
+class GuaranteedThreshold:
+    """The lowest threshold whose kept rows err at most `target`, with the stated confidence.
+
+    `threshold` is infinite and `coverage` 0 when no threshold could be certified. `error_bound` is the one-sided
+    Clopper–Pearson upper bound at the threshold.
+    """
+
+    target: float
+    level: float
+    threshold: float
+    coverage: float
+    kept: int
+    error: float
+    error_bound: float
+
+
+def risk_coverage_curve(confidence: Any, correct: Any) -> RiskCoverage:
+    """Risk–coverage curve of the rows (n,), ties in confidence kept or deferred together.
+
+    Examples
+    --------
+    >>> curve = risk_coverage_curve([0.9, 0.8, 0.7, 0.6], [1, 1, 0, 1])
+    >>> curve.coverage.tolist(), [round(risk, 3) for risk in curve.risk.tolist()]
+    ([0.25, 0.5, 0.75, 1.0], [0.0, 0.0, 0.333, 0.25])
+    """
+    confidence, wrong = _columns(confidence, correct)
+    order = np.argsort(-confidence, kind="stable")
+    ordered = confidence[order]
+    ends = np.append(np.flatnonzero(np.diff(ordered)), len(ordered) - 1)
+    kept = ends + 1.0
+    return RiskCoverage(kept / len(ordered), np.cumsum(wrong[order])[ends] / kept, ordered[ends])
+
+
+def defer(confidence: Any, correct: Any, share: float) -> Deferral:
+    """Defer the least sure `share` of the rows to a person.
+
+    The threshold is the confidence of the last row kept, and rows tied with it are kept, so that a new row can be
+    treated alike: at most `share` of the rows are deferred.
+
+    Examples
+    --------
+    >>> decision = defer([0.9, 0.8, 0.7, 0.6], [1, 1, 0, 1], share=0.5)
+    >>> decision.threshold, decision.error, decision.deferred_error
+    (0.8, 0.0, 0.5)
+    """
+    if not 0 <= share < 1:
+        raise InputError(f"share must lie in [0, 1), got {share}: it is the part of the rows that is deferred")
+    confidence, wrong = _columns(confidence, correct)
+    n_kept = len(confidence) - int(np.floor(share * len(confidence) + 1e-9))
+    threshold = float(np.partition(confidence, -n_kept)[-n_kept])
+    return _decision(confidence, wrong, threshold)
+
+
+def threshold_for_error(confidence: Any, correct: Any, target: float, *, level: float = 0.95) -> GuaranteedThreshold:
+    """The threshold that keeps the most rows while their error is at most `target`, with probability ≥ `level`.
+
+    Many thresholds are tried, so the bound is protected against picking a lucky one by fixed-sequence testing: the
+    candidates (coverages 1%, 2%, …, 100%, known from the confidences alone) are tested from the strictest
+    on, each with the one-sided Clopper–Pearson bound at the full level 1−δ, and the first failure ends the walk.
+    Because the order does not depend on what was right, the chance of ever accepting a threshold whose true error
+    exceeds the target is at most δ. The walk begins where at least 3·log(1/δ)/target rows are kept: with
+    fewer, even a good threshold would fail by a single unlucky row.
+
+    Examples
+    --------
+    >>> generator = np.random.default_rng(0)
+    >>> confidence = generator.uniform(0.5, 1, 5000)
+    >>> correct = generator.random(5000) < confidence
+    >>> found = threshold_for_error(confidence, correct, target=0.1)
+    >>> found.error_bound <= 0.1, 0.7 < found.threshold < 0.9
+    (True, True)
+    """
+    if not 0 < target < 1:
+        raise InputError(f"target must lie in (0, 1), got {target}: it is the error rate to stay below")
+    if not 0 < level < 1:
+        raise InputError(f"level must lie in (0, 1), got {level}")
+    curve = risk_coverage_curve(confidence, correct)
+    n = len(np.asarray(confidence))
+    fewest = 3 * np.log(1 / (1 - level)) / target
+    best = GuaranteedThreshold(target, level, float("inf"), 0.0, 0, float("nan"), float("nan"))
+    last_place = -1
+    for step in range(1, CANDIDATES + 1):
+        place = int(np.searchsorted(curve.coverage, step / CANDIDATES - 1e-12))
+        kept = round(curve.coverage[place] * n)
+        # a sample too small for 3·log(1/δ)/target rows still gets one try, with everything kept
+        if place == last_place or (kept < fewest and kept < n):
+            continue
+        last_place = place
+        errors = round(curve.risk[place] * kept)
+        bound = clopper_pearson(errors, kept, 2 * level - 1)[1] if level > 0.5 else 1.0
+        if bound > target:
+            break
+        best = GuaranteedThreshold(target, level, float(curve.threshold[place]), kept / n, kept, errors / kept, bound)
+    return best
+
+
+def clopper_pearson(errors: int, count: int, level: float = 0.95) -> tuple[float, float]:
+    """Exact two-sided interval of a share: `errors` out of `count`.
+
+    >>> low, high = clopper_pearson(0, 100)
+    >>> round(low, 4), round(high, 4)
+    (0.0, 0.0362)
+    """
+    from scipy.special import betaincinv
+
+    if count == 0:
+        return 0.0, 1.0
+    tail = (1 - level) / 2
+    low = 0.0 if errors == 0 else float(betaincinv(errors, count - errors + 1, tail))
+    high = 1.0 if errors == count else float(betaincinv(errors + 1, count - errors, 1 - tail))
+    return low, high
+
+
+def _decision(confidence: np.ndarray, wrong: np.ndarray, threshold: float) -> Deferral:
+    keep = confidence >= threshold
+    kept, errors = int(keep.sum()), int(wrong[keep].sum())
+    deferred = len(keep) - kept
+    low, high = clopper_pearson(errors, kept)
+    deferred_error = float(wrong[~keep].mean()) if deferred else float("nan")
+    return Deferral(threshold, kept / len(keep), kept, deferred, errors / kept, low, high, deferred_error)
+
+
+def _columns(confidence: Any, correct: Any) -> tuple[np.ndarray, np.ndarray]:
+    confidence, correct = np.asarray(confidence), np.asarray(correct)
+    if confidence.ndim != 1 or confidence.shape != correct.shape or len(confidence) == 0:
+        raise InputError(
+            f"confidence has shape {confidence.shape} and correct {correct.shape}: "
+            "give two columns of the same length, at least 1 row"
+        )
+    return confidence, 1 - correct.astype(np.int64)

@@ -1,0 +1,220 @@
+"""How calibration holds when the data shift: a metric over severities 0 … 5 of several corruptions."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.errors import InputError
+from calibrant.core.softmax import softmax
+from calibrant.data import Predictions, open_predictions
+
+SHIFT_KEY = re.compile(r"shift_(?P<corruption>.+)_(?P<severity>\d+)$")
+FILE_NAME = re.compile(r"(?P<corruption>.+?)[_-](?P<severity>\d+)$")
+
+Shifted = Mapping[tuple[str, int], Predictions]
+"""Predictions by (corruption, severity); severity 0 is the clean data, under any corruption name."""
+
+
+@dataclass(frozen=True)
+class ShiftCurves:
+    """A metric of several methods over corruptions and severities.
+
+    values : (methods, corruptions, severities); NaN where a combination was not given. The clean severity 0 has the
+    same value under every corruption.
+    mean : (methods, severities), over the corruptions.
+    half_width : (methods, severities), of the 95% within-subject interval; NaN where fewer than two corruptions are.
+    sem : (methods, severities), the within-subject standard error.
+    """
+
+    metric: str
+    methods: tuple[str, ...]
+    corruptions: tuple[str, ...]
+    severities: tuple[int, ...]
+    values: np.ndarray
+    mean: np.ndarray
+    sem: np.ndarray
+    half_width: np.ndarray
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data; NaN becomes None."""
+
+        def plain(array: np.ndarray) -> Any:
+            known = array.astype(object)
+            known[~np.isfinite(array)] = None
+            return known.tolist()
+
+        return {
+            "metric": self.metric,
+            "methods": list(self.methods),
+            "corruptions": list(self.corruptions),
+            "severities": list(self.severities),
+            "values": plain(self.values),
+            "mean": plain(self.mean),
+            "sem": plain(self.sem),
+            "half_width": plain(self.half_width),
+        }
+
+
+def open_shift(paths: Sequence[str | os.PathLike[str]]) -> dict[tuple[str, int], Predictions]:
+    """Read shifted predictions.
+
+    A `.npz` with arrays `shift_<corruption>_<severity>` and `shift_labels` gives all of them, and its `test_logits`
+    as severity 0. Any other file of predictions is one condition, named by its file: `fog_3.npz` is fog at severity 3;
+    severity 0 needs no corruption (`clean_0.npz`).
+    """
+    found: dict[tuple[str, int], Predictions] = {}
+    for path in paths:
+        found |= _bundle(Path(path)) or _single(path)
+    if not found:
+        raise InputError("no shifted predictions: give at least one file")
+    return found
+
+
+def shift(
+    calibrators: Mapping[str, Any],
+    shifted: Shifted | Sequence[str | os.PathLike[str]],
+    *,
+    metric: str | Callable[..., float] = "ece",
+    metric_options: Mapping[str, Any] | None = None,
+) -> ShiftCurves:
+    """Measure fitted calibrators over corruptions and severities (Karandikar et al. 2021, fig. 2).
+
+    The error bars are within-subject intervals (Loftus & Masson 1994): corruptions differ in how hard they are, which
+    says nothing about the difference between methods, so only the method × corruption interaction counts,
+    ``√(MS_interaction / C) · t`` for C corruptions, at each severity.
+
+    Parameters
+    ----------
+    calibrators : mapping of names to fitted calibrators
+        None stands for the scores as they are.
+    shifted : mapping of (corruption, severity) to Predictions, or paths
+    metric : str or function
+        A name in `calibrant.metrics`, or a function of that signature returning a number.
+    metric_options : mapping
+        Passed on to the metric, for example `{"n_bins": 20}`.
+    """
+    if not isinstance(shifted, Mapping):
+        shifted = open_shift(shifted)
+    name, function = _metric(metric)
+    options = dict(metric_options or {})
+    corruptions = tuple(dict.fromkeys(corruption for corruption, severity in shifted if severity > 0)) or ("none",)
+    severities = tuple(sorted({severity for _, severity in shifted}))
+    values = np.full((len(calibrators), len(corruptions), len(severities)), np.nan)
+    for (corruption, severity), predictions in shifted.items():
+        columns: Any = slice(None) if severity == 0 else corruptions.index(corruption)
+        for row, calibrator in enumerate(calibrators.values()):
+            logits = predictions.logits
+            probabilities = softmax(logits) if calibrator is None else calibrator.predict_proba(logits)
+            figure = function(probabilities, predictions.labels, sample_weight=predictions.weights, **options)
+            values[row, columns, severities.index(severity)] = figure
+    sem, half_width = np.full((2, len(calibrators), len(severities)), np.nan)
+    for place in range(len(severities)):
+        sem[:, place], half_width[:, place] = within_subject_interval(values[:, :, place].T)
+    with np.errstate(invalid="ignore"):
+        mean = _mean_over_corruptions(values)
+    return ShiftCurves(name, tuple(calibrators), corruptions, severities, values, mean, sem, half_width)
+
+
+def within_subject_interval(table: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """Standard error and half width of a within-subject interval of condition means (Loftus & Masson 1994).
+
+    ``MS = Σ_sc (x_sc − x̄_s − x̄_c + x̄)² / ((S−1)(C−1))``, standard error √(MS/S), times t with (S−1)(C−1) degrees of
+    freedom. With a single condition there is no interaction, and the usual standard error over subjects is returned.
+
+    Parameters
+    ----------
+    table : array (subjects, conditions); subjects with a missing value are left out.
+
+    Examples
+    --------
+    Subjects that differ a lot but respond alike leave a small error:
+
+    >>> table = np.array([[1.0, 2.0], [11.0, 12.1], [21.0, 21.9]])
+    >>> sem, half_width = within_subject_interval(table)
+    >>> round(sem, 4), round(half_width, 4)
+    (0.0408, 0.1757)
+    """
+    from scipy.special import stdtrit
+
+    table = table[np.isfinite(table).all(axis=1)]
+    subjects, conditions = table.shape
+    if subjects < 2:
+        return float("nan"), float("nan")
+    if conditions == 1:
+        freedom, square = subjects - 1, float(table.var(ddof=1))
+    else:
+        rest = table - table.mean(axis=1, keepdims=True) - table.mean(axis=0) + table.mean()
+        freedom = (subjects - 1) * (conditions - 1)
+        square = float((rest**2).sum() / freedom)
+    sem = float(np.sqrt(square / subjects))
+    return sem, sem * float(stdtrit(freedom, (1 + level) / 2))
+
+
+def _mean_over_corruptions(values: np.ndarray) -> np.ndarray:
+    present = np.isfinite(values)
+    return np.where(present, values, 0.0).sum(axis=1) / present.sum(axis=1)
+
+
+def _metric(metric: str | Callable[..., float]) -> tuple[str, Callable[..., float]]:
+    if callable(metric):
+        return getattr(metric, "__name__", "metric"), metric
+    from calibrant import metrics
+
+    function = getattr(metrics, metric, None)
+    if function is None or not callable(function):
+        raise InputError(f"no metric is called {metric!r}: see calibrant.metrics for the names")
+    if metric == "classwise_ece":
+        return metric, metrics.sce
+    return metric, function
+
+
+def _bundle(path: Path) -> dict[tuple[str, int], Predictions]:
+    """The shifted sets inside one `.npz`, or nothing if it holds none."""
+    if path.suffix != ".npz" or not path.is_file():
+        return {}
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            keys = [key for key in file.files if SHIFT_KEY.match(key)]
+            if not keys:
+                return {}
+            if "shift_labels" not in file.files:
+                raise InputError(f"{path}: has {keys[0]} but no shift_labels; it has {', '.join(file.files[:8])}")
+            labels = file["shift_labels"]
+            found = {}
+            for key in keys:
+                match = SHIFT_KEY.match(key)
+                assert match is not None  # noqa: S101 (the same pattern picked the key)
+                place = match["corruption"], int(match["severity"])
+                found[place] = Predictions.from_arrays(logits=file[key], labels=labels, name=f"{path}: {key}")
+            if {"test_logits", "test_labels"} <= set(file.files):
+                found["clean", 0] = _clean(file["test_logits"], file["test_labels"], labels, path)
+    except (OSError, ValueError, EOFError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: not a readable .npz ({error})") from error
+    return found
+
+
+def _clean(logits: np.ndarray, labels: np.ndarray, shifted_labels: np.ndarray, path: Path) -> Predictions:
+    """The unshifted rows: where every k-th test row was shifted, those, since an ECE's bias depends on n."""
+    every = max(1, len(labels) // len(shifted_labels))
+    if np.array_equal(labels[::every], shifted_labels):
+        logits, labels = logits[::every], labels[::every]
+    return Predictions.from_arrays(logits=logits, labels=labels, name=f"{path}: test_logits")
+
+
+def _single(path: str | os.PathLike[str]) -> dict[tuple[str, int], Predictions]:
+    match = FILE_NAME.match(Path(os.fspath(path).split("#")[-1]).name.split(".")[0])
+    if match is None:
+        raise InputError(
+            f"{path}: holds no shift_<corruption>_<severity> arrays, and its name does not end in _<severity>: "
+            "name it like fog_3.npz"
+        )
+    return {(match["corruption"], int(match["severity"])): open_predictions(path)}

@@ -1,0 +1,164 @@
+"""A comparison as a table: which figures, in which unit, and which of them to mark; then pandas, Markdown, LaTeX."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from calibrant.evaluation.results import Comparison, MethodRow
+
+TITLES = {
+    "ece": "ECE %",
+    "adaptive_ece": "adaECE %",
+    "classwise_ece": "classECE %",
+    "nll": "NLL",
+    "brier": "Brier",
+    "accuracy": "accuracy %",
+    "over_confidence": "over %",
+    "under_confidence": "under %",
+}
+PERCENT = frozenset(TITLES) - {"nll", "brier"}
+PLAIN_COLUMNS = ("over_confidence", "under_confidence")
+"""Columns in which no figure is marked: a low one alone is no merit."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One figure as text in the column's unit, its interval as text, and how it stands in its column."""
+
+    value: str
+    interval: str
+    best: bool = False
+    second: bool = False
+    tie: bool = False
+
+
+def cell(comparison: Comparison, row: MethodRow, metric: str) -> Cell:
+    """The figure of a method in one column; best and second by value, ties by the paired resamples."""
+    if metric not in row.metrics:
+        return Cell("—", "")
+    estimate = row.metrics[metric]
+    interval = ""
+    if np.isfinite(estimate.low):
+        interval = f"[{number(metric, estimate.low)}, {number(metric, estimate.high)}]"
+    if metric in PLAIN_COLUMNS:
+        return Cell(number(metric, estimate.value), interval)
+    order = comparison.ranking(metric)
+    best = order[0] == row.method
+    second = len(order) > 1 and order[1] == row.method
+    return Cell(number(metric, estimate.value), interval, best, second, metric in row.ties and not best)
+
+
+def number(metric: str, value: float) -> str:
+    """A figure as tables print it: percent with two places, scores with four."""
+    return f"{100 * value:.2f}" if metric in PERCENT else f"{value:.4f}"
+
+
+def share(value: float) -> str:
+    """A share in percent, a dash where there is none; what is not zero never reads as zero."""
+    if not np.isfinite(value):
+        return "—"
+    return "<0.01" if 0 < value < 5e-5 else f"{100 * value:.2f}"
+
+
+def seconds(value: float) -> str:
+    """Fit time."""
+    return "—" if not np.isfinite(value) else (f"{value:.2f}" if value < 100 else f"{value:.0f}")
+
+
+def dataframe(comparison: Comparison) -> Any:
+    """One row a method; metrics as `name`, `name_low`, `name_high`, in fractions."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError("to_dataframe needs pandas: install it with `pip install pandas`") from error
+
+    records = []
+    for row in comparison.rows:
+        record: dict[str, Any] = {"method": row.method}
+        for metric in comparison.metric_names:
+            estimate = row.metrics.get(metric)
+            for suffix, name in (("", "value"), ("_low", "low"), ("_high", "high")):
+                record[metric + suffix] = np.nan if estimate is None else getattr(estimate, name)
+        record |= {
+            "changed_predictions": row.changed_predictions,
+            "changed_rankings": row.changed_rankings,
+            "fit_seconds": row.fit_seconds,
+            "n_parameters": row.n_parameters,
+            "p_beats_best": row.p_beats_best,
+            "ties_best": row.ties_best,
+            "error": row.error,
+        }
+        records.append(record)
+    return pandas.DataFrame.from_records(records).set_index("method")
+
+
+def _header(comparison: Comparison) -> list[str]:
+    metrics = [TITLES.get(name, name) for name in comparison.metric_names]
+    return ["method", *metrics, "changed predictions %", "changed rankings %", "P(beats best)", "fit s"]
+
+
+def _tail(row: MethodRow) -> list[str]:
+    beats = "—" if not np.isfinite(row.p_beats_best) else f"{row.p_beats_best:.2f}"
+    return [share(row.changed_predictions), share(row.changed_rankings), beats, seconds(row.fit_seconds)]
+
+
+def markdown(comparison: Comparison) -> str:
+    """Markdown: **best**, <u>second</u>, ≈ for a tie with the best within noise."""
+
+    def text(one: Cell) -> str:
+        value = f"**{one.value}**" if one.best else (f"<u>{one.value}</u>" if one.second else one.value)
+        return value + (" ≈" if one.tie else "") + (f" {one.interval}" if one.interval else "")
+
+    header = _header(comparison)
+    lines = ["| " + " | ".join(header) + " |", "| --- |" + " ---: |" * (len(header) - 1)]
+    for row in comparison.rows:
+        cells = [text(cell(comparison, row, metric)) for metric in comparison.metric_names]
+        if row.error is not None:
+            cells = ["failed: " + row.error.replace("|", "\\|"), *[""] * (len(cells) - 1)]
+        name = f"**{row.method}**" if row.method == comparison.best else row.method
+        lines.append("| " + " | ".join([name, *cells, *_tail(row)]) + " |")
+    caption = (
+        f"Fitted on {comparison.n_val:,} rows, measured on {comparison.n_test:,}; {comparison.n_classes} classes. "
+        f"95% intervals from {comparison.resamples:,} paired bootstrap resamples. "
+        "**Best**, <u>second</u>, ≈ within noise of the best of the column."
+    )
+    return "\n".join([*lines, "", caption]) + "\n"
+
+
+def latex(comparison: Comparison) -> str:
+    """A booktabs tabular: \\textbf best, \\underline second, a superscript ≈ for ties."""
+
+    def text(one: Cell) -> str:
+        value = one.value.replace("—", "--")
+        value = f"\\textbf{{{value}}}" if one.best else (f"\\underline{{{value}}}" if one.second else value)
+        return value + (r"$^{\approx}$" if one.tie else "")
+
+    header = [_escaped(title) for title in _header(comparison)]
+    lines = [
+        f"% fitted on {comparison.n_val} rows, measured on {comparison.n_test}, {comparison.n_classes} classes",
+        r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}",
+        r"\toprule",
+        " & ".join(header) + r" \\",
+        r"\midrule",
+    ]
+    for row in comparison.rows:
+        if row.error is not None:
+            reason = _escaped(f"failed: {row.error}")
+            lines.append(rf"{_escaped(row.method)} & \multicolumn{{{len(header) - 1}}}{{l}}{{{reason}}} \\")
+            continue
+        cells = [text(cell(comparison, row, metric)) for metric in comparison.metric_names]
+        tail = [_escaped(value.replace("—", "--")) for value in _tail(row)]
+        lines.append(" & ".join([_escaped(row.method), *cells, *tail]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _escaped(text: str) -> str:
+    special = {
+        "\\": r"\textbackslash{}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{",
+        "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$",
+    }  # fmt: skip
+    return "".join(special.get(character, character) for character in text)
