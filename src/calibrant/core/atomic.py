@@ -50,6 +50,18 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def check_target(path: str | os.PathLike[str]) -> None:
+    """Raise now what `atomic_write(path)` would raise after hours of work: a folder that is missing or locked."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise InputError(f"{path} is a folder: give the path of a file to write")
+    try:
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.stem[:80]}."):
+            pass
+    except OSError as error:
+        raise _readable(error, path) from error
+
+
 def _permissions(target: Path) -> int:
     """Those of the file being replaced; of a new one, what the process's mask leaves."""
     if target.exists():

@@ -1,0 +1,135 @@
+"""`calibrant fit FILE --method cts -o cal.safetensors`: learn a calibrator and keep it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any
+
+import typer
+
+FIGURES = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "sce")
+
+PARAMETERS = typer.Option(None, "--param", "-p", metavar="NAME=VALUE", help="A parameter of the method, any number.")
+
+
+def fit(
+    file: str = typer.Argument(..., metavar="FILE", help="Held-out predictions with labels; file#val picks one part."),
+    *,
+    method: str = typer.Option("ts", "--method", "-m", help="Short name: ts, cts, vs, ets, cws, sctl+ts, ts+top, …"),
+    output: str = typer.Option(..., "--output", "-o", help="Artifact to write, such as cal.safetensors."),
+    parameters: list[str] | None = PARAMETERS,
+    kind: str = typer.Option(None, "--kind", help="What the values of FILE are: logits or probabilities."),
+    labels: str = typer.Option(None, "--labels", help="An .npy file of labels, if FILE has none."),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+) -> None:
+    """Fit a calibrator on held-out predictions and save it; prints the figures before and after on the same data."""
+    from calibrant.cli.bar import progress_bar
+    from calibrant.core.atomic import check_target
+    from calibrant.data import open_predictions
+
+    check_target(output)
+    predictions = open_predictions(file, kind=kind, labels=labels)
+    calibrator = build(method, parameters or [])
+    with warnings.catch_warnings(record=True) as caught, progress_bar(quiet=as_json):
+        warnings.simplefilter("always")
+        result = _fit_and_save(calibrator, predictions, output)
+    result = {"method": method, **result, "warnings": _messages(caught), "artifact": output}
+    if as_json:
+        typer.echo(json.dumps(result))
+        return
+    for message in result["warnings"]:
+        typer.echo(f"warning: {message}", err=True)
+    typer.echo(_table(result, file))
+
+
+def build(method: str, assignments: list[str]) -> Any:
+    """The unfitted calibrator of a short name, with `name=value` parameters; a typo is an error."""
+    from calibrant.calibrators.registry import get
+    from calibrant.core.errors import InputError
+
+    given = dict(_assignment(text) for text in assignments)
+    calibrator = get(method)
+    known = [name for name in calibrator.get_params(deep=False) if name not in _nested(calibrator)]
+    for name in given:
+        if name not in known:
+            kind = type(calibrator).__name__
+            raise InputError(f"--param {name}: {kind} has no such parameter; it has {', '.join(known) or 'none'}")
+    return calibrator.set_params(**given)
+
+
+def _nested(calibrator: Any) -> set[str]:
+    """Parameters that are calibrators themselves: they are chosen by the short name."""
+    return {name for name, value in calibrator.get_params(deep=False).items() if hasattr(value, "get_params")}
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    from calibrant.core.errors import InputError
+
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise InputError(f"--param {text}: write NAME=VALUE, such as max_sweeps=3")
+    try:
+        return name.strip(), json.loads(value)
+    except ValueError:
+        words = {"None": None, "True": True, "False": False}
+        return name.strip(), words.get(value, value)
+
+
+def _fit_and_save(calibrator: Any, predictions: Any, output: str) -> dict[str, Any]:
+    from calibrant.core import progress
+    from calibrant.core.errors import FitWarning
+    from calibrant.shipping.apply import calibrate_predictions
+    from calibrant.shipping.artifact import save
+
+    if predictions.kind == "probabilities" and calibrator.requires_logits:
+        name = type(calibrator).__name__
+        message = f"{predictions.name} holds probabilities: {name} reads their logarithms, but logits would be better"
+        warnings.warn(message, FitWarning, stacklevel=2)
+    progress.step("fitting", 0, None, type(calibrator).__name__)
+    calibrator.fit(predictions.logits, predictions.labels, sample_weight=predictions.weights)
+    before = _figures(predictions, "before")
+    after = _figures(calibrate_predictions(calibrator, predictions), "after")
+    save(calibrator, output, class_names=predictions.class_names, before=before, after=after)
+    return {
+        "class": type(calibrator).__name__,
+        "n": predictions.n,
+        "n_classes": predictions.n_classes,
+        "n_parameters": int(calibrator.n_parameters_),
+        "before": before,
+        "after": after,
+        "fit_seconds": float(calibrator.fit_seconds_),
+    }
+
+
+def _figures(predictions: Any, stage: str) -> dict[str, float]:
+    from calibrant import metrics
+    from calibrant.core import progress
+
+    values, from_logits = predictions.values, predictions.kind == "logits"
+    figures = {}
+    for done, name in enumerate(FIGURES):
+        progress.step(f"figures {stage}", done, len(FIGURES), name)
+        metric = getattr(metrics, name)
+        weights = predictions.weights
+        figures[name] = float(metric(values, predictions.labels, sample_weight=weights, from_logits=from_logits))
+    return figures
+
+
+def _messages(caught: list[warnings.WarningMessage]) -> list[str]:
+    from calibrant.core.errors import FitWarning
+
+    return [str(one.message) for one in caught if issubclass(one.category, FitWarning)]
+
+
+def _table(result: dict[str, Any], file: str) -> str:
+    lines = [
+        f"{result['class']} on {file}: {result['n']} rows, {result['n_classes']} classes, "
+        f"{result['n_parameters']} parameters, {result['fit_seconds']:.2f} s",
+        f"{'on the fit data':<16}{'before':>10}{'after':>10}",
+    ]
+    for name, before in result["before"].items():
+        lines.append(f"{name:<16}{before:>10.4f}{result['after'][name]:>10.4f}")
+    lines.append("The fit data flatter the method: judge it on other data with `calibrant apply` and `measure`.")
+    lines.append(f"wrote {result['artifact']}")
+    return "\n".join(lines)

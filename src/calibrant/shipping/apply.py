@@ -1,0 +1,51 @@
+"""A calibrator over predictions of any size: chunks in, calibrated chunks out, nothing held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.errors import InputError
+from calibrant.data.predictions import Predictions
+from calibrant.data.source import Source
+
+
+class CalibratedSource(Source):
+    """The calibrated logits (or probabilities) of predictions, computed block by block when read."""
+
+    def __init__(self, calibrator: Any, predictions: Predictions, kind: str) -> None:
+        self.name = predictions.name
+        self.shape = (predictions.n, predictions.n_classes)
+        self.dtype = predictions.dtype
+        self._calibrator, self._predictions, self._kind = calibrator, predictions, kind
+
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """Calibrated blocks of the predictions behind."""
+        work = self._calibrator.transform if self._kind == "logits" else self._calibrator.predict_proba
+        for part in self._predictions[start:stop].chunks(rows):
+            yield work(part.logits)
+
+    def locate(self, row: int) -> tuple[str, int]:
+        """The place in the predictions behind."""
+        return self._predictions.source.locate(row)
+
+
+def calibrate_predictions(calibrator: Any, predictions: Predictions, kind: str = "logits") -> Predictions:
+    """Predictions whose values are calibrated when they are read; labels, weights and names stay.
+
+    Examples
+    --------
+    >>> import calibrant, numpy as np
+    >>> raw = Predictions.from_arrays(logits=np.array([[2.0, 0.0], [0.0, 2.0]]), labels=np.array([0, 1]))
+    >>> calibrate_predictions(calibrant.Identity().fit(raw.logits, raw.labels), raw).logits[0].tolist()
+    [2.0, 0.0]
+    """
+    known = int(calibrator.n_features_in_)
+    if predictions.n_classes != known:
+        name = predictions.name or "these predictions"
+        raise InputError(f"{name} has {predictions.n_classes} classes, but the calibrator was fitted on {known}")
+    labels = predictions.labels if predictions.has_labels else None
+    source = CalibratedSource(calibrator, predictions, kind)
+    return Predictions(source, kind, labels, predictions.weights, predictions.class_names, field=f"calibrated {kind}")
