@@ -1,0 +1,201 @@
+"""The greedy search behind class temperature scaling, exact and without recomputing what did not change.
+
+One arithmetic defines every answer: scaled logits s = z/T by float64 division, prediction the first maximum,
+confidence 1/Σ exp(s − max s) in float64. The search keeps, per row, the peak of the scaled logits, its class and
+the mass Σ exp(s − peak); a class's grid then costs one exponential per row and temperature. Where a confidence
+comes so close to a bin edge that the shortcut's rounding could matter, the row is computed in full.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from calibrant.core.bins import width_index
+from calibrant.core.rows import Rows
+from calibrant.core.threads import map_blocks, row_blocks
+from calibrant.kernels.class_search import class_hits, class_sums, temperature_sums
+
+TIE = 1e-12
+"""ECE and accuracy values closer than this are equal: float64 sums over rows cannot tell them apart."""
+
+BLOCK_ROWS = 1 << 12
+"""Rows of one task: small enough to share among cores, large enough for numpy."""
+
+COLUMNS_AT_ONCE = 16
+"""Columns copied together: one cache line of a float32 row holds them."""
+
+
+class Top(NamedTuple):
+    """The leading class of each row: its scaled logit, its index and Σ exp(s − peak) over the row."""
+
+    peak: np.ndarray
+    winner: np.ndarray
+    mass: np.ndarray
+
+
+class Outcome(NamedTuple):
+    """ECE and accuracy of the fit data at the present temperatures."""
+
+    ece: float
+    accuracy: float
+
+
+class ClassSearch:
+    """Rows under class temperatures that change one at a time."""
+
+    def __init__(self, rows: Rows, grid: np.ndarray, n_bins: int) -> None:
+        self.rows, self.grid, self.n_bins = rows, grid, n_bins
+        self.weights = np.ones(rows.n) if rows.weights is None else rows.weights
+        self.total = float(self.weights.sum())
+        self.temperatures = np.ones(rows.n_classes)
+        self._columns = np.empty((0, rows.n))
+
+    def start(self) -> float:
+        """Set all temperatures to the one grid value of lowest ECE, the smallest of equals, and return it."""
+
+        def part(block: slice) -> tuple[np.ndarray, np.ndarray]:
+            rows = self.rows.logits[block], self.rows.labels[block], self.weights[block]
+            gaps, doubtful = temperature_sums(*rows, self.grid, self.n_bins)
+            return gaps, doubtful + np.array([block.start, 0])
+
+        parts = map_blocks(part, row_blocks(*self.rows.logits.shape, 1 << 18))
+        gaps = np.sum([gaps for gaps, _ in parts], axis=0)
+        for row, position in by_position([doubtful for _, doubtful in parts]):
+            self._add_exactly(gaps, row, position, self._with(None, self.grid[position]))
+        best = self._first_lowest(np.abs(gaps).sum(axis=0) / self.total, None)
+        self.temperatures = np.full(self.rows.n_classes, self.grid[best])
+        return float(self.grid[best])
+
+    def refresh(self) -> Outcome:
+        """Recompute every row from its logits; the present ECE and accuracy."""
+        self.top = scaled_top(self.rows.logits, self.temperatures)
+        return self._outcome(self.top)
+
+    def improve_class(self, j: int, preserve_accuracy: bool) -> bool:
+        """Move class j to its best grid temperature; whether that changed it."""
+        ece = self.try_class(j, preserve_accuracy)
+        present = np.searchsorted(self.grid, self.temperatures[j])
+        if not ece.min() < ece[present] - TIE:
+            return False
+        self.set_class(j, float(self.grid[self._first_lowest(ece, j)]))
+        return True
+
+    def try_class(self, j: int, preserve_accuracy: bool) -> np.ndarray:
+        """ECE of every grid temperature of class j, all others frozen; infinite where accuracy would fall."""
+        self._values = self._column(j)
+        self._others = peak, winner, mass = self._without(j)
+        right_others, right_self = winner == self.rows.labels, self.rows.labels == j
+        positions = np.arange(len(self.grid))
+        if preserve_accuracy:
+            gain = self.weights * (right_self.astype(np.int8) - right_others)
+            hits = class_hits(self._values, peak, winner > j, gain, self.grid)
+            present = np.searchsorted(self.grid, self.temperatures[j])
+            positions = np.flatnonzero(hits >= hits[present] - TIE * self.total)
+        ece = np.full(len(self.grid), np.inf)
+        if len(positions) > 1:
+            columns = self._values, peak, mass, winner > j, right_others, right_self, self.weights
+            ece[positions] = self._class_ece(j, columns, self.grid[positions])
+        return ece
+
+    def _class_ece(self, j: int, columns: tuple[np.ndarray, ...], tried: np.ndarray) -> np.ndarray:
+        def part(block: slice) -> tuple[np.ndarray, np.ndarray]:
+            own = (column[block] for column in columns)
+            gaps, doubtful = class_sums(*own, tried, self.temperatures[j], self.n_bins)
+            return gaps, doubtful + np.array([block.start, 0])
+
+        parts = map_blocks(part, row_blocks(self.rows.n, 1, BLOCK_ROWS))
+        gaps = np.sum([gaps for gaps, _ in parts], axis=0)
+        for rows, position in by_position([doubtful for _, doubtful in parts]):
+            self._add_exactly(gaps, rows, position, self._with(j, tried[position]))
+        return np.abs(gaps).sum(axis=0) / self.total
+
+    def set_class(self, j: int, temperature: float) -> None:
+        """Give the class just tried a new temperature."""
+        self.temperatures[j] = temperature
+        peak, winner, mass = self._others
+        scores = self._values / temperature
+        wins = (scores > peak) | ((scores == peak) & (winner > j))
+        exponential = np.exp(-np.abs(scores - peak))
+        self.top = Top(
+            np.where(wins, scores, peak),
+            np.where(wins, j, winner),
+            np.where(wins, 1.0 + mass * exponential, mass + exponential),
+        )
+
+    def _first_lowest(self, ece: np.ndarray, j: int | None) -> int:
+        """Position of the lowest ECE, the first of equals; near-ties are settled by computing all rows in full."""
+        near = np.flatnonzero(ece <= ece.min() + TIE)
+        if len(near) == 1:
+            return int(near[0])
+        exact = [self._outcome(scaled_top(self.rows.logits, self._with(j, self.grid[i]))).ece for i in near]
+        return int(near[np.argmin(exact)])
+
+    def _with(self, j: int | None, temperature: float) -> np.ndarray:
+        """The present temperatures, but for class j (None: all classes)."""
+        temperatures = self.temperatures.copy()
+        temperatures[slice(None) if j is None else j] = temperature
+        return temperatures
+
+    def _outcome(self, top: Top) -> Outcome:
+        gaps = np.zeros((self.n_bins, 1))
+        hits = self._add_rows(gaps, 0, top, slice(None))
+        return Outcome(float(np.abs(gaps).sum() / self.total), hits / self.total)
+
+    def _without(self, j: int) -> Top:
+        """The leading class of each row when class j is left out."""
+        scores = self._values / self.temperatures[j]
+        leads = self.top.winner == j
+        # where class j does not lead, the mass of the others is at least 1: nothing cancels
+        mass = self.top.mass - np.exp(np.minimum(scores - self.top.peak, 0.0))
+        others = Top(self.top.peak.copy(), self.top.winner.copy(), np.maximum(mass, 1.0))
+        chosen = np.flatnonzero(leads)
+        for whole, part in zip(others, scaled_top(self.rows.logits, self.temperatures, chosen, without=j), strict=True):
+            whole[chosen] = part
+        return others
+
+    def _column(self, j: int) -> np.ndarray:
+        inside = j % COLUMNS_AT_ONCE
+        if inside == 0 or not len(self._columns):
+            first = j - inside
+            block = self.rows.logits[:, first : first + COLUMNS_AT_ONCE]
+            self._columns = np.ascontiguousarray(block.T, dtype=np.float64)
+        return self._columns[inside]
+
+    def _add_exactly(self, gaps: np.ndarray, rows: np.ndarray, position: int, temperatures: np.ndarray) -> None:
+        self._add_rows(gaps, position, scaled_top(self.rows.logits, temperatures, rows), rows)
+
+    def _add_rows(self, gaps: np.ndarray, position: int, top: Top, rows: np.ndarray | slice) -> float:
+        weights, correct = self.weights[rows], top.winner == self.rows.labels[rows]
+        confidence = 1.0 / top.mass
+        index = width_index(confidence, self.n_bins)
+        gaps[:, position] += np.bincount(index, weights=weights * (correct - confidence), minlength=self.n_bins)
+        return float(weights[correct].sum())
+
+
+def scaled_top(
+    logits: np.ndarray, temperatures: np.ndarray, rows: np.ndarray | None = None, without: int | None = None
+) -> Top:
+    """The leading class of each (chosen) row of z/T, computed in full; one class may be left out."""
+    n_rows = len(logits) if rows is None else len(rows)
+
+    def part(block: slice) -> Top:
+        scores = logits[block if rows is None else rows[block]] / temperatures
+        if without is not None:
+            scores[:, without] = -np.inf
+        winner = scores.argmax(axis=1)
+        peak = scores[np.arange(len(scores)), winner]
+        scores -= peak[:, None]
+        return Top(peak, winner, np.exp(scores, out=scores).sum(axis=1))
+
+    if n_rows == 0:
+        return Top(np.empty(0), np.empty(0, dtype=np.int64), np.empty(0))
+    parts = map_blocks(part, row_blocks(n_rows, logits.shape[1], 1 << 18))
+    return Top(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def by_position(doubtful: list[np.ndarray]) -> list[tuple[np.ndarray, int]]:
+    """(row, position) pairs grouped by position."""
+    pairs = np.concatenate(doubtful)
+    return [(pairs[pairs[:, 1] == position, 0], int(position)) for position in np.unique(pairs[:, 1])]
