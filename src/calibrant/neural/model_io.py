@@ -1,0 +1,116 @@
+"""Run somebody's model over somebody's loader: on its device, in evaluation mode, with clear errors, and put back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.core.errors import InputError
+
+ROW_SUM_TOLERANCE = 1e-3
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Every submodule in evaluation mode inside the block, and each as it was after it."""
+    training = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, was_training in training:
+            module.training = was_training
+
+
+def device_of(model: nn.Module, asked: Any = None) -> torch.device:
+    """The one device of the model's weights; `asked`, where given, must be that device."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    devices = {tensor.device for tensor in [*model.parameters(), *model.buffers()]}
+    if len(devices) > 1:
+        raise InputError(f"the model's weights lie on {len(devices)} devices ({_words(devices)}): move it to one")
+    wanted = None if asked is None else _indexed(torch.device(asked))
+    if not devices:
+        return wanted or torch.device("cpu")
+    device = _indexed(devices.pop())
+    if wanted is not None and wanted != device:
+        raise InputError(f"the model is on {device}, but device={wanted} was asked for: move the model there first")
+    return device
+
+
+def read_batches(loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
+    """(inputs, labels) of each batch, checked: finite inputs, as many whole-number labels."""
+    n_batches = 0
+    for number, batch in enumerate(loader):
+        if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+            raise InputError(f"batch {number} of the loader is a {type(batch).__name__}: it must be (inputs, labels)")
+        inputs, labels = batch[0], batch[1]
+        if not isinstance(inputs, Tensor) or not isinstance(labels, Tensor):
+            kinds = f"{type(inputs).__name__} and {type(labels).__name__}"
+            raise InputError(f"batch {number} of the loader holds {kinds}: both must be torch tensors")
+        if labels.ndim != 1 or len(labels) != len(inputs):
+            shape = tuple(labels.shape)
+            raise InputError(
+                f"batch {number} has {len(inputs)} inputs, but labels of shape {shape}: give one index a row"
+            )
+        if labels.is_floating_point() or labels.dtype == torch.bool:
+            raise InputError(f"labels of batch {number} are {labels.dtype}: they must be class indices")
+        if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
+            row = int((~inputs.isfinite()).flatten(1).any(dim=1).nonzero()[0]) if inputs.ndim > 1 else 0
+            raise InputError(
+                f"the inputs of batch {number} hold NaN or Inf (first in row {row}): every value must be finite"
+            )
+        n_batches += 1
+        yield inputs, labels
+    if n_batches == 0:
+        raise InputError("the loader has 0 batches")
+
+
+def run_model(model: nn.Module, inputs: Tensor, device: torch.device) -> Tensor:
+    """Logits (n, K) of a batch in float32 or wider, or an error that says what the model returned instead."""
+    try:
+        output = model(inputs.to(device))
+    except RuntimeError as error:
+        if "same device" in str(error) or "device type" in str(error):
+            first_line = str(error).splitlines()[0]
+            raise InputError(f"the model does not run on {device}: {first_line}; move all of it there") from error
+        raise
+    if not isinstance(output, Tensor):
+        raise InputError(
+            f"the model returned a {type(output).__name__}, but a tensor of logits is needed: "
+            "wrap it in a module that picks the logits"
+        )
+    if output.ndim != 2 or output.shape[0] != inputs.shape[0] or output.shape[1] < 2:
+        raise InputError(
+            f"the model returned shape {tuple(output.shape)} for {inputs.shape[0]} rows: "
+            f"logits of shape ({inputs.shape[0]}, K ≥ 2) are needed"
+        )
+    return output.float() if output.dtype in (torch.float16, torch.bfloat16) else output
+
+
+def check_logits(logits: Tensor) -> None:
+    """Raise where a model's outputs hold NaN, or are plainly probabilities: in [0, 1] with every row summing to one."""
+    if not bool(logits.isfinite().all()):
+        row = int((~logits.isfinite()).any(dim=1).nonzero()[0])
+        raise InputError(f"the model's logits hold NaN or Inf (first in row {row}): every value must be finite")
+    sums = logits.double().sum(dim=1)
+    if float(logits.min()) >= 0 and float((sums - 1).abs().max()) <= ROW_SUM_TOLERANCE:
+        raise InputError(
+            f"the model returned probabilities (all {len(logits)} rows are ≥ 0 and sum to 1), but logits are needed: "
+            "drop its softmax, or wrap it to return the logarithm"
+        )
+
+
+def _indexed(device: torch.device) -> torch.device:
+    # "cuda" and "cuda:0" name the same device
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def _words(devices: set[torch.device]) -> str:
+    return ", ".join(sorted(map(str, devices)))
