@@ -1,0 +1,58 @@
+"""`calibrant compare VAL TEST`: every method fitted on one file, measured on the other."""
+
+from __future__ import annotations
+
+import typer
+
+CHECK_FAILED = 1
+
+
+def compare(
+    val: str = typer.Argument(..., metavar="VAL", help="Predictions to fit on; file#part picks one part."),
+    test: str = typer.Argument(..., metavar="TEST", help="Predictions to measure on."),
+    *,
+    methods: str = typer.Option("all", "--methods", "-m", help="all, or short names: none,ts,cts,sms+top"),
+    criterion: str = typer.Option("nll", "--criterion", help="The metric that decides which method is best."),
+    kind: str = typer.Option(None, "--kind", help="What the values are: logits or probabilities."),
+    n_bins: int = typer.Option(15, "--n-bins", help="Bins of the calibration errors."),
+    resamples: int = typer.Option(1000, "--resamples", help="Paired bootstrap resamples of the test rows."),
+    seed: int = typer.Option(0, "--seed", min=0, help="Seed of the resamples."),
+    report: str = typer.Option(None, "--report", help="Write a self-contained HTML report to this path."),
+    markdown: bool = typer.Option(False, "--markdown", help="Print the table as Markdown."),
+    latex: bool = typer.Option(False, "--latex", help="Print the table as LaTeX."),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+) -> None:
+    """Fit every method on VAL and measure it on TEST, with paired 95% intervals; the best and its ties are marked."""
+    from calibrant.cli.bar import progress_bar
+    from calibrant.cli.output import require_writable
+    from calibrant.data import open_predictions
+    from calibrant.evaluation.compare import compare as run
+
+    if report is not None:
+        require_writable(report)
+    with progress_bar(quiet=as_json):
+        result = run(
+            open_predictions(val, kind=kind),
+            open_predictions(test, kind=kind),
+            methods,
+            criterion=criterion,
+            resamples=resamples,
+            seed=seed,
+            n_bins=n_bins,
+        )
+    if report is not None:
+        from calibrant.report.page import write_report
+
+        write_report(result, report)
+    if as_json:
+        typer.echo(result.to_json())
+    elif markdown or latex:
+        typer.echo(result.to_markdown() if markdown else result.to_latex(), nl=False)
+    else:
+        from calibrant.cli.compare_view import show
+
+        show(result)
+        if report is not None:
+            typer.echo(f"\nreport: {report}")
+    if result.best is None:
+        raise typer.Exit(CHECK_FAILED)

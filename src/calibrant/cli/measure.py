@@ -1,0 +1,33 @@
+"""`calibrant measure FILE`: every metric with its interval, and a reliability diagram in the terminal."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+
+def measure(
+    source: str = typer.Argument(..., metavar="FILE", help="File, folder or embedded name; file#part picks one part."),
+    *,
+    kind: str = typer.Option(None, "--kind", help="What the values are: logits or probabilities."),
+    labels: str = typer.Option(None, "--labels", help="An .npy file of labels, if FILE has none."),
+    n_bins: int = typer.Option(15, "--n-bins", help="Bins of the calibration errors."),
+    resamples: int = typer.Option(1000, "--resamples", help="Bootstrap resamples behind the intervals."),
+    seed: int = typer.Option(0, "--seed", min=0, help="Seed of the resamples."),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+) -> None:
+    """Measure calibration: all metrics with 95% intervals, a verdict, a reliability diagram, the worst classes."""
+    from calibrant.cli.bar import progress_bar
+    from calibrant.data import open_predictions
+    from calibrant.evaluation.measurement import measure as run
+
+    with progress_bar(quiet=as_json):
+        predictions = open_predictions(source, kind=kind, labels=labels)
+        result = run(predictions, n_bins=n_bins, resamples=resamples, seed=seed)
+    if as_json:
+        typer.echo(json.dumps(result.to_dict(), allow_nan=False))
+        return
+    from calibrant.cli.measure_view import show
+
+    show(result, predictions.name or source, predictions.kind)

@@ -1,0 +1,157 @@
+"""How a measurement looks in a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import math
+
+from rich.console import Console
+from rich.text import Text
+
+from calibrant.cli.terminal import BLUE, GREEN, GREY, ORANGE, bar, console
+from calibrant.evaluation.measurement import SIGNIFICANCE, Measurement
+from calibrant.evaluation.results import Estimate
+
+NAMES = {
+    "ece": "ECE",
+    "over_confidence": "overconfidence",
+    "under_confidence": "underconfidence",
+    "mce": "largest bin (MCE)",
+    "adaptive_ece": "adaptive ECE",
+    "debiased_ece": "debiased ECE",
+    "sweep_ece": "sweep ECE",
+    "smooth_ece": "smooth ECE",
+    "soft_ece": "soft ECE",
+    "ks_error": "KS error",
+    "mmce": "MMCE",
+    "classwise_ece": "classwise ECE",
+    "ace": "ACE",
+    "marginal_ece": "marginal ECE",
+    "nll": "NLL",
+    "brier": "Brier",
+    "accuracy": "accuracy",
+    "confidence": "mean confidence",
+    "entropy": "mean entropy",
+    "confidence_auroc": "AUROC",
+    "aurc": "AURC",
+    "classwise_loss_std": "class loss spread",
+}
+SCORES = frozenset({"nll", "brier", "entropy", "classwise_loss_std"})
+"""Shown as they are; everything else in percent."""
+
+BAR = 40
+
+
+def show(result: Measurement, name: str, kind: str) -> None:
+    """Print verdict, diagram, figures and worst classes."""
+    out = console()
+    out.print(Text(f"{name}  ", style="bold") + Text(f"{result.n:,} rows, {result.n_classes} classes, {kind}", GREY))
+    out.print()
+    _verdict(out, result)
+    out.print()
+    _diagram(out, result)
+    out.print()
+    _figures(out, result)
+    out.print()
+    _worst(out, result)
+
+
+def _verdict(out: Console, result: Measurement) -> None:
+    floor, ece = result.noise_floor, result.metrics["ece"]
+    sound = floor.p_value >= SIGNIFICANCE
+    mark = Text("✓ ", f"bold {GREEN}") if sound else Text("! ", f"bold {ORANGE}")
+    out.print(mark + Text(result.verdict, style="bold"))
+    out.print(f"  ECE {_text('ece', ece)}% {_interval('ece', ece)}")
+    out.print(
+        f"  a calibrated model would show {100 * floor.mean:.2f}% at this n "
+        f"[{100 * floor.low:.2f}, {100 * floor.high:.2f}], p {_p_value(floor.p_value)}"
+    )
+    over, under = (result.metrics[name].value for name in ("over_confidence", "under_confidence"))
+    whole = max(over + under, 1e-12)
+    line = Text("  overconfident ") + Text("▓" * round(20 * over / whole), ORANGE)
+    line += Text("░" * (20 - round(20 * over / whole)), GREEN) + Text(" underconfident")
+    out.print(line + Text(f"   {100 * over:.2f} + {100 * under:.2f} points", GREY))
+
+
+def _diagram(out: Console, result: Measurement) -> None:
+    bins = result.bins
+    scale = "0" + " " * (BAR // 2 - 3) + "50" + " " * (BAR // 2 - 4) + "100"
+    out.print(Text(" confidence  ", "bold") + Text(scale, GREY) + Text("     gap      rows", "bold"))
+    for b in range(len(bins.count)):
+        edges = f"{100 * bins.lower[b]:4.0f}–{100 * bins.upper[b]:3.0f}%  "
+        if bins.count[b] == 0:
+            out.print(Text(f" {edges} ", GREY) + Text("·", GREY))
+            continue
+        accuracy, confidence = float(bins.accuracy[b]), float(bins.confidence[b])
+        chance = bins.noise_low[b] - 1e-12 <= accuracy <= bins.noise_high[b] + 1e-12
+        gap = 100 * (confidence - accuracy)
+        style = GREY if chance else (ORANGE if gap > 0 else GREEN)
+        line = Text(f" {edges} ") + _bin_bar(accuracy, confidence)
+        line += Text(f" {gap:+6.1f}{' ' if chance else '*'}", style) + Text(f"{int(bins.count[b]):>10,}", GREY)
+        out.print(line)
+    legend = Text("             ") + Text("█", BLUE) + Text(" accuracy  ", GREY) + Text("▓", ORANGE)
+    legend += Text(" overconfident  ", GREY) + Text("▒", GREEN) + Text(" underconfident  ", GREY)
+    out.print(legend + Text("* beyond chance", GREY))
+
+
+def _bin_bar(accuracy: float, confidence: float) -> Text:
+    """Accuracy as a full bar, and what is missing to, or what exceeds, the stated confidence."""
+    stated, true = round(confidence * BAR), round(accuracy * BAR)
+    if true <= stated:
+        text = Text(bar(accuracy, BAR) if true == stated else "█" * true, BLUE)
+        text += Text("▓" * max(0, stated - max(true, len(text))), ORANGE)
+    else:
+        text = Text("█" * stated, BLUE) + Text("▒" * (true - stated), GREEN)
+    text.pad_right(BAR + 1 - len(text))
+    return text
+
+
+def _figures(out: Console, result: Measurement) -> None:
+    out.print(Text(" figures with 95% intervals", "bold") + Text("  in %, except where marked †", GREY))
+    cells = [_figure(name, estimate) for name, estimate in result.metrics.items()]
+    rows = math.ceil(len(cells) / 2)
+    for row in range(rows):
+        right = cells[row + rows] if row + rows < len(cells) else Text("")
+        out.print(Text(" ") + cells[row] + right)
+    for name, reason in result.left_out.items():
+        out.print(Text(f" {NAMES[name]}: {reason}", GREY))
+
+
+def _figure(name: str, estimate: Estimate) -> Text:
+    mark = "†" if name in SCORES else " "
+    text = Text(f"{NAMES[name] + mark:<18}") + Text(f"{_text(name, estimate):>6} ", "bold")
+    text += Text(f"{_interval(name, estimate):<15}", GREY)
+    return text
+
+
+def _worst(out: Console, result: Measurement) -> None:
+    worst = result.worst_classes()
+    classes = result.classes
+    width = min(30, max(5, *(len(result.class_name(index)) for index in worst)))
+    header = f" {'worst classes':<{max(width, 13)}}  class ECE %    over   under   accuracy      rows"
+    out.print(Text(header, "bold"))
+    for index in worst:
+        name = result.class_name(index)[: max(width, 13)]
+        accuracy = f"{100 * classes.accuracy[index]:.1f}" if classes.count[index] else "—"
+        out.print(
+            f" {name:<{max(width, 13)}}  {100 * classes.ece[index]:11.3f} {100 * classes.over[index]:7.3f} "
+            f"{100 * classes.under[index]:7.3f} {accuracy:>10} {classes.count[index]:9,.0f}"
+        )
+
+
+def _text(name: str, estimate: Estimate) -> str:
+    return _number(name, estimate.value)
+
+
+def _interval(name: str, estimate: Estimate) -> str:
+    if not math.isfinite(estimate.low):
+        return ""
+    return f"[{_number(name, estimate.low)}, {_number(name, estimate.high)}]"
+
+
+def _number(name: str, value: float) -> str:
+    value = value if name in SCORES else 100 * value
+    return f"{value:.3f}" if name in SCORES else f"{value:.2f}"
+
+
+def _p_value(value: float) -> str:
+    return f"≤ {value:.3f}" if value <= 0.001 else f"= {value:.3f}"

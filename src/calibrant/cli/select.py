@@ -1,0 +1,58 @@
+"""`calibrant select FILE -o cal.safetensors`: a cross-validated choice, with the reason."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+
+def select(
+    source: str = typer.Argument(..., metavar="FILE", help="Predictions with labels; file#part picks one part."),
+    *,
+    output: str = typer.Option(..., "--output", "-o", help="Artifact to write, such as cal.safetensors."),
+    candidates: str = typer.Option(None, "--candidates", help="Short names to choose from: ts,vs,sms+top"),
+    criterion: str = typer.Option("nll", "--criterion", help="Metric to cross-validate."),
+    folds: int = typer.Option(5, "--folds", help="Number of folds."),
+    keep_predictions: bool = typer.Option(
+        False, "--keep-predictions", help="Only methods that never change the predicted class."
+    ),
+    seed: int = typer.Option(0, "--seed", min=0, help="Seed of the folds."),
+    kind: str = typer.Option(None, "--kind", help="What the values are: logits or probabilities."),
+    labels: str = typer.Option(None, "--labels", help="An .npy file of labels, if FILE has none."),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+) -> None:
+    """Choose a calibrator by stratified cross-validation, refit it on all rows, save it, and say why."""
+    from calibrant.cli.bar import progress_bar
+    from calibrant.cli.output import require_writable
+    from calibrant.data import open_predictions
+    from calibrant.evaluation.select import AutoCalibrator
+    from calibrant.shipping.artifact import save
+
+    require_writable(output)
+    predictions = open_predictions(source, kind=kind, labels=labels)
+    names = None if candidates is None else [name.strip() for name in candidates.split(",") if name.strip()]
+    chooser = AutoCalibrator(names, criterion, cv=folds, keep_predictions=keep_predictions, seed=seed)
+    with progress_bar(quiet=as_json):
+        chooser.fit(predictions.logits, predictions.labels, sample_weight=predictions.weights)
+    save(chooser.calibrator_, output, class_names=predictions.class_names)
+    if as_json:
+        result = {
+            "chosen": chooser.chosen_,
+            "criterion": criterion,
+            "reason": chooser.reason_,
+            "scores": chooser.scores_,
+            "standard_errors": chooser.standard_errors_,
+            "failures": chooser.failures_,
+            "artifact": output,
+        }
+        typer.echo(json.dumps(result))
+        return
+    higher = criterion in ("accuracy", "confidence_auroc")
+    typer.echo(chooser.reason_)
+    for name, score in sorted(chooser.scores_.items(), key=lambda item: item[1], reverse=higher):
+        mark = "→" if name == chooser.chosen_ else " "
+        typer.echo(f" {mark} {name:<14} {score:.5f}  ± {chooser.standard_errors_[name]:.5f} (difference to the best)")
+    for name, reason in chooser.failures_.items():
+        typer.echo(f"   {name:<14} failed: {reason}")
+    typer.echo(f"wrote {output}")

@@ -1,0 +1,64 @@
+"""`calibrant shift cal.safetensors FILES...`: a metric over the severities of a shift."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from calibrant.evaluation.shift import ShiftCurves
+
+FILES = typer.Argument(..., metavar="FILES...", help="A bundle with shift_* arrays, or files such as fog_3.npz.")
+OTHERS = typer.Option(None, "--with", help="Another artifact to draw beside the first; any number.")
+
+
+def shift(
+    artifact: str = typer.Argument(..., metavar="CALIBRATOR", help="Artifact, such as cal.safetensors."),
+    files: list[str] = FILES,
+    *,
+    others: list[str] | None = OTHERS,
+    metric: str = typer.Option("ece", "--metric", help="Any metric of calibrant.metrics that returns a number."),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+) -> None:
+    """Measure a saved calibrator, and the scores without it, over the severities of several corruptions."""
+    from calibrant.cli.bar import progress_bar
+    from calibrant.evaluation.shift import open_shift
+    from calibrant.evaluation.shift import shift as run
+    from calibrant.shipping.artifact import load
+
+    calibrators = {"none": None}
+    for path in (artifact, *(others or ())):
+        name = Path(path).stem
+        while name in calibrators:
+            name += "'"
+        calibrators[name] = load(path)
+    with progress_bar(quiet=as_json):
+        curves = run(calibrators, open_shift(files), metric=metric)
+    if as_json:
+        typer.echo(json.dumps(curves.to_dict(), allow_nan=False))
+        return
+    _show(curves)
+
+
+def _show(curves: ShiftCurves) -> None:
+    from rich.text import Text
+
+    from calibrant.cli.terminal import console
+
+    out = console()
+    widths = [max(17, len(method) + 2) for method in curves.methods]
+    header = f"{curves.metric:<10}" + "".join(f"  {m}".ljust(w) for m, w in zip(curves.methods, widths, strict=True))
+    out.print(Text(header, "bold"))
+    for place, severity in enumerate(curves.severities):
+        line = f"severity {severity}"
+        for row, width in enumerate(widths):
+            half = curves.half_width[row, place]
+            spread = f" ± {half:.4f}" if half > 0 else ""
+            line += f"  {curves.mean[row, place]:.4f}{spread}".ljust(width)
+        out.print(line)
+    kinds = ", ".join(curves.corruptions)
+    out.print(f"mean over {len(curves.corruptions)} corruptions ({kinds})", style="grey50")
+    out.print("± 95% within-subject interval: differences between corruptions are taken out", style="grey50")

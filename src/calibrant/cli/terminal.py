@@ -1,0 +1,30 @@
+"""What the verbs share when they draw in a terminal: the console and colours that everyone can tell apart."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from rich.console import Console
+
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "grey50"
+"""Okabe & Ito (2008): distinct under every common colour blindness; fills differ too, for terminals without colour."""
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def console() -> Console:
+    """Standard output; 80 columns wide where nothing says otherwise, never wider than 120."""
+    columns = shutil.get_terminal_size((80, 24)).columns
+    width = min(max(columns, 60), 120)
+    return Console(width=width, highlight=False, soft_wrap=False, no_color=bool(os.environ.get("NO_COLOR")) or None)
+
+
+def bar(share: float, width: int) -> str:
+    """A bar of `share` of `width` cells, to an eighth of a cell.
+
+    >>> bar(0.5, 4)
+    '██'
+    """
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    return EIGHTHS[8] * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")

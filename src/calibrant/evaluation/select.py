@@ -1,0 +1,228 @@
+"""Choose a calibrator by cross-validation, and say why."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.registry import get
+from calibrant.core import progress
+from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.rows import Rows
+from calibrant.evaluation.results import HIGHER_IS_BETTER
+from calibrant.kernels.rows import scan
+
+CANDIDATES = ("none", "ts", "ets", "ts+top", "vs", "sms", "vs+top", "sms+top")
+"""Tried by default: quick to fit, from no parameter to a penalised matrix."""
+
+BY_ROW = {"nll": "nll", "brier": "brier", "accuracy": "correct"}
+"""Criteria that are means over rows, and the column they are the mean of."""
+
+
+class AutoCalibrator(Calibrator):
+    """Picks, by stratified cross-validation inside the fit data, the simplest method that is as good as the best.
+
+    Every candidate predicts each row from a fit that has not seen it. The one-standard-error rule (Breiman et al. 1984,
+    §3.4.3) then takes, of all candidates whose criterion is within one standard error of the lowest, the one
+    with the fewest parameters. The error is that of the paired difference over the rows, which is far smaller than that
+    of either figure, so that a real improvement is not given away. The choice is refitted on all rows.
+
+    Parameters
+    ----------
+    candidates : sequence of short names or calibrators, or None
+        None tries `none ts ets ts+top vs sms vs+top sms+top`.
+    criterion : str or function
+        "nll" (a proper score), or any other metric of `calibrant.metrics`, or a function of that signature; lower is
+        better, except for accuracy and confidence_auroc.
+    cv : int
+        Number of folds.
+    keep_predictions : bool
+        Only methods that never change the predicted class.
+    target_prior : None
+        Reserved for label shift.
+    seed : int
+        Seed of the folds.
+
+    Attributes
+    ----------
+    calibrator_ : the chosen calibrator, fitted on all rows.
+    chosen_ : its name.
+    scores_ : cross-validated criterion of each candidate that worked.
+    standard_errors_ : standard error of each one's difference to the lowest.
+    failures_ : why the others did not work.
+    reason_ : one sentence.
+
+    Examples
+    --------
+    >>> generator = np.random.default_rng(0)
+    >>> labels = generator.integers(0, 3, 600)
+    >>> logits = 4 * np.eye(3)[labels] + 4 * generator.normal(size=(600, 3))
+    >>> AutoCalibrator(candidates=["none", "ts"]).fit(logits, labels).chosen_
+    'ts'
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[Any] | None = None,
+        criterion: str | Callable[..., float] = "nll",
+        *,
+        cv: int = 5,
+        keep_predictions: bool = False,
+        target_prior: Any = None,
+        seed: int = 0,
+    ) -> None:
+        self.candidates = candidates
+        self.criterion = criterion
+        self.cv = cv
+        self.keep_predictions = keep_predictions
+        self.target_prior = target_prior
+        self.seed = seed
+
+    @property
+    def n_parameters_(self) -> int:
+        """Parameters of the chosen calibrator."""
+        return int(self.calibrator_.n_parameters_)
+
+    def _fit(self, rows: Rows) -> None:
+        if self.target_prior is not None:
+            raise InputError(f"target_prior must be None, got {self.target_prior!r}: label shift is not built yet")
+        candidates = self._candidates()
+        folds = stratified_folds(rows.labels, self._n_folds(rows.n), self.seed)
+        losses: dict[str, np.ndarray] = {}
+        self.failures_: dict[str, str] = {}
+        for place, (name, calibrator) in enumerate(candidates.items()):
+            progress.step("cross-validating", place, len(candidates), name)
+            try:
+                losses[name] = self._losses(calibrator, rows, folds)
+            except Exception as error:
+                self.failures_[name] = " ".join(str(error).split()) or type(error).__name__
+        progress.step("cross-validating", len(candidates), len(candidates))
+        if not losses:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in self.failures_.items())
+            raise InputError(f"none of the {len(candidates)} candidates could be fitted: {reasons}")
+        self._choose(candidates, losses, rows)
+
+    def _transform(self, logits: np.ndarray) -> np.ndarray:
+        return self.calibrator_.transform(logits)
+
+    def _candidates(self) -> dict[str, Any]:
+        given = CANDIDATES if self.candidates is None else self.candidates
+        if isinstance(given, str):
+            raise InputError(f"candidates must be a list, got the text {given!r}: give [{given!r}]")
+        built: dict[str, Any] = {}
+        for one in given:
+            name, calibrator = (one, get(one)) if isinstance(one, str) else (type(one).__name__, one)
+            while name in built:
+                name += "'"
+            built[name] = calibrator
+        if self.keep_predictions:
+            built = {name: one for name, one in built.items() if one.keeps_prediction}
+        if not built:
+            rule = " that keep every prediction" if self.keep_predictions else ""
+            raise InputError(f"no candidates{rule} among {len(given)}: give at least one, for example 'ts'")
+        return built
+
+    def _n_folds(self, n_rows: int) -> int:
+        if isinstance(self.cv, bool) or not isinstance(self.cv, (int, np.integer)) or self.cv < 2:
+            raise InputError(f"cv must be a whole number of at least 2, got {self.cv!r}")
+        return min(int(self.cv), n_rows)
+
+    def _losses(self, calibrator: Any, rows: Rows, folds: np.ndarray) -> np.ndarray:
+        """Loss of every row out of fold (n,), or of every fold where the criterion is no mean over rows."""
+        by_row = BY_ROW.get(self.criterion) if isinstance(self.criterion, str) else None
+        n_folds = int(folds.max()) + 1
+        losses = np.empty(rows.n if by_row else n_folds)
+        for fold in range(n_folds):
+            held = folds == fold
+            fitted = clone(calibrator)
+            # one fold (a single row is possible) serves as its own training data
+            train = rows if n_folds == 1 else rows.take(~held)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FitWarning)  # the final fit on all rows may warn
+                fitted.fit(train.logits, train.labels, sample_weight=train.weights)
+            test = rows.take(held)
+            calibrated = fitted.transform(test.logits)
+            if by_row:
+                columns = scan(calibrated, test.labels, from_logits=True, columns="scores")
+                losses[held] = getattr(columns, by_row)
+            else:
+                losses[fold] = self._metric()(calibrated, test.labels, sample_weight=test.weights, from_logits=True)
+        higher = isinstance(self.criterion, str) and self.criterion in HIGHER_IS_BETTER
+        return -losses if higher else losses
+
+    def _metric(self) -> Callable[..., float]:
+        if callable(self.criterion):
+            return self.criterion
+        from calibrant import metrics
+
+        name = "sce" if self.criterion == "classwise_ece" else self.criterion
+        function = getattr(metrics, name, None)
+        if not callable(function) or isinstance(function, type):
+            raise InputError(f"criterion {self.criterion!r} is no metric: use nll, brier, ece or another metric's name")
+        return function
+
+    def _choose(self, candidates: dict[str, Any], losses: dict[str, np.ndarray], rows: Rows) -> None:
+        by_row = len(next(iter(losses.values()))) == rows.n
+        weights = rows.weights if by_row else None
+        means = {name: float(np.average(loss, weights=weights)) for name, loss in losses.items()}
+        lowest = min(means, key=lambda name: means[name])
+        self.standard_errors_ = {name: _standard_error(loss - losses[lowest], weights) for name, loss in losses.items()}
+        near = [name for name in means if means[name] <= means[lowest] + self.standard_errors_[name]]
+        fitted, said = {}, {}
+        for name in near:
+            with warnings.catch_warnings(record=True) as said[name]:
+                warnings.simplefilter("always", FitWarning)
+                fitted[name] = clone(candidates[name]).fit(rows.logits, rows.labels, sample_weight=rows.weights)
+        self.chosen_ = min(near, key=lambda name: (fitted[name].n_parameters_, means[name]))
+        self.calibrator_ = fitted[self.chosen_]
+        for one in said[self.chosen_] or ():
+            warnings.warn(one.message, stacklevel=4)
+        sign = -1.0 if isinstance(self.criterion, str) and self.criterion in HIGHER_IS_BETTER else 1.0
+        self.scores_ = {name: sign * mean for name, mean in means.items()}
+        self.reason_ = self._reason(lowest, fitted)
+
+    def _reason(self, lowest: str, fitted: dict[str, Any]) -> str:
+        criterion = self.criterion if isinstance(self.criterion, str) else self.criterion.__name__
+        chosen, scores = self.chosen_, self.scores_
+        among = f"of {len(scores)} methods over {self.cv} folds"
+        if chosen == lowest:
+            return f"{chosen} has the best cross-validated {criterion}, {scores[chosen]:.4f}, {among}."
+        return (
+            f"{chosen} ({criterion} {scores[chosen]:.4f}, {_parameters(fitted[chosen])}) is within one standard error "
+            f"({self.standard_errors_[chosen]:.4f}) of the best {among}, {lowest} ({scores[lowest]:.4f}, "
+            f"{_parameters(fitted[lowest])}), and simpler."
+        )
+
+
+def stratified_folds(labels: np.ndarray, n_folds: int, seed: int) -> np.ndarray:
+    """The fold of each row (n,): every class is dealt out evenly, and so are the rows.
+
+    >>> folds = stratified_folds(np.array([0, 0, 1, 1]), 2, seed=0)
+    >>> sorted(folds[:2].tolist()), sorted(folds[2:].tolist())
+    ([0, 1], [0, 1])
+    """
+    shuffled = np.random.default_rng([seed, 5]).permutation(len(labels))
+    order = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    folds = np.empty(len(labels), dtype=np.intp)
+    # dealt on from class to class without starting over: classes of one row do not all land in the first fold
+    folds[order] = np.arange(len(labels)) % n_folds
+    return folds
+
+
+def _standard_error(difference: np.ndarray, weights: np.ndarray | None) -> float:
+    if len(difference) < 2:
+        return 0.0
+    if weights is None:
+        return float(difference.std(ddof=1) / np.sqrt(len(difference)))
+    mean = np.average(difference, weights=weights)
+    return float(np.sqrt((weights**2 * (difference - mean) ** 2).sum()) / weights.sum())
+
+
+def _parameters(calibrator: Any) -> str:
+    count = int(calibrator.n_parameters_)
+    return f"{count} parameter{'' if count == 1 else 's'}"
