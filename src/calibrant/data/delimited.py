@@ -232,5 +232,5 @@ def _packed(raw: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
     if path.suffix != ".gz":
         yield raw
         return
-    with gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed:
+    with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=3, filename="", mtime=0) as packed:
         yield packed  # type: ignore[misc]

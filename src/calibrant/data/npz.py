@@ -170,7 +170,8 @@ def read_exactly(stream: IO[bytes], size: int, called: str) -> np.ndarray:
     raw = np.empty(size, np.uint8)
     view, done = memoryview(raw.data), 0
     while done < size:
-        got = stream.readinto(view[done:])  # type: ignore[attr-defined]
+        # in small bites: zipfile unpacks each into a copy of its own
+        got = stream.readinto(view[done : done + 2**20])  # type: ignore[attr-defined]
         if not got:
             raise InputError(f"{called} ends after {done} of {size} bytes: the file is truncated")
         done += got

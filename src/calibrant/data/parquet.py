@@ -20,6 +20,7 @@ from calibrant.core.errors import InputError
 from calibrant.data.fields import CLASS_NAMES, Field
 from calibrant.data.limits import check_counts, check_expansion
 from calibrant.data.npy import vectors
+from calibrant.data.parquet_footer import check_footer
 from calibrant.data.predictions import Predictions
 from calibrant.data.safetensors import names_field
 from calibrant.data.source import Source, widened_dtype
@@ -31,12 +32,12 @@ def fields(path: Path, kind: str | None = None) -> dict[str, Field]:
     """Every column that holds numbers, or lists of numbers, unread."""
     if path.stat().st_size == 0:
         raise InputError(f"{path} is empty (0 bytes): it is not a parquet file")
+    check_footer(path)
     found: dict[str, Field] = {}
     with _opened(path) as file:
         n_rows = file.metadata.num_rows
         check_counts((n_rows,), str(path))
         schema = file.schema_arrow
-        _check_claims(file, path)
         columns = [ColumnField(path, column.name, column.type, n_rows) for column in schema]
         text = (schema.metadata or {}).get(CLASS_NAMES.encode())
     for column in columns:
@@ -45,17 +46,6 @@ def fields(path: Path, kind: str | None = None) -> dict[str, Field]:
     if text is not None:
         found[CLASS_NAMES] = names_field(text, f"{path}: {CLASS_NAMES}")
     return found
-
-
-def _check_claims(file: Any, path: Path) -> None:
-    """Run lengths can stand for any number of values, so their number is compared with the size of the file."""
-    size = path.stat().st_size
-    for group in range(file.metadata.num_row_groups):
-        row_group = file.metadata.row_group(group)
-        for index in range(row_group.num_columns):
-            column = row_group.column(index)
-            claimed = max(column.num_values * 4, column.total_uncompressed_size)
-            check_expansion(claimed, size, f"{path}: {column.path_in_schema}")
 
 
 class ColumnField(Field):
@@ -78,7 +68,10 @@ class ColumnField(Field):
         """The whole column of numbers."""
         check_expansion(self.nbytes, self.path.stat().st_size, self.called)
         pieces = [_numbers(batch.column(0), self.called) for batch in _batches(self.path, self.column, VECTOR_BATCH)]
-        return np.concatenate(pieces) if pieces else np.empty(0, self.dtype)
+        column = np.concatenate(pieces) if pieces else np.empty(0, self.dtype)
+        if column.shape != self.shape:
+            raise InputError(f"{self.called} holds {len(column)} rows, but the file claims {self.shape[0]}")
+        return column
 
     def source(self, name: str) -> Source:
         """The lists as rows."""
