@@ -3,37 +3,76 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.newton import InverseTemperature, solve_inverse_temperature
-from calibrant.core.arrays import check_values
+from calibrant.calibrators.temperature_search import (
+    adaptive_errors,
+    check_grid,
+    minimise_smooth,
+    search_grid,
+    soft_errors,
+    width_errors,
+)
+from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
 from calibrant.kernels.dispatch import pick
 from calibrant.kernels.scaling import temperature_sums
+from calibrant.kernels.transform import scale_rows
+
+SAMPLE_ELEMENTS = 100_000
+"""Elements of the sample that gives the first estimate; inputs under four times that go without."""
+
+OBJECTIVES = ("nll", "ece", "adaptive_ece", "soft_ece")
+
+
+class _AdditiveUnlessRanked:
+    """True of the class and of every instance but those whose objective ranks all rows."""
+
+    def __get__(self, instance: Any, owner: type) -> bool:
+        return instance is None or instance.objective != "adaptive_ece"
 
 
 class TemperatureScaling(Calibrator):
     """Divide all logits by one temperature T > 0 (Guo et al. 2017, eq. 9).
 
+    Parameters
+    ----------
+    objective : {"nll", "ece", "adaptive_ece", "soft_ece"}
+        What T minimises on the fit data: the negative log-likelihood (convex in 1/T, solved to its optimum), the
+        equal-width or equal-mass ECE (a grid; ties go to the smallest T), or the soft-binned ECE of
+        Karandikar et al. 2021 (app. C).
+    grid : array of temperatures, or None
+        For the calibration errors; None is 0.1, 0.2 … 10 for the two ECEs and a continuous search for "soft_ece".
+    refine : bool
+        Search the neighbourhood of the best grid value again at a tenth of the spacing, three times.
+    n_bins : int
+        Of the calibration errors.
+
     Attributes
     ----------
-    temperature_ : the learned T.
+    temperature_ : float
+        The learned T.
 
     Examples
     --------
+    Three of four predictions at logit 4 are right, so the calibrated logit is log 3:
+
     >>> import numpy as np
     >>> from calibrant import TemperatureScaling
     >>> logits = np.array([[4.0, 0.0], [4.0, 0.0], [0.0, 4.0], [0.0, 4.0]])
     >>> fitted = TemperatureScaling().fit(logits, [0, 0, 1, 0])
-    >>> round(fitted.temperature_, 4)
-    3.641
+    >>> round(fitted.temperature_, 6) == round(4 / np.log(3), 6)
+    True
     """
 
     keeps_prediction = True
-    additive = True
+    additive: Any = _AdditiveUnlessRanked()
 
     def __init__(self, objective="nll", grid=None, refine=False, n_bins=15, seed=0):
         self.objective = objective
@@ -48,55 +87,59 @@ class TemperatureScaling(Calibrator):
         return 1
 
     def _fit(self, rows: Rows) -> None:
-        if self.objective != "nll":
-            raise InputError(f"objective must be 'nll', got {self.objective!r}")
-        found = fit_inverse_temperature(rows)
-        warn_of_limit(found)
-        self.temperature_ = 1.0 / found.value
-        self.n_iter_ = len(found.trace)
-        self.objective_trace_ = np.array(found.trace)
+        if self.objective not in OBJECTIVES:
+            raise InputError(f"objective must be one of {', '.join(OBJECTIVES)}, got {self.objective!r}")
+        if self.objective == "nll":
+            found = fit_inverse_temperature(rows)
+            warn_of_limit(found)
+            self.temperature_ = 1.0 / found.value
+            self.objective_trace_ = np.array(found.trace)
+        else:
+            self.temperature_, self.objective_trace_ = self._search(rows)
+        self.n_iter_ = len(self.objective_trace_)
+
+    def _search(self, rows: Rows) -> tuple[float, np.ndarray]:
+        n_bins = check_n_bins(self.n_bins)
+        if self.objective == "soft_ece" and self.grid is None:
+            return minimise_smooth(soft_errors(rows, n_bins), 1.0 / fit_inverse_temperature(rows).value)
+        measure = {"ece": width_errors, "adaptive_ece": adaptive_errors, "soft_ece": soft_errors}[self.objective]
+        return search_grid(measure(rows, n_bins), check_grid(self.grid), self.refine)
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
-        check_values(logits, from_logits=True)
-        return logits * logits.dtype.type(1.0 / self.temperature_)
+        inverse = np.full(logits.shape[1], 1.0 / self.temperature_)
+        return scale_rows(logits, inverse, None, keep_prediction=True)
 
 
 def fit_inverse_temperature(rows: Rows) -> InverseTemperature:
-    """β = 1/T of the lowest mean NLL."""
+    """β = 1/T of the lowest mean NLL: a first estimate on a sample, then two or three passes over all rows."""
     statistic = pick(temperature_sums, rows.n * rows.n_classes)
-
-    def moments_over(part: Rows):
-        total = part.total_weight
-
-        def moments(beta: float) -> tuple[float, float, float, float]:
-            loss, slope, curvature, bend = part.total(statistic, beta)
-            return loss / total, slope / total, curvature / total, bend / total
-
-        return moments
-
+    size = SAMPLE_ELEMENTS // rows.n_classes
     start = 1.0
-    if rows.n > 4000:
-        sample = rows.sample(1000)
+    if rows.n > 4 * size:
+        sample = rows.sample(max(size, rows.n // 16))
         if sample.total_weight > 0:
-            start = solve_inverse_temperature(moments_over(sample), 1.0, step_tolerance=1e-2).value
-    return solve_inverse_temperature(moments_over(rows), start)
+            start = solve_inverse_temperature(_means(sample, statistic), 1.0, step_tolerance=0.05).value
+    return solve_inverse_temperature(_means(rows, statistic), start)
+
+
+def _means(rows: Rows, statistic: Callable[..., Any]) -> Callable[[float], tuple[float, float, float, float]]:
+    total = rows.total_weight
+
+    def moments(inverse_temperature: float) -> tuple[float, float, float, float]:
+        loss, slope, curvature, bend = rows.total(statistic, inverse_temperature)
+        return loss / total, slope / total, curvature / total, bend / total
+
+    return moments
 
 
 def warn_of_limit(found: InverseTemperature) -> None:
     """Say that the optimum lies at infinity, or that the fit did not converge."""
     if found.limit == "0":
-        warnings.warn(
-            "the NLL falls all the way to temperature 0 (every row is predicted right); "
-            f"stopped at {1 / found.value:.3g}",
-            FitWarning,
-            stacklevel=4,
-        )
+        reason = "the NLL falls all the way to temperature 0 (every row is predicted right)"
     elif found.limit == "infinity":
-        warnings.warn(
-            "the NLL falls all the way to temperature infinity (the logits say less than nothing about the labels); "
-            f"stopped at {1 / found.value:.3g}",
-            FitWarning,
-            stacklevel=4,
-        )
+        reason = "the NLL falls all the way to temperature infinity (the logits say nothing true about the labels)"
     elif not found.converged:
-        warnings.warn(f"the temperature did not converge in {len(found.trace)} steps", FitWarning, stacklevel=4)
+        reason = f"the temperature did not converge in {len(found.trace)} steps"
+    else:
+        return
+    warnings.warn(f"{reason}; stopped at {1 / found.value:.3g}", FitWarning, stacklevel=5)

@@ -7,8 +7,8 @@ import numpy as np
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.diagonal import fit_vector
 from calibrant.calibrators.newton import warn_unless_converged
-from calibrant.core.arrays import check_values
 from calibrant.core.rows import Rows
+from calibrant.kernels.transform import scale_rows
 
 
 class VectorScaling(Calibrator):
@@ -49,5 +49,4 @@ class VectorScaling(Calibrator):
         self.objective_trace_ = solution.trace
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
-        check_values(logits, from_logits=True)
-        return logits * self.scale_.astype(logits.dtype) + self.bias_.astype(logits.dtype)
+        return scale_rows(logits, self.scale_, self.bias_)

@@ -40,6 +40,17 @@ def temperature_sums(
     return float(totals[0]), float(totals[1]), float(totals[2]), float(totals[3])
 
 
+def temperature_confidences(logits: np.ndarray, inverse_temperatures: np.ndarray) -> np.ndarray:
+    """The top confidence of softmax(β·z) for every row and β, n×G in float64: 1 / Σ exp(β·(z − peak))."""
+    confidences = np.empty((len(logits), len(inverse_temperatures)))
+    for block in row_blocks(len(logits), logits.shape[1], CACHE_ELEMENTS):
+        shifted = logits[block].astype(np.float64)
+        shifted -= shifted.max(axis=1, keepdims=True)
+        for index, beta in enumerate(inverse_temperatures):
+            confidences[block, index] = 1.0 / np.exp(beta * shifted).sum(axis=1)
+    return confidences
+
+
 def vector_sums(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, scale: np.ndarray, bias: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:

@@ -23,6 +23,11 @@ def temperature_sums(
     return _temperature_sums(*_plain(logits, labels, weights), inverse_temperature)
 
 
+def temperature_confidences(logits: np.ndarray, inverse_temperatures: np.ndarray) -> np.ndarray:
+    """See the numpy twin."""
+    return _temperature_confidences(_frozen(logits), _frozen(inverse_temperatures))
+
+
 def vector_sums(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, scale: np.ndarray, bias: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
@@ -86,6 +91,23 @@ def _temperature_sums(logits, labels, weights, inverse_temperature):
         curvature += weights[i] * max(square - mean * mean, 0.0)
         bend += weights[i] * (np.float64(third) / total - mean * (3.0 * square - 2.0 * mean * mean))
     return loss, slope, curvature, bend
+
+
+@njit(nogil=True, cache=True, fastmath=REASSOCIATE)
+def _temperature_confidences(logits, inverse_temperatures):
+    n_rows, n_classes = logits.shape
+    confidences = np.empty((n_rows, len(inverse_temperatures)))
+    shifted = np.empty(n_classes)
+    for i in range(n_rows):
+        peak = np.float64(row_peak(logits[i]))
+        for j in range(n_classes):
+            shifted[j] = np.float64(logits[i, j]) - peak
+        for g in range(len(inverse_temperatures)):
+            beta, mass = inverse_temperatures[g], 0.0
+            for j in range(n_classes):
+                mass += exp_negative(beta * shifted[j])
+            confidences[i, g] = 1.0 / mass
+    return confidences
 
 
 @njit(nogil=True, cache=True, fastmath=REASSOCIATE)

@@ -1,0 +1,50 @@
+"""Dirichlet calibration."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calibrant.calibrators.matrix import MatrixScaling
+from calibrant.core.arrays import check_values
+from calibrant.core.softmax import log_softmax
+
+
+class DirichletCalibration(MatrixScaling):
+    """Matrix scaling of the log-probabilities, W·log p + b (Kull et al. 2019, eq. 9, with ODIR).
+
+    Minimises mean NLL + λ·mean_{i≠j} w_ij² + μ·mean b_j². Unlike matrix scaling it needs only probabilities: a
+    constant added to all logits of a row changes nothing.
+
+    Parameters
+    ----------
+    penalty_off_diagonal : number, "cv" or None
+        λ; "cv" chooses it by cross-validated NLL, None takes K(K−1)/10.
+    penalty_bias : number, "cv" or None
+        μ; None takes K/100.
+    seed : int
+        Of the folds of the cross-validation.
+
+    Attributes
+    ----------
+    matrix_ : (K, K) the learned W.
+    bias_ : (K,) the learned b.
+    penalties_ : (λ, μ) of the fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant import DirichletCalibration
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(0, 3, 500)
+    >>> logits = 4 * (rng.normal(size=(500, 3)) + 2 * np.eye(3)[labels])
+    >>> fitted = DirichletCalibration().fit(logits, labels)
+    >>> bool(np.allclose(fitted.predict_proba(logits), fitted.predict_proba(logits + 7)))
+    True
+    """
+
+    requires_logits = False
+    _log_probabilities = True
+
+    def _transform(self, logits: np.ndarray) -> np.ndarray:
+        check_values(logits, from_logits=True)
+        return super()._transform(log_softmax(logits))

@@ -1,0 +1,59 @@
+"""Choose a penalty by cross-validation: a walk from strong to weak, each fit starting where the last one ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.errors import InputError
+from calibrant.core.progress import step
+from calibrant.core.rows import Rows
+
+PATIENCE = 2
+"""Candidates in a row that may be worse than the best before the walk ends."""
+
+Fit = Callable[[Rows, Any, np.ndarray | None], np.ndarray]
+Loss = Callable[[Rows, np.ndarray], float]
+
+
+def check_penalty(value: Any, name: str) -> float | str:
+    """A number of at least 0, or "cv"."""
+    if isinstance(value, str):
+        if value != "cv":
+            raise InputError(f"{name} must be a number of at least 0 or 'cv', got {value!r}")
+        return value
+    if isinstance(value, bool) or not np.isreal(value) or not np.isfinite(value) or value < 0:
+        raise InputError(f"{name} must be a number of at least 0 or 'cv', got {value!r}")
+    return float(value)
+
+
+def walk(rows: Rows, candidates: Sequence[Any], fit: Fit, loss: Loss, *, seed: int, n_folds: int = 3) -> Any:
+    """The candidate of the lowest held-out loss; candidates go from the strongest penalty to the weakest.
+
+    Parameters
+    ----------
+    fit : (rows, candidate, start or None) → the fitted point.
+    loss : (held-out rows, point) → their summed loss.
+    """
+    if rows.n < 2 * n_folds:
+        return candidates[0]
+    fold = np.random.default_rng(seed).permutation(rows.n) % n_folds
+    parts = [(rows.take(np.flatnonzero(fold != k)), rows.take(np.flatnonzero(fold == k))) for k in range(n_folds)]
+    parts = [(inside, outside) for inside, outside in parts if inside.total_weight > 0]
+    starts: list[np.ndarray | None] = [None] * len(parts)
+    best, best_loss, worse = candidates[0], np.inf, 0
+    for index, candidate in enumerate(candidates):
+        total = 0.0
+        for k, (inside, outside) in enumerate(parts):
+            starts[k] = fit(inside, candidate, starts[k])
+            total += loss(outside, starts[k])
+        step("cross-validation", index + 1, len(candidates), f"loss {total / rows.total_weight:.5f}")
+        if total < best_loss:
+            best, best_loss, worse = candidate, total, 0
+        else:
+            worse += 1
+            if worse >= PATIENCE:
+                break
+    return best

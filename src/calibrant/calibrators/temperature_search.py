@@ -1,0 +1,136 @@
+"""The temperature of the lowest calibration error: a search, because binned errors have no gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from calibrant.core.bins import mass_index
+from calibrant.core.errors import InputError
+from calibrant.core.progress import step
+from calibrant.core.rows import Rows
+from calibrant.kernels.bins import index_sums, width_sums
+from calibrant.kernels.dispatch import pick
+from calibrant.kernels.scaling import temperature_confidences
+from calibrant.kernels.soft_bins import soft_bin_error, soft_bin_sums
+
+DEFAULT_GRID = np.arange(1, 101) / 10
+SOFTNESS, SOFT_NORM = 0.01, 2.0
+"""Bin temperature and norm of the metric `soft_ece`."""
+
+BATCH = 16
+ZOOMS = 3
+
+Errors = Callable[[np.ndarray], np.ndarray]
+"""Temperatures (G,) → the calibration error at each (G,)."""
+
+
+def check_grid(grid: np.ndarray | None) -> np.ndarray:
+    """Temperatures in increasing order; 0 is dropped, because nothing can be divided by it."""
+    values = DEFAULT_GRID if grid is None else np.unique(np.asarray(grid, dtype=np.float64).ravel())
+    if not np.isfinite(values).all() or (values < 0).any():
+        raise InputError(f"grid must hold finite temperatures above 0, got {values.min():g} … {values.max():g}")
+    values = values[values > 0]
+    if len(values) == 0:
+        raise InputError("grid holds no temperature above 0")
+    return values
+
+
+def width_errors(rows: Rows, n_bins: int) -> Errors:
+    """Equal-width ECE of the top label at given temperatures."""
+    statistic, kernel = _width_statistic, pick(temperature_confidences, rows.n * rows.n_classes)
+
+    def errors(temperatures: np.ndarray) -> np.ndarray:
+        (sums,) = rows.total(statistic, kernel, 1.0 / temperatures, n_bins)
+        return np.abs(sums[:, 1] - sums[:, 2]).sum(axis=1) / rows.total_weight
+
+    return errors
+
+
+def soft_errors(rows: Rows, n_bins: int) -> Errors:
+    """Soft-binned ECE of the top label at given temperatures."""
+    statistic, kernel = _soft_statistic, pick(temperature_confidences, rows.n * rows.n_classes)
+
+    def errors(temperatures: np.ndarray) -> np.ndarray:
+        (sums,) = rows.total(statistic, kernel, 1.0 / temperatures, n_bins)
+        return np.array([soft_bin_error(part, SOFT_NORM) for part in sums])
+
+    return errors
+
+
+def adaptive_errors(rows: Rows, n_bins: int) -> Errors:
+    """Equal-mass ECE of the top label at given temperatures; needs all rows at once, to rank them."""
+    if not hasattr(rows, "logits"):
+        raise InputError("objective 'adaptive_ece' ranks all rows, so it cannot be fitted chunk by chunk")
+    kernel = pick(temperature_confidences, rows.n * rows.n_classes)
+    correct = rows.logits.argmax(axis=1) == rows.labels
+
+    def errors(temperatures: np.ndarray) -> np.ndarray:
+        confidences = kernel(rows.logits, 1.0 / temperatures)
+        found = np.empty(len(temperatures))
+        for index, confidence in enumerate(np.ascontiguousarray(confidences.T)):
+            bins = mass_index(confidence, n_bins, rows.weights)
+            sums = index_sums(bins, confidence, correct, rows.weights, n_bins)
+            found[index] = np.abs(sums[1] - sums[2]).sum() / rows.total_weight
+        return found
+
+    return errors
+
+
+def search_grid(errors: Errors, grid: np.ndarray, refine: bool) -> tuple[float, np.ndarray]:
+    """The grid value of the lowest error, ties to the smallest, and the trace of best errors.
+
+    With `refine`, the neighbourhood of the best value is searched again at a tenth of the spacing, three times.
+    """
+    temperature, best = _best_of(errors, grid)
+    trace = [best]
+    spacing = float(np.diff(grid).max()) if len(grid) > 1 else 0.0
+    for _ in range(ZOOMS if refine and spacing > 0 else 0):
+        zoomed = temperature + spacing * np.arange(-10, 11) / 10
+        temperature, best = _best_of(errors, zoomed[zoomed > 0])
+        spacing /= 10
+        trace.append(best)
+    return temperature, np.array(trace)
+
+
+def minimise_smooth(errors: Errors, around: float) -> tuple[float, np.ndarray]:
+    """The minimiser of a smooth error: the best of a geometric grid around a temperature, then Brent's method."""
+    from scipy.optimize import minimize_scalar
+
+    exponents = np.linspace(-2.5, 2.5, 41)
+    temperature, best = _best_of(errors, around * np.exp(exponents))
+    width = exponents[1] - exponents[0]
+    centre = np.log(temperature)
+    found = minimize_scalar(
+        lambda s: errors(np.exp(np.array([s])))[0],
+        bounds=(centre - width, centre + width),
+        method="bounded",
+        options={"xatol": 1e-9},
+    )
+    if found.fun < best:
+        temperature = float(np.exp(found.x))
+    return temperature, np.array([best, min(best, float(found.fun))])
+
+
+def _best_of(errors: Errors, grid: np.ndarray) -> tuple[float, float]:
+    found = []
+    for start in range(0, len(grid), BATCH):
+        found.append(errors(grid[start : start + BATCH]))
+        step("temperatures", min(start + BATCH, len(grid)), len(grid))
+    values = np.concatenate(found)
+    # errors equal up to rounding are a tie, and a tie goes to the smallest temperature
+    index = int(np.flatnonzero(values <= values.min() + 1e-12)[0])
+    return float(grid[index]), float(values[index])
+
+
+def _width_statistic(logits, labels, weights, kernel, inverse_temperatures, n_bins):
+    correct = logits.argmax(axis=1) == labels
+    confidences = np.ascontiguousarray(kernel(logits, inverse_temperatures).T)
+    return (np.stack([width_sums(confidence, correct, weights, n_bins) for confidence in confidences]),)
+
+
+def _soft_statistic(logits, labels, weights, kernel, inverse_temperatures, n_bins):
+    correct = logits.argmax(axis=1) == labels
+    confidences = np.ascontiguousarray(kernel(logits, inverse_temperatures).T)
+    return (np.stack([soft_bin_sums(confidence, correct, weights, n_bins, SOFTNESS) for confidence in confidences]),)

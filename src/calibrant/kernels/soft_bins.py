@@ -1,0 +1,31 @@
+"""Soft bins: every confidence belongs a little to every bin (Karandikar et al. 2021, §4)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def soft_bin_sums(
+    confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None, n_bins: int, temperature: float
+) -> np.ndarray:
+    """Σ w·m, Σ w·m·confidence and Σ w·m·correct of each soft bin, (3, n_bins).
+
+    The memberships m of a confidence c are softmax_j(−(c − ξ_j)²/T) over the centres ξ_j of n_bins equal bins.
+    """
+    centres = (np.arange(n_bins) + 0.5) / n_bins
+    scores = -((confidence[:, None] - centres) ** 2) / temperature
+    scores -= scores.max(axis=1, keepdims=True)
+    memberships = np.exp(scores)
+    memberships /= memberships.sum(axis=1, keepdims=True)
+    if weights is not None:
+        memberships *= weights[:, None]
+    columns = np.stack([np.ones(len(confidence)), confidence, correct.astype(np.float64)])
+    return columns @ memberships
+
+
+def soft_bin_error(sums: np.ndarray, norm: float) -> float:
+    """(Σ_j (S_j/n)·|A_j − C_j|^p)^(1/p) from the sums of `soft_bin_sums` (eq. 11)."""
+    size, confidence, correct = sums
+    occupied = size > 0
+    gaps = np.abs(correct[occupied] - confidence[occupied]) / size[occupied]
+    return float(((size[occupied] / size.sum()) @ gaps**norm) ** (1 / norm))
