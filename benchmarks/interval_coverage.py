@@ -1,0 +1,123 @@
+"""Do nominal 95% intervals cover the truth in 95% of data sets, and is the consistency p-value uniform?
+
+    python benchmarks/interval_coverage.py [--runs 500] [--rows 1000]
+
+Labels are drawn from known probabilities, so the population value of every figure is known (from two million rows).
+Prints a line a metric: its true value, its coverage, and how often the interval lay above or below.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from calibrant.core.softmax import softmax
+from calibrant.evaluation.bootstrap import draw
+from calibrant.evaluation.classwise_intervals import classwise_estimates
+from calibrant.evaluation.consistency import consistency_test
+from calibrant.evaluation.intervals import TopLabelCells, bin_error_intervals, mean_intervals
+from calibrant.kernels.rows import scan
+from calibrant.metrics.binning import BinSums
+from calibrant.metrics.classwise import class_sums
+from calibrant.metrics.inputs import Checked
+from calibrant.metrics.top_label import adaptive_ece_of, ece_of, over_under_confidence_of
+
+CLASSES = 10
+POPULATION = 2_000_000
+NAMES = (
+    "nll", "brier", "accuracy", "ece", "adaptive_ece", "over_confidence", "under_confidence", "classwise_ece",
+)  # fmt: skip
+
+
+def sample(n: int, sharpness: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Stated probabilities and labels; sharpness 1 is calibrated, above it overconfident, below it underconfident."""
+    generator = np.random.default_rng(seed)
+    logits = 2.0 * generator.normal(size=(n, CLASSES))
+    truth = softmax(logits)
+    labels = (generator.random(n)[:, None] > np.cumsum(truth, axis=1)).sum(axis=1).clip(0, CLASSES - 1)
+    return softmax(sharpness * logits), labels
+
+
+def figures(probabilities: np.ndarray, labels: np.ndarray) -> tuple[dict[str, float], tuple, BinSums]:
+    """Plug-in values of every figure."""
+    columns = scan(probabilities, labels, from_logits=False, columns="scores")
+    given = columns.confidence, columns.correct
+    split = over_under_confidence_of(*given)
+    sums = class_sums(Checked(probabilities, labels, None, False), 15, "width")
+    values = {
+        "nll": float(columns.nll.mean()),
+        "brier": float(columns.brier.mean()),
+        "accuracy": float(columns.correct.mean()),
+        "ece": ece_of(*given),
+        "adaptive_ece": adaptive_ece_of(*given),
+        "over_confidence": split.over,
+        "under_confidence": split.under,
+        "classwise_ece": float(sums.norm(1).mean()),
+    }
+    return values, columns, sums
+
+
+def intervals(probabilities: np.ndarray, labels: np.ndarray, resamples: int, seed: int) -> dict[str, tuple]:
+    values, columns, sums = figures(probabilities, labels)
+    drawn = draw(len(labels), resamples, seed)
+    means = {"nll": columns.nll, "brier": columns.brier, "accuracy": columns.correct}
+    result = mean_intervals(means, None, drawn)[0]
+    cells = TopLabelCells.build(columns.confidence, columns.correct, None, drawn, fine=1)
+    result |= bin_error_intervals(cells, values)
+    estimates, _ = classwise_estimates(sums, probabilities, labels, None, draws=drawn, n_bins=15)
+    result["classwise_ece"] = estimates["classwise_ece"].low, estimates["classwise_ece"].high
+    return result
+
+
+def coverage(sharpness: float, runs: int, rows: int, resamples: int) -> dict[str, float]:
+    probabilities, labels = sample(POPULATION, sharpness, seed=10**6)
+    truth, _, _ = figures(probabilities, labels)
+    hits = {name: [0, 0] for name in NAMES}
+    for run in range(runs):
+        found = intervals(*sample(rows, sharpness, seed=run), resamples, seed=run)
+        for name, (low, high) in found.items():
+            hits[name][0] += truth[name] < low
+            hits[name][1] += truth[name] > high
+    print(f"\nsharpness {sharpness}: {runs} data sets of {rows} rows, {resamples} resamples")
+    for name, (above, below) in hits.items():
+        covered = 1 - (above + below) / runs
+        print(
+            f"  {name:18s} truth {truth[name]:.4f}  coverage {100 * covered:5.1f}%"
+            f"  above {100 * above / runs:4.1f}%  below {100 * below / runs:4.1f}%"
+        )
+    return {name: 1 - sum(missed) / runs for name, missed in hits.items()}
+
+
+def uniformity(runs: int, rows: int) -> float:
+    """p-values of calibrated data: their Kolmogorov–Smirnov distance from uniform and its p-value."""
+    from scipy.stats import kstest
+
+    values = []
+    for run in range(runs):
+        probabilities, labels = sample(rows, 1.0, seed=10**7 + run)
+        columns = scan(probabilities, labels, from_logits=False, columns="top")
+        values.append(consistency_test(columns.confidence, columns.correct, draws=999, seed=run).p_value)
+    test = kstest(values, "uniform")
+    share = float((np.array(values) < 0.05).mean())
+    print(f"\nconsistency p-value of calibrated data, {runs} data sets of {rows} rows:")
+    print(f"  distance from uniform {test.statistic:.4f} (p = {test.pvalue:.2f}); below 0.05 in {100 * share:.1f}%")
+    return float(test.pvalue)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=500)
+    parser.add_argument("--rows", type=int, default=1000)
+    parser.add_argument("--resamples", type=int, default=1000)
+    options = parser.parse_args()
+    fine = True
+    for sharpness in (1.0, 1.6, 0.6):
+        covered = coverage(sharpness, options.runs, options.rows, options.resamples)
+        fine &= all(0.93 <= covered[name] <= 0.97 for name in ("nll", "brier"))
+    fine &= uniformity(options.runs, options.rows) > 0.001
+    print("\nNLL and Brier within 93–97%, p-value uniform:", "yes" if fine else "NO")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""Resampling: the draws, the two kinds of interval, and that tables of cells say what the metrics say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrant.core.bins import width_index
+from calibrant.core.errors import InputError
+from calibrant.core.softmax import softmax
+from calibrant.evaluation.bootstrap import ROW_LIMIT, draw, inverted_interval, percentile_interval, poisson_table
+from calibrant.evaluation.classwise_intervals import dense_noise, width_noise
+from calibrant.evaluation.intervals import (
+    TopLabelCells,
+    absolute,
+    bin_error_intervals,
+    laplacian_root,
+    mean_intervals,
+    monotone_bins,
+    ranking_intervals,
+    reflected_gaussian,
+    smooth_error_intervals,
+)
+from calibrant.metrics.maximum_mean import mmce_of
+from calibrant.metrics.selective import aurc_of, confidence_auroc_of
+from calibrant.metrics.smooth import smooth_ece_of
+from calibrant.metrics.soft import soft_ece_of
+from calibrant.metrics.top_label import adaptive_ece_of, ece_of
+
+
+def columns(n: int, seed: int, gap: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    confidence = 1 - 0.8 * generator.beta(1, 3, n)
+    return confidence, generator.random(n) < np.clip(confidence - gap, 0, 1)
+
+
+def test_counts_follow_a_poisson_law():
+    table = poisson_table()
+    assert table.mean() == pytest.approx(1, abs=2e-4)
+    assert table.var() == pytest.approx(1, abs=5e-3)
+    assert (table == 0).mean() == pytest.approx(np.exp(-1), abs=1e-4)
+
+
+def test_draws_repeat_under_a_seed_and_refuse_nonsense():
+    assert np.array_equal(draw(50, 20, 3).counts, draw(50, 20, 3).counts)
+    assert not np.array_equal(draw(50, 20, 3).counts, draw(50, 20, 4).counts)
+    assert (draw(1, 200, 0).counts.sum(axis=1) > 0).all()
+    with pytest.raises(InputError, match="got 0"):
+        draw(50, 0, 0)
+
+
+def test_mean_interval_has_the_width_of_the_standard_error():
+    column = np.random.default_rng(0).exponential(size=3000)
+    intervals, _ = mean_intervals({"x": column}, None, draw(3000, 4000, 0))
+    low, high = intervals["x"]
+    assert low < column.mean() < high
+    assert (high - low) / 2 == pytest.approx(1.96 * column.std() / np.sqrt(3000), rel=0.06)
+
+
+def test_many_rows_are_thinned_and_the_noise_scaled():
+    column = np.random.default_rng(0).normal(size=20_000)
+    assert draw(20_000, 5, 0).counts.shape == (5, ROW_LIMIT)
+    low, high = mean_intervals({"x": column}, None, draw(20_000, 2000, 0))[0]["x"]
+    assert (high - low) / 2 == pytest.approx(1.96 / np.sqrt(20_000), rel=0.08)
+
+
+def test_weights_act_as_copies():
+    column = np.array([0.0, 1.0, 2.0, 5.0])
+    weights = np.array([1.0, 2.0, 1.0, 3.0])
+    intervals, draws = mean_intervals({"x": column}, weights, draw(4, 50, 0))
+    counts = draw(4, 50, 0).counts * weights
+    assert draws["x"] == pytest.approx((counts @ column) / counts.sum(axis=1), rel=1e-5)
+    assert intervals["x"][0] <= np.average(column, weights=weights) <= intervals["x"][1]
+
+
+@given(st.integers(0, 10_000), st.integers(1, 20))
+def test_cells_add_up_to_the_bins_of_the_metrics(seed, n_bins):
+    generator = np.random.default_rng(seed)
+    confidence = np.round(generator.random(60), 2)  # ties and values on edges
+    correct = generator.random(60) < 0.5
+    weights = generator.integers(1, 4, 60).astype(float) if seed % 2 else None
+    cells = TopLabelCells.build(confidence, correct, weights, draw(60, 3, 0), n_bins=n_bins, fine=7)
+    assert absolute(cells.binned(cells.width)[0]) == pytest.approx(ece_of(confidence, correct, weights, n_bins=n_bins))
+    adaptive = adaptive_ece_of(confidence, correct, weights, n_bins=n_bins)
+    assert absolute(cells.binned(cells.mass)[0]) == pytest.approx(adaptive)
+    assert (np.diff(cells.confidence) > 0).all()
+
+
+def test_noise_of_cells_is_that_of_explicit_resamples():
+    confidence, correct = columns(300, 1)
+    drawn = draw(300, 40, 2)
+    cells = TopLabelCells.build(confidence, correct, None, drawn, fine=1)
+    residual, noise, _ = cells.binned(cells.width)
+    for place in (0, 17, 39):
+        resampled = ece_of(confidence, correct, drawn.counts[place].astype(float))
+        assert absolute(residual + noise[place]) == pytest.approx(resampled, rel=1e-4)
+
+
+def test_intervals_cover_a_known_error_and_hold_the_estimate():
+    missed = 0
+    for seed in range(120):
+        confidence, correct = columns(600, seed, gap=0.1)
+        truth = 0.1  # every confidence is 0.1 too high (all lie above 0.2)
+        value = ece_of(confidence, correct)
+        cells = TopLabelCells.build(confidence, correct, None, draw(600, 300, seed), fine=1)
+        low, high = bin_error_intervals(cells, {"ece": value})["ece"]
+        assert low <= value <= high
+        missed += not low <= truth <= high
+    assert missed <= 14  # 6 expected; 14 has a chance below 0.2%
+
+
+def test_interval_of_calibrated_data_starts_at_zero():
+    starts = []
+    for seed in range(60):
+        confidence, correct = columns(500, seed, gap=0.0)
+        cells = TopLabelCells.build(confidence, correct, None, draw(500, 300, seed), fine=1)
+        starts.append(bin_error_intervals(cells, {"ece": ece_of(confidence, correct)})["ece"][0])
+    assert np.mean(np.array(starts) == 0) > 0.9
+
+
+def test_inverted_interval_of_one_clear_gap_is_the_normal_interval():
+    noise = 0.01 * np.random.default_rng(0).standard_normal((20_000, 1))
+    low, high = inverted_interval(absolute, np.array([0.2]), noise)
+    assert low == pytest.approx(0.2 - 0.0196, abs=6e-4)
+    assert high == pytest.approx(0.2 + 0.0196, abs=6e-4)
+
+
+def test_inverted_interval_of_nothing():
+    assert inverted_interval(absolute, np.zeros(3), np.zeros((10, 3))) == (0.0, 0.0)
+
+
+def test_percentile_interval_holds_the_value():
+    assert percentile_interval(np.array([1.0, 2.0]), 5.0)[1] == 5.0
+    assert np.isnan(percentile_interval(np.array([np.nan]), 1.0)[0])
+
+
+def test_smooth_figures_of_cells_are_near_the_exact_ones():
+    confidence, correct = columns(4000, 5)
+    cells = TopLabelCells.build(confidence, correct, None, draw(4000, 200, 0))
+    exact = {
+        "soft_ece": soft_ece_of(confidence, correct),
+        "smooth_ece": smooth_ece_of(confidence, correct),
+        "mmce": mmce_of(confidence, correct),
+    }
+    root = laplacian_root(cells.confidence, 0.4)
+    assert np.sqrt(((cells.residual @ root) ** 2).sum()) == pytest.approx(exact["mmce"], rel=1e-3)
+    kernel = reflected_gaussian(cells.confidence, exact["smooth_ece"])
+    assert np.abs(cells.residual @ kernel).mean() == pytest.approx(exact["smooth_ece"], rel=1e-2)
+    for name, (low, high) in smooth_error_intervals(cells, exact).items():
+        assert 0.02 < low <= exact[name] <= high < 0.09
+
+
+def test_laplacian_root_is_exact_with_ties():
+    points = np.array([0.1, 0.4, 0.4, 0.9])
+    root = laplacian_root(points, 0.4)
+    assert root @ root.T == pytest.approx(np.exp(-np.abs(points[:, None] - points) / 0.4))
+
+
+def test_ranking_figures():
+    confidence, correct = columns(3000, 6)
+    cells = TopLabelCells.build(confidence, correct, None, draw(3000, 400, 0))
+    exact = {"confidence_auroc": confidence_auroc_of(confidence, correct), "aurc": aurc_of(confidence, correct)}
+    for name, (low, high) in ranking_intervals(cells, correct, exact).items():
+        assert low < exact[name] < high
+        assert high - low < 0.06
+
+
+def test_monotone_bins_never_fall():
+    confidence, correct = columns(2000, 7)
+    cells = TopLabelCells.build(confidence, correct, None, draw(2000, 3, 0))
+    index = monotone_bins(cells)
+    share, right = np.bincount(index, cells.share), np.bincount(index, cells.share * cells.confidence - cells.residual)
+    assert index.max() >= 1
+    assert (np.diff(right / share) >= -1e-12).all()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_class_noise_equals_explicit_resamples(weighted):
+    generator = np.random.default_rng(0)
+    probabilities = softmax(2 * generator.normal(size=(200, 6)))
+    labels = generator.integers(0, 6, 200)
+    weights = generator.uniform(0.5, 2, 200) if weighted else None
+    mass = np.ones(200) if weights is None else weights
+    drawn = draw(200, 30, 0)
+    sparse = width_noise(probabilities, labels, weights, draws=drawn, n_bins=5)
+    gaps = probabilities - np.eye(6)[labels]
+    index = width_index(probabilities.ravel(), 5).reshape(200, 6)
+    assert dense_noise(drawn, index, gaps, mass, 5) == pytest.approx(sparse, abs=1e-6)
+
+    def residual(counts):
+        table = np.zeros((6, 5))
+        for j in range(6):
+            table[j] = np.bincount(index[:, j], counts * gaps[:, j], minlength=5)
+        return table.ravel() / counts.sum()
+
+    assert sparse[11] == pytest.approx(residual(mass * drawn.counts[11]) - residual(mass), abs=1e-6)
+
+
+def test_fewer_rows_keep_the_scale():
+    drawn = draw(1000, 500, 0).fewer(250)
+    assert drawn.counts.shape == (500, 250)
+    assert drawn.shrink == pytest.approx(0.5)
