@@ -37,7 +37,7 @@ def mass_index(confidence: np.ndarray, n_bins: int, weights: np.ndarray | None =
     With weights, the rank of a row is the weight of all strictly smaller confidences and n their total,
     so that a weight of 2 equals the row twice.
     """
-    order = np.argsort(confidence, kind="stable")
+    order = np.argsort(confidence)  # ties are joined below: no need for the slower stable sort
     ordered = confidence[order]
     opens = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
     if weights is None:

@@ -37,6 +37,7 @@ class Additive(ABC):
 
     def __init__(self) -> None:
         self._sums: tuple[Any, ...] | None = None
+        self._n_classes = 0
 
     def update(
         self, chunk: Any, labels: Any = None, sample_weight: Any = None, *, from_logits: bool = False
@@ -50,7 +51,7 @@ class Additive(ABC):
         if type(self) is not type(other) or self._options() != other._options():
             raise InputError(f"cannot merge {other._words()} into {self._words()}: give both the same options")
         if other._sums is not None:
-            self._add(other._sums)
+            self._add(other._sums, other._n_classes)
         return self
 
     def value(self) -> Any:
@@ -61,7 +62,7 @@ class Additive(ABC):
 
     def add_rows(self, checked: Checked, columns: RowColumns | None) -> None:
         """Add checked rows whose columns were scanned already."""
-        self._add(self._rows(checked, columns))
+        self._add(self._rows(checked, columns), checked.values.shape[1])
 
     @abstractmethod
     def _rows(self, checked: Checked, columns: Any) -> tuple[Any, ...]:
@@ -71,19 +72,18 @@ class Additive(ABC):
     def _value(self, *sums: Any) -> Any:
         """The metric from its sums."""
 
-    def _add(self, sums: tuple[Any, ...]) -> None:
+    def _add(self, sums: tuple[Any, ...], n_classes: int) -> None:
         if self._sums is None:
-            self._sums = sums
+            self._sums, self._n_classes = sums, n_classes
             return
-        if np.shape(sums[0]) != np.shape(self._sums[0]):
+        if n_classes != self._n_classes:
             raise InputError(
-                f"{type(self).__name__} has seen {np.shape(self._sums[0])[0]} classes, but this chunk has "
-                f"{np.shape(sums[0])[0]}"
+                f"{type(self).__name__} has seen {self._n_classes} classes, but this chunk has {n_classes}"
             )
         self._sums = tuple(mine + theirs for mine, theirs in zip(self._sums, sums, strict=True))
 
     def _options(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_sums"}
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     def _words(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self._options().items())

@@ -29,7 +29,7 @@ def confidence_groups(confidence: np.ndarray, correct: np.ndarray, weights: np.n
     if weights is not None and not weights.all():
         kept = weights > 0
         confidence, correct, weights = confidence[kept], correct[kept], weights[kept]
-    order = np.argsort(confidence, kind="stable")
+    order = np.argsort(confidence)
     ordered = confidence[order]
     opens = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
     hits = correct[order].astype(np.float64)

@@ -49,35 +49,29 @@ def rank_changes(
 
 
 def reversed_pairs(before: np.ndarray, after: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """Σ w_i·w_j over the pairs that strictly change their order."""
-    rank = np.unique(after, return_inverse=True)[1].astype(np.int64)
-    # rows tied before are put in the order of after: no inversion among them
-    order = np.lexsort((rank, before))
-    rank = rank[order]
-    mass = np.ones(len(rank)) if weights is None else weights[order]
+    """Σ w_i·w_j over the pairs that strictly change their order: the inversions a merge sort meets."""
+    # rows tied before stand in the order of after, rows tied after in the order of before: no inversion among them
+    order = np.lexsort((after, before))
+    places = np.argsort(after[order], kind="stable")
+    size = 1 << (len(places) - 1).bit_length()
+    # padding that stands last in both orders is never inverted; it makes every level a table of equal rows
+    keys = np.arange(0, 2 * size, 2)
+    keys[: len(places)] = 2 * places
+    mass = np.zeros(size)
+    mass[: len(places)] = 1.0 if weights is None else weights[order]
     inversions = 0.0
-    # each inverted pair is counted at the highest bit in which its ranks differ; rows that agree on all higher bits
-    # stand together, in their original order
-    for bit in range(int(rank.max()).bit_length() - 1, -1, -1):
-        high = rank >> (bit + 1)
-        is_one = (rank >> bit) & 1 == 1
-        opens = np.concatenate(([True], high[1:] != high[:-1]))
-        first = np.flatnonzero(opens)
-        sizes = np.diff(first, append=len(rank))
-        ones_mass = np.cumsum(np.where(is_one, mass, 0.0))
-        before_block = np.repeat(np.concatenate(([0.0], ones_mass[first[1:] - 1])), sizes)
-        inversions += float((mass * (ones_mass - before_block))[~is_one].sum())
-        # stable partition of each block: its zeros first
-        zeros = np.cumsum(~is_one)
-        zeros_before = np.repeat(np.concatenate(([0], zeros[first[1:] - 1])), sizes)
-        zeros_in_block = np.repeat(np.add.reduceat(~is_one, first, dtype=np.int64), sizes)
-        start = np.repeat(first, sizes)
-        zero_place = start + zeros - zeros_before - 1
-        one_place = zeros_in_block + np.arange(len(rank)) - (zeros - zeros_before)
-        place = np.where(is_one, one_place, zero_place)
-        moved_rank, moved_mass = np.empty_like(rank), np.empty_like(mass)
-        moved_rank[place], moved_mass[place] = rank, mass
-        rank, mass = moved_rank, moved_mass
+    half = 1
+    while half < size:
+        rows = keys.reshape(-1, 2 * half)
+        rows &= ~1
+        rows[:, half:] |= 1  # the lowest bit remembers the half: the right one holds the higher ranks
+        rows.sort(axis=1)
+        of_row = mass[rows >> 1]
+        from_right = of_row * (rows & 1)
+        passed = np.cumsum(from_right).reshape(rows.shape)
+        passed -= passed[:, :1] - from_right[:, :1]
+        inversions += float(np.einsum("ij,ij->", passed, of_row - from_right))
+        half *= 2
     return inversions
 
 
