@@ -15,7 +15,7 @@ import numpy as np
 from calibrant.core.bins import width_index
 from calibrant.core.rows import Rows
 from calibrant.core.threads import map_blocks, row_blocks
-from calibrant.kernels.class_search import class_hits, class_sums, temperature_sums
+from calibrant.kernels.class_search import ClassRows, class_hits, class_sums, temperature_sums
 
 TIE = 1e-12
 """ECE and accuracy values closer than this are equal: float64 sums over rows cannot tell them apart."""
@@ -60,7 +60,7 @@ class ClassSearch:
             gaps, doubtful = temperature_sums(*rows, self.grid, self.n_bins)
             return gaps, doubtful + np.array([block.start, 0])
 
-        parts = map_blocks(part, row_blocks(*self.rows.logits.shape, 1 << 18))
+        parts = map_blocks(part, row_blocks(self.rows.n, self.rows.n_classes, 1 << 18))
         gaps = np.sum([gaps for gaps, _ in parts], axis=0)
         for row, position in by_position([doubtful for _, doubtful in parts]):
             self._add_exactly(gaps, row, position, self._with(None, self.grid[position]))
@@ -85,30 +85,29 @@ class ClassSearch:
     def try_class(self, j: int, preserve_accuracy: bool) -> np.ndarray:
         """ECE of every grid temperature of class j, all others frozen; infinite where accuracy would fall."""
         self._values = self._column(j)
-        self._others = peak, winner, mass = self._without(j)
+        self._others = self._without(j)
+        peak, winner, mass = self._others
         right_others, right_self = winner == self.rows.labels, self.rows.labels == j
+        rows = ClassRows(self._values, peak, mass, winner > j, right_others, right_self, self.weights)
         positions = np.arange(len(self.grid))
         if preserve_accuracy:
-            gain = self.weights * (right_self.astype(np.int8) - right_others)
-            hits = class_hits(self._values, peak, winner > j, gain, self.grid)
+            hits = class_hits(rows, self.grid)
             present = np.searchsorted(self.grid, self.temperatures[j])
             positions = np.flatnonzero(hits >= hits[present] - TIE * self.total)
         ece = np.full(len(self.grid), np.inf)
         if len(positions) > 1:
-            columns = self._values, peak, mass, winner > j, right_others, right_self, self.weights
-            ece[positions] = self._class_ece(j, columns, self.grid[positions])
+            ece[positions] = self._class_ece(j, rows, self.grid[positions])
         return ece
 
-    def _class_ece(self, j: int, columns: tuple[np.ndarray, ...], tried: np.ndarray) -> np.ndarray:
+    def _class_ece(self, j: int, rows: ClassRows, tried: np.ndarray) -> np.ndarray:
         def part(block: slice) -> tuple[np.ndarray, np.ndarray]:
-            own = (column[block] for column in columns)
-            gaps, doubtful = class_sums(*own, tried, self.temperatures[j], self.n_bins)
+            gaps, doubtful = class_sums(rows.take(block), tried, self.temperatures[j], self.n_bins)
             return gaps, doubtful + np.array([block.start, 0])
 
         parts = map_blocks(part, row_blocks(self.rows.n, 1, BLOCK_ROWS))
         gaps = np.sum([gaps for gaps, _ in parts], axis=0)
-        for rows, position in by_position([doubtful for _, doubtful in parts]):
-            self._add_exactly(gaps, rows, position, self._with(j, tried[position]))
+        for chosen, position in by_position([doubtful for _, doubtful in parts]):
+            self._add_exactly(gaps, chosen, position, self._with(j, tried[position]))
         return np.abs(gaps).sum(axis=0) / self.total
 
     def set_class(self, j: int, temperature: float) -> None:

@@ -61,7 +61,7 @@ class ClassTemperatureScaling(Calibrator):
 
     requires_logits = True
 
-    def __init__(self, objective="ece", preserve_accuracy=True, max_sweeps=5, n_bins=15, grid=None, seed=0):
+    def __init__(self, objective="ece", *, preserve_accuracy=True, max_sweeps=5, n_bins=15, grid=None, seed=0):
         self.objective = objective
         self.preserve_accuracy = preserve_accuracy
         self.max_sweeps = max_sweeps

@@ -12,6 +12,9 @@ loses, its confidence is monotone: if the two ends lie in one bin, so does every
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import NamedTuple
+
 import numpy as np
 
 from calibrant.core.threads import row_blocks
@@ -31,7 +34,7 @@ def temperature_sums(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Bin gaps Σ w·(correct − confidence) (bins × grid) of z/t, and the doubtful (row, grid) pairs they leave out."""
     gaps, doubtful = np.zeros((n_bins, len(grid))), [np.empty((0, 2), dtype=np.int64)]
-    for block in row_blocks(*logits.shape, CACHE_ELEMENTS):
+    for block in row_blocks(len(logits), logits.shape[1], CACHE_ELEMENTS):
         shifted = logits[block].astype(np.float64)
         winner = shifted.argmax(axis=1)
         shifted -= shifted[np.arange(len(shifted)), winner][:, None]
@@ -46,107 +49,103 @@ def temperature_sums(
     return gaps, np.concatenate(doubtful)
 
 
-def class_hits(
-    values: np.ndarray, peak: np.ndarray, takes_ties: np.ndarray, gain: np.ndarray, grid: np.ndarray
-) -> np.ndarray:
-    """Σ gain over the rows that the class wins, for every temperature of the ascending grid.
+class ClassRows(NamedTuple):
+    """What the rows are to one class while all other classes are frozen; every column (n,)."""
 
-    Parameters
-    ----------
-    values, peak : the class's raw logit and the highest scaled logit of the other classes (n,), float64.
-    takes_ties : whether the class is predicted when its scaled logit equals the peak (n,), bool.
-    gain : what a win is worth (n,): the weight where it makes a row right, minus the weight where it makes it wrong.
-    """
+    values: np.ndarray
+    """The class's raw logit z, float64."""
+    peak: np.ndarray
+    """The highest scaled logit m of the other classes."""
+    mass: np.ndarray
+    """S = Σ exp(s_k − m) over the other classes."""
+    takes_ties: np.ndarray
+    """Whether the class is predicted when its scaled logit equals the peak, bool."""
+    right_others: np.ndarray
+    """Whether the best other class is the label, bool."""
+    right_self: np.ndarray
+    """Whether this class is the label, bool."""
+    weights: np.ndarray
 
-    def wins(position: np.ndarray) -> np.ndarray:
-        scores = values / grid[position]
-        return (scores > peak) | ((scores == peak) & takes_ties)
+    def take(self, index: np.ndarray | slice) -> ClassRows:
+        """The rows at these places."""
+        return ClassRows(*(column[index] for column in self))
 
-    reach = np.maximum(values / grid[0], values / grid[-1])
-    chosen = np.flatnonzero((reach >= peak) & (gain != 0))
-    values, peak, takes_ties, gain = values[chosen], peak[chosen], takes_ties[chosen], gain[chosen]
+    def wins(self, temperature: np.ndarray) -> np.ndarray:
+        """Whether the class is predicted; true division, as z / T has it."""
+        scores = self.values / temperature
+        return (scores > self.peak) | ((scores == self.peak) & self.takes_ties)
+
+
+def class_hits(rows: ClassRows, grid: np.ndarray) -> np.ndarray:
+    """Σ w·correct for every temperature of the ascending grid, less the same constant for all."""
+    gain = rows.weights * (rows.right_self.astype(np.int8) - rows.right_others)
+    reach = np.maximum(rows.values / grid[0], rows.values / grid[-1])
+    chosen = np.flatnonzero((reach >= rows.peak) & (gain != 0))
+    rows, gain = rows.take(chosen), gain[chosen]
     last = len(grid) - 1
+    positive, negative = rows.values > 0, rows.values < 0
     with np.errstate(divide="ignore", invalid="ignore"):
-        crossing = values / peak
-    # positive logits win up to a temperature, negative ones from a temperature on; rounding moves it by one at most
-    count = np.searchsorted(grid, np.where(peak > 0, crossing, np.inf), side="right")
-    count = count + ((count <= last) & wins(np.minimum(count, last)))
-    count = count - ((count > 0) & ~wins(np.maximum(count - 1, 0)))
-    opens = np.searchsorted(grid, np.where(peak < 0, crossing, np.inf), side="left")
-    opens = opens - ((opens > 0) & wins(np.maximum(opens - 1, 0)))
-    opens = opens + ((opens <= last) & ~wins(np.minimum(opens, last)))
-    zero = values == 0
-    first = np.where(values > 0, 0, np.where(zero, 0, opens))
-    after = np.where(values > 0, count, np.where(zero, np.where(wins(np.zeros_like(opens)), last + 1, 0), last + 1))
+        crossing = rows.values / rows.peak
+    # a positive logit wins up to a temperature, a negative one from a temperature on; rounding moves it by one at most
+    count = np.searchsorted(grid, np.where(rows.peak > 0, crossing, np.inf), side="right")
+    count = count + ((count <= last) & rows.wins(grid[np.minimum(count, last)]))
+    count = count - ((count > 0) & ~rows.wins(grid[np.maximum(count - 1, 0)]))
+    opens = np.searchsorted(grid, np.where(rows.peak < 0, crossing, np.inf), side="left")
+    opens = opens - ((opens > 0) & rows.wins(grid[np.maximum(opens - 1, 0)]))
+    opens = opens + ((opens <= last) & ~rows.wins(grid[np.minimum(opens, last)]))
+    always = np.where(rows.wins(grid[:1]), last + 1, 0)
+    first, after = np.where(negative, opens, 0), np.where(positive, count, np.where(negative, last + 1, always))
     change = np.bincount(first, weights=gain, minlength=last + 2) - np.bincount(after, weights=gain, minlength=last + 2)
     return np.cumsum(change)[: last + 1]
 
 
-def class_sums(
-    values: np.ndarray,
-    peak: np.ndarray,
-    mass: np.ndarray,
-    takes_ties: np.ndarray,
-    right_others: np.ndarray,
-    right_self: np.ndarray,
-    weights: np.ndarray,
-    temperatures: np.ndarray,
-    home: float,
-    n_bins: int,
-) -> tuple[np.ndarray, np.ndarray]:
+def class_sums(rows: ClassRows, temperatures: np.ndarray, home: float, n_bins: int) -> tuple[np.ndarray, np.ndarray]:
     """Bin gaps Σ w·(correct − confidence) (bins × temperatures) and the doubtful (row, temperature) pairs left out.
 
-    Parameters
-    ----------
-    values, peak, mass : the class's raw logit and m, S of the other classes (n,), float64.
-    takes_ties : as in `class_hits`.
-    right_others, right_self : whether the best other class, or this class, is the label (n,), bool.
-    temperatures : ascending, any number of them.
-    home : a temperature at which most rows are in the bin where they stay, usually the present one.
+    `home` is a temperature at which most rows are in the bin where they stay, usually the present one.
     """
-    columns = values, peak, mass, takes_ties, right_others, right_self, weights
-    confidence = 1.0 / (mass + np.exp(np.minimum(values / home - peak, 0.0)))
-    home_bin, _ = _bin(confidence, n_bins)
+    home_bin, _ = _bin(1.0 / (rows.mass + np.exp(np.minimum(rows.values / home - rows.peak, 0.0))), n_bins)
     order = np.argsort(home_bin.astype(np.int16), kind="stable")
-    columns = tuple(column[order] for column in columns)
+    rows = rows.take(order)
     bounds = _stretches(temperatures)
-    gaps, steady = _steady_sums(*columns, home_bin[order], temperatures, bounds, n_bins)
+    gaps, steady = _steady_sums(rows, home_bin[order], temperatures, bounds, n_bins)
     stretch, row = np.nonzero(~steady)
     sizes = np.diff(bounds)[stretch]
     position = np.repeat(bounds[stretch + 1] - np.cumsum(sizes), sizes) + np.arange(sizes.sum())
     row = np.repeat(row, sizes)
-    values, peak, mass, takes_ties, right_others, right_self, weights = (column[row] for column in columns)
-    scores = values / temperatures[position]
-    wins = (scores > peak) | ((scores == peak) & takes_ties)
-    exponential = np.exp(-np.abs(scores - peak))
-    confidence = 1.0 / (np.where(wins, 1.0, mass) + np.where(wins, mass, 1.0) * exponential)
-    credit = weights * (np.where(wins, right_self, right_others) - confidence)
+    moving = rows.take(row)
+    wins = moving.wins(temperatures[position])
+    exponential = np.exp(-np.abs(moving.values / temperatures[position] - moving.peak))
+    confidence = 1.0 / (np.where(wins, 1.0, moving.mass) + np.where(wins, moving.mass, 1.0) * exponential)
+    credit = moving.weights * (np.where(wins, moving.right_self, moving.right_others) - confidence)
     (doubt,) = _add_to_bins(gaps, confidence, credit, position)
     return gaps, np.stack([order[row[doubt]], position[doubt]], axis=1)
 
 
-def _steady_sums(values, peak, mass, takes_ties, right_others, right_self, weights, home_bin, temperatures, bounds, n_bins):  # fmt: skip
+def _steady_sums(
+    rows: ClassRows, home_bin: np.ndarray, temperatures: np.ndarray, bounds: np.ndarray, n_bins: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Gaps over the stretches on which a row loses and stays in its home bin, and which those are (stretches × n)."""
-    inverse = np.stack([1.0 / temperatures, np.ones(len(temperatures))], axis=1)
-    clear_of_tie = -DOUBT * (1.0 + np.abs(peak))
+    inverse = 1.0 / temperatures[:, None]
+    clear_of_tie = -DOUBT * (1.0 + np.abs(rows.peak))
     # a confidence 1/d lies inside the home bin, clear of its edges, when d lies between these two
     low = n_bins / (home_bin + 1.0 - DOUBT * (home_bin < n_bins - 1))
     high = n_bins / np.maximum(home_bin + DOUBT, 1e-300)
     starts = np.flatnonzero(np.diff(home_bin, prepend=-1))
     gaps = np.zeros((n_bins, len(temperatures)))
-    steady = np.empty((len(bounds) - 1, len(values)), dtype=bool)
-    memory = np.empty((np.diff(bounds).max(), len(values)))
-    for stretch, (first, last) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
-        denominator = np.multiply(values, inverse[first:last, :1], out=memory[: last - first])
-        denominator -= peak
+    steady = np.empty((len(bounds) - 1, len(home_bin)), dtype=bool)
+    memory = np.empty((np.diff(bounds).max(), len(home_bin)))
+    for stretch, (first, last) in enumerate(pairwise(bounds)):
+        denominator = np.multiply(rows.values, inverse[first:last], out=memory[: last - first])
+        denominator -= rows.peak
         stays = (denominator[0] < clear_of_tie) & (denominator[-1] < clear_of_tie)
         with np.errstate(over="ignore"):
             np.exp(denominator, out=denominator)
-        denominator += mass
+        denominator += rows.mass
         for end in (denominator[0], denominator[-1]):
             stays &= (end > low) & (end < high)
-        credit = weights * stays
-        right = np.add.reduceat(credit * right_others, starts)
+        credit = rows.weights * stays
+        right = np.add.reduceat(credit * rows.right_others, starts)
         confidences = np.add.reduceat(np.divide(credit, denominator, out=denominator), starts, axis=1)
         gaps[home_bin[starts], first:last] = right[:, None] - confidences.T
         steady[stretch] = stays

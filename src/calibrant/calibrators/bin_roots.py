@@ -1,0 +1,139 @@
+"""One equation per confidence bin, all solved together: each pass over the logits serves every bin."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calibrant.calibrators.confidence_bins import ConfidenceBins
+from calibrant.core.rows import Rows
+from calibrant.core.threads import map_blocks, row_blocks
+from calibrant.kernels.dispatch import pick
+from calibrant.kernels.row_moments import row_moments
+
+LOWEST, HIGHEST = 1e-6, 1e3
+"""Inverse temperatures that count as 0 and as infinity."""
+
+TRUSTED_STEP = 1e-3
+"""A relative Halley step this small is taken without another look: its error is of the order of its cube."""
+
+SAMPLE_SHARE = 16
+"""One row in so many gives the first estimate."""
+
+
+class BinEquations:
+    """f_i(β) = 0 for each bin i, f increasing in the inverse temperature β.
+
+    Where a bin matches its accuracy, f = C_i(β) − target, the mean confidence after scaling; else f is the derivative
+    of the bin's mean NLL, E_β[z] − z_y averaged over its rows.
+    """
+
+    def __init__(self, rows: Rows, prediction: np.ndarray, bins: ConfidenceBins, *, matches_accuracy: bool) -> None:
+        self.rows, self.bins = rows, bins
+        self.weights = np.ones(rows.n) if rows.weights is None else rows.weights
+        self._kernel = pick(row_moments, rows.n * rows.n_classes)
+        # a bin that is right throughout has its best temperature at 0: it aims half a row below certainty
+        perfect = bins.accuracy == 1.0
+        with np.errstate(divide="ignore"):
+            self.target = np.where(perfect, 1.0 - 0.5 / np.maximum(bins.mass, 1.0), bins.accuracy)
+        self.matches_accuracy = np.full(len(self.target), matches_accuracy) | perfect
+        every = np.arange(rows.n)
+        gap = rows.logits[every, rows.labels].astype(np.float64) - rows.logits[every, prediction]
+        self.label_gap = self._means(gap, slice(None))
+
+    def sample(self) -> np.ndarray:
+        """Row numbers of an even sample of every bin, with weight in each bin that has any."""
+        order = np.lexsort((-self.weights, self.bins.index))
+        first = np.flatnonzero(np.diff(self.bins.index[order], prepend=-1))
+        chosen = np.zeros(len(order), dtype=bool)
+        chosen[::SAMPLE_SHARE] = True
+        chosen[first] = True
+        return order[chosen]
+
+    def rows_of(self, active: np.ndarray) -> np.ndarray | None:
+        """Row numbers of the active bins; None when they are nearly all rows."""
+        chosen = active[self.bins.index]
+        return None if chosen.mean() > 0.7 else np.flatnonzero(chosen)
+
+    def means(self, inverse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean confidence and mean NLL of each bin at inverse temperatures (M,)."""
+        moments = self._moments(inverse, None)
+        return self._means(1.0 / moments[:, 0], slice(None)), self._mean_loss(moments, inverse)
+
+    def evaluate(
+        self, inverse: np.ndarray, chosen: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+        """f, f', f'' of each bin (M,) from the chosen rows, and the objective over all bins."""
+        moments = self._moments(inverse, chosen)
+        where = slice(None) if chosen is None else chosen
+        mass, first, second, third = moments.T
+        confidence = self._means(1.0 / mass, where)
+        mean, square, cube = first / mass, second / mass, third / mass
+        variance = square - mean * mean
+        wanted = self.matches_accuracy
+        value = np.where(wanted, confidence - self.target, self._means(mean, where) - self.label_gap)
+        slope = np.where(wanted, self._means(-mean / mass, where), self._means(variance, where))
+        bend = np.where(
+            wanted,
+            self._means((2 * mean * mean - square) / mass, where),
+            self._means(cube - 3 * mean * square + 2 * mean**3, where),
+        )
+        loss = np.where(wanted.all(), np.abs(self.bins.accuracy - confidence), self._mean_loss(moments, inverse, where))
+        filled = self.bins.filled
+        objective = float(np.average(np.nan_to_num(loss[filled]), weights=self.bins.mass[filled]))
+        return value, slope, bend, objective
+
+    def _moments(self, inverse: np.ndarray, chosen: np.ndarray | None) -> np.ndarray:
+        per_row = inverse[self.bins.index if chosen is None else self.bins.index[chosen]]
+
+        def part(block: slice) -> np.ndarray:
+            return self._kernel(self.rows.logits[block if chosen is None else chosen[block]], per_row[block])
+
+        return np.concatenate(map_blocks(part, row_blocks(len(per_row), self.rows.n_classes)))
+
+    def _mean_loss(
+        self, moments: np.ndarray, inverse: np.ndarray, where: np.ndarray | slice = slice(None)
+    ) -> np.ndarray:
+        return self._means(np.log(moments[:, 0]), where) - inverse * self.label_gap
+
+    def _means(self, values: np.ndarray, where: np.ndarray | slice) -> np.ndarray:
+        index, weights, n_bins = self.bins.index[where], self.weights[where], len(self.bins.mass)
+        with np.errstate(invalid="ignore"):
+            return np.bincount(index, weights * values, n_bins) / np.bincount(index, weights, n_bins)
+
+
+def solve_roots(equations: BinEquations, max_iter: int = 60) -> tuple[np.ndarray, list[float]]:
+    """Inverse temperatures (M,) where every f_i is 0, and the objective at the start of each full pass.
+
+    A sample gives the start where the data are large; then Halley steps, each inside the bracket its bin has so far.
+    """
+    inverse = np.ones(len(equations.target))
+    if equations.rows.n >= 64 * len(inverse):
+        inverse, _ = _iterate(equations, inverse, equations.sample(), max_iter)
+    return _iterate(equations, inverse, None, max_iter)
+
+
+def _iterate(
+    equations: BinEquations, inverse: np.ndarray, sample: np.ndarray | None, max_iter: int
+) -> tuple[np.ndarray, list[float]]:
+    low, high = np.full_like(inverse, LOWEST), np.full_like(inverse, HIGHEST)
+    active, trace = equations.bins.filled.copy(), []
+    for _ in range(max_iter):
+        chosen = sample if sample is not None else equations.rows_of(active)
+        value, slope, bend, objective = equations.evaluate(inverse, chosen)
+        trace.append(objective)
+        low = np.where(value < 0, np.maximum(low, inverse), low)
+        high = np.where(value > 0, np.minimum(high, inverse), high)
+        with np.errstate(all="ignore"):
+            newton = value / slope
+            target = inverse - newton / np.maximum(1.0 - 0.5 * newton * bend / slope, 0.5)
+        flat = ~(slope > 0)
+        target = np.where(flat, inverse, np.clip(target, inverse / 8, inverse * 8))
+        outside = ~flat & ~((target > low) & (target < high))
+        at_limit = ((inverse <= LOWEST) & (value > 0)) | ((inverse >= HIGHEST) & (value < 0))
+        target = np.where(outside, np.clip(np.sqrt(low * high), inverse / 8, inverse * 8), target)
+        done = flat | at_limit | (value == 0) | (np.abs(target - inverse) <= TRUSTED_STEP * inverse)
+        inverse = np.where(active & ~at_limit, target, inverse)
+        active &= ~done
+        if not active.any():
+            break
+    return inverse, trace

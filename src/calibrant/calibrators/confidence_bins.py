@@ -1,0 +1,79 @@
+"""What the methods that work on the top confidence share: its bins, and a prediction that survives rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibrant.core.bins import place, quantile_edges
+from calibrant.core.rows import Rows
+from calibrant.core.threads import map_blocks, row_blocks
+from calibrant.kernels.bins import index_sums
+from calibrant.kernels.rows import RowColumns, scan
+
+
+@dataclass(frozen=True)
+class ConfidenceBins:
+    """Rows in bins of their confidence: total weight, accuracy and mean confidence of each bin (M,).
+
+    An empty bin has weight 0 and NaN means; `fill_empty` gives it what its nearest neighbour learned.
+    """
+
+    index: np.ndarray
+    mass: np.ndarray
+    accuracy: np.ndarray
+    confidence: np.ndarray
+
+    @classmethod
+    def of(cls, top: RowColumns, weights: np.ndarray | None, index: np.ndarray, n_bins: int) -> ConfidenceBins:
+        """Rows that were placed by `index`."""
+        mass, confidence, hits = index_sums(index, top.confidence, top.correct, weights, n_bins)
+        with np.errstate(invalid="ignore"):
+            return cls(index, mass, hits / mass, confidence / mass)
+
+    @property
+    def filled(self) -> np.ndarray:
+        """Which bins hold any weight."""
+        return self.mass > 0
+
+
+def top_columns(rows: Rows) -> RowColumns:
+    """Confidence (float64), prediction and correctness of each row, in one pass over the logits."""
+    return scan(rows.logits, rows.labels, from_logits=True, columns="top")
+
+
+def quantile_bins(top: RowColumns, weights: np.ndarray | None, n_bins: int) -> tuple[np.ndarray, ConfidenceBins]:
+    """Edges (M + 1,) of equal mass and the fit rows in them, placed by the edges as any new row will be."""
+    edges = quantile_edges(top.confidence, n_bins, weights)
+    return edges, ConfidenceBins.of(top, weights, place(top.confidence, edges), n_bins)
+
+
+def fill_empty(values: np.ndarray, filled: np.ndarray) -> np.ndarray:
+    """Values (M,) with those of empty bins taken from the nearest filled bin, the lower of two as near."""
+    full = np.flatnonzero(filled)
+    distance = np.abs(np.arange(len(values))[:, None] - full[None, :])
+    return values[full[distance.argmin(axis=1)]]
+
+
+def map_rows(work: Callable[[slice], np.ndarray], logits: np.ndarray) -> np.ndarray:
+    """Join work(block) over blocks of rows, run on all cores, into one matrix like the logits."""
+    result = np.empty_like(logits)
+
+    def part(block: slice) -> None:
+        result[block] = work(block)
+
+    map_blocks(part, row_blocks(len(logits), logits.shape[1]))
+    return result
+
+
+def keep_prediction(scores: np.ndarray, prediction: np.ndarray, tied: np.ndarray | None = None) -> np.ndarray:
+    """Scores whose argmax is the prediction: where rounding lost it, and in tied rows, it leads by a few ulps."""
+    lost = scores.argmax(axis=1) != prediction
+    rows = np.flatnonzero(lost if tied is None else lost | tied)
+    if len(rows):
+        peak = scores[rows].max(axis=1)
+        margin = 4 * np.finfo(scores.dtype).eps * np.maximum(1, np.abs(peak))
+        scores[rows, prediction[rows]] = peak + margin.astype(scores.dtype)
+    return scores
