@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -195,7 +197,7 @@ def _bundle(path: Path) -> dict[tuple[str, int], Predictions]:
                 found[place] = Predictions.from_arrays(logits=file[key], labels=labels, name=f"{path}: {key}")
             if {"test_logits", "test_labels"} <= set(file.files):
                 found["clean", 0] = _clean(file["test_logits"], file["test_labels"], labels, path)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path}: not a readable .npz ({error})") from error

@@ -1,0 +1,177 @@
+"""Comparison: figures are the metrics', pairs are paired, a failing method is a row, tables mark what they should."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+
+import jsonschema
+import numpy as np
+import pytest
+
+import calibrant
+from calibrant import metrics
+from calibrant.calibrators.base import Calibrator
+from calibrant.core.errors import InputError
+from calibrant.data import Predictions
+from calibrant.evaluation.compare import compare
+
+SCHEMA = json.loads((files("calibrant") / "schemas" / "compare.json").read_text())
+
+
+def blobs(n: int, seed: int, scale: float = 3.0) -> Predictions:
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, 4, n)
+    logits = scale * (np.eye(4)[labels] + generator.normal(size=(n, 4)))
+    return Predictions.from_arrays(logits=logits, labels=labels)
+
+
+class Broken(Calibrator):
+    def _fit(self, rows):
+        raise RuntimeError("it\nbroke")
+
+
+class Swapped(Calibrator):
+    """Exchanges two classes: every prediction of them changes."""
+
+    n_parameters_ = 0
+
+    def _fit(self, rows):
+        self.fitted_ = True
+
+    def _transform(self, logits):
+        return logits[:, [1, 0, 2, 3]]
+
+
+@pytest.fixture(scope="module")
+def table():
+    methods = {"none": calibrant.get("none"), "broken": Broken(), "ts": calibrant.get("ts"), "swap": Swapped()}
+    return compare(blobs(500, 0), blobs(800, 1), methods, resamples=300, seed=1)
+
+
+def test_values_are_those_of_the_metrics(table):
+    test = blobs(800, 1)
+    for name in ("none", "ts"):
+        row = table.row(name)
+        p = row.calibrator.predict_proba(test.logits)
+        for metric in ("ece", "adaptive_ece", "nll", "brier", "accuracy"):
+            expected = getattr(metrics, metric)(p, test.labels)
+            assert row.metrics[metric].value == pytest.approx(expected, rel=1e-6), metric
+        assert row.metrics["classwise_ece"].value == pytest.approx(metrics.sce(p, test.labels), rel=1e-5)
+        split = metrics.over_under_confidence(p, test.labels)
+        assert row.metrics["over_confidence"].value == pytest.approx(split.over)
+        assert row.metrics["under_confidence"].value == pytest.approx(split.under)
+        for estimate in row.metrics.values():
+            assert estimate.low <= estimate.value <= estimate.high
+
+
+def test_a_failing_method_is_a_row(table):
+    row = table.row("broken")
+    assert row.error == "it broke"
+    assert row.metrics == {}
+    assert table.best == "ts"
+    assert table.second == "none"
+
+
+def test_changes_are_counted(table):
+    test = blobs(800, 1)
+    moved = np.isin(test.logits.argmax(axis=1), [0, 1]).mean()
+    assert table.row("swap").changed_predictions == pytest.approx(moved)
+    assert table.row("none").changed_predictions == table.row("none").changed_rankings == 0
+    before, after = test.probabilities, table.row("ts").calibrator.predict_proba(test.logits)
+    assert table.row("ts").changed_rankings == pytest.approx(metrics.rank_changes(before, after))
+
+
+def test_chances_and_ties(table):
+    assert table.row("ts").p_beats_best == 0.5
+    assert table.row("ts").ties_best
+    assert table.row("swap").p_beats_best == 0
+    assert not table.row("swap").ties_best
+    # accuracy cannot tell none from ts
+    assert {"accuracy"} <= set(table.row("none").ties) & set(table.row("ts").ties)
+
+
+def test_twins_tie_exactly():
+    methods = {"a": calibrant.get("ts"), "b": calibrant.get("ts")}
+    table = compare(blobs(300, 0), blobs(300, 1), methods, resamples=100)
+    assert table.row("b").p_beats_best == 0.5
+    assert table.row("b").ties_best
+
+
+def test_noise_floor_and_classes(table):
+    row = table.row("ts")
+    assert table.noise_floor == table.row("none").noise_floor
+    assert table.noise_floor.p_value < 0.01 < row.noise_floor.p_value
+    assert row.classes.over + row.classes.under == pytest.approx(row.classes.ece)
+    assert row.classes.ece.mean() == pytest.approx(row.metrics["classwise_ece"].value)
+    assert row.classes.count.sum() == row.classes.predicted.sum() == 800
+    assert (row.columns.correct == (row.columns.prediction == table.labels)).all()
+
+
+def test_json_validates(table):
+    document = json.loads(table.to_json())
+    jsonschema.validate(document, SCHEMA)
+    assert document["best"] == "ts"
+    assert document["rows"][1] == {**document["rows"][1], "method": "broken", "error": "it broke", "metrics": {}}
+
+
+def test_tables(table):
+    frame = table.to_dataframe()
+    assert frame.loc["ts", "nll"] == table.row("ts").metrics["nll"].value
+    assert np.isnan(frame.loc["broken", "nll"])
+    text = table.to_markdown()
+    assert "failed: it broke" in text
+    assert f"**{table.row('ts').metrics['nll'].value:.4f}**" in text
+    assert f"<u>{table.row('none').metrics['nll'].value:.4f}</u>" in text
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in lines}) == 1
+    latex = table.to_latex()
+    assert f"\\textbf{{{table.row('ts').metrics['nll'].value:.4f}}}" in latex
+    assert latex.count(r"\\") == len(table.rows) + 1
+    assert "%" not in latex.replace(r"\%", "").split("\n", 1)[1]
+
+
+def test_same_seed_same_table():
+    one, two = (compare(blobs(200, 0), blobs(200, 1), "none,ts", resamples=50, seed=4) for _ in range(2))
+    strip = [{**row.to_dict(), "fit_seconds": 0} for row in one.rows]
+    assert strip == [{**row.to_dict(), "fit_seconds": 0} for row in two.rows]
+
+
+def test_weight_two_is_the_row_twice():
+    val, test = blobs(300, 0), blobs(200, 1)
+    weights = np.where(np.arange(200) < 50, 2.0, 1.0)
+    weighted = Predictions.from_arrays(logits=test.logits, labels=test.labels, weights=weights)
+    index = np.concatenate([np.arange(200), np.arange(50)])
+    one = compare(val, weighted, ["ts"], resamples=20).rows[0].metrics
+    two = compare(val, test[index], ["ts"], resamples=20).rows[0].metrics
+    assert {name: e.value for name, e in one.items()} == pytest.approx({name: e.value for name, e in two.items()})
+
+
+def test_every_method_failing_leaves_a_table():
+    table = compare(blobs(50, 0), blobs(50, 1), [Broken(), Broken()], resamples=20)
+    assert [row.method for row in table.rows] == ["Broken", "Broken 2"]
+    assert table.best is None
+    jsonschema.validate(json.loads(table.to_json()), SCHEMA)
+    assert "failed" in table.to_markdown()
+
+
+def test_bad_requests():
+    val = blobs(50, 0)
+    with pytest.raises(InputError, match="no method is called 'tss'"):
+        compare(val, val, "ts,tss")
+    with pytest.raises(InputError, match="val has 4 classes, but test has 3"):
+        compare(val, (np.zeros((5, 3)), np.zeros(5, dtype=int)), "ts")
+    with pytest.raises(InputError, match="criterion"):
+        compare(val, val, "ts", criterion="eec")
+    with pytest.raises(InputError, match="methods is empty"):
+        compare(val, val, [])
+    with pytest.raises(InputError, match="float"):
+        compare(1.5, val)
+
+
+def test_real_networks_are_overconfident_until_calibrated():
+    table = compare("cifar100-resnet18#val", "cifar100-resnet18#test", ["none", "ts"], resamples=200)
+    assert table.best == "ts"
+    assert table.row("none").metrics["ece"].value == pytest.approx(0.095, abs=0.002)
+    assert table.row("ts").metrics["ece"].high < table.row("none").metrics["ece"].low
+    assert "9.48% → " in table.verdict
