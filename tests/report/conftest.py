@@ -11,7 +11,7 @@ from calibrant.calibrators.identity import Identity
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.core.softmax import softmax
 from calibrant.evaluation.results import ClassProfile, Comparison, Estimate, MethodRow, NoiseFloor, TestColumns
-from calibrant.report.plots import class_calibration, reliability
+from calibrant.report.plots import reliability
 
 
 class ClassTemperatures(TemperatureScaling):
@@ -22,7 +22,7 @@ def _row(name: str, logits: np.ndarray, labels: np.ndarray, calibrator: object) 
     probabilities = softmax(logits)
     prediction = probabilities.argmax(axis=1)
     correct = prediction == labels
-    bins, classes = reliability(probabilities, labels), class_calibration(probabilities, labels, n_bins=3)
+    bins = reliability(probabilities, labels)
     values = {
         "ece": bins.ece,
         "nll": float(-np.log(probabilities[np.arange(len(labels)), labels]).mean()),
@@ -31,7 +31,13 @@ def _row(name: str, logits: np.ndarray, labels: np.ndarray, calibrator: object) 
         "over_confidence": bins.over,
         "under_confidence": bins.under,
     }
-    n = np.bincount(labels, minlength=logits.shape[1])
+    n_classes = logits.shape[1]
+    count, predicted = (np.bincount(column, minlength=n_classes) for column in (labels, prediction))
+    hits = np.bincount(labels, weights=correct, minlength=n_classes)
+    gap = np.bincount(prediction, weights=probabilities.max(axis=1) - correct, minlength=n_classes) / np.maximum(
+        predicted, 1
+    )
+    over, under = np.maximum(0, gap) + 0.01, np.maximum(0, -gap) + 0.005
     return MethodRow(
         method=name,
         calibrator=calibrator,
@@ -42,17 +48,19 @@ def _row(name: str, logits: np.ndarray, labels: np.ndarray, calibrator: object) 
         changed_rankings=0.01,
         p_beats_best=0.2,
         noise_floor=NoiseFloor(0.008, 0.005, 0.012, 0.011, 0.3 if bins.ece < 0.03 else 0.001, 200),
-        columns=TestColumns(probabilities.max(axis=1), correct, prediction, np.zeros(len(labels)), np.zeros(len(labels))),
+        columns=TestColumns(
+            probabilities.max(axis=1), correct, prediction, np.zeros(len(labels)), np.zeros(len(labels))
+        ),
         classes=ClassProfile(
-            ece=classes.ece,
-            over=classes.over,
-            under=classes.under,
-            accuracy=classes.accuracy,
-            nll=np.ones(logits.shape[1]),
-            count=n,
-            predicted=np.bincount(prediction, minlength=logits.shape[1]),
-            top_over=classes.over * logits.shape[1],
-            top_under=classes.under * logits.shape[1],
+            ece=(over + under) / n_classes,
+            over=over / n_classes,
+            under=under / n_classes,
+            accuracy=np.divide(hits, count, out=np.full(n_classes, np.nan), where=count > 0),
+            nll=np.ones(n_classes),
+            count=count,
+            predicted=predicted,
+            top_over=over,
+            top_under=under,
         ),
     )
 

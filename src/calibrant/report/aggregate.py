@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.core.bins import width_index
 from calibrant.evaluation.deferral import clopper_pearson, risk_coverage_curve, threshold_for_error
 from calibrant.evaluation.results import ClassProfile, Comparison, MethodRow, TestColumns
 from calibrant.evaluation.shift import ShiftCurves
@@ -17,7 +18,7 @@ CLASS_CELLS = 30_000
 """Bins of class diagrams that a page may carry, about 400 kB; methods beyond are left out of the class explorer."""
 MOST_CLASSES = 2_000
 """Classes the explorer lists; of more, those predicted most often."""
-TARGET_ERRORS = (0.1, 0.05, 0.02, 0.01)
+TARGET_ERRORS = (0.2, 0.1, 0.05, 0.02, 0.01)
 
 Table = dict[str, list[Any]]
 
@@ -161,18 +162,19 @@ def _classes_to_show(classes: ClassProfile, n_classes: int) -> np.ndarray:
 
 
 def _class_diagrams(columns: TestColumns, shown: np.ndarray, comparison: Comparison) -> list[list[list[float]]]:
-    order = np.argsort(columns.prediction, kind="stable")
-    ends = np.searchsorted(columns.prediction[order], np.arange(comparison.n_classes + 1))
-    diagrams: list[list[list[float]]] = []
-    for index in shown:
-        rows = order[ends[index] : ends[index + 1]]
-        if len(rows) == 0:
-            diagrams.append([])
-            continue
-        bins = reliability_of_columns(columns.confidence[rows], columns.correct[rows], n_bins=comparison.n_bins)
-        right = np.rint(bins.accuracy * bins.count).astype(int)
-        cells = zip(_rounded(bins.confidence, 3), right.tolist(), bins.count.tolist(), strict=True)
-        diagrams.append([list(cell) for cell in cells])
+    """The bins of all classes in one pass: a row's cell is its predicted class and its bin."""
+    n_bins = comparison.n_bins
+    cell = columns.prediction * n_bins + width_index(np.asarray(columns.confidence), n_bins)
+
+    def total(values: np.ndarray | None) -> np.ndarray:
+        return np.bincount(cell, weights=values, minlength=comparison.n_classes * n_bins).reshape(-1, n_bins)[shown]
+
+    count, right = total(None), np.rint(total(np.asarray(columns.correct, dtype=float))).astype(int)
+    confidence = total(np.asarray(columns.confidence, dtype=float)) / np.maximum(count, 1)
+    diagrams: list[list[list[float]]] = [[] for _ in shown]
+    for place, bin_index in np.argwhere(count > 0):
+        here = place, bin_index
+        diagrams[place].append([round(float(confidence[here]), 3), int(right[here]), int(count[here])])
     return diagrams
 
 

@@ -5,7 +5,11 @@ Colours are CSS variables of the page, so that light, dark and paper need no sec
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
+
+from calibrant.evaluation.shift import ShiftCurves
+from calibrant.report.words import Metric, metric
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif'
 
@@ -30,8 +34,15 @@ SIDE_COLORS = ["var(--over)", "var(--ok)", "var(--under)"]
 SIDE_SHAPES = ["triangle-down", "circle", "triangle-up"]
 
 
-def charts(*, shift: bool, shift_percent: bool = True, shift_metric: str = "ECE") -> dict[str, dict[str, Any]]:
+def charts(shift: ShiftCurves | None = None) -> dict[str, dict[str, Any]]:
     """Every chart of the page by the id of the place it is drawn in."""
+    if shift is None:
+        return _always()
+    return {**_always(), "shift": _finish(_shift(list(shift.methods), metric(shift.metric)))}
+
+
+@cache
+def _always() -> dict[str, dict[str, Any]]:
     built = {
         "reliability": _reliability(),
         "histogram": _histogram(),
@@ -40,8 +51,6 @@ def charts(*, shift: bool, shift_percent: bool = True, shift_metric: str = "ECE"
         "class-temperature": _class_temperature(),
         "coverage": _coverage(),
     }
-    if shift:
-        built["shift"] = _shift(shift_metric, percent=shift_percent)
     return {name: _finish(chart) for name, chart in built.items()}
 
 
@@ -57,12 +66,17 @@ def _percent(field: str, title: str, **scale: Any) -> dict[str, Any]:
     return {"shorthand": f"{field}:Q", "title": title, "scale": alt.Scale(**scale), "axis": alt.Axis(format=".0%")}
 
 
-def _side_color(alt: Any, legend: bool = True) -> tuple[Any, Any]:
-    shown = alt.Legend() if legend else None
-    color = alt.Color("side:N", scale=alt.Scale(domain=SIDES, range=SIDE_COLORS), legend=shown)
-    shape = alt.Shape("side:N", scale=alt.Scale(domain=SIDES, range=SIDE_SHAPES), legend=shown)
+def _side(alt: Any, names: list[str]) -> tuple[Any, Any]:
+    """Colour and shape of too sure, within chance and not sure enough; the page itself holds the legend."""
+    look = {name: (color, shape) for name, color, shape in zip(SIDES, SIDE_COLORS, SIDE_SHAPES, strict=True)}
+    colors, shapes = [look[name][0] for name in names], [look[name][1] for name in names]
+    color = alt.Color("side:N", scale=alt.Scale(domain=names, range=colors), legend=None)
+    shape = alt.Shape("side:N", scale=alt.Scale(domain=names, range=shapes), legend=None)
     return color, shape
 
+
+ROOM_FOR_NUMBERS: Any = {"expr": "width < 400 ? 0 : 1"}
+"""On a phone the counts of neighbouring bins would run into each other."""
 
 SIDE = (
     "datum.accuracy < datum.band_low ? 'too sure' : datum.accuracy > datum.band_high ? 'not sure enough' : "
@@ -95,7 +109,7 @@ def _reliability() -> Any:
     before = bins.transform_filter("show_before && datum.method == before && method != before")
     x = alt.X(**_percent("confidence", "confidence: what the model says", domain=[0, 1]))
     y = alt.Y(**_percent("accuracy", "accuracy: how often it is right", domain=[0, 1]))
-    color, shape = _side_color(alt)
+    color, shape = _side(alt, SIDES)
     band = chosen.mark_rect(color="var(--muted)", opacity=0.16).encode(
         x="left:Q", x2="right:Q", y="band_low:Q", y2="band_high:Q"
     )
@@ -103,9 +117,11 @@ def _reliability() -> Any:
     counts = counts.encode(x="left:Q", x2="right:Q", y=alt.Y("zero:Q"), y2="top:Q", tooltip=_bin_tooltip(alt))
     counts = counts.transform_calculate(zero="0")
     numbers = chosen.transform_calculate(
-        top="0.13 * datum.height", centre="(datum.left + datum.right) / 2",
+        top="0.13 * datum.height",
+        centre="(datum.left + datum.right) / 2",
         words="datum.count < 1000 ? format(datum.count, 'd') : format(datum.count, '.2~s')",
-    ).mark_text(dy=-6, fontSize=9, color="var(--muted)").encode(x="centre:Q", y="top:Q", text="words:N")  # fmt: skip
+    ).mark_text(dy=-6, fontSize=9, color="var(--muted)", opacity=ROOM_FOR_NUMBERS)
+    numbers = numbers.encode(x="centre:Q", y="top:Q", text="words:N")
     old_line = before.mark_line(color="var(--before)", strokeWidth=1.5, strokeDash=[2, 3]).encode(x=x, y=y)
     old_points = before.mark_point(color="var(--before)", size=38, strokeWidth=1.5, fill="var(--card)", opacity=1)
     old_points = old_points.encode(x=x, y=y, tooltip=_bin_tooltip(alt))
@@ -137,7 +153,7 @@ def _histogram() -> Any:
         color=alt.Color(
             "outcome:N",
             scale=alt.Scale(domain=["right", "wrong"], range=["var(--under)", "var(--over)"]),
-            legend=alt.Legend(),
+            legend=None,
         ),
         order=alt.Order("outcome:N", sort="ascending"),
         tooltip=[
@@ -156,7 +172,7 @@ def _histogram() -> Any:
     )
     chart = alt.layer(bars, alt.layer(rule, words)).resolve_scale(y="independent")
     return chart.add_params(alt.param(name="method", value="")).properties(
-        height=260, description="Histogram of confidence, right and wrong predictions stacked"
+        height=420, description="Histogram of confidence, right and wrong predictions stacked"
     )
 
 
@@ -165,13 +181,12 @@ def _class_scatter() -> Any:
 
     pick = alt.selection_point(name="pick", fields=["index"], on="click", clear=False, toggle=False)
     data = alt.Chart(alt.NamedData("classes")).transform_fold(["too sure", "not sure enough"], as_=["side", "error"])
-    two = alt.Scale(domain=[SIDES[0], SIDES[2]], range=[SIDE_COLORS[0], SIDE_COLORS[2]])
-    shapes = alt.Scale(domain=[SIDES[0], SIDES[2]], range=[SIDE_SHAPES[0], SIDE_SHAPES[2]])
+    color, shape = _side(alt, [SIDES[0], SIDES[2]])
     points = data.mark_point(filled=True, cursor="pointer").encode(
         x=alt.X(**_percent("accuracy", "class accuracy", zero=False, nice=True, padding=8)),
         y=alt.Y(**_percent("error", "calibration error", zero=True, nice=True)),
-        color=alt.Color("side:N", scale=two, legend=alt.Legend()),
-        shape=alt.Shape("side:N", scale=shapes, legend=alt.Legend()),
+        color=color,
+        shape=shape,
         size=alt.condition("datum.index == chosen", alt.value(190), alt.value(46)),
         opacity=alt.condition("datum.index == chosen", alt.value(1), alt.value(0.55)),
         tooltip=[
@@ -186,12 +201,12 @@ def _class_scatter() -> Any:
         size=330, strokeWidth=1.6, color="var(--ink)", opacity=1
     )
     ring = ring.encode(x="accuracy:Q", y="error:Q")
-    label = data.transform_filter("datum.index == chosen && datum.side == 'too sure'").mark_text(
-        dy=-17, fontWeight=600, fontSize=12, color="var(--ink)", stroke="var(--card)", strokeWidth=0
-    )
+    label = data.transform_filter(
+        "datum.index == chosen && datum.error == max(datum['too sure'], datum['not sure enough'])"
+    ).mark_text(dy=-17, fontWeight=600, fontSize=12, color="var(--ink)", stroke="var(--card)", strokeWidth=0)
     label = label.encode(x="accuracy:Q", y="error:Q", text="name:N")
     chart = alt.layer(points.add_params(pick), ring, label).add_params(alt.param(name="chosen", value=0))
-    return chart.properties(height=330, description="Calibration error of every class against its accuracy")
+    return chart.properties(height=378, description="Calibration error of every class against its accuracy")
 
 
 WILSON_CENTRE = "(datum.accuracy + 1.9207 / datum.count) / (1 + 3.8415 / datum.count)"
@@ -210,7 +225,7 @@ def _class_diagram() -> Any:
     chosen, before = bins.transform_filter("datum.when == 'after'"), bins.transform_filter("datum.when == 'before'")
     x = alt.X(**_percent("confidence", "confidence when it says this class", domain=[0, 1]))
     y = alt.Y(**_percent("accuracy", "how often it is right", domain=[0, 1]))
-    size = alt.Size("count:Q", scale=alt.Scale(range=[25, 260]), legend=None)
+    size = alt.Size("count:Q", scale=alt.Scale(domain=[1, 60], range=[25, 260], clamp=True), legend=None)
     whiskers = chosen.mark_rule(color="var(--accent)", strokeWidth=1.3, opacity=0.8).encode(
         x="confidence:Q", y="low:Q", y2="high:Q"
     )
@@ -262,8 +277,9 @@ def _coverage() -> Any:
     chosen = data.transform_filter("datum.method == method")
     bound = chosen.mark_area(color="var(--accent)", opacity=0.13).encode(x=x, y=y, y2="bound:Q")
     after = chosen.mark_line(color="var(--accent)", strokeWidth=2.2).encode(x=x, y=y, tooltip=tooltip)
-    old = data.transform_filter("datum.method == before && method != before").mark_line(
-        color="var(--before)", strokeWidth=1.6, strokeDash=[4, 3]
+    # hidden rather than filtered away: a layer without rows has no extent, which Vega warns about
+    old = data.transform_filter("datum.method == before").mark_line(
+        color="var(--before)", strokeWidth=1.6, strokeDash=[4, 3], opacity={"expr": "method != before ? 1 : 0"}
     )
     old = old.encode(x=x, y=y, tooltip=tooltip)
     rule = chosen.transform_filter("abs(datum.deferred - share) < 0.005")
@@ -281,28 +297,32 @@ def _coverage() -> Any:
     )
 
 
-def _shift(metric: str, *, percent: bool) -> Any:
+def _shift(methods: list[str], look: Metric) -> Any:
     import altair as alt
 
     data = alt.Chart(alt.NamedData("shift")).transform_calculate(
         low="datum.value - datum.error", high="datum.value + datum.error", chosen="datum.method == method"
     )
-    number = ".1%" if percent else ".3f"
-    y = alt.Y("value:Q", title=metric, axis=alt.Axis(format=".0%" if percent else "~g"), scale=alt.Scale(zero=True))
-    color = alt.Color(
-        "method:N", legend=alt.Legend(columns=6), scale=alt.Scale(range=[f"var(--line-{i})" for i in range(7)])
+    number = ".1%" if look.percent else ".3f"
+    y = alt.Y(
+        "value:Q", title=look.label, axis=alt.Axis(format=".0%" if look.percent else "~g"), scale=alt.Scale(zero=True)
     )
-    dash = alt.StrokeDash("method:N", legend=alt.Legend(columns=6))
+    # the same explicit domain lets Vega-Lite draw one legend for colour and shape
+    colors = alt.Scale(domain=methods, range=[f"var(--line-{place % 7})" for place in range(len(methods))])
+    color = alt.Color("method:N", legend=alt.Legend(columns=4), scale=colors)
+    shape = alt.Shape("method:N", legend=alt.Legend(columns=4), scale=alt.Scale(domain=methods))
     weight = alt.condition("datum.chosen", alt.value(3), alt.value(1.6))
     x = alt.X("severity:O", title="severity of the shift (0: none)", axis=alt.Axis(labelAngle=0))
     tooltip = [
         alt.Tooltip("method:N"),
         alt.Tooltip("severity:O"),
-        alt.Tooltip("value:Q", title=metric, format=number),
+        alt.Tooltip("value:Q", title=look.label, format=number),
         alt.Tooltip("error:Q", title="± standard error", format=number),
     ]
-    lines = data.mark_line().encode(x=x, y=y, color=color, strokeDash=dash, strokeWidth=weight)
+    lines = data.mark_line().encode(x=x, y=y, color=color, strokeWidth=weight)
     bars = data.mark_rule(strokeWidth=1.3).encode(x=x, y="low:Q", y2="high:Q", color=color)
-    points = data.mark_point(filled=True, size=60, opacity=1).encode(x=x, y=y, color=color, tooltip=tooltip)
+    points = data.mark_point(filled=True, size=60, opacity=1).encode(
+        x=x, y=y, color=color, shape=shape, tooltip=tooltip
+    )
     chart = alt.layer(lines, bars, points).add_params(alt.param(name="method", value=""))
-    return chart.properties(height=320, description=f"{metric} over the severity of the shift")
+    return chart.properties(height=320, description=f"{look.label} over the severity of the shift")

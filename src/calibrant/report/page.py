@@ -24,7 +24,6 @@ from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.shift import ShiftCurves
 from calibrant.report import aggregate, parts
 from calibrant.report.charts import charts
-from calibrant.report.words import metric
 
 
 def write_report(
@@ -60,9 +59,8 @@ def write_report(
     """
     if not isinstance(comparison, Comparison):
         raise InputError(f"comparison must be the result of calibrant.compare, got {type(comparison).__name__}")
-    page = render(comparison, shift=shift, title=title)
     with atomic_write(path) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+        temporary.write_text(render(comparison, shift=shift, title=title), encoding="utf-8")
     return Path(path)
 
 
@@ -86,7 +84,7 @@ def render(comparison: Comparison, *, shift: ShiftCurves | None = None, title: s
         cards=parts.cards(comparison),
         table=parts.table(comparison),
         table_key=parts.table_key(comparison),
-        failures=parts.failures(comparison),
+        warnings=parts.warnings(comparison),
         classes_hidden="" if payload["classes"]["names"] else " hidden",
         shift_hidden="" if shift is not None else " hidden",
         shift_lead="" if shift is None else parts.shift_lead(shift),
@@ -118,13 +116,11 @@ def bundle() -> str:
 
 def _payload(comparison: Comparison, shift: ShiftCurves | None) -> dict[str, Any]:
     methods = [row.method for row, _ in aggregate.finished(comparison)]
-    percent = shift is None or metric(shift.metric).percent
-    words = "" if shift is None else metric(shift.metric).label
     return {
         "methods": methods,
         "before": aggregate.baseline(comparison) or "",
         "selected": comparison.best if comparison.best in methods else next(iter(methods), ""),
-        "charts": charts(shift=shift is not None, shift_percent=percent, shift_metric=words) if methods else {},
+        "charts": charts(shift) if methods else {},
         "reliability": aggregate.reliability_table(comparison),
         "histogram": aggregate.histogram_table(comparison),
         "means": aggregate.means(comparison),
@@ -137,7 +133,7 @@ def _payload(comparison: Comparison, shift: ShiftCurves | None) -> dict[str, Any
 
 
 def _default_title(comparison: Comparison) -> str:
-    return f"{comparison.n_classes} classes, {comparison.n_test:,} test rows"
+    return f"How far to trust a {comparison.n_classes:,}-class model"
 
 
 def _asset(name: str) -> str:

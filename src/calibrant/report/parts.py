@@ -44,14 +44,21 @@ def verdict(comparison: Comparison) -> str:
     # a p-value says whether a calibrated model would show this gap by chance
     floor = before.noise_floor
     calibrated = floor is not None and floor.p_value > 0.05
-    opening = f"The model is {side}: its confidence is off by {figure(gap, percent=True)} on average."
+    opening = f"The model is {side}: on average its confidence misses its accuracy by {100 * gap:.2f} points."
     if calibrated:
-        opening = f"The model's confidence is off by {figure(gap, percent=True)}, no more than chance explains."
+        opening = f"The model's confidence misses its accuracy by {100 * gap:.2f} points, no more than chance explains."
     if best is before:
         return f"{opening} No method improves on leaving it as it is."
-    after = f"{figure(best.metrics['ece'].value, percent=True)}"
-    left = ", which chance alone explains" if best.noise_floor and best.noise_floor.p_value > 0.05 else ""
-    return f"{opening} <b>{escape(best.method)}</b> brings this to <b>{after}</b>{left}{_cost(best)}."
+    after = f"{100 * best.metrics['ece'].value:.2f}"
+    return f"{opening} <b>{escape(best.method)}</b> brings this to <b>{after}</b>{_rest(best)}{_cost(best)}."
+
+
+def _rest(row: MethodRow) -> str:
+    if row.noise_floor is None:
+        return ""
+    if row.noise_floor.p_value > 0.05:
+        return ", which chance alone explains"
+    return f", where chance alone would leave about {100 * row.noise_floor.mean:.2f}"
 
 
 def _cost(row: MethodRow) -> str:
@@ -100,10 +107,10 @@ def cards(comparison: Comparison) -> str:
 
 
 EXTRA_COLUMNS = (
-    ("Changed predictions", "share of test rows whose predicted class changed"),
-    ("Changed rankings", "share of pairs of test rows whose order by confidence was reversed"),
+    ("Changed classes", "share of test rows whose predicted class changed"),
+    ("Changed order", "share of pairs of test rows whose order by confidence was reversed"),
     ("P(beats best)", "share of bootstrap resamples in which the method beats the best one"),
-    ("Parameters", "numbers the method learned"),
+    ("Params", "numbers the method learned"),
     ("Fit", "seconds to fit"),
 )
 
@@ -123,6 +130,12 @@ def table(comparison: Comparison) -> str:
     order = comparison.ranking(comparison.criterion)
     rows = [comparison.row(name) for name in order]
     body = "".join(_table_row(comparison, row, names) for row in rows)
+    body += "".join(
+        f'<tr class="failed"><th scope="row"><code>{escape(row.method)}</code></th>'
+        f'<td colspan="{len(heads) - 1}">failed: {escape(row.error)}</td></tr>'
+        for row in comparison.rows
+        if row.error is not None
+    )
     return (
         f'<table id="table"><caption class="hidden">Methods and their figures on the test rows</caption>'
         f"<thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
@@ -154,10 +167,6 @@ def _table_row(comparison: Comparison, row: MethodRow, names: list[str]) -> str:
 def _figure_cell(comparison: Comparison, row: MethodRow, name: str) -> str:
     shown, estimate = cell(comparison, row, name), row.metrics[name]
     kinds = [kind for kind, is_so in (("best", shown.best), ("second", shown.second)) if is_so]
-    style = ""
-    if name == comparison.criterion:
-        kinds.append("deciding")
-        style = f' style="--share:{_share_of_largest(comparison, name, estimate.value):.3f}"'
     percent = metric(name).percent
     value = figure(estimate.value, percent=percent)
     bounds = ""
@@ -166,16 +175,9 @@ def _figure_cell(comparison: Comparison, row: MethodRow, name: str) -> str:
     tie = '<span class="tie" title="within noise of the best"> ≈</span>' if shown.tie else ""
     title = f' title="95% interval {bounds}"' if bounds else ""
     return (
-        f'<td class="{" ".join(kinds)}" data-value="{_sortable(estimate.value)}"{title}{style}>'
+        f'<td class="{" ".join(kinds)}" data-value="{_sortable(estimate.value)}"{title}>'
         f'<span class="v">{value}</span>{tie}<span class="ci">{bounds}</span></td>'
     )
-
-
-def _share_of_largest(comparison: Comparison, name: str, value: float) -> float:
-    values = [row.metrics[name].value for row in comparison.rows if name in row.metrics]
-    finite = [one for one in values if np.isfinite(one)]
-    largest = max(finite, default=0.0)
-    return min(1.0, value / largest) if largest > 0 and np.isfinite(value) else 0.0
 
 
 def _sortable(value: float) -> str:
@@ -191,14 +193,13 @@ def table_key(comparison: Comparison) -> str:
     )
 
 
-def failures(comparison: Comparison) -> str:
-    """Methods that failed with their reasons, and warnings of those that did not."""
-    items = [(row.method, f"failed: {row.error}") for row in comparison.rows if row.error is not None]
-    items += [(row.method, warning) for row in comparison.rows for warning in row.warnings]
+def warnings(comparison: Comparison) -> str:
+    """What the fits had to say."""
+    items = [(row.method, warning) for row in comparison.rows for warning in row.warnings]
     if not items:
         return ""
     lines = "".join(f"<li><code>{escape(name)}</code> {escape(text)}</li>" for name, text in items)
-    return f'<ul class="failures">{lines}</ul>'
+    return f'<ul class="warnings">{lines}</ul>'
 
 
 def ece_words(row: MethodRow) -> str:

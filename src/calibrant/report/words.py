@@ -87,9 +87,9 @@ def summary(calibrator: Any) -> str:
     return " ".join(text.replace("`", "").split())
 
 
-PLUMBING = frozenset(
-    {"n_features_in_", "classes_", "fit_seconds_", "feature_names_in_", "calibrator_", "n_parameters_"}
-)
+PLUMBING = {"n_features_in_", "feature_names_in_", "classes_", "calibrator_"}
+PLUMBING |= {"fit_seconds_", "n_iter_", "n_rows_", "fingerprint_"}
+"""What every calibrator carries along; it says nothing about the method."""
 
 
 def learned(calibrator: Any) -> list[tuple[str, str]]:

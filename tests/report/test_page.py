@@ -1,0 +1,212 @@
+"""The HTML page as a file: whole, small, safe against texts from data; what it looks like is tested in a browser."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from calibrant.core.errors import InputError
+from calibrant.evaluation.results import Comparison
+from calibrant.report import aggregate, parts
+from calibrant.report.page import embedded_json, render, write_report
+from calibrant.report.plots.reliability import reliability_of_columns
+from calibrant.report.words import learned, readable
+
+LIMIT = 3_000_000
+NASTY = (
+    "</script><script>boom()</script>",
+    "<img src=x onerror=boom()>",
+    "a & b \" ' <b>",
+    "<!-- <script>",
+    "$title ${x}",
+)
+
+
+class Tags(HTMLParser):
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def all(self, name: str) -> list[dict]:
+        return [attributes for tag, attributes in self.tags if tag == name]
+
+
+def payload(page: str) -> dict:
+    return json.loads(re.search(r'id="data">(.*?)</script>', page, re.S).group(1))
+
+
+@pytest.fixture(scope="module")
+def page(comparison: Comparison) -> str:
+    return render(comparison, title="A report")
+
+
+def test_page_is_one_small_file_that_fetches_nothing(page: str) -> None:
+    assert len(page.encode()) < 1_500_000
+    tags = Tags(page)
+    assert not tags.all("link")
+    assert not tags.all("iframe")
+    assert not any("src" in attributes for _, attributes in tags.tags)
+    links = [attributes["href"] for attributes in tags.all("a")]
+    assert all(link.startswith("#") for link in links)
+    ids = {attributes.get("id") for _, attributes in tags.tags}
+    assert {link[1:] for link in links} <= ids
+
+
+def test_policy_names_exactly_the_scripts_of_the_page(page: str) -> None:
+    policy = next(a["content"] for a in Tags(page).all("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe-eval" not in policy
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.S)
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
+    assert len(scripts) == 2
+    assert policy.split("script-src ")[1] == " ".join(f"'sha256-{digest}'" for digest in digests)
+
+
+def test_texts_from_data_stay_text(build_comparison: Callable[..., Comparison]) -> None:
+    made = build_comparison(n=400, n_classes=5, class_names=NASTY, methods=3, error="<script>boom()</script>")
+    renamed = replace(made.rows[1], method="ts</script><svg onload=boom()>", warnings=("<i>odd</i>",))
+    made = replace(made, rows=(made.rows[0], renamed, *made.rows[2:]), best=renamed.method, verdict="<b>boom</b>")
+    page = render(made, title="</title><script>boom()</script>")
+    tags = Tags(page)
+    assert len(tags.all("script")) == 3
+    assert not any(key.startswith("on") for _, attributes in tags.tags for key in attributes)
+    assert not tags.all("img")
+    assert not tags.all("i")
+    assert payload(page)["classes"]["names"] == list(NASTY)
+    assert "boom()</script>" not in page
+
+
+def test_embedded_json_comes_back_whole() -> None:
+    value = {"a": ["</script>", "<!--", "&amp;", "ü", None, 1.5], "b": NASTY}
+    text = embedded_json(value)
+    assert not set("<>&") & set(text)
+    assert json.loads(text) == {"a": value["a"], "b": list(NASTY)}
+
+
+def test_every_section_and_both_lines_of_help_are_there(page: str) -> None:
+    for words in ("Methods", "Class by class", "Defer the least sure", "What was learned", "Use it"):
+        assert words in page
+    figures = len(Tags(page).all("figure"))
+    assert figures >= 6
+    assert page.count("<b>What it shows.</b>") == page.count("<b>How to read it.</b>") >= figures
+
+
+def test_table_marks_best_second_and_failed(build_comparison: Callable[..., Comparison]) -> None:
+    table = parts.table(build_comparison(n=500, error="three is not four"))
+    assert table.count('<span class="badge">best</span>') == 1
+    assert table.index('data-method="ts"') < table.index('data-method="none"')
+    assert 'aria-sort="ascending"' in table
+    assert re.search(r'<tr class="failed">.*three is not four', table)
+    assert 'class="best"' in table
+    assert 'class="second"' in table
+
+
+def test_usage_names_the_winner_in_three_ways(comparison: Comparison) -> None:
+    usage = parts.usage(comparison)
+    assert "cal.get(&#x27;ts&#x27;)" in usage
+    assert "--method ts" in usage
+    assert "--onnx" in usage
+
+
+@pytest.mark.parametrize(("p_value", "words"), [(0.5, "chance explains"), (0.001, "too sure")])
+def test_verdict_says_what_the_test_says(comparison: Comparison, p_value: float, words: str) -> None:
+    first = comparison.rows[0]
+    floor = replace(first.noise_floor, p_value=p_value)
+    changed = replace(comparison, rows=(replace(first, noise_floor=floor), *comparison.rows[1:]))
+    assert words in parts.verdict(changed)
+
+
+def test_a_comparison_in_which_everything_failed_is_still_a_page(comparison: Comparison) -> None:
+    failed = tuple(replace(row, error="no", columns=None, classes=None, metrics={}) for row in comparison.rows)
+    page = render(replace(comparison, rows=failed, best=None, second=None))
+    assert "Every method failed" in page
+    assert payload(page)["methods"] == []
+
+
+def test_bins_of_the_page_are_the_bins_of_the_rows(comparison: Comparison) -> None:
+    table = aggregate.reliability_table(comparison)
+    chosen = [place for place, name in enumerate(table["method"]) if name == "ts"]
+    columns = comparison.row("ts").columns
+    bins = reliability_of_columns(columns.confidence, columns.correct, n_bins=comparison.n_bins)
+    np.testing.assert_allclose([table["accuracy"][place] for place in chosen], bins.accuracy, atol=5e-5)
+    assert [table["count"][place] for place in chosen] == bins.count.tolist()
+    histogram = aggregate.histogram_table(comparison)
+    for name in ("none", "ts"):
+        rows = [r for m, r in zip(histogram["method"], histogram["rows"], strict=True) if m == name]
+        assert sum(rows) == comparison.n_test
+
+
+def test_class_diagrams_hold_every_row_once(comparison: Comparison) -> None:
+    for method, own in aggregate.class_tables(comparison)["methods"].items():
+        cells = [cell for diagram in own["bins"] for cell in diagram]
+        assert sum(count for _, _, count in cells) == comparison.n_test
+        assert sum(right for _, right, _ in cells) == comparison.row(method).columns.correct.sum()
+
+
+def test_deferral_curve_agrees_with_a_plain_count(comparison: Comparison) -> None:
+    table = aggregate.coverage_table(comparison)
+    columns = comparison.row("ts").columns
+    for place, name in enumerate(table["method"]):
+        if name == "ts" and table["deferred"][place] in (0.0, 0.2, 0.5, 0.9):
+            keep = round((1 - table["deferred"][place]) * comparison.n_test)
+            surest = np.argsort(-columns.confidence, kind="stable")[:keep]
+            assert np.isclose(table["risk"][place], 1 - columns.correct[surest].mean(), atol=6e-5)
+            assert table["bound"][place] >= table["risk"][place]
+
+
+def test_a_thousand_classes_and_thirty_methods_stay_small(build_comparison: Callable[..., Comparison]) -> None:
+    made = build_comparison(n=8000, n_classes=1000, methods=3)
+    rows = [replace(made.rows[1 + i % 2], method=f"method-{i}") for i in range(29)]
+    made = replace(made, rows=(made.rows[0], *rows), best="method-0", second="method-1")
+    page = render(made)
+    assert len(page.encode()) < LIMIT
+    classes = payload(page)["classes"]
+    assert {"none", "method-0"} <= set(classes["methods"])
+    assert set(classes["methods"]) | set(classes["left_out"]) == {row.method for row in made.rows}
+    assert classes["left_out"]
+
+
+def test_more_classes_than_the_list_holds_keeps_the_most_predicted(
+    comparison: Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aggregate, "MOST_CLASSES", 4)
+    tables = aggregate.class_tables(comparison)
+    predicted = comparison.rows[0].classes.predicted
+    kept = [int(name.split()[1]) for name in tables["names"]]
+    assert len(kept) == 4
+    assert predicted[kept].min() >= np.delete(predicted, kept).max()
+
+
+def test_learned_values_are_readable() -> None:
+    assert readable(1.23456789) == "1.2346"
+    assert readable(np.array([1.0, 2.5])) == "1, 2.5"
+    assert readable(np.arange(100.0)) == "100 numbers, from 0 to 99, median 49.5"
+    assert readable(np.zeros((3, 30))).startswith("3×30 numbers")
+    assert readable(object()) == ""
+
+
+def test_learned_names_come_from_the_calibrator(comparison: Comparison) -> None:
+    assert learned(comparison.row("ts").calibrator) == [("temperature_", "1.6667")]
+
+
+def test_a_folder_that_is_not_there_is_one_line(comparison: Comparison, tmp_path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        write_report(comparison, tmp_path / "missing" / "report.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_anything_but_a_comparison_is_refused(tmp_path) -> None:
+    with pytest.raises(InputError, match="dict"):
+        write_report({}, tmp_path / "report.html")

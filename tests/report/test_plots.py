@@ -1,0 +1,193 @@
+"""The figures for papers: the data behind them against independent computations, and that they draw."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrant import plots
+from calibrant.core.errors import InputError
+from calibrant.core.softmax import softmax
+from calibrant.report.plots.reliability import reliability_of_columns
+
+
+@pytest.fixture(scope="module")
+def scores() -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(3)
+    labels = generator.integers(0, 5, 800)
+    return softmax(3 * generator.normal(size=(800, 5)) + 4 * np.eye(5)[labels]), labels
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    n=st.integers(1, 300),
+    n_bins=st.integers(1, 20),
+    binning=st.sampled_from(["width", "mass"]),
+)
+def test_bins_add_up_to_the_whole(seed: int, n: int, n_bins: int, binning: str) -> None:
+    generator = np.random.default_rng(seed)
+    confidence, correct = generator.random(n).round(2), generator.random(n) < 0.6
+    bins = reliability_of_columns(confidence, correct, n_bins=n_bins, binning=binning)
+    assert bins.count.sum() == bins.n == n
+    assert np.isclose(bins.share @ bins.confidence, confidence.mean())
+    assert np.isclose(bins.share @ bins.accuracy, correct.mean())
+    assert np.isclose(bins.over - bins.under, confidence.mean() - correct.mean())
+    assert (bins.low <= bins.accuracy + 1e-12).all()
+    assert (bins.high >= bins.accuracy - 1e-12).all()
+    assert (bins.band_low <= bins.band_high).all()
+
+
+def test_ece_of_the_diagram_is_the_plain_loop(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    probabilities, labels = scores
+    confidence, correct = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
+    expected = 0.0
+    for j in range(15):
+        inside = (confidence > j / 15) & (confidence <= (j + 1) / 15)
+        if inside.any():
+            expected += inside.mean() * abs(confidence[inside].mean() - correct[inside].mean())
+    assert np.isclose(plots.reliability(probabilities, labels).ece, expected)
+
+
+def test_a_weight_of_two_is_the_row_twice(rng: np.random.Generator) -> None:
+    confidence, correct, weights = rng.random(200), rng.random(200) < 0.5, rng.integers(1, 4, 200)
+    weighted = reliability_of_columns(confidence, correct, weights=weights.astype(float))
+    repeated = reliability_of_columns(np.repeat(confidence, weights), np.repeat(correct, weights))
+    for name in ("confidence", "accuracy", "share"):
+        np.testing.assert_allclose(getattr(weighted, name), getattr(repeated, name))
+
+
+def test_chance_band_holds_95_percent_of_calibrated_accuracies(rng: np.random.Generator) -> None:
+    confidence = rng.beta(5, 1.2, 2000)
+    bins = reliability_of_columns(confidence, rng.random(2000) < confidence, n_bins=10)
+    index = np.minimum((confidence * 10).astype(int), 9)
+    inside = []
+    for _ in range(600):
+        correct = rng.random(2000) < confidence
+        accuracy = np.bincount(index, weights=correct, minlength=10) / np.maximum(np.bincount(index, minlength=10), 1)
+        accuracy = accuracy[np.bincount(index, minlength=10) > 0]
+        inside.append((accuracy >= bins.band_low - 1e-9) & (accuracy <= bins.band_high + 1e-9))
+    share, large = np.mean(inside, axis=0), bins.count >= 30
+    assert large.sum() >= 5
+    assert (np.abs(share[large] - 0.95) < 0.03).all()
+
+
+def test_class_errors_equal_a_loop_over_classes_and_bins(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    probabilities, labels = scores
+    result = plots.class_calibration(probabilities, labels)
+    for j in range(5):
+        p, hit = probabilities[:, j], labels == j
+        over = under = 0.0
+        for b in range(15):
+            inside = (p > b / 15) & (p <= (b + 1) / 15)
+            if inside.any():
+                gap = p[inside].mean() - hit[inside].mean()
+                over, under = over + inside.mean() * max(0, gap), under + inside.mean() * max(0, -gap)
+        assert np.isclose(result.over[j], over)
+        assert np.isclose(result.under[j], under)
+        assert np.isclose(result.accuracy[j], (probabilities.argmax(axis=1) == labels)[hit].mean())
+
+
+def test_absent_class_has_no_accuracy() -> None:
+    result = plots.class_calibration([[0.5, 0.3, 0.2], [0.2, 0.5, 0.3]], [0, 1])
+    assert np.isnan(result.accuracy[2])
+    assert result.count[2] == 0
+
+
+def test_paths_on_the_simplex_are_distributions_that_lose_confidence() -> None:
+    paths = plots.simplex_paths([0.7, 0.2, 0.1])
+    for path in (paths.temperature, paths.weight):
+        np.testing.assert_allclose(path.sum(axis=1), 1)
+        np.testing.assert_allclose(path[0], [0.7, 0.2, 0.1])
+        assert (np.diff(path[:, 0]) < 0).all()
+        assert (path.argmax(axis=1)[:-1] == 0).all()
+    # weight scaling is a straight line, temperature scaling is not
+    assert np.linalg.matrix_rank(paths.weight - paths.weight[0], tol=1e-9) == 1
+    assert np.linalg.matrix_rank(paths.temperature - paths.temperature[0], tol=1e-3) == 2
+
+
+def test_entropy_of_uniform_rows_is_log_k() -> None:
+    assert np.isclose(plots.error_and_entropy(np.full((4, 8), 1 / 8), [0, 1, 2, 3]).entropy, np.log(8))
+
+
+def figures(scores: tuple[np.ndarray, np.ndarray]) -> dict[str, tuple]:
+    probabilities, labels = scores
+    models = {"none": probabilities, "flat": 0.7 * probabilities + 0.06}
+    return {
+        "reliability_diagram": (probabilities, labels),
+        "class_ece_vs_accuracy": (probabilities, labels),
+        "class_temperature_vs_accuracy": ([1.0, 1.5, 2.0], [0.9, 0.8, 0.7]),
+        "accuracy_confidence_curve": (models, labels),
+        "ece_vs_entropy": (models, labels),
+        "loss_traces": ({"ce": [3.0, 2.0, 1.5], "focal": [2.0, 1.0]},),
+        "simplex_trajectories": (),
+        "risk_coverage_curve": (models, labels),
+        "shift_curves": ([0, 1, 2], {"none": [0.1, 0.2, 0.3]}, {"none": [0.01, 0.01, 0.02]}),
+    }
+
+
+NAMES = list(figures((np.full((1, 2), 0.5), np.zeros(1, dtype=int))))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_figure_draws_into_given_axes_and_returns_them(name: str, scores: tuple[np.ndarray, np.ndarray]) -> None:
+    from matplotlib.figure import Figure
+
+    ax = Figure().add_subplot()
+    assert getattr(plots, name)(*figures(scores)[name], ax=ax, title="a title") is ax
+    assert ax.get_title() == "a title"
+    assert ax.has_data()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_figure_without_axes_makes_its_own_and_renders(
+    name: str, scores: tuple[np.ndarray, np.ndarray], tmp_path
+) -> None:
+    ax = getattr(plots, name)(*figures(scores)[name])
+    ax.figure.savefig(tmp_path / "figure.png", dpi=40)
+    assert (tmp_path / "figure.png").stat().st_size > 1000
+
+
+def test_class_loss_trace_draws_all_classes() -> None:
+    ax = plots.class_loss_trace(np.linspace(1, 0, 40).reshape(10, 4)).plot()
+    assert len(ax.lines) == 4 + 3 + 1
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: plots.reliability_diagram([[0.5, 0.6]], [0]), "sum to 1.1"),
+        (lambda: plots.reliability_diagram([[0.5, 0.5]], [2]), "labels reach 2"),
+        (lambda: plots.reliability([[0.5, 0.5]], [0], binning="odd"), "'odd'"),
+        (lambda: plots.class_temperature_vs_accuracy([1, 2], [0.5]), r"\(2,\).*\(1,\)"),
+        (lambda: plots.class_loss_trace([1.0, 2.0]), r"shape \(2,\)"),
+        (lambda: plots.class_loss_trace([[1.0, 2.0]], class_shares=[1.0]), "2 classes"),
+        (lambda: plots.simplex_paths([0.5, 0.5, 0.5]), "sum to 1"),
+        (lambda: plots.shift_curves([0, 1], {"ts": [0.1]}), "1 values, but there are 2"),
+    ],
+)
+def test_bad_input_says_both_sides(call, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        call()
+
+
+def test_computing_the_data_never_loads_matplotlib() -> None:
+    code = (
+        "import sys, calibrant\n"
+        "calibrant.plots.reliability([[0.9, 0.1]], [0]); calibrant.plots.simplex_paths()\n"
+        "assert 'matplotlib' not in sys.modules and 'altair' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_drawing_leaves_pyplot_alone() -> None:
+    code = (
+        "import sys, calibrant\n"
+        "calibrant.plots.reliability_diagram([[0.9, 0.1]], [0])\n"
+        "assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
