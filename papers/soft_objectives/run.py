@@ -26,6 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Command line of the study."""
     options = parse(arguments, __doc__)
     jobs = table_jobs(options.seeds, options.first_seed, options.rows, options.main_only)
+    jobs += [Job(TABLE[row], options.first_seed) for row in options.once]
     if options.tiny:
         jobs = jobs[: options.tiny]
     pool = open_pool(options)
@@ -55,8 +56,10 @@ def parse(arguments: list[str] | None, description: str | None) -> argparse.Name
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--rows", type=int, nargs="*", help="only these rows of the table, by number")
+    parser.add_argument("--once", type=int, nargs="*", default=[], help="and these rows with the first seed only")
+    parser.add_argument("--parameters", nargs="*", help="tuning: only the stages of these parameters")
     parser.add_argument("--main-only", action="store_true", help="only the main rows")
-    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--workers", type=int, default=3, help="runs at once")
     parser.add_argument("--budget-seconds", type=float, default=1e9, help="start no run that would not end in time")
     parser.add_argument("--no-compile", action="store_true")

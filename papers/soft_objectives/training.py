@@ -24,7 +24,7 @@ class Recipe:
     """What all runs of a study share."""
 
     network: str = "resnet18"
-    epochs: int = 60
+    epochs: int = 40
     batch: int = 256
     peak_rate: float = 0.1
     warm_up_share: float = 0.05

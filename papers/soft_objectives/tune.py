@@ -17,14 +17,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from pool import Job
-from run import line, open_pool, parse
-from settings import (
-    FOCAL_SOFT_AVUC,
-    FOCAL_SOFT_ECE,
-    INTERLEAVED_SOFT_AVUC,
-    INTERLEAVED_SOFT_ECE,
-    Setting,
-)
+from run import line, open_pool, parse, table_jobs
+from settings import FOCAL_SOFT_AVUC, FOCAL_SOFT_ECE, INTERLEAVED_SOFT_ECE, TABLE, Setting
 
 ACCURACY_ROOM = 0.01
 
@@ -69,34 +63,38 @@ class Track:
         return self.next_jobs()
 
 
-def tracks() -> list[Track]:
-    """What is tuned, from the settings the table starts with."""
+def tracks(parameters: Sequence[str] | None = None) -> list[Track]:
+    """What is tuned, from the settings the table starts with; `parameters` keeps only some of the stages."""
     decay = ("weight_decay", (1e-3,))
-    return [
-        Track(
-            "focal+soft_ece",
-            FOCAL_SOFT_ECE,
-            [("temperature", (0.003, 0.03)), ("weight", (0.05, 0.2)), decay],
-        ),
+    every = [
+        Track("focal+soft_ece", FOCAL_SOFT_ECE, [("temperature", (0.003, 0.03)), ("weight", (0.3,)), decay]),
         Track(
             "focal+soft_avuc",
             FOCAL_SOFT_AVUC,
-            [("kappa", (0.3,)), ("temperature", (0.3,)), ("weight", (0.1, 1.0)), decay],
+            [("kappa", (0.5,)), ("temperature", (0.3,)), ("weight", (0.3,)), decay],
         ),
-        Track("interleaved soft_ece", INTERLEAVED_SOFT_ECE, [("weight", (20.0,))]),
-        Track("interleaved soft_avuc", INTERLEAVED_SOFT_AVUC, [("weight", (5.0,))]),
+        Track("interleaved soft_ece", INTERLEAVED_SOFT_ECE, [("weight", (10.0,))]),
     ]
+    for track in every:
+        track.stages = [stage for stage in track.stages if parameters is None or stage[0] in parameters]
+    return every
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line of the tuning."""
     options = parse(arguments, __doc__)
-    by_name = {track.name: track for track in tracks()}
+    by_name = {track.name: track for track in tracks(options.parameters)}
     if options.tiny:
         by_name = dict(list(by_name.items())[-options.tiny :])
     pool = open_pool(options)
     first = [job for track in by_name.values() for job in track.next_jobs()]
-    for job, result in pool.run(first, more=lambda job, result: by_name[job.tag].receive(job, result)):
+    first += table_jobs(options.seeds, options.first_seed, options.rows, False) if options.rows else []
+    first += [Job(TABLE[row], options.first_seed) for row in options.once]
+
+    def more(job: Job, result: dict[str, Any]) -> list[Job]:
+        return by_name[job.tag].receive(job, result) if job.tag in by_name else []
+
+    for job, result in pool.run(first, more):
         print(line(job, result), flush=True)
     pool.close()
     for track in by_name.values():
