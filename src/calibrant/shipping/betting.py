@@ -1,7 +1,7 @@
 """Bets against calibration: a test martingale that mixes over what broke, how strongly, where and when.
 
-Bet k claims that the chance of being correct is not c but q_k(c), with logit q_k = logit c + δ_k, everywhere or in
-one confidence bin only. Its stake is multiplied by the likelihood ratio
+Bet k claims that the chance of being correct is not c but q_k(c), with logit q_k = s_k·logit c + δ_k, everywhere or
+in one confidence bin only. Its stake is multiplied by the likelihood ratio
 
     f = q/c if correct, (1 − q)/(1 − c) if not,        E[f | past, c] = 1 when the model is calibrated.
 
@@ -22,9 +22,13 @@ import numpy as np
 
 from calibrant.core.bins import width_edges, width_index
 from calibrant.core.errors import InputError
+from calibrant.core.softmax import logsumexp
 
-SHIFTS = (-2.0, -1.0, -0.5, -0.25, 0.25, 0.5, 1.0, 2.0)
-"""δ of the bets on all confidences: negative means overconfident."""
+CLAIMS = (
+    *((1.0, shift) for shift in (-2.0, -1.0, -0.5, -0.25, 0.25, 0.5, 1.0, 2.0)),
+    *((scale, 0.0) for scale in (0.5, 0.75, 1.33, 2.0)),
+)
+"""(s, δ) of the bets on all confidences: less accurate or more accurate than said, too extreme or too timid."""
 BIN_SHIFTS = (-1.0, 1.0)
 """δ of the bets on one bin only."""
 EVERYWHERE_SHARE = 0.5
@@ -39,17 +43,17 @@ class Bets:
     def __init__(self, n_bins: int) -> None:
         self.n_bins = n_bins
         self.n = 0
-        everywhere = np.full(len(SHIFTS), EVERYWHERE_SHARE / len(SHIFTS))
+        everywhere = np.full(len(CLAIMS), EVERYWHERE_SHARE / len(CLAIMS))
         in_bins = np.full(len(BIN_SHIFTS) * n_bins, (1 - EVERYWHERE_SHARE) / (len(BIN_SHIFTS) * n_bins))
         self._log_share = np.log(np.concatenate([everywhere, in_bins]))
-        self._shift = np.concatenate([SHIFTS, np.repeat(BIN_SHIFTS, n_bins)])
+        self._scale = np.concatenate([[scale for scale, _ in CLAIMS], np.ones(len(in_bins))])
+        self._shift = np.concatenate([[shift for _, shift in CLAIMS], np.repeat(BIN_SHIFTS, n_bins)])
         self._log_stake = np.full(len(self._shift), -np.inf)
 
     @property
     def log_wealth(self) -> float:
         """Logarithm of the whole wealth; 0 at the start."""
-        waiting = np.log(_waiting(np.array([self.n])))
-        return float(np.logaddexp.reduce(self._log_share + np.logaddexp(self._log_stake, waiting)))
+        return float(self._log_wealth(self._log_stake[None, :], _waiting(np.array([self.n])))[0])
 
     def play(self, confidence: np.ndarray, correct: np.ndarray) -> np.ndarray:
         """Log wealth after each row (n,), the rows in the order they happened."""
@@ -62,8 +66,13 @@ class Bets:
         entering = np.log(waiting[:-1] - waiting[1:])[:, None] - before
         entering[0] = np.logaddexp(entering[0], self._log_stake)
         stakes = np.logaddexp.accumulate(entering, axis=0) + log_product
-        self._log_stake, self.n = stakes[-1], self.n + len(correct)
-        return np.logaddexp.reduce(self._log_share + np.logaddexp(stakes, np.log(waiting[1:])[:, None]), axis=1)
+        # a copy, because a view would keep the whole block alive
+        self._log_stake, self.n = stakes[-1].copy(), self.n + len(correct)
+        return self._log_wealth(stakes, waiting[1:])
+
+    def _log_wealth(self, log_stakes: np.ndarray, waiting: np.ndarray) -> np.ndarray:
+        """log(Σ_k w_k S_k + waiting) of each row (n × bets)."""
+        return logsumexp(np.column_stack([self._log_share + log_stakes, np.log(waiting)]))
 
     def _log_factors(self, confidence: np.ndarray, correct: np.ndarray) -> np.ndarray:
         """log f of each row and bet (n × bets).
@@ -73,7 +82,7 @@ class Bets:
         """
         tested = np.clip(confidence, CLIP, 1 - CLIP)
         logit = np.log(tested) - np.log1p(-tested)
-        claimed = 1 / (1 + np.exp(-(logit[:, None] + self._shift)))
+        claimed = 1 / (1 + np.exp(-(logit[:, None] * self._scale + self._shift)))
         claimed[confidence > tested] = np.minimum(claimed, tested[:, None])[confidence > tested]
         claimed[confidence < tested] = np.maximum(claimed, tested[:, None])[confidence < tested]
         win = np.log(claimed) - np.log(tested)[:, None]
@@ -81,16 +90,21 @@ class Bets:
         factor = np.where(correct[:, None], win, lose)
         own_bin = np.tile(np.arange(self.n_bins), len(BIN_SHIFTS))
         elsewhere = width_index(confidence, self.n_bins)[:, None] != own_bin
-        factor[:, len(SHIFTS) :][elsewhere] = 0.0
+        factor[:, len(CLAIMS) :][elsewhere] = 0.0
         return factor
 
     def suspect(self) -> str:
         """The claim that has won most, in words."""
         richest = int(np.argmax(self._log_share + self._log_stake))
-        what = "overconfident" if self._shift[richest] < 0 else "underconfident"
-        if richest < len(SHIFTS):
-            return f"{what} at all confidences"
-        low, high = width_edges(self.n_bins)[(richest - len(SHIFTS)) % self.n_bins :][:2]
+        sure_too_often = self._shift[richest] < 0 or self._scale[richest] < 1
+        what = "overconfident" if sure_too_often else "underconfident"
+        if richest < len(CLAIMS):
+            return (
+                f"{what} at all confidences"
+                if self._shift[richest]
+                else f"{what}: the probabilities are too " + ("extreme" if sure_too_often else "timid")
+            )
+        low, high = width_edges(self.n_bins)[(richest - len(CLAIMS)) % self.n_bins :][:2]
         return f"{what} at confidences from {low:.2g} to {high:.2g}"
 
     def state(self) -> list[float | None]:

@@ -1,0 +1,193 @@
+"""Artifacts: the same bits after a round trip, a published header, and nothing that runs code."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from importlib.resources import files
+
+import jsonschema
+import numpy as np
+import pytest
+
+import calibrant
+from calibrant.calibrators import registry
+from calibrant.core.errors import InputError
+from calibrant.shipping import artifact as module
+from calibrant.shipping.artifact import from_bytes, load, read_artifact, read_header, save, to_bytes
+
+SCHEMA = json.loads((files("calibrant") / "schemas" / "artifact.schema.json").read_text())
+
+
+def rewrite(content: bytes, change) -> bytes:
+    """The artifact with its JSON header changed in place by `change(header)`."""
+    size = int.from_bytes(content[:8], "little")
+    outer = json.loads(content[8 : 8 + size])
+    header = json.loads(outer["__metadata__"]["calibrant"])
+    outer["__metadata__"]["calibrant"] = json.dumps(change(header) or header)
+    text = json.dumps(outer).encode()
+    return len(text).to_bytes(8, "little") + text + content[8 + size :]
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_every_method_predicts_the_same_bits_after_a_round_trip(name, fitted, data, hard_logits, tmp_path):
+    calibrator = fitted(name)
+    path = tmp_path / "cal.safetensors"
+    save(calibrator, path)
+    loaded = load(path)
+    assert type(loaded) is type(calibrator)
+    assert repr(loaded) == repr(calibrator)
+    for logits in (data[0], data[0].astype(np.float32), hard_logits, hard_logits.astype(np.float64)):
+        for method in ("transform", "predict_proba", "predict"):
+            before, after = getattr(calibrator, method)(logits), getattr(loaded, method)(logits)
+            assert before.dtype == after.dtype
+            np.testing.assert_array_equal(before, after)
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_headers_follow_the_published_schema(name, fitted):
+    content = to_bytes(fitted(name), class_names=list("abcde"), before={"ece": 0.1}, after={"ece": 0.0})
+    jsonschema.validate(read_header(content), SCHEMA)
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_saving_what_was_loaded_gives_the_same_file(name, fitted):
+    content = to_bytes(fitted(name))
+    assert to_bytes(from_bytes(content).calibrator) == content
+
+
+def test_the_file_tells_its_story(fitted, tmp_path):
+    path = tmp_path / "cal.safetensors"
+    save(fitted("ts"), path, class_names=list("abcde"), before={"ece": 0.25}, after={"ece": 0.05})
+    about = read_artifact(path)
+    assert about.method == "TemperatureScaling"
+    assert about.n_classes == 5
+    assert about.class_names == tuple("abcde")
+    assert about.n == 400
+    assert about.fingerprint.startswith("sha256:")
+    assert (about.before, about.after) == ({"ece": 0.25}, {"ece": 0.05})
+    assert about.library == calibrant.__version__
+    assert about.format == 1
+
+
+def test_an_unfitted_calibrator_and_a_stranger_are_refused(tmp_path):
+    with pytest.raises(Exception, match="not fitted"):
+        save(calibrant.TemperatureScaling(), tmp_path / "a")
+
+    class Stranger(calibrant.Identity):
+        pass
+
+    with pytest.raises(InputError, match="Stranger is not one of calibrant's"):
+        save(Stranger().fit(np.eye(3), [0, 1, 2]), tmp_path / "a")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_calibrator_that_cannot_predict_is_not_written(fitted, tmp_path):
+    broken = pickle.loads(pickle.dumps(fitted("vs")))
+    broken.scale_ = broken.scale_ * np.nan
+    with pytest.raises(InputError, match="scale_"):
+        save(broken, tmp_path / "a")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda h: {**h, "format": 2}, "format 2, but this calibrant reads up to 1: upgrade"),
+        (lambda h: {**h, "format": 0}, "formats start at 1"),
+        (lambda h: {**h, "n_classes": 10**12}, "n_classes is 1000000000000"),
+        (lambda h: {**h, "n_classes": 4}, "fitted on 5 classes, but the file says 4"),
+        (lambda h: {**h, "class_names": ["a"]}, "1 class names, but 5 classes"),
+        (lambda h: h["calibrator"].update({"class": "os.system"}), "not one of calibrant's"),
+        (lambda h: h["calibrator"]["parameters"].update(magic=1), "no parameter"),
+        (lambda h: h["calibrator"]["parameters"].update(penalty_bias=10**12), "above the limit"),
+        (lambda h: h["calibrator"]["learned"].update(transform=1), "cannot have learned a 'transform'"),
+        (lambda h: h["calibrator"]["learned"].update(n_parameters_=1), "cannot have learned a 'n_parameters_'"),
+        (lambda h: h["calibrator"]["learned"].pop("scale_") and None, "nothing refers to"),
+        (lambda h: h["calibrator"]["learned"].update(scale_=[1.0] * 5), "nothing refers to"),
+        (lambda h: h["calibrator"]["learned"].update(scale_={"tensor": "no"}), "not in the file"),
+        (lambda h: h["calibrator"]["learned"].update(extra_={"code": "x"}), "does not know: upgrade"),
+        (lambda h: h["fit"].update(n=-1), "fit.n is -1"),
+        (lambda h: {"format": 1}, "keys are not those of format 1"),
+    ],
+)
+def test_a_tampered_header_is_refused_in_one_line(change, words, fitted):
+    with pytest.raises(InputError, match=words) as caught:
+        from_bytes(rewrite(to_bytes(fitted("vs")), change))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (np.ones(1), "shape"),
+        (np.ones((5, 1)), "shape"),
+        (np.full(5, np.nan), "outside"),
+        (np.full(5, 1e300), "outside"),
+    ],
+)
+def test_shapes_and_ranges_are_checked_against_the_number_of_classes(values, words, fitted, monkeypatch):
+    calibrator = pickle.loads(pickle.dumps(fitted("vs")))
+    calibrator.scale_ = values
+    monkeypatch.setattr(module, "from_bytes", lambda content: None)  # a writer that does not look at what it writes
+    content = to_bytes(calibrator)
+    monkeypatch.undo()
+    with pytest.raises(InputError, match=f"VectorScaling.scale_ .*{words}"):
+        from_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "0 bytes"),
+        (b"\x80\x04\x95", "too short"),
+        (pickle.dumps(np.ones(100)), "header claims"),
+        ((10**12).to_bytes(8, "little") + b"{}", "header claims 1000000000000 bytes, but 2 are possible"),
+        ((2).to_bytes(8, "little") + b"{}", "not written by calibrant"),
+        ((2).to_bytes(8, "little") + b"[]", "not readable"),
+        ((200_000).to_bytes(8, "little") + b"[" * 200_000, "not readable"),
+    ],
+)
+def test_other_files_are_refused(content, words, tmp_path):
+    path = tmp_path / "cal.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=words) as caught:
+        load(path)
+    assert str(caught.value).startswith(str(path))
+
+
+def test_a_missing_file_and_a_folder_are_said_in_one_line(tmp_path):
+    with pytest.raises(InputError, match="there is no such file"):
+        load(tmp_path / "absent")
+    with pytest.raises(InputError, match="is a folder"):
+        load(tmp_path)
+
+
+def test_loading_needs_neither_torch_nor_pickle(fitted, tmp_path):
+    path = tmp_path / "cal.safetensors"
+    save(fitted("sctl+ts"), path)
+    code = (
+        "import sys, pickle\n"
+        "def refuse(*a, **k): raise SystemExit('pickle was used')\n"
+        "pickle.load = pickle.loads = pickle.Unpickler = refuse\n"
+        f"import calibrant; calibrant.load({str(path)!r})\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_fuzzed_artifacts_are_refused_or_valid(benchmark_script):
+    result = benchmark_script("fuzz_artifacts").run(1500, seed=1)
+    assert result["problems"] == []
+    assert result["refused"] > 500
+    assert result["valid"] > 50
+    assert result["slowest_s"] < 5
+
+
+def test_kill_during_save_leaves_the_old_or_the_new_file(benchmark_script):
+    counts = benchmark_script("save_kill").run(12, trace_length=200_000)
+    assert counts["old_or_new"] == 12
+    assert counts["broken"] == 0

@@ -1,0 +1,283 @@
+"""The monitor: its promise on false alarms, its figures, its state."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import calibrant
+from calibrant.core.errors import InputError
+from calibrant.monitor import Monitor
+from calibrant.shipping.betting import BIN_SHIFTS, CLAIMS, Bets, _waiting
+from calibrant.shipping.watch import LogWatch, parse_answer
+
+
+def calibrated(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    confidence = rng.beta(5, 1.2, n)
+    return confidence, rng.random(n) < confidence
+
+
+def wealth_by_definition(confidence, correct, n_bins):
+    """Row by row as the module's text says, in plain floats: the reference for the vectorised recursion."""
+    claims = [(*claim, None) for claim in CLAIMS] + [(1, delta, b) for delta in BIN_SHIFTS for b in range(n_bins)]
+    shares = [0.5 / len(CLAIMS)] * len(CLAIMS) + [0.5 / (len(BIN_SHIFTS) * n_bins)] * (len(BIN_SHIFTS) * n_bins)
+    stakes, result = [0.0] * len(claims), []
+    for t, (c, a) in enumerate(zip(confidence, correct, strict=True), start=1):
+        entering = _waiting(np.array(t - 1.0)) - _waiting(np.array(float(t)))
+        home = max(int(np.ceil(c * n_bins)) - 1, 0)
+        for k, (scale, delta, b) in enumerate(claims):
+            q = c if b not in (None, home) else 1 / (1 + np.exp(-(scale * np.log(c / (1 - c)) + delta)))
+            stakes[k] = (stakes[k] + entering) * (q / c if a else (1 - q) / (1 - c))
+        waiting = float(_waiting(np.array(float(t))))
+        result.append(sum(share * (stake + waiting) for share, stake in zip(shares, stakes, strict=True)))
+    return result
+
+
+def test_wealth_is_what_the_definition_says_whatever_the_chunks():
+    confidence, correct = calibrated(0, 60)
+    expected = wealth_by_definition(confidence, correct, 4)
+    whole = Bets(4).play(confidence, correct)
+    np.testing.assert_allclose(np.exp(whole), expected, rtol=1e-9)
+    bets = Bets(4)
+    parts = [bets.play(confidence[i:j], correct[i:j]) for i, j in ((0, 1), (1, 30), (30, 60))]
+    np.testing.assert_allclose(np.concatenate(parts), whole, rtol=1e-9)
+    assert np.isclose(bets.log_wealth, whole[-1])
+
+
+@given(confidence=st.floats(0, 1), history=st.integers(0, 30))
+def test_the_bet_is_fair_or_worse_at_every_confidence(confidence, history):
+    """E[wealth after | past] ≤ wealth before, the two outcomes weighed by c: what Ville's inequality needs."""
+    past = calibrated(1, history)
+
+    def after(correct: bool) -> float:
+        bets = Bets(5)
+        if history:
+            bets.play(*past)
+        return float(np.exp(bets.play(np.array([confidence]), np.array([correct]))[-1]))
+
+    before = Bets(5)
+    if history:
+        before.play(*past)
+    # an outcome of chance 0 has no say, even where its payout is large
+    mean = sum(chance * after(correct) for chance, correct in ((confidence, True), (1 - confidence, False)) if chance)
+    assert mean <= np.exp(before.log_wealth) * (1 + 1e-9)
+    if 1e-6 <= confidence <= 1 - 1e-6:
+        assert np.isclose(mean, np.exp(before.log_wealth))
+
+
+def test_false_alarms_stay_below_the_promised_rate(benchmark_script):
+    assert benchmark_script("monitor").false_alarms(streams=60, length=3000, rate=0.05, seed=5) <= 3
+
+
+def test_a_break_is_found_soon_even_after_a_long_calm(benchmark_script):
+    delays = benchmark_script("monitor").delays(6, break_at=20_000, shift=-1.0, rate=0.01, room=2000)
+    assert len(delays) == 6
+    assert np.median(delays) < 600
+
+
+@pytest.mark.parametrize(("direction", "word"), [(-0.2, "overconfident"), (0.15, "underconfident")])
+def test_the_suspect_is_named(direction, word):
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(0.5, 0.8, 3000)
+    monitor = Monitor()
+    monitor.update_answers(confidence, rng.random(3000) < confidence + direction)
+    report = monitor.report()
+    assert report.alarm
+    assert word in report.suspect
+    assert (report.overconfidence > report.underconfidence) == (direction < 0)
+
+
+def test_one_broken_bin_is_found_and_named():
+    rng = np.random.default_rng(0)
+    confidence = rng.random(20_000)
+    chance = np.where((confidence > 0.6) & (confidence <= 2 / 3), confidence - 0.25, confidence)
+    monitor = Monitor(n_bins=15)
+    monitor.update_answers(confidence, rng.random(20_000) < chance)
+    assert monitor.report().suspect == "overconfident at confidences from 0.6 to 0.67"
+
+
+def test_figures_are_those_of_the_window():
+    confidence, correct = calibrated(2, 5000)
+    monitor = Monitor(window=1000, n_bins=15)
+    for start in range(0, 5000, 333):
+        monitor.update_answers(confidence[start : start + 333], correct[start : start + 333])
+    report = monitor.report()
+    last, right = confidence[-1000:], correct[-1000:]
+    probabilities = np.stack([last, 1 - last], axis=1)
+    keep = last > 0.5  # the metric sees the larger column as the top label
+    assert (report.n, report.n_window) == (5000, 1000)
+    assert np.isclose(report.accuracy, right.mean())
+    assert np.isclose(report.confidence, last.mean())
+    assert np.isclose(report.ece, report.overconfidence + report.underconfidence)
+    assert np.isclose(report.overconfidence - report.underconfidence, last.mean() - right.mean())
+    other = Monitor(window=10_000)
+    other.update_answers(last[keep], right[keep])
+    labels = np.where(right[keep], 0, 1)
+    assert np.isclose(other.report().ece, calibrant.metrics.ece(probabilities[keep], labels, n_bins=15))
+
+
+def test_the_noise_floor_is_the_ece_of_calibrated_streams():
+    confidence, _ = calibrated(3, 800)
+    rng = np.random.default_rng(9)
+    eces = []
+    for _ in range(120):
+        monitor = Monitor(window=800)
+        monitor.update_answers(confidence, rng.random(800) < confidence)
+        eces.append(monitor.report().ece)
+    report = monitor.report()
+    assert np.isclose(report.noise_floor, np.mean(eces), rtol=0.06)
+    assert np.isclose(report.noise_floor_95, np.quantile(eces, 0.95), rtol=0.1)
+
+
+def test_probabilities_and_logits_give_the_same_answers():
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(50, 4)) * 2, rng.integers(0, 4, 50)
+    one, two = Monitor(), Monitor()
+    one.update(logits, labels, from_logits=True)
+    exponentials = np.exp(logits)
+    two.update(exponentials / exponentials.sum(axis=1, keepdims=True), labels)
+    assert np.isclose(one.evidence, two.evidence)
+    with pytest.raises(InputError, match="if these are logits"):
+        two.update(logits, labels)
+
+
+def test_state_survives_json_bit_for_bit():
+    confidence, correct = calibrated(4, 900)
+    monitor = Monitor(window=300)
+    assert Monitor.from_json(monitor.to_json()).n == 0
+    monitor.update_answers(confidence[:500], correct[:500])
+    copy = Monitor.from_json(monitor.to_json())
+    for one in (monitor, copy):
+        one.update_answers(confidence[500:], correct[500:])
+    assert copy.to_json() == monitor.to_json()
+    assert copy.report() == monitor.report()
+
+
+def test_memory_does_not_grow_with_the_stream():
+    monitor = Monitor(window=500)
+    confidence, correct = calibrated(5, 20_000)
+    monitor.update_answers(confidence, correct)
+    size = len(monitor.to_json())
+    tracemalloc.start()
+    for _ in range(5):
+        monitor.update_answers(confidence, correct)
+    grown, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < 200_000
+    assert peak < 30_000_000
+    assert len(monitor.to_json()) < 1.1 * size
+
+
+def test_the_alarm_stays_until_reset():
+    monitor = Monitor()
+    monitor.update_answers(np.full(50, 0.99), np.zeros(50, dtype=bool))
+    at = monitor.alarm_at
+    assert at is not None
+    monitor.update_answers(*calibrated(6, 5000))
+    assert monitor.alarm_at == at
+    monitor.reset()
+    assert not monitor.alarm
+    assert monitor.evidence == pytest.approx(1)
+
+
+def test_certainty_that_fails_is_an_alarm_at_once_and_certainty_that_holds_is_not():
+    monitor = Monitor()
+    monitor.update_answers(np.ones(5000), np.ones(5000, dtype=bool))
+    assert not monitor.alarm
+    monitor.update_answers([1.0, 1.0, 1.0], [False, False, False])
+    assert monitor.alarm
+
+
+@pytest.mark.parametrize(
+    ("confidence", "correct", "words"),
+    [
+        ([1.5], [True], r"\[0, 1\], got 1.5"),
+        ([np.nan], [True], "got nan"),
+        ([0.5, 0.5], [True], "shape"),
+        ([0.5], [0.3], "true/false"),
+    ],
+)
+def test_bad_answers_are_refused(confidence, correct, words):
+    with pytest.raises(InputError, match=words):
+        Monitor().update_answers(confidence, correct)
+
+
+@pytest.mark.parametrize(
+    "options", [{"false_alarm_rate": 0}, {"false_alarm_rate": 1}, {"window": 0}, {"n_bins": 0}, {"seed": -1}]
+)
+def test_bad_options_are_refused(options):
+    with pytest.raises(InputError):
+        Monitor(**options)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"format": 9}', "[" * 100_000])
+def test_a_state_that_is_none_is_refused(text):
+    with pytest.raises(InputError):
+        Monitor.from_json(text)
+
+
+@given(place=st.integers(0, 10**6), value=st.sampled_from([None, -1, "x", [], 1e999, 10**12, True]))
+def test_a_tampered_state_is_refused_or_works(place, value):
+    monitor = Monitor(window=20, n_bins=3)
+    monitor.update_answers(*calibrated(7, 30))
+    state = json.loads(monitor.to_json())
+    key = sorted(state)[place % len(state)]
+    if isinstance(state[key], list) and place % 2:
+        state[key][place % len(state[key])] = value
+    else:
+        state[key] = value
+    try:
+        loaded = Monitor.from_json(json.dumps(state))
+    except InputError:
+        return
+    loaded.update_answers([0.5], [True])
+    assert np.isfinite(loaded.report().ece)
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ('{"confidence": 0.9, "correct": true}', (0.9, True)),
+        ('{"confidence": 0.9, "prediction": 3, "label": 4}', (0.9, False)),
+        ('{"probabilities": [0.25, 0.75], "label": 1}', (0.75, True)),
+        ('{"logits": [0, 0], "label": 0}', (0.5, True)),
+    ],
+)
+def test_log_lines_are_understood(line, answer):
+    assert parse_answer(line) == answer
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["x", "[]", "{}", '{"confidence": 2, "correct": true}', '{"confidence": 0.5}', '{"logits": [1], "label": 0}',
+     '{"logits": [1, NaN], "label": 0}', '{"logits": [1, 2], "label": 2}', '{"probabilities": [1, 1], "label": 0}',
+     '{"logits": [[1, 2]], "label": 0}', '{"logits": ["a", 2], "label": 0}'],
+)  # fmt: skip
+def test_bad_log_lines_are_refused(line):
+    with pytest.raises(InputError):
+        parse_answer(line)
+
+
+def test_a_growing_and_a_rotated_log_are_followed(tmp_path):
+    log = tmp_path / "answers.jsonl"
+    log.write_text('{"confidence": 0.9, "correct": true}\nnonsense\n{"confidence": 0.8, ')
+    watch = LogWatch(str(log), Monitor())
+    assert watch.read() == 1
+    assert (watch.n_bad, watch.first_problem[:6]) == (1, "line 2")
+    with log.open("a") as file:
+        file.write('"correct": false}\n')
+    watch = LogWatch.from_state(str(log), watch.state())
+    assert watch.read() == 1
+    assert watch.read() == 0
+    log.unlink()
+    log.write_text('{"confidence": 0.7, "correct": true}\n')
+    assert watch.read() == 1
+    assert watch.monitor.n == 3
+    with pytest.raises(InputError, match="no such file"):
+        LogWatch(str(tmp_path / "absent"), Monitor()).read()

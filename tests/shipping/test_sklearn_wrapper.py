@@ -1,0 +1,164 @@
+"""CalibratedClassifier as scikit-learn sees it."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC, LinearSVC
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import calibrant
+from calibrant.core.errors import InputError
+from calibrant.sklearn import CalibratedClassifier, class_logits
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@parametrize_with_checks(
+    [CalibratedClassifier(cv=2), CalibratedClassifier(LinearSVC(), ensemble=False, cv=2, method="vs")]
+)
+def test_scikit_learns_own_checks(estimator, check):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(estimator)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    X, y = load_digits(return_X_y=True)
+    return train_test_split(X / 16, np.array([f"digit {i}" for i in y]), random_state=0, test_size=0.4)
+
+
+@pytest.fixture(scope="module")
+def tumours():
+    X, y = load_breast_cancer(return_X_y=True)
+    return train_test_split(X, np.where(y == 1, "benign", "malignant"), random_state=0)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [LinearSVC(C=0.1), GaussianNB(), RandomForestClassifier(30, random_state=0), KNeighborsClassifier(), SVC()],
+    ids=lambda e: type(e).__name__,
+)
+def test_text_labels_any_scores_and_no_worse_than_scikit_learns_own(estimator, digits):
+    X, X_test, y, y_test = digits
+    ours = CalibratedClassifier(estimator, cv=3).fit(X, y)
+    theirs = CalibratedClassifierCV(estimator, cv=3).fit(X, y)
+    probabilities = ours.predict_proba(X_test)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    assert set(ours.predict(X_test)) <= set(y)
+    assert log_loss(y_test, probabilities) < 1.1 * log_loss(y_test, theirs.predict_proba(X_test))
+
+
+@pytest.mark.parametrize("estimator", [RidgeClassifier(), GaussianNB()], ids=lambda e: type(e).__name__)
+def test_binary_scores_become_two_columns(estimator, tumours):
+    X, X_test, y, y_test = tumours
+    model = CalibratedClassifier(make_pipeline(StandardScaler(), estimator), cv=3).fit(X, y)
+    assert model.predict_proba(X_test).shape == (len(X_test), 2)
+    assert model.score(X_test, y_test) > 0.9
+
+
+def test_softmax_of_a_binary_decision_is_the_logistic_function(tumours):
+    X, X_test, y, _ = tumours
+    fitted = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y)
+    model = CalibratedClassifier(FrozenEstimator(fitted), method="none").fit(X, y)
+    np.testing.assert_allclose(model.predict_proba(X_test), fitted.predict_proba(X_test), atol=1e-12)
+
+
+def test_a_frozen_classifier_is_kept_and_calibrated_on_all_rows(digits):
+    X, X_test, y, _ = digits
+    fitted = LinearSVC().fit(X[:600], y[:600])
+    weights = fitted.coef_.copy()
+    model = CalibratedClassifier(FrozenEstimator(fitted), method="ts").fit(X[600:], y[600:])
+    np.testing.assert_array_equal(fitted.coef_, weights)
+    direct = calibrant.TemperatureScaling().fit(
+        fitted.decision_function(X[600:]), np.searchsorted(fitted.classes_, y[600:])
+    )
+    assert model.calibrated_pairs_[0][1].temperature_ == direct.temperature_
+    np.testing.assert_array_equal(model.predict(X_test), fitted.predict(X_test))
+    few = CalibratedClassifier(FrozenEstimator(fitted)).fit(X[600:660], y[600:660])
+    assert len(few.classes_) == 10
+
+
+def test_without_ensemble_one_calibrator_learns_from_all_held_out_rows(digits):
+    X, X_test, y, _ = digits
+    model = CalibratedClassifier(LinearSVC(), cv=4, ensemble=False).fit(X, y)
+    assert len(model.calibrated_pairs_) == 1
+    assert model.calibrated_pairs_[0][1].n_rows_ == len(X)
+    np.testing.assert_array_equal(model.predict(X_test), LinearSVC().fit(X, y).predict(X_test))
+
+
+def test_in_a_pipeline_and_a_grid_search(digits):
+    X, X_test, y, y_test = digits
+    pipeline = make_pipeline(StandardScaler(), CalibratedClassifier(LinearSVC(), cv=2))
+    grid = {"calibratedclassifier__method": ["ts", "vs"], "calibratedclassifier__estimator__C": [0.01, 0.1]}
+    search = GridSearchCV(pipeline, grid, scoring="neg_log_loss", cv=2).fit(X[:400], y[:400])
+    assert search.score(X_test, y_test) > -0.5
+
+
+def test_weights_reach_classifier_and_calibrator(digits):
+    X, _, y, _ = digits
+    weights = np.where(y == "digit 3", 5.0, 1.0)
+    plain, heavy = (
+        CalibratedClassifier(LogisticRegression(), cv=2).fit(X, y, sample_weight=w).predict_proba(X)[:, 3].mean()
+        for w in (None, weights)
+    )
+    assert heavy > plain
+    with pytest.warns(UserWarning, match="takes no sample_weight"):
+        CalibratedClassifier(KNeighborsClassifier(), cv=2).fit(X, y, sample_weight=weights)
+
+
+def test_a_calibrator_object_is_cloned_and_the_model_pickles(digits):
+    X, X_test, y, _ = digits
+    method = calibrant.TemperatureScaling()
+    model = CalibratedClassifier(GaussianNB(), method=method, cv=2).fit(X, y)
+    assert not hasattr(method, "temperature_")
+    copy = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(copy.predict_proba(X_test), model.predict_proba(X_test))
+    assert clone(model).get_params()["cv"] == 2
+
+
+def test_a_class_missing_from_a_fold_gets_a_column():
+    fitted = LogisticRegression().fit([[0.0], [1.0], [2.0], [3.0]], [0, 0, 2, 2])
+    logits = class_logits(fitted, [[0.0], [3.0]], np.array([0, 1, 2]))
+    assert logits.shape == (2, 3)
+    assert (logits[:, 1] <= logits.min()).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cv": "prefit"}, "FrozenEstimator"),
+        ({"method": "magic"}, "no method is called"),
+        ({"cv": 50}, "50-fold"),
+        ({"estimator": StandardScaler()}, "neither decision_function nor predict_proba"),
+        ({"estimator": SVC(decision_function_shape="ovo")}, "45 scores a row"),
+    ],
+)
+def test_errors_name_the_remedy(options, words, digits):
+    X, _, y, _ = digits
+    with pytest.raises(InputError, match=words):
+        CalibratedClassifier(**{"estimator": GaussianNB(), **options}).fit(X[:300], y[:300])
+
+
+def test_labels_that_a_frozen_classifier_does_not_know(digits):
+    X, _, y, _ = digits
+    known = y != "digit 9"
+    fitted = GaussianNB().fit(X[known], y[known])
+    with pytest.raises(InputError, match=r"digit 9.*does not know"):
+        CalibratedClassifier(FrozenEstimator(fitted)).fit(X, y)
