@@ -1,0 +1,85 @@
+"""Histogram binning."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.confidence_bins import ConfidenceBins, fill_empty, quantile_bins, top_columns
+from calibrant.calibrators.one_vs_rest import check_mode, class_columns, normalised
+from calibrant.calibrators.top_label import InstanceFact, log_odds_of, with_confidence
+from calibrant.core.bins import check_n_bins, place
+from calibrant.core.progress import step
+from calibrant.core.rows import Rows
+from calibrant.core.softmax import softmax
+from calibrant.kernels.rows import scan
+
+
+class HistogramBinning(Calibrator):
+    """Replace a probability by the frequency of its equal-mass bin (Zadrozny & Elkan 2001).
+
+    Parameters
+    ----------
+    n_bins : int
+        Equal-mass bins of the fit data.
+    mode : {"top_label", "one_vs_rest"}
+        "top_label": the confidence of the predicted class becomes the accuracy of its bin; the other probabilities
+        are rescaled to the rest and the prediction stays (see `calibrators/top_label.py`).
+        "one_vs_rest": every class's probability is replaced by the frequency of the class in the bin, and the rows
+        are normalised; predictions may change.
+
+    Attributes
+    ----------
+    edges_ : array (1 or K, M + 1)
+        Bin i holds probabilities in (edges_[·, i], edges_[·, i + 1]].
+    values_ : array (1 or K, M)
+        Frequency of each bin, kept half a row away from 0 and 1 so that no outcome gets probability 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant import HistogramBinning
+    >>> logits = np.array([[2.0, 0.0]] * 4)
+    >>> HistogramBinning(n_bins=1).fit(logits, [0, 0, 0, 1]).predict_proba(logits[:1]).round(4)
+    array([[0.75, 0.25]])
+    """
+
+    keeps_prediction = InstanceFact(lambda self: self.mode == "top_label")
+
+    def __init__(self, n_bins=15, *, mode="top_label", seed=0):
+        self.n_bins = n_bins
+        self.mode = mode
+        self.seed = seed
+
+    @property
+    def n_parameters_(self) -> int:
+        """One value per bin."""
+        return self.values_.size
+
+    def _fit(self, rows: Rows) -> None:
+        n_bins = check_n_bins(self.n_bins)
+        if check_mode(self.mode) == "top_label":
+            columns = iter([top_columns(rows)])
+            n_columns = 1
+        else:
+            columns, n_columns = class_columns(rows), rows.n_classes
+        self.edges_, self.values_ = np.empty((n_columns, n_bins + 1)), np.empty((n_columns, n_bins))
+        for j, column in enumerate(columns):
+            self.edges_[j], bins = quantile_bins(column, rows.weights, n_bins)
+            self.values_[j] = bin_frequencies(bins)
+            step("histogram binning", j + 1, n_columns)
+
+    def _transform(self, logits: np.ndarray) -> np.ndarray:
+        if len(self.edges_) == 1:
+            top = scan(logits, None, from_logits=True, columns="top")
+            return with_confidence(logits, log_odds_of(self.values_[0][place(top.confidence, self.edges_[0])]))
+        probabilities = softmax(logits.astype(np.float64))
+        for j, (edges, values) in enumerate(zip(self.edges_, self.values_, strict=True)):
+            probabilities[:, j] = values[place(probabilities[:, j], edges)]
+        return normalised(probabilities, logits.dtype)
+
+
+def bin_frequencies(bins: ConfidenceBins) -> np.ndarray:
+    """Accuracy of each bin, at least half a row away from 0 and 1."""
+    margin = 0.5 / np.maximum(bins.mass, 1.0)
+    return fill_empty(np.clip(bins.accuracy, margin, 1.0 - margin), bins.filled)

@@ -1,0 +1,47 @@
+"""Calibrating every class's probability by itself: what the binary methods see, and how rows are put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from calibrant.core.errors import InputError
+from calibrant.core.rows import Rows
+from calibrant.core.softmax import log_probabilities
+from calibrant.core.threads import map_blocks, row_blocks
+from calibrant.kernels.rows import RowColumns
+
+COLUMNS_AT_ONCE = 16
+
+
+def check_mode(mode: str) -> str:
+    """A mode that exists."""
+    if mode not in {"top_label", "one_vs_rest"}:
+        raise InputError(f"mode must be 'top_label' or 'one_vs_rest', got {mode!r}")
+    return mode
+
+
+def class_columns(rows: Rows) -> Iterator[RowColumns]:
+    """For each class in turn: its probability as the confidence, and whether it is the label as correctness."""
+    log_mass = _log_mass(rows.logits)
+    nothing = np.empty(0)
+    for first in range(0, rows.n_classes, COLUMNS_AT_ONCE):
+        columns = rows.logits[:, first : first + COLUMNS_AT_ONCE].T.astype(np.float64)
+        for j, column in enumerate(columns, start=first):
+            yield RowColumns(np.exp(column - log_mass), rows.labels, rows.labels == j, nothing, nothing, nothing)
+
+
+def normalised(probabilities: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Log-probabilities of rows divided by their sum; each probability must be positive."""
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    return log_probabilities(probabilities).astype(dtype)
+
+
+def _log_mass(logits: np.ndarray) -> np.ndarray:
+    def part(block: slice) -> np.ndarray:
+        values = logits[block].astype(np.float64)
+        peak = values.max(axis=1)
+        return peak + np.log(np.exp(values - peak[:, None]).sum(axis=1))
+
+    return np.concatenate(map_blocks(part, row_blocks(len(logits), logits.shape[1])))

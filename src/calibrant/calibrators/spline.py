@@ -1,0 +1,91 @@
+"""Spline calibration."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.interpolate import CubicSpline
+
+from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.confidence_bins import top_columns
+from calibrant.calibrators.top_label import log_odds_of, with_confidence
+from calibrant.core.errors import InputError
+from calibrant.core.rows import Rows
+from calibrant.kernels.rows import RowColumns, scan
+
+TABLE_SIZE = 1024
+"""Most points of the map that are kept; between them it is linear."""
+
+
+class SplineCalibration(Calibrator):
+    """Correct the top confidence by the slope of a spline through the cumulative error (Gupta et al. 2021).
+
+    With rows sorted by confidence c and t the share of rows up to a confidence, the cumulative error is
+    H(t) = (1/n)·Σ_{rows up to t} (correct − c), the curve whose largest value is the KS error. Its derivative is the
+    accuracy at that confidence less the confidence. A natural cubic spline with a few evenly spaced knots is fitted to
+    H by least squares, and c + H'(t) is the calibrated confidence. The other probabilities are rescaled to the rest
+    and the prediction stays (see `calibrators/top_label.py`).
+
+    Parameters
+    ----------
+    n_knots : int
+        Knots of the spline, at least 3.
+
+    Attributes
+    ----------
+    knot_values_ : array (n_knots,)
+        The spline's values at its evenly spaced knots over [0, 1].
+    confidences_, values_ : array
+        The map from confidence to calibrated confidence, at up to 1,024 quantiles of the fit data.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant import SplineCalibration
+    >>> logits = np.array([[2.0, 0.0]] * 4)
+    >>> SplineCalibration().fit(logits, [0, 0, 0, 1]).predict_proba(logits[:1]).round(4)
+    array([[0.75, 0.25]])
+    """
+
+    keeps_prediction = True
+
+    def __init__(self, n_knots=6, *, seed=0):
+        self.n_knots = n_knots
+        self.seed = seed
+
+    @property
+    def n_parameters_(self) -> int:
+        """One value per knot."""
+        return len(self.knot_values_)
+
+    def _fit(self, rows: Rows) -> None:
+        if isinstance(self.n_knots, bool) or self.n_knots != int(self.n_knots) or self.n_knots < 3:
+            raise InputError(f"n_knots must be a whole number of at least 3, got {self.n_knots!r}")
+        confidence, share, error, mass = cumulative_error(top_columns(rows), rows.weights)
+        knots = np.linspace(0.0, 1.0, int(self.n_knots))
+        basis = CubicSpline(knots, np.eye(len(knots)), bc_type="natural")
+        # the origin, where nothing has been counted, is a point of the curve as well
+        root = np.sqrt(np.append(mass.mean(), mass))
+        curve = basis(np.append(0.0, share)) * root[:, None]
+        self.knot_values_ = np.linalg.lstsq(curve, np.append(0.0, error) * root, rcond=None)[0]
+        middle = share - 0.5 * mass / mass.sum()
+        calibrated = confidence + basis(middle, 1) @ self.knot_values_
+        chosen = np.unique(np.linspace(0, len(confidence) - 1, TABLE_SIZE).round().astype(np.intp))
+        margin = min(0.5, 0.5 / rows.total_weight)
+        self.confidences_ = confidence[chosen]
+        self.values_ = np.clip(calibrated, margin, 1.0 - margin)[chosen]
+
+    def _transform(self, logits: np.ndarray) -> np.ndarray:
+        top = scan(logits, None, from_logits=True, columns="top")
+        return with_confidence(logits, log_odds_of(np.interp(top.confidence, self.confidences_, self.values_)))
+
+
+def cumulative_error(
+    top: RowColumns, weights: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Distinct confidences, share of weight and cumulative correct − confidence up to each, and the weight of each."""
+    weights = np.ones(len(top.confidence)) if weights is None else weights
+    counted = weights > 0
+    confidence, group = np.unique(top.confidence[counted], return_inverse=True)
+    mass = np.bincount(group, weights[counted])
+    hits = np.bincount(group, weights[counted] * top.correct[counted])
+    return confidence, np.cumsum(mass) / mass.sum(), np.cumsum(hits - mass * confidence) / mass.sum(), mass

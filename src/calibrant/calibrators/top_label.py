@@ -1,0 +1,102 @@
+"""A new confidence for the predicted class: how the other probabilities make room, and the prediction stays.
+
+The predicted class gets the confidence g, the others share 1 − g in their old proportions. Where the runner-up would
+overtake, its share is capped at g and the excess flows to the rest (water-filling); g itself is at least 1/K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calibrant.calibrators.confidence_bins import keep_prediction
+from calibrant.core.threads import map_blocks, row_blocks
+
+
+class InstanceFact:
+    """A fact that depends on the parameters: False on the class, the rule's answer on an instance."""
+
+    def __init__(self, rule: Callable[[Any], bool]) -> None:
+        self.rule = rule
+
+    def __get__(self, instance: Any, owner: type) -> bool:
+        return instance is not None and bool(self.rule(instance))
+
+
+class TopLabel(NamedTuple):
+    """The predicted class of each row and u = log(c / (1 − c)), exact also where c rounds to 1 (n,)."""
+
+    prediction: np.ndarray
+    log_odds: np.ndarray
+
+
+def top_label(logits: np.ndarray) -> TopLabel:
+    """Prediction and log-odds of its confidence: the peak less the log-sum-exp of all other logits."""
+
+    def part(block: slice) -> TopLabel:
+        prediction, _, total = _others(logits[block])
+        return TopLabel(prediction, _peaks(logits[block], prediction) - total)
+
+    parts = map_blocks(part, row_blocks(len(logits), logits.shape[1]))
+    return TopLabel(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def with_confidence(logits: np.ndarray, log_odds: np.ndarray) -> np.ndarray:
+    """Log-probabilities (n×K) whose predicted class has confidence 1/(1 + exp(−v)), v the new log-odds (n,)."""
+    result = np.empty_like(logits)
+
+    def part(block: slice) -> None:
+        result[block] = _rebuild(logits[block], log_odds[block]).astype(logits.dtype)
+        keep_prediction(result[block], logits[block].argmax(axis=1))
+
+    map_blocks(part, row_blocks(len(logits), logits.shape[1]))
+    return result
+
+
+def log_odds_of(confidence: np.ndarray) -> np.ndarray:
+    """log(c / (1 − c)) of confidences strictly inside (0, 1)."""
+    return np.log(confidence) - np.log1p(-confidence)
+
+
+def _rebuild(logits: np.ndarray, log_odds: np.ndarray) -> np.ndarray:
+    n_rows, n_classes = logits.shape
+    every = np.arange(n_rows)
+    prediction, others, total = _others(logits)
+    # below even odds against all others together the confidence is 1/K, the least a predicted class can have
+    log_odds = np.maximum(log_odds, -np.log(n_classes - 1.0))
+    top, rest = -np.logaddexp(0.0, -log_odds), -np.logaddexp(0.0, log_odds)
+    others += (rest - total)[:, None]
+    crowded = np.flatnonzero(others.max(axis=1) > top)
+    if len(crowded):
+        others[crowded] = _water_fill(others[crowded], top[crowded], rest[crowded])
+    others[every, prediction] = top
+    return others
+
+
+def _water_fill(others: np.ndarray, cap: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """Log-shares with none above the cap and the same sum: min(λ·q, cap). The predicted class's −inf stays."""
+    descending = -np.sort(-others, axis=1)
+    shares, limit = np.exp(descending), np.exp(cap)[:, None]
+    n_capped = np.arange(others.shape[1])
+    tail = np.cumsum(shares[:, ::-1], axis=1)[:, ::-1]
+    left = np.exp(total)[:, None] - n_capped * limit
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = np.where(tail > 0, left / tail, 0.0)
+        fits = (scale * shares <= limit * (1 + 1e-12)) | (tail <= 0)
+        factor = np.maximum(np.take_along_axis(scale, fits.argmax(axis=1)[:, None], axis=1), 1.0)
+        return np.minimum(others + np.log(factor), cap[:, None])
+
+
+def _others(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The prediction, the logits in float64 with −inf in its place, and the log-sum-exp of what is left."""
+    prediction = logits.argmax(axis=1)
+    others = logits.astype(np.float64)
+    others[np.arange(len(others)), prediction] = -np.inf
+    peak = others.max(axis=1)
+    return prediction, others, peak + np.log(np.exp(others - peak[:, None]).sum(axis=1))
+
+
+def _peaks(logits: np.ndarray, prediction: np.ndarray) -> np.ndarray:
+    return logits[np.arange(len(logits)), prediction].astype(np.float64)
