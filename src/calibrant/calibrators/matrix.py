@@ -68,7 +68,8 @@ class MatrixScaling(Calibrator):
 
     def _fit(self, rows: Rows) -> None:
         self.penalties_ = self._penalties(rows)
-        ridge = Ridge.odir(*self.penalties_, rows.n_classes)
+        off_diagonal, bias = self.penalties_
+        ridge = Ridge.odir(off_diagonal, bias, rows.n_classes)
         self.matrix_, self.bias_, solution = fit_affine(rows, ridge, log_probabilities=self._log_probabilities)
         warn_unless_converged(type(self).__name__, solution)
         self.n_iter_ = max(1, solution.n_iter)
@@ -77,19 +78,26 @@ class MatrixScaling(Calibrator):
     def _penalties(self, rows: Rows) -> tuple[float, float]:
         n_classes = rows.n_classes
         pairs = n_classes * (n_classes - 1)
-        off_diagonal = pairs / 10 if self.penalty_off_diagonal is None else self.penalty_off_diagonal
-        off_diagonal = check_penalty(off_diagonal, "penalty_off_diagonal")
-        bias = check_penalty(n_classes / 100 if self.penalty_bias is None else self.penalty_bias, "penalty_bias")
-        if off_diagonal == "cv":
-            fixed = n_classes / 100 if bias == "cv" else bias
-            off_diagonal = self._walk(rows, [(strength * pairs, fixed) for strength in STRENGTHS])[0]
-        if bias == "cv":
-            bias = self._walk(rows, [(off_diagonal, strength * n_classes) for strength in STRENGTHS])[1]
-        return float(off_diagonal), float(bias)
+        usual = pairs / 10, n_classes / 100
+        asked = [
+            check_penalty(default if value is None else value, name)
+            for value, default, name in (
+                (self.penalty_off_diagonal, usual[0], "penalty_off_diagonal"),
+                (self.penalty_bias, usual[1], "penalty_bias"),
+            )
+        ]
+        off_diagonal, bias = (
+            default if isinstance(value, str) else value for value, default in zip(asked, usual, strict=True)
+        )
+        if asked[0] == "cv":
+            off_diagonal, _ = self._walk(rows, [(float(strength * pairs), bias) for strength in STRENGTHS])
+        if asked[1] == "cv":
+            _, bias = self._walk(rows, [(off_diagonal, float(strength * n_classes)) for strength in STRENGTHS])
+        return off_diagonal, bias
 
     def _walk(self, rows: Rows, candidates: list[tuple[float, float]]) -> tuple[float, float]:
         def fit(part: Rows, candidate: Any, start: np.ndarray | None) -> np.ndarray:
-            ridge = Ridge.odir(*candidate, part.n_classes)
+            ridge = Ridge.odir(candidate[0], candidate[1], part.n_classes)
             return fit_affine(part, ridge, log_probabilities=self._log_probabilities, start=start, tolerance=1e-5)[
                 2
             ].point

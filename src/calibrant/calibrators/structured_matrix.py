@@ -15,7 +15,7 @@ from calibrant.core.arrays import check_values
 from calibrant.core.rows import Rows
 from calibrant.kernels.affine import affine_sums
 
-STRENGTHS = (1e6, 3000.0, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0)
+STRENGTHS = (1e6, 3000.0, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0)
 """What cross-validation tries; the first leaves a temperature and nothing else."""
 
 NO_OFF_DIAGONAL = 1e12
@@ -61,9 +61,10 @@ class StructuredMatrixScaling(Calibrator):
     def __init__(
         self,
         strength="cv",
+        *,
         penalty_diagonal=1.0,
-        penalty_off_diagonal=10.0,
-        penalty_bias=0.3,
+        penalty_off_diagonal=3.0,
+        penalty_bias=1.0,
         off_diagonal=True,
         seed=0,
     ):
@@ -82,7 +83,7 @@ class StructuredMatrixScaling(Calibrator):
     def _fit(self, rows: Rows) -> None:
         unit = fit_inverse_temperature(rows).value
         strength = check_penalty(self.strength, "strength")
-        self.strength_ = self._walk(rows, unit) if strength == "cv" else strength
+        self.strength_ = self._walk(rows, unit) if isinstance(strength, str) else strength
         self.matrix_, self.bias_, solution = fit_affine(rows, self._ridge(rows, unit, self.strength_))
         if not self.off_diagonal:
             self.matrix_ = np.diag(np.diag(self.matrix_))

@@ -124,13 +124,13 @@ def _best_of(errors: Errors, grid: np.ndarray) -> tuple[float, float]:
     return float(grid[index]), float(values[index])
 
 
-def _width_statistic(logits, labels, weights, kernel, inverse_temperatures, n_bins):
+def _width_statistic(logits, labels, weights, kernel, inverse_temperatures, n_bins):  # noqa: PLR0917
     correct = logits.argmax(axis=1) == labels
     confidences = np.ascontiguousarray(kernel(logits, inverse_temperatures).T)
     return (np.stack([width_sums(confidence, correct, weights, n_bins) for confidence in confidences]),)
 
 
-def _soft_statistic(logits, labels, weights, kernel, inverse_temperatures, n_bins):
+def _soft_statistic(logits, labels, weights, kernel, inverse_temperatures, n_bins):  # noqa: PLR0917
     correct = logits.argmax(axis=1) == labels
     confidences = np.ascontiguousarray(kernel(logits, inverse_temperatures).T)
     return (np.stack([soft_bin_sums(confidence, correct, weights, n_bins, SOFTNESS) for confidence in confidences]),)

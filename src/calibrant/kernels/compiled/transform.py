@@ -21,7 +21,7 @@ def scale_block(
 
 
 @njit(nogil=True, cache=True, fastmath=REASSOCIATE)
-def _scale_block(values, bits, exponent, scale, bias, scaled, keep_prediction):
+def _scale_block(values, bits, exponent, scale, bias, scaled, keep_prediction):  # noqa: PLR0917
     n_rows, n_classes = values.shape
     highest = exponent & 0
     for i in range(n_rows):

@@ -1,0 +1,251 @@
+"""Scaling of class-wise training losses."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.weighted_rows import SmoothedRows, reweighted
+from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.progress import step
+from calibrant.core.rows import Rows
+from calibrant.core.softmax import log_softmax
+from calibrant.kernels.bins import width_sums
+
+NORMALIZATIONS = ("normal", "centered_minmax", "minmax")
+LOSSES = ("cross_entropy", "label_smoothing", "focal")
+SMOOTHING, FOCUS = 0.05, 3.0
+"""The paper's strengths of its two baselines (§5.3)."""
+
+N_BINS = 15
+MAX_REFITS = 100
+TOLERANCE = 1e-7
+"""Largest change of a class weight (or of a loss, for the baselines) from one refit to the next at a fixed point."""
+
+
+class ClassLossScaling(Calibrator):
+    """Refit a calibrator so that classes of high loss count more (Jung et al. 2023, eq. 8).
+
+    Minimises Σ_i (1 + w_i)·L_i over the parameters of the calibrator, L_i the mean NLL of class i and
+    w_i = β/(1 + exp(−L̄_i/α)) − β/2 (eq. 5) of the normalised losses L̄, without gradient through w. The answer is
+    the fixed point where the weights belong to the losses they produce.
+
+    Parameters
+    ----------
+    calibrator : Calibrator
+        Any that is fitted by likelihood: TemperatureScaling, EnsembleTemperatureScaling, VectorScaling,
+        ClassTemperatureScaling(objective="nll"), ParameterizedTemperatureScaling …; each refit hands it rows whose
+        weights are the loss weights, so honouring sample weights is all it takes.
+    normalization : {"normal", "centered_minmax", "minmax"}
+        L̄ = (L − mean)/std; (L − mean)/(max − min); (L − min)/(max − min) (app. A).
+    loss : {"cross_entropy", "label_smoothing", "focal"}
+        The method, or one of the paper's two baselines: the calibrator refitted with label smoothing 0.05 or with
+        the focal loss of γ = 3, and no class weights.
+
+    Attributes
+    ----------
+    calibrator_ : the refitted calibrator.
+    class_weights_ : (K,) the w_i; 0 for absent classes.
+    alpha_, beta_ : the shape of the weight function, chosen once by SLSQP on eq. 6.
+    std_trace_, ece_trace_ : std of the class losses and ECE of the fit data, refit by refit, the start included.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant import ClassLossScaling, TemperatureScaling
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(0, 3, 500)
+    >>> logits = 4 * (rng.normal(size=(500, 3)) + np.array([1.0, 2.0, 3.0])[labels, None] * np.eye(3)[labels])
+    >>> fitted = ClassLossScaling(TemperatureScaling()).fit(logits, labels)
+    >>> int(fitted.class_weights_.argmax())  # the class that is hardest to tell
+    0
+    """
+
+    def __init__(self, calibrator, normalization="normal", loss="cross_entropy", seed=0):
+        self.calibrator = calibrator
+        self.normalization = normalization
+        self.loss = loss
+        self.seed = seed
+
+    @property
+    def keeps_prediction(self) -> bool:  # type: ignore[override]
+        """As the calibrator inside."""
+        return self.calibrator.keeps_prediction
+
+    @property
+    def keeps_ranking(self) -> bool:  # type: ignore[override]
+        """As the calibrator inside."""
+        return self.calibrator.keeps_ranking
+
+    @property
+    def additive(self) -> bool:  # type: ignore[override]
+        """As the calibrator inside."""
+        return self.calibrator.additive
+
+    @property
+    def requires_logits(self) -> bool:  # type: ignore[override]
+        """As the calibrator inside."""
+        return self.calibrator.requires_logits
+
+    @property
+    def n_parameters_(self) -> int:
+        """As many as the calibrator inside; the class weights are not free."""
+        return self.calibrator_.n_parameters_
+
+    def _fit(self, rows: Rows) -> None:
+        self._check()
+        self.class_weights_ = np.zeros(rows.n_classes)
+        self.alpha_, self.beta_ = 1.0, 1.5
+        self._trace: list[tuple[float, float, float]] = []
+        self._record(rows, None)
+        if self.loss == "cross_entropy":
+            self._fit_class_weights(rows)
+        elif self.loss == "focal":
+            self._fit_focal(rows)
+        else:
+            self.calibrator_ = self._refit(SmoothedRows(rows, SMOOTHING))
+            self._record(rows, self.calibrator_)
+        self.objective_trace_, self.std_trace_, self.ece_trace_ = np.array(self._trace).T
+        self.n_iter_ = len(self._trace) - 1
+        del self._trace
+
+    def _check(self) -> None:
+        if self.normalization not in NORMALIZATIONS:
+            raise InputError(f"normalization must be one of {', '.join(NORMALIZATIONS)}, got {self.normalization!r}")
+        if self.loss not in LOSSES:
+            raise InputError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
+        if getattr(self.calibrator, "objective", "nll") != "nll":
+            raise InputError(
+                f"{type(self.calibrator).__name__} minimises {self.calibrator.objective!r}, but class losses can only "
+                "weigh a likelihood: give it objective='nll'"
+            )
+
+    def _fit_class_weights(self, rows: Rows) -> None:
+        """Weights from losses, calibrator from weights, and again, until neither moves."""
+        totals = rows.class_weight()
+        present = totals > 0
+        inverse = np.where(present, 1.0 / np.where(present, totals, 1.0), 0.0)
+        before = self._losses[present]
+        weights = class_weights(before, self.normalization, self.alpha_, self.beta_)
+        change = np.inf
+        for refit in range(MAX_REFITS):
+            self.class_weights_[present] = weights
+            factors = (1 + self.class_weights_) * inverse * rows.total_weight / present.sum()
+            self.calibrator_ = self._refit(reweighted(rows, _ByClass(factors)))
+            self._record(rows, self.calibrator_)
+            after = self._losses[present]
+            if refit == 0:
+                self.alpha_, self.beta_ = choose_shape(before, after, self.normalization, rows.n_classes)
+            target = class_weights(after, self.normalization, self.alpha_, self.beta_)
+            previous, change = change, float(np.abs(target - weights).max())
+            if change <= TOLERANCE:
+                return
+            # a fixed point is approached from both sides in turn when the step is too long: halve it then
+            weights = 0.5 * (weights + target) if change > 0.9 * previous else target
+            step("class weights", refit + 1, None, f"change {change:.1e}")
+        if change > 1e-6:
+            warnings.warn(f"the class weights still move by {change:.1e} a refit", FitWarning, stacklevel=5)
+
+    def _fit_focal(self, rows: Rows) -> None:
+        """∇(1−p)^γ·NLL is a weighted ∇NLL, so the focal optimum is a fixed point of weighted refits."""
+        self.calibrator_ = previous = self._refit(rows)
+        self._record(rows, self.calibrator_)
+        change = np.inf
+        for refit in range(MAX_REFITS):
+            # the refits overshoot in turn: weights between the last two answers settle much sooner
+            between = reweighted(rows, _Focal((previous, self.calibrator_), FOCUS))
+            previous, self.calibrator_ = self.calibrator_, self._refit(between)
+            self._record(rows, self.calibrator_)
+            change = abs(self._trace[-1][0] - self._trace[-2][0])
+            if change <= TOLERANCE:
+                return
+            step("focal weights", refit + 1, None, f"change {change:.1e}")
+        warnings.warn(f"the focal fit still moves by {change:.1e} a refit", FitWarning, stacklevel=5)
+
+    def _refit(self, rows: Any) -> Calibrator:
+        return clone(self.calibrator).fit_rows(rows)
+
+    def _record(self, rows: Rows, calibrator: Calibrator | None) -> None:
+        losses, sums = rows.total(_losses_and_bins, calibrator)
+        totals = rows.class_weight()
+        present = totals > 0
+        self._losses = np.where(present, losses / np.where(present, totals, 1.0), 0.0)
+        spread = self._losses[present].std(ddof=1) if present.sum() > 1 else 0.0
+        gaps = float(np.abs(sums[1] - sums[2]).sum()) / rows.total_weight
+        self._trace.append((float((1 + self.class_weights_) @ self._losses), float(spread), gaps))
+
+    def _transform(self, logits: np.ndarray) -> np.ndarray:
+        return self.calibrator_._transform(logits)
+
+
+def normalise_losses(losses: np.ndarray, normalization: str) -> np.ndarray:
+    """L̄ of the class losses (eq. 4 and app. A); 0 where they do not differ."""
+    if len(losses) < 2 or np.ptp(losses) <= 1e-12 * max(1.0, float(np.abs(losses).max())):
+        return np.zeros_like(losses)
+    if normalization == "normal":
+        return (losses - losses.mean()) / losses.std(ddof=1)
+    scaled = (losses - losses.min()) / np.ptp(losses)
+    return scaled - scaled.mean() if normalization == "centered_minmax" else scaled
+
+
+def class_weights(losses: np.ndarray, normalization: str, alpha: float, beta: float) -> np.ndarray:
+    """w_i = β/(1 + exp(−L̄_i/α)) − β/2 (eq. 5): odd in L̄, within ±β/2."""
+    return 0.5 * beta * np.tanh(0.5 * normalise_losses(losses, normalization) / alpha)
+
+
+def choose_shape(before: np.ndarray, after: np.ndarray, normalization: str, n_classes: int) -> tuple[float, float]:
+    """α in [0.1, ½·ln K] and β in [1.5, 2] of the lowest eq. 6, by SLSQP from (1, 1.5)."""
+    from scipy.optimize import minimize
+
+    highest = max(0.1, 0.5 * float(np.log(n_classes)))
+
+    def spread(shape: np.ndarray) -> float:
+        weights = class_weights(after, normalization, float(shape[0]), float(shape[1]))
+        return float(np.linalg.norm(before - weights * (after - before) - after.mean()))
+
+    found = minimize(spread, [min(1.0, highest), 1.5], bounds=[(0.1, highest), (1.5, 2.0)], method="SLSQP")
+    return float(np.clip(found.x[0], 0.1, highest)), float(np.clip(found.x[1], 1.5, 2.0))
+
+
+class _ByClass:
+    """A factor for the rows of each class."""
+
+    def __init__(self, factors: np.ndarray) -> None:
+        self.factors = factors
+
+    def __call__(self, logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        return self.factors[labels]
+
+
+class _Focal:
+    """(1−p)^γ − γ·p·(1−p)^(γ−1)·log p: how much of the NLL's gradient the focal loss keeps at a row.
+
+    With several calibrators, the mean of what each says.
+    """
+
+    def __init__(self, calibrators: tuple[Calibrator, ...], focus: float) -> None:
+        self.calibrators = calibrators
+        self.focus = focus
+
+    def __call__(self, logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        each = np.arange(len(labels))
+        kept = np.zeros(len(labels))
+        for calibrator in self.calibrators:
+            log_p = log_softmax(calibrator._transform(logits).astype(np.float64))[each, labels]
+            p = np.exp(log_p)
+            kept += (1 - p) ** self.focus - self.focus * p * (1 - p) ** (self.focus - 1) * log_p
+        return kept / len(self.calibrators)
+
+
+def _losses_and_bins(logits, labels, weights, calibrator):
+    scores = logits if calibrator is None else calibrator._transform(logits)
+    scores = log_softmax(scores.astype(np.float64))
+    losses = -scores[np.arange(len(labels)), labels]
+    weighted = losses if weights is None else losses * weights
+    by_class = np.bincount(labels, weights=weighted, minlength=logits.shape[1])
+    correct = scores.argmax(axis=1) == labels
+    return by_class, width_sums(np.exp(scores.max(axis=1)), correct, weights, N_BINS)

@@ -1,0 +1,114 @@
+"""Ensemble temperature scaling."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.simplex import minimise_on_simplex, minimise_quadratic
+from calibrant.calibrators.temperature import fit_inverse_temperature, warn_of_limit
+from calibrant.calibrators.temperature_search import minimise_smooth
+from calibrant.core.arrays import check_values
+from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.rows import Rows
+from calibrant.core.softmax import log_probabilities, softmax
+from calibrant.kernels.mixture import mixture_nll, mixture_squares
+from calibrant.kernels.transform import restore_prediction
+
+
+class EnsembleTemperatureScaling(Calibrator):
+    """A mixture of three distributions, w₁·softmax(z/T) + w₂·softmax(z) + w₃/K (Zhang et al. 2020, eq. 8).
+
+    First T minimises the loss of softmax(z/T), then the weights, which are at least 0 and sum to one, that of the
+    mixture: a convex problem, solved exactly. `transform` returns log-probabilities.
+
+    Parameters
+    ----------
+    loss : {"nll", "mse"}
+        Negative log-likelihood, or the squared error to the one-hot label that the original uses.
+
+    Attributes
+    ----------
+    temperature_ : float
+        The learned T.
+    weights_ : (3,)
+        The learned w₁, w₂, w₃.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant import EnsembleTemperatureScaling
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(0, 3, 500)
+    >>> logits = 4 * (rng.normal(size=(500, 3)) + 2 * np.eye(3)[labels])
+    >>> fitted = EnsembleTemperatureScaling().fit(logits, labels)
+    >>> round(float(fitted.weights_.sum()), 9)
+    1.0
+    """
+
+    keeps_prediction = True
+    additive = True
+
+    def __init__(self, loss="nll", seed=0):
+        self.loss = loss
+        self.seed = seed
+
+    @property
+    def n_parameters_(self) -> int:
+        """One temperature and two free weights."""
+        return 3
+
+    def _fit(self, rows: Rows) -> None:
+        if self.loss not in {"nll", "mse"}:
+            raise InputError(f"loss must be nll or mse, got {self.loss!r}")
+        found = fit_inverse_temperature(rows)
+        if self.loss == "nll":
+            warn_of_limit(found)
+            self.temperature_ = 1.0 / found.value
+            self._fit_weights_nll(rows)
+        else:
+            self.temperature_, _ = minimise_smooth(_squared_errors(rows), 1.0 / found.value)
+            gram, hits = rows.total(mixture_squares, 1.0 / self.temperature_)
+            self.weights_ = minimise_quadratic(2 * gram / rows.total_weight, -2 * hits / rows.total_weight)
+            mean = (self.weights_ @ gram @ self.weights_ - 2 * hits @ self.weights_) / rows.total_weight + 1
+            self.objective_trace_ = np.array([float(mean)])
+        self.n_iter_ = len(self.objective_trace_)
+
+    def _fit_weights_nll(self, rows: Rows) -> None:
+        total, beta = rows.total_weight, 1.0 / self.temperature_
+
+        def evaluate(shares: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+            loss, gradient, hessian = rows.total(mixture_nll, beta, shares)
+            return loss / total, gradient / total, hessian / total
+
+        # from temperature scaling itself, so that the mixture is never worse on the fit data
+        self.weights_, trace, converged = minimise_on_simplex(evaluate, np.array([1.0, 0.0, 0.0]))
+        self.objective_trace_ = np.array(trace)
+        if not converged:
+            warnings.warn(f"the weights did not converge in {len(trace)} steps", FitWarning, stacklevel=5)
+
+    def _transform(self, logits: np.ndarray) -> np.ndarray:
+        check_values(logits, from_logits=True)
+        dtype = logits.dtype.type
+        mixed = dtype(self.weights_[0]) * softmax(logits * dtype(1.0 / self.temperature_))
+        mixed += dtype(self.weights_[1]) * softmax(logits)
+        mixed += dtype(self.weights_[2] / logits.shape[1])
+        result = log_probabilities(mixed)
+        # where the uniform part swallows the rest, the predicted class keeps a hair's breadth
+        restore_prediction(logits, result)
+        return result
+
+
+def _squared_errors(rows: Rows):
+    """Mean squared error to the one-hot label of softmax(z/T), for an array of temperatures."""
+
+    def errors(temperatures: np.ndarray) -> np.ndarray:
+        found = []
+        for temperature in temperatures:
+            gram, hits = rows.total(mixture_squares, 1.0 / temperature)
+            found.append((gram[0, 0] - 2 * hits[0]) / rows.total_weight + 1)
+        return np.array(found)
+
+    return errors

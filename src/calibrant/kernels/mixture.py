@@ -1,0 +1,59 @@
+"""Sums over rows for a mixture of softmax(β·z), softmax(z) and the uniform distribution."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calibrant.core.softmax import softmax
+from calibrant.core.threads import row_blocks
+
+BLOCK_ELEMENTS = 1 << 16
+
+
+def mixture_nll(
+    logits: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray | None,
+    inverse_temperature: float,
+    shares: np.ndarray,
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Σ w·(−log m) with m = shares·(p_β(y), p_1(y), 1/K), its gradient (3,) and Hessian (3×3) by the shares."""
+    loss, gradient, hessian = 0.0, np.zeros(3), np.zeros((3, 3))
+    for block in row_blocks(len(logits), logits.shape[1], BLOCK_ELEMENTS):
+        sharp, plain = _components(logits[block], inverse_temperature)
+        each = np.arange(len(plain))
+        columns = np.stack(
+            [sharp[each, labels[block]], plain[each, labels[block]], np.full(len(plain), 1 / logits.shape[1])]
+        )
+        mixed = np.maximum(shares @ columns, np.finfo(np.float64).tiny)
+        weight = np.ones(len(mixed)) if weights is None else weights[block]
+        ratios = columns / mixed
+        loss -= float(weight @ np.log(mixed))
+        gradient -= ratios @ weight
+        hessian += (ratios * weight) @ ratios.T
+    return loss, gradient, hessian
+
+
+def mixture_squares(
+    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, inverse_temperature: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Σ w·⟨p_k, p_l⟩ (3×3) and Σ w·p_k(y) (3,) of the three components: all that the squared error needs."""
+    n_classes = logits.shape[1]
+    gram, hits = np.zeros((3, 3)), np.zeros(3)
+    for block in row_blocks(len(logits), n_classes, BLOCK_ELEMENTS):
+        sharp, plain = _components(logits[block], inverse_temperature)
+        each = np.arange(len(plain))
+        weight = np.ones(len(plain)) if weights is None else weights[block]
+        total = weight.sum()
+        gram[0, 0] += np.einsum("i,ij,ij->", weight, sharp, sharp, optimize=True)
+        gram[1, 1] += np.einsum("i,ij,ij->", weight, plain, plain, optimize=True)
+        gram[0, 1] += np.einsum("i,ij,ij->", weight, sharp, plain, optimize=True)
+        gram[[0, 1, 2], 2] += total / n_classes
+        hits += [weight @ sharp[each, labels[block]], weight @ plain[each, labels[block]], total / n_classes]
+    gram[1, 0], gram[2, 0], gram[2, 1] = gram[0, 1], gram[0, 2], gram[1, 2]
+    return gram, hits
+
+
+def _components(logits: np.ndarray, inverse_temperature: float) -> tuple[np.ndarray, np.ndarray]:
+    values = logits.astype(np.float64, copy=False)
+    return softmax(inverse_temperature * values), softmax(values)
