@@ -137,6 +137,8 @@ def test_chunks_and_slices_hold_the_same_rows(tmp_path: Path, save: Writer) -> N
     for rows in (1, 2, 3, N, 100):
         chunks = list(predictions.chunks(rows))
         assert all(chunk.n <= rows for chunk in chunks)
+        # one memory layout for all formats, so that kernels are compiled once
+        assert all(chunk.values.flags.carray and chunk.values.dtype.isnative for chunk in chunks)
         np.testing.assert_array_equal(np.concatenate([c.values for c in chunks]).astype(np.float32), arrays["logits"])
         np.testing.assert_array_equal(np.concatenate([c.labels for c in chunks]), arrays["labels"])
         np.testing.assert_array_equal(np.concatenate([c.weights for c in chunks]), arrays["weights"])
@@ -146,6 +148,14 @@ def test_chunks_and_slices_hold_the_same_rows(tmp_path: Path, save: Writer) -> N
         np.testing.assert_array_equal(part.values.astype(np.float32), expected)
         np.testing.assert_array_equal(part.labels, np.atleast_1d(arrays["labels"][index]))
         np.testing.assert_array_equal(np.concatenate([c.values for c in part.chunks(2)]), part.values)
+
+
+@every_format
+def test_changing_an_array_never_changes_the_file(tmp_path: Path, save: Writer) -> None:
+    path = save(tmp_path, good())
+    before = path.read_bytes()
+    next(open_predictions(path).chunks()).values[:] = 5
+    assert path.read_bytes() == before
 
 
 @every_format
@@ -230,14 +240,19 @@ CASES = [
 ]
 
 
-@every_format
-@pytest.mark.parametrize("case", CASES)
-def test_bad_input_is_one_line_that_names_file_field_and_numbers(tmp_path: Path, save: Writer, case: str) -> None:
+def possible(save: Writer, case: str) -> bool:
+    """A table has one number of rows, and safetensors holds no texts."""
+    if case == "row counts differ":
+        return save not in (save_csv, save_packed_csv, save_parquet, save_list_parquet)
+    return case != "label text" or save is not save_safetensors
+
+
+@pytest.mark.parametrize(
+    ("name", "case"), [(name, case) for name, save in WRITERS.items() for case in CASES if possible(save, case)]
+)
+def test_bad_input_is_one_line_that_names_file_field_and_numbers(tmp_path: Path, name: str, case: str) -> None:
+    save = WRITERS[name]
     arrays, words = spoil(case)
-    if case == "row counts differ" and save in (save_csv, save_packed_csv, save_parquet, save_list_parquet):
-        pytest.skip("a table has one number of rows")
-    if save is save_safetensors and arrays["labels"].dtype.kind == "U":
-        pytest.skip("safetensors holds no texts")
     if save is save_list_parquet and case == "no rows":
         words = ["logits", "0"]
     path = save(tmp_path, arrays)
@@ -250,7 +265,7 @@ def test_bad_input_is_one_line_that_names_file_field_and_numbers(tmp_path: Path,
         assert word in message, message
 
 
-def use(path: Path) -> Predictions | None:
+def use(path: Path) -> Predictions:
     """Open a file and read all of it."""
     predictions = open_predictions(path)
     assert np.isfinite(predictions.values).all()
@@ -260,9 +275,23 @@ def use(path: Path) -> Predictions | None:
     return predictions
 
 
+def outcome(path: Path) -> Predictions | None:
+    """The predictions, or None where the file is bad input; any other exception passes through."""
+    try:
+        return use(path)
+    except InputError as error:
+        message = str(error)
+    assert str(path) in message
+    assert "\n" not in message
+    return None
+
+
 @pytest.fixture(scope="module")
 def bounded() -> Iterator[None]:
     """Whatever a damaged file claims, a gigabyte more of address space has to do."""
+    if not Path("/proc/self/statm").exists():
+        yield
+        return
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, hard))
@@ -275,19 +304,13 @@ def test_a_file_cut_at_any_byte_is_bad_input_or_still_valid(tmp_path: Path, save
     path = save(tmp_path, good())
     whole = path.read_bytes()
     expected = use(path)
-    assert expected is not None
     survived = 0
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        try:
-            cut = use(path)
-        except InputError as error:
-            assert str(path) in str(error)
-            assert "\n" not in str(error)
-        else:
+        cut = outcome(path)
+        if cut is not None:
             survived += 1
             # only a table of text can lose its end and still be one: whole rows less, or a shorter last number
-            assert cut is not None
             assert cut.n <= expected.n
             np.testing.assert_array_equal(cut.values[: cut.n - 1], expected.values[: cut.n - 1])
     assert survived == 0 or path.suffix == ".csv"
@@ -297,7 +320,7 @@ def test_a_file_cut_at_any_byte_is_bad_input_or_still_valid(tmp_path: Path, save
 def test_an_empty_file_says_so(tmp_path: Path, save: Writer) -> None:
     path = save(tmp_path, good())
     path.write_bytes(b"")
-    with pytest.raises(InputError, match="empty|0 bytes"):
+    with pytest.raises(InputError, match=r"empty|0 bytes"):
         open_predictions(path)
 
 
@@ -334,10 +357,7 @@ def test_a_damaged_file_is_bad_input_or_still_valid(
     path = save(tmp_path, good())
     damaged = mutate(path.read_bytes(), changes)
     path.write_bytes(damaged)
-    try:
-        use(path)
-    except InputError as error:
-        assert "\n" not in str(error)
+    outcome(path)
 
 
 @settings(max_examples=150)
@@ -347,10 +367,7 @@ def test_a_damaged_table_inside_a_sound_gzip(
 ) -> None:
     path = save_packed_csv(tmp_path, good())
     path.write_bytes(gzip.compress(mutate(csv_text(good()).encode(), changes)))
-    try:
-        use(path)
-    except InputError as error:
-        assert "\n" not in str(error)
+    outcome(path)
 
 
 @settings(max_examples=150)
@@ -369,7 +386,4 @@ def test_a_damaged_array_inside_a_sound_archive(
             np.save(stream, array)
             data = stream.getvalue()
             archive.writestr(f"{name}.npy", mutate(data, changes) if zlib.crc32(name.encode()) % 2 else data)
-    try:
-        use(path)
-    except InputError as error:
-        assert "\n" not in str(error)
+    outcome(path)

@@ -123,7 +123,8 @@ class ColumnSource(Source):
                     f"{self._called} has {lengths[row]} numbers in row {first_row + row}, but {n_classes} in the first"
                 )
         numbers = _numbers(lists.flatten(), f"{self._called} near row {first_row}")
-        return widen(numbers).reshape(len(lists), n_classes)
+        values = widen(numbers).reshape(len(lists), n_classes)
+        return values if values.flags.writeable else values.copy()  # arrow's own buffers are read-only
 
 
 def _numbers(column: Any, called: str) -> np.ndarray:

@@ -118,7 +118,7 @@ def _array(shape: Any, dtype: Any, fortran: Any, data: Any) -> np.ndarray:
         count *= side
     if count * built.itemsize != len(raw) or min(shape, default=0) < 0 or len(shape) > 32:
         raise InputError(f"an array of shape {shape} and dtype {built} does not fit its {len(raw)} bytes")
-    return np.frombuffer(raw, built).reshape(shape, order="F" if fortran else "C")
+    return np.frombuffer(raw, built).copy().reshape(shape, order="F" if fortran else "C")
 
 
 def _reconstruct(*arguments: Any) -> _Array:

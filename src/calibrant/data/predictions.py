@@ -136,7 +136,7 @@ class Predictions:
 
     @property
     def values(self) -> np.ndarray:
-        """The values (n, K) as they are stored, float16 widened; a read-only map of a large uncompressed file."""
+        """The values (n, K) as they are stored, float16 widened; a map of a large uncompressed file."""
         if self._values is None:
             self._values = self._load()
         return self._values

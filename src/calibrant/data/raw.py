@@ -72,10 +72,12 @@ class MappedSource(Source):
         first_byte = self._offset + start * row_bytes
         aligned = first_byte - first_byte % mmap.ALLOCATIONGRANULARITY
         length = (stop - start) * row_bytes
+        # a private map: writable like any array, so that compiled kernels need no second version for read-only
+        # arrays, and no write ever reaches the file
         with self._path.open("rb") as file:
             try:
                 window = mmap.mmap(
-                    file.fileno(), first_byte - aligned + length, access=mmap.ACCESS_READ, offset=aligned
+                    file.fileno(), first_byte - aligned + length, access=mmap.ACCESS_COPY, offset=aligned
                 )
             except ValueError as error:
                 raise InputError(f"{self.name} became shorter while it was read") from error

@@ -36,7 +36,7 @@ class Source(ABC):
 
     @abstractmethod
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
-        """Consecutive blocks of at most `rows` rows that cover start … stop − 1; perhaps read-only."""
+        """Consecutive blocks of at most `rows` rows that cover start … stop − 1."""
 
     def whole(self) -> np.ndarray | None:
         """The matrix as one array where that costs no copy, otherwise None."""

@@ -1,0 +1,100 @@
+"""The bin rule: edges, ties, weights, and the same answer in float32 and float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from calibrant.core.bins import check_n_bins, mass_index, place, quantile_edges, width_edges, width_index
+from calibrant.core.errors import InputError
+
+confidences = arrays(np.float64, st.integers(1, 40), elements=st.floats(0, 1))
+# few distinct values: many ties
+tied = arrays(np.float64, st.integers(1, 40), elements=st.sampled_from([0.1, 0.25, 0.5, 0.75, 1.0]))
+
+
+@pytest.mark.parametrize("n_bins", [1, 2, 3, 7, 10, 13, 15, 20, 100])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_an_edge_belongs_to_the_bin_below_it(n_bins: int, dtype: type) -> None:
+    edges = (np.arange(n_bins + 1) / n_bins).astype(dtype)
+    expected = np.maximum(np.arange(n_bins + 1) - 1, 0)
+    np.testing.assert_array_equal(width_index(edges, n_bins), expected)
+
+
+@given(st.integers(1, 50), st.data())
+def test_float32_and_float64_agree_on_edges(n_bins: int, data: st.DataObject) -> None:
+    edge = data.draw(st.integers(0, n_bins)) / n_bins
+    narrow = width_index(np.array([edge], np.float32), n_bins)
+    wide = width_index(np.array([edge], np.float64), n_bins)
+    assert narrow[0] == wide[0]
+
+
+@given(confidences, st.integers(1, 30))
+def test_width_bins_by_the_definition(confidence: np.ndarray, n_bins: int) -> None:
+    edges = width_edges(n_bins)
+    for value, index in zip(confidence, width_index(confidence, n_bins), strict=True):
+        assert edges[index] < value <= edges[index + 1] or (value == 0 and index == 0)
+
+
+def test_confidences_a_hair_outside() -> None:
+    np.testing.assert_array_equal(width_index(np.array([-1e-9, 1 + 1e-9]), 5), [0, 4])
+
+
+@given(tied, st.integers(1, 10))
+def test_mass_bins_by_the_definition(confidence: np.ndarray, n_bins: int) -> None:
+    """floor(M · (number of strictly smaller confidences) / n), for every row."""
+    expected = [int(n_bins * np.sum(confidence < value) / len(confidence)) for value in confidence]
+    np.testing.assert_array_equal(mass_index(confidence, n_bins), expected)
+
+
+@given(confidences, st.integers(1, 10), st.randoms())
+def test_mass_bins_do_not_depend_on_the_order(confidence: np.ndarray, n_bins: int, random: object) -> None:
+    order = np.random.default_rng(len(confidence)).permutation(len(confidence))
+    np.testing.assert_array_equal(mass_index(confidence, n_bins)[order], mass_index(confidence[order], n_bins))
+
+
+def test_mass_bins_are_equal_without_ties() -> None:
+    confidence = np.random.default_rng(0).permutation(np.linspace(0, 1, 150))
+    np.testing.assert_array_equal(np.bincount(mass_index(confidence, 15)), np.full(15, 10))
+
+
+@given(tied, st.integers(1, 10), st.data())
+def test_a_whole_weight_is_the_row_repeated(confidence: np.ndarray, n_bins: int, data: st.DataObject) -> None:
+    weights = data.draw(arrays(np.int64, len(confidence), elements=st.integers(0, 4)))
+    if weights.sum() == 0:
+        weights[0] = 1
+    repeated = np.repeat(confidence, weights)
+    np.testing.assert_array_equal(
+        np.repeat(mass_index(confidence, n_bins, weights.astype(float)), weights), mass_index(repeated, n_bins)
+    )
+    np.testing.assert_allclose(
+        quantile_edges(confidence, n_bins, weights.astype(float)), quantile_edges(repeated, n_bins), atol=1e-12
+    )
+
+
+@given(confidences, st.integers(1, 12))
+def test_quantile_edges_rise_from_zero_to_one(confidence: np.ndarray, n_bins: int) -> None:
+    edges = quantile_edges(confidence, n_bins)
+    assert len(edges) == n_bins + 1
+    assert (edges[0], edges[-1]) == (0, 1)
+    assert (np.diff(edges) >= 0).all()
+    assert np.ptp(place(confidence, edges)) < n_bins
+
+
+def test_quantile_edges_hold_the_same_mass() -> None:
+    confidence = np.random.default_rng(0).beta(5, 1, 1000)
+    counts = np.bincount(place(confidence, quantile_edges(confidence, 10)), minlength=10)
+    assert np.ptp(counts) <= 2
+
+
+@pytest.mark.parametrize("n_bins", [0, -1, 1.5, True, "15", None, np.float64(3)])
+def test_numbers_of_bins_that_are_refused(n_bins: object) -> None:
+    with pytest.raises(InputError, match="whole number of at least 1"):
+        check_n_bins(n_bins)  # type: ignore[arg-type]
+
+
+def test_numbers_of_bins_that_pass() -> None:
+    assert check_n_bins(np.int32(7)) == 7

@@ -1,0 +1,186 @@
+"""`.csv`, `.csv.gz` and `.parquet`: headers, columns, and files that grow when they are unpacked."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibrant.core.errors import InputError
+from calibrant.data import Predictions, open_predictions, spool, write_predictions
+from calibrant.data.parquet_footer import check_footer
+
+
+def csv(folder: Path, text: str) -> Path:
+    (folder / "a.csv").write_text(text, encoding="utf-8")
+    return folder / "a.csv"
+
+
+def test_the_documented_header(tmp_path: Path) -> None:
+    path = csv(tmp_path, "label,weight,logit_cat,logit_dog\n0,1.0,2.5,-0.5\n1,2,0,1e-3\n")
+    predictions = open_predictions(path)
+    assert predictions.class_names == ("cat", "dog")
+    np.testing.assert_array_equal(predictions.logits, [[2.5, -0.5], [0, 1e-3]])
+    np.testing.assert_array_equal(predictions.weights, [1, 2])
+    np.testing.assert_array_equal(predictions.labels, [0, 1])
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r\n\r\n", ""])
+def test_byte_order_mark_endings_quotes_and_spaces(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(f'\ufefflabels, probability_0 ,probability_1\r\n"1", 0.25 ,"0.75"{ending}'.encode())
+    predictions = open_predictions(path)
+    assert (predictions.kind, predictions.class_names) == ("probabilities", None)
+    np.testing.assert_array_equal(predictions.values, [[0.25, 0.75]])
+
+
+def test_columns_without_a_prefix_need_their_kind(tmp_path: Path) -> None:
+    path = csv(tmp_path, "a,label,b\n1,0,2\n")
+    with pytest.raises(InputError, match=r"no columns logit_\.\.\. or probability_\.\.\., only a, label, b"):
+        open_predictions(path)
+    predictions = open_predictions(path, kind="logits")
+    assert predictions.class_names == ("a", "b")
+    np.testing.assert_array_equal(predictions.logits, [[1, 2]])
+
+
+def test_both_kinds_in_one_table(tmp_path: Path) -> None:
+    path = csv(tmp_path, "label,logit_0,logit_1,prob_0,prob_1\n0,1,2,0.5,0.5\n")
+    with pytest.raises(InputError, match="choose with kind="):
+        open_predictions(path)
+    np.testing.assert_array_equal(open_predictions(path, kind="probabilities").values, [[0.5, 0.5]])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("label,logit_1,logit_0\n0,1,2\n", r"numbered 1, 0, but they must stand in the order 0\.\.1"),
+        ("label,logit_0,logit_1\n0,1,2\n0,1\n", "2 columns in row 1, but 3 in the header"),
+        ("label,logit_0,logit_1\n0,1,2\n0,1,2,3\n", "4 columns in row 1, but 3 in the header"),
+        ("label,logit_0,logit_1\n0,1,2\n1,1,abc\n", "logits in row 1, column 2 is not a number: 'abc'"),
+        ("label,logit_0,logit_1\n0,1,\n", "logits in row 0, column 2 is not a number: ''"),
+        ("label,logit_0,logit_1\n1.0,1,2\n", r"labels must be whole numbers, got '1\.0' in row 0"),
+        ("label,logit_0,logit_1\ncat,1,2\n", "label in row 0, column 0 is not a number: 'cat'"),
+        ("label,logit_0,logit_1\n9999999999999999999999,1,2\n", "whole numbers"),
+        ("label,logit_0,logit_1\n", "0 sample"),
+        ("logit_0,logit_1\n1,2\n", "has no labels"),
+        ("\n\n", "is empty"),
+    ],
+)
+def test_tables_that_are_wrong(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        open_predictions(csv(tmp_path, text))
+
+
+def test_a_large_table_waits_in_a_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr("calibrant.data.delimited.BLOCK_BYTES", 500)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    rng = np.random.default_rng(0)
+    whole = Predictions.from_arrays(logits=rng.normal(size=(300, 4)), labels=rng.integers(0, 4, 300))
+    write_predictions(whole, tmp_path / "a.csv.gz")
+    predictions = open_predictions(tmp_path / "a.csv.gz")
+    assert len(list(tmp_path.glob("calibrant-*"))) == 1
+    np.testing.assert_array_equal(predictions.logits, whole.logits)
+    np.testing.assert_array_equal(np.concatenate([c.logits for c in predictions.chunks(7)]), whole.logits)
+    part = predictions[10:20]
+    del predictions
+    np.testing.assert_array_equal(part.logits, whole.logits[10:20])
+    del part
+    assert not list(tmp_path.glob("calibrant-*"))
+
+
+def test_a_bad_value_far_down_is_named_by_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calibrant.data.delimited.BLOCK_BYTES", 100)
+    lines = ["label,logit_0,logit_1", *("0,1,2" for _ in range(200))]
+    lines[151] = "0,1,x"
+    with pytest.raises(InputError, match="row 150, column 2"):
+        open_predictions(csv(tmp_path, "\n".join(lines)))
+    lines[151] = "0,nan,1"
+    with pytest.raises(InputError, match="NaN in row 150, column 0"):
+        _ = open_predictions(csv(tmp_path, "\n".join(lines))).logits
+
+
+def test_a_gzip_that_unpacks_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALIBRANT_MAX_EXPANDED_BYTES", str(2**22))
+    with gzip.open(tmp_path / "a.csv.gz", "wb") as file:
+        file.write(b"label,logit_0,logit_1\n")
+        for _ in range(40):
+            file.write(b"0,0,0\n" * 2**16)
+    with pytest.raises(InputError, match=r"a\.csv\.gz unpacks \d+ bytes to \d+ or more"):
+        open_predictions(tmp_path / "a.csv.gz")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_line_without_end(tmp_path: Path, packed: bool) -> None:
+    opener = gzip.open if packed else open
+    path = tmp_path / ("a.csv.gz" if packed else "a.csv")
+    with opener(path, "wb") as file:  # type: ignore[operator]
+        file.write(b"label,logit_0,logit_1\n")
+        for _ in range(40):
+            file.write(b"1" * 2**20)
+    with pytest.raises(InputError, match="a line of over 16777216 bytes"):
+        open_predictions(path)
+
+
+def table(folder: Path, **columns: object) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table(columns), folder / "a.parquet", row_group_size=3)
+    return folder / "a.parquet"
+
+
+def test_lists_of_different_lengths(tmp_path: Path) -> None:
+    path = table(tmp_path, logits=[[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0, 3.0]], labels=[0, 1, 0, 1])
+    with pytest.raises(InputError, match="logits has 3 numbers in row 3, but 2 in the first"):
+        _ = open_predictions(path).logits
+
+
+def test_missing_cells(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="logits is missing in row 1"):
+        _ = open_predictions(table(tmp_path, logits=[[1.0, 2.0], None], labels=[0, 1])).logits
+    with pytest.raises(InputError, match="logits near row 0 is missing 1 numbers"):
+        _ = open_predictions(table(tmp_path, logits=[[1.0, 2.0], [None, 1.0]], labels=[0, 1])).logits
+    with pytest.raises(InputError, match="labels is missing 1 numbers, the first at place 1"):
+        open_predictions(table(tmp_path, logits=[[1.0, 2.0], [1.0, 2.0]], labels=[0, None]))
+
+
+def test_columns_of_the_wrong_type(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="logits must"):
+        open_predictions(table(tmp_path, logits=["a", "b"], labels=[0, 1]))
+    with pytest.raises(InputError, match="labels must"):
+        open_predictions(table(tmp_path, logits=[[1.0, 2.0], [1.0, 2.0]], labels=["a", "b"]))
+    with pytest.raises(InputError, match="has no logits or probabilities, only x, y"):
+        open_predictions(table(tmp_path, x=[1], y=[2]))
+
+
+def test_run_lengths_that_stand_for_endless_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(4_000_000)), 10)
+    pq.write_table(pa.table({"logits": rows, "labels": np.zeros(400_000, np.int64)}), tmp_path / "a.parquet")
+    assert (tmp_path / "a.parquet").stat().st_size < 50_000
+    assert open_predictions(tmp_path / "a.parquet").n == 400_000
+    monkeypatch.setenv("CALIBRANT_MAX_EXPANDED_BYTES", str(2**20))
+    with pytest.raises(InputError, match=r"logits\S* unpacks \d+ bytes to"):
+        open_predictions(tmp_path / "a.parquet")
+
+
+def test_rows_are_found_across_row_groups(tmp_path: Path) -> None:
+    logits = np.arange(20.0).reshape(10, 2)
+    path = table(tmp_path, logits=list(logits), labels=np.zeros(10, np.int64))
+    for start in range(10):
+        for stop in range(start + 1, 11):
+            np.testing.assert_array_equal(open_predictions(path)[start:stop].logits, logits[start:stop])
+
+
+def test_a_footer_that_is_only_half_true(tmp_path: Path) -> None:
+    path = table(tmp_path, logits=[[1.0, 2.0]] * 4, labels=[0, 1, 0, 1])
+    check_footer(path)
+    data = path.read_bytes()
+    path.write_bytes(data[:4] + data[12:])
+    with pytest.raises(InputError):
+        _ = open_predictions(path).logits
