@@ -1,0 +1,171 @@
+"""Parameterized temperature scaling: a small network reads the sorted logits and names each row's temperature."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize
+
+from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.temperature import TemperatureScaling
+from calibrant.core.errors import InputError
+from calibrant.core.progress import step
+from calibrant.neural.temperature_network import (
+    Network,
+    Problem,
+    evaluate,
+    feature_moments,
+    start,
+    temperatures,
+    unpack,
+)
+
+LOSSES = ("nll", "mse")
+
+
+class ParameterizedTemperatureScaling(Calibrator):
+    """z/T(z), T(z) = |MLP(the k largest logits, sorted)| (Tomani et al. 2022).
+
+    The network starts as plain temperature scaling and is trained by L-BFGS on the mean of −log p[y] ("nll") or of
+    Σ_k (p_k − 1{y = k})² ("mse"). A share of the rows, told by a hash of their logits, is held out of the fit: training
+    stops when their loss has not improved for `patience` steps, and the best state is kept.
+
+    Parameters
+    ----------
+    top_k : how many of the largest logits the network reads
+    hidden_units, hidden_layers : of the network (tanh)
+    loss : "nll" or "mse"
+    max_iterations : of L-BFGS
+    held_out_share : of the rows, for early stopping; 0 trains on all rows to convergence
+    patience : steps without a better held-out loss
+    seed : of the first weights and of the hash
+
+    Attributes
+    ----------
+    weights_, biases_ : lists of the layers' matrices and vectors
+    feature_mean_, feature_scale_ : (k,) standardisation of the network's input
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(0, 3, 400)
+    >>> logits = 3 * (rng.normal(size=(400, 3)) + 2 * np.eye(3)[labels])
+    >>> fitted = ParameterizedTemperatureScaling().fit(logits, labels)
+    >>> bool((fitted.temperatures(logits) > 0).all())
+    True
+    """
+
+    keeps_prediction = True
+    additive = True
+    requires_logits = True
+
+    def __init__(
+        self,
+        *,
+        top_k=10,
+        hidden_units=5,
+        hidden_layers=2,
+        loss="nll",
+        max_iterations=100,
+        held_out_share=0.2,
+        patience=10,
+        seed=0,
+    ):
+        self.top_k = top_k
+        self.hidden_units = hidden_units
+        self.hidden_layers = hidden_layers
+        self.loss = loss
+        self.max_iterations = max_iterations
+        self.held_out_share = held_out_share
+        self.patience = patience
+        self.seed = seed
+
+    def temperatures(self, logits: Any) -> np.ndarray:
+        """T of each row (n,), always above 0."""
+        matrix = self._check_logits(logits, reset=False)
+        return temperatures(matrix, self._network())
+
+    @property
+    def n_parameters_(self) -> int:
+        """Weights and biases of the network."""
+        return sum(weight.size + bias.size for weight, bias in zip(self.weights_, self.biases_, strict=True))
+
+    def _fit(self, rows: Any) -> None:
+        self._check()
+        k = min(self.top_k, rows.n_classes)
+        sizes = (k, *[self.hidden_units] * self.hidden_layers, 1)
+        total, first, second = rows.total(feature_moments, k)
+        self.feature_mean_ = first / total
+        spread = np.sqrt(np.maximum(second / total - self.feature_mean_**2, 0))
+        self.feature_scale_ = np.where(spread > 0, spread, 1.0)
+        plain = TemperatureScaling().fit_rows(rows).temperature_
+        generator = np.random.default_rng(self.seed)
+        problem = Problem(
+            sizes=sizes,
+            feature_mean=self.feature_mean_,
+            feature_scale=self.feature_scale_,
+            loss=self.loss,
+            hash_vector=generator.normal(size=k),
+            held_out_share=self.held_out_share,
+        )
+        flat = self._train(rows, problem, start(sizes, float(plain), generator))
+        self.weights_, self.biases_ = unpack(flat, sizes)
+
+    def _train(self, rows: Any, problem: Problem, flat: np.ndarray) -> np.ndarray:
+        _, _, kept, _, held_out = rows.total(evaluate, flat, problem)
+        if kept <= 0 or held_out <= 0:
+            # rows too few or too alike to be told apart
+            problem = problem._replace(held_out_share=0.0)
+        seen: dict[str, Any] = {"best": (np.inf, flat), "stale": 0, "trace": [], "held_out": {}}
+
+        def objective(candidate: np.ndarray) -> tuple[float, np.ndarray]:
+            loss, gradient, kept, other_loss, held_out = rows.total(evaluate, candidate, problem)
+            watched = other_loss / held_out if problem.held_out_share else loss / kept
+            seen["held_out"] = {candidate.tobytes(): watched}
+            return loss / kept, gradient / kept
+
+        def after_step(intermediate_result: Any) -> None:
+            point = intermediate_result.x
+            seen["trace"].append(float(intermediate_result.fun))
+            watched = seen["held_out"].get(point.tobytes())
+            if watched is None:
+                objective(point)
+                watched = seen["held_out"][point.tobytes()]
+            seen["stale"] += 1
+            if watched < seen["best"][0]:
+                seen["best"], seen["stale"] = (watched, point.copy()), 0
+            step("fitting the temperature network", len(seen["trace"]), self.max_iterations)
+            if seen["stale"] >= self.patience:
+                raise StopIteration
+
+        objective(flat)
+        seen["best"] = (seen["held_out"][flat.tobytes()], flat)
+        minimize(
+            objective,
+            flat,
+            jac=True,
+            method="L-BFGS-B",
+            callback=after_step,
+            options={"maxiter": self.max_iterations, "maxcor": 20, "gtol": 1e-7, "ftol": 1e-12},
+        )
+        self.n_iter_ = max(1, len(seen["trace"]))
+        self.objective_trace_ = np.array(seen["trace"])
+        return seen["best"][1]
+
+    def _check(self) -> None:
+        for name, least in (("top_k", 1), ("hidden_units", 1), ("hidden_layers", 0), ("max_iterations", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+                raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        if self.loss not in LOSSES:
+            raise InputError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
+        if not 0 <= self.held_out_share < 1:
+            raise InputError(f"held_out_share must lie in [0, 1), got {self.held_out_share}")
+
+    def _network(self) -> Network:
+        return Network(self.weights_, self.biases_, self.feature_mean_, self.feature_scale_)
+
+    def _transform(self, logits: np.ndarray) -> np.ndarray:
+        return (logits / temperatures(logits, self._network())[:, None]).astype(logits.dtype, copy=False)
