@@ -6,6 +6,7 @@ import numpy as np
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.confidence_bins import ConfidenceBins, fill_empty, map_rows, quantile_bins, top_columns
+from calibrant.calibrators.folds import content_folds
 from calibrant.calibrators.weight import mix_with_uniform
 from calibrant.core.bins import check_n_bins, mass_index, place
 from calibrant.core.errors import InputError
@@ -89,13 +90,13 @@ def bin_weights(bins: ConfidenceBins, n_classes: int) -> np.ndarray:
 def choose_n_bins(top: RowColumns, weights: np.ndarray | None, n_classes: int, seed: int) -> int:
     """The candidate of lowest adaptive ECE over held-out rows, the smallest of equals."""
     n_rows = len(top.confidence)
-    fold = np.random.default_rng(seed).permutation(n_rows) % FOLDS
+    fold = content_folds(top.confidence[:, None], FOLDS, seed)
     mass = np.ones(n_rows) if weights is None else weights
-    candidates = [n_bins for n_bins in CANDIDATES if n_bins == 1 or n_bins * 10 <= n_rows]
+    candidates = [n_bins for n_bins in CANDIDATES if n_bins == 1 or n_bins * 10 <= mass.sum()]
     scores = []
     for n_bins in candidates:
         calibrated = top.confidence.copy()
-        for held_out in (fold == part for part in range(min(FOLDS, n_rows))):
+        for held_out in (fold == part for part in range(FOLDS)):
             if not (mass[~held_out].sum() > 0 and held_out.any()):
                 continue
             kept = RowColumns(*(column[~held_out] if len(column) else column for column in top))

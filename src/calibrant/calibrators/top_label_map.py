@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.optimize import minimize
 from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.folds import content_folds
 from calibrant.calibrators.top_label import InstanceFact, TopLabel, top_label, with_confidence
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
@@ -16,6 +16,11 @@ IDENTITY = np.array([1.0, 1.0, 0.0])
 
 PRIOR_ROWS = 50.0
 """Strength of the pull to the identity; beside it n rows speak with the weight n."""
+
+LOWER = np.array([0.0, 0.0, -np.inf])
+"""a and b stay at 0 or above: the map never turns confidences around."""
+
+MAX_STEPS = 100
 
 FOLDS = 5
 
@@ -72,7 +77,7 @@ class TopLabelMap(Calibrator):
 
     def _fit(self, rows: Rows) -> None:
         self.calibrator_ = clone(self.calibrator).fit_rows(rows)
-        if self.calibrator_.n_parameters_ <= FEW_PARAMETERS or rows.n < 2 * FOLDS:
+        if self.calibrator_.n_parameters_ <= FEW_PARAMETERS or rows.total_weight < 2 * FOLDS:
             top = top_label(self.calibrator_._transform(rows.logits))
         else:
             top = self._held_out_top(rows)
@@ -81,12 +86,13 @@ class TopLabelMap(Calibrator):
         self.n_iter_ = max(1, len(self.objective_trace_) - 1)
 
     def _held_out_top(self, rows: Rows) -> TopLabel:
-        fold = np.random.default_rng(self.seed).permutation(rows.n) % FOLDS
+        fold = content_folds(rows.logits, FOLDS, self.seed)
         prediction, log_odds = np.empty(rows.n, dtype=np.int64), np.empty(rows.n)
         for part in range(FOLDS):
-            held_out, kept = fold == part, rows.take(fold != part)
-            inner = clone(self.calibrator).fit_rows(kept) if kept.total_weight > 0 else self.calibrator_
-            prediction[held_out], log_odds[held_out] = top_label(inner._transform(rows.logits[held_out]))
+            held_out, kept = np.flatnonzero(fold == part), rows.take(fold != part)
+            if len(held_out):
+                inner = clone(self.calibrator).fit_rows(kept) if kept.total_weight > 0 else self.calibrator_
+                prediction[held_out], log_odds[held_out] = top_label(inner._transform(rows.logits[held_out]))
             step("top label map", part + 1, FOLDS, "folds")
         return TopLabel(prediction, log_odds)
 
@@ -101,25 +107,33 @@ def features(log_odds: np.ndarray) -> np.ndarray:
 
 
 def fit_map(log_odds: np.ndarray, correct: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """a, b, d of the lowest penalised log-loss of `correct`, and the mean objective after each step."""
+    """a, b, d of the lowest penalised log-loss of `correct`, and the mean objective at each step.
+
+    The objective is strictly convex: Newton steps over the entries that are not held at 0, halved while they fail.
+    """
     inputs, total = features(log_odds), float(weights.sum())
-    trace: list[float] = []
 
-    def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
+    def objective(point: np.ndarray) -> float:
         score, pull = inputs @ point, point - IDENTITY
-        loss = weights @ (np.logaddexp(0.0, score) - correct * score) + 0.5 * PRIOR_ROWS * (pull @ pull)
-        # 1/(1 + exp(−score)) without overflow
-        probability = np.exp(-np.logaddexp(0.0, -score))
-        gradient = inputs.T @ (weights * (probability - correct)) + PRIOR_ROWS * pull
-        return loss / total, gradient / total
+        return (weights @ (np.logaddexp(0.0, score) - correct * score) + 0.5 * PRIOR_ROWS * (pull @ pull)) / total
 
-    found = minimize(
-        objective,
-        IDENTITY,
-        jac=True,
-        method="L-BFGS-B",
-        bounds=[(0.0, None), (0.0, None), (None, None)],
-        options={"maxiter": 500, "ftol": 1e-15, "gtol": 1e-9},
-        callback=lambda intermediate_result: trace.append(float(intermediate_result.fun)),
-    )
-    return found.x, np.array([objective(IDENTITY)[0], *trace])
+    point = IDENTITY
+    trace = [objective(point)]
+    for _ in range(MAX_STEPS):
+        # 1/(1 + exp(−score)) without overflow
+        probability = np.exp(-np.logaddexp(0.0, -(inputs @ point)))
+        gradient = inputs.T @ (weights * (probability - correct)) + PRIOR_ROWS * (point - IDENTITY)
+        curved = (weights * probability * (1 - probability))[:, None] * inputs
+        hessian = inputs.T @ curved + PRIOR_ROWS * np.eye(3)
+        free = ~((point <= LOWER) & (gradient > 0))
+        direction = np.zeros(3)
+        direction[free] = -np.linalg.solve(hessian[np.ix_(free, free)], gradient[free])
+        for length in 0.5 ** np.arange(30):
+            candidate = np.maximum(point + length * direction, LOWER)
+            if (value := objective(candidate)) <= trace[-1]:
+                break
+        moved, point = np.abs(candidate - point).max(), candidate
+        trace.append(value)
+        if moved < 1e-12:
+            break
+    return point, np.array(trace)
