@@ -16,6 +16,9 @@ from calibrant.core.fingerprint import fingerprint
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import softmax
 
+PRECISE_LOGIT = 64.0
+"""float32 logits up to this size give probabilities good to about 1e-6."""
+
 
 class Calibrator(TransformerMixin, BaseEstimator):
     """Base of all calibrators.
@@ -69,7 +72,15 @@ class Calibrator(TransformerMixin, BaseEstimator):
 
     def predict_proba(self, logits: Any) -> np.ndarray:
         """Calibrated probabilities (n×K); rows sum to one."""
-        return softmax(self.transform(logits))
+        check_is_fitted(self)
+        matrix = self._check_logits(logits, reset=False)
+        probabilities = softmax(self._transform(matrix))
+        if matrix.dtype == np.float32:
+            # neighbouring float32 numbers near 1e4 differ by 1e-3: such rows need float64 to give 1e-5 in probability
+            large = np.flatnonzero(np.maximum(matrix.max(axis=1), -matrix.min(axis=1)) > PRECISE_LOGIT)
+            if len(large):
+                probabilities[large] = softmax(self._transform(matrix[large].astype(np.float64)))
+        return probabilities
 
     def predict(self, logits: Any) -> np.ndarray:
         """The class of highest calibrated probability of each row."""

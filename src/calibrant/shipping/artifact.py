@@ -126,8 +126,15 @@ def to_bytes(calibrator: Any, **about: Any) -> bytes:
     }
     text = json.dumps(header, allow_nan=False, ensure_ascii=True)
     content = to_safetensors(encoder.tensors, {METADATA_KEY: text})
-    from_bytes(content)
+    _check_copy(calibrator, from_bytes(content).calibrator, n_classes)
     return content
+
+
+def _check_copy(calibrator: Any, copy: Any, n_classes: int) -> None:
+    """Raise unless the copy that was read back predicts the very bits of the original."""
+    for logits in probe_logits(n_classes):
+        if not np.array_equal(calibrator.transform(logits), copy.transform(logits)):
+            raise InputError(f"{type(calibrator).__name__} predicts otherwise after a round trip: it cannot be saved")
 
 
 def from_bytes(content: bytes) -> Artifact:

@@ -57,7 +57,8 @@ class Encoder:
             raise InputError(f"{type(calibrator).__name__} is not one of calibrant's calibrators: it cannot be saved")
         parameters = calibrator.get_params(deep=False)
         state = saved_state(calibrator, parameters)
-        learned = {key: value for key, value in state.items() if key not in DERIVED}
+        # private names hold what a fit left lying about; `to_bytes` proves that predictions do not need it
+        learned = {key: value for key, value in state.items() if key not in DERIVED and not key.startswith("_")}
         stray = [key for key in learned if not _LEARNED_NAME.match(key)]
         if stray:
             raise InputError(
@@ -92,6 +93,8 @@ class Encoder:
             described = {"tuple": [self.value(item, f"{where}.{i}") for i, item in enumerate(value)]}
         elif isinstance(value, dict) and all(isinstance(key, str) for key in value):
             described = {"dict": {key: self.value(item, f"{where}.{key}") for key, item in value.items()}}
+        elif callable(value):
+            raise InputError(f"{where} is a function, which an artifact cannot hold: save `calibrator_` instead")
         else:
             raise InputError(f"{where} is a {type(value).__name__}, which an artifact cannot hold")
         return described
@@ -140,7 +143,8 @@ class Decoder:
         for key, value in learned.items():
             _need(bool(_LEARNED_NAME.match(key)) and not hasattr(kind, key), f"{name} cannot have learned a {key!r}")
             state[key] = self.value(value, key, depth)
-        state["classes_"] = np.arange(self.n_classes)
+        if state:
+            state["classes_"] = np.arange(self.n_classes)
         restore_state(calibrator, state)
         return calibrator
 

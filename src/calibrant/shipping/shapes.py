@@ -1,7 +1,7 @@
 """What a loaded calibrator must look like: the shape and the range of everything its prediction reads.
 
-A shape is a tuple of numbers and letters: K is the number of classes, any other letter is free but must be the same
-wherever it stands within one calibrator, and `B+1` is one more than B.
+A shape is a tuple of numbers and letters: K is the number of classes, C is 1 or K (one map, or one a class), any other
+letter is free but must be the same wherever it stands within one calibrator, and `B+1` is one more than B.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class Rule(NamedTuple):
 
 TEMPERATURE = Rule((), SMALL, LARGE)
 EDGES = Rule(("B+1",), 0.0, 1.0, increasing=True)
+CHANCE = (SMALL, 1.0 - SMALL)
+"""Range of probabilities whose log-odds are taken."""
 
 RULES: dict[str, dict[str, Rule]] = {
     "Identity": {},
@@ -44,7 +46,24 @@ RULES: dict[str, dict[str, Rule]] = {
     "ConfidenceWeightScaling": {"weights_": Rule(("B",), 0.0, 1.0), "edges_": EDGES},
     "BinTemperatureScaling": {"temperatures_": Rule(("B",), SMALL, LARGE), "edges_": EDGES},
     "ClassLossScaling": {"class_weights_": Rule(("K",))},
+    "ParameterizedTemperatureScaling": {
+        "feature_mean_": Rule(("F",)),
+        "feature_scale_": Rule(("F",), SMALL, LARGE),
+    },
     "TopLabelMap": {"map_": Rule((3,))},
+    "HistogramBinning": {
+        "edges_": Rule(("C", "B+1"), 0.0, 1.0, increasing=True),
+        "values_": Rule(("C", "B"), *CHANCE),
+    },
+    "IsotonicCalibration": {
+        "knots_": Rule(("M",), 0.0, 1.0),
+        "values_": Rule(("M",), *CHANCE),
+        "offsets_": Rule(("C+1",), 0, LARGE, increasing=True),
+    },
+    "SplineCalibration": {
+        "confidences_": Rule(("M",), 0.0, 1.0, increasing=True),
+        "values_": Rule(("M",), *CHANCE),
+    },
 }
 
 
@@ -61,6 +80,10 @@ def check_state(calibrator: Any, n_classes: int) -> None:
         if key not in learned:
             raise InputError(f"{name} lacks its learned {key}")
         _check_rule(f"{name}.{key}", learned[key], rule, sizes)
+    if sizes.get("C", 1) not in (1, n_classes):
+        raise InputError(f"{name} holds {sizes['C']} maps, but needs 1 or {n_classes}")
+    if name == "IsotonicCalibration":
+        _check_maps(name, learned)
     for key, value in learned.items():
         _check_value(f"{name}.{key}", value, n_classes, may_be_odd=key.endswith(RECORDS))
 
@@ -78,6 +101,16 @@ def _check_rule(where: str, value: Any, rule: Rule, sizes: dict[str, int]) -> No
         raise InputError(f"{where} holds values outside [{rule.low:g}, {rule.high:g}]")
     if rule.increasing and (np.diff(array) < 0).any():
         raise InputError(f"{where} must not decrease")
+
+
+def _check_maps(name: str, learned: dict[str, Any]) -> None:
+    """Raise unless the offsets cut the knots into maps, each with knots that do not decrease."""
+    knots, offsets = np.asarray(learned["knots_"]), np.asarray(learned["offsets_"])
+    if offsets.dtype.kind not in "iu" or offsets[0] != 0 or offsets[-1] != len(knots) or (np.diff(offsets) < 1).any():
+        raise InputError(f"{name}.offsets_ must run from 0 to {len(knots)} in whole steps")
+    falls = np.flatnonzero(np.diff(knots) < 0) + 1
+    if not np.isin(falls, offsets).all():
+        raise InputError(f"{name}.knots_ must not decrease within a map")
 
 
 def _size(symbol: str | int, length: int, sizes: dict[str, int]) -> int:

@@ -1,8 +1,8 @@
 """ONNX export: a calibrator as a graph of its own, or as the last layer of a classifier's graph.
 
 The graph computes in float64 unless asked otherwise and gives three outputs: calibrated logits, probabilities, and
-the predicted class. Where a method promises to keep the prediction, the class is taken from the incoming logits, and
-ties that rounding to float32 would make among the probabilities are broken in its favour.
+the predicted class. Where a method promises to keep the prediction, the class is taken from the incoming logits; ties
+that rounding to float32 would make among the probabilities are broken in favour of the predicted class.
 """
 
 from __future__ import annotations
@@ -118,13 +118,10 @@ def _write_nodes(graph: Graph, calibrator: Any, logits: str, result_type: int, o
     n_classes = int(calibrator.n_features_in_)
     exact = graph.cast(logits)
     calibrated = calibrate(calibrator, graph, exact)
-    keeps = bool(calibrator.keeps_prediction)
-    column = graph.argmax(exact if keeps else calibrated)
-    probabilities = graph.cast(graph.softmax(calibrated), result_type)
+    column = graph.argmax(exact if calibrator.keeps_prediction else calibrated)
     narrow = graph.cast(calibrated, result_type)
-    if keeps:
-        mask = graph.is_column(column, n_classes)
-        probabilities = _favour(graph, probabilities, mask, result_type)
+    probabilities = graph.cast(graph.softmax(calibrated), result_type)
+    probabilities = _favour(graph, probabilities, graph.is_column(column, n_classes), result_type)
     for name, tensor in zip(outputs, (narrow, probabilities, graph.squeeze(column, 1)), strict=True):
         graph.nodes.append(helper.make_node("Identity", [tensor], [name], name=f"{graph.prefix}/{name}"))
 

@@ -126,9 +126,13 @@ class Graph:
         """Bin (n×1) of values (n×1) between edges, (lo, hi], the outer bins open-ended, as `core.bins.place`."""
         inner = np.asarray(edges)[1:-1]
         if not len(inner):
-            return self.node("Cast", self.multiply(values, self.number(0.0)), to=TensorProto.INT64)
+            return self.index(self.multiply(values, self.number(0.0)))
         above = self.cast(self.node("Greater", values, self.number(inner[None, :])))
-        return self.node("Cast", self.reduce("ReduceSum", above), to=TensorProto.INT64)
+        return self.index(self.reduce("ReduceSum", above))
+
+    def index(self, numbers: str) -> str:
+        """Whole numbers as an index."""
+        return self.cast(numbers, TensorProto.INT64)
 
     def look_up(self, table: np.ndarray, index: str) -> str:
         """table[index] for an index (n×1): (n×1)."""

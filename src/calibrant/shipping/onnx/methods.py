@@ -9,9 +9,22 @@ import numpy as np
 
 from calibrant.core.errors import InputError
 from calibrant.shipping.onnx.graph import Graph
+from calibrant.shipping.onnx.top_label import (
+    confidence,
+    histogram,
+    isotonic,
+    keep,
+    softplus,
+    spline,
+    top_log_odds,
+    with_confidence,
+)
 
 Writer = Callable[[Any, Graph, str], str]
 """`writer(calibrator, graph, logits)` adds nodes and returns the name of the calibrated logits."""
+
+LOWEST_TEMPERATURE = 1e-3
+"""As in the method itself, whose module needs torch; a test holds the two together."""
 
 CANNOT = {
     "NeuralClamping": "it changes the network's input, so it is part of the network: export the wrapped torch module",
@@ -57,6 +70,61 @@ def _dirichlet(calibrator: Any, graph: Graph, logits: str) -> str:
     return _matrix(calibrator, graph, graph.log_softmax(logits))
 
 
+def _ensemble(calibrator: Any, graph: Graph, logits: str) -> str:
+    tempered, plain, uniform = (float(weight) for weight in calibrator.weights_)
+    n_classes = int(calibrator.n_features_in_)
+    mixed = graph.multiply(graph.softmax(_temperature(calibrator, graph, logits)), graph.number(tempered))
+    mixed = graph.add(mixed, graph.multiply(graph.softmax(logits), graph.number(plain)))
+    mixed = graph.add(mixed, graph.number(uniform / n_classes))
+    return keep(graph, graph.log(mixed), graph.argmax(logits), n_classes)
+
+
+def _mix_with_uniform(graph: Graph, logits: str, weight: str, n_classes: int) -> str:
+    """log(α·p + (1 − α)/K), the prediction ahead even at α = 0."""
+    rest = graph.multiply(graph.subtract(graph.number(1.0), weight), graph.number(1.0 / n_classes))
+    mixed = graph.add(graph.multiply(graph.softmax(logits), weight), rest)
+    return keep(graph, graph.log(mixed), graph.argmax(logits), n_classes)
+
+
+def _weight(calibrator: Any, graph: Graph, logits: str) -> str:
+    return _mix_with_uniform(graph, logits, graph.number(calibrator.weight_), int(calibrator.n_features_in_))
+
+
+def _confidence_weight(calibrator: Any, graph: Graph, logits: str) -> str:
+    weight = graph.look_up(calibrator.weights_, graph.place(confidence(graph, logits), calibrator.edges_))
+    return _mix_with_uniform(graph, logits, weight, int(calibrator.n_features_in_))
+
+
+def _bin_temperature(calibrator: Any, graph: Graph, logits: str) -> str:
+    bin_index = graph.place(confidence(graph, logits), calibrator.edges_)
+    scaled = graph.multiply(logits, graph.look_up(1.0 / calibrator.temperatures_, bin_index))
+    return keep(graph, scaled, graph.argmax(logits), int(calibrator.n_features_in_))
+
+
+def _parameterized_temperature(calibrator: Any, graph: Graph, logits: str) -> str:
+    """T = |MLP(the k largest logits, sorted)|."""
+    mean, scale = np.asarray(calibrator.feature_mean_), np.asarray(calibrator.feature_scale_)
+    largest, _ = graph.nodes_with("TopK", (logits, graph.integers([len(mean)])), 2, axis=1)
+    hidden = graph.divide(graph.subtract(largest, graph.number(mean[None, :])), graph.number(scale[None, :]))
+    last = len(calibrator.weights_) - 1
+    for layer, (weight, bias) in enumerate(zip(calibrator.weights_, calibrator.biases_, strict=True)):
+        hidden = graph.add(graph.node("MatMul", hidden, graph.number(weight)), graph.number(bias[None, :]))
+        hidden = hidden if layer == last else graph.node("Tanh", hidden)
+    temperature = graph.node("Max", graph.node("Abs", hidden), graph.number(LOWEST_TEMPERATURE))
+    return graph.divide(logits, temperature)
+
+
+def _top_label_map(calibrator: Any, graph: Graph, logits: str) -> str:
+    """Logit g = a·log c − b·log(1 − c) + d."""
+    n_classes = int(calibrator.n_features_in_)
+    calibrated = calibrate(calibrator.calibrator_, graph, logits)
+    odds = top_log_odds(graph, calibrated, n_classes)
+    a, b, d = (graph.number(value) for value in calibrator.map_)
+    log_right = graph.node("Neg", softplus(graph, graph.node("Neg", odds)))
+    mapped = graph.add(graph.multiply(a, log_right), graph.multiply(b, softplus(graph, odds)))
+    return with_confidence(graph, calibrated, graph.add(mapped, d), n_classes)
+
+
 def _inner(calibrator: Any, graph: Graph, logits: str) -> str:
     return calibrate(calibrator.calibrator_, graph, logits)
 
@@ -69,5 +137,15 @@ WRITERS: dict[str, Writer] = {
     "MatrixScaling": _matrix,
     "StructuredMatrixScaling": _matrix,
     "DirichletCalibration": _dirichlet,
+    "EnsembleTemperatureScaling": _ensemble,
+    "WeightScaling": _weight,
+    "ConfidenceWeightScaling": _confidence_weight,
+    "BinTemperatureScaling": _bin_temperature,
+    "ParameterizedTemperatureScaling": _parameterized_temperature,
+    "TopLabelMap": _top_label_map,
+    "HistogramBinning": histogram,
+    "IsotonicCalibration": isotonic,
+    "SplineCalibration": spline,
     "ClassLossScaling": _inner,
+    "AutoCalibrator": _inner,
 }
