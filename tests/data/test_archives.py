@@ -281,3 +281,32 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(zipfile, "ZipFile", refuse)
     with pytest.raises(InputError, match=r"a\.npz cannot be read: Permission denied"):
         open_predictions(tmp_path / "a.npz")
+
+
+def test_what_nobody_asks_for_need_not_be_readable(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS, meta=np.array([{"epoch": 3}], dtype=object))
+    assert open_predictions(tmp_path / "a.npz").n == 6
+    with pytest.raises(InputError, match=r"meta\.npy is an object array"):
+        open_predictions(f"{tmp_path}/a.npz#meta", kind="logits")
+    entries = {
+        "logits": {"dtype": "F32", "shape": [6, 3], "data_offsets": [0, 72]},
+        "cache": {"dtype": "F8_E5M2", "shape": [6, 3], "data_offsets": [0, 18]},
+    }
+    text = json.dumps(entries).encode()
+    (tmp_path / "a.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + LOGITS.tobytes())
+    assert open_predictions(tmp_path / "a.safetensors", labels=LABELS).n == 6
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"[" * 100_000, b'{"a":' * 100_000, b"[]", b"3", b'{"logits": 3}', b'{"logits": {"dtype": ["F32"]}}', b"\xff"],
+)
+def test_strange_safetensors_headers(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "a.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+    with pytest.raises(InputError, match=r"a\.safetensors"):
+        open_predictions(tmp_path / "a.safetensors", labels=LABELS)
+
+
+def test_a_name_that_is_too_long() -> None:
+    with pytest.raises(InputError, match="cannot be read: File name too long"):
+        open_predictions("x" * 5000 + ".npz")

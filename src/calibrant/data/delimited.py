@@ -27,7 +27,7 @@ from calibrant.core import progress
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.data.fields import CLASS_NAMES, KINDS, LABELS, WEIGHTS, ArrayField, Field
-from calibrant.data.limits import MAX_CLASSES, MAX_TEXT_BYTES, check_expansion
+from calibrant.data.limits import MAX_CLASSES, MAX_TEXT_BYTES, ROOM_FOR_TEXT, check_expansion
 from calibrant.data.predictions import Predictions
 from calibrant.data.spool import Spool
 
@@ -169,6 +169,9 @@ def _explain(texts: list[str], layout: Layout, path: Path, first_row: int) -> No
 def _whole_numbers(block: list[bytes], column: int, path: Path, first_row: int) -> np.ndarray:
     """Labels from their text, because 1.0 and 1 are the same number but only one is a class index."""
     cells = [line.split(b",", column + 1)[column].strip().strip(b'"') for line in block]
+    texts = np.array(cells)
+    if texts.itemsize <= 18 and np.char.isdigit(texts).all():
+        return texts.astype(np.int64)
     for row, cell in enumerate(cells, first_row):
         if not cell.removeprefix(b"-").isdigit() or len(cell) > 18:
             raise InputError(f"{path}: labels must be whole numbers, got {cell[:40].decode('latin-1')!r} in row {row}")
@@ -202,7 +205,7 @@ class _Gunzip(io.RawIOBase):
         piece = self._stream.read(len(buffer))
         buffer[: len(piece)] = piece
         self._expanded += len(piece)
-        check_expansion(self._expanded, self._raw.tell(), str(self._path))
+        check_expansion(self._expanded, self._raw.tell(), str(self._path), ROOM_FOR_TEXT)
         return len(piece)
 
 

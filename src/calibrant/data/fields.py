@@ -79,6 +79,29 @@ class ArrayField(Field):
         return ArraySource(self._array, name)
 
 
+class BrokenField(Field):
+    """An array that cannot be read; its error comes up when the array is needed, and not before.
+
+    A file may hold more than predictions: what nobody asks for need not be readable.
+    """
+
+    def __init__(self, error: InputError) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("shape", "dtype"):
+            raise self._error
+        raise AttributeError(name)
+
+    def read(self) -> np.ndarray:
+        """Raise."""
+        raise self._error
+
+    def source(self, name: str) -> Source:
+        """Raise."""
+        raise self._error
+
+
 def split_names(fields: Mapping[str, Field]) -> list[str]:
     """The prefixes that `file#prefix` can pick, and "" if the file has plain `logits` or `probabilities`."""
     found = []

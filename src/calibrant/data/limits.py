@@ -29,16 +29,16 @@ def check_counts(shape: tuple[int, ...], name: str) -> None:
             raise InputError(f"{name} claims {count} {what}, but at most {most} are read from one file")
 
 
-def check_expansion(expanded: int, compressed: int, name: str) -> None:
+ROOM_FOR_TEXT = 2**25
+"""The same for text, which takes longer to parse and, being digits, never shrinks as much as arrays can."""
+
+
+def check_expansion(expanded: int, compressed: int, name: str, room: int = ROOM_TO_EXPAND) -> None:
     """Raise if `compressed` bytes unpack to so many that this looks like a decompression bomb."""
-    room = _room()
+    asked = os.environ.get("CALIBRANT_MAX_EXPANDED_BYTES", "")
+    room = int(asked) if asked.isdigit() else room
     if expanded > room and expanded > MAX_EXPANSION * max(compressed, 1):
         raise InputError(
             f"{name} unpacks {compressed} bytes to {expanded} or more, over {MAX_EXPANSION} times as many: "
             f"if you trust the file, store it uncompressed or set CALIBRANT_MAX_EXPANDED_BYTES above {room}"
         )
-
-
-def _room() -> int:
-    asked = os.environ.get("CALIBRANT_MAX_EXPANDED_BYTES", "")
-    return int(asked) if asked.isdigit() else ROOM_TO_EXPAND

@@ -19,7 +19,7 @@ import numpy as np
 from calibrant.core.arrays import widen
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
-from calibrant.data.fields import Field, Header
+from calibrant.data.fields import BrokenField, Field, Header
 from calibrant.data.limits import check_expansion
 from calibrant.data.npy import header_bytes, read_header, vectors
 from calibrant.data.predictions import CHUNK_BYTES, Predictions
@@ -52,7 +52,10 @@ def fields(path: Path, kind: str | None = None) -> dict[str, Field]:
     with _reading(path), zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             if member.filename.endswith(".npy"):
-                found[member.filename[:-4]] = _field(path, archive, member)
+                try:
+                    found[member.filename[:-4]] = _field(path, archive, member)
+                except InputError as error:
+                    found[member.filename[:-4]] = BrokenField(error)
     return found
 
 

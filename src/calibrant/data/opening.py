@@ -93,6 +93,11 @@ def locate(path: str | os.PathLike[str]) -> tuple[Path, str]:
     text = os.fspath(path)
     if "\0" in text:
         raise InputError(f"{text!r} is not a path: it contains a zero byte")
+    with _naming(Path(text)):
+        return _locate(text)
+
+
+def _locate(text: str) -> tuple[Path, str]:
     address, mark, split = text.rpartition("#")
     if not mark or Path(text).exists():
         address, split = text, ""

@@ -124,7 +124,10 @@ class _Compact:
         return self._data[self._at - count : self._at]
 
     def _unsigned(self) -> int:
-        value = shift = 0
+        value = self._byte()
+        if value < 128:  # most numbers of a footer
+            return value
+        value, shift = value & 127, 7
         while True:
             byte = self._byte()
             value |= (byte & 127) << shift

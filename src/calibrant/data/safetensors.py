@@ -14,7 +14,7 @@ import numpy as np
 
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
-from calibrant.data.fields import CLASS_NAMES, ArrayField, Field, Header
+from calibrant.data.fields import CLASS_NAMES, ArrayField, BrokenField, Field, Header
 from calibrant.data.limits import MAX_TEXT_BYTES
 from calibrant.data.npy import vectors
 from calibrant.data.predictions import Predictions
@@ -42,7 +42,12 @@ def fields(path: Path, kind: str | None = None) -> dict[str, Field]:
     """Every tensor of the file, unread."""
     header, start = _header(path)
     metadata = header.pop(METADATA, {})
-    found: dict[str, Field] = {name: _field(path, name, entry, start) for name, entry in header.items()}
+    found: dict[str, Field] = {}
+    for name, entry in header.items():
+        try:
+            found[name] = _field(path, name, entry, start)
+        except InputError as error:
+            found[name] = BrokenField(error)
     if isinstance(metadata, dict) and CLASS_NAMES in metadata:
         found[CLASS_NAMES] = names_field(metadata[CLASS_NAMES], f"{path}: {CLASS_NAMES}")
     return found
