@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numba import njit
 
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import softmax
@@ -151,6 +152,24 @@ def test_polynomial_exp_and_log_are_accurate():
     p = np.concatenate([np.exp(x), 1 - np.logspace(-16, -1, 50), [1.0]])
     ours = np.array([elementary.log_positive(value) for value in p])
     np.testing.assert_allclose(ours, np.log(p), rtol=2e-15, atol=1e-16)
+
+
+def test_polynomials_keep_their_rounding_inside_a_reordering_caller():
+    # compiled afresh from within a fast caller, as the first call of a process may do
+    options = {name: elementary.exp_negative.targetoptions.get(name) for name in ("fastmath", "error_model")}
+    exp_negative = njit(**options)(elementary.exp_negative.py_func)
+    log_positive = njit(**options)(elementary.log_positive.py_func)
+
+    @njit(fastmath={"reassoc", "contract", "nsz", "arcp"})
+    def totals(x):
+        total, logs = 0.0, 0.0
+        for value in x:
+            total += exp_negative(value)
+            logs += log_positive(-value)
+        return total, logs
+
+    x = np.linspace(-30, -0.01, 1001)
+    np.testing.assert_allclose(totals(x), (np.exp(x).sum(), np.log(-x).sum()), rtol=1e-13)
 
 
 @given(

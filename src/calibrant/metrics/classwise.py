@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core.arrays import PROBABILITY_TOLERANCE, explain_bad_values
-from calibrant.core.bins import check_n_bins, mass_index
+from calibrant.core.bins import check_n_bins
 from calibrant.core.softmax import softmax
 from calibrant.core.threads import map_blocks, row_blocks
-from calibrant.kernels.bins import class_width_sums, index_sums
+from calibrant.kernels.bins import class_width_sums
 from calibrant.kernels.dispatch import pick
 from calibrant.metrics.binning import BinSums, check_choice, check_norm
+from calibrant.metrics.class_mass import class_mass_sums
 from calibrant.metrics.inputs import Checked, check
 
 
@@ -224,7 +225,9 @@ def class_sums(checked: Checked, n_bins: int, binning: str) -> BinSums:
     """Bin sums (K, n_bins) of every class's probability, checking the values on the way."""
     n_bins = check_n_bins(n_bins)
     if check_choice("binning", binning, ("width", "mass")) == "mass":
-        return _mass_sums(checked, n_bins)
+        blocks = map_blocks(lambda block: probability_block(checked, block), row_blocks(*checked.values.shape))
+        probabilities = np.concatenate(blocks) if checked.from_logits else checked.values
+        return BinSums(*class_mass_sums(probabilities, checked.labels, checked.weights, n_bins))
     kernel = pick(class_width_sums, checked.values.size)
 
     def part(block: slice) -> np.ndarray:
@@ -246,19 +249,3 @@ def probability_block(checked: Checked, block: slice) -> np.ndarray:
     if not (sound and rows.min() >= 0 and np.abs(rows.sum(axis=1) - 1).max() <= PROBABILITY_TOLERANCE):
         explain_bad_values(rows, from_logits=False, name=checked.name, first_row=block.start)
     return rows
-
-
-def _mass_sums(checked: Checked, n_bins: int) -> BinSums:
-    values, labels, weights = checked.values, checked.labels, checked.weights
-    blocks = map_blocks(lambda block: probability_block(checked, block), row_blocks(*values.shape))
-    probabilities = np.concatenate(blocks) if checked.from_logits else values
-
-    def part(block: slice) -> np.ndarray:
-        columns = np.ascontiguousarray(probabilities[:, block].T)
-        sums = np.empty((len(columns), 3, n_bins))
-        for row, (j, column) in enumerate(zip(range(block.start, block.stop), columns, strict=True)):
-            sums[row] = index_sums(mass_index(column, n_bins, weights), column, labels == j, weights, n_bins)
-        return sums
-
-    sums = np.concatenate(map_blocks(part, row_blocks(values.shape[1], values.shape[0])))
-    return BinSums(*sums.transpose(1, 0, 2))

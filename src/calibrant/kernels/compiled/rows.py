@@ -15,7 +15,7 @@ from calibrant.kernels.compiled.elementary import LOWEST_EXPONENT, exp_negative,
 from calibrant.kernels.rows import ALL, SCORES, RowColumns
 
 REASSOCIATE = {"reassoc", "contract", "nsz"}
-"""Sums may be reordered into vector lanes; NaN and Inf keep their meaning."""
+"""Sums may be reordered into the lanes of a vector; NaN and Inf keep their meaning."""
 
 
 SMALLEST_NORMAL = 2.3e-308
@@ -70,7 +70,7 @@ def _with_bits(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return view, _bits(view)
 
 
-@njit(nogil=True, cache=True, fastmath=REASSOCIATE)
+@njit(nogil=True, cache=True, fastmath=REASSOCIATE, error_model="numpy")
 def _probabilities(  # noqa: PLR0917
     values, bits, labels, level, highest_allowed, tiny, confidence, prediction, correct, nll, brier, entropy
 ):
@@ -109,7 +109,7 @@ def _probabilities(  # noqa: PLR0917
     return suspicious
 
 
-@njit(nogil=True, cache=True, fastmath=REASSOCIATE)
+@njit(nogil=True, cache=True, fastmath=REASSOCIATE, error_model="numpy")
 def _logits(  # noqa: PLR0917
     values, bits, labels, level, infinity, magnitude, confidence, prediction, correct, nll, brier, entropy
 ):
