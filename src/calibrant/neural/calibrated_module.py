@@ -1,0 +1,74 @@
+"""A classifier and its calibrator as one torch module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from calibrant.core.errors import InputError
+from calibrant.neural.model_io import device_of
+from calibrant.neural.twins import twin_of
+
+OUTPUTS = ("probabilities", "log_probabilities", "logits")
+
+
+class CalibratedModule(nn.Module):
+    """softmax(calibrator(model(x))): any fitted calibrator behind any torch classifier.
+
+    The calibrator's numbers become buffers, so the module exports, compiles, moves between devices and saves its
+    state like any other. Its answers equal `calibrator.predict_proba` on the model's logits to 1e-5.
+
+    Parameters
+    ----------
+    model : module from inputs to logits (n, K); used as it is, its mode included
+    calibrator : a fitted calibrator for K classes
+    output : "probabilities", "log_probabilities" or "logits" (as the calibrator's `transform`)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant import TemperatureScaling
+    >>> logits, labels = np.array([[2.0, 0.0], [2.0, 0.0], [0.0, 2.0]]), np.array([0, 1, 1])
+    >>> module = CalibratedModule(nn.Identity(), TemperatureScaling().fit(logits, labels))
+    >>> [round(value, 4) for value in module(torch.tensor([[2.0, 0.0]]))[0].tolist()]  # two of three are right
+    [0.6667, 0.3333]
+    """
+
+    def __init__(self, model: nn.Module, calibrator: Any, *, output: str = "probabilities") -> None:
+        super().__init__()
+        if output not in OUTPUTS:
+            raise InputError(f"output must be one of {', '.join(OUTPUTS)}, got {output!r}")
+        device = device_of(model)
+        check_is_fitted(calibrator)
+        self.model = model
+        self.calibration = twin_of(calibrator).to(device)
+        self.n_classes = int(calibrator.n_features_in_)
+        self.output = output
+        self.training = model.training
+
+    def forward(self, *inputs: Any) -> Tensor:
+        """Calibrated probabilities (n, K), or what `output` names."""
+        logits = self.model(*inputs)
+        if not isinstance(logits, Tensor):
+            raise InputError(
+                f"the model returned a {type(logits).__name__}, but a tensor of logits is needed: "
+                "wrap it in a module that picks the logits"
+            )
+        if logits.ndim != 2 or logits.shape[1] != self.n_classes:
+            raise InputError(
+                f"the model returned shape {tuple(logits.shape)}, but the calibrator was fitted on "
+                f"{self.n_classes} classes"
+            )
+        wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+        if torch.is_autocast_enabled(wide.device.type):
+            with torch.autocast(wide.device.type, enabled=False):
+                return self._finish(self.calibration(wide))
+        return self._finish(self.calibration(wide))
+
+    def _finish(self, calibrated: Tensor) -> Tensor:
+        if self.output == "probabilities":
+            return calibrated.softmax(dim=1)
+        return calibrated.log_softmax(dim=1) if self.output == "log_probabilities" else calibrated
