@@ -55,3 +55,11 @@ def test_probabilities_of_zero_become_finite_logits(dtype: type) -> None:
     logits = log_probabilities(probabilities)
     assert np.isfinite(logits).all()
     np.testing.assert_allclose(softmax(logits), probabilities, atol=1e-30, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_widest_gap_gives_certainty_without_a_warning() -> None:
+    logits = np.array([[3e38, -3e38]], np.float32)
+    np.testing.assert_array_equal(softmax(logits), [[1, 0]])
+    assert logsumexp(logits)[0] == np.float32(3e38)
+    assert log_softmax(logits)[0, 0] == 0

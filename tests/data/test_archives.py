@@ -39,6 +39,7 @@ def test_an_archive_without_the_keys_lists_those_it_has(tmp_path: Path) -> None:
         open_predictions(tmp_path / "a.npz")
     assert open_predictions(tmp_path / "a.npz", labels=LABELS).n == 6
     assert not open_predictions(tmp_path / "a.npz", require_labels=False).has_labels
+    assert not open_parts(tmp_path / "a.npz", require_labels=False)[""].has_labels
 
 
 def test_what_the_values_are_is_said_not_guessed(tmp_path: Path) -> None:

@@ -8,19 +8,19 @@ import numpy as np
 def logsumexp(logits: np.ndarray) -> np.ndarray:
     """log Σ_j exp(z_j) of each row."""
     peak = logits.max(axis=-1, keepdims=True)
-    return (np.log(np.exp(logits - peak).sum(axis=-1, keepdims=True)) + peak)[..., 0]
+    return (np.log(np.exp(_below(logits, peak)).sum(axis=-1, keepdims=True)) + peak)[..., 0]
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """z − logsumexp(z) of each row."""
-    shifted = logits - logits.max(axis=-1, keepdims=True)
+    shifted = _below(logits, logits.max(axis=-1, keepdims=True))
     shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return shifted
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
     """exp(z) / Σ_j exp(z_j) of each row."""
-    exponentials = logits - logits.max(axis=-1, keepdims=True)
+    exponentials = _below(logits, logits.max(axis=-1, keepdims=True))
     np.exp(exponentials, out=exponentials)
     exponentials /= exponentials.sum(axis=-1, keepdims=True)
     return exponentials
@@ -29,3 +29,9 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 def log_probabilities(probabilities: np.ndarray) -> np.ndarray:
     """Logits that softmax maps back to these probabilities; a zero becomes the smallest normal number."""
     return np.log(np.maximum(probabilities, np.finfo(probabilities.dtype).tiny))
+
+
+def _below(logits: np.ndarray, peak: np.ndarray) -> np.ndarray:
+    # the gap of two finite logits may exceed the dtype: as −Inf its exponential is the same 0
+    with np.errstate(over="ignore"):
+        return logits - peak

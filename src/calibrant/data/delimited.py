@@ -38,7 +38,7 @@ PREFIXES = {
     "probabilities_": "probabilities",
     "prob_": "probabilities",
 }
-BLOCK_BYTES = 2**23
+BLOCK_BYTES = 2**21
 
 
 @dataclass(frozen=True)

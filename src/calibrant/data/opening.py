@@ -70,7 +70,9 @@ def open_predictions(
     return _open_file(file, split, kind, options)
 
 
-def open_parts(path: str | os.PathLike[str], *, kind: str | None = None, labels: Any = None) -> dict[str, Predictions]:
+def open_parts(
+    path: str | os.PathLike[str], *, kind: str | None = None, labels: Any = None, require_labels: bool = True
+) -> dict[str, Predictions]:
     """The one part that `path` names, under "", or every part of a file that has only named ones.
 
     >>> sorted(open_parts("cifar10-resnet18"))
@@ -78,14 +80,23 @@ def open_parts(path: str | os.PathLike[str], *, kind: str | None = None, labels:
     """
     file, split = locate(path)
     if split or labels is not None or file.is_dir() or SUFFIXES.get(suffix_of(file)) not in HOLDS_PARTS:
-        return {"": open_predictions(path, kind=kind, labels=labels)}
+        return {"": open_predictions(path, kind=kind, labels=labels, require_labels=require_labels)}
     check_kind(kind)
     with _naming(file):
         fields = format_of(file).fields(file, kind)
         splits = split_names(fields)
         if "" in splits or not splits:
-            return {"": assemble(fields, display_name(file), kind=kind)}
-        return {split: assemble(fields, f"{display_name(file)}#{split}", split, kind=kind) for split in splits}
+            splits = [""]
+        return {
+            split: assemble(
+                fields,
+                display_name(file) + (f"#{split}" if split else ""),
+                split,
+                kind=kind,
+                require_labels=require_labels,
+            )
+            for split in splits
+        }
 
 
 def locate(path: str | os.PathLike[str]) -> tuple[Path, str]:
