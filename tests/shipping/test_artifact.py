@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from importlib.resources import files
+from types import SimpleNamespace
 
 import jsonschema
 import numpy as np
@@ -56,6 +57,48 @@ def test_headers_follow_the_published_schema(name, fitted):
 def test_saving_what_was_loaded_gives_the_same_file(name, fitted):
     content = to_bytes(fitted(name))
     assert to_bytes(from_bytes(content).calibrator) == content
+
+
+def test_a_chosen_calibrator_keeps_its_story(data, tmp_path):
+    auto = calibrant.AutoCalibrator(candidates=["ts", calibrant.VectorScaling(penalty_bias=0.1)], cv=2).fit(*data)
+    save(auto, tmp_path / "cal")
+    loaded = load(tmp_path / "cal")
+    for name in ("chosen_", "scores_", "reason_", "failures_"):
+        assert getattr(loaded, name) == getattr(auto, name)
+    assert repr(loaded) == repr(auto)
+    np.testing.assert_array_equal(loaded.predict_proba(data[0]), auto.predict_proba(data[0]))
+    by_function = calibrant.AutoCalibrator(candidates=["ts"], cv=2, criterion=calibrant.metrics.brier).fit(*data)
+    with pytest.raises(InputError, match=r"criterion is a function.*save `calibrator_` instead"):
+        save(by_function, tmp_path / "other")
+    save(by_function.calibrator_, tmp_path / "other")
+
+
+def test_parameters_of_every_kind_survive(data, tmp_path):
+    grid = np.array([0.5, 1.0, 2.0])
+    one = calibrant.TemperatureScaling(objective="ece", grid=grid).fit(*data)
+    two = calibrant.TemperatureScaling(objective="ece", grid=tuple(grid.tolist())).fit(*data)
+    for calibrator in (one, two):
+        save(calibrator, tmp_path / "cal")
+        loaded = load(tmp_path / "cal")
+        assert type(loaded.grid) is type(calibrator.grid)
+        np.testing.assert_array_equal(loaded.grid, grid)
+
+
+def test_the_clamped_network_is_saved_without_the_network(tmp_path):
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(64, 4, generator=generator)
+    labels = (inputs + torch.randn(64, 4, generator=generator)).argmax(1)
+    network = torch.nn.Linear(4, 4)
+    method = calibrant.NeuralClamping(gamma=0.5, penalty=0.1, epochs=2)
+    clamped = method.fit(network, [(4 * inputs, labels)])
+    save(method, tmp_path / "cal")
+    loaded = load(tmp_path / "cal")
+    torch.testing.assert_close(loaded.attach(network)(inputs), clamped(inputs), rtol=0, atol=0)
+    assert (loaded.gamma_, loaded.penalty_, loaded.loss_trace_) == (method.gamma_, method.penalty_, method.loss_trace_)
+    jsonschema.validate(read_header((tmp_path / "cal").read_bytes()), SCHEMA)
+    with pytest.raises(InputError, match="delta_"):
+        from_bytes(rewrite(to_bytes(method), lambda h: h["calibrator"]["learned"].update(delta_=1.0)))
 
 
 def test_the_file_tells_its_story(fitted, tmp_path):
@@ -131,7 +174,9 @@ def test_a_tampered_header_is_refused_in_one_line(change, words, fitted):
 def test_shapes_and_ranges_are_checked_against_the_number_of_classes(values, words, fitted, monkeypatch):
     calibrator = pickle.loads(pickle.dumps(fitted("vs")))
     calibrator.scale_ = values
-    monkeypatch.setattr(module, "from_bytes", lambda content: None)  # a writer that does not look at what it writes
+    # a writer that does not look at what it writes
+    monkeypatch.setattr(module, "from_bytes", lambda content: SimpleNamespace(calibrator=None))
+    monkeypatch.setattr(module, "_check_copy", lambda *arguments: None)
     content = to_bytes(calibrator)
     monkeypatch.undo()
     with pytest.raises(InputError, match=f"VectorScaling.scale_ .*{words}"):

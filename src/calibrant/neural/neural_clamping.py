@@ -128,6 +128,10 @@ class NeuralClamping:
         self.module_ = ClampedModule(model, delta, temperature)
         return self.module_
 
+    def attach(self, model: nn.Module) -> ClampedModule:
+        """The learned δ and T around a model: what `fit` returned, for the same model loaded elsewhere."""
+        return ClampedModule(model, self.delta_, self.temperature_)
+
     def _check_parameters(self) -> None:
         if self.init not in INITS:
             raise InputError(f"init must be one of {', '.join(INITS)}, got {self.init!r}")
@@ -242,3 +246,21 @@ class NeuralClamping:
         else:
             return delta.detach(), float(log_temperature.detach().exp()), trace
         return best[1], float(best[2].exp()), trace
+
+    def artifact_state(self) -> dict[str, Any]:
+        """What a saved artifact holds: everything learned but the network."""
+        return {
+            "delta_": self.delta_.detach().cpu().numpy(),
+            "temperature_": float(self.temperature_),
+            "gamma_": self.gamma_,
+            "penalty_": self.penalty_,
+            "loss_trace_": list(self.loss_trace_),
+            "scores_": [[score.gamma, score.penalty, score.ece] for score in self.scores_],
+        }
+
+    def restore_artifact_state(self, state: dict[str, Any]) -> None:
+        """The inverse of `artifact_state`."""
+        for name in ("temperature_", "gamma_", "penalty_", "loss_trace_"):
+            setattr(self, name, state[name])
+        self.delta_ = torch.tensor(state["delta_"])
+        self.scores_ = tuple(CandidateScore(*score) for score in state["scores_"])

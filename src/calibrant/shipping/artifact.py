@@ -19,7 +19,7 @@ import numpy as np
 
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError, MissingExtraError
-from calibrant.shipping.encoding import DTYPES, Decoder, Encoder
+from calibrant.shipping.encoding import AROUND_MODELS, DTYPES, Decoder, Encoder
 from calibrant.shipping.shapes import check_state
 
 FORMAT = 1
@@ -33,10 +33,13 @@ METADATA_KEY = "calibrant"
 
 @dataclass(frozen=True)
 class Artifact:
-    """A calibrator and what its file says about it; `before` and `after` are figures on the fit data."""
+    """A calibrator and what its file says about it; `before` and `after` are figures on the fit data.
+
+    `n_classes` is None for a method that is learned around a network.
+    """
 
     calibrator: Any
-    n_classes: int
+    n_classes: int | None
     class_names: tuple[str, ...] | None = None
     fingerprint: str | None = None
     n: int | None = None
@@ -102,13 +105,11 @@ def read_artifact(path: str | os.PathLike[str]) -> Artifact:
 def to_bytes(calibrator: Any, **about: Any) -> bytes:
     """The content of an artifact; it has been read back and checked before it is returned."""
     from safetensors.numpy import save as to_safetensors
-    from sklearn.utils.validation import check_is_fitted
 
     from calibrant import __version__
 
-    check_is_fitted(calibrator)
     encoder = Encoder()
-    n_classes = int(calibrator.n_features_in_)
+    n_classes = _n_classes(calibrator)
     names = about.get("class_names")
     n_rows = about.get("n") or getattr(calibrator, "n_rows_", None)
     header = {
@@ -126,8 +127,22 @@ def to_bytes(calibrator: Any, **about: Any) -> bytes:
     }
     text = json.dumps(header, allow_nan=False, ensure_ascii=True)
     content = to_safetensors(encoder.tensors, {METADATA_KEY: text})
-    _check_copy(calibrator, from_bytes(content).calibrator, n_classes)
+    copy = from_bytes(content).calibrator
+    if n_classes is not None:
+        _check_copy(calibrator, copy, n_classes)
     return content
+
+
+def _n_classes(calibrator: Any) -> int | None:
+    """K of a fitted calibrator; None where it is learned around a network."""
+    from sklearn.utils.validation import check_is_fitted
+
+    if type(calibrator).__name__ not in AROUND_MODELS:
+        check_is_fitted(calibrator)
+        return int(calibrator.n_features_in_)
+    if not hasattr(calibrator, "delta_"):
+        raise InputError(f"{type(calibrator).__name__} is not fitted: fit it before saving it")
+    return None
 
 
 def _check_copy(calibrator: Any, copy: Any, n_classes: int) -> None:
@@ -150,7 +165,8 @@ def from_bytes(content: bytes) -> Artifact:
         if unused:
             raise InputError(f"the file holds arrays that nothing refers to: {unused[:3]}")
         check_state(calibrator, n_classes)
-        _probe(calibrator, n_classes)
+        if n_classes is not None:
+            _probe(calibrator, n_classes)
     except (InputError, MissingExtraError, MemoryError):
         raise
     except Exception as error:
@@ -205,11 +221,12 @@ def _check_header(header: Any) -> None:
         odd = sorted(set(header) ^ expected)
         raise InputError(f"the header's keys are not those of format {FORMAT}: {odd[:4]}")
     n_classes, names, fit = header["n_classes"], header["class_names"], header["fit"]
-    if type(n_classes) is not int or not 2 <= n_classes <= MAX_CLASSES:
+    around = isinstance(header["calibrator"], dict) and header["calibrator"].get("class") in sorted(AROUND_MODELS)
+    if around != (n_classes is None) or not (around or (type(n_classes) is int and 2 <= n_classes <= MAX_CLASSES)):
         raise InputError(f"n_classes is {n_classes!r}, but must be a whole number from 2 to {MAX_CLASSES}")
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise InputError("class_names must be a list of texts")
-    if names is not None and len(names) != n_classes:
+    if names is not None and not around and len(names) != n_classes:
         raise InputError(f"there are {len(names)} class names, but {n_classes} classes")
     if not isinstance(header["library"], str):
         raise InputError("library must be a text")

@@ -31,6 +31,9 @@ CLASSES: dict[str, str] = {
 }
 """Every class a file may name, and the only modules that loading may import."""
 
+AROUND_MODELS = frozenset({"NeuralClamping"})
+"""Classes that are learned around a network instead of over logits: they have no K of their own."""
+
 DTYPES = frozenset({"float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"})
 DERIVED = frozenset({"classes_"})
 """Learned names that follow from the number of classes and are not stored."""
@@ -55,7 +58,7 @@ class Encoder:
         name = type(calibrator).__name__
         if name not in CLASSES or type(calibrator) is not find_class(name):
             raise InputError(f"{type(calibrator).__name__} is not one of calibrant's calibrators: it cannot be saved")
-        parameters = calibrator.get_params(deep=False)
+        parameters = {key: getattr(calibrator, key) for key in _constructor(type(calibrator))}
         state = saved_state(calibrator, parameters)
         # private names hold what a fit left lying about; `to_bytes` proves that predictions do not need it
         learned = {key: value for key, value in state.items() if key not in DERIVED and not key.startswith("_")}
@@ -72,6 +75,8 @@ class Encoder:
 
     def value(self, value: Any, where: str) -> Any:
         """One value as JSON."""
+        if type(value).__module__.startswith("torch"):
+            value = value.detach().cpu().numpy() if hasattr(value, "detach") else str(value)
         if value is None or isinstance(value, (bool, str)) or type(value) is int:
             return value
         if type(value) is float:
@@ -113,7 +118,7 @@ class Encoder:
 class Decoder:
     """Rebuilds calibrators from specifications and the arrays of one file."""
 
-    def __init__(self, tensors: dict[str, np.ndarray], n_classes: int) -> None:
+    def __init__(self, tensors: dict[str, np.ndarray], n_classes: int | None) -> None:
         self.tensors = tensors
         self.n_classes = n_classes
         self.used: set[str] = set()
@@ -143,7 +148,7 @@ class Decoder:
         for key, value in learned.items():
             _need(bool(_LEARNED_NAME.match(key)) and not hasattr(kind, key), f"{name} cannot have learned a {key!r}")
             state[key] = self.value(value, key, depth)
-        if state:
+        if state and self.n_classes is not None:
             state["classes_"] = np.arange(self.n_classes)
         restore_state(calibrator, state)
         return calibrator

@@ -55,7 +55,10 @@ class Service:
     def __init__(self, artifact: Artifact, limits: Limits) -> None:
         from calibrant import __version__
 
+        if artifact.n_classes is None:
+            raise InputError(f"{artifact.method} is part of a network and cannot be served over logits")
         self.artifact = artifact
+        self.n_classes = artifact.n_classes
         self.limits = limits
         self.version = __version__
         about = {"method": artifact.method, "n_classes": str(artifact.n_classes), "version": __version__}
@@ -79,7 +82,7 @@ class Service:
         return Response(content, media_type=answer_kind)
 
     def _compute(self, body: bytes, kind: str, answer_kind: str) -> bytes:
-        logits = decode(body, kind, n_classes=self.artifact.n_classes, max_rows=self.limits.rows)
+        logits = decode(body, kind, n_classes=self.n_classes, max_rows=self.limits.rows)
         with np.errstate(all="ignore"):
             probabilities = self.artifact.calibrator.predict_proba(logits)
         if not np.isfinite(probabilities).all():
@@ -125,7 +128,7 @@ class Service:
 
     async def description(self, _request: Request) -> Response:
         """GET /openapi.json."""
-        return JSONResponse(openapi(self.version, self.artifact.n_classes, self.limits.rows))
+        return JSONResponse(openapi(self.version, self.n_classes, self.limits.rows))
 
     async def page(self, _request: Request) -> Response:
         """GET /: a page for people."""

@@ -67,9 +67,12 @@ RULES: dict[str, dict[str, Rule]] = {
 }
 
 
-def check_state(calibrator: Any, n_classes: int) -> None:
+def check_state(calibrator: Any, n_classes: int | None) -> None:
     """Raise unless every learned value of a calibrator, and of those inside it, has its shape and range."""
     name = type(calibrator).__name__
+    if n_classes is None:
+        _check_clamping(name, calibrator.artifact_state())
+        return
     learned = {key: value for key, value in vars(calibrator).items() if key.endswith("_")}
     if learned.get("n_features_in_") != n_classes:
         raise InputError(
@@ -86,6 +89,14 @@ def check_state(calibrator: Any, n_classes: int) -> None:
         _check_maps(name, learned)
     for key, value in learned.items():
         _check_value(f"{name}.{key}", value, n_classes, may_be_odd=key.endswith(RECORDS))
+
+
+def _check_clamping(name: str, state: dict[str, Any]) -> None:
+    """An input perturbation of any shape and a temperature; what they do is the network's affair."""
+    delta = np.asarray(state["delta_"])
+    if delta.dtype.kind != "f" or delta.ndim < 1 or not (np.abs(delta) <= LARGE).all():
+        raise InputError(f"{name}.delta_ must hold finite numbers of one input's shape")
+    _check_rule(f"{name}.temperature_", state["temperature_"], TEMPERATURE, {"K": 0})
 
 
 def _check_rule(where: str, value: Any, rule: Rule, sizes: dict[str, int]) -> None:
