@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 DATA = "cifar100-resnet18"
-METHODS = "none,ts,ets,cws,vs,ts+top,sms,sms+top"
+METHODS = "none,ts,ets,cts,cws,sctl+ts,vs,ts+top,vs+top"
 
 
 def demo(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 
 import numpy as np
 
@@ -43,6 +43,11 @@ class Resamples:
     counts: np.ndarray
     rows: np.ndarray | None
     shrink: float
+
+    @cached_property
+    def by_row(self) -> np.ndarray:
+        """The counts as (m, R), each row's together."""
+        return np.ascontiguousarray(self.counts.T)
 
     def take(self, column: np.ndarray) -> np.ndarray:
         """The resampled rows of a column (n, …)."""

@@ -10,7 +10,7 @@ import numpy as np
 from calibrant.core.bins import width_index
 from calibrant.core.softmax import softmax
 from calibrant.evaluation.bootstrap import Resamples, inverted_interval
-from calibrant.evaluation.classwise_intervals import mean_error, width_noise
+from calibrant.evaluation.classwise_intervals import CLASS_RESAMPLES, mean_error, width_noise
 from calibrant.evaluation.intervals import (
     TopLabelCells,
     absolute,
@@ -76,7 +76,9 @@ def score(
     mine, mass = class_draws.take(labels), None if weights is None else class_draws.take(weights)
     noise = width_noise(kept, mine, mass, draws=class_draws, n_bins=n_bins)
     norm, residual = mean_error(logits.shape[1]), sums.excess.ravel()
-    intervals["classwise_ece"] = inverted_interval(norm, residual, noise, value=values["classwise_ece"])
+    intervals["classwise_ece"] = inverted_interval(
+        norm, residual, noise[:CLASS_RESAMPLES], value=values["classwise_ece"]
+    )
     draws["classwise_ece"] = norm(residual + noise)
     metrics = {name: Estimate(values[name], *intervals[name]) for name in METRICS}
     test = TestColumns(confidence, correct, columns.prediction, columns.nll, columns.brier)

@@ -1,0 +1,161 @@
+"""`calibrant compare`, `select`, `shift` and `demo` as their user meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+
+import calibrant as library
+
+
+def schema(name: str) -> dict:
+    return json.loads((files("calibrant") / "schemas" / f"{name}.json").read_text())
+
+
+def command(*arguments: object) -> tuple[list[str], dict[str, str]]:
+    return [sys.executable, "-c", "from calibrant.cli import main; main()", *map(str, arguments)], {
+        **os.environ,
+        "COLUMNS": "80",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+
+
+def calibrant(*arguments: object) -> subprocess.CompletedProcess[str]:
+    line, settings = command(*arguments)
+    return subprocess.run(line, capture_output=True, text=True, env=settings, timeout=170, check=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    generator = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("data")
+    for name in ("val", "test", "fog_1", "fog_2", "snow_1", "snow_2", "clean_0"):
+        labels = generator.integers(0, 5, 300)
+        logits = 3 * (np.eye(5)[labels] + generator.normal(size=(300, 5)))
+        np.savez(path / f"{name}.npz", logits=logits, labels=labels)
+    return path
+
+
+def test_table(folder):
+    result = calibrant("compare", folder / "val.npz", folder / "test.npz", "-m", "none,ts,vs", "--resamples", 100)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines[1:])) <= 80
+    assert " is best by nll" in lines[0]
+    assert [line.split()[0] for line in lines if line[:4].strip() in ("none", "ts", "vs")][-3:] == ["none", "ts", "vs"]
+
+
+def test_json_markdown_latex(folder):
+    given = ("compare", folder / "val.npz", folder / "test.npz", "-m", "none,ts", "--resamples", 50)
+    document = json.loads(calibrant(*given, "--json").stdout)
+    jsonschema.validate(document, schema("compare"))
+    assert document["best"] == "ts"
+    assert calibrant(*given, "--markdown").stdout.startswith("| method |")
+    assert r"\begin{tabular}" in calibrant(*given, "--latex").stdout
+
+
+def test_report_and_its_folder(folder, tmp_path):
+    given = ("compare", folder / "val.npz", folder / "test.npz", "-m", "none,ts", "--resamples", 50)
+    result = calibrant(*given, "--report", tmp_path / "report.html")
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+    missing = calibrant(*given, "--report", tmp_path / "absent" / "report.html")
+    assert missing.returncode == 2
+    assert missing.stderr.count("\n") == 1
+    assert "does not exist" in missing.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line(folder):
+    line, settings = command(
+        "compare", folder / "val.npz", folder / "test.npz", "-m", "none", "--resamples", 20, "--json"
+    )
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            line, stdout=full, stderr=subprocess.PIPE, text=True, env=settings, timeout=120, check=False
+        )
+    assert result.returncode != 0
+    assert "Traceback" not in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_bad_requests(folder):
+    for arguments, words in (
+        (("-m", "tss"), "no method is called 'tss'"),
+        (("--criterion", "eec"), "criterion"),
+        (("-m", ""), "methods is empty"),
+    ):
+        result = calibrant("compare", folder / "val.npz", folder / "test.npz", *arguments)
+        assert result.returncode == 2
+        assert words in result.stderr
+        assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_select_saves_what_it_chose(folder, tmp_path):
+    output = tmp_path / "cal.safetensors"
+    given = ("select", folder / "val.npz", "--candidates", "none,ts")
+    result = calibrant(*given, "-o", output)
+    assert result.returncode == 0, result.stderr
+    assert "→ ts" in result.stdout
+    assert library.load(output).temperature_ > 1
+    document = json.loads(calibrant(*given, "-o", output, "--json").stdout)
+    jsonschema.validate(document, schema("select"))
+    assert document["chosen"] == "ts"
+    assert document["reason"].endswith(".")
+
+
+def test_shift_over_files_and_artifacts(folder, tmp_path):
+    output = tmp_path / "cal.safetensors"
+    assert calibrant("select", folder / "val.npz", "--candidates", "ts", "-o", output).returncode == 0
+    names = ("clean_0", "fog_1", "fog_2", "snow_1", "snow_2")
+    given = ("shift", output, *(folder / f"{name}.npz" for name in names))
+    result = calibrant(*given)
+    assert result.returncode == 0, result.stderr
+    assert "severity 2" in result.stdout
+    document = json.loads(calibrant(*given, "--json", "--metric", "nll", "--with", output).stdout)
+    jsonschema.validate(document, schema("shift"))
+    assert document["methods"] == ["none", "cal", "cal'"]
+    assert document["mean"][1][0] < document["mean"][0][0]
+
+
+def test_demo_ends_with_the_report(tmp_path):
+    result = calibrant("demo", "--out", tmp_path / "out", "--resamples", 50)
+    assert result.returncode == 0, result.stderr
+    report = Path(result.stdout.splitlines()[-1])
+    assert report.name == "report.html"
+    assert report.is_file()
+    fitted = library.load(tmp_path / "out" / "cal.safetensors")
+    test = library.open_predictions("cifar100-resnet18#test")
+    before = library.metrics.ece(test.probabilities, test.labels)
+    assert library.metrics.ece(fitted.predict_proba(test.logits), test.labels) < before / 2
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["cal.safetensors", "report.html"]
+
+
+def test_killed_half_way_nothing_is_half_written(tmp_path):
+    line, settings = command("demo", "--out", tmp_path / "out", "--resamples", 50)
+    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=settings)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "out").is_dir() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert list((tmp_path / "out").glob("[!.]*")) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_unwritable_folder_is_one_line(folder, tmp_path):
+    tmp_path.chmod(0o500)
+    result = calibrant("select", folder / "val.npz", "-o", tmp_path / "cal.safetensors", "--candidates", "ts")
+    tmp_path.chmod(0o700)
+    assert result.returncode == 2
+    assert len(result.stderr.strip().splitlines()) == 1

@@ -1,0 +1,92 @@
+"""`calibrant measure` as its user meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+
+SCHEMA = json.loads((files("calibrant") / "schemas" / "measure.json").read_text())
+
+
+def calibrant(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from calibrant.cli import main; main()", *map(str, arguments)]
+    settings = {**os.environ, "COLUMNS": "80", "OPENBLAS_NUM_THREADS": "1", **environment}
+    return subprocess.run(command, capture_output=True, text=True, env=settings, timeout=120, check=False)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory) -> Path:
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 5, 600)
+    logits = 3 * (np.eye(5)[labels] + generator.normal(size=(600, 5)))
+    path = tmp_path_factory.mktemp("data") / "val.npz"
+    np.savez(path, logits=logits, labels=labels)
+    return path
+
+
+def test_view_fits_80_columns_and_says_the_verdict(file):
+    result = calibrant("measure", file)
+    assert result.returncode == 0, result.stderr
+    assert "overconfident by" in result.stdout
+    assert "a calibrated model would show" in result.stdout
+    assert "worst classes" in result.stdout
+    assert "beyond chance" in result.stdout
+    assert max(map(len, result.stdout.splitlines()[1:])) <= 80
+    assert result.stderr == ""
+    assert "\x1b" not in result.stdout  # no colours into a pipe
+
+
+def test_json_validates(file):
+    result = calibrant("measure", file, "--json", "--resamples", 100, "--n-bins", 10)
+    document = json.loads(result.stdout)
+    jsonschema.validate(document, SCHEMA)
+    assert (document["n"], document["n_classes"], document["n_bins"]) == (600, 5, 10)
+    assert document["p_value"] < 0.05
+    again = calibrant("measure", file, "--json", "--resamples", 100, "--n-bins", 10)
+    assert again.stdout == result.stdout
+
+
+def test_small_input_loads_no_heavy_package(file):
+    code = (
+        "import sys; sys.argv = ['calibrant', 'measure', sys.argv[1], '--json']\n"
+        "from calibrant.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'sklearn', 'numba', 'pandas', 'torch', 'matplotlib', 'altair', 'pyarrow', 'dask', 'scipy.stats'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    result = subprocess.run([sys.executable, "-c", code, file], capture_output=True, text=True, timeout=120, check=True)
+    assert result.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["missing.npz"], "missing.npz"),
+        (["{file}", "--n-bins", "0"], "n_bins must be a whole number of at least 1, got 0"),
+        (["{file}", "--resamples", "0"], "resamples must be a whole number of at least 1, got 0"),
+        (["{file}", "--kind", "probabilities"], "logits"),
+    ],
+)
+def test_bad_requests_are_one_line_and_exit_2(file, arguments, words):
+    result = calibrant("measure", *(argument.format(file=file) for argument in arguments))
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert words in result.stderr
+
+
+def test_embedded_data():
+    result = calibrant("measure", "cifar100-resnet18#test", "--json", "--resamples", 50)
+    document = json.loads(result.stdout)
+    assert document["verdict"] == "overconfident by 9.4 points"
+    assert document["metrics"]["ece"]["value"] == pytest.approx(0.0948, abs=2e-4)

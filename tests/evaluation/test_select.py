@@ -1,0 +1,144 @@
+"""AutoCalibrator: folds, the one-standard-error rule, the reason, and that it is a calibrator like any other."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import calibrant
+from calibrant import metrics
+from calibrant.calibrators.base import Calibrator
+from calibrant.core.errors import InputError
+from calibrant.evaluation.select import AutoCalibrator, stratified_folds
+
+
+def blobs(n: int, seed: int, scale: float = 3.0):
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, 4, n)
+    return scale * (np.eye(4)[labels] + generator.normal(size=(n, 4))), labels
+
+
+class Padded(Calibrator):
+    """Temperature scaling that claims a thousand parameters."""
+
+    def _fit(self, rows):
+        self.inner_ = calibrant.TemperatureScaling().fit(rows.logits, rows.labels)
+
+    def _transform(self, logits):
+        return self.inner_.transform(logits)
+
+    @property
+    def n_parameters_(self):
+        return 1000
+
+
+class Broken(Calibrator):
+    def _fit(self, rows):
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("n_folds", [2, 5])
+def test_folds_are_balanced_within_every_class(rng, n_folds):
+    labels = rng.integers(0, 7, 200)
+    folds = stratified_folds(labels, n_folds, seed=0)
+    for j in range(7):
+        counts = np.bincount(folds[labels == j], minlength=n_folds)
+        assert np.ptp(counts) <= 1
+    assert np.ptp(np.bincount(folds)) <= 1
+
+
+def test_it_finds_the_obvious():
+    chooser = AutoCalibrator(["none", "ts"]).fit(*blobs(600, 0))
+    assert chooser.chosen_ == "ts"
+    assert chooser.scores_["ts"] < chooser.scores_["none"]
+    assert "ts has the best cross-validated nll" in chooser.reason_
+    honest = AutoCalibrator(["none", "ts"]).fit(*blobs(600, 0, scale=1.0))
+    assert honest.chosen_ == "none"
+
+
+def test_scores_are_out_of_fold():
+    logits, labels = blobs(300, 1)
+    chooser = AutoCalibrator(["ts"], cv=3, seed=2).fit(logits, labels)
+    folds = stratified_folds(labels, 3, seed=2)
+    losses = []
+    for fold in range(3):
+        fitted = calibrant.TemperatureScaling().fit(logits[folds != fold], labels[folds != fold])
+        losses.append(metrics.nll(fitted.transform(logits[folds == fold]), labels[folds == fold], from_logits=True))
+    sizes = np.bincount(folds)
+    assert chooser.scores_["ts"] == pytest.approx(np.average(losses, weights=sizes))
+
+
+def test_equal_scores_go_to_fewer_parameters():
+    chooser = AutoCalibrator([Padded(), "ts"]).fit(*blobs(300, 0))
+    assert chooser.chosen_ == "ts"
+    assert chooser.n_parameters_ == 1
+    assert "1 parameter) is within one standard error" in chooser.reason_
+    assert "Padded" in chooser.reason_
+    assert "1000 parameters), and simpler." in chooser.reason_
+
+
+@pytest.mark.parametrize("criterion", ["ece", "brier", "accuracy", "classwise_ece", metrics.adaptive_ece])
+def test_any_metric_can_decide(criterion):
+    chooser = AutoCalibrator(["none", "ts"], criterion=criterion).fit(*blobs(400, 0))
+    assert set(chooser.scores_) == {"none", "ts"}
+    assert all(score >= 0 for score in chooser.scores_.values())
+    if criterion == "accuracy":
+        assert chooser.chosen_ == "none"  # nothing to gain, so nothing to learn
+    elif criterion != "classwise_ece":
+        assert chooser.chosen_ == "ts"
+
+
+def test_keep_predictions():
+    chooser = AutoCalibrator(["ts", "vs"], keep_predictions=True).fit(*blobs(300, 0))
+    assert list(chooser.scores_) == ["ts"]
+    with pytest.raises(InputError, match="keep every prediction"):
+        AutoCalibrator(["vs"], keep_predictions=True).fit(*blobs(300, 0))
+
+
+def test_failures_are_named_not_fatal():
+    chooser = AutoCalibrator([Broken(), "ts"]).fit(*blobs(200, 0))
+    assert chooser.failures_ == {"Broken": "no"}
+    with pytest.raises(InputError, match="Broken: no"):
+        AutoCalibrator([Broken()]).fit(*blobs(200, 0))
+
+
+def test_weights_count(rng):
+    logits, labels = blobs(200, 0)
+    weights = rng.integers(1, 3, 200).astype(float)
+    chooser = AutoCalibrator(["ts"]).fit(logits, labels, sample_weight=weights)
+    assert chooser.calibrator_.temperature_ == pytest.approx(
+        calibrant.TemperatureScaling().fit(logits, labels, sample_weight=weights).temperature_
+    )
+
+
+def test_it_is_a_calibrator():
+    logits, labels = blobs(200, 0)
+    chooser = clone(AutoCalibrator(["ts"], seed=3)).fit(logits, labels)
+    assert np.array_equal(chooser.transform(logits), chooser.calibrator_.transform(logits))
+    again = pickle.loads(pickle.dumps(chooser))
+    assert np.array_equal(again.predict_proba(logits), chooser.predict_proba(logits))
+    assert chooser.transform(logits.astype(np.float32)).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"target_prior": "uniform"}, "target_prior must be None"),
+        ({"cv": 1}, "cv must be a whole number of at least 2, got 1"),
+        ({"criterion": "eec"}, "criterion 'eec' is no metric"),
+        ({"candidates": "ts"}, "must be a list"),
+        ({"candidates": []}, "no candidates"),
+        ({"candidates": ["tss"]}, "no method is called 'tss'"),
+    ],
+)
+def test_bad_parameters_are_refused_in_fit(options, words):
+    with pytest.raises(InputError, match=words):
+        AutoCalibrator(**{"candidates": ["ts"], **options}).fit(*blobs(100, 0))
+
+
+def test_few_rows_of_many_classes():
+    logits, labels = blobs(7, 0)
+    assert AutoCalibrator(["none", "ts"], cv=5).fit(logits, labels).chosen_ in ("none", "ts")
