@@ -90,7 +90,8 @@ def bin_weights(bins: ConfidenceBins, n_classes: int) -> np.ndarray:
 def choose_n_bins(top: RowColumns, weights: np.ndarray | None, n_classes: int, seed: int) -> int:
     """The candidate of lowest adaptive ECE over held-out rows, the smallest of equals."""
     n_rows = len(top.confidence)
-    fold = content_folds(top.confidence[:, None], FOLDS, seed)
+    # rounded, so that the last bits of a sum in another order do not change the fold
+    fold = content_folds(top.confidence.round(9)[:, None], FOLDS, seed)
     mass = np.ones(n_rows) if weights is None else weights
     candidates = [n_bins for n_bins in CANDIDATES if n_bins == 1 or n_bins * 10 <= mass.sum()]
     scores = []

@@ -6,12 +6,11 @@ import numpy as np
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.confidence_bins import ConfidenceBins, fill_empty, quantile_bins, top_columns
-from calibrant.calibrators.one_vs_rest import check_mode, class_columns, normalised
+from calibrant.calibrators.one_vs_rest import check_mode, class_columns, class_probabilities, normalised
 from calibrant.calibrators.top_label import InstanceFact, log_odds_of, with_confidence
 from calibrant.core.bins import check_n_bins, place
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
-from calibrant.core.softmax import softmax
 from calibrant.kernels.rows import scan
 
 
@@ -73,10 +72,8 @@ class HistogramBinning(Calibrator):
         if len(self.edges_) == 1:
             top = scan(logits, None, from_logits=True, columns="top")
             return with_confidence(logits, log_odds_of(self.values_[0][place(top.confidence, self.edges_[0])]))
-        probabilities = softmax(logits.astype(np.float64))
-        for j, (edges, values) in enumerate(zip(self.edges_, self.values_, strict=True)):
-            probabilities[:, j] = values[place(probabilities[:, j], edges)]
-        return normalised(probabilities, logits.dtype)
+        maps = zip(class_probabilities(logits), self.edges_, self.values_, strict=True)
+        return normalised((values[place(column, edges)] for column, edges, values in maps), logits.dtype)
 
 
 def bin_frequencies(bins: ConfidenceBins) -> np.ndarray:

@@ -7,11 +7,10 @@ from sklearn.isotonic import IsotonicRegression
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.confidence_bins import top_columns
-from calibrant.calibrators.one_vs_rest import check_mode, class_columns, normalised
+from calibrant.calibrators.one_vs_rest import check_mode, class_columns, class_probabilities, normalised
 from calibrant.calibrators.top_label import InstanceFact, log_odds_of, with_confidence
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
-from calibrant.core.softmax import softmax
 from calibrant.kernels.rows import scan
 
 
@@ -80,7 +79,5 @@ class IsotonicCalibration(Calibrator):
         if len(self.offsets_) == 2:
             top = scan(logits, None, from_logits=True, columns="top")
             return with_confidence(logits, log_odds_of(self._map(0, top.confidence)))
-        probabilities = softmax(logits.astype(np.float64))
-        for j in range(probabilities.shape[1]):
-            probabilities[:, j] = self._map(j, probabilities[:, j])
-        return normalised(probabilities, logits.dtype)
+        columns = enumerate(class_probabilities(logits))
+        return normalised((self._map(j, column) for j, column in columns), logits.dtype)

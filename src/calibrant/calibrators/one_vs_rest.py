@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -22,18 +22,24 @@ def check_mode(mode: str) -> str:
     return mode
 
 
+def class_probabilities(logits: np.ndarray) -> Iterator[np.ndarray]:
+    """The probability of each class in turn (n,), float64: the same bits when fitting and when transforming."""
+    log_mass = _log_mass(logits)
+    for first in range(0, logits.shape[1], COLUMNS_AT_ONCE):
+        for column in logits[:, first : first + COLUMNS_AT_ONCE].T.astype(np.float64):
+            yield np.exp(column - log_mass)
+
+
 def class_columns(rows: Rows) -> Iterator[RowColumns]:
     """For each class in turn: its probability as the confidence, and whether it is the label as correctness."""
-    log_mass = _log_mass(rows.logits)
     nothing = np.empty(0)
-    for first in range(0, rows.n_classes, COLUMNS_AT_ONCE):
-        columns = rows.logits[:, first : first + COLUMNS_AT_ONCE].T.astype(np.float64)
-        for j, column in enumerate(columns, start=first):
-            yield RowColumns(np.exp(column - log_mass), rows.labels, rows.labels == j, nothing, nothing, nothing)
+    for j, probability in enumerate(class_probabilities(rows.logits)):
+        yield RowColumns(probability, rows.labels, rows.labels == j, nothing, nothing, nothing)
 
 
-def normalised(probabilities: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Log-probabilities of rows divided by their sum; each probability must be positive."""
+def normalised(columns: Iterable[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    """Log-probabilities (n×K) of positive columns, one a class, after division by their sum in each row."""
+    probabilities = np.stack(list(columns), axis=1)
     probabilities /= probabilities.sum(axis=1, keepdims=True)
     return log_probabilities(probabilities).astype(dtype)
 

@@ -76,17 +76,20 @@ def _rebuild(logits: np.ndarray, log_odds: np.ndarray) -> np.ndarray:
 
 
 def _water_fill(others: np.ndarray, cap: np.ndarray, total: np.ndarray) -> np.ndarray:
-    """Log-shares with none above the cap and the same sum: min(λ·q, cap). The predicted class's −inf stays."""
+    """Log-shares with none above the cap and the same sum: min(λ·q, cap). The predicted class's −inf stays.
+
+    With the m largest at the cap, λ_m = (sum − m·cap) / (sum of the rest); the answer is the first m at which the
+    largest of the rest fits below the cap. In logs, because the rest may be too small for a float.
+    """
     descending = -np.sort(-others, axis=1)
-    shares, limit = np.exp(descending), np.exp(cap)[:, None]
-    n_capped = np.arange(others.shape[1])
-    tail = np.cumsum(shares[:, ::-1], axis=1)[:, ::-1]
-    left = np.exp(total)[:, None] - n_capped * limit
+    rest = np.logaddexp.accumulate(descending[:, ::-1], axis=1)[:, ::-1]
+    left = np.exp(total)[:, None] - np.arange(others.shape[1]) * np.exp(cap)[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
-        scale = np.where(tail > 0, left / tail, 0.0)
-        fits = (scale * shares <= limit * (1 + 1e-12)) | (tail <= 0)
-        factor = np.maximum(np.take_along_axis(scale, fits.argmax(axis=1)[:, None], axis=1), 1.0)
-        return np.minimum(others + np.log(factor), cap[:, None])
+        factor = np.log(np.maximum(left, 0.0)) - rest
+        fits = ~(factor + descending > cap[:, None] + 1e-12)
+    chosen = np.take_along_axis(factor, fits.argmax(axis=1)[:, None], axis=1)
+    # where nothing but the predicted class's −inf is left, all others are at the cap
+    return np.minimum(others + np.where(np.isfinite(chosen), chosen, 1e300), cap[:, None])
 
 
 def _others(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -98,4 +98,4 @@ def mix_with_uniform(logits: np.ndarray, weights: np.ndarray) -> np.ndarray:
     share = weights.astype(logits.dtype)[:, None]
     mixed *= share
     mixed += (1 - share) / logits.dtype.type(logits.shape[1])
-    return keep_prediction(log_probabilities(mixed), logits.argmax(axis=1), tied=weights == 0)
+    return keep_prediction(log_probabilities(mixed), logits.argmax(axis=1))

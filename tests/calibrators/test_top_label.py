@@ -1,0 +1,206 @@
+"""The methods that give the predicted class a new confidence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.isotonic import IsotonicRegression
+
+from calibrant import (
+    HistogramBinning,
+    Identity,
+    IsotonicCalibration,
+    SplineCalibration,
+    TemperatureScaling,
+    TopLabelMap,
+    VectorScaling,
+    WeightScaling,
+)
+from calibrant.calibrators.folds import content_folds
+from calibrant.calibrators.top_label import log_odds_of, top_label, with_confidence
+from calibrant.calibrators.top_label_map import PRIOR_ROWS, features, fit_map
+from calibrant.core.bins import place
+from calibrant.core.errors import InputError
+from calibrant.core.softmax import softmax
+
+
+def random_data(seed, n_rows=500, n_classes=5, sharpness=2.0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, n_classes, n_rows)
+    return sharpness * (rng.normal(0, 1, (n_rows, n_classes)) + np.eye(n_classes)[labels]), labels
+
+
+@given(
+    seed=st.integers(0, 1000),
+    n_classes=st.sampled_from([2, 3, 10]),
+    scale=st.sampled_from([0.01, 1.0, 30.0, 1e4]),
+    dtype=st.sampled_from([np.float32, np.float64]),
+)
+def test_with_confidence_gives_that_confidence_and_keeps_the_prediction(seed, n_classes, scale, dtype):
+    rng = np.random.default_rng(seed)
+    logits = (scale * rng.normal(0, 1, (60, n_classes))).astype(dtype)
+    wanted = rng.uniform(0.001, 0.999, 60)
+    result = softmax(with_confidence(logits, log_odds_of(wanted)).astype(np.float64))
+    np.testing.assert_array_equal(result.argmax(axis=1), logits.argmax(axis=1))
+    np.testing.assert_allclose(result.max(axis=1), np.maximum(wanted, 1 / n_classes), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(result.sum(axis=1), 1, atol=1e-6)
+
+
+def test_others_keep_their_proportions_where_there_is_room():
+    logits = np.log([[0.6, 0.3, 0.1]])
+    np.testing.assert_allclose(softmax(with_confidence(logits, log_odds_of(np.array([0.5])))), [[0.5, 0.375, 0.125]])
+
+
+def test_water_filling_caps_the_runner_up():
+    logits = np.log([[0.5, 0.45, 0.04, 0.01]])
+    # 0.4 is left for three: the runner-up is capped at 0.4, 0.2 remains for the ratio 4 : 1
+    expected = [[0.4, 0.4, 0.16, 0.04]]
+    np.testing.assert_allclose(softmax(with_confidence(logits, log_odds_of(np.array([0.4])))), expected, atol=1e-9)
+
+
+@given(seed=st.integers(0, 1000), n_classes=st.sampled_from([3, 8]))
+def test_water_filling_against_bisection(seed, n_classes):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(0, 1.5, (1, n_classes))
+    confidence = rng.uniform(1 / n_classes + 1e-3, 0.9)
+    result = softmax(with_confidence(logits, log_odds_of(np.array([confidence]))))[0]
+    shares = np.delete(softmax(logits)[0], logits.argmax())
+    low, high = 0.0, 1e6
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.minimum(middle * shares, confidence).sum() < 1 - confidence else (low, middle)
+    np.testing.assert_allclose(np.delete(result, logits.argmax()), np.minimum(low * shares, confidence), atol=1e-8)
+
+
+def test_log_odds_are_exact_where_the_confidence_rounds_to_one():
+    np.testing.assert_allclose(top_label(np.array([[100.0, 0.0, 0.0]])).log_odds, [100 - np.log(2)])
+
+
+@given(seed=st.integers(0, 500), n_bins=st.integers(1, 25))
+def test_histogram_values_are_bin_accuracies(seed, n_bins):
+    logits, labels = random_data(seed)
+    fitted = HistogramBinning(n_bins).fit(logits, labels)
+    confidence, correct = softmax(logits).max(axis=1), logits.argmax(axis=1) == labels
+    index = place(confidence, fitted.edges_[0])
+    after = fitted.predict_proba(logits).max(axis=1)
+    for i in np.unique(index):
+        margin = 0.5 / (index == i).sum()
+        value = max(np.clip(correct[index == i].mean(), margin, 1 - margin), 0.2)
+        np.testing.assert_allclose(after[index == i], value, atol=1e-9)
+
+
+def test_isotonic_equals_scikit_learn(rng):
+    logits, labels = random_data(1)
+    confidence, correct = softmax(logits).max(axis=1), logits.argmax(axis=1) == labels
+    weights = rng.integers(1, 4, len(labels)).astype(float)
+    reference = IsotonicRegression(out_of_bounds="clip").fit(confidence, correct, sample_weight=weights)
+    new, _ = random_data(2)
+    after = IsotonicCalibration().fit(logits, labels, weights).predict_proba(new).max(axis=1)
+    margin = 0.5 / weights.sum()
+    expected = np.clip(reference.predict(softmax(new).max(axis=1)), margin, 1 - margin)
+    np.testing.assert_allclose(after, np.maximum(expected, 0.2), atol=1e-9)
+    order = softmax(new).max(axis=1).argsort()
+    assert (np.diff(after[order]) >= -1e-12).all()
+
+
+@pytest.mark.parametrize("calibrator", [IsotonicCalibration("one_vs_rest"), HistogramBinning(mode="one_vs_rest")])
+def test_one_vs_rest_matches_class_frequencies(calibrator):
+    logits, labels = random_data(4, n_rows=3000, n_classes=3)
+    probabilities = calibrator.fit(logits, labels).predict_proba(logits)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    np.testing.assert_allclose(probabilities.mean(axis=0), np.bincount(labels) / 3000, atol=0.02)
+    assert not calibrator.keeps_prediction
+    assert not type(calibrator).keeps_prediction
+
+
+def test_one_vs_rest_isotonic_before_normalising_is_scikit_learns(rng):
+    logits, labels = random_data(7, n_rows=200, n_classes=3)
+    before = softmax(logits)
+    columns = [
+        np.clip(IsotonicRegression().fit(before[:, j], labels == j).predict(before[:, j]), 0.0025, 0.9975)
+        for j in range(3)
+    ]
+    expected = np.stack(columns, axis=1)
+    expected /= expected.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(IsotonicCalibration("one_vs_rest").fit(logits, labels).predict_proba(logits), expected)
+
+
+def test_spline_learns_a_known_map(rng):
+    # the truth: a row of confidence c is right with probability c²
+    confidence = rng.uniform(0.55, 0.99, 40_000)
+    logits = np.stack([log_odds_of(confidence), np.zeros(len(confidence))], axis=1)
+    labels = (rng.random(len(confidence)) > confidence**2).astype(int)
+    fitted = SplineCalibration().fit(logits, labels)
+    inside = (confidence > 0.75) & (confidence < 0.98)
+    after = fitted.predict_proba(logits)[inside, 0]
+    assert np.abs(after - np.maximum(confidence[inside] ** 2, 0.5)).max() < 0.03
+
+
+def test_top_label_map_is_at_the_optimum_of_its_objective(rng):
+    log_odds = rng.normal(1, 2, 800)
+    correct = rng.random(800) < 1 / (1 + np.exp(-0.4 * log_odds))
+    weights = rng.uniform(0, 2, 800)
+    found, trace = fit_map(log_odds, correct, weights)
+    inputs = features(log_odds)
+
+    def objective(point):
+        score, pull = inputs @ point, point - [1, 1, 0]
+        return weights @ (np.logaddexp(0, score) - correct * score) + 0.5 * PRIOR_ROWS * pull @ pull
+
+    assert (found[:2] >= 0).all()
+    assert (np.diff(trace) <= 0).all()
+    for _ in range(200):
+        other = found + rng.normal(0, 0.01, 3)
+        other[:2] = np.maximum(other[:2], 0)
+        assert objective(found) <= objective(other)
+
+
+def test_top_label_map_holds_the_identity_on_calibrated_data(rng):
+    logits = rng.normal(0, 2, (20_000, 4))
+    labels = (softmax(logits).cumsum(axis=1) < rng.random((20_000, 1))).sum(axis=1)
+    fitted = TopLabelMap(Identity()).fit(logits, labels)
+    np.testing.assert_allclose(fitted.map_, [1, 1, 0], atol=0.2)
+    np.testing.assert_allclose(fitted.predict_proba(logits), softmax(logits), atol=0.02)
+
+
+@pytest.mark.parametrize("inner", [TemperatureScaling(), WeightScaling(), VectorScaling()])
+def test_top_label_map_facts_are_those_of_the_inner_calibrator(inner):
+    calibrator = TopLabelMap(inner)
+    assert calibrator.keeps_prediction == inner.keeps_prediction
+    assert calibrator.keeps_ranking == inner.keeps_ranking
+    logits, labels = random_data(0, n_rows=900)
+    fitted = calibrator.fit(logits, labels)
+    assert fitted.n_parameters_ == fitted.calibrator_.n_parameters_ + 3
+    np.testing.assert_array_equal(fitted.predict(logits), fitted.calibrator_.predict(logits))
+
+
+def test_top_label_map_sharpens_and_softens(rng):
+    labels = rng.integers(0, 5, 6000)
+    logits = rng.normal(0, 1, (6000, 5)) + 2 * np.eye(5)[labels]
+    for factor in (0.2, 5.0):
+        fitted = TopLabelMap(Identity()).fit(factor * logits, labels)
+        correct = logits.argmax(axis=1) == labels
+        before = softmax(factor * logits).max(axis=1).mean()
+        after = fitted.predict_proba(factor * logits).max(axis=1).mean()
+        assert abs(after - correct.mean()) < 0.1 * abs(before - correct.mean())
+
+
+def test_folds_follow_the_content(rng):
+    values = rng.normal(size=(3000, 6))
+    fold = content_folds(values, 5, seed=0)
+    order = rng.permutation(3000)
+    np.testing.assert_array_equal(content_folds(values[order], 5, seed=0), fold[order])
+    np.testing.assert_array_equal(content_folds(values[:, ::-1], 5, seed=0), fold)
+    assert np.bincount(fold, minlength=5).min() > 500
+    assert (content_folds(values, 5, seed=1) != fold).mean() > 0.5
+
+
+@pytest.mark.parametrize(
+    "calibrator",
+    [HistogramBinning(0), HistogramBinning(mode="top"), IsotonicCalibration("classwise"), SplineCalibration(2)],
+)
+def test_bad_parameters_are_named(calibrator, rng):
+    with pytest.raises(InputError, match="n_bins|mode|n_knots"):
+        calibrator.fit(rng.normal(size=(10, 3)), rng.integers(0, 3, 10))
