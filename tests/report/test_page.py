@@ -176,6 +176,7 @@ def test_a_thousand_classes_and_thirty_methods_stay_small(build_comparison: Call
     assert {"none", "method-0"} <= set(classes["methods"])
     assert set(classes["methods"]) | set(classes["left_out"]) == {row.method for row in made.rows}
     assert classes["left_out"]
+    assert re.search(r"To keep this page small it shows \d+ of 30 methods", page)
 
 
 def test_more_classes_than_the_list_holds_keeps_the_most_predicted(
@@ -186,6 +187,7 @@ def test_more_classes_than_the_list_holds_keeps_the_most_predicted(
     predicted = comparison.rows[0].classes.predicted
     kept = [int(name.split()[1]) for name in tables["names"]]
     assert len(kept) == 4
+    assert "the 4 classes predicted most often, of 10" in parts.classes_note(tables)
     assert predicted[kept].min() >= np.delete(predicted, kept).max()
 
 

@@ -86,6 +86,7 @@ def render(comparison: Comparison, *, shift: ShiftCurves | None = None, title: s
         table_key=parts.table_key(comparison),
         warnings=parts.warnings(comparison),
         classes_hidden="" if payload["classes"]["names"] else " hidden",
+        classes_note=parts.classes_note(payload["classes"]),
         shift_hidden="" if shift is not None else " hidden",
         shift_lead="" if shift is None else parts.shift_lead(shift),
         parameters=parts.parameters(comparison),

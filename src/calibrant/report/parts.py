@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
+from typing import Any
 
 import numpy as np
 
@@ -212,6 +214,17 @@ def ece_words(row: MethodRow) -> str:
             f"up to {figure(floor.critical, percent=True)} by chance"
         )
     return text + "."
+
+
+def classes_note(classes: Mapping[str, Any]) -> str:
+    """What the class explorer leaves out to keep the page small."""
+    shown, total, left_out = len(classes["names"]), classes["total"], len(classes["left_out"])
+    notes = []
+    if shown < total:
+        notes.append(f"the {shown:,} classes predicted most often, of {total:,}")
+    if left_out:
+        notes.append(f"{len(classes['methods'])} of {len(classes['methods']) + left_out} methods")
+    return f" To keep this page small it shows {' and '.join(notes)}." if notes and shown else ""
 
 
 def shift_lead(shift: ShiftCurves) -> str:
