@@ -152,6 +152,8 @@ def test_class_diagrams_hold_every_row_once(comparison: Comparison) -> None:
     for method, own in aggregate.class_tables(comparison)["methods"].items():
         cells = [cell for diagram in own["bins"] for cell in diagram]
         assert sum(count for _, _, count in cells) == comparison.n_test
+        mean = sum(thousandths * count for thousandths, _, count in cells) / (1000 * comparison.n_test)
+        assert np.isclose(mean, comparison.row(method).columns.confidence.mean(), atol=5e-4)
         assert sum(right for _, right, _ in cells) == comparison.row(method).columns.correct.sum()
 
 

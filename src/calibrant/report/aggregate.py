@@ -14,8 +14,8 @@ from calibrant.report.plots.reliability import reliability_of_columns
 from calibrant.report.words import class_temperatures
 
 HISTOGRAM_BINS = 40
-CLASS_CELLS = 30_000
-"""Bins of class diagrams that a page may carry, about 400 kB; methods beyond are left out of the class explorer."""
+CLASS_CELLS = 25_000
+"""Bins of class diagrams that a page may carry, about 300 kB; methods beyond are left out of the class explorer."""
 MOST_CLASSES = 2_000
 """Classes the explorer lists; of more, those predicted most often."""
 TARGET_ERRORS = (0.2, 0.1, 0.05, 0.02, 0.01)
@@ -118,7 +118,8 @@ def shift_table(shift: ShiftCurves) -> Table:
 def class_tables(comparison: Comparison) -> dict[str, Any]:
     """The class explorer: per method the classes' errors, temperatures and diagrams, within a budget of cells.
 
-    A diagram is a list of [mean confidence, right rows, rows] over the bins that hold rows PREDICTED as the class.
+    A diagram is a list of [mean confidence in thousandths, right rows, rows] over the bins that hold rows PREDICTED as
+    the class.
     """
     rows = _in_order_of_interest(comparison)
     result: dict[str, Any] = {"names": [], "rows": [], "methods": {}, "left_out": [], "total": comparison.n_classes}
@@ -161,7 +162,7 @@ def _classes_to_show(classes: ClassProfile, n_classes: int) -> np.ndarray:
     return np.sort(np.argsort(-classes.predicted, kind="stable")[:MOST_CLASSES])
 
 
-def _class_diagrams(columns: TestColumns, shown: np.ndarray, comparison: Comparison) -> list[list[list[float]]]:
+def _class_diagrams(columns: TestColumns, shown: np.ndarray, comparison: Comparison) -> list[list[list[int]]]:
     """The bins of all classes in one pass: a row's cell is its predicted class and its bin."""
     n_bins = comparison.n_bins
     cell = columns.prediction * n_bins + width_index(np.asarray(columns.confidence), n_bins)
@@ -171,10 +172,10 @@ def _class_diagrams(columns: TestColumns, shown: np.ndarray, comparison: Compari
 
     count, right = total(None), np.rint(total(np.asarray(columns.correct, dtype=float))).astype(int)
     confidence = total(np.asarray(columns.confidence, dtype=float)) / np.maximum(count, 1)
-    diagrams: list[list[list[float]]] = [[] for _ in shown]
+    diagrams: list[list[list[int]]] = [[] for _ in shown]
     for place, bin_index in np.argwhere(count > 0):
         here = place, bin_index
-        diagrams[place].append([round(float(confidence[here]), 3), int(right[here]), int(count[here])])
+        diagrams[place].append([round(1000 * confidence[here]), int(right[here]), int(count[here])])
     return diagrams
 
 

@@ -33,8 +33,8 @@
   };
   const binsOf = (method, when) => {
     const own = data.classes.methods[method];
-    return !own ? [] : own.bins[state.chosen].map(([confidence, right, count]) => ({
-      method, when, confidence, accuracy: right / count, count,
+    return !own ? [] : own.bins[state.chosen].map(([thousandths, right, count]) => ({
+      method, when, confidence: thousandths / 1000, accuracy: right / count, count,
     }));
   };
   const classBins = () => {
