@@ -43,12 +43,15 @@ def fit_affine(
     *,
     log_probabilities: bool = False,
     start: np.ndarray | None = None,
-    tolerance: float = 1e-7,
+    tolerance: float | None = None,
 ) -> tuple[np.ndarray, np.ndarray, Solution]:
     """W (K×K) and b (K,) of the lowest mean NLL of softmax(W·x + b) plus the ridge."""
     if start is None:
         start = np.zeros((rows.n_classes, rows.n_classes + 1))
         np.fill_diagonal(start, fit_inverse_temperature(rows).value)
+    if tolerance is None:
+        logits = getattr(rows, "logits", None)
+        tolerance = 1e-9 if logits is not None and logits.dtype == np.float64 else 5e-8
     objective = AffineObjective(rows, ridge, log_probabilities)
     solution = newton_cg(objective, start, tolerance=tolerance)
     matrix, bias = solution.point[:, :-1], solution.point[:, -1]

@@ -15,6 +15,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.fingerprint import fingerprint
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import softmax
+from calibrant.core.threads import map_blocks, row_blocks
 
 PRECISE_LOGIT = 64.0
 """float32 logits up to this size give probabilities good to about 1e-6."""
@@ -47,7 +48,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         if y is None:
             raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         matrix = self._check_logits(logits, reset=True)
-        check_values(matrix, from_logits=True)
+        _check_finite(matrix)
         labels = check_labels(y, *matrix.shape)
         weights = check_weights(sample_weight, len(matrix))
         self.fit_rows(Rows(matrix, labels, weights))
@@ -79,12 +80,13 @@ class Calibrator(TransformerMixin, BaseEstimator):
             # neighbouring float32 numbers near 1e4 differ by 1e-3: such rows need float64 to give 1e-5 in probability
             large = np.flatnonzero(np.maximum(matrix.max(axis=1), -matrix.min(axis=1)) > PRECISE_LOGIT)
             if len(large):
-                probabilities[large] = softmax(self._transform(matrix[large].astype(np.float64)))
+                probabilities[large] = _narrow(softmax(self._transform(matrix[large].astype(np.float64))))
         return probabilities
 
     def predict(self, logits: Any) -> np.ndarray:
         """The class of highest calibrated probability of each row."""
-        return self.classes_[self.transform(logits).argmax(axis=1)]
+        scores = self.transform(logits)
+        return self.classes_[scores.argmax(axis=1)]
 
     @property
     def n_parameters_(self) -> int:
@@ -98,12 +100,40 @@ class Calibrator(TransformerMixin, BaseEstimator):
         raise NotImplementedError
 
     def _check_logits(self, logits: Any, *, reset: bool) -> np.ndarray:
+        shape: tuple[int, ...] = getattr(logits, "shape", ())
+        if not reset and len(shape) == 2 and shape[1] != self.n_features_in_:
+            raise InputError(
+                f"X has {shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
+                "as input: one logit for each class of the fit"
+            )
         matrix = check_matrix(logits)
         validate_data(self, X=logits if hasattr(logits, "columns") else matrix, reset=reset, skip_check_array=True)
         return matrix
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "fit_seconds_")
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _narrow(probabilities: np.ndarray) -> np.ndarray:
+    """Probabilities in float32 whose argmax is still that of the float64 ones."""
+    narrow, winner = probabilities.astype(np.float32), probabilities.argmax(axis=1)
+    lost = np.flatnonzero(narrow.argmax(axis=1) != winner)
+    narrow[lost, winner[lost]] = np.nextafter(narrow[lost].max(axis=1), np.float32(2))
+    return narrow
+
+
+def _check_finite(matrix: np.ndarray) -> None:
+    """`check_values` on all cores: blocks only find out whether there is anything to explain."""
+
+    def looks_finite(block: slice) -> bool:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return bool(np.isfinite(matrix[block].sum(dtype=matrix.dtype)))
+
+    if not all(map_blocks(looks_finite, row_blocks(*matrix.shape))):
+        check_values(matrix, from_logits=True)

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.fixed_point import FixedPoint
 from calibrant.calibrators.weighted_rows import SmoothedRows, reweighted
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.progress import step
@@ -22,7 +23,7 @@ SMOOTHING, FOCUS = 0.05, 3.0
 """The paper's strengths of its two baselines (§5.3)."""
 
 N_BINS = 15
-MAX_REFITS = 100
+MAX_REFITS = 60
 TOLERANCE = 1e-7
 """Largest change of a class weight (or of a loss, for the baselines) from one refit to the next at a fixed point."""
 
@@ -131,7 +132,7 @@ class ClassLossScaling(Calibrator):
         inverse = np.where(present, 1.0 / np.where(present, totals, 1.0), 0.0)
         before = self._losses[present]
         weights = class_weights(before, self.normalization, self.alpha_, self.beta_)
-        change = np.inf
+        search = FixedPoint()
         for refit in range(MAX_REFITS):
             self.class_weights_[present] = weights
             factors = (1 + self.class_weights_) * inverse * rows.total_weight / present.sum()
@@ -141,14 +142,12 @@ class ClassLossScaling(Calibrator):
             if refit == 0:
                 self.alpha_, self.beta_ = choose_shape(before, after, self.normalization, rows.n_classes)
             target = class_weights(after, self.normalization, self.alpha_, self.beta_)
-            previous, change = change, float(np.abs(target - weights).max())
-            if change <= TOLERANCE:
+            if np.abs(target - weights).max() <= TOLERANCE:
                 return
-            # a fixed point is approached from both sides in turn when the step is too long: halve it then
-            weights = 0.5 * (weights + target) if change > 0.9 * previous else target
-            step("class weights", refit + 1, None, f"change {change:.1e}")
-        if change > 1e-6:
-            warnings.warn(f"the class weights still move by {change:.1e} a refit", FitWarning, stacklevel=5)
+            weights = np.clip(search.following(weights, target), -0.5 * self.beta_, 0.5 * self.beta_)
+            step("class weights", refit + 1, None, f"change {search.change:.1e}")
+        if search.change > 1e-5:
+            warnings.warn(f"the class weights still move by {search.change:.1e} a refit", FitWarning, stacklevel=5)
 
     def _fit_focal(self, rows: Rows) -> None:
         """∇(1−p)^γ·NLL is a weighted ∇NLL, so the focal optimum is a fixed point of weighted refits."""

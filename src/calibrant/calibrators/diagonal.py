@@ -17,36 +17,43 @@ SMALLEST_SCALE = 1e-3
 """Class temperatures stay positive: no scale falls below this share of the common one."""
 
 
-def fit_class_scales(rows: Rows, *, tolerance: float = 1e-8) -> tuple[np.ndarray, Solution]:
+def fit_class_scales(rows: Rows) -> tuple[np.ndarray, Solution]:
     """Scales s_j = 1/T_j > 0 (K,) of the lowest mean NLL of softmax(s∘z)."""
-    return fit_vector(rows, with_bias=False, lower=SMALLEST_SCALE, tolerance=tolerance)[::2]
+    scale, _, solution = fit_vector(rows, with_bias=False, lower=SMALLEST_SCALE)
+    return scale, solution
 
 
 def fit_vector(
     rows: Rows,
     *,
     penalty_bias: float = 0.0,
+    penalty_scale: float = 0.0,
     with_bias: bool = True,
     lower: float = -np.inf,
-    tolerance: float = 1e-8,
 ) -> tuple[np.ndarray, np.ndarray, Solution]:
-    """Scales s and biases b (K,) of the lowest mean NLL of softmax(s∘z + b) plus μ·mean b².
+    """Scales s and biases b (K,) of the lowest mean NLL of softmax(s∘z + b) plus μ·mean b² plus ν·mean (s·T − mean)².
 
     The solver works on s in units of 1/T, T the temperature of the lowest NLL, so that neither the start nor the
     tolerance depends on the size of the logits. Where the penalty leaves the mean of b free, it is 0.
     """
     unit = fit_inverse_temperature(rows).value
-    objective = VectorObjective(rows, unit, 2.0 * penalty_bias / rows.n_classes, with_bias)
+    ridge = 2.0 * np.array([[penalty_scale], [penalty_bias]]) / rows.n_classes
+    objective = VectorObjective(rows, unit, ridge, with_bias)
     start = np.stack([np.ones(rows.n_classes), np.zeros(rows.n_classes)])
+    # the compiled pass sums exponentials in the precision of the logits, and float32 reaches no further
+    tolerance = 3e-8 if use_compiled(rows.n * rows.n_classes) else 1e-10
     solution = newton_cg(objective, start, lower=lower, tolerance=tolerance)
     scale, bias = objective.units * solution.point
     return scale, bias - bias.mean() if penalty_bias == 0 else bias, solution
 
 
 class VectorObjective:
-    """Mean NLL of softmax(u·x₀∘z + x₁) plus ½·ridge·x₁², over points x (2×K); u is the unit of the scales."""
+    """Mean NLL of softmax(u·x₀∘z + x₁) plus ½·(r₀·(x₀ − mean x₀)² + r₁·x₁²), over points x (2×K).
 
-    def __init__(self, rows: Rows, unit: float, ridge: float, with_bias: bool) -> None:
+    u is the unit of the scales.
+    """
+
+    def __init__(self, rows: Rows, unit: float, ridge: np.ndarray, with_bias: bool) -> None:
         n_elements = rows.n * rows.n_classes
         self.rows = rows
         self.total = rows.total_weight
@@ -58,9 +65,12 @@ class VectorObjective:
     def evaluate(self, point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Loss, gradient and the classes' own curvature."""
         loss, gradient, blocks = self.rows.total(self.sums, *(self.units * point))
-        gradient = self.units * gradient / self.total
-        gradient[1] += self.ridge * point[1]
-        return loss / self.total + 0.5 * self.ridge * float(point[1] @ point[1]), gradient, blocks / self.total
+        pull = self._ridge_times(point)
+        mean = loss / self.total + 0.5 * float(np.vdot(point, pull))
+        return mean, self.units * gradient / self.total + pull, blocks / self.total
+
+    def _ridge_times(self, point: np.ndarray) -> np.ndarray:
+        return self.ridge * np.stack([point[0] - point[0].mean(), point[1]])
 
     def curvature(self, point: np.ndarray, blocks: np.ndarray) -> tuple[Operator, Operator]:
         """The Hessian and something close to its inverse, as functions of a direction."""
@@ -69,26 +79,21 @@ class VectorObjective:
 
         def product(direction: np.ndarray) -> np.ndarray:
             (curved,) = self.rows.total(self.times, *(self.units * point), self.units * direction)
-            curved = self.units * curved / self.total
-            curved[1] += self.ridge * direction[1]
-            return curved
+            return self.units * curved / self.total + self._ridge_times(direction)
 
         return product, self._block_solver(blocks)
 
     def _dense_curvature(self, point: np.ndarray) -> tuple[Operator, Operator]:
         """The whole Hessian and its Cholesky factor: for few classes cheaper than a pass per inner step."""
-        from scipy.linalg import cho_factor, cho_solve
+        from scipy.linalg import cho_solve
 
         shape = point.shape
         (hessian,) = self.rows.total(vector_hessian, *(self.units * point))
         units = np.repeat(self.units[:, 0], shape[1])
         hessian = hessian * np.outer(units, units / self.total)
-        diagonal = np.einsum("ii->i", hessian)
-        diagonal[shape[1] :] += self.ridge
-        factored = hessian.copy()
-        # the common shift of all biases is flat, and rounding may bend it the wrong way
-        np.einsum("ii->i", factored)[:] += 1e-5 * diagonal + 1e-9 * diagonal.max() + 1e-12
-        factor = cho_factor(factored, overwrite_a=True, check_finite=False)
+        np.einsum("ii->i", hessian)[:] += np.repeat(self.ridge[:, 0], shape[1])
+        hessian[: shape[1], : shape[1]] -= self.ridge[0, 0] / shape[1]
+        factor = _positive_factor(hessian)
         return (
             lambda direction: (hessian @ direction.ravel()).reshape(shape),
             lambda vector: cho_solve(factor, vector.ravel(), check_finite=False).reshape(shape),
@@ -97,7 +102,7 @@ class VectorObjective:
     def _block_solver(self, blocks: np.ndarray) -> Operator:
         """Solves the 2×2 system of each class: the part of the Hessian that does not couple classes."""
         unit, with_bias = self.units[:, 0]
-        own = blocks[[0, 2]] * np.array([[unit**2], [1.0]]) + np.array([[0.0], [self.ridge]])
+        own = blocks[[0, 2]] * np.array([[unit**2], [1.0]]) + self.ridge
         # a class that never gets probability has no curvature of its own; a floor keeps its step bounded
         own_scale, own_bias = np.maximum(own, 1e-3 * own.max(axis=1, keepdims=True) + 1e-12)
         limit = 0.999 * np.sqrt(own_scale * own_bias)
@@ -110,3 +115,20 @@ class VectorObjective:
             return np.stack([by_scale, by_bias]) / determinant
 
         return solve
+
+
+def _positive_factor(hessian: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Cholesky factor of the Hessian and as little on its diagonal as makes it positive.
+
+    The common shift of all biases is flat, and rounding may bend it the wrong way.
+    """
+    from scipy.linalg import LinAlgError, cho_factor
+
+    diagonal = np.maximum(np.diag(hessian), 0.0)
+    for share in (1e-6, 1e-4, 1e-2):
+        try:
+            extra = np.diag(share * (diagonal + 1e-3 * diagonal.mean()) + 1e-12)
+            return cho_factor(hessian + extra, overwrite_a=True, check_finite=False)
+        except LinAlgError:
+            continue
+    return cho_factor(np.diag(diagonal + 1e-3 * diagonal.mean() + 1e-12))

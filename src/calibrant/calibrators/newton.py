@@ -93,38 +93,45 @@ def newton_cg(
     start: Array,
     *,
     lower: float = -math.inf,
-    tolerance: float = 1e-8,
+    tolerance: float = 1e-10,
+    enough: float = 1e-7,
     max_iter: int = 100,
-    max_inner: int = 250,
+    max_inner: int = 100,
 ) -> Solution:
     """Minimise a smooth convex loss by Newton steps solved with preconditioned conjugate gradients.
 
     Parameters
     ----------
     lower : bound of every coordinate; those that rest on it and press against it are held there.
-    tolerance : largest absolute entry of the (projected) gradient at which the point counts as the optimum.
+    tolerance : largest absolute entry of the (projected) gradient at which the search ends.
+    enough : the same, where the search ends if it makes no more headway: float32 sums reach no further.
     """
     point = start
     loss, gradient, reuse = objective.evaluate(point)
-    trace = [loss]
+    trace, previous = [loss], math.inf
+    max_inner = min(max_inner, 2 * start.size)
     for iteration in range(max_iter):
         free = (point > lower) | (gradient < 0)
         pull = np.where(free, gradient, 0.0)
         norm = float(np.abs(pull).max())
-        if norm <= tolerance:
+        if norm <= tolerance or previous / 2 < norm <= enough:
             return Solution(point, np.array(trace), iteration, True, norm)
+        if len(trace) > 5 and trace[-6] - loss <= 1e-9 * abs(loss) + 1e-10:
+            # five Newton steps without gain: what is left of the gradient points to infinity
+            return Solution(point, np.array(trace), iteration, norm <= enough, norm)
+        previous = norm
         product, solve = objective.curvature(point, reuse)
         if not free.all():
             product, solve = _restricted(product, free), _restricted(solve, free)
         direction = _conjugate_gradients(product, pull, solve, min(0.1, math.sqrt(norm)), max_inner)
         found = _line_search(objective, point, loss, pull, direction, lower)
         if found is None:
-            return Solution(point, np.array(trace), iteration, norm <= 100 * tolerance, norm)
+            return Solution(point, np.array(trace), iteration, norm <= enough, norm)
         point, loss, gradient, reuse = found
         trace.append(loss)
         step("Newton steps", iteration + 1, None, f"loss {loss:.6f}")
     norm = float(np.abs(gradient).max())
-    return Solution(point, np.array(trace), max_iter, norm <= tolerance, norm)
+    return Solution(point, np.array(trace), max_iter, norm <= enough, norm)
 
 
 def _restricted(operator: Operator, free: Array) -> Operator:

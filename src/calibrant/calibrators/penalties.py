@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.calibrators.folds import content_folds
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
@@ -37,18 +38,22 @@ def walk(rows: Rows, candidates: Sequence[Any], fit: Fit, loss: Loss, *, seed: i
     fit : (rows, candidate, start or None) → the fitted point.
     loss : (held-out rows, point) → their summed loss.
     """
+    if not isinstance(rows, Rows):
+        raise InputError("'cv' needs all rows at once: give the penalty as a number to fit chunk by chunk")
     if rows.n < 2 * n_folds:
         return candidates[0]
-    fold = np.random.default_rng(seed).permutation(rows.n) % n_folds
+    fold = content_folds(rows.logits, n_folds, seed)
     parts = [(rows.take(np.flatnonzero(fold != k)), rows.take(np.flatnonzero(fold == k))) for k in range(n_folds)]
-    parts = [(inside, outside) for inside, outside in parts if inside.total_weight > 0]
+    parts = [(inside, outside) for inside, outside in parts if min(inside.total_weight, outside.total_weight) > 0]
+    if not parts:
+        return candidates[0]
     starts: list[np.ndarray | None] = [None] * len(parts)
     best, best_loss, worse = candidates[0], np.inf, 0
     for index, candidate in enumerate(candidates):
         total = 0.0
         for k, (inside, outside) in enumerate(parts):
-            starts[k] = fit(inside, candidate, starts[k])
-            total += loss(outside, starts[k])
+            starts[k] = point = fit(inside, candidate, starts[k])
+            total += loss(outside, point)
         step("cross-validation", index + 1, len(candidates), f"loss {total / rows.total_weight:.5f}")
         if total < best_loss:
             best, best_loss, worse = candidate, total, 0

@@ -8,7 +8,8 @@ import numpy as np
 
 from calibrant.calibrators.affine import Ridge, fit_affine
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.newton import warn_unless_converged
+from calibrant.calibrators.diagonal import fit_vector
+from calibrant.calibrators.newton import Solution, warn_unless_converged
 from calibrant.calibrators.penalties import check_penalty, walk
 from calibrant.calibrators.temperature import fit_inverse_temperature
 from calibrant.core.arrays import check_values
@@ -17,8 +18,6 @@ from calibrant.kernels.affine import affine_sums
 
 STRENGTHS = (1e6, 3000.0, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0)
 """What cross-validation tries; the first leaves a temperature and nothing else."""
-
-NO_OFF_DIAGONAL = 1e12
 
 
 class StructuredMatrixScaling(Calibrator):
@@ -81,28 +80,37 @@ class StructuredMatrixScaling(Calibrator):
         return self.n_features_in_ * (self.n_features_in_ + 1 if self.off_diagonal else 2)
 
     def _fit(self, rows: Rows) -> None:
-        unit = fit_inverse_temperature(rows).value
         strength = check_penalty(self.strength, "strength")
+        unit = fit_inverse_temperature(rows).value
         self.strength_ = self._walk(rows, unit) if isinstance(strength, str) else strength
-        self.matrix_, self.bias_, solution = fit_affine(rows, self._ridge(rows, unit, self.strength_))
-        if not self.off_diagonal:
-            self.matrix_ = np.diag(np.diag(self.matrix_))
+        point, solution = self._solve(rows, unit, self.strength_, None)
+        self.matrix_, self.bias_ = point[:, :-1], point[:, -1]
         warn_unless_converged("StructuredMatrixScaling", solution)
         self.n_iter_ = max(1, solution.n_iter)
         self.objective_trace_ = solution.trace
 
-    def _ridge(self, rows: Rows, unit: float, strength: float) -> Ridge:
-        off_diagonal = self.penalty_off_diagonal if self.off_diagonal else NO_OFF_DIAGONAL
+    def _solve(
+        self, rows: Rows, unit: float, strength: float, start: np.ndarray | None, tolerance: float | None = None
+    ) -> tuple[np.ndarray, Solution]:
+        """(W | b) at a strength."""
         share = strength / rows.total_weight
-        return Ridge(
-            off_diagonal=share * off_diagonal / unit**2,
-            bias=share * self.penalty_bias,
-            diagonal=share * self.penalty_diagonal / unit**2,
+        if self.off_diagonal:
+            ridge = Ridge(
+                off_diagonal=share * self.penalty_off_diagonal / unit**2,
+                bias=share * self.penalty_bias,
+                diagonal=share * self.penalty_diagonal / unit**2,
+            )
+            solution = fit_affine(rows, ridge, start=start, tolerance=tolerance)[2]
+            return solution.point, solution
+        halves = 0.5 * share * rows.n_classes
+        scale, bias, solution = fit_vector(
+            rows, penalty_scale=halves * self.penalty_diagonal, penalty_bias=halves * self.penalty_bias
         )
+        return np.concatenate([np.diag(scale), bias[:, None]], axis=1), solution
 
     def _walk(self, rows: Rows, unit: float) -> float:
         def fit(part: Rows, strength: Any, start: np.ndarray | None) -> np.ndarray:
-            return fit_affine(part, self._ridge(part, unit, strength), start=start, tolerance=1e-4)[2].point
+            return self._solve(part, unit, strength, start, tolerance=1e-4)[0]
 
         def loss(part: Rows, point: np.ndarray) -> float:
             return part.total(affine_sums, point, False)[0]

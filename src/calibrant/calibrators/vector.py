@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.diagonal import fit_vector
 from calibrant.calibrators.newton import warn_unless_converged
+from calibrant.calibrators.penalties import check_penalty, walk
+from calibrant.core.errors import FitWarning
 from calibrant.core.rows import Rows
+from calibrant.kernels.scaling import vector_sums
 from calibrant.kernels.transform import scale_rows
+
+STRENGTHS = np.logspace(2, -5, 15)
+"""Cross-validation tries these times K for μ, strongest first."""
 
 
 class VectorScaling(Calibrator):
     """A scale and a bias per class, s∘z + b (Guo et al. 2017, §4.2).
 
+    Minimises mean NLL + μ·mean b_j²: convex, solved to the optimum.
+
+    Parameters
+    ----------
+    penalty_off_diagonal : number or "cv"
+        Here so that vector, matrix and Dirichlet scaling take the same parameters: a vector has nothing off the
+        diagonal, so any value gives the same fit.
+    penalty_bias : number or "cv"
+        μ; "cv" chooses it by cross-validated NLL. At 0, plain vector scaling, the bias of a class that is absent
+        from the fit data falls to −infinity: the fit stops on the way and warns.
+    seed : int
+        Of the folds of the cross-validation.
+
     Attributes
     ----------
-    scale_, bias_ : (K,) the learned s and b.
+    scale_, bias_ : (K,) the learned s and b; without a penalty the biases sum to 0.
 
     Examples
     --------
@@ -43,10 +65,40 @@ class VectorScaling(Calibrator):
         return 2 * self.n_features_in_
 
     def _fit(self, rows: Rows) -> None:
-        self.scale_, self.bias_, solution = fit_vector(rows, penalty_bias=float(self.penalty_bias))
-        warn_unless_converged("VectorScaling", solution)
+        check_penalty(self.penalty_off_diagonal, "penalty_off_diagonal")
+        penalty = check_penalty(self.penalty_bias, "penalty_bias")
+        if isinstance(penalty, str):
+            penalty = walk(rows, [float(s * rows.n_classes) for s in STRENGTHS], _fit_point, _loss, seed=self.seed)
+        self.scale_, self.bias_, solution = fit_vector(rows, penalty_bias=penalty)
         self.n_iter_ = max(1, solution.n_iter)
         self.objective_trace_ = solution.trace
+        if penalty > 0 or not warn_of_absent(rows, self.bias_):
+            warn_unless_converged("VectorScaling", solution)
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         return scale_rows(logits, self.scale_, self.bias_)
+
+
+def warn_of_absent(rows: Rows, bias: np.ndarray) -> bool:
+    """Say which classes have no rows, so that nothing holds their bias; False if all have some."""
+    absent = np.flatnonzero(rows.class_weight() == 0)
+    if len(absent) == 0:
+        return False
+    shown = ", ".join(map(str, absent[:5])) + (" …" if len(absent) > 5 else "")
+    which = f"class {shown} is" if len(absent) == 1 else f"classes {shown} are"
+    warnings.warn(
+        f"{which} absent from the fit data, so the bias falls to -infinity; stopped at {bias[absent].min():.3g} "
+        "(penalty_bias above 0 keeps it finite)",
+        FitWarning,
+        stacklevel=5,
+    )
+    return True
+
+
+def _fit_point(rows: Rows, penalty: Any, start: np.ndarray | None) -> np.ndarray:
+    scale, bias, _ = fit_vector(rows, penalty_bias=penalty)
+    return np.stack([scale, bias])
+
+
+def _loss(rows: Rows, point: np.ndarray) -> float:
+    return rows.total(vector_sums, *point)[0]

@@ -1,0 +1,259 @@
+"""The likelihood fits end at the optimum, whatever the dtype, the temperature or the size of the logits."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import brentq, minimize
+
+import calibrant
+from calibrant import (
+    DirichletCalibration,
+    EnsembleTemperatureScaling,
+    FitWarning,
+    Identity,
+    MatrixScaling,
+    StructuredMatrixScaling,
+    TemperatureScaling,
+    VectorScaling,
+)
+from calibrant.calibrators.diagonal import fit_class_scales
+from calibrant.core.rows import Rows
+from calibrant.core.softmax import log_softmax, softmax
+
+
+def problem(n=400, n_classes=5, scale=2.5, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, n_classes, n)
+    return scale * (rng.normal(size=(n, n_classes)) + 1.8 * np.eye(n_classes)[labels]), labels
+
+
+def mean_nll(scores, labels):
+    return float(-log_softmax(scores.astype(np.float64))[np.arange(len(labels)), labels].mean())
+
+
+def slope_by_log_temperature(logits, labels, temperature):
+    values = logits.astype(np.float64)
+    q = softmax(values / temperature)
+    return float((values[np.arange(len(labels)), labels] - (q * values).sum(axis=1)).mean() / temperature)
+
+
+def reference_temperature(logits, labels):
+    lowest, highest = np.log(1e-4), np.log(1e5)
+    return float(
+        np.exp(brentq(lambda s: slope_by_log_temperature(logits, labels, np.exp(s)), lowest, highest, xtol=1e-14))
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("factor", [0.02, 0.1, 1.0, 7.0, 20.0, 2000.0])
+def test_temperature_is_the_optimum_for_any_true_temperature(dtype, factor):
+    logits, labels = problem(700, 8)
+    given_logits = (factor * logits).astype(dtype)
+    fitted = TemperatureScaling().fit(given_logits, labels)
+    exact = reference_temperature(given_logits, labels)
+    assert abs(fitted.temperature_ - exact) < 1e-6 * exact
+    assert abs(slope_by_log_temperature(given_logits, labels, fitted.temperature_)) < 1e-8
+
+
+@pytest.mark.parametrize("kernels", ["numpy", "numba"])
+def test_both_twins_find_the_same_temperature_in_float32(kernels, monkeypatch):
+    monkeypatch.setenv("CALIBRANT_KERNELS", kernels)
+    logits, labels = problem(20_000, 30, scale=6.0)
+    narrow = logits.astype(np.float32)
+    fitted = TemperatureScaling().fit(narrow, labels)
+    assert abs(fitted.temperature_ - reference_temperature(narrow, labels)) < 1e-6 * fitted.temperature_
+    assert abs(slope_by_log_temperature(narrow, labels, fitted.temperature_)) < 1e-7
+
+
+@given(st.integers(0, 50), st.floats(0.01, 100.0))
+def test_temperature_scales_with_the_logits(seed, factor):
+    logits, labels = problem(80, 4, seed=seed)
+    one = TemperatureScaling().fit(logits, labels).temperature_
+    other = TemperatureScaling().fit(factor * logits, labels).temperature_
+    assert other == pytest.approx(factor * one, rel=1e-7)
+
+
+def test_moments_match_at_the_optimum():
+    logits, labels = problem()
+    fitted = TemperatureScaling().fit(logits, labels)
+    q = fitted.predict_proba(logits)
+    assert logits[np.arange(400), labels].sum() == pytest.approx((q * logits).sum(), abs=1e-6)
+
+
+def test_confidence_falls_and_entropy_rises_with_the_temperature():
+    logits, _ = problem()
+    confidences = [softmax(logits / t).max(axis=1) for t in (0.2, 1.0, 3.0, 20.0)]
+    assert all((a > b).all() for a, b in pairwise(confidences))
+
+
+def test_a_constant_a_row_leaves_temperature_scaling_unchanged():
+    logits, labels = problem()
+    shifted = logits + np.random.default_rng(1).normal(size=(400, 1))
+    assert TemperatureScaling().fit(shifted, labels).temperature_ == pytest.approx(
+        TemperatureScaling().fit(logits, labels).temperature_, rel=1e-9
+    )
+
+
+def test_separable_data_stop_at_a_finite_temperature_and_say_so():
+    labels = np.arange(30) % 3
+    with pytest.warns(FitWarning, match="temperature 0"):
+        fitted = TemperatureScaling().fit(5.0 * np.eye(3)[labels], labels)
+    assert 0 < fitted.temperature_ < 1
+    with pytest.warns(FitWarning, match="temperature infinity"):
+        fitted = TemperatureScaling().fit(5.0 * np.eye(3)[(labels + 1) % 3], labels)
+    assert np.isfinite(fitted.temperature_)
+    assert fitted.temperature_ > 100
+
+
+def test_constant_logits_leave_the_temperature_at_one():
+    assert TemperatureScaling().fit(np.ones((20, 3)), np.arange(20) % 3).temperature_ == 1.0
+
+
+@pytest.mark.parametrize("objective", ["ece", "adaptive_ece", "soft_ece"])
+def test_error_objectives_are_no_worse_than_any_grid_value(objective):
+    logits, labels = problem(300, 4)
+    metric = {"ece": "ece", "adaptive_ece": "adaptive_ece", "soft_ece": "soft_ece"}[objective]
+    measure = getattr(calibrant.metrics, metric)
+    grid = np.arange(1, 101) / 10
+    values = np.array([measure(logits / t, labels, from_logits=True) for t in grid])
+    fitted = TemperatureScaling(objective, grid=grid).fit(logits, labels)
+    assert fitted.temperature_ == grid[np.flatnonzero(values <= values.min() + 1e-12)[0]]
+    finer = TemperatureScaling(objective, refine=True).fit(logits, labels)
+    assert measure(logits / finer.temperature_, labels, from_logits=True) <= values.min() + 1e-9
+
+
+def test_grid_values_must_be_temperatures():
+    logits, labels = problem(50, 3)
+    assert TemperatureScaling("ece", grid=[0.0, 2.0]).fit(logits, labels).temperature_ == 2.0
+    for grid in ([-1.0, 1.0], [0.0], [np.nan]):
+        with pytest.raises(calibrant.InputError):
+            TemperatureScaling("ece", grid=grid).fit(logits, labels)
+    with pytest.raises(calibrant.InputError, match="objective"):
+        TemperatureScaling("brier").fit(logits, labels)
+
+
+def vector_gradient(logits, labels, scale, bias):
+    values = logits.astype(np.float64)
+    error = softmax(values * scale + bias) - np.eye(values.shape[1])[labels]
+    return np.concatenate([(error * values).mean(axis=0), error.mean(axis=0)])
+
+
+@pytest.mark.parametrize(("dtype", "kernels"), [(np.float32, "numpy"), (np.float64, "numpy"), (np.float32, "numba")])
+def test_vector_scaling_has_no_gradient_left(dtype, kernels, monkeypatch):
+    monkeypatch.setenv("CALIBRANT_KERNELS", kernels)
+    logits, labels = problem(3000, 12)
+    fitted = VectorScaling().fit(logits.astype(dtype), labels)
+    gradient = vector_gradient(logits.astype(dtype), labels, fitted.scale_, fitted.bias_)
+    assert np.linalg.norm(gradient) < 1e-6
+    assert fitted.bias_.sum() == pytest.approx(0, abs=1e-9)
+
+
+def test_vector_scaling_agrees_with_a_general_optimiser():
+    logits, labels = problem(500, 4)
+
+    def loss(x):
+        value = mean_nll(logits * x[:4] + x[4:], labels) + 0.3 * np.mean(x[4:] ** 2)
+        gradient = vector_gradient(logits, labels, x[:4], x[4:])
+        gradient[4:] += 0.6 * x[4:] / 4
+        return value, gradient
+
+    found = minimize(loss, np.r_[np.ones(4), np.zeros(4)], jac=True, method="BFGS", options={"gtol": 1e-10})
+    fitted = VectorScaling(penalty_bias=0.3).fit(logits, labels)
+    np.testing.assert_allclose(np.r_[fitted.scale_, fitted.bias_], found.x, atol=1e-6)
+    assert fitted.objective_trace_[-1] == pytest.approx(found.fun, abs=1e-12)
+
+
+def test_absent_classes_of_vector_scaling_are_named_as_infinite():
+    logits, labels = problem(300, 5)
+    labels = labels % 4
+    with pytest.warns(FitWarning, match="class 4"):
+        fitted = VectorScaling().fit(logits, labels)
+    assert np.isfinite(fitted.transform(logits)).all()
+    VectorScaling(penalty_bias=0.1).fit(logits, labels)
+
+
+def test_class_scales_are_positive_and_optimal():
+    logits, labels = problem(2000, 6)
+    scale, solution = fit_class_scales(Rows(logits, labels))
+    assert solution.converged
+    assert np.abs(vector_gradient(logits, labels, scale, 0.0)[:6]).max() < 1e-8
+    noise = logits.copy()
+    noise[:, 0] = -noise[:, 0]
+    scale, solution = fit_class_scales(Rows(noise, labels))
+    assert (scale > 0).all()
+    assert solution.converged
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("method", [MatrixScaling, DirichletCalibration])
+def test_matrices_have_no_gradient_left(method, dtype):
+    logits, labels = problem(1500, 8)
+    logits = logits.astype(dtype)
+    penalty_off, penalty_bias = 3.0, 0.2
+    fitted = method(penalty_off, penalty_bias).fit(logits, labels)
+    features = logits.astype(np.float64) if method is MatrixScaling else log_softmax(logits.astype(np.float64))
+    error = softmax(features @ fitted.matrix_.T + fitted.bias_) - np.eye(8)[labels]
+    by_matrix = error.T @ features / 1500 + 2 * penalty_off / 56 * fitted.matrix_ * (1 - np.eye(8))
+    by_bias = error.mean(axis=0) + 2 * penalty_bias / 8 * fitted.bias_
+    assert np.sqrt((by_matrix**2).sum() + (by_bias**2).sum()) < 1e-6
+
+
+def test_a_strong_penalty_leaves_the_diagonal():
+    logits, labels = problem(600, 4)
+    off_diagonal = MatrixScaling(1e8, 1e8).fit(logits, labels)
+    assert np.abs(off_diagonal.matrix_ - np.diag(np.diag(off_diagonal.matrix_))).max() < 1e-6
+    structured = StructuredMatrixScaling(strength=1e9).fit(logits, labels)
+    temperature = TemperatureScaling().fit(logits, labels)
+    np.testing.assert_allclose(structured.predict_proba(logits), temperature.predict_proba(logits), atol=1e-4)
+    vector = StructuredMatrixScaling(strength=1.0, off_diagonal=False).fit(logits, labels)
+    assert (vector.matrix_ == np.diag(np.diag(vector.matrix_))).all()
+    assert vector.n_parameters_ == 8
+
+
+def test_penalties_by_cross_validation_beat_none_on_new_data():
+    logits, labels = problem(240, 8)
+    fresh, truth = problem(2000, 8, seed=9)
+    chosen = MatrixScaling("cv", "cv").fit(logits, labels)
+    free = MatrixScaling(1e-4, 1e-4).fit(logits, labels)
+    assert mean_nll(chosen.transform(fresh), truth) < mean_nll(free.transform(fresh), truth) - 0.01
+    assert chosen.penalties_ == MatrixScaling("cv", "cv").fit(logits, labels).penalties_
+    with pytest.raises(calibrant.InputError, match="penalty_bias"):
+        MatrixScaling(penalty_bias=-1.0).fit(logits, labels)
+    with pytest.raises(calibrant.InputError, match="penalty_off_diagonal"):
+        MatrixScaling(penalty_off_diagonal="auto").fit(logits, labels)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ensemble_weights_are_the_best_on_the_simplex(seed):
+    rng = np.random.default_rng(seed)
+    logits, labels = problem(300, 4, scale=[1.0, 2.5, 5.0, 9.0][seed], seed=seed)
+    labels = np.where(rng.random(300) < 0.1, rng.integers(0, 4, 300), labels)
+    fitted = EnsembleTemperatureScaling().fit(logits, labels)
+    temperature = TemperatureScaling().fit(logits, labels)
+    assert fitted.temperature_ == temperature.temperature_
+    assert fitted.weights_.min() >= 0
+    assert fitted.weights_.sum() == pytest.approx(1, abs=1e-12)
+    best = mean_nll(fitted.transform(logits), labels)
+    assert best <= mean_nll(temperature.transform(logits), labels) + 1e-12
+    each = np.arange(300)
+    parts = np.stack(
+        [softmax(logits / fitted.temperature_)[each, labels], softmax(logits)[each, labels], np.full(300, 0.25)]
+    )
+    for shares in rng.dirichlet(np.ones(3), 200):
+        assert best <= -np.log(shares @ parts).mean() + 1e-9
+    squared = EnsembleTemperatureScaling("mse").fit(logits, labels)
+    brier = calibrant.metrics.brier(squared.predict_proba(logits), labels)
+    assert brier <= calibrant.metrics.brier(Identity().fit(logits, labels).predict_proba(logits), labels) + 1e-12
+
+
+def test_real_predictions_are_better_than_the_often_copied_recipe(shared_data):
+    with np.load(shared_data / "zoo" / "c100_resnet18_ce.npz") as file:
+        logits, labels = file["val_logits"].astype(np.float32), file["val_labels"].astype(np.int64)
+    fitted = TemperatureScaling().fit(logits, labels)
+    assert fitted.temperature_ == pytest.approx(reference_temperature(logits, labels), abs=1e-5)
+    assert fitted.temperature_ != 1.0

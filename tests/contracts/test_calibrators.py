@@ -1,0 +1,337 @@
+"""Every registered calibrator keeps the one contract: what base.py promises, what the class facts claim."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import check_estimator
+
+from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.registry import get, names
+from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.rows import Rows, add
+
+pytestmark = pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+
+FACTS = ("keeps_prediction", "keeps_ranking", "additive", "requires_logits")
+
+SLOW_TO_LEARN = {"pts", "sctl+pts"}
+"""Networks: their optimiser is checked where they live, so the repeated fits here leave them out."""
+
+CROSS_FITTED = {"sms", "ts+top", "vs+top", "sms+top"}
+"""Folds come from the values of a row, and a float32 is another value."""
+
+STEEP = {"sctl+vs", "sctl+cts-nll"}
+"""A parameter a class can make all class losses equal; there the class weights jump, and rounding shows."""
+
+COMPOSED_TWICE = {"sctl+vs", "sctl+cts-nll", "sctl+ets", "vs+top", "sms+top"}
+"""Compositions whose parts are checked by themselves and in the cheaper sctl+ts and ts+top."""
+
+ORDER_OF_CLASSES = {"cts", "u-cts"}
+"""These search the classes in index order, so a relabelled problem is another search."""
+
+
+def make(name: str) -> Any:
+    if "pts" in name:
+        pytest.importorskip("torch")
+    return get(name)
+
+
+def problem(n: int, n_classes: int, seed: int = 0, scale: float = 2.5) -> tuple[np.ndarray, np.ndarray]:
+    """Overconfident logits of a classifier that is right about two times in three."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, n_classes, n)
+    logits = rng.normal(size=(n, n_classes)) + 1.8 * np.eye(n_classes)[labels]
+    return scale * logits, labels
+
+
+def quick_names() -> list[str]:
+    return [name for name in names() if name not in SLOW_TO_LEARN]
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Rows in several pieces that offer only what an additive fit may use."""
+
+    pieces: list[Rows]
+
+    @property
+    def n(self) -> int:
+        return sum(piece.n for piece in self.pieces)
+
+    @property
+    def n_classes(self) -> int:
+        return self.pieces[0].n_classes
+
+    @property
+    def total_weight(self) -> float:
+        return sum(piece.total_weight for piece in self.pieces)
+
+    def class_weight(self) -> np.ndarray:
+        return sum(piece.class_weight() for piece in self.pieces)  # type: ignore[return-value]
+
+    def sample(self, size: int) -> Rows:
+        return self.pieces[0].sample(size)
+
+    def total(self, statistic, *parameters):
+        result = self.pieces[0].total(statistic, *parameters)
+        for piece in self.pieces[1:]:
+            result = add(result, piece.total(statistic, *parameters))
+        return result
+
+
+@pytest.mark.parametrize("name", names())
+def test_facts_and_learned_names(name):
+    logits, labels = problem(150, 4)
+    calibrator = make(name)
+    assert isinstance(calibrator, Calibrator)
+    before = {key: repr(value) for key, value in calibrator.get_params().items()}
+    fitted = calibrator.fit(logits, labels)
+    assert fitted is calibrator
+    assert {key: repr(value) for key, value in calibrator.get_params().items()} == before
+    for fact in FACTS:
+        assert isinstance(getattr(calibrator, fact), bool), fact
+    assert fitted.n_features_in_ == 4
+    assert fitted.classes_.tolist() == [0, 1, 2, 3]
+    assert int(fitted.n_iter_) >= 1 or name == "none"
+    assert np.ndim(fitted.objective_trace_) == 1
+    assert np.isfinite(fitted.objective_trace_).all()
+    assert fitted.fit_seconds_ >= 0
+    assert fitted.n_parameters_ >= 0
+    assert fitted.n_parameters_ == int(fitted.n_parameters_)
+
+
+@pytest.mark.parametrize("name", names())
+def test_outputs_dtypes_and_pickling(name):
+    logits, labels = problem(200, 5)
+    fresh, _ = problem(60, 5, seed=1)
+    fitted = make(name).fit(logits, labels)
+    wide = fitted.predict_proba(fresh)
+    assert fitted.transform(fresh).dtype == np.float64
+    assert wide.shape == (60, 5)
+    np.testing.assert_allclose(wide.sum(axis=1), 1, atol=1e-12)
+    assert (wide >= 0).all()
+    assert (fitted.predict(fresh) == wide.argmax(axis=1)).all()
+    assert (pickle.loads(pickle.dumps(fitted)).transform(fresh) == fitted.transform(fresh)).all()
+
+    narrow = make(name).fit(logits.astype(np.float32), labels)
+    assert narrow.transform(fresh.astype(np.float32)).dtype == np.float32
+    assert narrow.predict_proba(fresh.astype(np.float32)).dtype == np.float32
+    if name not in SLOW_TO_LEARN | CROSS_FITTED | STEEP:
+        np.testing.assert_allclose(narrow.predict_proba(fresh.astype(np.float32)), wide, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", quick_names())
+def test_fits_repeat_and_clones_are_free(name):
+    logits, labels = problem(150, 4)
+    first = make(name).fit(logits, labels)
+    second = clone(first).fit(logits, labels)
+    assert (first.transform(logits) == second.transform(logits)).all()
+    refitted = first.fit(logits * 3, labels)
+    assert (refitted.transform(logits) == clone(first).fit(logits * 3, labels).transform(logits)).all()
+
+
+@pytest.mark.parametrize("name", quick_names())
+def test_input_is_never_written_to(name):
+    logits, labels = problem(120, 4)
+    logits.flags.writeable = labels.flags.writeable = False
+    weights = np.ones(120)
+    weights.flags.writeable = False
+    make(name).fit(logits, labels, sample_weight=weights).transform(logits)
+
+
+@pytest.mark.parametrize("name", quick_names())
+def test_row_order_does_not_matter(name):
+    if name in STEEP:
+        pytest.skip("rounding shows")
+    logits, labels = problem(200, 4)
+    order = np.random.default_rng(3).permutation(200)
+    one = make(name).fit(logits, labels).predict_proba(logits)
+    other = make(name).fit(logits[order], labels[order]).predict_proba(logits)
+    np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", quick_names())
+def test_weight_two_is_the_row_twice_and_weight_zero_no_row(name):
+    if name in STEEP:
+        pytest.skip("rounding shows")
+    logits, labels = problem(160, 4)
+    weights = np.random.default_rng(2).integers(0, 3, 160)
+    copies = np.repeat(np.arange(160), weights)
+    weighted = make(name).fit(logits, labels, sample_weight=weights).predict_proba(logits)
+    repeated = make(name).fit(logits[copies], labels[copies]).predict_proba(logits)
+    np.testing.assert_allclose(weighted, repeated, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", quick_names())
+def test_relabelled_classes_permute_the_fit(name):
+    if name in ORDER_OF_CLASSES | STEEP:
+        pytest.skip("classes are searched in index order, or rounding shows")
+    logits, labels = problem(200, 4)
+    order = np.array([2, 0, 3, 1])
+    place = np.argsort(order)
+    one = make(name).fit(logits, labels).predict_proba(logits)
+    other = make(name).fit(logits[:, order], place[labels]).predict_proba(logits[:, order])
+    np.testing.assert_allclose(one[:, order], other, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", names())
+def test_kept_predictions_are_kept(name):
+    calibrator = make(name)
+    if not calibrator.keeps_prediction:
+        pytest.skip("does not claim it")
+    logits, labels = problem(200, 4)
+    fitted = calibrator.fit(logits, labels)
+    rng = np.random.default_rng(5)
+    for dtype in (np.float64, np.float32):
+        for fresh in (
+            problem(300, 4, seed=7)[0],
+            rng.uniform(-1e4, 1e4, size=(100, 4)),
+            rng.integers(0, 3, size=(100, 4)).astype(float),
+            1 + 1e-7 * rng.integers(0, 3, size=(200, 4)),
+            np.zeros((3, 4)),
+        ):
+            given = fresh.astype(dtype)
+            assert (fitted.predict(given) == given.argmax(axis=1)).all()
+
+
+@pytest.mark.parametrize("name", names())
+def test_kept_rankings_are_kept(name):
+    calibrator = make(name)
+    if not calibrator.keeps_ranking:
+        pytest.skip("does not claim it")
+    logits, labels = problem(200, 4)
+    fresh, _ = problem(300, 4, seed=7)
+    before = np.exp(fresh - fresh.max(axis=1, keepdims=True))
+    before = (before / before.sum(axis=1, keepdims=True)).max(axis=1)
+    after = calibrator.fit(logits, labels).predict_proba(fresh).max(axis=1)
+    assert (np.diff(after[np.argsort(before)]) >= -1e-12).all()
+
+
+@pytest.mark.parametrize("name", quick_names())
+def test_a_constant_added_to_a_row_matters_only_where_claimed(name):
+    calibrator = make(name)
+    if calibrator.requires_logits:
+        pytest.skip("claims to need logits")
+    logits, labels = problem(200, 4)
+    shift = np.random.default_rng(4).normal(size=(200, 1)) * 3
+    one = calibrator.fit(logits, labels).predict_proba(logits)
+    other = make(name).fit(logits + shift, labels).predict_proba(logits + shift)
+    np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", quick_names())
+def test_a_fit_over_chunks_is_the_fit_over_the_whole(name):
+    calibrator = make(name)
+    if not calibrator.additive or name in STEEP:
+        pytest.skip("not additive, or rounding shows")
+    logits, labels = problem(230, 4)
+    weights = np.random.default_rng(2).uniform(0.5, 2, 230)
+    whole = Rows(logits, labels, weights)
+    pieces = [whole.take(slice(start, stop)) for start, stop in ((0, 40), (40, 41), (41, 230))]
+    one = make(name).fit_rows(whole).predict_proba(logits)
+    other = calibrator.fit_rows(Chunks(pieces)).predict_proba(logits)
+    np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+CORNERS = {
+    "two classes": lambda: problem(80, 2),
+    "one row": lambda: problem(1, 3),
+    "three rows": lambda: problem(3, 4),
+    "absent classes": lambda: (problem(120, 6)[0], np.random.default_rng(0).integers(0, 3, 120)),
+    "one class present": lambda: (problem(40, 3)[0], np.ones(40, dtype=int)),
+    "huge logits": lambda: (np.random.default_rng(0).uniform(-1e4, 1e4, (100, 4)), problem(100, 4)[1]),
+    "tiny logits": lambda: (1e-6 * problem(100, 4)[0], problem(100, 4)[1]),
+    "constant logits": lambda: (np.full((50, 3), 2.0), problem(50, 3)[1]),
+    "separable": lambda: (10.0 * np.eye(3)[problem(60, 3)[1]], problem(60, 3)[1]),
+    "always wrong": lambda: (5.0 * np.eye(3)[(problem(60, 3)[1] + 1) % 3], problem(60, 3)[1]),
+}
+
+
+@pytest.mark.parametrize("corner", CORNERS)
+@pytest.mark.parametrize("name", quick_names())
+def test_corners_end_in_finite_probabilities(name, corner):
+    if name in COMPOSED_TWICE:
+        pytest.skip("its parts are checked")
+    logits, labels = CORNERS[corner]()
+    for dtype in (np.float64, np.float32):
+        fitted = make(name).fit(logits.astype(dtype), labels)
+        probabilities = fitted.predict_proba(logits.astype(dtype))
+        assert np.isfinite(fitted.transform(logits.astype(dtype))).all()
+        assert np.isfinite(probabilities).all()
+        np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", names())
+def test_bad_input_is_refused(name):
+    logits, labels = problem(60, 3)
+    for bad in (np.nan, np.inf, -np.inf):
+        broken = logits.copy()
+        broken[17, 1] = bad
+        with pytest.raises(InputError, match="row 17, column 1"):
+            make(name).fit(broken, labels)
+    with pytest.raises(InputError, match="60"):
+        make(name).fit(logits, labels[:-1])
+    with pytest.raises(NotFittedError):
+        make(name).transform(logits)
+    fitted = make(name).fit(logits, labels)
+    with pytest.raises(ValueError, match="2 features"):
+        fitted.transform(logits[:, :2])
+    broken = logits.copy()
+    broken[5, 2] = np.nan
+    for use in (fitted.transform, fitted.predict_proba, fitted.predict):
+        with pytest.raises(InputError, match="row 5, column 2"):
+            use(broken)
+
+
+@pytest.mark.parametrize("name", quick_names())
+def test_works_as_the_end_of_a_pipeline(name):
+    logits, labels = problem(120, 4)
+    pipeline = make_pipeline(FunctionTransformer(lambda x: 2 * x), make(name))
+    through = pipeline.fit(logits, labels).predict_proba(logits)
+    np.testing.assert_array_equal(through, make(name).fit(2 * logits, labels).predict_proba(2 * logits))
+
+
+LABEL_IS_A_COLUMN = "the check's labels go beyond its columns; here a label is the index of a logit"
+EXPECTED_FAILURES = {
+    "check_estimators_overwrite_params": LABEL_IS_A_COLUMN,
+    "check_estimators_fit_returns_self": LABEL_IS_A_COLUMN,
+    "check_readonly_memmap_input": LABEL_IS_A_COLUMN,
+    "check_sample_weights_pandas_series": LABEL_IS_A_COLUMN,
+    "check_sample_weights_not_an_array": LABEL_IS_A_COLUMN,
+    "check_sample_weights_shape": LABEL_IS_A_COLUMN,
+    "check_sample_weights_not_overwritten": LABEL_IS_A_COLUMN,
+    "check_all_zero_sample_weights_error": "refused, in the gate's own words",
+    "check_complex_data": "refused, in the gate's own words",
+    "check_dtype_object": "an array of objects is refused rather than guessed at",
+    "check_estimators_nan_inf": "the check gives labels as floats; test_bad_input_is_refused covers NaN and Inf",
+    "check_sample_weight_equivalence_on_dense_data": "asks for 1e-7 of every output at an optimum that lies at "
+    "infinity; test_weight_two_is_the_row_twice_and_weight_zero_no_row holds the equivalence",
+}
+
+
+@pytest.mark.parametrize("name", quick_names())
+def test_scikit_learn_agrees(name):
+    if name in COMPOSED_TWICE:
+        pytest.skip("its parts are checked")
+    calibrator = get(name, strength=100.0) if name == "sms" else make(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = check_estimator(calibrator, expected_failed_checks=EXPECTED_FAILURES, on_fail=None, on_skip=None)
+    failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
+    assert not failed, failed
+
+
+def test_warnings_are_fit_warnings():
+    logits = 10.0 * np.eye(3)[problem(60, 3)[1]]
+    with pytest.warns(FitWarning, match="temperature 0"):
+        make("ts").fit(logits, problem(60, 3)[1])
