@@ -23,7 +23,7 @@ install: $(VENV)/.base
 install-dev: $(VENV)/.dev
 
 demo: $(VENV)/.base
-	$(BIN)/calibrant measure cifar100-resnet18#test
+	$(BIN)/calibrant demo
 
 test: $(VENV)/.dev lint types layers
 	$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -10,12 +10,14 @@ import sys
 import time
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 
 import jsonschema
 import numpy as np
 import pytest
 
 import calibrant as library
+from calibrant.cli import main
 
 
 def schema(name: str) -> dict:
@@ -30,9 +32,19 @@ def command(*arguments: object) -> tuple[list[str], dict[str, str]]:
     }
 
 
-def calibrant(*arguments: object) -> subprocess.CompletedProcess[str]:
-    line, settings = command(*arguments)
-    return subprocess.run(line, capture_output=True, text=True, env=settings, timeout=170, check=False)
+@pytest.fixture
+def calibrant(capsys, monkeypatch):
+    """Run the command in this process: (exit code, standard output, standard error)."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: object) -> SimpleNamespace:
+        monkeypatch.setattr(sys, "argv", ["calibrant", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        out, err = capsys.readouterr()
+        return SimpleNamespace(returncode=left.value.code or 0, stdout=out, stderr=err)
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +58,7 @@ def folder(tmp_path_factory) -> Path:
     return path
 
 
-def test_table(folder):
+def test_table(calibrant, folder):
     result = calibrant("compare", folder / "val.npz", folder / "test.npz", "-m", "none,ts,vs", "--resamples", 100)
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
@@ -55,7 +67,7 @@ def test_table(folder):
     assert [line.split()[0] for line in lines if line[:4].strip() in ("none", "ts", "vs")][-3:] == ["none", "ts", "vs"]
 
 
-def test_json_markdown_latex(folder):
+def test_json_markdown_latex(calibrant, folder):
     given = ("compare", folder / "val.npz", folder / "test.npz", "-m", "none,ts", "--resamples", 50)
     document = json.loads(calibrant(*given, "--json").stdout)
     jsonschema.validate(document, schema("compare"))
@@ -64,7 +76,7 @@ def test_json_markdown_latex(folder):
     assert r"\begin{tabular}" in calibrant(*given, "--latex").stdout
 
 
-def test_report_and_its_folder(folder, tmp_path):
+def test_report_and_its_folder(calibrant, folder, tmp_path):
     given = ("compare", folder / "val.npz", folder / "test.npz", "-m", "none,ts", "--resamples", 50)
     result = calibrant(*given, "--report", tmp_path / "report.html")
     assert result.returncode == 0, result.stderr
@@ -89,7 +101,7 @@ def test_a_full_disk_is_one_line(folder):
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-def test_bad_requests(folder):
+def test_bad_requests(calibrant, folder):
     for arguments, words in (
         (("-m", "tss"), "no method is called 'tss'"),
         (("--criterion", "eec"), "criterion"),
@@ -101,7 +113,7 @@ def test_bad_requests(folder):
         assert len(result.stderr.strip().splitlines()) == 1
 
 
-def test_select_saves_what_it_chose(folder, tmp_path):
+def test_select_saves_what_it_chose(calibrant, folder, tmp_path):
     output = tmp_path / "cal.safetensors"
     given = ("select", folder / "val.npz", "--candidates", "none,ts")
     result = calibrant(*given, "-o", output)
@@ -114,7 +126,7 @@ def test_select_saves_what_it_chose(folder, tmp_path):
     assert document["reason"].endswith(".")
 
 
-def test_shift_over_files_and_artifacts(folder, tmp_path):
+def test_shift_over_files_and_artifacts(calibrant, folder, tmp_path):
     output = tmp_path / "cal.safetensors"
     assert calibrant("select", folder / "val.npz", "--candidates", "ts", "-o", output).returncode == 0
     names = ("clean_0", "fog_1", "fog_2", "snow_1", "snow_2")
@@ -128,7 +140,7 @@ def test_shift_over_files_and_artifacts(folder, tmp_path):
     assert document["mean"][1][0] < document["mean"][0][0]
 
 
-def test_demo_ends_with_the_report(tmp_path):
+def test_demo_ends_with_the_report(calibrant, tmp_path):
     result = calibrant("demo", "--out", tmp_path / "out", "--resamples", 50)
     assert result.returncode == 0, result.stderr
     report = Path(result.stdout.splitlines()[-1])
@@ -153,7 +165,7 @@ def test_killed_half_way_nothing_is_half_written(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_unwritable_folder_is_one_line(folder, tmp_path):
+def test_unwritable_folder_is_one_line(calibrant, folder, tmp_path):
     tmp_path.chmod(0o500)
     result = calibrant("select", folder / "val.npz", "-o", tmp_path / "cal.safetensors", "--candidates", "ts")
     tmp_path.chmod(0o700)

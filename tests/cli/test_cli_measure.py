@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 
 import jsonschema
 import numpy as np
 import pytest
 
+from calibrant.cli import main
+
 SCHEMA = json.loads((files("calibrant") / "schemas" / "measure.json").read_text())
 
 
-def calibrant(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from calibrant.cli import main; main()", *map(str, arguments)]
-    settings = {**os.environ, "COLUMNS": "80", "OPENBLAS_NUM_THREADS": "1", **environment}
-    return subprocess.run(command, capture_output=True, text=True, env=settings, timeout=120, check=False)
+@pytest.fixture
+def calibrant(capsys, monkeypatch):
+    """Run the command in this process: (exit code, standard output, standard error)."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: object) -> SimpleNamespace:
+        monkeypatch.setattr(sys, "argv", ["calibrant", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        out, err = capsys.readouterr()
+        return SimpleNamespace(returncode=left.value.code or 0, stdout=out, stderr=err)
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +43,7 @@ def file(tmp_path_factory) -> Path:
     return path
 
 
-def test_view_fits_80_columns_and_says_the_verdict(file):
+def test_view_fits_80_columns_and_says_the_verdict(calibrant, file):
     result = calibrant("measure", file)
     assert result.returncode == 0, result.stderr
     assert "overconfident by" in result.stdout
@@ -44,7 +55,7 @@ def test_view_fits_80_columns_and_says_the_verdict(file):
     assert "\x1b" not in result.stdout  # no colours into a pipe
 
 
-def test_json_validates(file):
+def test_json_validates(calibrant, file):
     result = calibrant("measure", file, "--json", "--resamples", 100, "--n-bins", 10)
     document = json.loads(result.stdout)
     jsonschema.validate(document, SCHEMA)
@@ -76,7 +87,7 @@ def test_small_input_loads_no_heavy_package(file):
         (["{file}", "--kind", "probabilities"], "logits"),
     ],
 )
-def test_bad_requests_are_one_line_and_exit_2(file, arguments, words):
+def test_bad_requests_are_one_line_and_exit_2(calibrant, file, arguments, words):
     result = calibrant("measure", *(argument.format(file=file) for argument in arguments))
     assert result.returncode == 2
     assert result.stdout == ""
@@ -85,7 +96,7 @@ def test_bad_requests_are_one_line_and_exit_2(file, arguments, words):
     assert words in result.stderr
 
 
-def test_embedded_data():
+def test_embedded_data(calibrant):
     result = calibrant("measure", "cifar100-resnet18#test", "--json", "--resamples", 50)
     document = json.loads(result.stdout)
     assert document["verdict"] == "overconfident by 9.4 points"

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from calibrant.core.errors import InputError
-from calibrant.evaluation.deferral import clopper_pearson, defer, risk_coverage_curve, threshold_for_error
+from calibrant.evaluation.compare import compare
+from calibrant.evaluation.deferral import (
+    clopper_pearson,
+    defer,
+    defer_by_method,
+    risk_coverage_curve,
+    threshold_for_error,
+    thresholds_by_method,
+)
 
 
 def honest(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -86,3 +94,17 @@ def test_bad_targets_are_refused(target):
 def test_columns_must_match():
     with pytest.raises(InputError, match=r"\(2,\).*\(1,\)"):
         risk_coverage_curve([0.9, 0.8], [1])
+
+
+def test_before_and_after_calibration():
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 3, 1200)
+    logits = 4 * (np.eye(3)[labels] + 0.8 * generator.normal(size=(1200, 3)))
+    table = compare((logits[:400], labels[:400]), (logits[400:], labels[400:]), ["none", "ts"], resamples=20)
+    deferred = defer_by_method(table, 0.2)
+    assert deferred["ts"].threshold < deferred["none"].threshold
+    assert deferred["ts"].error < 1 - table.row("ts").metrics["accuracy"].value
+    found = thresholds_by_method(table, 0.1)
+    assert found["ts"].error_bound <= 0.1
+    # an honest score needs no more confidence than the error it must stay below
+    assert found["ts"].threshold < found["none"].threshold

@@ -98,6 +98,7 @@ def test_many_rows_leave_out_what_needs_sorted_columns(monkeypatch):
     jsonschema.validate(json.loads(json.dumps(result.to_dict())), SCHEMA)
     full = measure(blobs(400, 5, 3.0), resamples=100)
     width = {name: result.metrics[name].high - result.metrics[name].low for name in ("nll", "ece", "confidence_auroc")}
+    assert result.metrics["classwise_loss_std"].high < 0.5
     for name, thin in width.items():
         wide = full.metrics[name].high - full.metrics[name].low
         assert thin / wide == pytest.approx(np.sqrt(400 / 3000), rel=0.4), name

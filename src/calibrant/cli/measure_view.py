@@ -112,8 +112,9 @@ def _figures(out: Console, result: Measurement) -> None:
     for row in range(rows):
         right = cells[row + rows] if row + rows < len(cells) else Text("")
         out.print(Text(" ") + cells[row] + right)
-    for name, reason in result.left_out.items():
-        out.print(Text(f" {NAMES[name]}: {reason}", GREY))
+    for reason in dict.fromkeys(result.left_out.values()):
+        names = ", ".join(NAMES[name] for name, why in result.left_out.items() if why == reason)
+        out.print(Text(f" {names}: {reason}", GREY))
 
 
 def _figure(name: str, estimate: Estimate) -> Text:

@@ -105,7 +105,7 @@ def classwise_estimates(
     interval = inverted_interval(mean_error(n_classes), sums.excess.ravel(), noise[:CLASS_RESAMPLES], value=value)
     estimates = {"classwise_ece": Estimate(value, *interval)}
     if len(probabilities) < n:
-        reason = f"needs every class's column sorted: not done for {n:,} rows × {n_classes:,} classes"
+        reason = f"left out, needs every column sorted ({n:,} × {n_classes:,})"
         return estimates, {"ace": reason, "marginal_ece": reason}
     return estimates | _mass_estimates(probabilities, mine, mass, draws, n_bins), {}
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.errors import InputError
+from calibrant.evaluation.results import Comparison
 
 CANDIDATES = 100
 """Coverages at which a threshold is tried."""
@@ -142,6 +143,30 @@ def threshold_for_error(confidence: Any, correct: Any, target: float, *, level: 
             break
         best = GuaranteedThreshold(target, level, float(curve.threshold[place]), kept / n, kept, errors / kept, bound)
     return best
+
+
+def defer_by_method(comparison: Comparison, share: float) -> dict[str, Deferral]:
+    """`defer` for every method of a comparison, the uncalibrated "none" among them: before and after.
+
+    A method that keeps the order of confidences defers the same rows, so only the threshold moves; what calibration
+    adds is that the threshold then means what it says.
+    """
+    return {
+        row.method: defer(row.columns.confidence, row.columns.correct, share)
+        for row in comparison.rows
+        if row.columns is not None
+    }
+
+
+def thresholds_by_method(
+    comparison: Comparison, target: float, *, level: float = 0.95
+) -> dict[str, GuaranteedThreshold]:
+    """`threshold_for_error` for every method of a comparison, the uncalibrated "none" among them."""
+    return {
+        row.method: threshold_for_error(row.columns.confidence, row.columns.correct, target, level=level)
+        for row in comparison.rows
+        if row.columns is not None
+    }
 
 
 def clopper_pearson(errors: int, count: int, level: float = 0.95) -> tuple[float, float]:

@@ -277,19 +277,31 @@ def class_rows(n_classes: int, n_bins: int) -> int:
 
 
 def spread_interval(
-    groups: np.ndarray, column: np.ndarray, n_groups: int, mass: np.ndarray, *, resamples: Resamples, value: float
+    means: np.ndarray,
+    groups: np.ndarray,
+    column: np.ndarray,
+    mass: np.ndarray,
+    *,
+    resamples: Resamples,
+    value: float,
 ) -> Interval:
-    """Interval of the standard deviation over groups (classes) of a column's group means; rows as resampled (m,)."""
-    onehot = np.zeros((len(groups), n_groups), dtype=np.float32)
-    onehot[np.arange(len(groups)), groups] = mass
-    present = onehot.any(axis=0)
+    """Interval of the standard deviation over groups (classes) of a column's group means.
+
+    means : of every group over ALL rows (G,), NaN for an absent one. groups, column, mass : of the resampled rows (m,).
+    """
+    present = np.isfinite(means)
     if present.sum() < 2:
         return value, value
-    onehot = onehot[:, present]
-    means = (onehot * column[:, None]).sum(axis=0) / onehot.sum(axis=0)
-    centred = onehot * (column[:, None] - means)
+    onehot = np.zeros((len(groups), len(means)), dtype=np.float32)
+    onehot[np.arange(len(groups)), groups] = mass
     weight = resamples.sums(onehot)
-    noise = resamples.shrink * resamples.sums(centred) / np.maximum(weight, 1e-12)
+    noise = resamples.sums(onehot * (column[:, None] - _group_means(onehot, column))) / np.maximum(weight, 1e-12)
+    noise = np.where(weight > 0, resamples.shrink * noise, 0.0)
     return inverted_interval(
-        lambda g: g.std(axis=-1), means, np.where(weight > 0, noise, 0.0), value=value, ceiling=np.inf
+        lambda g: g.std(axis=-1), means[present], noise[:, present], value=value, ceiling=float("inf")
     )
+
+
+def _group_means(onehot: np.ndarray, column: np.ndarray) -> np.ndarray:
+    weight = onehot.sum(axis=0)
+    return (column @ onehot) / np.where(weight > 0, weight, 1.0)

@@ -259,7 +259,10 @@ def _class_spread(
     nll: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, n_classes: int, draws: Resamples
 ) -> Estimate:
     """Standard deviation of the classes' mean losses."""
-    value = losses_of_sums(*class_loss_sums(nll, labels, weights, n_classes)).std
-    some, mine = draws.take(nll), draws.take(labels)
+    weight, loss = class_loss_sums(nll, labels, weights, n_classes)
+    value = losses_of_sums(weight, loss).std
+    means = np.divide(loss, weight, out=np.full(n_classes, np.nan), where=weight > 0)
+    mine = draws.take(labels)
     mass = np.ones(len(mine)) if weights is None else draws.take(weights)
-    return Estimate(value, *spread_interval(mine, some, n_classes, mass, resamples=draws, value=value))
+    interval = spread_interval(means, mine, draws.take(nll), mass, resamples=draws, value=value)
+    return Estimate(value, *interval)
