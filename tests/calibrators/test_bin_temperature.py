@@ -98,5 +98,5 @@ def test_all_right_is_finite_and_said():
 
 @pytest.mark.parametrize("calibrator", [BinTemperatureScaling("ece"), BinTemperatureScaling(n_bins=0)])
 def test_bad_parameters_are_named(calibrator, rng):
-    with pytest.raises(InputError, match="objective|n_bins"):
+    with pytest.raises(InputError, match=r"objective|n_bins"):
         calibrator.fit(rng.normal(size=(10, 3)), rng.integers(0, 3, 10))

@@ -202,5 +202,5 @@ def test_folds_follow_the_content(rng):
     [HistogramBinning(0), HistogramBinning(mode="top"), IsotonicCalibration("classwise"), SplineCalibration(2)],
 )
 def test_bad_parameters_are_named(calibrator, rng):
-    with pytest.raises(InputError, match="n_bins|mode|n_knots"):
+    with pytest.raises(InputError, match=r"n_bins|mode|n_knots"):
         calibrator.fit(rng.normal(size=(10, 3)), rng.integers(0, 3, 10))

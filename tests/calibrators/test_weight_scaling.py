@@ -119,5 +119,5 @@ def test_auto_number_of_bins_beats_the_extremes_on_new_data(rng):
     [WeightScaling("median"), WeightScaling(n_bins=0), ConfidenceWeightScaling("many"), ConfidenceWeightScaling(0)],
 )
 def test_bad_parameters_are_named(calibrator, rng):
-    with pytest.raises(InputError, match="objective|n_bins"):
+    with pytest.raises(InputError, match=r"objective|n_bins"):
         calibrator.fit(rng.normal(size=(10, 3)), rng.integers(0, 3, 10))

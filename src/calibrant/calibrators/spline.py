@@ -63,10 +63,10 @@ class SplineCalibration(Calibrator):
         confidence, share, error, mass = cumulative_error(top_columns(rows), rows.weights)
         knots = np.linspace(0.0, 1.0, int(self.n_knots))
         basis = CubicSpline(knots, np.eye(len(knots)), bc_type="natural")
-        # the origin, where nothing has been counted, is a point of the curve as well
-        root = np.sqrt(np.append(mass.mean(), mass))
-        curve = basis(np.append(0.0, share)) * root[:, None]
-        self.knot_values_ = np.linalg.lstsq(curve, np.append(0.0, error) * root, rcond=None)[0]
+        # evenly spaced shares see rows of equal confidence as the straight piece of the curve that they are
+        evenly = np.linspace(0.0, 1.0, TABLE_SIZE)
+        curve = np.interp(evenly, np.append(0.0, share), np.append(0.0, error))
+        self.knot_values_ = np.linalg.lstsq(basis(evenly), curve, rcond=None)[0]
         middle = share - 0.5 * mass / mass.sum()
         calibrated = confidence + basis(middle, 1) @ self.knot_values_
         chosen = np.unique(np.linspace(0, len(confidence) - 1, TABLE_SIZE).round().astype(np.intp))
