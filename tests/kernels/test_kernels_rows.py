@@ -36,7 +36,7 @@ def close(left, right, tolerance):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("level", [rows.TOP, rows.SCORES, rows.ALL])
+@pytest.mark.parametrize("level", [rows.CORRECT, rows.TOP, rows.SCORES, rows.ALL])
 def test_twins_agree_on_logits(dtype, level):
     logits, labels = matrices(dtype)
     plain, plain_bad = rows.scan_logits(logits, labels, level)
@@ -47,7 +47,7 @@ def test_twins_agree_on_logits(dtype, level):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("level", [rows.TOP, rows.SCORES, rows.ALL])
+@pytest.mark.parametrize("level", [rows.CORRECT, rows.TOP, rows.SCORES, rows.ALL])
 def test_twins_agree_on_probabilities(dtype, level):
     logits, labels = matrices(dtype)
     probabilities = softmax(logits)
@@ -131,8 +131,23 @@ def test_read_only_and_strided_matrices_are_scanned(monkeypatch):
 
 
 def test_scan_refuses_unknown_columns():
-    with pytest.raises(InputError, match="columns must be one of top, scores, all"):
+    with pytest.raises(InputError, match="columns must be one of correct, top, scores, all"):
         rows.scan(np.zeros((2, 2)), None, from_logits=True, columns="everything")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_correct_alone_is_the_correct_of_the_predictions(dtype):
+    rng = np.random.default_rng(5)
+    # few distinct values: many ties for the maximum, before and after the label
+    probabilities = (rng.multinomial(4, np.full(6, 1 / 6), size=2000) / 4).astype(dtype)
+    labels = rng.integers(0, 6, 2000)
+    expected = probabilities.argmax(axis=1) == labels
+    for module in (rows, compiled_rows):
+        columns, bad = module.scan_probabilities(probabilities, labels, rows.CORRECT)
+        assert not bad
+        np.testing.assert_array_equal(columns.correct, expected)
+        np.testing.assert_array_equal(columns.confidence, probabilities.max(axis=1))
+        assert len(columns.prediction) == 0
 
 
 def test_huge_finite_logits_are_no_error():

@@ -32,8 +32,8 @@ from calibrant.metrics.top_label import (
 class Additive(ABC):
     """A metric as sums over rows: `update`, `merge`, `value`."""
 
-    columns = "top"
-    """Which columns of the scan it reads: "top", "scores", "all", or "" where it reads the matrix itself."""
+    columns = "correct"
+    """Which columns of the scan it reads: "correct", "scores", "all", or "" where it reads the matrix itself."""
 
     def __init__(self) -> None:
         self._sums: tuple[Any, ...] | None = None
@@ -100,8 +100,8 @@ def update_all(
     weighs_nothing = sample_weight is not None and not np.any(sample_weight)
     checked = check(chunk, labels, None if weighs_nothing else sample_weight, from_logits)
     metrics = list(metrics)
-    levels = [LEVELS[metric.columns] for metric in metrics if metric.columns]
-    columns = checked.columns(list(LEVELS)[max(levels)]) if levels else None
+    wanted = [metric.columns for metric in metrics if metric.columns]
+    columns = checked.columns(max(wanted, key=LEVELS.__getitem__)) if wanted else None
     # a chunk may weigh nothing as long as the whole does not; its values were checked all the same
     if not weighs_nothing:
         for metric in metrics:

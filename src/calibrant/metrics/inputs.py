@@ -26,7 +26,7 @@ class Checked:
         return "logits" if self.from_logits else "probabilities"
 
     def columns(self, wanted: str) -> RowColumns:
-        """Per-row columns ("top", "scores" or "all") from one pass over the matrix."""
+        """Per-row columns ("correct", "top", "scores" or "all") from one pass over the matrix."""
         return scan(self.values, self.labels, from_logits=self.from_logits, columns=wanted)
 
 
@@ -44,7 +44,7 @@ def top_label(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Confidence, correctness and weights of every row: all that a top-label metric reads."""
     checked = check(probabilities, labels, sample_weight, from_logits)
-    columns = checked.columns("top")
+    columns = checked.columns("correct")
     return columns.confidence, columns.correct, checked.weights
 
 

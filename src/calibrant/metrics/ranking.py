@@ -78,7 +78,7 @@ def reversed_pairs(before: np.ndarray, after: np.ndarray, weights: np.ndarray | 
 def _confidences(values: ArrayLike, name: str, from_logits: bool) -> np.ndarray:
     array = np.asarray(values)
     if array.ndim == 2:
-        return scan(check_matrix(array, name), None, from_logits=from_logits, columns="top", name=name).confidence
+        return scan(check_matrix(array, name), None, from_logits=from_logits, columns="correct", name=name).confidence
     if array.ndim != 1 or array.dtype.kind not in "fiu" or len(array) == 0:
         raise InputError(f"{name} must be confidences (n,) or a matrix (n, K), got shape {array.shape}")
     if not np.isfinite(array).all():

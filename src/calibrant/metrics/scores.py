@@ -87,7 +87,7 @@ def accuracy(
     0.5
     """
     checked = check(probabilities, labels, sample_weight, from_logits)
-    return mean(checked.columns("top").correct, checked.weights)
+    return mean(checked.columns("correct").correct, checked.weights)
 
 
 def entropy(
@@ -139,4 +139,4 @@ def confidence(
     0.625
     """
     checked = check(probabilities, labels, sample_weight, from_logits)
-    return mean(checked.columns("top").confidence, checked.weights)
+    return mean(checked.columns("correct").confidence, checked.weights)

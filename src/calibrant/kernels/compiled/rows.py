@@ -12,7 +12,7 @@ from numba import njit
 
 from calibrant.core.arrays import PROBABILITY_TOLERANCE
 from calibrant.kernels.compiled.elementary import LOWEST_EXPONENT, exp_negative, log_positive
-from calibrant.kernels.rows import ALL, SCORES, RowColumns
+from calibrant.kernels.rows import ALL, SCORES, TOP, RowColumns
 
 REASSOCIATE = {"reassoc", "contract", "nsz"}
 """Sums may be reordered into the lanes of a vector; NaN and Inf keep their meaning."""
@@ -28,7 +28,8 @@ def scan_probabilities(probabilities: np.ndarray, labels: np.ndarray, level: int
     values, bits = _with_bits(probabilities)
     highest_allowed = _bits(np.array(1 + PROBABILITY_TOLERANCE, dtype=values.dtype))[()]
     tiny = float(np.finfo(values.dtype).tiny)
-    suspicious = _probabilities(values, bits, frozen(labels), level, highest_allowed, tiny, *columns)
+    highest = _bits(columns.confidence)
+    suspicious = _probabilities(values, bits, frozen(labels), level, highest_allowed, tiny, highest, *columns[1:])
     return columns, bool(suspicious)
 
 
@@ -46,7 +47,7 @@ def _empty_columns(n: int, level: int, dtype: np.dtype) -> RowColumns:
     scores = n if level >= SCORES else 0
     return RowColumns(
         np.empty(n, dtype),
-        np.empty(n, np.int64),
+        np.empty(n if level >= TOP else 0, np.int64),
         np.empty(n, np.bool_),
         np.empty(scores),
         np.empty(scores),
@@ -72,7 +73,7 @@ def _with_bits(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @njit(nogil=True, cache=True, fastmath=REASSOCIATE, error_model="numpy")
 def _probabilities(  # noqa: PLR0917
-    values, bits, labels, level, highest_allowed, tiny, confidence, prediction, correct, nll, brier, entropy
+    values, bits, labels, level, highest_allowed, tiny, confidence_bits, prediction, correct, nll, brier, entropy
 ):
     n_rows, n_classes = values.shape
     suspicious = False
@@ -86,12 +87,20 @@ def _probabilities(  # noqa: PLR0917
             total += values[row, j]
         if lowest < 0 or highest > highest_allowed or not abs(total - 1.0) <= PROBABILITY_TOLERANCE:
             suspicious = True
-        first = n_classes
-        for j in range(n_classes):
-            first = min(first, j if bits[row, j] == highest else n_classes)
-        confidence[row] = values[row, first]
-        prediction[row] = first
-        correct[row] = first == labels[row]
+        confidence_bits[row] = highest
+        if level >= TOP:
+            first = n_classes
+            for j in range(n_classes):
+                first = min(first, j if bits[row, j] == highest else n_classes)
+            prediction[row] = first
+            correct[row] = first == labels[row]
+        else:
+            # the label is predicted if it has the highest value and no class before it has the same
+            before = bits[row, labels[row]] != highest
+            if not before:
+                for j in range(labels[row]):
+                    before |= bits[row, j] == highest
+            correct[row] = not before
         if level >= SCORES:
             squares = 0.0
             for j in range(n_classes):
@@ -142,7 +151,8 @@ def _logits(  # noqa: PLR0917
             squares += e * e
             slope += e * x
         confidence[row] = 1.0 / total
-        prediction[row] = first
+        if level >= TOP:
+            prediction[row] = first
         correct[row] = first == labels[row]
         if level >= SCORES:
             log_total = np.log(total)
