@@ -94,9 +94,8 @@ class Pool:
 
     def run(self, first: list[Job], more: Callable[[Job, dict[str, Any]], list[Job]] | None = None) -> Results:
         """Results as they come; `more(job, result)` may add jobs that depend on a result."""
-        waiting = 0
+        waiting, seconds = 0, 0.0
         queue = list(first)
-        seconds = 0.0
         while queue or waiting:
             if self.local is not None:
                 job = queue.pop(0)
@@ -104,10 +103,10 @@ class Pool:
                 answer = _attempt(self.local, job) if started + seconds < self.deadline else None
                 seconds = max(seconds, time.time() - started)
             else:
-                for job in queue:
-                    self.tasks.put(job)
-                waiting += len(queue)
-                queue = []
+                # no more handed out than there are workers, so that jobs that follow from a result go first
+                while queue and waiting < len(self.processes):
+                    self.tasks.put(queue.pop(0))
+                    waiting += 1
                 received = self._receive()
                 if received is None:
                     return
@@ -115,7 +114,7 @@ class Pool:
                 waiting -= 1
             if answer is not None:
                 self._write(answer)
-                queue += more(job, answer) if more else []
+                queue = (more(job, answer) if more else []) + queue
             yield job, answer
 
     def close(self) -> None:

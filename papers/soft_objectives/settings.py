@@ -58,9 +58,9 @@ class Setting:
         return losses.mmce
 
 
-FOCAL_SOFT_ECE = Setting("focal", "soft_ece", weight=0.2, temperature=0.01)
-FOCAL_SOFT_AVUC = Setting("focal", "soft_avuc", weight=0.2, kappa=0.3, temperature=0.1)
-INTERLEAVED_SOFT_ECE = Setting("cross_entropy", "soft_ece", weight=5.0, temperature=0.01, interleaved=True)
+FOCAL_SOFT_ECE = Setting("focal", "soft_ece", weight=0.1, temperature=0.01)
+FOCAL_SOFT_AVUC = Setting("focal", "soft_avuc", weight=0.3, kappa=0.48, temperature=0.1)
+INTERLEAVED_SOFT_ECE = Setting("cross_entropy", "soft_ece", weight=2.0, temperature=0.01, interleaved=True)
 
 TABLE: tuple[Setting, ...] = (
     Setting("cross_entropy"),
@@ -73,7 +73,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("cross_entropy", "mmce", weight=2.0),
     Setting("cross_entropy", "avuc", weight=1.0, kappa=1.0),
     Setting("cross_entropy", "avuc_gs", weight=1.0, kappa=1.0),
-    Setting("focal", "mmce", weight=0.2),
+    Setting("focal", "mmce", weight=0.1),
     Setting("focal", "avuc", weight=0.1, kappa=1.0),
     Setting("focal", "avuc_gs", weight=0.1, kappa=1.0),
     Setting("brier", "mmce", weight=0.1),

@@ -63,27 +63,35 @@ class Track:
         return self.next_jobs()
 
 
-def tracks(parameters: Sequence[str] | None = None) -> list[Track]:
-    """What is tuned, from the settings the table starts with; `parameters` keeps only some of the stages."""
+def tracks(
+    parameters: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
+    values: Sequence[float] | None = None,
+) -> list[Track]:
+    """What is tuned, from the settings the table starts with.
+
+    `parameters` keeps only some of the stages, `names` some of the tracks, `values` replaces the candidates.
+    """
     decay = ("weight_decay", (1e-3,))
     every = [
-        Track("focal+soft_ece", FOCAL_SOFT_ECE, [("temperature", (0.003, 0.03)), ("weight", (0.3,)), decay]),
+        Track("focal+soft_ece", FOCAL_SOFT_ECE, [("temperature", (0.003, 0.03)), ("weight", (0.2, 0.3)), decay]),
         Track(
             "focal+soft_avuc",
             FOCAL_SOFT_AVUC,
-            [("kappa", (0.5,)), ("temperature", (0.3,)), ("weight", (0.3,)), decay],
+            [("kappa", (0.3, 0.42)), ("temperature", (0.3,)), ("weight", (0.2,)), decay],
         ),
-        Track("interleaved soft_ece", INTERLEAVED_SOFT_ECE, [("weight", (10.0,))]),
+        Track("interleaved soft_ece", INTERLEAVED_SOFT_ECE, [("weight", (5.0, 10.0))]),
     ]
     for track in every:
-        track.stages = [stage for stage in track.stages if parameters is None or stage[0] in parameters]
-    return every
+        stages = [stage for stage in track.stages if parameters is None or stage[0] in parameters]
+        track.stages = [(name, tuple(values or candidates)) for name, candidates in stages]
+    return [track for track in every if names is None or track.name in names]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line of the tuning."""
     options = parse(arguments, __doc__)
-    by_name = {track.name: track for track in tracks(options.parameters)}
+    by_name = {track.name: track for track in tracks(options.parameters, options.tracks, options.values)}
     if options.tiny:
         by_name = dict(list(by_name.items())[-options.tiny :])
     pool = open_pool(options)
@@ -92,7 +100,13 @@ def main(arguments: list[str] | None = None) -> int:
     first += [Job(TABLE[row], options.first_seed) for row in options.once]
 
     def more(job: Job, result: dict[str, Any]) -> list[Job]:
-        return by_name[job.tag].receive(job, result) if job.tag in by_name else []
+        if job.tag not in by_name:
+            return []
+        track = by_name[job.tag]
+        following = track.receive(job, result)
+        if options.then_seeds and not track.waiting and not following:
+            following = [Job(track.setting, seed) for seed in range(options.seeds)]
+        return following
 
     for job, result in pool.run(first, more):
         print(line(job, result), flush=True)

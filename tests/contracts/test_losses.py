@@ -1,4 +1,4 @@
-"""Every training loss through one test: its value by a literal loop, its gradient, its corners, compiled and as a module."""
+"""Every training loss through one test: value by a literal loop, gradient, corners, compiled, as a module."""
 
 from __future__ import annotations
 

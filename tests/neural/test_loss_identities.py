@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 import calibrant as cal  # noqa: E402
 from calibrant import losses  # noqa: E402
-from calibrant.neural.losses.terms import memberships, predict  # noqa: E402
+from calibrant.neural.losses.terms import memberships, top_label  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -32,7 +32,7 @@ def batches(draw):
 @given(batches())
 def test_label_form_exceeds_bin_form_by_the_variance_within_bins(data) -> None:
     logits, labels = data
-    _, c, _ = predict(logits, labels)
+    c, _ = top_label(logits, labels)
     u = memberships(c, 15, 0.01)
     mean = (u * c[:, None]).sum(0) / u.sum(0).clamp_min(1e-300)
     variance = float((u * (c[:, None] - mean) ** 2).sum() / len(c))
@@ -44,7 +44,7 @@ def test_label_form_exceeds_bin_form_by_the_variance_within_bins(data) -> None:
 @given(batches())
 def test_soft_becomes_hard_as_temperature_falls(data) -> None:
     logits, labels = data
-    _, c, _ = predict(logits, labels)
+    c, _ = top_label(logits, labels)
     if float((c * 15 - (c * 15).round()).abs().min()) < 1e-2:
         return
     hard = cal.metrics.ece(logits.numpy(), labels.numpy(), norm=2, from_logits=True)
@@ -54,7 +54,7 @@ def test_soft_becomes_hard_as_temperature_falls(data) -> None:
 @given(batches())
 def test_soft_as_temperature_grows(data) -> None:
     logits, labels = data
-    _, c, a = predict(logits, labels)
+    c, a = top_label(logits, labels)
     gap, spread = abs(float((c - a).mean())), float((c - a.mean()).square().mean().sqrt())
     assert float(losses.soft_ece(logits, labels, temperature=1e9)) == pytest.approx(gap, abs=1e-6)
     label = float(losses.soft_ece(logits, labels, temperature=1e9, weighting="label"))
@@ -64,7 +64,7 @@ def test_soft_as_temperature_grows(data) -> None:
 @given(batches())
 def test_soft_bins_keep_every_total(data) -> None:
     logits, labels = data
-    _, c, a = predict(logits, labels)
+    c, a = top_label(logits, labels)
     u = memberships(c, 15, 0.01)
     torch.testing.assert_close(u.sum(), torch.tensor(float(len(c)), dtype=u.dtype))
     torch.testing.assert_close((u * c[:, None]).sum(), c.sum())
@@ -119,12 +119,12 @@ def test_duplicating_the_data_changes_nothing(data) -> None:
 @given(batches())
 def test_mmce_squared_is_a_norm(data) -> None:
     logits, labels = data
-    _, c, a = predict(logits, labels)
+    c, a = top_label(logits, labels)
     assert float(losses.mmce(logits, labels)) >= 0
     wide = float(losses.mmce(logits, labels, width=1e9))
     assert wide == pytest.approx(abs(float((c - a).mean())), abs=1e-6)
     same = logits[:1].expand_as(logits)
-    _, c, a = predict(same, labels)
+    c, a = top_label(same, labels)
     assert float(losses.mmce(same, labels)) == pytest.approx(abs(float(a.mean() - c[0])), abs=1e-9)
 
 

@@ -100,7 +100,8 @@ class ParameterizedTemperatureScaling(Calibrator):
         self.feature_mean_ = first / total
         spread = np.sqrt(np.maximum(second / total - self.feature_mean_**2, 0))
         self.feature_scale_ = np.where(spread > 0, spread, 1.0)
-        plain = TemperatureScaling().fit_rows(rows).temperature_
+        # worthless or flawless logits have no finite best temperature; the network starts within reach
+        plain = np.clip(TemperatureScaling().fit_rows(rows).temperature_, 0.01, 100.0)
         generator = np.random.default_rng(self.seed)
         problem = Problem(
             sizes=sizes,

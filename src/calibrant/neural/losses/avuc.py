@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.core.errors import InputError
-from calibrant.neural.losses.terms import entropy, predict
+from calibrant.neural.losses.terms import entropy, log_probabilities, of_label
 
 
 def avuc(logits: Tensor, labels: Tensor, *, kappa: float = 1.0) -> Tensor:
@@ -54,17 +54,18 @@ def avuc_gs(logits: Tensor, labels: Tensor, *, kappa: float = 1.0) -> Tensor:
 def _avuc(logits: Tensor, labels: Tensor, kappa: float, *, stop_confidence: bool) -> Tensor:
     if not kappa > 0:
         raise InputError(f"kappa must be above 0 nats, got {kappa}")
-    log_p, confidence, correct = predict(logits, labels)
+    log_p = log_probabilities(logits, labels)
+    predicted = log_p.argmax(dim=1)
+    correct = predicted == labels
+    confidence = of_label(log_p, predicted).exp()
     if stop_confidence:
         confidence = confidence.detach()
     spread = entropy(log_p)
-    uncertain = (spread.detach() > kappa).to(log_p.dtype)
+    uncertain = spread > kappa
     surprise = spread.tanh()
-    agreeing = correct * (1 - uncertain) * confidence * (1 - surprise)
-    agreeing = agreeing + (1 - correct) * uncertain * (1 - confidence) * surprise
-    clashing = correct * uncertain * confidence * surprise
-    clashing = clashing + (1 - correct) * (1 - uncertain) * (1 - confidence) * (1 - surprise)
-    return log_ratio(clashing, agreeing)
+    count = torch.where(correct, confidence, 1 - confidence) * torch.where(uncertain, surprise, 1 - surprise)
+    clashes = correct == uncertain
+    return log_ratio(count * clashes, count * ~clashes)
 
 
 def log_ratio(clashing: Tensor, agreeing: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.core.errors import InputError
-from calibrant.neural.losses.terms import predict, root
+from calibrant.neural.losses.terms import root, top_label
 
 
 def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4, weighted: bool = False) -> Tensor:
@@ -31,7 +31,7 @@ def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4, weighted: bool =
     """
     if not width > 0:
         raise InputError(f"width must be above 0, got {width}")
-    _, confidence, correct = predict(logits, labels)
+    confidence, correct = top_label(logits, labels)
     residual = confidence - correct
     if weighted:
         n_correct = correct.sum()
@@ -39,7 +39,7 @@ def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4, weighted: bool =
         residual = residual / torch.where(correct > 0, n_correct, n_wrong)
     else:
         residual = residual / correct.numel()
-    kernel = (-(confidence.unsqueeze(0) - confidence.unsqueeze(1)).abs() / width).exp()
+    kernel = ((confidence.unsqueeze(0) - confidence.unsqueeze(1)).abs() * (-1 / width)).exp()
     # no matrix product: autocast would take it to bfloat16
     return root((residual.unsqueeze(0) * residual.unsqueeze(1) * kernel).sum(), 2)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from calibrant.core.errors import InputError
 from calibrant.neural.losses.avuc import log_ratio
-from calibrant.neural.losses.terms import entropy, predict
+from calibrant.neural.losses.terms import entropy, log_probabilities
 
 
 def soft_uncertainty(share: Tensor, kappa: float, temperature: float) -> Tensor:
@@ -51,15 +51,14 @@ def soft_avuc(logits: Tensor, labels: Tensor, *, kappa: float = 0.5, temperature
     >>> soft_avuc(torch.tensor([[9.0, 0.0]]), torch.tensor([0])).item() < 1e-6  # right and certain
     True
     """
-    log_p, _, correct = predict(logits, labels)
+    log_p = log_probabilities(logits, labels)
+    correct = log_p.argmax(dim=1) == labels
     spread = entropy(log_p)
     uncertainty = soft_uncertainty(spread / math.log(log_p.shape[1]), kappa, temperature)
     surprise = spread.tanh()
     uncertain = uncertainty * surprise
     certain = (1 - uncertainty) * (1 - surprise)
-    clashing = correct * uncertain + (1 - correct) * certain
-    agreeing = correct * certain + (1 - correct) * uncertain
-    return log_ratio(clashing, agreeing)
+    return log_ratio(torch.where(correct, uncertain, certain), torch.where(correct, certain, uncertain))
 
 
 class SoftAvUCLoss(nn.Module):

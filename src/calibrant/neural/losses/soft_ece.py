@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.core.errors import InputError
-from calibrant.neural.losses.terms import bin_temperature, check_norm, memberships, predict, root
+from calibrant.neural.losses.terms import bin_temperature, check_norm, memberships, power, root, top_label
 
 
 def soft_ece(
@@ -42,16 +42,16 @@ def soft_ece(
     """
     check_norm(norm)
     softness = bin_temperature(n_bins, temperature, decay)
-    _, confidence, correct = predict(logits, labels)
+    confidence, correct = top_label(logits, labels)
     membership = memberships(confidence, n_bins, softness)
     size = membership.sum(dim=0)
     divisor = size.clamp_min(torch.finfo(size.dtype).tiny)
     bin_accuracy = (membership * correct.unsqueeze(1)).sum(dim=0) / divisor
     if weighting == "bin":
         bin_confidence = (membership * confidence.unsqueeze(1)).sum(dim=0) / divisor
-        power_sum = (size * (bin_accuracy - bin_confidence).abs().pow(norm)).sum()
+        power_sum = (size * power(bin_accuracy - bin_confidence, norm)).sum()
     elif weighting == "label":
-        power_sum = (membership * (bin_accuracy - confidence.unsqueeze(1)).abs().pow(norm)).sum()
+        power_sum = (membership * power(bin_accuracy - confidence.unsqueeze(1), norm)).sum()
     else:
         raise InputError(f"weighting must be 'bin' or 'label', got {weighting!r}")
     return root(power_sum / correct.numel(), norm)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from calibrant.neural.losses.terms import bin_temperature, check_norm, log_probabilities, memberships, root
+from calibrant.neural.losses.terms import bin_temperature, check_batch, check_norm, memberships, power, root, wide
 
 
 def soft_marginal_ece(
@@ -38,14 +38,15 @@ def soft_marginal_ece(
     """
     check_norm(norm)
     softness = bin_temperature(n_bins, temperature, decay)
-    probabilities = log_probabilities(logits, labels).exp()
-    n_classes = probabilities.shape[1]
-    hits = labels.unsqueeze(1) == torch.arange(n_classes, device=labels.device)
+    check_batch(logits, labels)
+    probabilities = wide(logits).softmax(dim=1)
     membership = memberships(probabilities, n_bins, softness)
-    gap = (membership * (probabilities - hits.to(probabilities.dtype)).unsqueeze(-1)).sum(dim=0)
+    own = labels.long().unsqueeze(1)
+    misses = probabilities.scatter_add(1, own, torch.full_like(probabilities[:, :1], -1.0))
+    gap = (membership * misses.unsqueeze(-1)).sum(dim=0)
     size = membership.sum(dim=0)
     bin_gap = gap / size.clamp_min(torch.finfo(size.dtype).tiny)
-    return root((size * bin_gap.abs().pow(norm)).sum() / probabilities.numel(), norm)
+    return root((size * power(bin_gap, norm)).sum() / probabilities.numel(), norm)
 
 
 class SoftMarginalECELoss(nn.Module):

@@ -6,20 +6,11 @@ Everything here is a handful of torch operations without a look at a value, so n
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from calibrant.core.errors import InputError
-
-
-class Prediction(NamedTuple):
-    """What a calibration loss knows of a batch; `log_probabilities` is n×K, the rest (n,)."""
-
-    log_probabilities: Tensor
-    confidence: Tensor
-    correct: Tensor
 
 
 def check_batch(logits: Tensor, labels: Tensor) -> None:
@@ -38,11 +29,15 @@ def check_batch(logits: Tensor, labels: Tensor) -> None:
         raise InputError(f"labels are on {labels.device}, but the logits are on {logits.device}: move one of them")
 
 
+def wide(logits: Tensor) -> Tensor:
+    """The logits in float32 or wider, whatever autocast gave."""
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
 def log_probabilities(logits: Tensor, labels: Tensor) -> Tensor:
-    """log softmax(z) in float32 or wider, whatever autocast gave the logits."""
+    """log softmax(z) of a checked batch."""
     check_batch(logits, labels)
-    wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-    return wide.log_softmax(dim=1)
+    return wide(logits).log_softmax(dim=1)
 
 
 def of_label(values: Tensor, labels: Tensor) -> Tensor:
@@ -50,12 +45,11 @@ def of_label(values: Tensor, labels: Tensor) -> Tensor:
     return values.gather(1, labels.long().unsqueeze(1)).squeeze(1)
 
 
-def predict(logits: Tensor, labels: Tensor) -> Prediction:
-    """log p, confidence c = max p, and correctness a ∈ {0, 1} without gradient."""
-    log_p = log_probabilities(logits, labels)
-    predicted = log_p.detach().argmax(dim=1)
-    confidence = of_label(log_p, predicted).exp()
-    return Prediction(log_p, confidence, (predicted == labels).to(log_p.dtype))
+def top_label(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Confidence c = max p, and correctness a ∈ {0, 1} without gradient, of a checked batch (n,)."""
+    check_batch(logits, labels)
+    confidence, predicted = wide(logits).softmax(dim=1).max(dim=1)
+    return confidence, (predicted == labels).to(confidence.dtype)
 
 
 def entropy(log_p: Tensor) -> Tensor:
@@ -65,8 +59,9 @@ def entropy(log_p: Tensor) -> Tensor:
 
 def memberships(scores: Tensor, n_bins: int, temperature: float) -> Tensor:
     """Soft bins softmax_j(−(c − ξ_j)²/T) over the centres ξ_j of M equal bins; one more axis of size M."""
-    centres = (torch.arange(n_bins, dtype=scores.dtype, device=scores.device) + 0.5) / n_bins
-    return (-(scores.unsqueeze(-1) - centres).square() / temperature).softmax(dim=-1)
+    half = 0.5 / n_bins
+    centres = torch.linspace(half, 1 - half, n_bins, dtype=scores.dtype, device=scores.device)
+    return ((scores.unsqueeze(-1) - centres).square() * (-1 / temperature)).softmax(dim=-1)
 
 
 def bin_temperature(n_bins: int, temperature: float, decay: float | None) -> float:
@@ -82,12 +77,17 @@ def bin_temperature(n_bins: int, temperature: float, decay: float | None) -> flo
     return temperature
 
 
+def power(gap: Tensor, norm: float) -> Tensor:
+    """|gap|^p."""
+    return gap.square() if norm == 2 else gap.abs().pow(norm)
+
+
 def root(power_sum: Tensor, norm: float) -> Tensor:
-    """x^(1/p) with value and gradient 0 where x is 0 to rounding, so that the slope at zero stays finite."""
+    """x^(1/p) with x no smaller than rounding, below which the slope is 0: at zero it would be infinite."""
     if norm == 1:
         return power_sum
-    floor = torch.finfo(power_sum.dtype).eps ** 2
-    return power_sum.clamp_min(floor).pow(1.0 / norm).masked_fill(power_sum <= floor, 0.0)
+    floored = power_sum.clamp_min(torch.finfo(power_sum.dtype).eps ** 2)
+    return floored.sqrt() if norm == 2 else floored.pow(1.0 / norm)
 
 
 def check_norm(norm: float) -> None:

@@ -1,0 +1,220 @@
+"""Neural Clamping: what it equals on a linear net, what it leaves alone, what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import calibrant as cal  # noqa: E402
+from calibrant.core import progress  # noqa: E402
+from calibrant.neural.losses.terms import entropy  # noqa: E402
+from calibrant.neural.scaling import best_temperature  # noqa: E402
+from calibrant.neural.theorem_one import entropy_gradient, feasible_box, greatest_feasible_step  # noqa: E402
+
+torch.set_num_threads(1)
+
+
+def linear_problem(n: int = 300, seed: int = 0):
+    generator = torch.Generator().manual_seed(seed)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 4, dtype=torch.float64))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(2 * torch.randn(parameter.shape, generator=generator))
+    inputs = torch.rand(n, 3, 2, 2, generator=generator, dtype=torch.float64)
+    noise = 3 * torch.randn(n, 4, generator=generator, dtype=torch.float64)
+    return model, inputs, (model(inputs).detach() + noise).argmax(1)
+
+
+def batches(inputs, labels, size: int = 64):
+    return list(zip(inputs.split(size), labels.split(size), strict=True))
+
+
+def test_output_side_alone_is_temperature_scaling() -> None:
+    model, inputs, labels = linear_problem()
+    clamping = cal.NeuralClamping(0.0, 0.0, "zeros", train_input=False, epochs=60, learning_rate=0.1)
+    clamped = clamping.fit(model, batches(inputs, labels))
+    logits = model(inputs).detach()
+    expected = cal.TemperatureScaling().fit(logits.numpy(), labels.numpy()).temperature_
+    assert best_temperature(logits, labels) == pytest.approx(expected, rel=1e-6)
+    assert clamping.temperature_ == pytest.approx(expected, rel=1e-2)
+    torch.testing.assert_close(clamped(inputs), logits / clamping.temperature_)
+
+
+def test_on_a_linear_net_delta_is_a_logit_bias() -> None:
+    model, inputs, labels = linear_problem()
+    clamping = cal.NeuralClamping(0.0, 0.01, "normal", epochs=20, learning_rate=0.05)
+    clamped = clamping.fit(model, batches(inputs, labels))
+    bias = (model[1].weight @ clamping.delta_.flatten()).detach()
+    torch.testing.assert_close(clamped(inputs), (model(inputs) + bias) / clamping.temperature_)
+    torch.testing.assert_close(clamped.input_only()(inputs), model(inputs) + bias)
+    torch.testing.assert_close(clamped.output_only()(inputs), model(inputs) / clamping.temperature_)
+
+
+def test_joint_fit_lowers_the_loss_and_is_seeded() -> None:
+    model, inputs, labels = linear_problem()
+    first = cal.NeuralClamping(0.0, 0.001, epochs=30, learning_rate=0.05)
+    second = cal.NeuralClamping(0.0, 0.001, epochs=30, learning_rate=0.05)
+    torch.testing.assert_close(
+        first.fit(model, batches(inputs, labels)).delta, second.fit(model, batches(inputs, labels)).delta
+    )
+    assert first.loss_trace_[-1] < first.loss_trace_[0]
+    logits = model(inputs).detach()
+    plain = nn.functional.cross_entropy(logits / best_temperature(logits, labels), labels)
+    assert nn.functional.cross_entropy(first.module_(inputs), labels) < plain
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+    model.train()
+    model[2].eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    flags = [module.training for module in model.modules()]
+    _, inputs, labels = linear_problem()
+    clamped = cal.NeuralClamping(0.5, 0.1, epochs=2).fit(model, batches(inputs.float(), labels))
+    assert [module.training for module in model.modules()] == flags
+    assert clamped.model is model
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, before[name])
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
+
+
+def test_pool_is_scored_on_rows_held_out_and_progress_is_told() -> None:
+    model, inputs, labels = linear_problem()
+    stages = []
+    clamping = cal.NeuralClamping(epochs=3, gamma_pool=(0.0, 1.0), penalty_pool=(0.1, 1.0))
+    with progress.listen(lambda stage, done, total, note: stages.append((stage, done, total))):
+        clamping.fit(model, batches(inputs, labels))
+    assert {(score.gamma, score.penalty) for score in clamping.scores_} == {(0, 0.1), (0, 1), (1, 0.1), (1, 1)}
+    best = min(clamping.scores_, key=lambda score: score.ece)
+    assert (clamping.gamma_, clamping.penalty_) == (best.gamma, best.penalty)
+    assert ("choosing gamma and penalty", 4, 4) in stages
+    assert ("fitting", 3, 3) in stages
+
+
+@given(st.integers(0, 10**6), st.floats(0.3, 4))
+def test_entropy_gradient_in_the_logits(seed: int, temperature: float) -> None:
+    logits = 2 * torch.randn(1, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    log_p = (logits / temperature).log_softmax(1)
+    expected = -log_p.exp() * (log_p + entropy(log_p)[:, None]) / temperature
+    found = entropy_gradient(nn.Identity(), logits, temperature)
+    torch.testing.assert_close(found, expected[0], atol=1e-6, rtol=1e-5)
+
+
+@given(st.integers(0, 10**6))
+def test_the_theorem_gives_the_largest_feasible_step(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.rand(7, 3, generator=generator, dtype=torch.float64)
+    low, high = torch.full((3,), -0.1, dtype=torch.float64), torch.full((3,), 1.2, dtype=torch.float64)
+    gradient = torch.randn(3, generator=generator, dtype=torch.float64)
+    delta = greatest_feasible_step(gradient, inputs, low, high)
+    moved = inputs + delta
+    assert bool((moved >= low - 1e-12).all())
+    assert bool((moved <= high + 1e-12).all())
+    room = torch.where(gradient < 0, inputs.amin(0) - low, high - inputs.amax(0))
+    assert float(delta @ gradient) == pytest.approx(float((gradient.abs() * room).sum()))
+    for _ in range(20):
+        share = torch.rand(3, generator=generator, dtype=torch.float64)
+        other = (low - inputs.amin(0)) * (1 - share) + (high - inputs.amax(0)) * share
+        assert float(other @ gradient) <= float(delta @ gradient) + 1e-12
+
+
+def test_box_is_the_range_of_each_channel_unless_given() -> None:
+    inputs = torch.tensor([[[[0.0, 2.0]], [[5.0, 6.0]]]])
+    low, high = feasible_box(inputs, None)
+    assert low[:, 0, 0].tolist() == [0.0, 5.0]
+    assert high[:, 0, 0].tolist() == [2.0, 6.0]
+    with pytest.raises(cal.InputError, match="outside the bounds given"):
+        feasible_box(inputs, (0.0, 1.0))
+
+
+class Probabilities(nn.Module):
+    def forward(self, inputs):
+        return inputs.flatten(1)[:, :4].softmax(1)
+
+
+class Pair(nn.Module):
+    def forward(self, inputs):
+        return inputs.flatten(1)[:, :4], inputs
+
+
+class ElsewhereInside(nn.Module):
+    def forward(self, inputs):
+        return inputs.flatten(1)[:, :4] + torch.zeros(4, device="meta")
+
+
+def one_nan(inputs):
+    spoilt = inputs.clone()
+    spoilt[70, 0, 0, 0] = float("nan")
+    return spoilt
+
+
+@pytest.mark.parametrize("use", ["fit", "collect"])
+def test_bad_loaders_and_models_are_refused(use: str) -> None:
+    model, inputs, labels = linear_problem(100)
+
+    def run(net, loader, **more):
+        if use == "fit":
+            return cal.NeuralClamping(0.0, 0.1, epochs=1, **more).fit(net, loader)
+        return cal.collect_logits(net, loader, **more)
+
+    with pytest.raises(cal.InputError, match=r"inputs of batch 1 hold NaN or Inf \(first in row 6\)"):
+        run(model, batches(one_nan(inputs), labels))
+    with pytest.raises(cal.InputError, match="returned probabilities"):
+        run(Probabilities(), batches(inputs, labels))
+    with pytest.raises(cal.InputError, match="returned a tuple, but a tensor of logits is needed"):
+        run(Pair(), batches(inputs, labels))
+    with pytest.raises(cal.InputError, match="the model is on cpu, but device=meta was asked for"):
+        run(model, batches(inputs, labels), device="meta")
+    with pytest.raises(cal.InputError, match="lie on 2 devices"):
+        run(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta")), batches(inputs, labels))
+    with pytest.raises(cal.InputError, match=r"shape \(64, 1\) for 64 rows"):
+        run(nn.Sequential(nn.Flatten(), nn.Linear(12, 1, dtype=torch.float64)), batches(inputs, labels))
+    with pytest.raises(cal.InputError, match="loader has 0 batches"):
+        run(model, [])
+    with pytest.raises(cal.InputError, match=r"labels of batch 0 are torch\.float64"):
+        run(model, [(inputs, labels.double())])
+    with pytest.raises(cal.InputError, match="labels reach 9, but"):
+        run(model, [(inputs, torch.full_like(labels, 9))])
+
+
+def test_one_class_cannot_calibrate() -> None:
+    model, inputs, labels = linear_problem(50)
+    with pytest.raises(cal.InputError, match="all 50 labels are class 2: a calibration set needs at least 2 classes"):
+        cal.NeuralClamping(0.0, 0.1).fit(model, batches(inputs, torch.full_like(labels, 2)))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"init": "ones"}, "init must be one of"),
+        ({"gamma": -1.0}, "gamma must be 0 or more"),
+        ({"penalty": "best"}, "penalty must be a number or 'auto'"),
+        ({"temperature_init": 0.0}, "temperature_init must be"),
+        ({"folds": 1}, "folds must be at least 2"),
+    ],
+)
+def test_bad_parameters_are_refused(parameters, message: str) -> None:
+    model, inputs, labels = linear_problem(50)
+    with pytest.raises(cal.InputError, match=message):
+        cal.NeuralClamping(**parameters).fit(model, batches(inputs, labels))
+
+
+def test_collected_logits_are_predictions() -> None:
+    model, inputs, labels = linear_problem(100)
+    model.train()
+    seen = []
+    with progress.listen(lambda stage, done, total, note: seen.append((done, total))):
+        collected = cal.collect_logits(model, batches(inputs, labels), class_names=["a", "b", "c", "d"])
+    assert isinstance(collected, cal.Predictions)
+    assert model.training
+    assert seen == [(1, 2), (2, 2)]
+    np.testing.assert_allclose(collected.logits, model(inputs).detach().numpy())
+    np.testing.assert_array_equal(collected.labels, labels.numpy())
+    half = cal.collect_logits(nn.Flatten(), [(inputs.to(torch.bfloat16), labels)])
+    assert half.logits.dtype == np.float32
