@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # torch first and exactly pinned, so that the resolver never asks for a larger build of it
 INSTALL := $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test install install-dev lint format types layers bench docs dist clean
+.PHONY: demo test install install-dev lint format types layers audit bench docs dist clean
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
@@ -41,6 +41,13 @@ types: $(VENV)/.dev
 
 layers: $(VENV)/.dev
 	$(BIN)/lint-imports
+
+# bandit reads our code; pip-audit asks a vulnerability service about the installed packages, where it can be reached
+audit: $(VENV)/.dev
+	$(BIN)/bandit -q -r src -ll
+	@if $(BIN)/python -c "import urllib.request as r; r.urlopen('https://pypi.org/pypi/pip/json', timeout=10)" 2>/dev/null; \
+	then $(BIN)/pip-audit --skip-editable --progress-spinner off; \
+	else echo "audit: NOT DONE for installed packages: the vulnerability service cannot be reached from here"; fi
 
 clean:
 	rm -rf $(VENV) build dist site out
