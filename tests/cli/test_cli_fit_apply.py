@@ -1,0 +1,223 @@
+"""`calibrant fit`, `apply`, `export` and `watch` as their user meets them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import calibrant
+from calibrant.cli.app import main
+from calibrant.shipping.artifact import read_artifact
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run a command in this process; returns exit code, stdout and stderr."""
+
+    def call(*arguments):
+        monkeypatch.setattr("sys.argv", ["calibrant", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def file(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 300)
+    logits = (3 * (rng.normal(size=(300, 4)) + 1.5 * np.eye(4)[labels])).astype(np.float32)
+    path = tmp_path / "val.npz"
+    np.savez(path, logits=logits, labels=labels)
+    return path
+
+
+def test_fit_saves_and_shows_before_and_after(run, file, tmp_path):
+    code, out, err = run("fit", file, "--method", "cts", "-o", tmp_path / "cal.safetensors")
+    assert (code, err) == (0, "")
+    assert "before" in out
+    assert "on the fit data" in out
+    about = read_artifact(tmp_path / "cal.safetensors")
+    with np.load(file) as arrays:
+        fitted = calibrant.ClassTemperatureScaling().fit(arrays["logits"], arrays["labels"])
+        expected = calibrant.metrics.ece(fitted.predict_proba(arrays["logits"]), arrays["labels"])
+    assert about.calibrator.temperatures_.tolist() == fitted.temperatures_.tolist()
+    assert about.after["ece"] == pytest.approx(expected, abs=1e-6)
+    assert about.before["ece"] > about.after["ece"]
+    assert (about.n, about.fingerprint) == (300, fitted.fingerprint_)
+
+
+def test_fit_in_json_with_parameters(run, file, tmp_path):
+    code, out, _ = run(
+        "fit", file, "-m", "cts", "-p", "max_sweeps=2", "-p", "objective=ece", "-o", tmp_path / "c", "--json"
+    )
+    result = json.loads(out)
+    assert code == 0
+    assert (result["method"], result["class"], result["n"], result["n_classes"]) == (
+        "cts", "ClassTemperatureScaling", 300, 4
+    )  # fmt: skip
+    assert set(result["before"]) == set(result["after"]) == {"accuracy", "nll", "brier", "ece", "adaptive_ece", "sce"}
+    assert calibrant.load(tmp_path / "c").max_sweeps == 2
+
+
+def test_fit_tells_warnings(run, tmp_path):
+    np.savez(tmp_path / "easy.npz", logits=np.eye(3)[[0, 1, 2] * 5] * 4, labels=np.array([0, 1, 2] * 5))
+    code, out, err = run("fit", tmp_path / "easy.npz", "-o", tmp_path / "cal")
+    assert code == 0
+    assert err.startswith("warning: ")
+    assert "temperature 0" in err
+    code, out, _ = run("fit", tmp_path / "easy.npz", "-o", tmp_path / "cal", "--json")
+    assert len(json.loads(out)["warnings"]) == 1
+
+
+def test_fit_warns_when_a_method_that_needs_logits_gets_probabilities(run, tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "p.npz", probabilities=rng.dirichlet(np.ones(3), 50), labels=rng.integers(0, 3, 50))
+    code, _, err = run("fit", tmp_path / "p.npz", "-m", "vs", "-o", tmp_path / "cal")
+    assert code == 0
+    assert "holds probabilities" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-m", "magic"], "no method is called 'magic'"),
+        (["-p", "max_sweep=2"], "has no such parameter"),
+        (["-p", "max_sweeps"], "write NAME=VALUE"),
+        (["-p", "objective=magic"], "objective must be"),
+    ],
+)
+def test_fit_refuses_in_one_line(arguments, words, run, file, tmp_path):
+    code, out, err = run("fit", file, "-m", "cts", *arguments, "-o", tmp_path / "cal")
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "cal").exists()
+
+
+def test_fit_looks_at_the_target_before_it_works(run, file, tmp_path):
+    code, _, err = run("fit", file, "-o", tmp_path / "absent" / "cal")
+    assert code == 2
+    assert "does not exist; create it first" in err
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".safetensors", ".csv.gz"])
+def test_apply_writes_every_format(suffix, run, file, tmp_path):
+    run("fit", file, "-m", "ets", "-o", tmp_path / "cal")
+    code, out, err = run("apply", tmp_path / "cal", file, "-o", tmp_path / f"out{suffix}", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["n"] == 300
+    result = calibrant.open_predictions(tmp_path / f"out{suffix}")
+    raw = calibrant.open_predictions(file)
+    np.testing.assert_allclose(result.logits, calibrant.load(tmp_path / "cal").transform(raw.logits), rtol=1e-6)
+    np.testing.assert_array_equal(result.labels, raw.labels)
+
+
+def test_apply_streams_and_can_write_probabilities(run, file, tmp_path, monkeypatch):
+    monkeypatch.setattr("calibrant.data.predictions.CHUNK_BYTES", 4 * 4 * 7)
+    run("fit", file, "-m", "ts", "-o", tmp_path / "cal")
+    code, out, _ = run("apply", tmp_path / "cal", file, "-o", tmp_path / "out.npz", "--probabilities")
+    assert code == 0
+    assert "300 rows calibrated by TemperatureScaling, written as probabilities" in out
+    result = calibrant.open_predictions(tmp_path / "out.npz")
+    assert result.kind == "probabilities"
+    raw = calibrant.open_predictions(file)
+    np.testing.assert_allclose(result.values, calibrant.load(tmp_path / "cal").predict_proba(raw.logits), atol=1e-7)
+
+
+def test_apply_takes_whole_files_of_parts_and_files_without_labels(run, file, tmp_path):
+    run("fit", file, "-m", "ts", "-o", tmp_path / "cal")
+    logits = np.random.default_rng(1).normal(size=(6, 4))
+    labels = np.arange(6) % 4
+    np.savez(tmp_path / "two.npz", val_logits=logits, val_labels=labels, test_logits=logits[:3], test_labels=labels[:3])
+    assert run("apply", tmp_path / "cal", tmp_path / "two.npz", "-o", tmp_path / "out.npz")[0] == 0
+    assert calibrant.open_predictions(tmp_path / "out.npz#test").n == 3
+    np.savez(tmp_path / "bare.npz", logits=logits)
+    assert run("apply", tmp_path / "cal", tmp_path / "bare.npz", "-o", tmp_path / "bare_out.npz")[0] == 0
+
+
+def test_apply_refuses_other_classes_and_other_files(run, file, tmp_path):
+    run("fit", file, "-o", tmp_path / "cal")
+    np.savez(tmp_path / "other.npz", logits=np.eye(3), labels=np.arange(3))
+    code, _, err = run("apply", tmp_path / "cal", tmp_path / "other.npz", "-o", tmp_path / "out.npz")
+    assert code == 2
+    assert "3 classes, but the calibrator was fitted on 4" in err
+    code, _, err = run("apply", file, file, "-o", tmp_path / "out.npz")
+    assert code == 2
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out.npz").exists()
+
+
+def test_export_tells_what_it_made(run, file, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    run("fit", file, "-m", "cws", "-o", tmp_path / "cal")
+    code, out, _ = run("export", tmp_path / "cal", "--onnx", tmp_path / "out.onnx", "--json")
+    assert code == 0
+    assert json.loads(out)["outputs"] == ["calibrated_logits", "probabilities", "prediction"]
+    logits = calibrant.open_predictions(file).logits[:20]
+    session = onnxruntime.InferenceSession(str(tmp_path / "out.onnx"))
+    got = session.run(["probabilities"], {"logits": logits})[0]
+    np.testing.assert_allclose(got, calibrant.load(tmp_path / "cal").predict_proba(logits), atol=1e-5)
+    code, _, err = run("export", tmp_path / "cal", "--onnx", tmp_path / "o", "--output-name", "x")
+    assert code == 2
+    assert "give the model too" in err
+
+
+def test_watch_reports_resumes_and_exits_1_on_alarm(run, tmp_path):
+    rng = np.random.default_rng(0)
+    log = tmp_path / "answers.jsonl"
+
+    def write(chance_of, n):
+        confidence = rng.uniform(0.5, 1, n)
+        right = rng.random(n) < chance_of(confidence)
+        with log.open("a") as lines:
+            for c, a in zip(confidence.tolist(), right.tolist(), strict=True):
+                lines.write(json.dumps({"confidence": c, "correct": a}) + "\n")
+
+    write(lambda c: c, 500)
+    state = tmp_path / "state.json"
+    code, out, err = run("watch", log, "--once", "--state", state)
+    assert (code, err) == (0, "")
+    assert "500 answers" in out
+    assert "no alarm" in out
+    write(lambda c: c - 0.3, 500)
+    code, out, _ = run("watch", log, "--once", "--state", state, "--json")
+    report = json.loads(out)
+    assert code == 1
+    assert report["n"] == 1000
+    assert report["alarm"]
+    assert 500 < report["alarm_at"] < 700
+    assert "overconfident" in report["suspect"]
+    code, _, err = run("watch", log, "--once", "--state", state, "--window", "10")
+    assert code == 2
+    assert "use the same" in err
+
+
+def test_watch_follows_until_the_alarm(run, tmp_path, monkeypatch):
+    log = tmp_path / "answers.jsonl"
+    log.write_text('{"confidence": 0.9, "correct": true}\nnot an answer\n')
+
+    def grow(_seconds):
+        with log.open("a") as lines:
+            lines.write('{"confidence": 0.99, "correct": false}\n' * 5)
+
+    monkeypatch.setattr("calibrant.cli.watch.time.sleep", grow)
+    code, out, err = run("watch", log, "--until-alarm")
+    assert code == 1
+    assert "ALARM since answer" in out.splitlines()[-1]
+    assert "1 lines skipped, the first: line 2" in err
+
+
+def test_watch_refuses_what_is_no_log(run, tmp_path):
+    assert run("watch", tmp_path / "absent.jsonl", "--once")[0] == 2
+    (tmp_path / "a.jsonl").write_text("nothing here\n")
+    code, _, err = run("watch", tmp_path / "a.jsonl", "--once")
+    assert code == 2
+    assert "no labelled answer in 1 lines" in err
