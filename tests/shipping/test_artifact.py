@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from importlib.resources import files
+from pathlib import Path
 from types import SimpleNamespace
 
 import jsonschema
@@ -19,6 +20,7 @@ from calibrant.core.errors import InputError
 from calibrant.shipping import artifact as module
 from calibrant.shipping.artifact import from_bytes, load, read_artifact, read_header, save, to_bytes
 
+GOLDEN = Path(__file__).parent / "golden"
 SCHEMA = json.loads((files("calibrant") / "schemas" / "artifact.schema.json").read_text())
 
 
@@ -113,6 +115,16 @@ def test_the_file_tells_its_story(fitted, tmp_path):
     assert (about.before, about.after) == ({"ece": 0.25}, {"ece": 0.05})
     assert about.library == calibrant.__version__
     assert about.format == 1
+
+
+def test_a_file_of_format_1_loads_forever():
+    """Written when format 1 was new, and never again: a reader that cannot load it breaks its users."""
+    about = read_artifact(GOLDEN / "format1.safetensors")
+    expected = json.loads((GOLDEN / "format1.json").read_text())
+    got = about.calibrator.predict_proba(np.array(expected["logits"]))
+    np.testing.assert_allclose(got, expected["probabilities"], rtol=1e-12)
+    assert about.format == 1
+    assert about.class_names == ("ant", "bee", "cat", "dog")
 
 
 def test_an_unfitted_calibrator_and_a_stranger_are_refused(tmp_path):
