@@ -6,6 +6,7 @@ import numpy as np
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.class_search import ClassSearch
+from calibrant.calibrators.confidence_bins import map_rows
 from calibrant.calibrators.diagonal import fit_class_scales
 from calibrant.calibrators.grids import temperature_grid
 from calibrant.calibrators.newton import warn_unless_converged
@@ -112,5 +113,11 @@ class ClassTemperatureScaling(Calibrator):
         self.n_iter_ = solution.n_iter
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
-        check_values(logits, from_logits=True)
-        return logits / self.temperatures_.astype(logits.dtype)
+        temperatures = self.temperatures_.astype(logits.dtype)
+
+        def part(block: slice) -> np.ndarray:
+            check_values(logits[block], from_logits=True, first_row=block.start)
+            # division, not a product with 1/T: logits that tie in the search tie here
+            return logits[block] / temperatures
+
+        return map_rows(part, logits)

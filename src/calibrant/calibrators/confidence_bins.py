@@ -64,7 +64,7 @@ def map_rows(work: Callable[[slice], np.ndarray], logits: np.ndarray) -> np.ndar
     def part(block: slice) -> None:
         result[block] = work(block)
 
-    map_blocks(part, row_blocks(len(logits), logits.shape[1]))
+    map_blocks(part, row_blocks(len(logits), logits.shape[1], 1 << 18))
     return result
 
 

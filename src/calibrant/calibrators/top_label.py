@@ -14,6 +14,9 @@ import numpy as np
 from calibrant.calibrators.confidence_bins import keep_prediction
 from calibrant.core.threads import map_blocks, row_blocks
 
+BLOCK_ELEMENTS = 1 << 17
+"""Elements handled at a time: float64 copies of a block stay in the second-level cache."""
+
 
 class InstanceFact:
     """A fact that depends on the parameters: False on the class, the rule's answer on an instance."""
@@ -39,20 +42,18 @@ def top_label(logits: np.ndarray) -> TopLabel:
         prediction, _, total = _others(logits[block])
         return TopLabel(prediction, _peaks(logits[block], prediction) - total)
 
-    parts = map_blocks(part, row_blocks(len(logits), logits.shape[1]))
+    parts = map_blocks(part, row_blocks(len(logits), logits.shape[1], BLOCK_ELEMENTS))
     return TopLabel(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 def with_confidence(logits: np.ndarray, log_odds: np.ndarray) -> np.ndarray:
     """Log-probabilities (n×K) whose predicted class has confidence 1/(1 + exp(−v)), v the new log-odds (n,)."""
-    result = np.empty_like(logits)
+    return _rebuilt(logits, lambda block, _: log_odds[block])
 
-    def part(block: slice) -> None:
-        result[block] = _rebuild(logits[block], log_odds[block]).astype(logits.dtype)
-        keep_prediction(result[block], logits[block].argmax(axis=1))
 
-    map_blocks(part, row_blocks(len(logits), logits.shape[1]))
-    return result
+def with_mapped_confidence(logits: np.ndarray, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Log-probabilities (n×K) whose predicted class has log-odds change(u), u its present ones."""
+    return _rebuilt(logits, lambda _, present: change(present))
 
 
 def log_odds_of(confidence: np.ndarray) -> np.ndarray:
@@ -60,19 +61,30 @@ def log_odds_of(confidence: np.ndarray) -> np.ndarray:
     return np.log(confidence) - np.log1p(-confidence)
 
 
-def _rebuild(logits: np.ndarray, log_odds: np.ndarray) -> np.ndarray:
-    n_rows, n_classes = logits.shape
-    every = np.arange(n_rows)
-    prediction, others, total = _others(logits)
-    # below even odds against all others together the confidence is 1/K, the least a predicted class can have
-    log_odds = np.maximum(log_odds, -np.log(n_classes - 1.0))
+def _rebuilt(logits: np.ndarray, new_log_odds: Callable[[slice, np.ndarray], np.ndarray]) -> np.ndarray:
+    result = np.empty_like(logits)
+
+    def part(block: slice) -> None:
+        prediction, others, total = _others(logits[block])
+        log_odds = new_log_odds(block, _peaks(logits[block], prediction) - total)
+        _set_top(others, prediction, total, log_odds)
+        result[block] = others
+        keep_prediction(result[block], prediction)
+
+    map_blocks(part, row_blocks(len(logits), logits.shape[1], BLOCK_ELEMENTS))
+    return result
+
+
+def _set_top(others: np.ndarray, prediction: np.ndarray, total: np.ndarray, log_odds: np.ndarray) -> None:
+    """Turn logits without their predicted class into log-probabilities with it, in place."""
+    # the least confidence a predicted class can have is 1/K
+    log_odds = np.maximum(log_odds, -np.log(others.shape[1] - 1.0))
     top, rest = -np.logaddexp(0.0, -log_odds), -np.logaddexp(0.0, log_odds)
     others += (rest - total)[:, None]
     crowded = np.flatnonzero(others.max(axis=1) > top)
     if len(crowded):
         others[crowded] = _water_fill(others[crowded], top[crowded], rest[crowded])
-    others[every, prediction] = top
-    return others
+    others[np.arange(len(others)), prediction] = top
 
 
 def _water_fill(others: np.ndarray, cap: np.ndarray, total: np.ndarray) -> np.ndarray:

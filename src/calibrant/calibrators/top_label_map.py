@@ -7,7 +7,7 @@ from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.folds import content_folds
-from calibrant.calibrators.top_label import InstanceFact, TopLabel, top_label, with_confidence
+from calibrant.calibrators.top_label import InstanceFact, TopLabel, top_label, with_mapped_confidence
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
 
@@ -98,7 +98,7 @@ class TopLabelMap(Calibrator):
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         calibrated = self.calibrator_._transform(logits)
-        return with_confidence(calibrated, features(top_label(calibrated).log_odds) @ self.map_)
+        return with_mapped_confidence(calibrated, lambda log_odds: features(log_odds) @ self.map_)
 
 
 def features(log_odds: np.ndarray) -> np.ndarray:
