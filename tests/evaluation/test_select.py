@@ -127,7 +127,7 @@ def test_it_is_a_calibrator():
     ("options", "words"),
     [
         ({"target_prior": "uniform"}, "target_prior must be None"),
-        ({"cv": 1}, "cv must be a whole number of at least 2, got 1"),
+        ({"cv": 1}, "cv must be a whole number of at least 2 or a list of splits, got 1"),
         ({"criterion": "eec"}, "criterion 'eec' is no metric"),
         ({"candidates": "ts"}, "must be a list"),
         ({"candidates": []}, "no candidates"),
@@ -142,3 +142,21 @@ def test_bad_parameters_are_refused_in_fit(options, words):
 def test_few_rows_of_many_classes():
     logits, labels = blobs(7, 0)
     assert AutoCalibrator(["none", "ts"], cv=5).fit(logits, labels).chosen_ in ("none", "ts")
+
+
+def test_given_splits_are_used():
+    logits, labels = blobs(100, 0)
+    splits = [(np.arange(50), np.arange(50, 100))]
+    chooser = AutoCalibrator(["ts"], cv=splits).fit(logits, labels)
+    fitted = calibrant.TemperatureScaling().fit(logits[:50], labels[:50])
+    expected = metrics.nll(fitted.transform(logits[50:]), labels[50:], from_logits=True)
+    assert chooser.scores_["ts"] == pytest.approx(expected)
+
+
+def test_saved_and_loaded(tmp_path):
+    logits, labels = blobs(200, 0)
+    chooser = AutoCalibrator(["none", "ts"]).fit(logits, labels)
+    calibrant.save(chooser, tmp_path / "cal.safetensors")
+    again = calibrant.load(tmp_path / "cal.safetensors")
+    assert np.array_equal(again.transform(logits), chooser.transform(logits))
+    assert again.reason_ == chooser.reason_

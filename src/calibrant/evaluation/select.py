@@ -20,6 +20,8 @@ from calibrant.kernels.rows import scan
 CANDIDATES = ("none", "ts", "ets", "ts+top", "vs", "sms", "vs+top", "sms+top")
 """Tried by default: quick to fit, from no parameter to a penalised matrix."""
 
+Split = tuple[np.ndarray, np.ndarray]
+
 BY_ROW = {"nll": "nll", "brier": "brier", "accuracy": "correct"}
 """Criteria that are means over rows, and the column they are the mean of."""
 
@@ -39,8 +41,8 @@ class AutoCalibrator(Calibrator):
     criterion : str or function
         "nll" (a proper score), or any other metric of `calibrant.metrics`, or a function of that signature; lower is
         better, except for accuracy and confidence_auroc.
-    cv : int
-        Number of folds.
+    cv : int, or sequence of (train, test) row numbers
+        Number of stratified folds, or the splits themselves.
     keep_predictions : bool
         Only methods that never change the predicted class.
     target_prior : None
@@ -71,7 +73,7 @@ class AutoCalibrator(Calibrator):
         candidates: Sequence[Any] | None = None,
         criterion: str | Callable[..., float] = "nll",
         *,
-        cv: int = 5,
+        cv: int | Sequence[tuple[Any, Any]] = 5,
         keep_predictions: bool = False,
         target_prior: Any = None,
         seed: int = 0,
@@ -92,20 +94,20 @@ class AutoCalibrator(Calibrator):
         if self.target_prior is not None:
             raise InputError(f"target_prior must be None, got {self.target_prior!r}: label shift is not built yet")
         candidates = self._candidates()
-        folds = stratified_folds(rows.labels, self._n_folds(rows.n), self.seed)
+        splits = self._splits(rows)
         losses: dict[str, np.ndarray] = {}
         self.failures_: dict[str, str] = {}
         for place, (name, calibrator) in enumerate(candidates.items()):
             progress.step("cross-validating", place, len(candidates), name)
             try:
-                losses[name] = self._losses(calibrator, rows, folds)
+                losses[name] = self._losses(calibrator, rows, splits)
             except Exception as error:
                 self.failures_[name] = " ".join(str(error).split()) or type(error).__name__
         progress.step("cross-validating", len(candidates), len(candidates))
         if not losses:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.failures_.items())
             raise InputError(f"none of the {len(candidates)} candidates could be fitted: {reasons}")
-        self._choose(candidates, losses, rows)
+        self._choose(candidates, losses, rows, splits)
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         return self.calibrator_.transform(logits)
@@ -127,33 +129,37 @@ class AutoCalibrator(Calibrator):
             raise InputError(f"no candidates{rule} among {len(given)}: give at least one, for example 'ts'")
         return built
 
-    def _n_folds(self, n_rows: int) -> int:
-        if isinstance(self.cv, bool) or not isinstance(self.cv, (int, np.integer)) or self.cv < 2:
-            raise InputError(f"cv must be a whole number of at least 2, got {self.cv!r}")
-        return min(int(self.cv), n_rows)
+    def _splits(self, rows: Rows) -> list[Split]:
+        """Training and held-out row numbers of every fold."""
+        if isinstance(self.cv, (bool, float, str)) or (isinstance(self.cv, (int, np.integer)) and self.cv < 2):
+            raise InputError(f"cv must be a whole number of at least 2 or a list of splits, got {self.cv!r}")
+        if not isinstance(self.cv, (int, np.integer)):
+            return [(np.asarray(train), np.asarray(test)) for train, test in self.cv]
+        if rows.n == 1:
+            return [(np.zeros(1, dtype=np.intp), np.zeros(1, dtype=np.intp))]
+        n_folds = min(int(self.cv), rows.n)
+        folds = stratified_folds(rows.labels, n_folds, self.seed)
+        return [(np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)) for fold in range(n_folds)]
 
-    def _losses(self, calibrator: Any, rows: Rows, folds: np.ndarray) -> np.ndarray:
-        """Loss of every row out of fold (n,), or of every fold where the criterion is no mean over rows."""
+    def _losses(self, calibrator: Any, rows: Rows, splits: list[Split]) -> np.ndarray:
+        """Loss of every held-out row, split by split, or of every split where the criterion is no mean over rows."""
         by_row = BY_ROW.get(self.criterion) if isinstance(self.criterion, str) else None
-        n_folds = int(folds.max()) + 1
-        losses = np.empty(rows.n if by_row else n_folds)
-        for fold in range(n_folds):
-            held = folds == fold
+        losses: list[Any] = []
+        for train, test in splits:
+            fit_rows, held = rows.take(train), rows.take(test)
             fitted = clone(calibrator)
-            # one fold (a single row is possible) serves as its own training data
-            train = rows if n_folds == 1 else rows.take(~held)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FitWarning)  # the final fit on all rows may warn
-                fitted.fit(train.logits, train.labels, sample_weight=train.weights)
-            test = rows.take(held)
-            calibrated = fitted.transform(test.logits)
+                fitted.fit(fit_rows.logits, fit_rows.labels, sample_weight=fit_rows.weights)
+            calibrated = fitted.transform(held.logits)
             if by_row:
-                columns = scan(calibrated, test.labels, from_logits=True, columns="scores")
-                losses[held] = getattr(columns, by_row)
+                columns = scan(calibrated, held.labels, from_logits=True, columns="scores")
+                losses.append(getattr(columns, by_row).astype(np.float64))
             else:
-                losses[fold] = self._metric()(calibrated, test.labels, sample_weight=test.weights, from_logits=True)
+                figure = self._metric()(calibrated, held.labels, sample_weight=held.weights, from_logits=True)
+                losses.append([figure])
         higher = isinstance(self.criterion, str) and self.criterion in HIGHER_IS_BETTER
-        return -losses if higher else losses
+        return (-1.0 if higher else 1.0) * np.concatenate(losses)
 
     def _metric(self) -> Callable[..., float]:
         if callable(self.criterion):
@@ -166,9 +172,13 @@ class AutoCalibrator(Calibrator):
             raise InputError(f"criterion {self.criterion!r} is no metric: use nll, brier, ece or another metric's name")
         return function
 
-    def _choose(self, candidates: dict[str, Any], losses: dict[str, np.ndarray], rows: Rows) -> None:
-        by_row = len(next(iter(losses.values()))) == rows.n
-        weights = rows.weights if by_row else None
+    def _choose(
+        self, candidates: dict[str, Any], losses: dict[str, np.ndarray], rows: Rows, splits: list[Split]
+    ) -> None:
+        by_row = isinstance(self.criterion, str) and self.criterion in BY_ROW
+        weights = (
+            rows.weights[np.concatenate([test for _, test in splits])] if by_row and rows.weights is not None else None
+        )
         means = {name: float(np.average(loss, weights=weights)) for name, loss in losses.items()}
         lowest = min(means, key=lambda name: means[name])
         self.standard_errors_ = {name: _standard_error(loss - losses[lowest], weights) for name, loss in losses.items()}
@@ -189,7 +199,8 @@ class AutoCalibrator(Calibrator):
     def _reason(self, lowest: str, fitted: dict[str, Any]) -> str:
         criterion = self.criterion if isinstance(self.criterion, str) else self.criterion.__name__
         chosen, scores = self.chosen_, self.scores_
-        among = f"of {len(scores)} methods over {self.cv} folds"
+        folds = self.cv if isinstance(self.cv, (int, np.integer)) else len(self.cv)
+        among = f"of {len(scores)} methods over {folds} folds"
         if chosen == lowest:
             return f"{chosen} has the best cross-validated {criterion}, {scores[chosen]:.4f}, {among}."
         return (
@@ -215,12 +226,16 @@ def stratified_folds(labels: np.ndarray, n_folds: int, seed: int) -> np.ndarray:
 
 
 def _standard_error(difference: np.ndarray, weights: np.ndarray | None) -> float:
-    if len(difference) < 2:
+    """Of a mean; a weight of 2 counts as the row twice."""
+    mass = np.ones(len(difference)) if weights is None else weights
+    total = mass.sum()
+    if len(difference) < 2 or total <= 0:
         return 0.0
-    if weights is None:
-        return float(difference.std(ddof=1) / np.sqrt(len(difference)))
-    mean = np.average(difference, weights=weights)
-    return float(np.sqrt((weights**2 * (difference - mean) ** 2).sum()) / weights.sum())
+    # weights that sum to less than 2 cannot be counts: then it is their spread that says how many rows there are
+    count = total if total >= 2 else total**2 / (mass**2).sum()
+    mean = np.average(difference, weights=mass)
+    variance = np.average((difference - mean) ** 2, weights=mass)
+    return float(np.sqrt(variance / max(count - 1, 1e-12)))
 
 
 def _parameters(calibrator: Any) -> str:
