@@ -88,7 +88,8 @@ def intervals(probabilities: np.ndarray, labels: np.ndarray, resamples: int, see
     result = mean_intervals(means, None, drawn)[0]
     cells = TopLabelCells.build(columns.confidence, columns.correct, None, drawn, fine=1)
     result |= bin_error_intervals(cells, values)
-    estimates, _ = classwise_estimates(sums, probabilities, labels, None, draws=drawn, n_bins=15)
+    whole = Checked(probabilities, labels, None, False)
+    estimates, _ = classwise_estimates(sums, probabilities, labels, None, draws=drawn, n_bins=15, whole=lambda: whole)
     result["classwise_ece"] = estimates["classwise_ece"].low, estimates["classwise_ece"].high
     return result
 

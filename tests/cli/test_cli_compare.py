@@ -81,6 +81,10 @@ def test_report_and_its_folder(calibrant, folder, tmp_path):
     result = calibrant(*given, "--report", tmp_path / "report.html")
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "report.html").stat().st_size > 10_000
+    shifted = (option for name in ("clean_0", "fog_1", "snow_1") for option in ("--shift", folder / f"{name}.npz"))
+    assert calibrant(*given, "--report", tmp_path / "shift.html", *shifted).returncode == 0
+    assert "severity" in (tmp_path / "shift.html").read_text().lower()
+    assert "give --report" in calibrant(*given, "--shift", folder / "fog_1.npz").stderr
     missing = calibrant(*given, "--report", tmp_path / "absent" / "report.html")
     assert missing.returncode == 2
     assert missing.stderr.count("\n") == 1

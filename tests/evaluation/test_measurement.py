@@ -93,6 +93,11 @@ def test_json_validates_and_names_classes():
 
 def test_many_rows_leave_out_what_needs_sorted_columns(monkeypatch):
     monkeypatch.setattr("calibrant.evaluation.bootstrap.ROW_LIMIT", 500)
+    data = blobs(3000, 5, 3.0)
+    thinned = measure(data, resamples=100).metrics
+    assert thinned["ace"].value == pytest.approx(metrics.ace(data.probabilities, data.labels), rel=1e-5)
+    assert thinned["ace"].low <= thinned["ace"].value <= thinned["ace"].high < 2 * thinned["ace"].value
+    monkeypatch.setattr("calibrant.evaluation.classwise_intervals.MASS_ELEMENTS", 1000)
     result = measure(blobs(3000, 5, 3.0), resamples=100)
     assert set(result.left_out) == {"ace", "marginal_ece"}
     jsonschema.validate(json.loads(json.dumps(result.to_dict())), SCHEMA)

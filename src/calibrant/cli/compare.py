@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
+if TYPE_CHECKING:
+    from calibrant.evaluation.results import Comparison
+    from calibrant.evaluation.shift import ShiftCurves
+
 CHECK_FAILED = 1
+
+SHIFTED = typer.Option(None, "--shift", help="Shifted predictions for the report, as `calibrant shift` reads them.")
 
 
 def compare(
@@ -18,6 +26,7 @@ def compare(
     resamples: int = typer.Option(1000, "--resamples", help="Paired bootstrap resamples of the test rows."),
     seed: int = typer.Option(0, "--seed", min=0, help="Seed of the resamples."),
     report: str = typer.Option(None, "--report", help="Write a self-contained HTML report to this path."),
+    shifted: list[str] | None = SHIFTED,
     markdown: bool = typer.Option(False, "--markdown", help="Print the table as Markdown."),
     latex: bool = typer.Option(False, "--latex", help="Print the table as LaTeX."),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
@@ -25,11 +34,14 @@ def compare(
     """Fit every method on VAL and measure it on TEST, with paired 95% intervals; the best and its ties are marked."""
     from calibrant.cli.bar import progress_bar
     from calibrant.cli.output import require_writable
+    from calibrant.core.errors import InputError
     from calibrant.data import open_predictions
     from calibrant.evaluation.compare import compare as run
 
     if report is not None:
         require_writable(report)
+    elif shifted:
+        raise InputError("--shift adds a section to the report: give --report as well")
     with progress_bar(quiet=as_json):
         result = run(
             open_predictions(val, kind=kind),
@@ -43,7 +55,7 @@ def compare(
     if report is not None:
         from calibrant.report.page import write_report
 
-        write_report(result, report)
+        write_report(result, report, shift=_curves(result, shifted))
     if as_json:
         typer.echo(result.to_json())
     elif markdown or latex:
@@ -56,3 +68,14 @@ def compare(
             typer.echo(f"\nreport: {report}")
     if result.best is None:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _curves(result: Comparison, shifted: list[str] | None) -> ShiftCurves | None:
+    """ECE of the uncalibrated scores, the best and the second over the severities."""
+    if not shifted or result.best is None:
+        return None
+    from calibrant.evaluation.shift import open_shift, shift
+
+    names = [name for name in dict.fromkeys((result.best, result.second)) if name not in (None, "none")]
+    calibrators = {"none": None, **{name: result.row(name).calibrator for name in names if name is not None}}
+    return shift(calibrators, open_shift(shifted), metric_options={"n_bins": result.n_bins})

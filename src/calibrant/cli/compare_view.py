@@ -16,6 +16,7 @@ TITLES = {
     "brier": "Brier",
     "accuracy": "acc%",
 }
+WIDTHS = {"ece": 6, "adaptive_ece": 6, "classwise_ece": 7, "nll": 7, "brier": 7, "accuracy": 6}
 INTERVALS = {"ece": 16, "nll": 18}
 """Metrics whose interval is shown in a wide terminal, and its width."""
 
@@ -33,7 +34,7 @@ def show(comparison: Comparison) -> None:
     out.print()
     width = max(8, *(len(row.method) for row in comparison.rows)) + 1
     out.print(_header(width, wide))
-    out.print(Text("─" * (80 if not wide else 110), GREY))
+    out.print(Text("─" * (width + 62 + (sum(INTERVALS.values()) if wide else 0)), GREY))
     for row in comparison.rows:
         out.print(_line(comparison, row, width, wide), overflow="ellipsis", no_wrap=True)
     out.print()
@@ -44,10 +45,10 @@ def show(comparison: Comparison) -> None:
 def _header(width: int, wide: bool) -> Text:
     text = Text("method".ljust(width))
     for metric, title in TITLES.items():
-        text += f"{title:>7} " if metric != "nll" else f"{title:>8} "
+        text += f"{title:>{WIDTHS[metric]}} "
         if wide and metric in INTERVALS:
             text += " 95%".ljust(INTERVALS[metric])
-    text += f"{'chg%':>6} {'P':>5} {'fit':>6}"
+    text += f"{'chg%':>5} {'P':>4} {'fit':>6}"
     text.stylize("bold")
     return text
 
@@ -60,10 +61,10 @@ def _line(comparison: Comparison, row: MethodRow, width: int, wide: bool) -> Tex
     for metric in TITLES:
         one = cell(comparison, row, metric)
         style = "bold" if one.best else ("underline" if one.second else "")
-        text += Text(" " * ((8 if metric == "nll" else 7) - len(one.value))) + Text(one.value, style)
+        text += Text(" " * (WIDTHS[metric] - len(one.value))) + Text(one.value, style)
         text += Text("≈" if one.tie else " ")
         if wide and metric in INTERVALS:
             text += Text((" " + one.interval).ljust(INTERVALS[metric]), GREY)
     beats = "" if best else f"{row.p_beats_best:.2f}"
-    text += Text(f"{share(row.changed_predictions):>6} {beats:>5} {seconds(row.fit_seconds):>6}", GREY)
+    text += Text(f"{share(row.changed_predictions):>5} {beats:>4} {seconds(row.fit_seconds):>6}", GREY)
     return text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from calibrant.core.bins import mass_index, width_edges, width_index
@@ -9,11 +11,15 @@ from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.evaluation.bootstrap import Norm, Resamples, inverted_interval
 from calibrant.evaluation.results import Estimate
 from calibrant.metrics.binning import BinSums
+from calibrant.metrics.classwise import class_sums
+from calibrant.metrics.inputs import Checked
 
 MASS_RESAMPLES = 200
 """Resamples for the equal-mass errors, whose tables have no empty cells to skip."""
 CLASS_RESAMPLES = 400
 """Resamples for the interval of a mean over classes, which varies little from one to the next."""
+MASS_ELEMENTS = 60_000_000
+"""Rows × classes up to which every class's column is sorted."""
 ENTRY_ELEMENTS = 4_000_000
 """Numbers held at a time while cells are summed."""
 
@@ -93,10 +99,12 @@ def classwise_estimates(
     *,
     draws: Resamples,
     n_bins: int,
+    whole: Callable[[], Checked],
 ) -> tuple[dict[str, Estimate], dict[str, str]]:
     """classwise_ece, ace and marginal_ece with intervals, and what was left out and why.
 
     sums : class sums (K, M) of ALL rows. probabilities : (m, K) of the resampled rows. labels, weights : of all rows.
+    whole : gives all rows, for equal-mass bins; only called where they fit into memory.
     """
     n, n_classes = len(labels), sums.weight.shape[0]
     mine, mass = draws.take(labels), None if weights is None else draws.take(weights)
@@ -104,29 +112,27 @@ def classwise_estimates(
     value = float(sums.norm(1).mean())
     interval = inverted_interval(mean_error(n_classes), sums.excess.ravel(), noise[:CLASS_RESAMPLES], value=value)
     estimates = {"classwise_ece": Estimate(value, *interval)}
-    if len(probabilities) < n:
+    if n * n_classes > MASS_ELEMENTS:
         reason = f"left out, needs every column sorted ({n:,} × {n_classes:,})"
         return estimates, {"ace": reason, "marginal_ece": reason}
-    return estimates | _mass_estimates(probabilities, mine, mass, draws, n_bins), {}
-
-
-def _mass_estimates(
-    probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, draws: Resamples, n_bins: int
-) -> dict[str, Estimate]:
-    n_classes = probabilities.shape[1]
+    index = _mass_indices(probabilities, mass, n_bins)
+    if len(probabilities) == n:
+        mass_sums = _sums_by_index(index, probabilities, labels, weights, n_bins)
+    else:
+        mass_sums = class_sums(whole(), n_bins, "mass")
     some = Resamples(draws.counts[:MASS_RESAMPLES], draws.rows, draws.shrink)
-    index, mass = _mass_indices(probabilities, weights, n_bins), _mass(labels, weights)
-    noise = dense_noise(some, index, _gaps(probabilities, labels), mass, n_bins)
-    ranges = n_classes * n_bins
-    cell = (index + np.arange(n_classes) * n_bins).ravel()
-    share = np.bincount(cell, np.repeat(mass, n_classes), minlength=ranges) / mass.sum()
-    stated = np.bincount(cell, (probabilities * mass[:, None]).ravel(), minlength=ranges)
-    true = np.bincount(index[np.arange(len(labels)), labels] + labels * n_bins, mass, minlength=ranges)
-    residual = (stated - true) / mass.sum()
+    mass_noise = dense_noise(some, index, _gaps(probabilities, mine), _mass(mine, mass), n_bins)
+    return estimates | _mass_estimates(mass_sums, mass_noise), {}
+
+
+def _mass_estimates(sums: BinSums, noise: np.ndarray) -> dict[str, Estimate]:
+    n_classes, n_bins = sums.weight.shape
+    residual = sums.excess.ravel()
+    share = (sums.weight / sums.weight.sum(axis=-1, keepdims=True)).ravel()
     safe = np.where(share > 0, share, 1.0).astype(np.float32)
 
     def ace(g: np.ndarray) -> np.ndarray:
-        return (np.abs(g) / safe).sum(axis=-1) / ranges
+        return (np.abs(g) / safe).sum(axis=-1) / (n_classes * n_bins)
 
     def marginal(g: np.ndarray) -> np.ndarray:
         return np.sqrt((g * g / safe).sum(axis=-1) / n_classes)
@@ -135,6 +141,19 @@ def _mass_estimates(
         name: Estimate(float(norm(residual)), *inverted_interval(norm, residual, noise))
         for name, norm in (("ace", ace), ("marginal_ece", marginal))
     }
+
+
+def _sums_by_index(
+    index: np.ndarray, probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, n_bins: int
+) -> BinSums:
+    """Class sums (K, M) over bins given for every entry (n, K)."""
+    n, n_classes = probabilities.shape
+    mass, cells = _mass(labels, weights), n_classes * n_bins
+    cell = (index + np.arange(n_classes) * n_bins).ravel()
+    weight = np.bincount(cell, np.repeat(mass, n_classes), minlength=cells)
+    stated = np.bincount(cell, (probabilities * mass[:, None]).ravel(), minlength=cells)
+    true = np.bincount(index[np.arange(n), labels] + labels * n_bins, mass, minlength=cells)
+    return BinSums(*(table.reshape(n_classes, n_bins) for table in (weight, stated, true)))
 
 
 def _mass_indices(probabilities: np.ndarray, weights: np.ndarray | None, n_bins: int) -> np.ndarray:

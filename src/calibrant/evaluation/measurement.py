@@ -146,7 +146,13 @@ def measure(predictions: Predictions, *, n_bins: int = 15, resamples: int = 1000
     spread = _class_spread(columns.nll, labels, weights, predictions.n_classes, scanned.draws)
     estimates["classwise_loss_std"] = spread
     class_estimates, left_out = classwise_estimates(
-        scanned.sums, scanned.kept, labels, weights, draws=scanned.draws, n_bins=n_bins
+        scanned.sums,
+        scanned.kept,
+        labels,
+        weights,
+        draws=scanned.draws,
+        n_bins=n_bins,
+        whole=lambda: Checked(predictions.values, labels, weights, predictions.kind == "logits"),
     )
     estimates |= class_estimates
     progress.step("intervals", 2, 3)
