@@ -1,0 +1,253 @@
+"""Turn committed results into the study's tables: `python papers/soft_objectives/tables.py` rewrites README's tables.
+
+Every number comes from `results/*.jsonl` and `results/*.json`; none is typed in.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from settings import PRIMARY, SECONDARY  # noqa: E402
+
+Result = dict[str, Any]
+NAMES = {
+    "cross_entropy": "cross entropy",
+    "focal": "focal",
+    "brier": "Brier",
+    "none": "none",
+    "mmce": "MMCE",
+    "avuc": "AvUC",
+    "avuc_gs": "AvUC-GS",
+    "soft_avuc": "soft AvUC",
+    "soft_ece": "soft ECE",
+}
+
+
+def read_results(folder: Path) -> list[Result]:
+    """Every finished run."""
+    lines = [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in lines]
+
+
+def table_rows(results: Iterable[Result]) -> dict[str, list[Result]]:
+    """Runs of the table by row, in the order of the paper's table 2."""
+    rows: dict[str, list[Result]] = {}
+    for result in results:
+        if result["tag"] == "table":
+            rows.setdefault(result["row"], []).append(result)
+    order = [f"{p}+{s}{i}" for p in PRIMARY for s in SECONDARY for i in ("", " (interleaved)")]
+    return {name: rows[name] for name in order if name in rows}
+
+
+def percent(values: list[float]) -> str:
+    """Mean ± standard error in percent; a single value stands alone."""
+    mean = 100 * statistics.mean(values)
+    if len(values) < 2:
+        return f"{mean:.2f}"
+    return f"{mean:.2f} ± {100 * statistics.stdev(values) / math.sqrt(len(values)):.2f}"
+
+
+def pick(runs: list[Result], *path: str) -> list[float]:
+    """One figure of every run."""
+    values = []
+    for run in runs:
+        value: Any = run
+        for key in path:
+            value = value[key]
+        values.append(float(value))
+    return values
+
+
+def row_name(run: Result) -> str:
+    """The row in words."""
+    setting = run["setting"]
+    name = NAMES[setting["primary"]] + (f" + {NAMES[setting['secondary']]}" if setting["secondary"] != "none" else "")
+    return name + (", interleaved" if setting["interleaved"] else "")
+
+
+def parameters(run: Result) -> str:
+    """β, κ and T of a run's secondary loss."""
+    setting = run["setting"]
+    if setting["secondary"] == "none":
+        return ""
+    parts = [f"β={setting['weight']:g}"]
+    parts += [f"κ={setting['kappa']:g}"] if setting["kappa"] is not None else []
+    parts += [f"T={setting['temperature']:g}"] if setting["temperature"] is not None else []
+    return ", ".join(parts)
+
+
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    """A markdown table."""
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def main_table(rows: dict[str, list[Result]]) -> str:
+    """The paper's table 2 (and 1): accuracy, ECE-15, equal-mass ECE₂ raw, after TS and after TS-SB-ECE."""
+    header = ["loss", "parameters", "seeds", "accuracy", "ECE-15", "ECE₂", "ECE₂ + TS", "ECE₂ + TS-SB-ECE"]
+    body = []
+    for runs in rows.values():
+        test = [("test", "none", "accuracy"), ("test", "none", "ece"), ("test", "none", "mass_ece")]
+        test += [("test", "ts", "mass_ece"), ("test", "ts-soft", "mass_ece")]
+        cells = [percent(pick(runs, *path)) for path in test]
+        body.append([row_name(runs[0]), parameters(runs[0]), str(len(runs)), *cells])
+    return markdown(header, body)
+
+
+def other_measures(rows: dict[str, list[Result]]) -> str:
+    """The paper's tables 4 and 6: KS error, mean-sweep ECE and marginal ECE; NLL and Brier beside them."""
+    header = ["loss", "ECE₂", "KS error", "sweep ECE₂", "marginal ECE₂", "NLL", "Brier", "mean entropy", "train ECE-15"]
+    body = []
+    for runs in rows.values():
+        cells = [
+            percent(pick(runs, "test", "none", key)) for key in ("mass_ece", "ks_error", "sweep_ece", "marginal_ece")
+        ]
+        cells += [f"{statistics.mean(pick(runs, 'test', 'none', key)):.3f}" for key in ("nll", "brier", "entropy")]
+        body.append([row_name(runs[0]), *cells, percent(pick(runs, "train", "ece"))])
+    return markdown(header, body)
+
+
+def effect_sizes(rows: dict[str, list[Result]]) -> str:
+    """The paper's figure 1: Cohen's d of each secondary loss on ECE₂, raw and after TS.
+
+    d = (mean without − mean with)/s, s the pooled standard deviation over seeds where both rows have several, else
+    that of the row without; positive is better.
+    """
+    body = []
+    for runs in rows.values():
+        setting = runs[0]["setting"]
+        plain = rows.get(f"{setting['primary']}+none", [])
+        if setting["secondary"] == "none" or len(plain) < 2:
+            continue
+        cells = []
+        for scaling in ("none", "ts"):
+            without, with_it = pick(plain, "test", scaling, "mass_ece"), pick(runs, "test", scaling, "mass_ece")
+            cells.append(f"{cohens_d(without, with_it):+.1f}")
+        body.append([row_name(runs[0]), str(len(runs)), *cells])
+    return markdown(["loss", "seeds", "d on ECE₂", "d on ECE₂ + TS"], body)
+
+
+def cohens_d(without: list[float], with_it: list[float]) -> float:
+    """Standardised difference of two means."""
+    spread = statistics.variance(without)
+    if len(with_it) > 1:
+        total = (len(without) - 1) * spread + (len(with_it) - 1) * statistics.variance(with_it)
+        spread = total / (len(without) + len(with_it) - 2)
+    return (statistics.mean(without) - statistics.mean(with_it)) / math.sqrt(spread)
+
+
+def shift_table(rows: dict[str, list[Result]], scaling: str) -> str:
+    """The paper's figures 2 and 7 as numbers: ECE₂ by severity, mean over corruptions ± corrected standard error."""
+    severities = [1, 2, 3, 4, 5]
+    body = []
+    for runs in rows.values():
+        cells = [percent(pick(runs, "test", scaling, "mass_ece")).split(" ")[0]]
+        for severity in severities:
+            kinds = sorted({name.rsplit("-", 1)[0] for name in runs[0]["shift"]})
+            by_run = [[run["shift"][f"{kind}-{severity}"][scaling]["mass_ece"] for kind in kinds] for run in runs]
+            mean = statistics.mean(value for values in by_run for value in values)
+            cells.append(f"{100 * mean:.2f}" + _within(by_run))
+        body.append([row_name(runs[0]), *cells])
+    return markdown(["loss", "severity 0", *(f"severity {severity}" for severity in severities)], body)
+
+
+def _within(by_run: list[list[float]]) -> str:
+    """± the standard error over runs once each corruption's own mean is taken out (Masson & Loftus 2003)."""
+    if len(by_run) < 2:
+        return ""
+    kinds = len(by_run[0])
+    kind_means = [statistics.mean(run[kind] for run in by_run) for kind in range(kinds)]
+    residuals = [run[kind] - kind_means[kind] for run in by_run for kind in range(kinds)]
+    degrees = (len(by_run) - 1) * kinds
+    error = math.sqrt(sum(value**2 for value in residuals) / degrees / len(residuals))
+    return f" ± {100 * error:.2f}"
+
+
+def scaling_wins(rows: dict[str, list[Result]]) -> str:
+    """How often TS-SB-ECE beats TS, in distribution and under shift."""
+    counts = {"test set": [0, 0], "shifted sets": [0, 0]}
+    for runs in rows.values():
+        for run in runs:
+            pairs = {"test set": [run["test"]], "shifted sets": list(run["shift"].values())}
+            for where, cases in pairs.items():
+                for case in cases:
+                    counts[where][0] += case["ts-soft"]["mass_ece"] < case["ts"]["mass_ece"]
+                    counts[where][1] += 1
+    body = [[where, f"{won} of {total}"] for where, (won, total) in counts.items()]
+    return markdown(["where", "TS-SB-ECE lower in ECE₂ than TS"], body)
+
+
+def tuning_table(results: list[Result]) -> str:
+    """Every tuning run: what was tried and what validation said."""
+    header = ["track", "parameters", "epochs", "validation accuracy", "validation ECE-15", "confidence − accuracy"]
+    body = []
+    for run in results:
+        if run["tag"] == "table":
+            continue
+        held = run["validation"]
+        cells = [f"{100 * held['accuracy']:.2f}", f"{100 * held['ece']:.2f}"]
+        cells.append(f"{100 * (held['confidence'] - held['accuracy']):+.2f}")
+        body.append([run["tag"], parameters(run), str(run["recipe"]["epochs"]), *cells])
+    return markdown(header, body)
+
+
+def cost_table(folder: Path) -> str:
+    """What each secondary loss adds to a training step."""
+    path = folder / "cost.json"
+    if not path.exists():
+        return "(not measured)"
+    cost = json.loads(path.read_text())
+    body = []
+    for regime in ("eager", "compiled"):
+        if "share_of_step" not in cost.get(regime, {}):
+            continue
+        part = cost[regime]
+        for name, share in part["share_of_step"].items():
+            cells = [f"{part['step_ms']:.2f}", f"{part['added_ms'][name]:.2f}", f"{100 * share:.1f}%"]
+            body.append([name, "compiled loss" if regime == "compiled" else regime, *cells])
+    return markdown(["loss", "mode", "step, ms", "added, ms", "share"], body)
+
+
+def rewrite(readme: Path, sections: dict[str, Callable[[], str]]) -> None:
+    """Replace what stands between `<!-- name -->` and `<!-- end -->`."""
+    text = readme.read_text()
+    for name, make in sections.items():
+        head, found, rest = text.partition(f"<!-- {name} -->\n")
+        if not found:
+            raise SystemExit(f"{readme} has no section {name!r}")
+        text = head + found + make() + "\n" + rest[rest.index("<!-- end -->") :]
+    readme.write_text(text)
+
+
+def main() -> int:
+    """Rewrite the tables of README.md."""
+    results = read_results(HERE / "results")
+    rows = table_rows(results)
+    rewrite(
+        HERE / "README.md",
+        {
+            "main": lambda: main_table(rows),
+            "measures": lambda: other_measures(rows),
+            "effects": lambda: effect_sizes(rows),
+            "shift": lambda: shift_table(rows, "none"),
+            "shift ts": lambda: shift_table(rows, "ts"),
+            "shift soft": lambda: shift_table(rows, "ts-soft"),
+            "scaling": lambda: scaling_wins(rows),
+            "tuning": lambda: tuning_table(results),
+            "cost": lambda: cost_table(HERE / "results"),
+        },
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

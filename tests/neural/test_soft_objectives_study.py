@@ -1,0 +1,116 @@
+"""The soft-objectives study in small: it runs to its tables on the CPU, and its figures are the library's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("PIL")
+
+import calibrant as cal  # noqa: E402
+
+torch.set_num_threads(1)
+STUDY = Path(__file__).resolve().parents[2] / "papers" / "soft_objectives"
+
+
+@pytest.fixture
+def study(monkeypatch):
+    """Import a file of the study by name, and forget it afterwards: other studies have files of the same names."""
+    monkeypatch.syspath_prepend(str(STUDY))
+    before = set(sys.modules)
+    yield __import__
+    for name in set(sys.modules) - before:
+        if str(STUDY) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def run(script: str, *arguments: str) -> str:
+    command = [sys.executable, str(STUDY / script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={"OMP_NUM_THREADS": "1"})
+    return done.stdout
+
+
+def test_tiny_table_and_tuning_run(tmp_path, study) -> None:
+    out = tmp_path / "table.jsonl"
+    run("run.py", "--tiny", "5", "--out", str(out))
+    results = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [result["row"] for result in results] == [
+        "cross_entropy+none",
+        "focal+none",
+        "focal+soft_ece",
+        "focal+soft_avuc",
+        "cross_entropy+soft_ece (interleaved)",
+    ]
+    assert len(results[0]["shift"]) == 25
+    assert 0 <= results[0]["test"]["ts"]["mass_ece"] <= 1
+    tables = study("tables")
+    rows = tables.table_rows(results)
+    assert tables.main_table(rows).count("\n") == 6
+    assert "severity 5" in tables.shift_table(rows, "ts")
+    tuned = run("tune.py", "--tiny", "1", "--out", str(tmp_path / "tuning.jsonl"), "--values", "1")
+    assert "interleaved soft_ece: {" in tuned
+
+
+def test_every_cell_of_the_table_is_there(study) -> None:
+    settings = study("settings")
+    cells = {(setting.primary, setting.secondary) for setting in settings.TABLE}
+    assert cells == {(primary, secondary) for primary in settings.PRIMARY for secondary in settings.SECONDARY}
+
+
+def test_figures_are_those_of_the_library(study) -> None:
+    figures = study("figures")
+    rng = np.random.default_rng(0)
+    logits, labels = 2 * rng.normal(size=(700, 6)), rng.integers(0, 6, 700)
+    logits[np.arange(700), labels] += 1.5
+    logits[:60] = logits[60:120]
+    found = figures.full_figures(torch.from_numpy(logits), torch.from_numpy(labels))
+    metrics = cal.metrics
+    expected = {
+        "accuracy": metrics.accuracy(logits, labels, from_logits=True),
+        "ece": metrics.ece(logits, labels, from_logits=True),
+        "mass_ece": metrics.ece(logits, labels, norm=2, binning="mass", from_logits=True),
+        "nll": metrics.nll(logits, labels, from_logits=True),
+        "brier": metrics.brier(logits, labels, from_logits=True),
+        "ks_error": metrics.ks_error(logits, labels, from_logits=True),
+        "marginal_ece": metrics.marginal_ece(logits, labels, from_logits=True),
+        "confidence": metrics.confidence(logits, labels, from_logits=True),
+        "entropy": metrics.entropy(logits, labels, from_logits=True),
+    }
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(float(value), abs=1e-9), name
+    z, y = torch.from_numpy(logits), torch.from_numpy(labels)
+    plain = cal.TemperatureScaling().fit(logits, labels).temperature_
+    assert figures.fit_temperature(z, y, "nll") == pytest.approx(plain, rel=1e-3)
+
+
+def test_tuning_keeps_the_lowest_ece_within_a_point_of_accuracy(study) -> None:
+    tune = study("tune")
+    results = [
+        {"name": name, "validation": {"accuracy": accuracy, "ece": error}}
+        for name, accuracy, error in (("best", 0.74, 0.05), ("close", 0.733, 0.02), ("far", 0.70, 0.001))
+    ]
+    assert tune.choose(results)["name"] == "close"
+
+
+def test_corruptions_grow_with_severity(study) -> None:
+    images = study("images")
+    pictures = torch.randint(0, 256, (20, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    for kind in ("noise", "contrast", "brightness", "blur"):
+        change = [(images.corrupt(pictures, kind, level).float() - pictures).abs().mean() for level in (1, 3, 5)]
+        assert change[0] < change[1] < change[2], kind
+
+
+def test_crops_are_shifted_and_mirrored_copies(study) -> None:
+    images = study("images")
+    torch.manual_seed(0)
+    pictures = torch.randint(0, 256, (1, 32, 32, 3), dtype=torch.uint8)
+    padded = images.pad(pictures)
+    for crop in images.crop_and_flip(padded, torch.zeros(20, dtype=torch.long)):
+        windows = [padded[0, top : top + 32, left : left + 32] for top in range(9) for left in range(9)]
+        assert any(torch.equal(crop, window) or torch.equal(crop, window.flip(1)) for window in windows)
