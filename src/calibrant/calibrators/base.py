@@ -6,7 +6,7 @@ import time
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -31,11 +31,11 @@ class Calibrator(TransformerMixin, BaseEstimator):
     -----------------
     keeps_prediction : the predicted class of a row never changes.
     keeps_ranking : the order of two rows by confidence never changes.
-    additive : the fit reads its data only through `Rows.total`, so it runs chunk by chunk.
+    additive : the fit reads the logits only through `Rows.total` (and `gather`), so it runs chunk by chunk.
     requires_logits : log-probabilities are not enough, because a constant added to a row matters.
 
     After `fit`: `n_features_in_`, `classes_`, `n_iter_`, `objective_trace_`, `fit_seconds_`, `n_parameters_`;
-    after `fit` on arrays also `n_rows_` and `fingerprint_`, which name the fit data in a saved artifact.
+    after `fit` and `fit_predictions` also `n_rows_` and `fingerprint_`, which name the fit data in a saved artifact.
     """
 
     keeps_prediction: ClassVar[bool] = False
@@ -58,13 +58,38 @@ class Calibrator(TransformerMixin, BaseEstimator):
     def fit_rows(self, rows: Rows) -> Calibrator:
         """Learn from rows that have passed the gate."""
         started = time.perf_counter()
-        self.n_features_in_ = rows.n_classes
-        self.classes_ = np.arange(rows.n_classes)
-        self.n_iter_ = 1
-        self.objective_trace_ = np.empty(0)
+        self._begin(rows)
         self._fit(rows)
         self.fit_seconds_ = time.perf_counter() - started
         return self
+
+    def fit_held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
+        """Learn from all rows, and return what fits without a row's fold say of that row (n×K).
+
+        A second stage that learns from these answers, or a score taken on them, sees the calibrator as new data will.
+        """
+        started = time.perf_counter()
+        self._begin(rows)
+        answers = self._held_out(rows, fold)
+        self.fit_seconds_ = time.perf_counter() - started
+        return answers
+
+    def fit_predictions(self, predictions: Any, *, engine: Any = "local", checkpoint: Any = None) -> Calibrator:
+        """Learn from predictions that need not fit in memory.
+
+        Where `additive` is true the fit reads them chunk by chunk, as often as its solver needs; other methods work on
+        a map of the file, or of a scratch copy on disk. The answer is that of `fit`.
+
+        Parameters
+        ----------
+        predictions : Predictions, or the address of a file, a folder or several files (`parts/*.npz`)
+        engine : "local", "dask", the address of a Dask scheduler ("tcp://host:8786"), or an engine
+        checkpoint : path, optional
+            Where finished passes are recorded; a killed fit that is started again goes on from there.
+        """
+        from calibrant.calibrators.streaming import fit_predictions
+
+        return fit_predictions(self, predictions, engine, checkpoint)
 
     def transform(self, logits: Any) -> np.ndarray:
         """Calibrated logits (n×K) of the input's dtype; probability methods return log-probabilities."""
@@ -98,6 +123,22 @@ class Calibrator(TransformerMixin, BaseEstimator):
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         raise NotImplementedError
+
+    def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
+        """Fit on all rows and answer for each from a fit without its fold; methods that cross-fit anyway override."""
+        self._fit(rows)
+        answers = np.empty_like(rows.logits)
+        for part in np.unique(fold):
+            out, kept = np.flatnonzero(fold == part), rows.take(np.flatnonzero(fold != part))
+            one = clone(self).fit_rows(kept) if kept.n and kept.total_weight > 0 else self
+            answers[out] = one._transform(rows.logits[out])
+        return answers
+
+    def _begin(self, rows: Rows) -> None:
+        self.n_features_in_ = rows.n_classes
+        self.classes_ = np.arange(rows.n_classes)
+        self.n_iter_ = 1
+        self.objective_trace_ = np.empty(0)
 
     def _check_logits(self, logits: Any, *, reset: bool) -> np.ndarray:
         shape: tuple[int, ...] = getattr(logits, "shape", ())

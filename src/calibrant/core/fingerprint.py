@@ -18,9 +18,16 @@ def fingerprint(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | No
     >>> fingerprint(np.eye(3), np.arange(3)) == fingerprint(np.eye(3, dtype=np.float32), np.arange(3))
     True
     """
-    digest = hashlib.sha256(repr(logits.shape).encode())
     stride = max(1, len(logits) // SAMPLED_ROWS)
-    digest.update(np.ascontiguousarray(logits[::stride], dtype="<f8").tobytes())
+    return fingerprint_of_sample(logits.shape, logits[::stride], labels, weights)
+
+
+def fingerprint_of_sample(
+    shape: tuple[int, ...], sample: np.ndarray, labels: np.ndarray, weights: np.ndarray | None
+) -> str:
+    """The same from the shape and every (n // 256)-th row, for logits that are not in memory."""
+    digest = hashlib.sha256(repr(shape).encode())
+    digest.update(np.ascontiguousarray(sample, dtype="<f8").tobytes())
     digest.update(np.ascontiguousarray(labels, dtype="<i8").tobytes())
     if weights is not None:
         digest.update(np.ascontiguousarray(weights, dtype="<f8").tobytes())

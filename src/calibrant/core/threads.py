@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from typing import TypeVar
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 BLOCK_ELEMENTS = 1 << 20
@@ -41,6 +44,36 @@ def map_blocks(work: Callable[[slice], Result], blocks: list[slice]) -> list[Res
     if len(blocks) < 2 or n_threads() < 2 or getattr(_inside, "pool", False):
         return [work(block) for block in blocks]
     return list(_pool(n_threads()).map(work, blocks))
+
+
+def map_ordered(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    """Yield work(item) in order; at most two items a core are under way, so that unread results never pile up."""
+    if len(items) < 2 or n_threads() < 2 or getattr(_inside, "pool", False):
+        yield from map(work, items)
+        return
+    waiting: deque[Future[Result]] = deque()
+    pool = _pool(n_threads())
+    try:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) >= 2 * n_threads():
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+@contextmanager
+def serial() -> Iterator[None]:
+    """Inside the block this thread uses one core: something else already keeps the others busy."""
+    before = getattr(_inside, "pool", False)
+    _inside.pool = True
+    try:
+        yield
+    finally:
+        _inside.pool = before
 
 
 @cache

@@ -167,6 +167,10 @@ class DeflatedSource(Source):
                     stream.read(1)  # reaching the end is what makes zipfile compare the checksum
                 yield widen(raw.view(field.dtype)).reshape(count, self.shape[1])
 
+    def cuts(self, rows: int) -> list[int]:
+        """Only the first row: what is deflated must be unpacked from its beginning."""
+        return [0]
+
 
 def read_exactly(stream: IO[bytes], size: int, called: str) -> np.ndarray:
     """`size` bytes of a stream, or an InputError that says how many there were."""

@@ -108,6 +108,16 @@ class ColumnSource(Source):
         if at < stop:
             raise InputError(f"{self._called} ends after {at} of {self.shape[0]} rows")
 
+    def cuts(self, rows: int) -> list[int]:
+        """The first rows of row groups, at least `rows` apart."""
+        found, first = [0], 0
+        with _opened(self._path) as file:
+            for group in range(file.metadata.num_row_groups - 1):
+                first += file.metadata.row_group(group).num_rows
+                if first - found[-1] >= rows:
+                    found.append(first)
+        return found
+
     def _matrix(self, lists: Any, first_row: int) -> np.ndarray:
         import pyarrow as pa
 

@@ -46,6 +46,14 @@ class Source(ABC):
         """The file a row came from, and its number there."""
         return self.name, row
 
+    def pieces(self) -> list[Source]:
+        """The sources behind, one after another, each of which can be sent to another process by itself."""
+        return [self]
+
+    def cuts(self, rows: int) -> list[int]:
+        """Rows about `rows` apart, 0 among them, at which reading may begin without reading what lies before."""
+        return list(range(0, self.shape[0], rows))
+
 
 def widened_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype that the gate gives an array of this dtype."""
@@ -93,6 +101,22 @@ class SliceSource(Source):
         """The place in the source behind."""
         return self._source.locate(self._start + row)
 
+    def pieces(self) -> list[Source]:
+        """The pieces of the source behind, the first and the last cut to size."""
+        found: list[Source] = []
+        offset, stop = 0, self._start + self.shape[0]
+        for piece in self._source.pieces():
+            first, last = max(self._start - offset, 0), min(stop - offset, piece.shape[0])
+            if first < last:
+                found.append(piece if last - first == piece.shape[0] else SliceSource(piece, first, last))
+            offset += piece.shape[0]
+        return found
+
+    def cuts(self, rows: int) -> list[int]:
+        """Those of the source behind."""
+        stop = self._start + self.shape[0]
+        return [0, *(cut - self._start for cut in self._source.cuts(rows) if self._start < cut < stop)]
+
 
 class PartsSource(Source):
     """Several sources one after another; no block spans two of them."""
@@ -116,3 +140,11 @@ class PartsSource(Source):
         """The part that holds the row."""
         index = bisect_right(self._starts, row) - 1
         return self._parts[index].locate(row - self._starts[index])
+
+    def pieces(self) -> list[Source]:
+        """The pieces of all parts."""
+        return [piece for part in self._parts for piece in part.pieces()]
+
+    def cuts(self, rows: int) -> list[int]:
+        """Those of all parts."""
+        return [start + cut for part, start in zip(self._parts, self._starts, strict=False) for cut in part.cuts(rows)]

@@ -1,1 +1,1 @@
-"""TBD."""
+"""Where a pass over chunks runs: `local` threads, or a `dask` cluster. The contract is `core.engine.Engine`."""

@@ -1,0 +1,58 @@
+"""Fits from predictions that are never in memory as a whole."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from calibrant.core.engine import Engine, opened
+from calibrant.core.errors import InputError
+from calibrant.core.journal import Journal
+from calibrant.data import Predictions, open_predictions
+from calibrant.data.chunked import ChunkedRows
+
+if TYPE_CHECKING:
+    from calibrant.calibrators.base import Calibrator
+
+
+def fit_predictions(
+    calibrator: Calibrator,
+    predictions: Predictions | str | os.PathLike[str],
+    engine: str | Engine = "local",
+    checkpoint: str | os.PathLike[str] | None = None,
+) -> Calibrator:
+    """See `Calibrator.fit_predictions`."""
+    if isinstance(predictions, (str, os.PathLike)):
+        predictions = open_predictions(predictions)
+    if not isinstance(predictions, Predictions):
+        raise InputError(f"predictions must be a Predictions or a path, got {type(predictions).__name__}")
+    with opened(engine) as running:
+        journal = None if checkpoint is None else Journal(checkpoint, identity(calibrator, predictions))
+        rows = ChunkedRows(predictions, running, journal)
+        # a fit that ranks or splits rows sees arrays: maps of files, not memory
+        calibrator.fit_rows(rows if calibrator.additive else rows.spilled())  # type: ignore[arg-type]
+        calibrator.n_rows_, calibrator.fingerprint_ = rows.n, rows.fingerprint()
+    if journal is not None:
+        journal.remove()
+    return calibrator
+
+
+def identity(calibrator: Calibrator, predictions: Predictions) -> dict[str, Any]:
+    """What is fitted on what, for a checkpoint to recognise."""
+    digest = hashlib.sha256(predictions.labels.tobytes())
+    if predictions.weights is not None:
+        digest.update(predictions.weights.tobytes())
+    parts = predictions.source.pieces()
+    digest.update(repr([(piece.name, piece.shape) for piece in parts]).encode())
+    return {
+        "method": type(calibrator).__name__,
+        "parameters": " ".join(repr(calibrator.get_params()).split()),
+        "rows": predictions.n,
+        "classes": predictions.n_classes,
+        "kind": predictions.kind,
+        "dtype": np.dtype(predictions.dtype).str,
+        "data": digest.hexdigest()[:32],
+    }

@@ -1,0 +1,68 @@
+"""Where a pass over chunks runs: the contract of an engine, and the engines by name.
+
+`run(work, chunks, merge)` computes `work(chunk)` for every chunk and folds the results in the order of the chunks,
+merge(merge(r₀, r₁), r₂) …, whoever finished first; so an answer has the same bits on any number of workers. `merge`
+runs in the caller's thread and may change and return its left argument.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol, TypeVar, runtime_checkable
+
+from calibrant.core.errors import InputError
+
+Chunk = TypeVar("Chunk")
+Result = TypeVar("Result")
+
+ADDRESSES = ("tcp://", "tls://", "ws://", "wss://", "ucx://", "inproc://")
+"""How the address of a running Dask scheduler begins."""
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Runs one function over chunks."""
+
+    def run(
+        self,
+        work: Callable[[Chunk], Result],
+        chunks: Sequence[Chunk],
+        merge: Callable[[Result, Result], Result],
+    ) -> Result:
+        """Fold `work(chunk)` of all chunks in order; there is at least one."""
+
+    def close(self) -> None:
+        """Give back what the engine holds: threads, processes, connections."""
+
+
+@contextmanager
+def opened(engine: str | Engine = "local") -> Iterator[Engine]:
+    """The engine of a name, closed when the block ends; one that is handed in ready-made stays open.
+
+    Parameters
+    ----------
+    engine : "local", "dask", the address of a Dask scheduler ("tcp://host:8786"), or an engine
+    """
+    if not isinstance(engine, str):
+        if not isinstance(engine, Engine):
+            raise InputError(f"engine must be a name or have run() and close(), got {type(engine).__name__}")
+        yield engine
+        return
+    made = _make(engine)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def _make(name: str) -> Engine:
+    # addresses, not imports: engines stand above this folder and load only when asked for
+    if name == "local":
+        return importlib.import_module("calibrant.engines.local").LocalEngine()
+    if name == "dask":
+        return importlib.import_module("calibrant.engines.dask").DaskEngine()
+    if name.startswith(ADDRESSES):
+        return importlib.import_module("calibrant.engines.dask").DaskEngine(name)
+    raise InputError(f"no engine is called {name!r}: give local, dask or the address of a scheduler (tcp://host:8786)")

@@ -1,0 +1,256 @@
+"""`ChunkedRows`: what `core.rows.Rows` offers a calibrator, from predictions that are never in memory as a whole."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from calibrant.core import progress
+from calibrant.core.engine import Engine
+from calibrant.core.fingerprint import SAMPLED_ROWS, fingerprint_of_sample
+from calibrant.core.journal import Journal
+from calibrant.core.rows import Rows, Statistic
+from calibrant.data.chunks import Chunk, cut
+from calibrant.data.predictions import Predictions
+from calibrant.data.spool import Scratch
+
+SAMPLE_BYTES = 64 * 2**20
+"""Most bytes of a sample of the rows, which is held in memory."""
+
+SPILL_BYTES = 256 * 2**20
+"""Arrays larger than this go to a scratch file."""
+
+Sums = tuple[Any, ...]
+Pass = tuple[Sums, dict[int, np.ndarray]]
+"""Sums, and those rows (by the number of the first) that name the data set."""
+
+
+class ChunkedRows:
+    """Rows on disk that can be summed over, pass by pass, on an engine.
+
+    Memory: the labels and weights (8 bytes a row each), and a block of 4 MB a thread. Values are checked in the first
+    pass over them. Sums are taken block by block inside a chunk and chunk by chunk in order, so they have the same bits
+    on every engine and on any number of workers.
+
+    Parameters
+    ----------
+    predictions : Predictions
+        With labels; of probabilities the logarithms are used.
+    engine : Engine
+        Where passes run.
+    journal : Journal, optional
+        Where finished passes are recorded, and recalled from.
+    """
+
+    def __init__(self, predictions: Predictions, engine: Engine, journal: Journal | None = None) -> None:
+        self.predictions, self.engine, self.journal = predictions, engine, journal
+        self.labels, self.weights = predictions.labels, predictions.weights
+        self.n, self.n_classes = predictions.n, predictions.n_classes
+        self.total_weight = float(self.n) if self.weights is None else float(self.weights.sum())
+        self.n_passes = 0
+        self._chunks = cut(predictions)
+        self._checked = False
+        self._marked: dict[int, np.ndarray] = {}
+        self._sample: Rows | None = None
+        self._scratches: list[Scratch] = []
+
+    def class_weight(self) -> np.ndarray:
+        """Total weight of each class (K,); 0 for a class that is absent."""
+        return np.bincount(self.labels, weights=self.weights, minlength=self.n_classes).astype(np.float64)
+
+    def sample(self, size: int) -> Rows:
+        """About `size` rows in memory (64 MB of them at most): the first of every chunk."""
+        room = SAMPLE_BYTES // (self.n_classes * self.predictions.dtype.itemsize)
+        each = -(-min(size, max(room, 1)) // len(self._chunks))
+        if self._sample is None or self._sample.n < min(each * len(self._chunks), self.n) // 2:
+            parts = self._run(partial(_head, most=each), self._chunks, _extend, "sampling")
+            logits, labels, weights = zip(*parts, strict=True)
+            joined = None if self.weights is None else np.concatenate(weights)
+            self._sample = Rows(np.concatenate(logits), np.concatenate(labels), joined)
+        return self._sample
+
+    def total(self, statistic: Statistic, *parameters: Any) -> Sums:
+        """Sum of `statistic(logits, labels, weights, *parameters)` over all rows: one pass, or a recorded one."""
+        name = statistic.__name__
+        self.n_passes += 1
+        if self.journal is not None and (recorded := self.journal.recall(name)) is not None:
+            return recorded
+        begun = None if self.journal is None else self.journal.recall_partial(name)
+        done, chunks = 0, list[Any](self._chunks)
+        if begun is not None:
+            done, chunks = begun[0] - 1, [_Done(begun[1]), *self._chunks[begun[0] :]]
+        work = partial(_summed, statistic=statistic, parameters=parameters, check=not self._checked, marks=self._stride)
+        merged = 0
+
+        def merge(left: Pass, right: Pass) -> Pass:
+            nonlocal merged
+            merged += 1
+            joined = _join(left, right)
+            if self.journal is not None:
+                self.journal.record_partial(name, done + merged + 1, joined[0])
+            return joined
+
+        sums, marked = self._run(work, chunks, merge, f"pass {self.n_passes}", _temperature_words(parameters))
+        if begun is None:
+            self._checked, self._marked = True, marked or self._marked
+        if self.journal is not None:
+            self.journal.record(name, sums)
+        return sums
+
+    def gather(self, statistic: Callable[..., Sums]) -> Sums:
+        """`statistic(logits, labels, weights)` → arrays with an entry a row, joined in the order of the rows.
+
+        Arrays that are large together wait in a scratch file: they are maps then, and cost no memory until read.
+        """
+        self.n_passes += 1
+        columns: list[np.ndarray] = []
+
+        def put(part: list[Sums]) -> None:
+            for first_row, arrays in part:
+                for index, array in enumerate(arrays):
+                    if len(columns) <= index:
+                        columns.append(self._column(array.dtype))
+                    columns[index][first_row : first_row + len(array)] = array
+            part.clear()
+
+        def merge(left: list[Sums], right: list[Sums]) -> list[Sums]:
+            put(left)
+            put(right)
+            return left
+
+        work = partial(_gathered, statistic=statistic, check=not self._checked)
+        put(self._run(work, self._chunks, merge, f"pass {self.n_passes}"))
+        self._checked = True
+        return tuple(columns)
+
+    def spilled(self) -> Rows:
+        """All rows as arrays, for fits that cannot go chunk by chunk: a map of the file, or of a scratch copy on disk.
+
+        Costs nothing but address space for one large uncompressed file; otherwise n·K·itemsize bytes of disk.
+        """
+        predictions = self.predictions
+        nbytes = self.n * self.n_classes * predictions.dtype.itemsize
+        if nbytes <= SPILL_BYTES or (predictions.kind == "logits" and predictions.source.whole() is not None):
+            return predictions.rows()
+        logits = self._scratch((self.n, self.n_classes), predictions.dtype)
+        for chunk in self._chunks:
+            done = chunk.first_row
+            for rows in chunk.rows(check=not self._checked):
+                logits[done : done + rows.n] = rows.logits
+                done += rows.n
+            progress.step("copying to a scratch file", done, self.n)
+        self._checked = True
+        return Rows(logits, self.labels, self.weights)
+
+    def fingerprint(self) -> str:
+        """The name of the data set, the same as that of the arrays in memory; a pass over it if none was made."""
+        if sum(map(len, self._marked.values())) < -(-self.n // self._stride):
+            work = partial(_summed, statistic=_nothing, parameters=(), check=not self._checked, marks=self._stride)
+            _, self._marked = self._run(work, self._chunks, _join, "checking")
+            self._checked = True
+        rows = np.concatenate([self._marked[key] for key in sorted(self._marked)])
+        return fingerprint_of_sample((self.n, self.n_classes), rows, self.labels, self.weights)
+
+    @property
+    def _stride(self) -> int:
+        return max(1, self.n // SAMPLED_ROWS)
+
+    def _run(self, work: Any, chunks: list[Any], merge: Any, stage: str, note: str = "") -> Any:
+        """`engine.run` that tells how far it is, how fast, and at which temperature."""
+        started, merged = time.perf_counter(), 0
+        rows = np.cumsum([chunk.n for chunk in chunks])
+        progress.step(stage, 0, self.n, note)
+
+        def told(left: Any, right: Any) -> Any:
+            nonlocal merged
+            merged += 1
+            speed = rows[merged] / max(time.perf_counter() - started, 1e-9)
+            progress.step(stage, int(rows[merged]), self.n, f"{speed:,.0f} rows/s {note}".rstrip())
+            return merge(left, right)
+
+        return self.engine.run(work, chunks, told)
+
+    def _column(self, dtype: np.dtype) -> np.ndarray:
+        return self._scratch((self.n,), dtype) if self.n * 16 > SPILL_BYTES else np.empty(self.n, dtype)
+
+    def _scratch(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        scratch = Scratch()
+        self._scratches.append(scratch)
+        return np.memmap(scratch.path, dtype, "w+", shape=shape)
+
+
+class _Done:
+    """Chunks that were summed before the fit was interrupted."""
+
+    n = 0
+
+    def __init__(self, sums: Sums) -> None:
+        self.sums = sums
+
+
+def _summed(
+    chunk: Chunk | _Done, *, statistic: Statistic, parameters: tuple[Any, ...], check: bool, marks: int
+) -> Pass:
+    """The sums of one chunk and, in a first pass, those of its rows that name the data set."""
+    if isinstance(chunk, _Done):
+        return chunk.sums, {}
+    sums: Sums | None = None
+    marked: dict[int, np.ndarray] = {}
+    row = chunk.first_row
+    for block in chunk.rows(check=check):
+        part = statistic(block.logits, block.labels, block.weights, *parameters)
+        sums = part if sums is None else _add_into(sums, part)
+        if check and len(chosen := block.logits[-row % marks :: marks]):
+            marked[row] = chosen.copy()
+        row += block.n
+    assert sums is not None  # noqa: S101 (a chunk has rows)
+    return sums, marked
+
+
+def _gathered(chunk: Chunk, *, statistic: Statistic, check: bool) -> list[tuple[int, Sums]]:
+    found, row = [], chunk.first_row
+    for block in chunk.rows(check=check):
+        found.append((row, statistic(block.logits, block.labels, block.weights)))
+        row += block.n
+    return found
+
+
+def _head(chunk: Chunk, *, most: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
+    return [
+        (np.array(block.logits), block.labels, block.weights) for block in chunk.rows(check=True, most=most) if block.n
+    ]
+
+
+def _nothing(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> Sums:
+    return ()
+
+
+def _extend(left: list[Any], right: list[Any]) -> list[Any]:
+    left.extend(right)
+    return left
+
+
+def _join(left: Pass, right: Pass) -> Pass:
+    left[1].update(right[1])
+    return _add_into(left[0], right[0]), left[1]
+
+
+def _add_into(left: Sums, right: Sums) -> Sums:
+    """Elementwise sum that reuses the arrays on the left where it may."""
+    joined = []
+    for mine, theirs in zip(left, right, strict=True):
+        if isinstance(mine, np.ndarray) and mine.flags.writeable and mine.dtype == np.result_type(mine, theirs):
+            joined.append(np.add(mine, theirs, out=mine))
+        else:
+            joined.append(mine + theirs)
+    return tuple(joined)
+
+
+def _temperature_words(parameters: tuple[Any, ...]) -> str:
+    """A first parameter that is one number is the inverse temperature of a likelihood."""
+    first = parameters[0] if parameters else None
+    return f"T {1 / first:.4f}" if isinstance(first, float) and first > 0 else ""

@@ -1,0 +1,118 @@
+"""Predictions cut into chunks: the rows that one task of an engine reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.arrays import check_values
+from calibrant.core.errors import InputError
+from calibrant.core.rows import Rows
+from calibrant.core.softmax import log_probabilities
+from calibrant.core.threads import BLOCK_ELEMENTS
+from calibrant.data.predictions import Predictions
+from calibrant.data.source import SliceSource, Source
+
+CHUNK_ELEMENTS = 8 * BLOCK_ELEMENTS
+"""Elements of one chunk at most, where the format lets one begin to read anywhere: 32 MB of float32."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive rows of one part: an address, not values, so that it can be sent to another process."""
+
+    source: Source
+    kind: str
+    field: str
+    labels: np.ndarray
+    weights: np.ndarray | None
+    first_row: int
+    """Its first row among all rows."""
+    part: int
+    n_parts: int
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return self.source.shape[0]
+
+    def values(self, *, check: bool, most: int | None = None) -> Iterator[np.ndarray]:
+        """Blocks of values in order, up to `most` rows; `check` looks for values that are no logits or probabilities.
+
+        Blocks have the size of those of `Rows.total`, so that sums over them round alike.
+        """
+        rows = max(1, BLOCK_ELEMENTS // self.source.shape[1])
+        stop = self.n if most is None else min(most, self.n)
+        done = 0
+        with self.naming():
+            for block in self.source.blocks(0, stop, rows):
+                if check:
+                    name, first_row = self.source.locate(done)
+                    called = f"{name}: {self.field}" if name else self.field
+                    check_values(block, from_logits=self.kind == "logits", name=called, first_row=first_row)
+                yield block
+                done += len(block)
+
+    def rows(self, *, check: bool, most: int | None = None) -> Iterator[Rows]:
+        """The blocks as a calibrator sees them."""
+        start = 0
+        for block in self.values(check=check, most=most):
+            own = slice(start, start + len(block))
+            logits = block if self.kind == "logits" else log_probabilities(block)
+            weights = None if self.weights is None else self.weights[own]
+            yield Rows(logits, self.labels[own].astype(np.int64, copy=False), weights)
+            start += len(block)
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Errors say which part they come from."""
+        try:
+            yield
+        except (InputError, OSError) as error:
+            raise part_error(error, self.source.name, self.part, self.n_parts) from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        # a class index seldom needs eight bytes on the way to another process
+        state = dict(self.__dict__)
+        state["labels"] = self.labels.astype(np.min_scalar_type(self.source.shape[1] - 1))
+        return state
+
+
+def part_error(error: Exception, name: str, part: int, n_parts: int) -> InputError:
+    """The same trouble, with the part named where there are several."""
+    words = " ".join(str(error).split())
+    if n_parts < 2:
+        return error if isinstance(error, InputError) else InputError(f"{name} cannot be read: {words}")
+    words = words if name in words else f"{name}: {words}"
+    return InputError(f"part {part + 1} of {n_parts}: {words}")
+
+
+def cut(predictions: Predictions, elements: int = CHUNK_ELEMENTS) -> list[Chunk]:
+    """All rows as chunks, in order; none spans two parts."""
+    pieces = predictions.source.pieces()
+    labels, weights = predictions.labels, predictions.weights
+    rows = max(1, elements // predictions.n_classes)
+    found, offset = [], 0
+    for part, piece in enumerate(pieces):
+        borders = [*piece.cuts(rows), piece.shape[0]]
+        for start, stop in pairwise(borders):
+            own = slice(offset + start, offset + stop)
+            found.append(
+                Chunk(
+                    piece if stop - start == piece.shape[0] else SliceSource(piece, start, stop),
+                    predictions.kind,
+                    predictions.field,
+                    labels[own],
+                    None if weights is None else weights[own],
+                    own.start,
+                    part,
+                    len(pieces),
+                )
+            )
+        offset += piece.shape[0]
+    return found

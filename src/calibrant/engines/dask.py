@@ -1,0 +1,120 @@
+"""Chunks on a Dask cluster: one made here from the cores of this machine, or one that is already running."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from calibrant.core.errors import InputError, MissingExtraError
+from calibrant.core.threads import n_threads, serial
+
+Chunk = TypeVar("Chunk")
+Result = TypeVar("Result")
+
+CONNECT_SECONDS = 5
+"""How long a scheduler may take to answer."""
+
+RETRIES = 3
+"""How often a chunk is tried again after its worker died or raised something other than bad input."""
+
+
+class DaskEngine:
+    """Runs chunks on the workers of a Dask cluster.
+
+    A worker that dies costs only time: its chunks go to the others. Chunks are addresses of files, so workers on other
+    machines must reach the same paths.
+
+    Parameters
+    ----------
+    address : str, optional
+        Of a running scheduler, such as "tcp://10.0.0.1:8786". Without one, a cluster of one process a core is started
+        here and stopped by `close`; the script that does so needs the guard `if __name__ == "__main__"`.
+    n_workers : int, optional
+        Processes of a cluster started here.
+    """
+
+    def __init__(self, address: str | None = None, *, n_workers: int | None = None) -> None:
+        try:
+            from distributed import Client, LocalCluster
+        except ImportError as error:
+            raise MissingExtraError("dask.distributed", "dask") from error
+        # a dying worker fills the terminal with the scheduler's log; what matters comes back as an error
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        self.cluster: Any = None
+        if address is None:
+            self.cluster = LocalCluster(
+                n_workers=n_workers or n_threads(),
+                threads_per_worker=1,
+                dashboard_address=None,
+                silence_logs=logging.CRITICAL,
+            )
+        try:
+            self.client = Client(self.cluster or address, timeout=CONNECT_SECONDS, set_as_default=False)
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(
+                f"no Dask scheduler answers at {address} within {CONNECT_SECONDS} s: start one with `dask scheduler`, "
+                "or let calibrant start a cluster here with the engine dask"
+            ) from error
+
+    def run(
+        self,
+        work: Callable[[Chunk], Result],
+        chunks: Sequence[Chunk],
+        merge: Callable[[Result, Result], Result],
+    ) -> Result:
+        """Fold `work(chunk)` of all chunks in order; a few chunks a worker are under way."""
+        task = functools.partial(_serial, work)
+        waiting: deque[Any] = deque()
+        results: list[Result] = []
+
+        def fold() -> None:
+            future = waiting.popleft()
+            result = self._result(future)
+            future.release()
+            results[:] = [merge(results[0], result)] if results else [result]
+
+        try:
+            for chunk in chunks:
+                waiting.append(self.client.submit(task, chunk, pure=False, retries=RETRIES))
+                if len(waiting) >= self._room():
+                    fold()
+            while waiting:
+                fold()
+        finally:
+            self.client.cancel(list(waiting), force=True)
+        return results[0]
+
+    def close(self) -> None:
+        """Leave the cluster; stop it if it was started here."""
+        self.client.close()
+        if self.cluster is not None:
+            self.cluster.close()
+
+    def _room(self) -> int:
+        threads = self.client.nthreads()
+        return 4 * max(1, sum(threads.values()))
+
+    def _result(self, future: Any) -> Any:
+        answer = future.result()
+        if isinstance(answer, _BadInput):
+            raise InputError(answer.message)
+        return answer
+
+
+class _BadInput:
+    """Bad input is the same on every worker: it comes back as an answer, so that nobody tries again."""
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+
+
+def _serial(work: Callable[[Any], Any], chunk: Any) -> Any:
+    try:
+        # the workers already keep every core busy
+        with serial():
+            return work(chunk)
+    except InputError as error:
+        return _BadInput(str(error))
