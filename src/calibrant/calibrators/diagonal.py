@@ -8,7 +8,7 @@ from calibrant.calibrators.newton import Operator, Solution, newton_cg
 from calibrant.calibrators.temperature import fit_inverse_temperature
 from calibrant.core.rows import Rows
 from calibrant.kernels.dispatch import pick, use_compiled
-from calibrant.kernels.scaling import vector_hessian, vector_product, vector_sums
+from calibrant.kernels.scaling import vector_newton, vector_product, vector_sums
 
 DENSE_CLASSES = 256
 """Up to this many classes a small input is solved with the whole Hessian."""
@@ -59,38 +59,37 @@ class VectorObjective:
         self.total = rows.total_weight
         self.units = np.array([[unit], [1.0 if with_bias else 0.0]])
         self.ridge = ridge
-        self.sums, self.times = pick(vector_sums, n_elements), pick(vector_product, n_elements)
         self.dense = rows.n_classes <= DENSE_CLASSES and not use_compiled(n_elements)
+        self.sums = vector_newton if self.dense else pick(vector_sums, n_elements)
+        self.times = pick(vector_product, n_elements)
 
     def evaluate(self, point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """Loss, gradient and the classes' own curvature."""
-        loss, gradient, blocks = self.rows.total(self.sums, *(self.units * point))
+        """Loss, gradient, and the Hessian where it is small or else the classes' own blocks of it."""
+        loss, gradient, second = self.rows.total(self.sums, *(self.units * point))
         pull = self._ridge_times(point)
         mean = loss / self.total + 0.5 * float(np.vdot(point, pull))
-        return mean, self.units * gradient / self.total + pull, blocks / self.total
+        return mean, self.units * gradient / self.total + pull, second / self.total
 
     def _ridge_times(self, point: np.ndarray) -> np.ndarray:
         return self.ridge * np.stack([point[0] - point[0].mean(), point[1]])
 
-    def curvature(self, point: np.ndarray, blocks: np.ndarray) -> tuple[Operator, Operator]:
+    def curvature(self, point: np.ndarray, second: np.ndarray) -> tuple[Operator, Operator]:
         """The Hessian and something close to its inverse, as functions of a direction."""
         if self.dense:
-            return self._dense_curvature(point)
+            return self._dense_curvature(point.shape, second)
 
         def product(direction: np.ndarray) -> np.ndarray:
             (curved,) = self.rows.total(self.times, *(self.units * point), self.units * direction)
             return self.units * curved / self.total + self._ridge_times(direction)
 
-        return product, self._block_solver(blocks)
+        return product, self._block_solver(second)
 
-    def _dense_curvature(self, point: np.ndarray) -> tuple[Operator, Operator]:
+    def _dense_curvature(self, shape: tuple[int, ...], second: np.ndarray) -> tuple[Operator, Operator]:
         """The whole Hessian and its Cholesky factor: for few classes cheaper than a pass per inner step."""
         from scipy.linalg import cho_solve
 
-        shape = point.shape
-        (hessian,) = self.rows.total(vector_hessian, *(self.units * point))
         units = np.repeat(self.units[:, 0], shape[1])
-        hessian = hessian * np.outer(units, units / self.total)
+        hessian = second * np.outer(units, units)
         np.einsum("ii->i", hessian)[:] += np.repeat(self.ridge[:, 0], shape[1])
         hessian[: shape[1], : shape[1]] -= self.ridge[0, 0] / shape[1]
         factor = _positive_factor(hessian)

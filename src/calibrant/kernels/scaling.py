@@ -76,29 +76,41 @@ def vector_sums(
     return loss, gradient, blocks
 
 
-def vector_hessian(
+def vector_newton(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, scale: np.ndarray, bias: np.ndarray
-) -> tuple[np.ndarray]:
-    """The whole Hessian of `vector_sums` (2K×2K, scales first), to the precision of the logits.
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Loss and gradient of `vector_sums` and the whole Hessian (2K×2K, scales first).
 
-    It is Σ w·D(diag q − q·qᵀ)D' with D the factors z and 1: diagonal blocks less one product of tall matrices.
+    The Hessian is Σ w·D(diag q − q·qᵀ)D' with D the factors z and 1: diagonal blocks less one product of tall
+    matrices. That product steers a solver and is not its answer, so it runs in the precision of the logits.
     """
     n_classes = logits.shape[1]
-    hessian = np.zeros((2, n_classes, 2, n_classes))
+    loss, gradient = 0.0, np.zeros((2, n_classes))
+    own, coupled = np.zeros((3, n_classes)), np.zeros((2 * n_classes, 2 * n_classes))
+    for block in row_blocks(len(logits), n_classes, 4 * CACHE_ELEMENTS):
+        values, true = logits[block].astype(np.float64, copy=False), labels[block]
+        probabilities, log_mass, score = _scaled_softmax(values, true, scale, bias)
+        weight = np.ones(len(values)) if weights is None else weights[block]
+        factors = np.empty((len(values), 2 * n_classes), logits.dtype)
+        factors[:, n_classes:] = probabilities
+        probabilities *= weight[:, None]
+        weighted = probabilities * values
+        np.multiply(factors[:, n_classes:], logits[block], out=factors[:, :n_classes])
+        own += [np.einsum("ij,ij->j", weighted, values), weighted.sum(axis=0), probabilities.sum(axis=0)]
+        loss += float(weight @ (log_mass - score))
+        np.subtract.at(gradient[0], true, weight * values[np.arange(len(values)), true])
+        np.subtract.at(gradient[1], true, weight)
+        if weights is not None:
+            factors *= np.sqrt(weight)[:, None].astype(logits.dtype)
+        coupled += factors.T @ factors
+    gradient += own[1:]
+    hessian = -coupled.reshape(2, n_classes, 2, n_classes)
     each = np.arange(n_classes)
-    for block in row_blocks(len(logits), n_classes, 8 * CACHE_ELEMENTS):
-        values, true = logits[block], labels[block]
-        probabilities, _, _ = _scaled_softmax(values, true, scale.astype(values.dtype), bias.astype(values.dtype))
-        weight = np.ones(len(values), values.dtype) if weights is None else weights[block].astype(values.dtype)
-        factors = np.concatenate([probabilities * values, probabilities], axis=1)
-        own_cross, own_bias = (weight @ factors).reshape(2, n_classes)
-        hessian[0, each, 0, each] += np.einsum("i,ij,ij->j", weight, factors[:, :n_classes], values)
-        hessian[0, each, 1, each] += own_cross
-        hessian[1, each, 0, each] += own_cross
-        hessian[1, each, 1, each] += own_bias
-        factors *= np.sqrt(weight)[:, None]
-        hessian -= (factors.T @ factors).reshape(hessian.shape)
-    return (hessian.reshape(2 * n_classes, 2 * n_classes),)
+    hessian[0, each, 0, each] += own[0]
+    hessian[0, each, 1, each] += own[1]
+    hessian[1, each, 0, each] += own[1]
+    hessian[1, each, 1, each] += own[2]
+    return loss, gradient, hessian.reshape(2 * n_classes, 2 * n_classes)
 
 
 def vector_product(  # noqa: PLR0917 (a statistic takes its parameters by position)

@@ -1,0 +1,151 @@
+"""Class loss scaling: its weights, its fixed point, its baselines, and what it does to long tails."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.optimize import minimize_scalar
+
+import calibrant
+from calibrant import (
+    ClassLossScaling,
+    ClassTemperatureScaling,
+    EnsembleTemperatureScaling,
+    InputError,
+    TemperatureScaling,
+    VectorScaling,
+)
+from calibrant.calibrators.class_loss import class_weights, normalise_losses
+from calibrant.core.softmax import log_softmax
+
+losses = arrays(np.float64, st.integers(2, 12), elements=st.floats(0.01, 5.0).map(lambda x: round(x, 6)), unique=True)
+
+
+def uneven(n=600, seed=0):
+    """Four classes of different size and difficulty."""
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(4, n, p=[0.5, 0.25, 0.15, 0.1])
+    margin = np.array([2.5, 2.0, 1.5, 1.0])[labels]
+    return 3.0 * (rng.normal(size=(n, 4)) + margin[:, None] * np.eye(4)[labels]), labels
+
+
+def mean_losses(scores, labels):
+    values = -log_softmax(scores)[np.arange(len(labels)), labels]
+    return np.array([values[labels == j].mean() for j in range(scores.shape[1])])
+
+
+@given(losses, st.floats(0.1, 3.0), st.floats(1.5, 2.0))
+def test_weights_are_odd_bounded_and_ordered_as_the_losses(values, alpha, beta):
+    weights = class_weights(values, "normal", alpha, beta)
+    assert (np.abs(weights) <= beta / 2).all()
+    assert (np.diff(weights[np.argsort(values)]) >= 0).all()
+    np.testing.assert_allclose(class_weights(-values, "normal", alpha, beta), -weights, atol=1e-9)
+
+
+def test_slope_of_the_weight_at_zero():
+    tiny = np.array([-1e-6, 1e-6, 0.0])
+    values = class_weights(tiny, "centered_minmax", 0.7, 1.8)
+    normal = normalise_losses(tiny, "centered_minmax")
+    slope = 1.8 / 4 / 0.7
+    assert values[2] == pytest.approx(slope * normal[2], abs=1e-9)
+    step = 1e-5
+    assert 0.5 * 1.8 * np.tanh(0.5 * step / 0.7) / step == pytest.approx(slope, rel=1e-6)
+
+
+@given(losses, st.floats(0.1, 10.0), st.floats(-3.0, 3.0))
+def test_normalisations_ignore_scale_and_offset(values, factor, offset):
+    for name in ("normal", "centered_minmax", "minmax"):
+        one, other = normalise_losses(values, name), normalise_losses(factor * values + offset, name)
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    flat = normalise_losses(values, "minmax")
+    np.testing.assert_allclose(normalise_losses(values, "centered_minmax"), flat - flat.mean(), atol=1e-12)
+
+
+@pytest.mark.parametrize("normalization", ["normal", "centered_minmax", "minmax"])
+def test_the_answer_is_a_fixed_point(normalization):
+    logits, labels = uneven()
+    fitted = ClassLossScaling(TemperatureScaling(), normalization).fit(logits, labels)
+    temperature = fitted.calibrator_.temperature_
+    own = class_weights(mean_losses(logits / temperature, labels), normalization, fitted.alpha_, fitted.beta_)
+    np.testing.assert_allclose(own, fitted.class_weights_, atol=1e-6)
+    step = 1e-5
+    above, below = (mean_losses(logits / (temperature + side), labels) for side in (step, -step))
+    slope = (above - below) / (2 * step)
+    assert abs((1 + own) @ slope) < 1e-6
+    assert 0.1 <= fitted.alpha_ <= 0.5 * np.log(4)
+    assert 1.5 <= fitted.beta_ <= 2.0
+    assert len(fitted.objective_trace_) == len(fitted.std_trace_) == len(fitted.ece_trace_) == fitted.n_iter_ + 1
+    assert fitted.std_trace_[-1] == pytest.approx(mean_losses(logits / temperature, labels).std(ddof=1))
+    assert fitted.ece_trace_[-1] == pytest.approx(calibrant.metrics.ece(fitted.predict_proba(logits), labels))
+
+
+def test_equal_classes_without_differences_are_temperature_scaling():
+    rng = np.random.default_rng(0)
+    base = 3 * (rng.normal(size=(50, 3)) + np.array([1.5, 0, 0]))
+    logits = np.concatenate([np.roll(base, j, axis=1) for j in range(3)])
+    labels = np.repeat(np.arange(3), 50)
+    fitted = ClassLossScaling(TemperatureScaling()).fit(logits, labels)
+    np.testing.assert_allclose(fitted.class_weights_, 0, atol=1e-9)
+    assert fitted.calibrator_.temperature_ == pytest.approx(TemperatureScaling().fit(logits, labels).temperature_)
+
+
+@pytest.mark.parametrize(("loss", "gamma", "smoothing"), [("focal", 3.0, 0.0), ("label_smoothing", 0.0, 0.05)])
+def test_baselines_minimise_their_loss(loss, gamma, smoothing):
+    logits, labels = uneven(300)
+
+    def value(log_temperature):
+        log_p = log_softmax(logits / np.exp(log_temperature))
+        true = log_p[np.arange(len(labels)), labels]
+        focal = -((1 - np.exp(true)) ** gamma) * true
+        return ((1 - smoothing) * focal - smoothing * log_p.mean(axis=1)).mean()
+
+    best = minimize_scalar(value, bounds=(-2, 4), method="bounded", options={"xatol": 1e-10}).x
+    fitted = ClassLossScaling(TemperatureScaling(), loss=loss).fit(logits, labels)
+    assert np.log(fitted.calibrator_.temperature_) == pytest.approx(best, abs=1e-4)
+    assert (fitted.class_weights_ == 0).all()
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [EnsembleTemperatureScaling(), VectorScaling(penalty_bias=0.5), ClassTemperatureScaling(objective="nll")],
+)
+def test_any_likelihood_calibrator_takes_part(inner):
+    logits, labels = uneven()
+    fitted = ClassLossScaling(inner).fit(logits, labels)
+    assert type(fitted.calibrator_) is type(inner)
+    assert fitted.n_parameters_ == fitted.calibrator_.n_parameters_
+    assert fitted.keeps_prediction == inner.keeps_prediction
+
+
+def test_absent_classes_have_no_weight():
+    logits, labels = uneven()
+    wider = np.concatenate([logits, np.full((len(logits), 1), -3.0)], axis=1)
+    fitted = ClassLossScaling(TemperatureScaling()).fit(wider, labels)
+    assert fitted.class_weights_[4] == 0
+    assert np.isfinite(fitted.objective_trace_).all()
+
+
+def test_only_likelihoods_can_be_weighed():
+    logits, labels = uneven(100)
+    for wrong in (
+        ClassLossScaling(TemperatureScaling("ece")),
+        ClassLossScaling(TemperatureScaling(), normalization="rank"),
+        ClassLossScaling(TemperatureScaling(), loss="hinge"),
+    ):
+        with pytest.raises(InputError):
+            wrong.fit(logits, labels)
+
+
+@pytest.mark.parametrize(("name", "plain", "scaled"), [("c10lt", 0.0347, 0.0137), ("c100lt", 0.0416, 0.0213)])
+def test_long_tails_are_mended(shared_data, name, plain, scaled):
+    with np.load(shared_data / "zoo" / f"{name}_resnet18_ce.npz") as file:
+        split = {key: file[key] for key in ("val_logits", "val_labels", "test_logits", "test_labels")}
+    fit = split["val_logits"].astype(np.float32), split["val_labels"].astype(np.int64)
+    test, truth = split["test_logits"].astype(np.float32), split["test_labels"].astype(np.int64)
+    before = TemperatureScaling().fit(*fit).predict_proba(test)
+    after = ClassLossScaling(TemperatureScaling()).fit(*fit).predict_proba(test)
+    assert calibrant.metrics.ece(before, truth) == pytest.approx(plain, abs=0.002)
+    assert calibrant.metrics.ece(after, truth) == pytest.approx(scaled, abs=0.002)

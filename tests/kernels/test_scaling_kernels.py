@@ -1,0 +1,89 @@
+"""Compiled and numpy twins of the scaling kernels agree, over dtypes, weights and layouts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from calibrant.core.errors import InputError
+from calibrant.kernels import scaling, transform
+from calibrant.kernels.compiled import scaling as compiled
+from calibrant.kernels.compiled import transform as compiled_transform
+
+SHAPES = [(1, 2), (37, 5), (64, 33)]
+
+
+def data(shape, dtype, seed=0):
+    rng = np.random.default_rng(seed)
+    logits = (rng.normal(size=shape) * 4).astype(dtype)
+    return logits, rng.integers(0, shape[1], shape[0]), rng.uniform(0, 2, shape[0])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 2e-5), (np.float64, 1e-11)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_twins_agree(shape, dtype, tolerance, weighted):
+    logits, labels, weights = data(shape, dtype)
+    rng = np.random.default_rng(1)
+    scale, bias, direction = rng.uniform(0.5, 1, shape[1]), rng.normal(size=shape[1]), rng.normal(size=(2, shape[1]))
+    for name, parameters in (
+        ("temperature_sums", (0.6,)),
+        ("vector_sums", (scale, bias)),
+        ("vector_product", (scale, bias, direction)),
+    ):
+        given = (logits, labels, weights if weighted else None, *parameters)
+        for one, other in zip(getattr(scaling, name)(*given), getattr(compiled, name)(*given), strict=True):
+            np.testing.assert_allclose(other, one, rtol=tolerance, atol=tolerance * np.abs(one).max() + 1e-12)
+    betas = np.array([0.1, 1.0, 7.0])
+    np.testing.assert_allclose(
+        compiled.temperature_confidences(logits, betas), scaling.temperature_confidences(logits, betas), rtol=1e-12
+    )
+
+
+def test_one_compilation_serves_every_layout():
+    logits, labels, _ = data((40, 6), np.float32)
+    frozen = logits.copy()
+    frozen.flags.writeable = False
+    answers = [
+        compiled.temperature_sums(layout, labels, None, 0.5)
+        for layout in (logits, frozen, np.asfortranarray(logits), np.repeat(logits, 2, axis=0)[::2])
+    ]
+    assert all(answer == answers[0] for answer in answers)
+    assert (
+        len({signature[0] for signature in compiled._temperature_sums.signatures if "float32" in str(signature)}) == 1
+    )
+
+
+@pytest.mark.parametrize("value", [-1e4, -200.0, -88.0, -30.0, -1.0, -1e-7, 0.0])
+def test_exponentials_are_exact_to_their_precision(value):
+    logits = np.array([[0.0, value]])
+    for dtype, tolerance in ((np.float32, 3e-7), (np.float64, 1e-14)):
+        loss = compiled.temperature_sums(logits.astype(dtype), np.array([0]), None, 1.0)[0]
+        assert loss == pytest.approx(np.log1p(np.exp(dtype(value).astype(np.float64))), abs=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scaling_twins_agree_and_refuse_what_is_not_finite(dtype, monkeypatch):
+    logits, _, _ = data((50, 7), dtype)
+    scale, bias = np.linspace(0.5, 2, 7), np.arange(7.0)
+    answers = []
+    for kernels in ("numpy", "numba"):
+        monkeypatch.setenv("CALIBRANT_KERNELS", kernels)
+        answers.append(transform.scale_rows(logits, scale, bias))
+        assert answers[-1].dtype == dtype
+        for bad in (np.nan, np.inf, -np.inf):
+            broken = logits.copy()
+            broken[31, 4] = bad
+            with pytest.raises(InputError, match="row 31, column 4"):
+                transform.scale_rows(broken, scale, bias)
+    np.testing.assert_allclose(answers[0], answers[1], rtol=1e-6 if dtype == np.float32 else 1e-14, atol=1e-6)
+
+
+def test_rounding_never_moves_the_prediction():
+    rng = np.random.default_rng(0)
+    logits = (1 + np.float32(6e-8) * rng.integers(0, 4, (2000, 6))).astype(np.float32)
+    scale = np.full(6, 0.31, np.float32)
+    for kernel in (transform.scale_block, compiled_transform.scale_block):
+        scaled = np.empty_like(logits)
+        assert kernel(logits, scale, np.zeros(6, np.float32), scaled, True)
+        assert (scaled.argmax(axis=1) == logits.argmax(axis=1)).all()
