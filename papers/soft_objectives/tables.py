@@ -16,6 +16,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
+from claims import claims_table  # noqa: E402
 from settings import PRIMARY, SECONDARY  # noqa: E402
 
 Result = dict[str, Any]
@@ -235,6 +236,7 @@ def main() -> int:
     rewrite(
         HERE / "README.md",
         {
+            "claims": lambda: claims_table(rows),
             "main": lambda: main_table(rows),
             "measures": lambda: other_measures(rows),
             "effects": lambda: effect_sizes(rows),

@@ -1,0 +1,98 @@
+"""Turn committed results into the study's tables: `python papers/neural_clamping/tables.py` rewrites README's tables.
+
+Every number comes from `results/*.json`; none is typed in.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+CHECKPOINTS = ("c100_resnet20_ce", "c10_resnet20_ce")
+COLUMNS = ("accuracy", "entropy", "ece", "ace", "sce")
+HEADER = "| method | accuracy | entropy ↑ | ECE ↓ | ACE ↓ | SCE ↓ |\n| --- | --- | --- | --- | --- | --- |"
+
+
+def cells(runs: list[dict[str, Any]]) -> str:
+    """Mean ± standard deviation over runs of each column."""
+    words = []
+    for column in COLUMNS:
+        values = [run[column] for run in runs]
+        scale, digits = (100, 2) if column == "accuracy" else (1, 4)
+        text = f"{scale * statistics.mean(values):.{digits}f}"
+        if len(values) > 1:
+            text += f" ± {scale * statistics.stdev(values):.{digits}f}"
+        words.append(text)
+    return " | ".join(words)
+
+
+def chosen(study: dict[str, Any], variant: str, start: str = "data-driven") -> list[dict[str, Any]]:
+    """The runs of one pair of γ and λ from one start."""
+    gamma, penalty = study["variants"][variant]
+    return [run for run in study["runs"] if (run["gamma"], run["penalty"], run["start"]) == (gamma, penalty, start)]
+
+
+def table_one(name: str) -> str:
+    """Output calibrators beside Neural Clamping (the paper's table 1)."""
+    lines = [HEADER]
+    outputs, study = read(f"{name}-outputs"), read(f"{name}-clamping")
+    if outputs is not None:
+        lines += [f"| {method} | {cells([figures])} |" for method, figures in outputs["rows"].items()]
+    if study is None:
+        return "\n".join([*lines, "| Neural Clamping | not run | | | | |"])
+    for variant, words in (("ce", "Neural Clamping, cross entropy"), ("focal", "Neural Clamping, focal")):
+        gamma, penalty = study["variants"][variant]
+        runs = [run["joint"] for run in chosen(study, variant)]
+        mark = " (chosen)" if study["variants"][variant] == study["variants"]["chosen"] else ""
+        lines.append(f"| {words}, γ={gamma:g}, λ={penalty:g}{mark} | {cells(runs)} |")
+    return "\n".join(lines)
+
+
+def ablation(name: str) -> str:
+    """δ alone, T alone, both (the paper's table 3), and both starts (figure 3), at the chosen γ and λ."""
+    study = read(f"{name}-clamping")
+    if study is None:
+        return "(not run)"
+    lines = [HEADER, f"| no calibration | {cells([study['none']])} |"]
+    for part, words in (("input_only", "δ alone"), ("output_only", "T alone"), ("joint", "both, data-driven start")):
+        lines.append(f"| {words} | {cells([run[part] for run in chosen(study, 'chosen')])} |")
+    lines.append(f"| both, random start | {cells([run['joint'] for run in chosen(study, 'chosen', 'normal')])} |")
+    return "\n".join(lines)
+
+
+def pool(name: str) -> str:
+    """Held-out ECE of every pair that was tried."""
+    study = read(f"{name}-clamping")
+    if study is None:
+        return "(not run)"
+    lines = ["| γ | λ | held-out ECE |", "| --- | --- | --- |"]
+    return "\n".join(
+        lines + [f"| {one['gamma']:g} | {one['penalty']:g} | {one['ece']:.4f} |" for one in study["scores"]]
+    )
+
+
+def read(name: str) -> dict[str, Any] | None:
+    """A result, or None where it has not been made."""
+    path = HERE / "results" / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def main() -> int:
+    """Rewrite the tables of README.md."""
+    readme = HERE / "README.md"
+    text = readme.read_text()
+    for name in CHECKPOINTS:
+        for kind, make in (("table 1", table_one), ("table 3", ablation), ("pool", pool)):
+            head, found, rest = text.partition(f"<!-- {name} {kind} -->\n")
+            if not found:
+                raise SystemExit(f"{readme} has no section {name} {kind}")
+            text = head + found + make(name) + "\n" + rest[rest.index("<!-- end -->") :]
+    readme.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
