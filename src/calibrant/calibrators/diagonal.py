@@ -40,8 +40,8 @@ def fit_vector(
     ridge = 2.0 * np.array([[penalty_scale], [penalty_bias]]) / rows.n_classes
     objective = VectorObjective(rows, unit, ridge, with_bias)
     start = np.stack([np.ones(rows.n_classes), np.zeros(rows.n_classes)])
-    # the compiled pass sums exponentials in the precision of the logits, and float32 reaches no further
-    tolerance = 3e-8 if use_compiled(rows.n * rows.n_classes) else 1e-10
+    # exponentials have the precision of the logits, and those of float32 reach no further
+    tolerance = 1e-10 if getattr(getattr(rows, "logits", None), "dtype", None) == np.float64 else 3e-8
     solution = newton_cg(objective, start, lower=lower, tolerance=tolerance)
     scale, bias = objective.units * solution.point
     return scale, bias - bias.mean() if penalty_bias == 0 else bias, solution

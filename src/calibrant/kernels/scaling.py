@@ -82,26 +82,28 @@ def vector_newton(
     """Loss and gradient of `vector_sums` and the whole Hessian (2K×2K, scales first).
 
     The Hessian is Σ w·D(diag q − q·qᵀ)D' with D the factors z and 1: diagonal blocks less one product of tall
-    matrices. That product steers a solver and is not its answer, so it runs in the precision of the logits.
+    matrices. Exponentials and that product run in the precision of the logits, sums over rows in float64.
     """
-    n_classes = logits.shape[1]
+    n_classes, dtype = logits.shape[1], logits.dtype
     loss, gradient = 0.0, np.zeros((2, n_classes))
     own, coupled = np.zeros((3, n_classes)), np.zeros((2 * n_classes, 2 * n_classes))
-    for block in row_blocks(len(logits), n_classes, 4 * CACHE_ELEMENTS):
-        values, true = logits[block].astype(np.float64, copy=False), labels[block]
-        probabilities, log_mass, score = _scaled_softmax(values, true, scale, bias)
+    for block in row_blocks(len(logits), n_classes, 2 * CACHE_ELEMENTS):
+        values, true = logits[block], labels[block]
         weight = np.ones(len(values)) if weights is None else weights[block]
-        factors = np.empty((len(values), 2 * n_classes), logits.dtype)
-        factors[:, n_classes:] = probabilities
-        probabilities *= weight[:, None]
+        narrow, log_mass, score = _scaled_softmax(values, true, scale.astype(dtype), bias.astype(dtype))
+        factors = np.empty((len(values), 2 * n_classes), dtype)
+        factors[:, n_classes:] = narrow
+        np.multiply(narrow, values, out=factors[:, :n_classes])
+        probabilities = narrow.astype(np.float64)
+        if weights is not None:
+            probabilities *= weight[:, None]
         weighted = probabilities * values
-        np.multiply(factors[:, n_classes:], logits[block], out=factors[:, :n_classes])
         own += [np.einsum("ij,ij->j", weighted, values), weighted.sum(axis=0), probabilities.sum(axis=0)]
         loss += float(weight @ (log_mass - score))
         np.subtract.at(gradient[0], true, weight * values[np.arange(len(values)), true])
         np.subtract.at(gradient[1], true, weight)
         if weights is not None:
-            factors *= np.sqrt(weight)[:, None].astype(logits.dtype)
+            factors *= np.sqrt(weight)[:, None].astype(dtype)
         coupled += factors.T @ factors
     gradient += own[1:]
     hessian = -coupled.reshape(2, n_classes, 2, n_classes)
