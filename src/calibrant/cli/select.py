@@ -35,7 +35,9 @@ def select(
     chooser = AutoCalibrator(names, criterion, cv=folds, keep_predictions=keep_predictions, seed=seed)
     with progress_bar(quiet=as_json):
         chooser.fit(predictions.logits, predictions.labels, sample_weight=predictions.weights)
-    save(chooser.calibrator_, output, class_names=predictions.class_names)
+    before = {criterion: chooser.scores_["none"]} if "none" in chooser.scores_ else None
+    after = {criterion: chooser.scores_[chooser.chosen_]}
+    save(chooser.calibrator_, output, class_names=predictions.class_names, before=before, after=after)
     if as_json:
         result = {
             "chosen": chooser.chosen_,

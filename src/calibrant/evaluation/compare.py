@@ -170,6 +170,7 @@ def _run(
             calibrator.fit(fit_rows.logits, fit_rows.labels, sample_weight=fit_rows.weights)
         seconds = time.perf_counter() - started
         figures = score(calibrator, *test, resamples=drawn, n_bins=n_bins)
+        n_parameters = int(calibrator.n_parameters_)
     except Exception as error:
         reason = " ".join(f"{error}".split()) or type(error).__name__
         return MethodRow(name, error=reason, fit_seconds=time.perf_counter() - started), None
@@ -179,7 +180,7 @@ def _run(
         calibrator=calibrator,
         metrics=figures.metrics,
         fit_seconds=seconds,
-        n_parameters=int(calibrator.n_parameters_),
+        n_parameters=n_parameters,
         columns=figures.columns,
         classes=figures.classes,
         warnings=said,

@@ -81,7 +81,9 @@ def score(
     )
     draws["classwise_ece"] = norm(residual + noise)
     metrics = {name: Estimate(values[name], *intervals[name]) for name in METRICS}
-    test = TestColumns(confidence, correct, columns.prediction, columns.nll, columns.brier)
+    # thirty methods of a million rows are kept side by side: no wider than what diagrams can show
+    narrow = columns.prediction.astype(np.int32), columns.nll.astype(np.float32), columns.brier.astype(np.float32)
+    test = TestColumns(confidence, correct, *narrow)
     return Scored(test, class_profile(columns, sums, labels, weights, n_bins), metrics, draws)
 
 

@@ -17,7 +17,7 @@ from calibrant.core.rows import Rows
 from calibrant.evaluation.results import HIGHER_IS_BETTER
 from calibrant.kernels.rows import scan
 
-CANDIDATES = ("none", "ts", "ets", "ts+top", "vs", "sms", "vs+top", "sms+top")
+CANDIDATES = ("none", "ts", "ets", "ts+top", "vs", "vs+top", "sms")
 """Tried by default: quick to fit, from no parameter to a penalised matrix."""
 
 Split = tuple[np.ndarray, np.ndarray]
@@ -37,7 +37,7 @@ class AutoCalibrator(Calibrator):
     Parameters
     ----------
     candidates : sequence of short names or calibrators, or None
-        None tries `none ts ets ts+top vs sms vs+top sms+top`.
+        None tries `none ts ets ts+top vs vs+top sms`.
     criterion : str or function
         "nll" (a proper score), or any other metric of `calibrant.metrics`, or a function of that signature; lower is
         better, except for accuracy and confidence_auroc.
