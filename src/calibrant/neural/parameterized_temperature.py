@@ -9,6 +9,7 @@ from scipy.optimize import minimize
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.temperature import TemperatureScaling
+from calibrant.core.arrays import check_values
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.neural.temperature_network import (
@@ -85,6 +86,7 @@ class ParameterizedTemperatureScaling(Calibrator):
     def temperatures(self, logits: Any) -> np.ndarray:
         """T of each row (n,), always above 0."""
         matrix = self._check_logits(logits, reset=False)
+        check_values(matrix, from_logits=True)
         return temperatures(matrix, self._network())
 
     @property
@@ -169,4 +171,5 @@ class ParameterizedTemperatureScaling(Calibrator):
         return Network(self.weights_, self.biases_, self.feature_mean_, self.feature_scale_)
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
+        check_values(logits, from_logits=True)
         return (logits / temperatures(logits, self._network())[:, None]).astype(logits.dtype, copy=False)
