@@ -6,6 +6,7 @@ python benchmarks/fuzz_artifacts.py --mutations 20000
 from __future__ import annotations
 
 import argparse
+import copy
 import faulthandler
 import json
 import random
@@ -116,7 +117,7 @@ def spoil_header(content: bytes, rng: random.Random) -> bytes:
             other, other_key = rng.choice(list(places(header)))
             parent[key] = json.loads(json.dumps(other[other_key]))
         else:
-            parent[key] = rng.choice(NASTY)
+            parent[key] = copy.deepcopy(rng.choice(NASTY))
     text = json.dumps(header)
     if rng.random() < 0.1:
         text = text.replace("1", "1e999", 1) if rng.random() < 0.5 else "[" * rng.choice((100, 100_000)) + text

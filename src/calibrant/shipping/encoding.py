@@ -25,6 +25,7 @@ from calibrant.core.errors import InputError
 CLASSES: dict[str, str] = {
     **{method.class_name: method.module for method in METHODS.values()},
     "ClassLossScaling": "calibrant.calibrators.class_loss",
+    "KeptPrediction": "calibrant.calibrators.kept_prediction",
     "TopLabelMap": "calibrant.calibrators.top_label_map",
     "AutoCalibrator": "calibrant.evaluation.select",
     "NeuralClamping": "calibrant.neural.neural_clamping",
@@ -158,7 +159,11 @@ class Decoder:
         decoded = self.value(value, name, depth)
         if isinstance(decoded, (int, float)) and not isinstance(decoded, bool) and name != "seed":
             limit = MAX_COUNT if isinstance(decoded, int) else MAX_REAL
-            _need(abs(decoded) <= limit, f"parameter {name} is {decoded:.6g}, above the limit of {limit:g}")
+            # an infinite penalty is a way to leave a part out
+            _need(
+                abs(decoded) <= limit or decoded == math.inf,
+                f"parameter {name} is {decoded:.6g}, above the limit of {limit:g}",
+            )
         return decoded
 
     def value(self, value: Any, where: str, depth: int) -> Any:

@@ -15,7 +15,7 @@ from calibrant.shipping.encoding import CLASSES, find_class
 
 LARGE = 1e12
 SMALL = 1e-12
-RECORDS = ("_trace_", "scores_", "_seconds_", "n_iter_")
+RECORDS = ("_trace_", "scores_", "_seconds_", "n_iter_", "penalties_", "standard_errors_")
 """Endings of names that only tell the story of the fit; these may hold NaN, and prediction never reads them."""
 
 
@@ -51,6 +51,14 @@ RULES: dict[str, dict[str, Rule]] = {
         "feature_scale_": Rule(("F",), SMALL, LARGE),
     },
     "TopLabelMap": {"map_": Rule((3,))},
+    "ShapeScaling": {"shape_": Rule((4,))},
+    "ConfusionScaling": {
+        "temperature_": TEMPERATURE,
+        "scale_": Rule(("K",)),
+        "matrix_": Rule(("K", "K")),
+        "bias_": Rule(("K",)),
+    },
+    "KeptPrediction": {"keep_": Rule((), 0, 1)},
     "HistogramBinning": {
         "edges_": Rule(("C", "B+1"), 0.0, 1.0, increasing=True),
         "values_": Rule(("C", "B"), *CHANCE),

@@ -125,6 +125,54 @@ def _top_label_map(calibrator: Any, graph: Graph, logits: str) -> str:
     return with_confidence(graph, calibrated, graph.add(mapped, d), n_classes)
 
 
+def _shape(calibrator: Any, graph: Graph, logits: str) -> str:
+    """θ·φ, φ = (l, −log(1 − p), log(p + floor), l·log(1 − c)/5), the inner prediction first."""
+    from calibrant.calibrators.shape import FLOOR, LARGEST_CONFIDENCE, LARGEST_P
+
+    inner = calibrate(calibrator.calibrator_, graph, logits)
+    log_p = graph.log_softmax(inner)
+    p = graph.node("Exp", log_p)
+
+    def log_rest(probability: str, largest: float) -> str:
+        bounded = graph.node("Min", probability, graph.number(largest))
+        return graph.node("Log", graph.subtract(graph.number(1.0), bounded))
+
+    sureness = graph.multiply(log_rest(graph.reduce("ReduceMax", p), LARGEST_CONFIDENCE), graph.number(0.2))
+    features = (
+        log_p,
+        graph.node("Neg", log_rest(p, LARGEST_P)),
+        graph.node("Log", graph.add(p, graph.number(FLOOR))),
+        graph.multiply(log_p, sureness),
+    )
+    weighted = [graph.multiply(f, graph.number(theta)) for f, theta in zip(features, calibrator.shape_, strict=True)]
+    bent = graph.log_softmax(graph.node("Sum", *weighted))
+    return keep(graph, bent, graph.argmax(inner), int(calibrator.n_features_in_))
+
+
+def _confusion(calibrator: Any, graph: Graph, logits: str) -> str:
+    """a∘z̄/T + C·softmax(z/T) + b."""
+    scaled = _temperature(calibrator, graph, logits)
+    centred = graph.subtract(scaled, graph.reduce("ReduceMean", scaled))
+    confused = graph.node("MatMul", graph.softmax(scaled), graph.number(np.asarray(calibrator.matrix_).T))
+    return graph.add(_vector(calibrator, graph, centred), confused)
+
+
+def _kept_prediction(calibrator: Any, graph: Graph, logits: str) -> str:
+    """Where another class came first, the two share their mean."""
+    inner = calibrate(calibrator.calibrator_, graph, logits)
+    if not calibrator.keep_:
+        return inner
+    n_classes = int(calibrator.n_features_in_)
+    scores, kept = graph.log_softmax(inner), graph.argmax(logits)
+    winner = graph.argmax(scores)
+    first, second = (graph.node("GatherElements", scores, column, axis=1) for column in (winner, kept))
+    total = graph.add(second, softplus(graph, graph.subtract(first, second)))
+    share = graph.subtract(total, graph.number(np.log(2.0)))
+    pair = graph.node("Or", graph.is_column(winner, n_classes), graph.is_column(kept, n_classes))
+    moved = graph.node("And", pair, graph.node("Not", graph.node("Equal", winner, kept)))
+    return keep(graph, graph.node("Where", moved, share, scores), kept, n_classes)
+
+
 def _inner(calibrator: Any, graph: Graph, logits: str) -> str:
     return calibrate(calibrator.calibrator_, graph, logits)
 
@@ -146,6 +194,9 @@ WRITERS: dict[str, Writer] = {
     "HistogramBinning": histogram,
     "IsotonicCalibration": isotonic,
     "SplineCalibration": spline,
+    "ShapeScaling": _shape,
+    "ConfusionScaling": _confusion,
+    "KeptPrediction": _kept_prediction,
     "ClassLossScaling": _inner,
     "AutoCalibrator": _inner,
 }

@@ -15,13 +15,12 @@ def confidence(graph: Graph, logits: str) -> str:
 
 
 def keep(graph: Graph, scores: str, column: str, n_classes: int) -> str:
-    """Scores whose argmax is the given column (n×1): where rounding lost it, it leads by a few ulps."""
-    peak = graph.reduce("ReduceMax", scores)
-    size = graph.node("Max", graph.node("Abs", peak), graph.number(1.0))
-    ahead = graph.add(peak, graph.multiply(size, graph.number(4 * np.finfo(graph.dtype).eps)))
-    kept = graph.node("Equal", graph.argmax(scores), column)
-    lifted = graph.node("Where", graph.is_column(column, n_classes), ahead, scores)
-    return graph.node("Where", kept, scores, lifted)
+    """Scores whose given column (n×1) leads every other by a few ulps at least."""
+    mask = graph.is_column(column, n_classes)
+    others = graph.reduce("ReduceMax", graph.node("Where", mask, graph.number(-np.inf), scores))
+    size = graph.node("Max", graph.node("Abs", others), graph.number(1.0))
+    ahead = graph.add(others, graph.multiply(size, graph.number(8 * np.finfo(graph.dtype).eps)))
+    return graph.node("Where", mask, graph.node("Max", scores, ahead), scores)
 
 
 def log_odds(graph: Graph, probability: str) -> str:
@@ -80,19 +79,37 @@ def _others(graph: Graph, logits: str, n_classes: int) -> tuple[str, str, str]:
 
 
 def _water_fill(graph: Graph, others: str, cap: str, total: str, n_classes: int) -> str:
-    """Log-shares with none above the cap and the same sum: min(λ·q, cap)."""
-    descending, _ = graph.nodes_with("TopK", (others, graph.integers([n_classes])), 2, axis=1)
-    shares, limit = graph.node("Exp", descending), graph.node("Exp", cap)
-    tail = graph.node("CumSum", shares, graph.integers(1), reverse=1)
-    left = graph.subtract(graph.node("Exp", total), graph.multiply(limit, graph.number(np.arange(n_classes)[None, :])))
-    some = graph.node("Greater", tail, graph.number(0.0))
-    safe = graph.node("Where", some, tail, graph.number(1.0))
-    scale = graph.node("Where", some, graph.divide(left, safe), graph.number(0.0))
-    bound = graph.multiply(limit, graph.number(1 + 1e-12))
-    fits = graph.node("Not", graph.node("And", some, graph.node("Greater", graph.multiply(scale, shares), bound)))
-    first = graph.argmax(graph.cast(fits))
-    factor = graph.node("Max", graph.node("GatherElements", scale, first, axis=1), graph.number(1.0))
-    return graph.node("Min", graph.add(others, graph.node("Log", factor)), cap)
+    """Log-shares with none above the cap and the same sum: min(λ·q, cap), in logs as the method itself."""
+    sorted_shares, _ = graph.nodes_with("TopK", (others, graph.integers([n_classes])), 2, axis=1)
+    floor, ceiling = graph.number(-_huge(graph)), graph.number(_huge(graph))
+    descending = graph.node("Max", sorted_shares, floor)
+    capped = graph.multiply(graph.node("Exp", cap), graph.number(np.arange(n_classes)[None, :]))
+    left = graph.node("Max", graph.subtract(graph.node("Exp", total), capped), graph.number(0.0))
+    factor = graph.subtract(graph.node("Log", left), _suffix_logsumexp(graph, descending, n_classes))
+    bound = graph.add(cap, graph.number(1e-12))
+    fits = graph.node("Not", graph.node("Greater", graph.add(factor, descending), bound))
+    # in the last place only the predicted class is left, and all others are at the cap
+    last = graph.typed(np.arange(n_classes)[None, :] == n_classes - 1, bool)
+    first = graph.argmax(graph.cast(graph.node("Or", fits, last)))
+    chosen = graph.node("GatherElements", factor, first, axis=1)
+    chosen = graph.node("Where", graph.node("Less", chosen, floor), ceiling, chosen)
+    return graph.node("Min", graph.add(others, chosen), cap)
+
+
+def _suffix_logsumexp(graph: Graph, tensor: str, n_columns: int) -> str:
+    """log Σ_{i ≥ j} exp(x_i) of each column j, by doubling: log₂K steps instead of K."""
+    step = 1
+    while step < n_columns:
+        shifted = graph.node("Slice", tensor, graph.integers([step]), graph.integers([n_columns]), graph.integers([1]))
+        shifted = graph.node("Pad", shifted, graph.integers([0, 0, 0, step]), graph.number(-_huge(graph)))
+        tensor = graph.add(tensor, softplus(graph, graph.subtract(shifted, tensor)))
+        step *= 2
+    return tensor
+
+
+def _huge(graph: Graph) -> float:
+    """A number that stands for infinity where infinities would meet."""
+    return float(np.finfo(graph.dtype).max) / 1e8
 
 
 def one_vs_rest(graph: Graph, mapped: str) -> str:
