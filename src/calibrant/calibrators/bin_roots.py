@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from calibrant.calibrators.confidence_bins import ConfidenceBins
@@ -31,11 +33,7 @@ class BinEquations:
         self.rows, self.bins = rows, bins
         self.weights = np.ones(rows.n) if rows.weights is None else rows.weights
         self._kernel = pick(row_moments, rows.n * rows.n_classes)
-        # a bin that is right throughout has its best temperature at 0: it aims half a row below certainty
-        perfect = bins.accuracy == 1.0
-        with np.errstate(divide="ignore"):
-            self.target = np.where(perfect, 1.0 - 0.5 / np.maximum(bins.mass, 1.0), bins.accuracy)
-        self.matches_accuracy = np.full(len(self.target), matches_accuracy) | perfect
+        self.target, self.matches_accuracy = aims(bins, matches_accuracy)
         every = np.arange(rows.n)
         gap = rows.logits[every, rows.labels].astype(np.float64) - rows.logits[every, prediction]
         self.label_gap = self._means(gap, slice(None))
@@ -101,7 +99,15 @@ class BinEquations:
             return np.bincount(index, weights * values, n_bins) / np.bincount(index, weights, n_bins)
 
 
-def solve_roots(equations: BinEquations, max_iter: int = 60) -> tuple[np.ndarray, list[float]]:
+def aims(bins: ConfidenceBins, matches_accuracy: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The confidence each bin is to reach (M,), and which bins are solved for it."""
+    # a bin that is right throughout has its best temperature at 0: it aims half a row below certainty
+    perfect = bins.accuracy == 1.0
+    target = np.where(perfect, 1.0 - 0.5 / np.maximum(bins.mass, 1.0), bins.accuracy)
+    return target, np.full(len(target), matches_accuracy) | perfect
+
+
+def solve_roots(equations: Any, max_iter: int = 60) -> tuple[np.ndarray, list[float]]:
     """Inverse temperatures (M,) where every f_i is 0, and the objective at the start of each full pass.
 
     A sample gives the start where the data are large; then Halley steps, each inside the bracket its bin has so far.
@@ -112,9 +118,7 @@ def solve_roots(equations: BinEquations, max_iter: int = 60) -> tuple[np.ndarray
     return _iterate(equations, inverse, None, max_iter)
 
 
-def _iterate(
-    equations: BinEquations, inverse: np.ndarray, sample: np.ndarray | None, max_iter: int
-) -> tuple[np.ndarray, list[float]]:
+def _iterate(equations: Any, inverse: np.ndarray, sample: Any, max_iter: int) -> tuple[np.ndarray, list[float]]:
     low, high = np.full_like(inverse, LOWEST), np.full_like(inverse, HIGHEST)
     active, trace = equations.bins.filled.copy(), []
     for _ in range(max_iter):

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.bin_roots import BinEquations, solve_roots
-from calibrant.calibrators.confidence_bins import fill_empty, keep_prediction, map_rows, quantile_bins, top_columns
+from calibrant.calibrators.bin_streaming import ChunkedBinEquations
+from calibrant.calibrators.confidence_bins import (
+    fill_empty,
+    keep_prediction,
+    map_rows,
+    quantile_bins,
+    row_weights,
+    top_columns,
+)
 from calibrant.calibrators.grids import temperature_grid
 from calibrant.core.bins import check_n_bins, place
 from calibrant.core.errors import FitWarning, InputError
@@ -59,6 +68,7 @@ class BinTemperatureScaling(Calibrator):
     """
 
     keeps_prediction = True
+    additive = True
 
     def __init__(self, objective="gap", *, n_bins=15, grid=None, seed=0):
         self.objective = objective
@@ -76,8 +86,12 @@ class BinTemperatureScaling(Calibrator):
             raise InputError(f"objective must be 'gap' or 'nll', got {self.objective!r}")
         n_bins = check_n_bins(self.n_bins)
         top = top_columns(rows)
-        self.edges_, bins = quantile_bins(top, rows.weights, n_bins)
-        equations = BinEquations(rows, top.prediction, bins, matches_accuracy=self.objective == "gap")
+        self.edges_, bins = quantile_bins(top, row_weights(rows), n_bins)
+        equations: Any
+        if isinstance(rows, Rows):
+            equations = BinEquations(rows, top.prediction, bins, matches_accuracy=self.objective == "gap")
+        else:
+            equations = ChunkedBinEquations(rows, self.edges_, bins, matches_accuracy=self.objective == "gap")
         if self.objective == "nll" and equations.matches_accuracy[bins.filled].all():
             warnings.warn(
                 "every row is predicted right: the NLL falls all the way to temperature 0; "
@@ -93,7 +107,7 @@ class BinTemperatureScaling(Calibrator):
             temperatures = self._search(equations, temperature_grid(self.grid))
         self.temperatures_ = fill_empty(temperatures, bins.filled)
 
-    def _search(self, equations: BinEquations, grid: np.ndarray) -> np.ndarray:
+    def _search(self, equations: Any, grid: np.ndarray) -> np.ndarray:
         best = np.ones(len(equations.target))
         accuracy = np.clip(equations.bins.accuracy, 0.01, 0.99)
 

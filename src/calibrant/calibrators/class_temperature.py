@@ -10,6 +10,7 @@ from calibrant.calibrators.confidence_bins import map_rows
 from calibrant.calibrators.diagonal import fit_class_scales
 from calibrant.calibrators.grids import temperature_grid
 from calibrant.calibrators.newton import warn_unless_converged
+from calibrant.calibrators.top_label import InstanceFact
 from calibrant.core.arrays import check_values
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import InputError
@@ -61,6 +62,7 @@ class ClassTemperatureScaling(Calibrator):
     """
 
     requires_logits = True
+    additive = InstanceFact(lambda self: self.objective == "nll")
 
     def __init__(self, objective="ece", *, preserve_accuracy=True, max_sweeps=5, n_bins=15, grid=None, seed=0):
         self.objective = objective

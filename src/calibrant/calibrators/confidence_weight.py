@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.confidence_bins import ConfidenceBins, fill_empty, map_rows, quantile_bins, top_columns
+from calibrant.calibrators.confidence_bins import (
+    ConfidenceBins,
+    fill_empty,
+    map_rows,
+    quantile_bins,
+    row_weights,
+    top_columns,
+)
 from calibrant.calibrators.folds import content_folds
 from calibrant.calibrators.weight import mix_with_uniform
 from calibrant.core.bins import check_n_bins, mass_index, place
@@ -51,6 +58,7 @@ class ConfidenceWeightScaling(Calibrator):
     """
 
     keeps_prediction = True
+    additive = True
 
     def __init__(self, n_bins=15, *, seed=0):
         self.n_bins = n_bins
@@ -62,14 +70,14 @@ class ConfidenceWeightScaling(Calibrator):
         return len(self.weights_)
 
     def _fit(self, rows: Rows) -> None:
-        top = top_columns(rows)
+        top, weights = top_columns(rows), row_weights(rows)
         if isinstance(self.n_bins, str):
             if self.n_bins != "auto":
                 raise InputError(f"n_bins must be a whole number of at least 1, or 'auto', got {self.n_bins!r}")
-            n_bins = choose_n_bins(top, rows.weights, rows.n_classes, self.seed)
+            n_bins = choose_n_bins(top, weights, rows.n_classes, self.seed)
         else:
             n_bins = check_n_bins(self.n_bins)
-        self.edges_, bins = quantile_bins(top, rows.weights, n_bins)
+        self.edges_, bins = quantile_bins(top, weights, n_bins)
         self.weights_ = bin_weights(bins, rows.n_classes)
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.confidence_bins import ConfidenceBins, fill_empty, quantile_bins, top_columns
+from calibrant.calibrators.confidence_bins import ConfidenceBins, fill_empty, quantile_bins, row_weights, top_columns
 from calibrant.calibrators.one_vs_rest import check_mode, class_columns, class_probabilities, normalised
 from calibrant.calibrators.top_label import InstanceFact, log_odds_of, with_confidence
 from calibrant.core.bins import check_n_bins, place
@@ -44,6 +44,7 @@ class HistogramBinning(Calibrator):
     """
 
     keeps_prediction = InstanceFact(lambda self: self.mode == "top_label")
+    additive = InstanceFact(lambda self: self.mode == "top_label")
 
     def __init__(self, n_bins=15, *, mode="top_label", seed=0):
         self.n_bins = n_bins
@@ -63,8 +64,9 @@ class HistogramBinning(Calibrator):
         else:
             columns, n_columns = class_columns(rows), rows.n_classes
         self.edges_, self.values_ = np.empty((n_columns, n_bins + 1)), np.empty((n_columns, n_bins))
+        weights = row_weights(rows)
         for j, column in enumerate(columns):
-            self.edges_[j], bins = quantile_bins(column, rows.weights, n_bins)
+            self.edges_[j], bins = quantile_bins(column, weights, n_bins)
             self.values_[j] = bin_frequencies(bins)
             step("histogram binning", j + 1, n_columns)
 

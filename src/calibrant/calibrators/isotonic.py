@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.isotonic import IsotonicRegression
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.confidence_bins import top_columns
+from calibrant.calibrators.confidence_bins import row_weights, top_columns
 from calibrant.calibrators.one_vs_rest import check_mode, class_columns, class_probabilities, normalised
 from calibrant.calibrators.top_label import InstanceFact, log_odds_of, with_confidence
 from calibrant.core.progress import step
@@ -45,6 +45,7 @@ class IsotonicCalibration(Calibrator):
     """
 
     keeps_prediction = InstanceFact(lambda self: self.mode == "top_label")
+    additive = InstanceFact(lambda self: self.mode == "top_label")
 
     def __init__(self, mode="top_label", *, seed=0):
         self.mode = mode
@@ -61,10 +62,10 @@ class IsotonicCalibration(Calibrator):
         else:
             columns, n_columns = class_columns(rows), rows.n_classes
         margin = min(0.5, 0.5 / rows.total_weight)
-        knots, values = [], []
+        knots, values, weights = [], [], row_weights(rows)
         for j, column in enumerate(columns):
             solver = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
-            solver.fit(column.confidence, column.correct.astype(np.float64), sample_weight=rows.weights)
+            solver.fit(column.confidence, column.correct.astype(np.float64), sample_weight=weights)
             knots.append(solver.X_thresholds_)
             values.append(np.clip(solver.y_thresholds_, margin, 1.0 - margin))
             step("isotonic", j + 1, n_columns)

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.confidence_bins import top_columns
+from calibrant.calibrators.confidence_bins import row_weights, top_columns
 from calibrant.calibrators.top_label import log_odds_of, with_confidence
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
@@ -47,6 +47,7 @@ class SplineCalibration(Calibrator):
     """
 
     keeps_prediction = True
+    additive = True
 
     def __init__(self, n_knots=6, *, seed=0):
         self.n_knots = n_knots
@@ -60,7 +61,7 @@ class SplineCalibration(Calibrator):
     def _fit(self, rows: Rows) -> None:
         if isinstance(self.n_knots, bool) or self.n_knots != int(self.n_knots) or self.n_knots < 3:
             raise InputError(f"n_knots must be a whole number of at least 3, got {self.n_knots!r}")
-        confidence, share, error, mass = cumulative_error(top_columns(rows), rows.weights)
+        confidence, share, error, mass = cumulative_error(top_columns(rows), row_weights(rows))
         knots = np.linspace(0.0, 1.0, int(self.n_knots))
         basis = CubicSpline(knots, np.eye(len(knots)), bc_type="natural")
         # evenly spaced shares see rows of equal confidence as the straight piece of the curve that they are

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.confidence_bins import ConfidenceBins, keep_prediction, map_rows, top_columns
+from calibrant.calibrators.confidence_bins import ConfidenceBins, keep_prediction, map_rows, row_weights, top_columns
 from calibrant.core.arrays import check_values
 from calibrant.core.bins import check_n_bins, mass_index
 from calibrant.core.errors import InputError
@@ -47,6 +47,7 @@ class WeightScaling(Calibrator):
 
     keeps_prediction = True
     keeps_ranking = True
+    additive = True
 
     def __init__(self, objective="least_squares", *, n_bins=13, seed=0):
         self.objective = objective
@@ -64,7 +65,8 @@ class WeightScaling(Calibrator):
             raise InputError(f"objective must be 'least_squares' or 'adaptive_ece_l1', got {self.objective!r}")
         n_bins = check_n_bins(self.n_bins)
         top = top_columns(rows)
-        bins = ConfidenceBins.of(top, rows.weights, mass_index(top.confidence, n_bins, rows.weights), n_bins)
+        weights = row_weights(rows)
+        bins = ConfidenceBins.of(top, weights, mass_index(top.confidence, n_bins, weights), n_bins)
         uniform = 1.0 / rows.n_classes
         confidence, accuracy = bins.confidence[bins.filled] - uniform, bins.accuracy[bins.filled] - uniform
         self.weight_ = float(np.clip(solvers[self.objective](confidence, accuracy, bins.mass[bins.filled]), 0.0, 1.0))

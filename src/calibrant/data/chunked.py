@@ -83,7 +83,8 @@ class ChunkedRows:
         done, chunks = 0, list[Any](self._chunks)
         if begun is not None:
             done, chunks = begun[0] - 1, [_Done(begun[1]), *self._chunks[begun[0] :]]
-        work = partial(_summed, statistic=statistic, parameters=parameters, check=not self._checked, marks=self._stride)
+        marks = 0 if self._marked else self._stride
+        work = partial(_summed, statistic=statistic, parameters=parameters, check=not self._checked, marks=marks)
         merged = 0
 
         def merge(left: Pass, right: Pass) -> Pass:
@@ -96,7 +97,7 @@ class ChunkedRows:
 
         sums, marked = self._run(work, chunks, merge, f"pass {self.n_passes}", _temperature_words(parameters))
         if begun is None:
-            self._checked, self._marked = True, marked or self._marked
+            self._checked, self._marked = True, self._marked or marked
         if self.journal is not None:
             self.journal.record(name, sums)
         return sums
@@ -109,20 +110,20 @@ class ChunkedRows:
         self.n_passes += 1
         columns: list[np.ndarray] = []
 
-        def put(part: list[Sums]) -> None:
-            for first_row, arrays in part:
-                for index, array in enumerate(arrays):
-                    if len(columns) <= index:
-                        columns.append(self._column(array.dtype))
-                    columns[index][first_row : first_row + len(array)] = array
-            part.clear()
+        def put(part: tuple[int, list[np.ndarray], dict[int, np.ndarray]] | None) -> None:
+            if part is not None:
+                first_row, arrays, marked = part
+                self._marked.update(marked)
+                columns.extend(self._column(array.dtype) for array in arrays[len(columns) :])
+                for column, array in zip(columns, arrays, strict=True):
+                    column[first_row : first_row + len(array)] = array
 
-        def merge(left: list[Sums], right: list[Sums]) -> list[Sums]:
+        def merge(left: Any, right: Any) -> None:
             put(left)
             put(right)
-            return left
 
-        work = partial(_gathered, statistic=statistic, check=not self._checked)
+        marks = 0 if self._marked else self._stride
+        work = partial(_gathered, statistic=statistic, check=not self._checked, marks=marks)
         put(self._run(work, self._chunks, merge, f"pass {self.n_passes}"))
         self._checked = True
         return tuple(columns)
@@ -195,7 +196,7 @@ class _Done:
 def _summed(
     chunk: Chunk | _Done, *, statistic: Statistic, parameters: tuple[Any, ...], check: bool, marks: int
 ) -> Pass:
-    """The sums of one chunk and, in a first pass, those of its rows that name the data set."""
+    """The sums of one chunk, and those of its rows that name the data set."""
     if isinstance(chunk, _Done):
         return chunk.sums, {}
     sums: Sums | None = None
@@ -204,19 +205,29 @@ def _summed(
     for block in chunk.rows(check=check):
         part = statistic(block.logits, block.labels, block.weights, *parameters)
         sums = part if sums is None else _add_into(sums, part)
-        if check and len(chosen := block.logits[-row % marks :: marks]):
-            marked[row] = chosen.copy()
+        _mark(marked, block.logits, row, marks)
         row += block.n
     assert sums is not None  # noqa: S101 (a chunk has rows)
     return sums, marked
 
 
-def _gathered(chunk: Chunk, *, statistic: Statistic, check: bool) -> list[tuple[int, Sums]]:
-    found, row = [], chunk.first_row
+def _gathered(
+    chunk: Chunk, *, statistic: Statistic, check: bool, marks: int
+) -> tuple[int, list[np.ndarray], dict[int, np.ndarray]]:
+    parts: list[Sums] = []
+    marked: dict[int, np.ndarray] = {}
+    row = chunk.first_row
     for block in chunk.rows(check=check):
-        found.append((row, statistic(block.logits, block.labels, block.weights)))
+        parts.append(statistic(block.logits, block.labels, block.weights))
+        _mark(marked, block.logits, row, marks)
         row += block.n
-    return found
+    return chunk.first_row, [np.concatenate(columns) for columns in zip(*parts, strict=True)], marked
+
+
+def _mark(marked: dict[int, np.ndarray], logits: np.ndarray, row: int, marks: int) -> None:
+    """Keep every `marks`-th of all rows (0: none); the first row of the block is number `row`."""
+    if marks and len(chosen := logits[-row % marks :: marks]):
+        marked[row] = chosen.copy()
 
 
 def _head(chunk: Chunk, *, most: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:

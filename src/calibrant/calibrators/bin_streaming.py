@@ -1,0 +1,81 @@
+"""The equations of `bin_roots` from rows that come chunk by chunk: sums by bin instead of arrays by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from calibrant.calibrators.bin_roots import BinEquations, aims
+from calibrant.calibrators.confidence_bins import ConfidenceBins, top_columns
+from calibrant.core.bins import place
+from calibrant.kernels.dispatch import pick
+from calibrant.kernels.row_moments import row_moments
+from calibrant.kernels.rows import TOP, scan_logits
+
+
+class ChunkedBinEquations:
+    """`BinEquations` over chunked rows; a pass serves every bin, and the edges place a row anew in each."""
+
+    def __init__(self, rows: Any, edges: np.ndarray, bins: ConfidenceBins, *, matches_accuracy: bool) -> None:
+        self.rows, self.edges, self.bins = rows, edges, bins
+        size = rows.n * rows.n_classes
+        self._kernels = pick(scan_logits, size), pick(row_moments, size)
+        self.target, self.matches_accuracy = aims(bins, matches_accuracy)
+        self._wanted = matches_accuracy
+
+    def sample(self) -> BinEquations:
+        """The same equations of a sample in memory."""
+        rows = self.rows.sample(self.rows.n // 16)
+        top = top_columns(rows)
+        bins = ConfidenceBins.of(top, rows.weights, place(top.confidence, self.edges), len(self.target))
+        return BinEquations(rows, top.prediction, bins, matches_accuracy=self._wanted)
+
+    def rows_of(self, active: np.ndarray) -> None:
+        """All rows: a pass over files reads them anyway."""
+
+    def means(self, inverse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean confidence and mean NLL of each bin at inverse temperatures (M,)."""
+        means = self._means(inverse)
+        return means[1], means[7] - inverse * means[0]
+
+    def evaluate(
+        self, inverse: np.ndarray, chosen: BinEquations | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+        """f, f', f'' of each bin (M,), from all rows or the sample, and the objective over all bins."""
+        if chosen is not None:
+            return chosen.evaluate(inverse, None)
+        label_gap, confidence, mean, falling, variance, bend, skew, log_mass = self._means(inverse)
+        wanted, filled = self.matches_accuracy, self.bins.filled
+        value = np.where(wanted, confidence - self.target, mean - label_gap)
+        slope, bend = np.where(wanted, falling, variance), np.where(wanted, bend, skew)
+        loss = np.abs(self.bins.accuracy - confidence) if wanted.all() else log_mass - inverse * label_gap
+        return value, slope, bend, float(np.average(np.nan_to_num(loss[filled]), weights=self.bins.mass[filled]))
+
+    def _means(self, inverse: np.ndarray) -> np.ndarray:
+        (sums,) = self.rows.total(bin_moments, self._kernels, self.edges, inverse)
+        with np.errstate(invalid="ignore"):
+            return sums[1:] / sums[0]
+
+
+def bin_moments(logits, labels, weights, kernels, edges, inverse):  # noqa: PLR0917 (a statistic's parameters)
+    """Σw of each bin, and Σw times each of the eight columns that the equations average, 9×M."""
+    scan, moments = kernels
+    logits = np.ascontiguousarray(logits)
+    top, _ = scan(logits, labels, TOP)
+    every, index = np.arange(len(labels)), place(top.confidence, edges)
+    mass, first, second, third = moments(logits, inverse[index]).T
+    mean, square, cube = first / mass, second / mass, third / mass
+    columns = (
+        np.ones(len(labels)),
+        logits[every, labels].astype(np.float64) - logits[every, top.prediction],
+        1.0 / mass,
+        mean,
+        -mean / mass,
+        square - mean * mean,
+        (2 * mean * mean - square) / mass,
+        cube - 3 * mean * square + 2 * mean**3,
+        np.log(mass),
+    )
+    weigh = (lambda column: column) if weights is None else (lambda column: weights * column)
+    return (np.stack([np.bincount(index, weigh(column), len(inverse)) for column in columns]),)
