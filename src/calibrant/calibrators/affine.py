@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from calibrant.calibrators.blas import one_blas_thread
 from calibrant.calibrators.newton import Operator, Solution, newton_cg
 from calibrant.calibrators.temperature import fit_inverse_temperature
 from calibrant.core.rows import Rows
@@ -53,7 +54,8 @@ def fit_affine(
         logits = getattr(rows, "logits", None)
         tolerance = 1e-9 if logits is not None and logits.dtype == np.float64 else 5e-8
     objective = AffineObjective(rows, ridge, log_probabilities)
-    solution = newton_cg(objective, start, tolerance=tolerance)
+    with one_blas_thread():
+        solution = newton_cg(objective, start, tolerance=tolerance)
     matrix, bias = solution.point[:, :-1], solution.point[:, -1]
     return matrix, bias - bias.mean() if ridge.bias == 0 else bias, solution
 

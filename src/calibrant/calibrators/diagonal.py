@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from calibrant.calibrators.blas import one_blas_thread
 from calibrant.calibrators.newton import Operator, Solution, newton_cg
 from calibrant.calibrators.temperature import fit_inverse_temperature
 from calibrant.core.rows import Rows
@@ -42,7 +43,8 @@ def fit_vector(
     start = np.stack([np.ones(rows.n_classes), np.zeros(rows.n_classes)])
     # exponentials have the precision of the logits, and those of float32 reach no further
     tolerance = 1e-10 if getattr(getattr(rows, "logits", None), "dtype", None) == np.float64 else 3e-8
-    solution = newton_cg(objective, start, lower=lower, tolerance=tolerance)
+    with one_blas_thread():
+        solution = newton_cg(objective, start, lower=lower, tolerance=tolerance)
     scale, bias = objective.units * solution.point
     return scale, bias - bias.mean() if penalty_bias == 0 else bias, solution
 
