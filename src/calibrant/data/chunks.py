@@ -16,7 +16,7 @@ from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_probabilities
 from calibrant.core.threads import BLOCK_ELEMENTS
 from calibrant.data.predictions import Predictions
-from calibrant.data.source import SliceSource, Source
+from calibrant.data.source import ArraySource, SliceSource, Source
 
 CHUNK_ELEMENTS = 8 * BLOCK_ELEMENTS
 """Elements of one chunk at most, where the format lets one begin to read anywhere: 32 MB of float32."""
@@ -41,12 +41,12 @@ class Chunk:
         """Number of rows."""
         return self.source.shape[0]
 
-    def values(self, *, check: bool, most: int | None = None) -> Iterator[np.ndarray]:
+    def values(self, *, check: bool, most: int | None = None, elements: int = BLOCK_ELEMENTS) -> Iterator[np.ndarray]:
         """Blocks of values in order, up to `most` rows; `check` looks for values that are no logits or probabilities.
 
         Blocks have the size of those of `Rows.total`, so that sums over them round alike.
         """
-        rows = max(1, BLOCK_ELEMENTS // self.source.shape[1])
+        rows = max(1, elements // self.source.shape[1])
         stop = self.n if most is None else min(most, self.n)
         done = 0
         with self.naming():
@@ -66,6 +66,17 @@ class Chunk:
             logits = block if self.kind == "logits" else log_probabilities(block)
             weights = None if self.weights is None else self.weights[own]
             yield Rows(logits, self.labels[own].astype(np.int64, copy=False), weights)
+            start += len(block)
+
+    def parts(self, *, check: bool) -> Iterator[Predictions]:
+        """The rows as predictions in memory; nearly always all at once."""
+        start = 0
+        for block in self.values(check=check, elements=CHUNK_ELEMENTS):
+            own = slice(start, start + len(block))
+            weights = None if self.weights is None else self.weights[own]
+            labels = self.labels[own].astype(np.int64, copy=False)
+            name = self.source.locate(start)[0]
+            yield Predictions(ArraySource(block, name), self.kind, labels, weights, field=self.field, checked=True)
             start += len(block)
 
     @contextmanager

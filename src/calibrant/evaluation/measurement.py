@@ -13,8 +13,10 @@ import numpy as np
 
 from calibrant.core import progress
 from calibrant.core.bins import check_n_bins
+from calibrant.core.engine import Engine
 from calibrant.data import Predictions
 from calibrant.evaluation.bootstrap import Resamples, draw
+from calibrant.evaluation.chunk_scan import scan_chunks
 from calibrant.evaluation.classwise_intervals import classwise_estimates
 from calibrant.evaluation.consistency import consistency_test
 from calibrant.evaluation.intervals import (
@@ -30,10 +32,9 @@ from calibrant.evaluation.intervals import (
 from calibrant.evaluation.reliability import ReliabilityBins, reliability_bins
 from calibrant.evaluation.results import ClassProfile, Estimate, NoiseFloor
 from calibrant.evaluation.scoring import class_profile
-from calibrant.kernels.rows import RowColumns, scan
+from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.binning import BinSums, bin_sums
 from calibrant.metrics.class_losses import class_loss_sums, losses_of_sums
-from calibrant.metrics.classwise import class_sums, probability_block
 from calibrant.metrics.debiased import debiased_ece_of
 from calibrant.metrics.inputs import Checked
 from calibrant.metrics.ks import ks_error_of
@@ -123,7 +124,14 @@ class _Scan:
     draws: Resamples
 
 
-def measure(predictions: Predictions, *, n_bins: int = 15, resamples: int = 1000, seed: int = 0) -> Measurement:
+def measure(
+    predictions: Predictions,
+    *,
+    n_bins: int = 15,
+    resamples: int = 1000,
+    seed: int = 0,
+    engine: str | Engine = "local",
+) -> Measurement:
     """Every metric of the library with 95% intervals, and whether the error is more than chance.
 
     Examples
@@ -137,7 +145,7 @@ def measure(predictions: Predictions, *, n_bins: int = 15, resamples: int = 1000
     check_n_bins(n_bins)
     labels, weights = predictions.labels, predictions.weights
     drawn = draw(predictions.n, resamples, seed)
-    scanned = _scan(predictions, drawn, n_bins)
+    scanned = _scan(predictions, drawn, n_bins, engine)
     columns = scanned.columns
     progress.step("intervals", 0, 3)
     values, intervals = _top_label(columns, weights, drawn, n_bins)
@@ -194,25 +202,11 @@ def verdict(metrics: Mapping[str, Estimate], floor: NoiseFloor) -> str:
     return f"{'overconfident' if gap > 0 else 'underconfident'} by {100 * abs(gap):.1f} points"
 
 
-def _scan(predictions: Predictions, drawn: Resamples, n_bins: int) -> _Scan:
+def _scan(predictions: Predictions, drawn: Resamples, n_bins: int, engine: str | Engine) -> _Scan:
     draws = drawn.fewer(class_rows(predictions.n_classes, n_bins))
     wanted = np.arange(predictions.n) if draws.rows is None else draws.rows
-    kept = np.empty((len(wanted), predictions.n_classes), dtype=predictions.dtype)
-    from_logits = predictions.kind == "logits"
-    parts, sums, start = [], None, 0
-    for chunk in predictions.chunks():
-        values, labels = chunk.values, chunk.labels
-        parts.append(scan(values, labels, from_logits=from_logits, columns="all", first_row=start))
-        checked = Checked(values, labels, chunk.weights, from_logits)
-        part = class_sums(checked, n_bins, "width")
-        sums = part if sums is None else sums + part
-        inside = (wanted >= start) & (wanted < start + chunk.n)
-        if inside.any():
-            some = Checked(values[wanted[inside] - start], labels[:1], None, from_logits)
-            kept[inside] = probability_block(some, slice(0, None))
-        start += chunk.n
-    assert sums is not None  # noqa: S101 (n ≥ 1 has passed the gate)
-    return _Scan(RowColumns(*map(np.concatenate, zip(*parts, strict=True))), sums, kept, draws)
+    columns, sums, kept = scan_chunks(predictions, wanted, n_bins, engine)
+    return _Scan(columns, sums, kept, draws)
 
 
 def _top_label(

@@ -36,6 +36,7 @@ from calibrant.metrics.scores import accuracy, brier, confidence, entropy, nll
 from calibrant.metrics.selective import RiskCoverage, aurc, confidence_auroc, risk_coverage
 from calibrant.metrics.smooth import smooth_ece
 from calibrant.metrics.soft import soft_ece
+from calibrant.metrics.streaming import stream
 from calibrant.metrics.sweep import sweep_ece
 from calibrant.metrics.top_label import (
     OverUnderConfidence,
@@ -93,6 +94,7 @@ __all__ = [
     "sce",
     "smooth_ece",
     "soft_ece",
+    "stream",
     "sweep_ece",
     "update_all",
 ]
