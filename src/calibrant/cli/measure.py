@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 
 import typer
 
@@ -18,6 +20,7 @@ def measure(
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Measure calibration: all metrics with 95% intervals, a verdict, a reliability diagram, the worst classes."""
+    _keep_blas_serial()
     from calibrant.cli.bar import progress_bar
     from calibrant.data import open_predictions
     from calibrant.evaluation.measurement import measure as run
@@ -31,3 +34,9 @@ def measure(
     from calibrant.cli.measure_view import show
 
     show(result, predictions.name or source, predictions.kind)
+
+
+def _keep_blas_serial() -> None:
+    """One BLAS thread, unless the user chose: the products are thin, and waiting threads cost more than they add."""
+    if "numpy" not in sys.modules:  # afterwards it is too late, and the setting would only leak into children
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
