@@ -265,3 +265,18 @@ def test_bad_batches_are_refused(name: str) -> None:
         loss(torch.zeros(4, 2), torch.zeros(4))
     with pytest.raises(InputError, match="takes torch tensors, got ndarray"):
         loss(np.zeros((4, 2)), torch.zeros(4, dtype=torch.long))
+
+
+@every_loss
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_no_loss_waits_for_the_device(name: str) -> None:
+    logits, labels = batch()
+    logits, labels = logits.float().cuda().requires_grad_(), labels.cuda()
+    expected = CASES[name][0](logits.cpu(), labels.cpu())
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        value = CASES[name][0](logits, labels)
+        value.backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.testing.assert_close(value.cpu(), expected)

@@ -11,35 +11,8 @@ from torch import Tensor, nn
 
 from calibrant.core.errors import InputError
 from calibrant.neural import top_label_twins as top
-
-
-class Twin(nn.Module):
-    """Holds learned arrays as buffers, so that they move, save and load with the module."""
-
-    scale: Tensor
-    bias: Tensor
-    matrix: Tensor
-    weights: Tensor
-    inverse: Tensor
-    edges: Tensor
-    knots: Tensor
-    values: Tensor
-    mean: Tensor
-    spread: Tensor
-    map_parameters: Tensor
-
-    def __init__(self, **arrays: Any) -> None:
-        super().__init__()
-        for name, value in arrays.items():
-            self.register_buffer(name, torch.as_tensor(np.array(value, dtype=np.float64)))
-
-    def forward(self, logits: Tensor) -> Tensor:
-        """Calibrated logits (n×K) of the input's dtype."""
-        raise NotImplementedError
-
-    def like(self, name: str, logits: Tensor) -> Tensor:
-        """A buffer in the dtype of the logits."""
-        return getattr(self, name).to(logits.dtype)
+from calibrant.neural.shape_twins import ConfusionTwin, KeptPredictionTwin, ShapeTwin
+from calibrant.neural.twin import Twin
 
 
 class IdentityTwin(Twin):
@@ -183,6 +156,11 @@ def _diagonal(scale: Any, bias: Any = 0.0) -> DiagonalTwin:
     return DiagonalTwin(scale=scale, bias=bias)
 
 
+def _kept(calibrator: Any) -> nn.Module:
+    inner = twin_of(calibrator.calibrator_)
+    return KeptPredictionTwin(inner) if calibrator.keep_ else inner
+
+
 def _tabled(tables: list[TableTwin]) -> nn.Module:
     return NewConfidenceTwin(tables[0]) if len(tables) == 1 else OneVersusRestTwin(tables)
 
@@ -214,6 +192,11 @@ BUILDERS: dict[str, Callable[[Any], nn.Module]] = {
     "ClassLossScaling": lambda one: twin_of(one.calibrator_),
     "AutoCalibrator": lambda one: twin_of(one.calibrator_),
     "TopLabelMap": lambda one: TopLabelMapTwin(twin_of(one.calibrator_), one.map_),
+    "ConfusionScaling": lambda one: ConfusionTwin(
+        inverse=1 / one.temperature_, scale=one.scale_, matrix=one.matrix_, bias=one.bias_
+    ),
+    "ShapeScaling": lambda one: ShapeTwin(twin_of(one.calibrator_), one.shape_),
+    "KeptPrediction": _kept,
     "HistogramBinning": _histogram,
     "IsotonicCalibration": _isotonic,
     "SplineCalibration": lambda one: NewConfidenceTwin(TableTwin(knots=one.confidences_, values=one.values_)),
