@@ -12,7 +12,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
 
-PATIENCE = 2
+PATIENCE = 3
 """Candidates in a row that may be worse than the best before the walk ends."""
 
 Fit = Callable[[Rows, Any, np.ndarray | None], np.ndarray]
