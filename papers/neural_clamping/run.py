@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from calibrant.neural import ClampedModule, NeuralClamping
 
 CHECKPOINTS = {"c100_resnet20_ce": "cifar100", "c10_resnet20_ce": "cifar10"}
 STARTS = ("data-driven", "normal")
+GAMMAS, PENALTIES = (0.0, 0.5, 1.0), (0.01, 0.1, 1.0)
 # the box of feasible pixels 0…255 after standardisation is what the images themselves span
 
 
@@ -39,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--parts", nargs="+", choices=["clamping", "outputs"], default=["clamping", "outputs"])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--pair", type=float, nargs=2, metavar=("GAMMA", "LAMBDA"), help="these instead of the pool")
     parser.add_argument("--limit", type=int, help="use only this many images of each part")
     parser.add_argument("--tiny", action="store_true", help="a tiny net on synthetic images, on the CPU")
     options = parser.parse_args(arguments)
@@ -71,8 +74,13 @@ def clamp_checkpoint(options: argparse.Namespace, name: str) -> dict[str, Any]:
             expected = torch.from_numpy(file["test_logits"][: len(test[1])].astype(np.float32))
         difference = float((logits_of(model, test[0].to(device)).cpu() - expected).abs().max())
         print(f"{name}: largest difference to the stored test logits {difference:.4f}", flush=True)
-    study = clamping_study(model, val, test, seeds=options.seeds, epochs=options.epochs, device=device)
-    return {"checkpoint": name, "stored_logit_difference": difference, **study}
+    about = {"checkpoint": name, "stored_logit_difference": difference}
+
+    def keep(study: dict[str, Any]) -> None:
+        write(options.out / f"{name}-clamping.json", {**about, **study})
+
+    study = clamping_study(model, val, test, seeds=options.seeds, epochs=options.epochs, device=device, keep=keep)
+    return {**about, **study}
 
 
 def clamping_study(
@@ -83,27 +91,20 @@ def clamping_study(
     seeds: int,
     epochs: int,
     device: str,
+    pair: tuple[float, float] | None = None,
+    keep: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
     """γ and λ chosen once from the pool, then every seed with both starts, cross entropy and focal, and ablations."""
     images, labels = test[0].to(device), test[1].numpy()
     loader = [(val[0].to(device), val[1].to(device))]
-    started = time.perf_counter()
-    chooser = NeuralClamping(epochs=epochs, seed=0, gamma_pool=(0.0, 0.5, 1.0), penalty_pool=(0.01, 0.1, 1.0))
-    chooser.fit(model, loader)
-    scores = [vars(score) for score in chooser.scores_]
-    best_for_ce = min((score for score in scores if score["gamma"] == 0), key=lambda score: score["ece"])
-    focal_choice = min((score for score in scores if score["gamma"] > 0), key=lambda score: score["ece"])
-    variants = {
-        "chosen": (chooser.gamma_, chooser.penalty_),
-        "ce": (0.0, best_for_ce["penalty"]),
-        "focal": (focal_choice["gamma"], focal_choice["penalty"]),
-    }
-    print(f"chosen γ, λ: {variants}; {time.perf_counter() - started:.1f} s", flush=True)
+    scores: list[dict[str, float]] = []
+    variants = {"chosen": pair} if pair is not None else choose(model, loader, epochs, scores)
     plain = figures(logits_of(model, images), labels)
-    runs = []
-    for gamma, penalty in sorted(set(variants.values())):
+    runs: list[dict[str, Any]] = []
+    study = {"none": plain, "scores": scores, "variants": variants, "runs": runs}
+    for gamma, penalty in sorted({tuple(pair) for pair in variants.values()}):
         # the comparison of starts needs only the pair that was chosen
-        for start in STARTS if (gamma, penalty) == variants["chosen"] else STARTS[:1]:
+        for start in STARTS if (gamma, penalty) == tuple(variants["chosen"]) else STARTS[:1]:
             for seed in range(seeds):
                 began = time.perf_counter()
                 clamping = NeuralClamping(gamma, penalty, start, epochs=epochs, seed=seed)
@@ -114,9 +115,31 @@ def clamping_study(
                     | {"epochs": len(clamping.loss_trace_), "seconds": round(time.perf_counter() - began, 2)}
                     | ablations(clamped, images, labels)
                 )
+                if keep is not None:
+                    # a study cut short still says what it found
+                    keep(study)
                 joint = runs[-1]["joint"]
                 print(f"γ={gamma} λ={penalty} {start} seed {seed}: {joint} {runs[-1]['seconds']} s", flush=True)
-    return {"none": plain, "scores": scores, "variants": variants, "runs": runs}
+    return study
+
+
+def choose(
+    model: nn.Module, loader: list[tuple[Tensor, Tensor]], epochs: int, scores: list[dict[str, float]]
+) -> dict[str, tuple[float, float]]:
+    """γ and λ of lowest held-out ECE: overall, with cross entropy, with focal; the scores are added to the list."""
+    started = time.perf_counter()
+    chooser = NeuralClamping(epochs=epochs, seed=0, gamma_pool=GAMMAS, penalty_pool=PENALTIES)
+    chooser.fit(model, loader)
+    scores += [vars(score) for score in chooser.scores_]
+    variants = {"chosen": (chooser.gamma_, chooser.penalty_)}
+    for name, pool in (
+        ("ce", [s for s in scores if s["gamma"] == 0]),
+        ("focal", [s for s in scores if s["gamma"] > 0]),
+    ):
+        best = min(pool, key=lambda score: score["ece"])
+        variants[name] = (best["gamma"], best["penalty"])
+    print(f"chosen γ, λ: {variants}; {time.perf_counter() - started:.1f} s", flush=True)
+    return variants
 
 
 def ablations(clamped: ClampedModule, images: Tensor, labels: np.ndarray) -> dict[str, dict[str, float]]:

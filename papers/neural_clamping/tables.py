@@ -46,6 +46,9 @@ def table_one(name: str) -> str:
     for variant, words in (("ce", "Neural Clamping, cross entropy"), ("focal", "Neural Clamping, focal")):
         gamma, penalty = study["variants"][variant]
         runs = [run["joint"] for run in chosen(study, variant)]
+        if not runs:
+            lines.append(f"| {words}, γ={gamma:g}, λ={penalty:g} | not run | | | | |")
+            continue
         mark = " (chosen)" if study["variants"][variant] == study["variants"]["chosen"] else ""
         lines.append(f"| {words}, γ={gamma:g}, λ={penalty:g}{mark} | {cells(runs)} |")
     return "\n".join(lines)
@@ -56,18 +59,20 @@ def ablation(name: str) -> str:
     study = read(f"{name}-clamping")
     if study is None:
         return "(not run)"
-    lines = [HEADER, f"| no calibration | {cells([study['none']])} |"]
-    for part, words in (("input_only", "δ alone"), ("output_only", "T alone"), ("joint", "both, data-driven start")):
-        lines.append(f"| {words} | {cells([run[part] for run in chosen(study, 'chosen')])} |")
-    lines.append(f"| both, random start | {cells([run['joint'] for run in chosen(study, 'chosen', 'normal')])} |")
+    lines = [HEADER] + ([f"| no calibration | {cells([study['none']])} |"] if "none" in study else [])
+    parts = [("input_only", "δ alone", "data-driven"), ("output_only", "T alone", "data-driven")]
+    parts += [("joint", "both, data-driven start", "data-driven"), ("joint", "both, random start", "normal")]
+    for part, words, start in parts:
+        runs = [run[part] for run in chosen(study, "chosen", start) if part in run]
+        lines.append(f"| {words} ({len(runs)} seeds) | {cells(runs) if runs else 'not run | | | |'} |")
     return "\n".join(lines)
 
 
 def pool(name: str) -> str:
     """Held-out ECE of every pair that was tried."""
     study = read(f"{name}-clamping")
-    if study is None:
-        return "(not run)"
+    if study is None or "scores" not in study:
+        return "(not kept)"
     lines = ["| γ | λ | held-out ECE |", "| --- | --- | --- |"]
     return "\n".join(
         lines + [f"| {one['gamma']:g} | {one['penalty']:g} | {one['ece']:.4f} |" for one in study["scores"]]
