@@ -8,7 +8,12 @@ from typing import Any
 
 import typer
 
+from calibrant.cli.scale import ENGINE, SKIP_BAD_PARTS, skipped_words
+
 FIGURES = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "sce")
+
+LARGE = 2**28
+"""Values from which on a fit is long enough to keep a checkpoint unasked."""
 
 PARAMETERS = typer.Option(None, "--param", "-p", metavar="NAME=VALUE", help="A parameter of the method, any number.")
 
@@ -21,25 +26,35 @@ def fit(
     parameters: list[str] | None = PARAMETERS,
     kind: str = typer.Option(None, "--kind", help="What the values of FILE are: logits or probabilities."),
     labels: str = typer.Option(None, "--labels", help="An .npy file of labels, if FILE has none."),
+    engine: str = ENGINE,
+    skip_bad_parts: bool = SKIP_BAD_PARTS,
+    checkpoint: str = typer.Option(
+        None, "--checkpoint", help="Where a long fit keeps its state; large inputs keep it beside the artifact anyway."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Fit a calibrator on held-out predictions and save it; prints the figures before and after on the same data."""
     from calibrant.cli.bar import progress_bar
     from calibrant.core.atomic import check_target
+    from calibrant.core.engine import opened
     from calibrant.data import open_predictions
 
     check_target(output)
-    predictions = open_predictions(file, kind=kind, labels=labels)
     calibrator = build(method, parameters or [])
-    with warnings.catch_warnings(record=True) as caught, progress_bar(quiet=as_json):
+    with warnings.catch_warnings(record=True) as caught, progress_bar(quiet=as_json), opened(engine) as running:
         warnings.simplefilter("always")
-        result = _fit_and_save(calibrator, predictions, output)
+        predictions = open_predictions(file, kind=kind, labels=labels, skip_bad_parts=skip_bad_parts, engine=running)
+        result = _fit_and_save(calibrator, predictions, output, running, checkpoint)
     result = {"method": method, **result, "warnings": _messages(caught), "artifact": output}
+    if skip_bad_parts:
+        result["skipped_parts"] = list(predictions.skipped)
     if as_json:
         typer.echo(json.dumps(result))
         return
     for message in result["warnings"]:
         typer.echo(f"warning: {message}", err=True)
+    if predictions.skipped:
+        typer.echo(f"warning: {skipped_words(predictions)}", err=True)
     typer.echo(_table(result, file))
 
 
@@ -76,9 +91,12 @@ def _assignment(text: str) -> tuple[str, Any]:
         return name.strip(), words.get(value, value)
 
 
-def _fit_and_save(calibrator: Any, predictions: Any, output: str) -> dict[str, Any]:
+def _fit_and_save(
+    calibrator: Any, predictions: Any, output: str, engine: Any, checkpoint: str | None
+) -> dict[str, Any]:
     from calibrant.core import progress
     from calibrant.core.errors import FitWarning
+    from calibrant.metrics import stream
     from calibrant.shipping.apply import calibrate_predictions
     from calibrant.shipping.artifact import save
 
@@ -87,9 +105,11 @@ def _fit_and_save(calibrator: Any, predictions: Any, output: str) -> dict[str, A
         message = f"{predictions.name} holds probabilities: {name} reads their logarithms, but logits would be better"
         warnings.warn(message, FitWarning, stacklevel=2)
     progress.step("fitting", 0, None, type(calibrator).__name__)
-    calibrator.fit(predictions.logits, predictions.labels, sample_weight=predictions.weights)
-    before = _figures(predictions, "before")
-    after = _figures(calibrate_predictions(calibrator, predictions), "after")
+    if checkpoint is None and predictions.n * predictions.n_classes >= LARGE:
+        checkpoint = f"{output}.checkpoint"
+    calibrator.fit_predictions(predictions, engine=engine, checkpoint=checkpoint)
+    before = stream(predictions, FIGURES, engine=engine)
+    after = stream(calibrate_predictions(calibrator, predictions), FIGURES, engine=engine)
     save(calibrator, output, class_names=predictions.class_names, before=before, after=after)
     return {
         "class": type(calibrator).__name__,
@@ -100,20 +120,6 @@ def _fit_and_save(calibrator: Any, predictions: Any, output: str) -> dict[str, A
         "after": after,
         "fit_seconds": float(calibrator.fit_seconds_),
     }
-
-
-def _figures(predictions: Any, stage: str) -> dict[str, float]:
-    from calibrant import metrics
-    from calibrant.core import progress
-
-    values, from_logits = predictions.values, predictions.kind == "logits"
-    figures = {}
-    for done, name in enumerate(FIGURES):
-        progress.step(f"figures {stage}", done, len(FIGURES), name)
-        metric = getattr(metrics, name)
-        weights = predictions.weights
-        figures[name] = float(metric(values, predictions.labels, sample_weight=weights, from_logits=from_logits))
-    return figures
 
 
 def _messages(caught: list[warnings.WarningMessage]) -> list[str]:

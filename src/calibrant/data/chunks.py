@@ -103,10 +103,11 @@ def part_error(error: Exception, name: str, part: int, n_parts: int) -> InputErr
     return InputError(f"part {part + 1} of {n_parts}: {words}")
 
 
-def cut(predictions: Predictions, elements: int = CHUNK_ELEMENTS) -> list[Chunk]:
+def cut(predictions: Predictions, *, elements: int = CHUNK_ELEMENTS, with_labels: bool = True) -> list[Chunk]:
     """All rows as chunks, in order; none spans two parts."""
     pieces = predictions.source.pieces()
-    labels, weights = predictions.labels, predictions.weights
+    weights = predictions.weights
+    labels = predictions.labels if with_labels else np.zeros(predictions.n, dtype=np.int8)
     rows = max(1, elements // predictions.n_classes)
     found, offset = [], 0
     for part, piece in enumerate(pieces):

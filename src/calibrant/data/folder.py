@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,25 +14,26 @@ from calibrant.data.source import PartsSource
 
 
 def part_paths(folder: Path) -> list[Path]:
-    """The files that hold rows, sorted by name; hidden files and the companions of `.npy` matrices are left out."""
+    """The files of a folder that hold rows, sorted by name."""
+    return keep_parts(sorted(folder.iterdir()), str(folder))
+
+
+def keep_parts(paths: list[Path], name: str) -> list[Path]:
+    """Those files that hold rows; hidden files and the companions of `.npy` matrices are left out."""
     parts = [
         path
-        for path in sorted(folder.iterdir())
+        for path in paths
         if not path.name.startswith((".", "_")) and path.is_file() and suffix_of(path) in SUFFIXES
     ]
     parts = [path for path in parts if not (path.suffix == ".npy" and is_companion(path))]
     if not parts:
-        raise InputError(f"{folder} is a folder without prediction files ({', '.join(sorted(SUFFIXES))})")
+        what = "is a folder without" if Path(name).is_dir() else "matches no"
+        raise InputError(f"{name} {what} prediction files ({', '.join(sorted(SUFFIXES))})")
     return parts
 
 
-def open_folder(folder: Path, open_part: Callable[[Path], Predictions]) -> Predictions:
-    """Open every part and join them; all must agree in kind, classes and in having labels and weights."""
-    return join([open_part(path) for path in part_paths(folder)], str(folder))
-
-
-def join(parts: list[Predictions], name: str) -> Predictions:
-    """The rows of all parts, one after another."""
+def check_alike(parts: list[Predictions]) -> None:
+    """Raise unless all agree in kind, classes and in having labels and weights."""
     first = parts[0]
     for part in parts[1:]:
         for word, ours, theirs in (
@@ -47,6 +47,12 @@ def join(parts: list[Predictions], name: str) -> Predictions:
                 raise InputError(
                     f"{first.name} and {part.name} differ in {word}: {str(ours)[:60]} and {str(theirs)[:60]}"
                 )
+
+
+def join(parts: list[Predictions], name: str) -> Predictions:
+    """The rows of all parts, one after another."""
+    check_alike(parts)
+    first = parts[0]
     labels = np.concatenate([part.labels for part in parts]) if first.has_labels else None
     weights = (
         np.concatenate([part.weights for part in parts if part.weights is not None])

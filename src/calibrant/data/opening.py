@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +14,10 @@ import numpy as np
 from calibrant.core.errors import InputError
 from calibrant.data import datasets
 from calibrant.data.fields import assemble, check_kind, split_names
+from calibrant.data.folder import part_paths
 from calibrant.data.formats import HOLDS_PARTS, SUFFIXES, format_of, suffix_of
 from calibrant.data.npy import array_field, matrix_path
+from calibrant.data.parts import is_pattern, matching, open_all, without_bad_parts
 from calibrant.data.predictions import Predictions
 
 
@@ -26,6 +29,8 @@ def open_predictions(
     weights: Any = None,
     class_names: Sequence[str] | None = None,
     require_labels: bool = True,
+    skip_bad_parts: bool = False,
+    engine: Any = "local",
 ) -> Predictions:
     """Open a file or folder of predictions, or an embedded data set, without reading its values yet.
 
@@ -33,7 +38,8 @@ def open_predictions(
     ----------
     path : str or path
         `.npz`, `.npy` (a pair), `.parquet`, `.safetensors`, `.csv`, `.csv.gz`, a pickle of arrays, a folder of such
-        files, or an embedded name (`cifar100-resnet18#test`). `file#val` picks the arrays `val_logits`, `val_labels`.
+        files, a pattern (`parts/*.npz`), the same behind any fsspec address (`s3://bucket/parts/*.parquet`), or an
+        embedded name (`cifar100-resnet18#test`). `file#val` picks the arrays `val_logits`, `val_labels`.
     kind : {"logits", "probabilities"}, optional
         What the values are, where the file does not say or holds both.
     labels, weights : array or path of an `.npy` file, optional
@@ -42,6 +48,11 @@ def open_predictions(
         Used in place of those in the file.
     require_labels : bool
         False accepts a file without labels.
+    skip_bad_parts : bool
+        Of a folder or pattern, leave out parts that cannot be read and list them in `Predictions.skipped`; every value
+        is read once to find them.
+    engine : "local", "dask", the address of a scheduler, or an engine
+        Where `skip_bad_parts` reads them.
 
     Returns
     -------
@@ -54,20 +65,38 @@ def open_predictions(
     (10000, 10, 'logits')
     """
     check_kind(kind)
-    file, split = locate(path)
-    options = {
+    options: dict[str, Any] = {
         "labels": _vector(labels, "labels"),
         "weights": _vector(weights, "weights"),
         "class_names": None if class_names is None else [str(name) for name in class_names],
         "require_labels": require_labels,
     }
-    if file.is_dir():
-        from calibrant.data.folder import open_folder
+    text = os.fspath(path).removeprefix("file://")
+    if _is_remote(text):
+        from calibrant.data.remote import expand, open_remote
 
-        if labels is not None or weights is not None:
-            raise InputError(f"{file} is a folder: labels and weights must be in its files")
-        return open_folder(file, lambda part: _open_file(part, split, kind, options))
-    return _open_file(file, split, kind, options)
+        addresses, split = expand(text)
+        if addresses == [text.rpartition("#")[0] or text]:
+            return open_remote(addresses[0], split, kind, options)
+        joined = open_all(
+            addresses, text, lambda part: open_remote(part, split, kind, options), skip_bad_parts=skip_bad_parts
+        )
+        return without_bad_parts(joined, engine) if skip_bad_parts else joined
+    file, split = locate(text)
+    if not file.is_dir() and not is_pattern(str(file)):
+        return open_file(file, split, kind, options)
+    if labels is not None or weights is not None:
+        what = "is a folder" if file.is_dir() else "stands for several files"
+        raise InputError(f"{file} {what}: labels and weights must be in its files")
+    found = part_paths(file) if file.is_dir() else matching(str(file))
+    joined = open_all(
+        found, str(file), lambda part: open_file(part, split, kind, options), skip_bad_parts=skip_bad_parts
+    )
+    return without_bad_parts(joined, engine) if skip_bad_parts else joined
+
+
+def _is_remote(text: str) -> bool:
+    return re.match(r"[a-z][a-z0-9+.-]+(::|://)", text) is not None
 
 
 def open_parts(
@@ -79,7 +108,8 @@ def open_parts(
     ['test', 'val']
     """
     file, split = locate(path)
-    if split or labels is not None or file.is_dir() or SUFFIXES.get(suffix_of(file)) not in HOLDS_PARTS:
+    one_part = split or labels is not None or file.is_dir() or is_pattern(str(file))
+    if one_part or SUFFIXES.get(suffix_of(file)) not in HOLDS_PARTS:
         return {"": open_predictions(path, kind=kind, labels=labels, require_labels=require_labels)}
     check_kind(kind)
     with _naming(file):
@@ -117,6 +147,8 @@ def _locate(text: str) -> tuple[Path, str]:
         file = datasets.embedded_path(address)
     if suffix_of(file) == ".npy":
         file = matrix_path(file)
+    if is_pattern(address):
+        return Path(address), split
     if not file.exists():
         known = ", ".join(datasets.names())
         hint = "" if file.suffix else f", and no embedded data set ({known})"
@@ -131,7 +163,8 @@ def display_name(file: Path) -> str:
     return file.stem if file.parent == datasets.FOLDER else str(file)
 
 
-def _open_file(file: Path, split: str, kind: str | None, options: dict[str, Any]) -> Predictions:
+def open_file(file: Path, split: str, kind: str | None, options: dict[str, Any]) -> Predictions:
+    """Open one local file."""
     name = display_name(file) + (f"#{split}" if split else "")
     with _naming(file):
         return assemble(format_of(file).fields(file, kind), name, split, kind=kind, **options)

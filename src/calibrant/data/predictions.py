@@ -45,6 +45,11 @@ class Predictions:
     checked : bool
         Are the values known to be good?
 
+    Attributes
+    ----------
+    skipped : tuple of str
+        Why parts of a folder or pattern were left out, where that was asked for.
+
     Examples
     --------
     >>> import numpy as np
@@ -71,6 +76,7 @@ class Predictions:
         self.class_names = None if class_names is None else tuple(class_names)
         self.weights = weights
         self.field = field or kind
+        self.skipped: tuple[str, ...] = ()
         self._labels = labels
         self._checked = checked
         self._values: np.ndarray | None = None

@@ -50,8 +50,8 @@ def stream(
             known = name in METRICS
             reason = "ranks every class's probabilities of all rows" if known else "is not the name of a metric"
             raise InputError(f"{name} {reason}: streamed metrics are {', '.join([*ADDITIVE, *_ranked_names()])}")
+    chunks = cut(predictions)
     with opened(engine) as running:
-        chunks = cut(predictions)
         work = partial(_measured, metrics=list(sums.values()), columns=bool(ranked))
         done, columns, _ = running.run(work, chunks, partial(_merge, n_rows=predictions.n))
     found = {name: metric.value() for name, metric in zip(sums, done, strict=True)}

@@ -31,6 +31,16 @@ class CalibratedSource(Source):
         """The place in the predictions behind."""
         return self._predictions.source.locate(row)
 
+    def pieces(self) -> list[Source]:
+        """One for each piece of the predictions behind, without their labels: all that another process needs."""
+        behind = self._predictions
+        pieces = (Predictions(piece, behind.kind, None, field=behind.field) for piece in behind.source.pieces())
+        return [CalibratedSource(self._calibrator, piece, self._kind) for piece in pieces]
+
+    def cuts(self, rows: int) -> list[int]:
+        """Those of the predictions behind."""
+        return self._predictions.source.cuts(rows)
+
 
 def calibrate_predictions(calibrator: Any, predictions: Predictions, kind: str = "logits") -> Predictions:
     """Predictions whose values are calibrated when they are read; labels, weights and names stay.

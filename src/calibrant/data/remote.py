@@ -1,0 +1,172 @@
+"""Files behind any address that fsspec knows (s3://, gs://, hf://, https://, memory:// …).
+
+A part is fetched whole when its rows are read, into a folder of this user's cache that is kept below a bound; the
+process that reads a part, a worker of a cluster say, is the one that fetches it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.errors import InputError, MissingExtraError
+from calibrant.data.fields import CLASS_NAMES, KINDS, LABELS, WEIGHTS
+from calibrant.data.formats import SUFFIXES, suffix_of
+from calibrant.data.npy import is_companion
+from calibrant.data.predictions import Predictions
+from calibrant.data.source import Source
+
+CACHE_BYTES = 8 * 2**30
+"""What fetched parts may take on disk, unless CALIBRANT_CACHE_BYTES says otherwise."""
+
+IN_USE_SECONDS = 120.0
+"""A part that was read from so recently is never removed."""
+
+
+def expand(text: str) -> tuple[list[str], str]:
+    """The addresses of all parts (a file, the files of a folder, those that match a pattern), and the part behind #."""
+    address, mark, split = text.rpartition("#")
+    if not mark:
+        address, split = text, ""
+    system, path = _system(address)
+    try:
+        if any(sign in path for sign in "*?["):
+            found = system.glob(path)
+        elif system.isdir(path):
+            found = system.ls(path, detail=False)
+        else:
+            return [address], split
+    except Exception as error:
+        raise _unreachable(address, error) from error
+    parts = [name for name in sorted(map(str, found)) if _holds_rows(Path(name))]
+    if not parts:
+        raise InputError(f"{address} holds no prediction files ({', '.join(sorted(SUFFIXES))})")
+    return [system.unstrip_protocol(name) for name in parts], split
+
+
+def open_remote(address: str, split: str, kind: str | None, options: dict[str, Any]) -> Predictions:
+    """Open one file: it is fetched for its header, labels and weights; its values are read when asked for."""
+    found = _open_local(address, split, kind, options)
+    labels = found.labels if found.has_labels else None
+    source = FetchedSource(address, found, split, kind)
+    return Predictions(source, found.kind, labels, found.weights, found.class_names, field=found.field)
+
+
+class FetchedSource(Source):
+    """Rows of a remote file."""
+
+    def __init__(self, address: str, opened: Predictions, split: str, kind: str | None) -> None:
+        self.name = address + (f"#{split}" if split else "")
+        self.shape = (opened.n, opened.n_classes)
+        self.dtype = opened.dtype
+        self._address, self._split, self._kind = address, split, kind
+
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """Blocks of the fetched file."""
+        options = {"labels": None, "weights": None, "class_names": None, "require_labels": False}
+        local = _open_local(self._address, self._split, self._kind, options).source
+        if local.shape != self.shape:
+            raise InputError(f"{self.name} had {self.shape[0]} rows when it was opened, and now {local.shape[0]}")
+        for block in local.blocks(start, stop, rows):
+            yield block
+            _touch(Path(local.name.partition("#")[0]).parent)
+
+    def cuts(self, rows: int) -> list[int]:
+        """Only the first row: a file is fetched as a whole, by one worker."""
+        return [0]
+
+
+def _open_local(address: str, split: str, kind: str | None, options: dict[str, Any]) -> Predictions:
+    from calibrant.data.opening import open_file
+
+    local = fetch(address)
+    try:
+        return open_file(local, split, kind, options)
+    except InputError as error:
+        raise InputError(str(error).replace(str(local), address)) from error
+
+
+def fetch(address: str) -> Path:
+    """A local copy of a remote file, with the companions of an `.npy` matrix beside it."""
+    system, path = _system(address)
+    try:
+        key = hashlib.sha256(f"{address} {system.ukey(path)}".encode()).hexdigest()[:24]
+        folder = _cache() / key
+        if not folder.is_dir():
+            fresh = folder.with_name(f"{key}.{os.getpid()}.{time.monotonic_ns()}")
+            fresh.mkdir(parents=True)
+            for name in [path, *_companions(system, path)]:
+                system.get_file(name, str(fresh / Path(name).name))
+            try:
+                fresh.rename(folder)
+            except OSError:  # another process was first
+                shutil.rmtree(fresh)
+            _shrink(folder)
+    except InputError:
+        raise
+    except Exception as error:
+        raise _unreachable(address, error) from error
+    _touch(folder)
+    return folder / Path(path).name
+
+
+def _system(address: str) -> tuple[Any, str]:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as error:
+        raise MissingExtraError("fsspec", "dask") from error
+    try:
+        return url_to_fs(address)
+    except (ValueError, ImportError) as error:
+        raise InputError(f"{address} cannot be opened: {' '.join(str(error).split())}") from error
+
+
+def _unreachable(address: str, error: Exception) -> InputError:
+    # every file system raises its own errors: missing file, no credentials, no route
+    reason = "there is no such file" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())[:200]
+    return InputError(f"{address} cannot be read: {reason or type(error).__name__}")
+
+
+def _holds_rows(path: Path) -> bool:
+    hidden = path.name.startswith((".", "_"))
+    return not hidden and suffix_of(path) in SUFFIXES and not (path.suffix == ".npy" and is_companion(path))
+
+
+def _companions(system: Any, path: str) -> list[str]:
+    file = Path(path)
+    if file.suffix != ".npy":
+        return []
+    word = next((kind for kind in KINDS if file.stem == kind or file.stem.endswith(f"_{kind}")), "")
+    prefix = file.stem[: -len(word)] if word else f"{file.stem}_"
+    beside = [f"{path[: -len(file.name)]}{prefix}{name}.npy" for name in (*LABELS, *WEIGHTS, CLASS_NAMES)]
+    return [name for name in beside if system.exists(name)]
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    folder = Path(base) / "calibrant" / "parts"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _touch(folder: Path) -> None:
+    if folder.is_dir():
+        os.utime(folder)
+
+
+def _shrink(newest: Path) -> None:
+    """Remove the parts that were not read from for longest, until the rest stays below the bound."""
+    asked = os.environ.get("CALIBRANT_CACHE_BYTES", "")
+    room = int(asked) if asked.isdigit() else CACHE_BYTES
+    folders = sorted((f for f in newest.parent.iterdir() if f.is_dir()), key=lambda f: f.stat().st_mtime, reverse=True)
+    for folder in folders:
+        room -= sum(file.stat().st_size for file in folder.iterdir())
+        if room < 0 and folder != newest and time.time() - folder.stat().st_mtime > IN_USE_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
