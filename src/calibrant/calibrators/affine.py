@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrant.calibrators.blas import one_blas_thread
 from calibrant.calibrators.newton import Operator, Solution, newton_cg
 from calibrant.calibrators.temperature import fit_inverse_temperature
+from calibrant.core.blas import one_blas_thread
 from calibrant.core.rows import Rows
 from calibrant.kernels.affine import affine_product, affine_sums, class_moments, feature_moments
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrant.calibrators.blas import one_blas_thread
 from calibrant.calibrators.newton import Operator, Solution, newton_cg
 from calibrant.calibrators.temperature import fit_inverse_temperature
+from calibrant.core.blas import one_blas_thread
 from calibrant.core.rows import Rows
 from calibrant.kernels.dispatch import pick, use_compiled
 from calibrant.kernels.scaling import vector_newton, vector_product, vector_sums

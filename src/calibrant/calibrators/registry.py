@@ -34,6 +34,8 @@ METHODS: dict[str, Method] = {
     "ms": _method("matrix", "MatrixScaling"),
     "sms": _method("structured_matrix", "StructuredMatrixScaling"),
     "dir": _method("dirichlet", "DirichletCalibration"),
+    "shape": _method("shape", "ShapeScaling"),
+    "conf": _method("confusion", "ConfusionScaling"),
     "ets": _method("ensemble_temperature", "EnsembleTemperatureScaling"),
     "pts": _method("parameterized_temperature", "ParameterizedTemperatureScaling"),
     "ws": _method("weight", "WeightScaling"),
@@ -45,8 +47,25 @@ METHODS: dict[str, Method] = {
     "spline": _method("spline", "SplineCalibration"),
 }
 
-COMPOSED = ("sctl+ts", "sctl+ets", "sctl+pts", "sctl+cts-nll", "sctl+vs", "ts+top", "vs+top", "sms+top")
-"""The compositions offered by name; any other X works in `sctl+X` and `X+top` too."""
+SUFFIXES: dict[str, Method] = {
+    "+top": _method("top_label_map", "TopLabelMap"),
+    "+shape": _method("shape", "ShapeScaling"),
+    "+keep": _method("kept_prediction", "KeptPrediction"),
+}
+"""What may follow any method X: `X+top` maps its top confidence, and so on."""
+
+COMPOSED = (
+    "sctl+ts",
+    "sctl+ets",
+    "sctl+pts",
+    "sctl+cts-nll",
+    "sctl+vs",
+    "ts+top",
+    "vs+top",
+    "sms+top",
+    "conf+shape+keep",
+)
+"""The compositions offered by name; any other X works in `sctl+X` and before the suffixes too."""
 
 
 def names() -> list[str]:
@@ -63,9 +82,9 @@ def get(name: str, **parameters: Any) -> Any:
     if name.startswith("sctl+"):
         inner = get(name.removeprefix("sctl+"))
         return _load("calibrant.calibrators.class_loss", "ClassLossScaling")(inner, **parameters)
-    if name.endswith("+top"):
-        inner = get(name.removesuffix("+top"))
-        return _load("calibrant.calibrators.top_label_map", "TopLabelMap")(inner, **parameters)
+    for suffix, method in SUFFIXES.items():
+        if name.endswith(suffix):
+            return _load(method.module, method.class_name)(get(name.removesuffix(suffix)), **parameters)
     if name not in METHODS:
         raise InputError(f"no method is called {name!r}; there are: {', '.join(names())}")
     method = METHODS[name]

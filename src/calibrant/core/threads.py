@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TypeVar
 
+from calibrant.core.blas import one_blas_thread
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -39,11 +41,12 @@ def row_blocks(n_rows: int, n_columns: int, block_elements: int = BLOCK_ELEMENTS
     return [slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]
 
 
-def map_blocks(work: Callable[[slice], Result], blocks: list[slice]) -> list[Result]:
+def map_blocks(work: Callable[[Item], Result], blocks: Sequence[Item]) -> list[Result]:
     """[work(block) for block in blocks], on threads when there is more than one block and core."""
     if len(blocks) < 2 or n_threads() < 2 or getattr(_inside, "pool", False):
         return [work(block) for block in blocks]
-    return list(_pool(n_threads()).map(work, blocks))
+    with one_blas_thread():
+        return list(_pool(n_threads()).map(work, blocks))
 
 
 def map_ordered(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:

@@ -1,4 +1,4 @@
-"""One BLAS thread while a fit runs: its products are small, and blocks of rows are already spread over the cores.
+"""One BLAS thread while blocks of rows are spread over the cores, or while the products of a fit are small.
 
 Two threads of BLAS wait for each other at every product; on a busy machine that costs ten times the work itself.
 """
@@ -11,28 +11,29 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from threadpoolctl import ThreadpoolController
-
 _lock = threading.Lock()
-_state: dict[str, Any] = {"fits": 0, "limit": None}
+_state: dict[str, Any] = {"users": 0, "limit": None}
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Hold BLAS to one thread; the first fit in sets the limit, the last one out lifts it."""
+    """Hold BLAS to one thread; the first one in sets the limit, the last one out lifts it."""
     with _lock:
-        _state["fits"] += 1
-        if _state["fits"] == 1:
+        _state["users"] += 1
+        if _state["users"] == 1:
             _state["limit"] = _controller().limit(limits=1, user_api="blas")
     try:
         yield
     finally:
         with _lock:
-            _state["fits"] -= 1
-            if _state["fits"] == 0:
+            _state["users"] -= 1
+            if _state["users"] == 0:
                 _state["limit"].restore_original_limits()
 
 
 @cache
-def _controller() -> ThreadpoolController:
+def _controller() -> Any:
+    # looking the libraries up takes milliseconds, setting their threads microseconds
+    from threadpoolctl import ThreadpoolController
+
     return ThreadpoolController()

@@ -1,0 +1,184 @@
+"""The shape of the map from log-probability to log-probability: four numbers, a convex fit."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.base import clone
+
+from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.confidence_bins import keep_prediction, map_rows
+from calibrant.calibrators.folds import content_folds
+from calibrant.calibrators.temperature import TemperatureScaling
+from calibrant.calibrators.top_label import InstanceFact
+from calibrant.core.rows import Rows
+from calibrant.core.softmax import log_softmax
+from calibrant.core.threads import row_blocks
+
+IDENTITY = np.array([1.0, 0.0, 0.0, 0.0])
+"""The map that changes nothing."""
+
+PRIOR_ROWS = 2.0
+"""Strength of the pull to the identity; beside it n rows speak with the weight n."""
+
+FLOOR = 0.01
+"""Probabilities well below this no longer bend the third feature."""
+
+LARGEST_P, LARGEST_CONFIDENCE = 1 - 1e-7, 1 - 1e-6
+"""Where log(1 − p) is cut off: a certain row stays finite."""
+
+FEW_PARAMETERS = 5
+"""An inner calibrator with no more parameters than this fits its own data about as well as new data."""
+
+FOLDS, MAX_STEPS, BLOCK_ELEMENTS = 5, 50, 1 << 17
+
+
+class ShapeScaling(Calibrator):
+    """Bend what a temperature can only tilt: u_j = Σ_m θ_m·φ_m(j), one θ for all classes and rows.
+
+    With l = log p the log-probabilities of an inner calibrator (temperature scaling unless given) and c = max p,
+
+        φ = ( l_j,  −log(1 − p_j),  log(p_j + 0.01),  l_j·log(1 − c)/5 ).
+
+    The first is the temperature, the second opens or closes the gap of a class that is nearly certain, the third
+    lifts or lowers the tail, the fourth lets the temperature depend on how sure the row is. θ minimises
+    Σ w·NLL(softmax u) + ‖θ − (1, 0, 0, 0)‖²: a conditional logit, so the problem is convex and Newton's method
+    solves it in a few passes. The predicted class of the inner calibrator stays first.
+
+    An inner calibrator of more than 5 parameters is surer of its fit data than of new data; θ is then learned from
+    its held-out answers (`fit_held_out`).
+
+    Parameters
+    ----------
+    calibrator : Calibrator or None
+        What comes before; None is `TemperatureScaling()`.
+    seed : int
+        Of the folds.
+
+    Attributes
+    ----------
+    calibrator_ : the fitted inner calibrator.
+    shape_ : array (4,)
+        θ.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant import ShapeScaling
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(0, 4, 2000)
+    >>> logits = rng.normal(0, 1, (2000, 4)) + 2 * np.eye(4)[labels]
+    >>> ShapeScaling().fit(logits, labels).shape_.shape
+    (4,)
+    """
+
+    keeps_prediction = InstanceFact(lambda self: self.calibrator is None or self.calibrator.keeps_prediction)
+    requires_logits = InstanceFact(lambda self: self.calibrator is not None and self.calibrator.requires_logits)
+
+    def __init__(self, calibrator=None, *, seed=0):
+        self.calibrator = calibrator
+        self.seed = seed
+
+    @property
+    def n_parameters_(self) -> int:
+        """Those of the inner calibrator and the four of the shape."""
+        return self.calibrator_.n_parameters_ + len(IDENTITY)
+
+    def _fit(self, rows: Rows) -> None:
+        self.calibrator_ = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
+        self.calibrator_.fit_rows(rows)
+        if self.calibrator_.n_parameters_ <= FEW_PARAMETERS or rows.n < 2 * FOLDS:
+            self._fit_shape(rows, self.calibrator_._transform(rows.logits))
+        else:
+            self._held_out(rows, content_folds(rows.logits, FOLDS, self.seed))
+
+    def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
+        self.calibrator_ = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
+        inner = self.calibrator_.fit_held_out(rows, fold)
+        self._fit_shape(rows, inner)
+        # four numbers learned from all rows: what a row adds to its own answer is far below the noise
+        return self._bend(inner)
+
+    def _fit_shape(self, rows: Rows, logits: np.ndarray) -> None:
+        self.shape_, self.objective_trace_ = fit_shape(Rows(logits, rows.labels, rows.weights))
+        self.n_iter_ = max(1, len(self.objective_trace_) - 1)
+
+    def _transform(self, logits: np.ndarray) -> np.ndarray:
+        return self._bend(self.calibrator_._transform(logits))
+
+    def _bend(self, logits: np.ndarray) -> np.ndarray:
+        def part(block: slice) -> np.ndarray:
+            bent = np.tensordot(self.shape_, features(log_softmax(logits[block].astype(np.float64))), 1)
+            return keep_prediction(log_softmax(bent).astype(logits.dtype), logits[block].argmax(axis=1))
+
+        return map_rows(part, logits)
+
+
+def features(log_probabilities: np.ndarray) -> np.ndarray:
+    """φ (4×n×K) of log-probabilities (n×K)."""
+    probabilities = np.exp(log_probabilities)
+    sureness = np.log1p(-np.minimum(probabilities.max(axis=1, keepdims=True), LARGEST_CONFIDENCE)) / 5
+    return np.stack(
+        [
+            log_probabilities,
+            -np.log1p(-np.minimum(probabilities, LARGEST_P)),
+            np.log(probabilities + FLOOR),
+            log_probabilities * sureness,
+        ]
+    )
+
+
+def shape_sums(
+    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, shape: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Σ w·NLL of the bent logits, its gradient (4,) and Hessian (4×4): a statistic for `Rows.total`."""
+    loss, gradient, hessian = 0.0, np.zeros(len(shape)), np.zeros((len(shape), len(shape)))
+    for block in row_blocks(len(logits), logits.shape[1], BLOCK_ELEMENTS):
+        inputs, true = features(log_softmax(logits[block].astype(np.float64))), labels[block]
+        every = np.arange(len(true))
+        weight = np.ones(len(true)) if weights is None else weights[block]
+        scores = log_softmax(np.tensordot(shape, inputs, 1))
+        loss -= float(weight @ scores[every, true])
+        probabilities = np.exp(scores)
+        mean = np.einsum("nk,mnk->mn", probabilities, inputs)
+        gradient += (mean - inputs[:, every, true]) @ weight
+        probabilities *= weight[:, None]
+        weighted = (inputs * probabilities).reshape(len(shape), -1)
+        hessian += weighted @ inputs.reshape(len(shape), -1).T - (mean * weight) @ mean.T
+    return loss, gradient, hessian
+
+
+def shape_losses(rows: Rows, shape: np.ndarray) -> np.ndarray:
+    """NLL of each row (n,) of calibrated logits once they are bent."""
+    losses = np.empty(rows.n)
+    for block in row_blocks(rows.n, rows.n_classes, BLOCK_ELEMENTS):
+        part = rows.take(block)
+        scores = log_softmax(np.tensordot(shape, features(log_softmax(part.logits.astype(np.float64))), 1))
+        losses[block] = -scores[np.arange(part.n), part.labels]
+    return losses
+
+
+def fit_shape(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """θ of the lowest penalised NLL over rows of calibrated logits, and the mean objective at each step."""
+
+    def evaluate(point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        loss, gradient, hessian = rows.total(shape_sums, point)
+        pull = point - IDENTITY
+        value = (loss + 0.5 * PRIOR_ROWS * float(pull @ pull)) / rows.total_weight
+        return value, gradient + PRIOR_ROWS * pull, hessian + PRIOR_ROWS * np.eye(len(point))
+
+    point = IDENTITY
+    value, gradient, hessian = evaluate(point)
+    trace = [value]
+    for _ in range(MAX_STEPS):
+        direction = -np.linalg.solve(hessian, gradient)
+        for length in 0.5 ** np.arange(30):
+            candidate = point + length * direction
+            found = evaluate(candidate)
+            if found[0] <= value + 1e-15:
+                break
+        moved, point = np.abs(candidate - point).max(), candidate
+        value, gradient, hessian = found
+        trace.append(value)
+        if moved < 1e-9:
+            break
+    return point, np.array(trace)
