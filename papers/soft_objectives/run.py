@@ -27,6 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments, __doc__)
     jobs = table_jobs(options.seeds, options.first_seed, options.rows, options.main_only)
     jobs += [Job(TABLE[row], options.first_seed) for row in options.once]
+    if options.only:
+        jobs = [Job(TABLE[int(row)], int(seed)) for row, seed in (pair.split(":") for pair in options.only)]
     if options.tiny:
         jobs = jobs[: options.tiny]
     pool = open_pool(options)
@@ -61,6 +63,7 @@ def parse(arguments: list[str] | None, description: str | None) -> argparse.Name
     parser.add_argument("--tracks", nargs="*", help="tuning: only these tracks")
     parser.add_argument("--values", nargs="*", type=float, help="tuning: these candidates beside the start")
     parser.add_argument("--then-seeds", action="store_true", help="tuning: run each winner with every seed at once")
+    parser.add_argument("--only", nargs="*", metavar="ROW:SEED", help="exactly these runs")
     parser.add_argument("--main-only", action="store_true", help="only the main rows")
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--workers", type=int, default=3, help="runs at once")
