@@ -50,6 +50,8 @@ def top_columns(rows: Any) -> RowColumns:
     """
     if isinstance(rows, Rows):
         return scan(rows.logits, rows.labels, from_logits=True, columns="top")
+    if hasattr(rows, "top_columns"):
+        return rows.top_columns()
     kernel, nothing = pick(scan_logits, rows.n * rows.n_classes), np.empty(0)
     confidence, prediction, correct = _gather(rows, partial(_top, kernel=kernel))
     return RowColumns(confidence, prediction, correct, nothing, nothing, nothing)

@@ -13,6 +13,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.journal import Journal
 from calibrant.data import Predictions, open_predictions
 from calibrant.data.chunked import ChunkedRows
+from calibrant.data.top_k import TopKPredictions
 
 if TYPE_CHECKING:
     from calibrant.calibrators.base import Calibrator
@@ -32,8 +33,14 @@ def fit_predictions(
     with opened(engine) as running:
         journal = None if checkpoint is None else Journal(checkpoint, identity(calibrator, predictions))
         rows = ChunkedRows(predictions, running, journal)
-        # a fit that ranks or splits rows sees arrays: maps of files, not memory
-        calibrator.fit_rows(rows if calibrator.additive else rows.spilled())  # type: ignore[arg-type]
+        if isinstance(predictions, TopKPredictions):
+            from calibrant.calibrators.top_k import TopKRows, fit_top_k
+
+            rows = TopKRows(predictions, running, journal)
+            fit_top_k(calibrator, rows)
+        else:
+            # a fit that ranks or splits rows sees arrays: maps of files, not memory
+            calibrator.fit_rows(rows if calibrator.additive else rows.spilled())  # type: ignore[arg-type]
         calibrator.n_rows_, calibrator.fingerprint_ = rows.n, rows.fingerprint()
     if journal is not None:
         journal.remove()

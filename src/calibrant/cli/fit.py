@@ -12,6 +12,8 @@ from calibrant.cli.scale import ENGINE, SKIP_BAD_PARTS, skipped_words
 
 FIGURES = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "sce")
 
+TOP_K_FIGURES = ("accuracy", "nll", "ece", "adaptive_ece")
+
 LARGE = 2**28
 """Values from which on a fit is long enough to keep a checkpoint unasked."""
 
@@ -96,6 +98,7 @@ def _fit_and_save(
 ) -> dict[str, Any]:
     from calibrant.core import progress
     from calibrant.core.errors import FitWarning
+    from calibrant.data.top_k import TopKPredictions
     from calibrant.metrics import stream
     from calibrant.shipping.apply import calibrate_predictions
     from calibrant.shipping.artifact import save
@@ -108,11 +111,16 @@ def _fit_and_save(
     if checkpoint is None and predictions.n * predictions.n_classes >= LARGE:
         checkpoint = f"{output}.checkpoint"
     calibrator.fit_predictions(predictions, engine=engine, checkpoint=checkpoint)
-    before = stream(predictions, FIGURES, engine=engine)
-    after = stream(calibrate_predictions(calibrator, predictions), FIGURES, engine=engine)
+    if isinstance(predictions, TopKPredictions):
+        before, after = _top_k_figures(calibrator, predictions, engine)
+    else:
+        before = stream(predictions, FIGURES, engine=engine)
+        after = stream(calibrate_predictions(calibrator, predictions), FIGURES, engine=engine)
     save(calibrator, output, class_names=predictions.class_names, before=before, after=after)
+    tail = {"tail_error": calibrator.tail_error_} if hasattr(calibrator, "tail_error_") else {}
     return {
         "class": type(calibrator).__name__,
+        **tail,
         "n": predictions.n,
         "n_classes": predictions.n_classes,
         "n_parameters": int(calibrator.n_parameters_),
@@ -120,6 +128,16 @@ def _fit_and_save(
         "after": after,
         "fit_seconds": float(calibrator.fit_seconds_),
     }
+
+
+def _top_k_figures(calibrator: Any, predictions: Any, engine: Any) -> tuple[dict[str, float], dict[str, float]]:
+    """The figures that k logits a row give; after the fit only for a temperature, whose rows can be scaled."""
+    from calibrant.metrics import stream
+
+    before = stream(predictions, TOP_K_FIGURES, engine=engine)
+    if not hasattr(calibrator, "temperature_"):
+        return before, {}
+    return before, stream(predictions.at_temperature(calibrator.temperature_), TOP_K_FIGURES, engine=engine)
 
 
 def _messages(caught: list[warnings.WarningMessage]) -> list[str]:
@@ -135,7 +153,10 @@ def _table(result: dict[str, Any], file: str) -> str:
         f"{'on the fit data':<16}{'before':>10}{'after':>10}",
     ]
     for name, before in result["before"].items():
-        lines.append(f"{name:<16}{before:>10.4f}{result['after'][name]:>10.4f}")
+        after = result["after"].get(name)
+        lines.append(f"{name:<16}{before:>10.4f}" + (f"{after:>10.4f}" if after is not None else ""))
+    if "tail_error" in result:
+        lines.append(f"classes that are not stored leave the mean NLL uncertain by {result['tail_error']:.2g}")
     lines.append("The fit data flatter the method: judge it on other data with `calibrant apply` and `measure`.")
     lines.append(f"wrote {result['artifact']}")
     return "\n".join(lines)

@@ -17,6 +17,8 @@ from calibrant.core.softmax import log_probabilities
 from calibrant.core.threads import BLOCK_ELEMENTS
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import ArraySource, SliceSource, Source
+from calibrant.data.top_k import KIND as TOP_K
+from calibrant.data.top_k import TopKPredictions, check_block
 
 CHUNK_ELEMENTS = 8 * BLOCK_ELEMENTS
 """Elements of one chunk at most, where the format lets one begin to read anywhere: 32 MB of float32."""
@@ -29,6 +31,7 @@ class Chunk:
     source: Source
     kind: str
     field: str
+    n_classes: int
     labels: np.ndarray
     weights: np.ndarray | None
     first_row: int
@@ -52,9 +55,7 @@ class Chunk:
         with self.naming():
             for block in self.source.blocks(0, stop, rows):
                 if check:
-                    name, first_row = self.source.locate(done)
-                    called = f"{name}: {self.field}" if name else self.field
-                    check_values(block, from_logits=self.kind == "logits", name=called, first_row=first_row)
+                    self._check(block, done)
                 yield block
                 done += len(block)
 
@@ -63,7 +64,7 @@ class Chunk:
         start = 0
         for block in self.values(check=check, most=most):
             own = slice(start, start + len(block))
-            logits = block if self.kind == "logits" else log_probabilities(block)
+            logits = log_probabilities(block) if self.kind == "probabilities" else block
             weights = None if self.weights is None else self.weights[own]
             yield Rows(logits, self.labels[own].astype(np.int64, copy=False), weights)
             start += len(block)
@@ -75,9 +76,20 @@ class Chunk:
             own = slice(start, start + len(block))
             weights = None if self.weights is None else self.weights[own]
             labels = self.labels[own].astype(np.int64, copy=False)
-            name = self.source.locate(start)[0]
-            yield Predictions(ArraySource(block, name), self.kind, labels, weights, field=self.field, checked=True)
+            source = ArraySource(block, self.source.locate(start)[0])
+            if self.kind == TOP_K:
+                yield TopKPredictions(source, self.n_classes, labels, weights, checked=True)
+            else:
+                yield Predictions(source, self.kind, labels, weights, field=self.field, checked=True)
             start += len(block)
+
+    def _check(self, block: np.ndarray, done: int) -> None:
+        name, first_row = self.source.locate(done)
+        called = f"{name}: {self.field}" if name else self.field
+        if self.kind == TOP_K:
+            check_block(block, self.n_classes, called.removesuffix("values"), first_row)
+        else:
+            check_values(block, from_logits=self.kind == "logits", name=called, first_row=first_row)
 
     @contextmanager
     def naming(self) -> Iterator[None]:
@@ -90,7 +102,7 @@ class Chunk:
     def __getstate__(self) -> dict[str, Any]:
         # a class index seldom needs eight bytes on the way to another process
         state = dict(self.__dict__)
-        state["labels"] = self.labels.astype(np.min_scalar_type(self.source.shape[1] - 1))
+        state["labels"] = self.labels.astype(np.min_scalar_type(self.n_classes - 1))
         return state
 
 
@@ -108,7 +120,7 @@ def cut(predictions: Predictions, *, elements: int = CHUNK_ELEMENTS, with_labels
     pieces = predictions.source.pieces()
     weights = predictions.weights
     labels = predictions.labels if with_labels else np.zeros(predictions.n, dtype=np.int8)
-    rows = max(1, elements // predictions.n_classes)
+    rows = max(1, elements // predictions.source.shape[1])
     found, offset = [], 0
     for part, piece in enumerate(pieces):
         borders = [*piece.cuts(rows), piece.shape[0]]
@@ -119,6 +131,7 @@ def cut(predictions: Predictions, *, elements: int = CHUNK_ELEMENTS, with_labels
                     piece if stop - start == piece.shape[0] else SliceSource(piece, start, stop),
                     predictions.kind,
                     predictions.field,
+                    predictions.n_classes,
                     labels[own],
                     None if weights is None else weights[own],
                     own.start,

@@ -19,6 +19,7 @@ from calibrant.core.errors import InputError
 from calibrant.data.limits import MAX_TEXT_BYTES, check_counts
 from calibrant.data.predictions import KINDS, Predictions
 from calibrant.data.source import ArraySource, Source
+from calibrant.data.top_k import assemble_top_k, known_classes
 
 LABELS = ("labels", "label")
 WEIGHTS = ("weights", "weight", "sample_weight")
@@ -126,13 +127,15 @@ def assemble(
     require_labels: bool = True,
 ) -> Predictions:
     """Check the arrays that belong together and join them; `labels` and the rest replace those of the file."""
-    matrix_key, kind = _matrix_key(fields, name, split, kind)
+    prefix = f"{split}_" if split else ""
+    top_k = kind is None and f"{prefix}values" in fields and f"{prefix}indices" in fields
+    matrix_key, kind = (f"{prefix}values", "top_k") if top_k else _matrix_key(fields, name, split, kind)
     matrix = fields[matrix_key]
     called = f"{name}: {matrix_key}"
-    check_matrix_shape(matrix.shape, matrix.dtype, called)
-    check_counts(matrix.shape, called)
-    n_rows, n_classes = matrix.shape
-    prefix = f"{split}_" if split else ""
+    if not top_k:
+        check_matrix_shape(matrix.shape, matrix.dtype, called)
+        check_counts(matrix.shape, called)
+    n_rows, n_classes = matrix.shape[0], known_classes(fields, name, prefix) if top_k else matrix.shape[1]
     if labels is None:
         label_key = _label_key(fields, split)
         if label_key is not None:
@@ -154,6 +157,8 @@ def assemble(
         raise InputError(
             f"{name}: {CLASS_NAMES} has {len(class_names)} names, but {matrix_key} has {n_classes} columns"
         )
+    if top_k:
+        return assemble_top_k(fields, name, prefix, labels, weights, class_names)
     return Predictions(matrix.source(name), kind, labels, weights, class_names, field=matrix_key)
 
 

@@ -11,6 +11,7 @@ from calibrant.data.formats import SUFFIXES, suffix_of
 from calibrant.data.npy import is_companion
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import PartsSource
+from calibrant.data.top_k import TopKPredictions
 
 
 def part_paths(folder: Path) -> list[Path]:
@@ -39,6 +40,7 @@ def check_alike(parts: list[Predictions]) -> None:
         for word, ours, theirs in (
             ("kind", first.kind, part.kind),
             ("number of classes", first.n_classes, part.n_classes),
+            ("number of columns", first.source.shape[1], part.source.shape[1]),
             ("class names", first.class_names, part.class_names),
             ("having labels", first.has_labels, part.has_labels),
             ("having weights", first.weights is not None, part.weights is not None),
@@ -60,4 +62,6 @@ def join(parts: list[Predictions], name: str) -> Predictions:
         else None
     )
     source = PartsSource([part.source for part in parts], name)
+    if isinstance(first, TopKPredictions):
+        return TopKPredictions(source, first.n_classes, labels, weights, first.class_names)
     return Predictions(source, first.kind, labels, weights, first.class_names, field=first.field)

@@ -216,12 +216,15 @@ class Predictions:
             if not self._checked:
                 name, first_row = self.source.locate(done)
                 called = f"{name}: {self.field}" if name else self.field
-                check_values(block, from_logits=self.kind == "logits", name=called, first_row=first_row)
+                self._check_block(block, called, first_row)
             yield block
             done += len(block)
             if done > rows:
                 progress.step(f"reading {self.name}", done, self.n)
         self._checked = True
+
+    def _check_block(self, block: np.ndarray, called: str, first_row: int) -> None:
+        check_values(block, from_logits=self.kind == "logits", name=called, first_row=first_row)
 
     def _load(self) -> np.ndarray:
         whole = self.source.whole()
@@ -229,7 +232,7 @@ class Predictions:
             for _ in () if self._checked else self._checked_blocks(self._chunk_rows()):
                 pass
             return whole
-        values = np.empty((self.n, self.n_classes), self.dtype)
+        values = np.empty(self.source.shape, self.dtype)
         done = 0
         for block in self._checked_blocks(self._chunk_rows()):
             values[done : done + len(block)] = block

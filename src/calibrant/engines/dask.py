@@ -14,7 +14,7 @@ from calibrant.core.threads import n_threads, serial
 Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")
 
-CONNECT_SECONDS = 5
+CONNECT_SECONDS = 4
 """How long a scheduler may take to answer."""
 
 RETRIES = 3

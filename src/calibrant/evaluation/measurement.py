@@ -15,6 +15,7 @@ from calibrant.core import progress
 from calibrant.core.bins import check_n_bins
 from calibrant.core.engine import Engine
 from calibrant.data import Predictions
+from calibrant.data.top_k import TopKPredictions
 from calibrant.evaluation.bootstrap import Resamples, draw
 from calibrant.evaluation.chunk_scan import scan_chunks
 from calibrant.evaluation.classwise_intervals import classwise_estimates
@@ -143,6 +144,8 @@ def measure(
     'overconfident by 24.8 points'
     """
     check_n_bins(n_bins)
+    if isinstance(predictions, TopKPredictions):
+        raise predictions.refusal("every metric (calibrant.metrics.stream gives those of the top label)")
     labels, weights = predictions.labels, predictions.weights
     drawn = draw(predictions.n, resamples, seed)
     scanned = _scan(predictions, drawn, n_bins, engine)

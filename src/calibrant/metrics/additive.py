@@ -94,6 +94,9 @@ def update_all(
     metrics: Iterable[Additive], chunk: Any, labels: Any = None, sample_weight: Any = None, *, from_logits: bool = False
 ) -> None:
     """Update several metrics with one pass over a chunk (and one more for the classwise ones)."""
+    if labels is None and hasattr(chunk, "row_columns"):
+        _update_top_k(list(metrics), chunk)
+        return
     if labels is None and hasattr(chunk, "labels"):
         from_logits = chunk.kind == "logits"
         chunk, labels, sample_weight = chunk.values, chunk.labels, chunk.weights
@@ -106,6 +109,22 @@ def update_all(
     if not weighs_nothing:
         for metric in metrics:
             metric.add_rows(checked, columns)
+
+
+def _update_top_k(metrics: list[Additive], chunk: Any) -> None:
+    """Update from top-k predictions: their rows have a confidence and an NLL, and nothing that needs all classes."""
+    columns = chunk.row_columns()
+    for metric in metrics:
+        if not metric.columns or len(getattr(columns, getattr(metric, "column", "confidence"))) == 0:
+            raise chunk.refusal(type(metric).__name__)
+        if metric.columns == "scores" and np.isnan(columns.nll).any():
+            missing = int(np.isnan(columns.nll).sum())
+            raise chunk.refusal(f"the NLL of {missing} labels that are not among them (add label_values)")
+    # a matrix of the full shape that takes no memory: sums by class need to know K
+    shape = np.broadcast_to(np.zeros(1), (chunk.n, chunk.n_classes))
+    weighs_nothing = chunk.weights is not None and not np.any(chunk.weights)
+    for metric in () if weighs_nothing else metrics:
+        metric.add_rows(Checked(shape, chunk.labels, chunk.weights, True), columns)
 
 
 class _AdditiveMean(Additive):

@@ -14,6 +14,8 @@ from calibrant.core.engine import Engine, opened
 from calibrant.core.errors import InputError
 from calibrant.data.chunks import Chunk, cut
 from calibrant.data.predictions import Predictions
+from calibrant.data.top_k import TopKPredictions
+from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.additive import Additive, update_all
 from calibrant.metrics.inputs import check
 from calibrant.metrics.registry import ADDITIVE, METRICS, OF_COLUMNS
@@ -82,7 +84,7 @@ def _measured(chunk: Chunk, *, metrics: list[Additive], columns: bool) -> Part:
         for part in chunk.parts(check=False):
             update_all(metrics, part)
             if columns:
-                rows = check(part.values, part.labels, None, part.kind == "logits").columns("top")
+                rows = _top(part)
                 kept.append((rows.confidence, rows.correct))
     except InputError:
         # a metric knows nothing of files: reading again with a look at every value names file and row
@@ -90,6 +92,12 @@ def _measured(chunk: Chunk, *, metrics: list[Additive], columns: bool) -> Part:
             pass
         raise
     return metrics, kept, chunk.n
+
+
+def _top(part: Predictions) -> RowColumns:
+    if isinstance(part, TopKPredictions):
+        return part.row_columns()
+    return check(part.values, part.labels, None, part.kind == "logits").columns("top")
 
 
 def _merge(left: Part, right: Part, *, n_rows: int) -> Part:
