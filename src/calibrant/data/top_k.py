@@ -126,9 +126,9 @@ class TopKPredictions(Predictions):
         raise self.refusal("the probabilities of all classes")
 
     def refusal(self, what: str) -> InputError:
-        """The error that says that something cannot be had from the stored columns."""
+        """The error that says that the stored columns do not allow something."""
         where = self.name or "these predictions"
-        return InputError(f"{where} holds the {self.k} largest of {self.n_classes} logits a row: {what} cannot be had")
+        return InputError(f"{where} has only the {self.k} largest of {self.n_classes} logits a row: too few for {what}")
 
     def row_columns(self) -> RowColumns:
         """Confidence, prediction, correctness and NLL of each row (n,), exact; nothing else is known."""
@@ -291,7 +291,7 @@ def scaled(block: np.ndarray, labels: np.ndarray | None, inverse: float, n_class
     return pack(inverse * values, indices, rest + inverse * values.max(axis=1), inverse * label_values)
 
 
-def assemble_top_k(
+def assemble_top_k(  # noqa: PLR0917
     fields: Mapping[str, Any], name: str, prefix: str, labels: Any, weights: Any, class_names: Any
 ) -> TopKPredictions:
     """Join the arrays of a file; labels and weights have passed their gate."""
