@@ -127,11 +127,18 @@ def newton_cg(
         found = _line_search(objective, point, loss, pull, direction, lower)
         if found is None:
             return Solution(point, np.array(trace), iteration, norm <= enough, norm)
+        if norm <= enough and _pull_norm(found[0], found[2], lower) > norm:
+            # a step that leads away again: float32 sums cannot show the way any further
+            return Solution(point, np.array(trace), iteration, True, norm)
         point, loss, gradient, reuse = found
         trace.append(loss)
         step("Newton steps", iteration + 1, None, f"loss {loss:.6f}")
     norm = float(np.abs(gradient).max())
     return Solution(point, np.array(trace), max_iter, norm <= enough, norm)
+
+
+def _pull_norm(point: Array, gradient: Array, lower: float) -> float:
+    return float(np.abs(np.where((point > lower) | (gradient < 0), gradient, 0.0)).max())
 
 
 def _restricted(operator: Operator, free: Array) -> Operator:
