@@ -79,7 +79,10 @@ def clamp_checkpoint(options: argparse.Namespace, name: str) -> dict[str, Any]:
     def keep(study: dict[str, Any]) -> None:
         write(options.out / f"{name}-clamping.json", {**about, **study})
 
-    study = clamping_study(model, val, test, seeds=options.seeds, epochs=options.epochs, device=device, keep=keep)
+    pair = None if options.pair is None else (options.pair[0], options.pair[1])
+    study = clamping_study(
+        model, val, test, seeds=options.seeds, epochs=options.epochs, device=device, pair=pair, keep=keep
+    )
     return {**about, **study}
 
 
