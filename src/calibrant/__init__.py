@@ -44,6 +44,7 @@ _NAMES = {
     "ClassLossScaling": "calibrant.calibrators.class_loss",
     "ShapeScaling": "calibrant.calibrators.shape",
     "ConfusionScaling": "calibrant.calibrators.confusion",
+    "LabelShift": "calibrant.calibrators.label_shift",
     "KeptPrediction": "calibrant.calibrators.kept_prediction",
     "TopLabelMap": "calibrant.calibrators.top_label_map",
     "HistogramBinning": "calibrant.calibrators.histogram_binning",

@@ -257,3 +257,13 @@ def test_real_predictions_are_better_than_the_often_copied_recipe(shared_data):
     fitted = TemperatureScaling().fit(logits, labels)
     assert fitted.temperature_ == pytest.approx(reference_temperature(logits, labels), abs=1e-5)
     assert fitted.temperature_ != 1.0
+
+
+@given(st.integers(0, 10_000), st.integers(2, 12), st.floats(-4, 6))
+def test_the_temperature_is_found_at_any_scale_of_few_rows(seed, n_classes, exponent):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, n_classes, 60)
+    logits = rng.normal(size=(60, n_classes)) + np.eye(n_classes)[labels]
+    one = TemperatureScaling().fit(logits, labels).temperature_
+    scaled = TemperatureScaling().fit(logits * 10**exponent, labels).temperature_
+    assert scaled == pytest.approx(one * 10**exponent, rel=1e-6)

@@ -126,8 +126,9 @@ def test_it_is_a_calibrator():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"target_prior": "uniform"}, "target_prior must be None"),
-        ({"cv": 1}, "cv must be a whole number of at least 2 or a list of splits, got 1"),
+        ({"target_prior": "equal"}, "target_prior must be 'uniform'"),
+        ({"target_prior": [0.5, 0.5]}, "one frequency for each of"),
+        ({"cv": 1}, "cv must be a whole number of at least 2, or the fold of each row, got 1"),
         ({"criterion": "eec"}, "criterion 'eec' is no metric"),
         ({"candidates": "ts"}, "must be a list"),
         ({"candidates": []}, "no candidates"),
@@ -144,13 +145,33 @@ def test_few_rows_of_many_classes():
     assert AutoCalibrator(["none", "ts"], cv=5).fit(logits, labels).chosen_ in ("none", "ts")
 
 
-def test_given_splits_are_used():
+def test_given_folds_are_used():
     logits, labels = blobs(100, 0)
-    splits = [(np.arange(50), np.arange(50, 100))]
-    chooser = AutoCalibrator(["ts"], cv=splits).fit(logits, labels)
-    fitted = calibrant.TemperatureScaling().fit(logits[:50], labels[:50])
-    expected = metrics.nll(fitted.transform(logits[50:]), labels[50:], from_logits=True)
-    assert chooser.scores_["ts"] == pytest.approx(expected)
+    fold = np.repeat([0, 1], 50)
+    chooser = AutoCalibrator(["ts"], cv=fold).fit(logits, labels)
+    expected = []
+    for part in (0, 1):
+        fitted = calibrant.TemperatureScaling().fit(logits[fold != part], labels[fold != part])
+        expected.append(metrics.nll(fitted.transform(logits[fold == part]), labels[fold == part], from_logits=True))
+    assert chooser.scores_["ts"] == pytest.approx(np.mean(expected))
+
+
+def test_a_target_prior_shifts_what_is_chosen(shared_data):
+    data = np.load(shared_data / "zoo" / "c10lt_resnet18_ce.npz")
+    logits, labels = data["val_logits"].astype(np.float32), data["val_labels"]
+    test, truth = data["test_logits"].astype(np.float32), data["test_labels"]
+    chooser = AutoCalibrator(target_prior="uniform").fit(logits, labels)
+    calibrated = chooser.transform(test)
+    gain = (calibrated.argmax(axis=1) == truth).mean() - (test.argmax(axis=1) == truth).mean()
+    assert gain > 0.015
+    assert metrics.ece(calibrated, truth, from_logits=True) < 0.018
+
+
+def test_kept_predictions_are_kept_with_class_parameters_too():
+    logits, labels = blobs(400, 0)
+    chooser = AutoCalibrator(["conf+keep"], keep_predictions=True).fit(logits, labels)
+    assert chooser.calibrator_.keep_
+    assert (chooser.predict(logits) == logits.argmax(axis=1)).all()
 
 
 def test_saved_and_loaded(tmp_path):

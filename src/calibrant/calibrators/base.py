@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +12,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from calibrant.core.arrays import check_labels, check_matrix, check_values, check_weights
-from calibrant.core.errors import InputError
+from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.fingerprint import fingerprint
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import softmax
@@ -130,7 +131,9 @@ class Calibrator(TransformerMixin, BaseEstimator):
         answers = np.empty_like(rows.logits)
         for part in np.unique(fold):
             out, kept = np.flatnonzero(fold == part), rows.take(np.flatnonzero(fold != part))
-            one = clone(self).fit_rows(kept) if kept.n and kept.total_weight > 0 else self
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FitWarning)  # the fit on all rows has warned already
+                one = clone(self).fit_rows(kept) if kept.n and kept.total_weight > 0 else self
             answers[out] = one._transform(rows.logits[out])
         return answers
 

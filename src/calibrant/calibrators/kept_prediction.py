@@ -23,7 +23,8 @@ class KeptPrediction(Calibrator):
 
     Methods with class parameters gain likelihood, but now and then move the prediction for no gain in accuracy. Where
     the inner calibrator would put another class first, the two share the mean of their probabilities, the network's
-    class a hair ahead: of all distributions that keep the prediction, the nearest in squared distance.
+    class a hair ahead: of all ways to let two classes change places, the smallest in squared distance. In the rare row
+    where a third class is still ahead, the network's class passes it by that hair too.
 
     Parameters
     ----------

@@ -17,6 +17,10 @@ Array = np.ndarray
 Operator = Callable[[Array], Array]
 
 
+NEAR_SLOPE = 0.1
+"""Slopes of the loss by log β above this belong to no neighbourhood of an optimum."""
+
+
 @dataclass(frozen=True)
 class Solution:
     """Where a solver stopped: the point, its losses step by step, and whether it is an optimum."""
@@ -48,10 +52,11 @@ def solve_inverse_temperature(
 ) -> InverseTemperature:
     """Minimise a convex loss over β > 0, given (loss, first, second, third derivative) at any β.
 
-    Halley's steps on the slope, held inside the bracket found so far and to a factor of 8; outside it, the middle
-    of the bracket in log β. A relative step below `step_tolerance` is taken and trusted: Halley cubes it.
+    Halley's steps on the slope, held inside the bracket found so far and to a factor of 8. Where a step did not halve
+    the slope, or leaves the bracket, the middle of the bracket in log β: far from the optimum the curvature of sharp
+    logits is nothing but rounding. Near it, a relative step below `step_tolerance` is trusted: Halley cubes it.
     """
-    beta, low, high = start, 0.0, math.inf
+    beta, low, high, previous = start, 0.0, math.inf, math.inf
     trace: list[float] = []
     for _ in range(max_iter):
         loss, slope, curvature, bend = moments(beta)
@@ -60,14 +65,14 @@ def solve_inverse_temperature(
             return InverseTemperature(beta, trace, "" if curvature > 0 or low == 0 else "0", True)
         low, high = (beta, high) if slope < 0 else (low, beta)
         proposed = beta + _halley_step(slope, curvature, bend)
-        if abs(proposed - beta) <= step_tolerance * beta:
+        if abs(proposed - beta) <= step_tolerance * beta and abs(slope) * beta <= NEAR_SLOPE:
             return InverseTemperature(proposed, trace, "", True)
         if abs(slope) * beta <= tolerance and (low == 0 or math.isinf(high)):
             return InverseTemperature(beta, trace, "0" if low > 0 else "infinity", True)
         following = min(max(proposed, beta / 8), beta * 8)
-        if not low < following < high:
+        if not low < following < high or abs(slope) > previous / 2:
             following = math.sqrt(low * high) if low > 0 and high < math.inf else beta * (8 if slope < 0 else 1 / 8)
-        beta = following
+        beta, previous = following, abs(slope)
     return InverseTemperature(beta, trace, "", False)
 
 

@@ -10,6 +10,9 @@ import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.identity import Identity
+from calibrant.calibrators.kept_prediction import KeptPrediction
+from calibrant.calibrators.label_shift import LabelShift
 from calibrant.calibrators.registry import get
 from calibrant.core import progress
 from calibrant.core.errors import FitWarning, InputError
@@ -17,10 +20,11 @@ from calibrant.core.rows import Rows
 from calibrant.evaluation.results import HIGHER_IS_BETTER
 from calibrant.kernels.rows import scan
 
-CANDIDATES = ("none", "ts", "ets", "ts+top", "vs", "vs+top", "sms")
-"""Tried by default: quick to fit, from no parameter to a penalised matrix."""
+CANDIDATES = ("none", "ts", "ts+top", "shape", "conf+shape+keep")
+"""Tried by default: from no parameter to a penalised confusion matrix; each of them won somewhere."""
 
-Split = tuple[np.ndarray, np.ndarray]
+SHIFTED_CANDIDATES = ("ts", "ts+top", "shape")
+"""Tried under label shift: rare classes weigh much there, and are too few to learn parameters of their own from."""
 
 BY_ROW = {"nll": "nll", "brier": "brier", "accuracy": "correct"}
 """Criteria that are means over rows, and the column they are the mean of."""
@@ -29,24 +33,24 @@ BY_ROW = {"nll": "nll", "brier": "brier", "accuracy": "correct"}
 class AutoCalibrator(Calibrator):
     """Picks, by stratified cross-validation inside the fit data, the simplest method that is as good as the best.
 
-    Every candidate predicts each row from a fit that has not seen it. The one-standard-error rule (Breiman et al. 1984,
-    §3.4.3) then takes, of all candidates whose criterion is within one standard error of the lowest, the one
-    with the fewest parameters. The error is that of the paired difference over the rows, which is far smaller than that
-    of either figure, so that a real improvement is not given away. The choice is refitted on all rows.
+    Every candidate predicts each row from a fit that has not seen it (`fit_held_out`). The one-standard-error rule
+    (Breiman et al. 1984, §3.4.3) then takes, of all candidates whose criterion is within one standard error of the
+    lowest, the one with the fewest parameters. The error is that of the paired difference over the rows, which is far
+    smaller than that of either figure, so that a real improvement is not given away. The choice is fitted to all rows.
 
     Parameters
     ----------
     candidates : sequence of short names or calibrators, or None
-        None tries `none ts ets ts+top vs vs+top sms`.
+        None tries `none ts ts+top shape conf+shape+keep`, and `ts ts+top shape` under label shift.
     criterion : str or function
         "nll" (a proper score), or any other metric of `calibrant.metrics`, or a function of that signature; lower is
         better, except for accuracy and confidence_auroc.
-    cv : int, or sequence of (train, test) row numbers
-        Number of stratified folds, or the splits themselves.
+    cv : int, or array (n,)
+        Number of stratified folds, or the fold of each row.
     keep_predictions : bool
         Only methods that never change the predicted class.
-    target_prior : None
-        Reserved for label shift.
+    target_prior : None, "uniform", array (K,), or unlabelled logits (m, K)
+        Class frequencies of the data to come, where they differ from the fit data's; see `LabelShift`.
     seed : int
         Seed of the folds.
 
@@ -73,7 +77,7 @@ class AutoCalibrator(Calibrator):
         candidates: Sequence[Any] | None = None,
         criterion: str | Callable[..., float] = "nll",
         *,
-        cv: int | Sequence[tuple[Any, Any]] = 5,
+        cv: Any = 5,
         keep_predictions: bool = False,
         target_prior: Any = None,
         seed: int = 0,
@@ -91,75 +95,87 @@ class AutoCalibrator(Calibrator):
         return int(self.calibrator_.n_parameters_)
 
     def _fit(self, rows: Rows) -> None:
+        self.calibrator_: Any
+        shift = None
         if self.target_prior is not None:
-            raise InputError(f"target_prior must be None, got {self.target_prior!r}: label shift is not built yet")
+            shift = LabelShift(Identity(), self.target_prior).fit_rows(rows)
+            rows = shift.corrected(rows)
         candidates = self._candidates()
-        splits = self._splits(rows)
+        fold = self._folds(rows)
+        fitted: dict[str, Any] = {}
         losses: dict[str, np.ndarray] = {}
+        said: dict[str, list[Any]] = {}
         self.failures_: dict[str, str] = {}
-        for place, (name, calibrator) in enumerate(candidates.items()):
+        for place, (name, candidate) in enumerate(candidates.items()):
             progress.step("cross-validating", place, len(candidates), name)
+            one = clone(candidate)
             try:
-                losses[name] = self._losses(calibrator, rows, splits)
+                with warnings.catch_warnings(record=True) as said[name]:
+                    warnings.simplefilter("always", FitWarning)
+                    losses[name] = self._losses(one.fit_held_out(rows, fold), rows, fold)
+                fitted[name] = one
             except Exception as error:
                 self.failures_[name] = " ".join(str(error).split()) or type(error).__name__
         progress.step("cross-validating", len(candidates), len(candidates))
         if not losses:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.failures_.items())
             raise InputError(f"none of the {len(candidates)} candidates could be fitted: {reasons}")
-        self._choose(candidates, losses, rows, splits)
+        self._choose(fitted, losses, rows.weights)
+        for one in said[self.chosen_]:
+            warnings.warn(one.message, stacklevel=4)
+        if shift is not None:
+            shift.calibrator, shift.calibrator_ = clone(self.calibrator_), self.calibrator_
+            self.calibrator_ = shift
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         return self.calibrator_.transform(logits)
 
     def _candidates(self) -> dict[str, Any]:
-        given = CANDIDATES if self.candidates is None else self.candidates
+        given = self.candidates
+        if given is None:
+            given = CANDIDATES if self.target_prior is None else SHIFTED_CANDIDATES
         if isinstance(given, str):
             raise InputError(f"candidates must be a list, got the text {given!r}: give [{given!r}]")
         built: dict[str, Any] = {}
         for one in given:
-            name, calibrator = (one, get(one)) if isinstance(one, str) else (type(one).__name__, one)
+            name, calibrator = (one, get(one)) if isinstance(one, str) else (type(one).__name__, clone(one))
             while name in built:
                 name += "'"
             built[name] = calibrator
         if self.keep_predictions:
+            for one in built.values():
+                if isinstance(one, KeptPrediction):
+                    one.set_params(strict=True)
             built = {name: one for name, one in built.items() if one.keeps_prediction}
         if not built:
             rule = " that keep every prediction" if self.keep_predictions else ""
             raise InputError(f"no candidates{rule} among {len(given)}: give at least one, for example 'ts'")
         return built
 
-    def _splits(self, rows: Rows) -> list[Split]:
-        """Training and held-out row numbers of every fold."""
-        if isinstance(self.cv, (bool, float, str)) or (isinstance(self.cv, (int, np.integer)) and self.cv < 2):
-            raise InputError(f"cv must be a whole number of at least 2 or a list of splits, got {self.cv!r}")
-        if not isinstance(self.cv, (int, np.integer)):
-            return [(np.asarray(train), np.asarray(test)) for train, test in self.cv]
-        if rows.n == 1:
-            return [(np.zeros(1, dtype=np.intp), np.zeros(1, dtype=np.intp))]
-        n_folds = min(int(self.cv), rows.n)
-        folds = stratified_folds(rows.labels, n_folds, self.seed)
-        return [(np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)) for fold in range(n_folds)]
+    def _folds(self, rows: Rows) -> np.ndarray:
+        """The fold of each row (n,)."""
+        if isinstance(self.cv, (int, np.integer)) and not isinstance(self.cv, bool) and self.cv >= 2:
+            return stratified_folds(rows.labels, min(int(self.cv), rows.n), self.seed)
+        given = np.asarray(self.cv)
+        if given.dtype.kind not in "iu" or given.shape != (rows.n,):
+            raise InputError(f"cv must be a whole number of at least 2, or the fold of each row, got {self.cv!r}")
+        return given
 
-    def _losses(self, calibrator: Any, rows: Rows, splits: list[Split]) -> np.ndarray:
-        """Loss of every held-out row, split by split, or of every split where the criterion is no mean over rows."""
-        by_row = BY_ROW.get(self.criterion) if isinstance(self.criterion, str) else None
-        losses: list[Any] = []
-        for train, test in splits:
-            fit_rows, held = rows.take(train), rows.take(test)
-            fitted = clone(calibrator)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FitWarning)  # the final fit on all rows may warn
-                fitted.fit(fit_rows.logits, fit_rows.labels, sample_weight=fit_rows.weights)
-            calibrated = fitted.transform(held.logits)
-            if by_row:
-                columns = scan(calibrated, held.labels, from_logits=True, columns="scores")
-                losses.append(getattr(columns, by_row).astype(np.float64))
-            else:
-                figure = self._metric()(calibrated, held.labels, sample_weight=held.weights, from_logits=True)
-                losses.append([figure])
+    def _losses(self, held_out: np.ndarray, rows: Rows, fold: np.ndarray) -> np.ndarray:
+        """Loss of every held-out row, or of every fold where the criterion is no mean over rows."""
         higher = isinstance(self.criterion, str) and self.criterion in HIGHER_IS_BETTER
-        return (-1.0 if higher else 1.0) * np.concatenate(losses)
+        by_row = BY_ROW.get(self.criterion) if isinstance(self.criterion, str) else None
+        if by_row:
+            columns = scan(held_out, rows.labels, from_logits=True, columns="scores")
+            losses = getattr(columns, by_row).astype(np.float64)
+        else:
+            figures = []
+            for part in np.unique(fold):
+                held = rows.take(np.flatnonzero(fold == part))
+                answers = held_out[fold == part]
+                figures.append(self._metric()(answers, held.labels, sample_weight=held.weights, from_logits=True))
+            losses = np.array(figures, dtype=np.float64)
+        return -losses if higher else losses
 
     def _metric(self) -> Callable[..., float]:
         if callable(self.criterion):
@@ -172,26 +188,15 @@ class AutoCalibrator(Calibrator):
             raise InputError(f"criterion {self.criterion!r} is no metric: use nll, brier, ece or another metric's name")
         return function
 
-    def _choose(
-        self, candidates: dict[str, Any], losses: dict[str, np.ndarray], rows: Rows, splits: list[Split]
-    ) -> None:
+    def _choose(self, fitted: dict[str, Any], losses: dict[str, np.ndarray], weights: np.ndarray | None) -> None:
         by_row = isinstance(self.criterion, str) and self.criterion in BY_ROW
-        weights = (
-            rows.weights[np.concatenate([test for _, test in splits])] if by_row and rows.weights is not None else None
-        )
+        weights = weights if by_row else None
         means = {name: float(np.average(loss, weights=weights)) for name, loss in losses.items()}
         lowest = min(means, key=lambda name: means[name])
         self.standard_errors_ = {name: _standard_error(loss - losses[lowest], weights) for name, loss in losses.items()}
         near = [name for name in means if means[name] <= means[lowest] + self.standard_errors_[name]]
-        fitted, said = {}, {}
-        for name in near:
-            with warnings.catch_warnings(record=True) as said[name]:
-                warnings.simplefilter("always", FitWarning)
-                fitted[name] = clone(candidates[name]).fit(rows.logits, rows.labels, sample_weight=rows.weights)
         self.chosen_ = min(near, key=lambda name: (fitted[name].n_parameters_, means[name]))
         self.calibrator_ = fitted[self.chosen_]
-        for one in said[self.chosen_] or ():
-            warnings.warn(one.message, stacklevel=4)
         sign = -1.0 if isinstance(self.criterion, str) and self.criterion in HIGHER_IS_BETTER else 1.0
         self.scores_ = {name: sign * mean for name, mean in means.items()}
         self.reason_ = self._reason(lowest, fitted)
@@ -199,7 +204,7 @@ class AutoCalibrator(Calibrator):
     def _reason(self, lowest: str, fitted: dict[str, Any]) -> str:
         criterion = self.criterion if isinstance(self.criterion, str) else self.criterion.__name__
         chosen, scores = self.chosen_, self.scores_
-        folds = self.cv if isinstance(self.cv, (int, np.integer)) else len(self.cv)
+        folds = self.cv if isinstance(self.cv, (int, np.integer)) else len(np.unique(self.cv))
         among = f"of {len(scores)} methods over {folds} folds"
         if chosen == lowest:
             return f"{chosen} has the best cross-validated {criterion}, {scores[chosen]:.4f}, {among}."

@@ -197,6 +197,7 @@ BUILDERS: dict[str, Callable[[Any], nn.Module]] = {
     ),
     "ShapeScaling": lambda one: ShapeTwin(twin_of(one.calibrator_), one.shape_),
     "KeptPrediction": _kept,
+    "LabelShift": lambda one: nn.Sequential(_diagonal(1.0, one.offset_), twin_of(one.calibrator_)),
     "HistogramBinning": _histogram,
     "IsotonicCalibration": _isotonic,
     "SplineCalibration": lambda one: NewConfidenceTwin(TableTwin(knots=one.confidences_, values=one.values_)),

@@ -26,6 +26,7 @@ CLASSES: dict[str, str] = {
     **{method.class_name: method.module for method in METHODS.values()},
     "ClassLossScaling": "calibrant.calibrators.class_loss",
     "KeptPrediction": "calibrant.calibrators.kept_prediction",
+    "LabelShift": "calibrant.calibrators.label_shift",
     "TopLabelMap": "calibrant.calibrators.top_label_map",
     "AutoCalibrator": "calibrant.evaluation.select",
     "NeuralClamping": "calibrant.neural.neural_clamping",

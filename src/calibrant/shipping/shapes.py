@@ -59,6 +59,11 @@ RULES: dict[str, dict[str, Rule]] = {
         "bias_": Rule(("K",)),
     },
     "KeptPrediction": {"keep_": Rule((), 0, 1)},
+    "LabelShift": {
+        "prior_": Rule(("K",), 0.0, 1.0),
+        "target_prior_": Rule(("K",), 0.0, 1.0),
+        "offset_": Rule(("K",)),
+    },
     "HistogramBinning": {
         "edges_": Rule(("C", "B+1"), 0.0, 1.0, increasing=True),
         "values_": Rule(("C", "B"), *CHANCE),

@@ -173,6 +173,11 @@ def _kept_prediction(calibrator: Any, graph: Graph, logits: str) -> str:
     return keep(graph, graph.node("Where", moved, share, scores), kept, n_classes)
 
 
+def _label_shift(calibrator: Any, graph: Graph, logits: str) -> str:
+    """The inner calibrator of logits that carry the offsets."""
+    return calibrate(calibrator.calibrator_, graph, graph.add(logits, graph.number(np.asarray(calibrator.offset_))))
+
+
 def _inner(calibrator: Any, graph: Graph, logits: str) -> str:
     return calibrate(calibrator.calibrator_, graph, logits)
 
@@ -197,6 +202,7 @@ WRITERS: dict[str, Writer] = {
     "ShapeScaling": _shape,
     "ConfusionScaling": _confusion,
     "KeptPrediction": _kept_prediction,
+    "LabelShift": _label_shift,
     "ClassLossScaling": _inner,
     "AutoCalibrator": _inner,
 }

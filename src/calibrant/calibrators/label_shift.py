@@ -1,0 +1,175 @@
+"""Calibrate for a class frequency that differs from the one of the fit data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy import inf
+from sklearn.base import clone
+
+from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.confusion import ConfusionScaling
+from calibrant.calibrators.top_label import InstanceFact
+from calibrant.core.arrays import check_matrix, check_values
+from calibrant.core.errors import InputError
+from calibrant.core.rows import Rows
+from calibrant.core.softmax import log_softmax
+from calibrant.core.threads import row_blocks
+
+HALF_A_ROW = 0.5
+"""Added to the count of every class, so that one absent from the fit data has a finite ratio."""
+
+EM_STEPS, EM_TOLERANCE, NEWTON_STEPS = 500, 1e-9, 50
+
+
+class LabelShift(Calibrator):
+    """Any calibrator, for data in which class j has frequency π'_j instead of the fit data's π_j.
+
+    The rows are weighted by π'_y/π_y, so that they count as if drawn from the target, and every logit gets the
+    offset τ/β·log(π'_j/π_j), where β and τ minimise the weighted NLL of softmax(β·z + τ·log(π'/π)). τ = 1 is what
+    Bayes' rule says of a network that learned π exactly; one that was less impressed by its rare classes needs less.
+    The inner calibrator is fitted to what results.
+
+    Parameters
+    ----------
+    calibrator : Calibrator
+        What calibrates the corrected logits.
+    target_prior : "uniform", array (K,), or array (m, K)
+        π': all classes alike, given frequencies, or unlabelled logits of the target, from which π' is estimated by
+        expectation maximisation (Saerens et al. 2002).
+
+    Attributes
+    ----------
+    calibrator_ : the fitted inner calibrator.
+    prior_, target_prior_ : (K,) π and π'.
+    offset_ : (K,) what is added to the logits.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant import LabelShift, TemperatureScaling
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.choice(3, 3000, p=[0.8, 0.15, 0.05])
+    >>> logits = 2 * (rng.normal(size=(3000, 3)) + np.eye(3)[labels] + np.log([0.8, 0.15, 0.05]))
+    >>> fitted = LabelShift(TemperatureScaling(), "uniform").fit(logits, labels)
+    >>> bool(fitted.offset_[2] > fitted.offset_[0])
+    True
+    """
+
+    requires_logits = InstanceFact(lambda self: self.calibrator.requires_logits)
+
+    def __init__(self, calibrator, target_prior="uniform"):
+        self.calibrator = calibrator
+        self.target_prior = target_prior
+
+    @property
+    def n_parameters_(self) -> int:
+        """Those of the inner calibrator and τ."""
+        return self.calibrator_.n_parameters_ + 1
+
+    def _fit(self, rows: Rows) -> None:
+        self.calibrator_ = clone(self.calibrator).fit_rows(self.corrected(rows))
+
+    def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
+        self.calibrator_ = clone(self.calibrator)
+        return self.calibrator_.fit_held_out(self.corrected(rows), fold)
+
+    def corrected(self, rows: Rows) -> Rows:
+        """Learn the offset, and return the rows as the target would show them."""
+        counts = rows.class_weight() + HALF_A_ROW
+        self.prior_ = counts / counts.sum()
+        self.target_prior_ = _target(self.target_prior, rows, self.prior_)
+        ratio = self.target_prior_ / self.prior_
+        weights = ratio[rows.labels] if rows.weights is None else rows.weights * ratio[rows.labels]
+        weighted = Rows(rows.logits, rows.labels, weights)
+        # a class the target does not have keeps a finite offset
+        direction = np.log(np.maximum(ratio, 1e-6))
+        self.offset_ = fit_offset(weighted, direction) * direction
+        return Rows(self._shift(rows.logits), rows.labels, weights)
+
+    def _transform(self, logits: np.ndarray) -> np.ndarray:
+        return self.calibrator_._transform(self._shift(logits))
+
+    def _shift(self, logits: np.ndarray) -> np.ndarray:
+        check_values(logits, from_logits=True)
+        return logits + self.offset_.astype(logits.dtype)
+
+
+def _target(given: Any, rows: Rows, prior: np.ndarray) -> np.ndarray:
+    if isinstance(given, str):
+        if given != "uniform":
+            raise InputError(f"target_prior must be 'uniform', K frequencies or unlabelled logits, got {given!r}")
+        return np.full(rows.n_classes, 1.0 / rows.n_classes)
+    array = np.asarray(given)
+    if array.ndim == 2:
+        unlabelled = check_matrix(array, "target_prior")
+        if unlabelled.shape[1] != rows.n_classes:
+            raise InputError(f"target_prior has {unlabelled.shape[1]} columns, but the logits have {rows.n_classes}")
+        check_values(unlabelled, from_logits=True, name="target_prior")
+        # expectation maximisation trusts the probabilities class by class, so they need their own biases
+        source = ConfusionScaling(inf, penalty_bias=1.0).fit_rows(rows)
+        return estimate_prior(source.predict_proba(unlabelled), prior)
+    if array.shape != (rows.n_classes,) or array.dtype.kind not in "fiu":
+        raise InputError(f"target_prior must hold one frequency for each of {rows.n_classes} classes, got {given!r}")
+    if not np.isfinite(array).all() or array.min() < 0 or array.sum() <= 0:
+        raise InputError("target_prior must hold frequencies of 0 or more with a positive sum")
+    return array / array.sum()
+
+
+def estimate_prior(probabilities: np.ndarray, prior: np.ndarray) -> np.ndarray:
+    """π' of unlabelled data from calibrated probabilities (m×K) that assume π: expectation maximisation.
+
+    Each step re-weights the probabilities by π'/π and takes their mean as the new π' (Saerens et al. 2002, eq. 2.11).
+    """
+    probabilities = probabilities.astype(np.float64)
+    estimate = prior
+    for _ in range(EM_STEPS):
+        weighted = probabilities * (estimate / prior)
+        weighted /= weighted.sum(axis=1, keepdims=True)
+        following = weighted.mean(axis=0)
+        if np.abs(following - estimate).max() < EM_TOLERANCE:
+            return following
+        estimate = following
+    return estimate
+
+
+def offset_sums(
+    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, direction: np.ndarray, point: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Σ w·NLL of softmax(β·z + τ·v), its gradient (2,) and Hessian (2×2) by (β, τ): a statistic for `Rows.total`."""
+    loss, gradient, hessian = 0.0, np.zeros(2), np.zeros((2, 2))
+    for block in row_blocks(len(logits), logits.shape[1], 1 << 18):
+        scores, true, weight = logits[block].astype(np.float64), labels[block], weights[block]
+        every = np.arange(len(true))
+        inputs = np.stack([scores, np.broadcast_to(direction, scores.shape)])
+        logs = log_softmax(np.tensordot(point, inputs, 1))
+        loss -= float(weight @ logs[every, true])
+        probabilities = np.exp(logs)
+        mean = np.einsum("nk,mnk->mn", probabilities, inputs)
+        gradient += (mean - inputs[:, every, true]) @ weight
+        probabilities *= weight[:, None]
+        weighted = (inputs * probabilities).reshape(2, -1)
+        hessian += weighted @ inputs.reshape(2, -1).T - (mean * weight) @ mean.T
+    return loss, gradient, hessian
+
+
+def fit_offset(rows: Rows, direction: np.ndarray) -> float:
+    """τ/β of the lowest weighted NLL; 0 where the priors agree and τ means nothing."""
+    if np.ptp(direction) < 1e-12:
+        return 0.0
+    ridge = 1e-9 * rows.total_weight * np.eye(2)
+    point = np.array([1.0, 1.0])
+    loss, gradient, hessian = rows.total(offset_sums, direction, point)
+    for _ in range(NEWTON_STEPS):
+        step = -np.linalg.solve(hessian + ridge, gradient)
+        for length in 0.5 ** np.arange(40):
+            candidate = point + length * step
+            found = rows.total(offset_sums, direction, candidate)
+            if candidate[0] > 0 and found[0] <= loss + 1e-12:
+                break
+        moved, point = np.abs(candidate - point).max(), candidate
+        loss, gradient, hessian = found
+        if moved < 1e-10:
+            break
+    return float(point[1] / point[0])
