@@ -49,5 +49,18 @@ audit: $(VENV)/.dev
 	then $(BIN)/pip-audit --skip-editable --progress-spinner off; \
 	else echo "audit: NOT DONE for installed packages: the vulnerability service cannot be reached from here"; fi
 
+# strict: a warning is an error
+docs: $(VENV)/.dev
+	$(BIN)/python docs/scripts/tables.py --check
+	$(BIN)/mkdocs build --strict --quiet --site-dir site
+
+# wheel and sdist, then the wheel as a stranger meets it: a clean environment, no torch
+dist: $(VENV)/.dev
+	rm -rf dist build/smoke
+	$(BIN)/python -m build --outdir dist .
+	$(PYTHON) -m venv build/smoke
+	build/smoke/bin/pip install -q --disable-pip-version-check -c constraints.txt dist/*.whl
+	build/smoke/bin/python tests/docs/smoke.py
+
 clean:
 	rm -rf $(VENV) build dist site out

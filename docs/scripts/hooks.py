@@ -1,0 +1,55 @@
+"""What MkDocs shows beside docs/: the reports of papers and benchmarks and the project's own pages, as they are."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[2]
+OUTSIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
+OUTSIDE |= {"benchmarks/README.md": "benchmarks.md"}
+OUTSIDE |= {
+    f"papers/{readme.parent.name}/README.md": f"papers/{readme.parent.name}.md"
+    for readme in sorted((ROOT / "papers").glob("*/README.md"))
+}
+LINK = re.compile(r"(\[[^\]]*\]\()([^)#\s:]+)(#[^)]*)?\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that live outside docs/, and the list of the studies."""
+    for source, target in OUTSIDE.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, target, content=LINK.sub(lambda m, s=source: moved(m, s), text)))
+    return files
+
+
+def moved(match: re.Match[str], source: str) -> str:
+    """A link of an outside page, as seen from its place in the site; files that are not shown become plain words."""
+    wanted = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[2]))
+    shown = OUTSIDE.get(wanted) or (wanted.removeprefix("docs/") if wanted.startswith("docs/") else None)
+    if shown is None:
+        return f"{match[1][1:-2]} (`{wanted}`)"
+    here = posixpath.dirname(OUTSIDE[source]) or "."
+    return f"{match[1]}{posixpath.relpath(shown, here)}{match[3] or ''})"
+
+
+def on_page_markdown(markdown: str, page: object, **_: object) -> str:
+    """Links from docs/ to files beside it lead to their copies in the site."""
+    here = page.file.src_uri  # type: ignore[attr-defined]
+    if here in OUTSIDE.values():
+        return markdown
+
+    def follow(match: re.Match[str]) -> str:
+        wanted = posixpath.normpath(posixpath.join("docs", posixpath.dirname(here), match[2]))
+        if wanted in OUTSIDE:
+            target = posixpath.relpath(OUTSIDE[wanted], posixpath.dirname(here) or ".")
+            return f"{match[1]}{target}{match[3] or ''})"
+        if not wanted.startswith("docs/"):
+            return f"{match[1][1:-2]} (`{wanted}`)"
+        return match[0]
+
+    return LINK.sub(follow, markdown)

@@ -1,0 +1,184 @@
+"""Draw the pictures of the docs from the embedded data: `python docs/scripts/pictures.py [NAME ...]`.
+
+A method's picture has two panels, both on test rows the fit has not seen: where each confidence went, and the
+reliability diagram before and after.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+import calibrant
+from calibrant.core.softmax import softmax
+from calibrant.evaluation.reliability import reliability_bins
+
+IMAGES = Path(__file__).resolve().parents[1] / "images"
+BEFORE, AFTER, GREY = "#d55e00", "#0072b2", "#888888"  # told apart by the colour-blind as well
+SHOWN = 2500
+
+METHODS = {
+    "identity": "none",
+    "temperature": "ts",
+    "class-temperature": "cts",
+    "vector": "vs",
+    "matrix": "ms",
+    "structured-matrix": "sms",
+    "dirichlet": "dir",
+    "shape": "shape",
+    "confusion": "conf",
+    "kept-prediction": "vs+keep",
+    "ensemble-temperature": "ets",
+    "parameterized-temperature": "pts",
+    "weight": "ws",
+    "confidence-weight": "cws",
+    "bin-temperature": "ccts",
+    "class-loss": "sctl+ts",
+    "top-label-map": "ts+top",
+    "histogram-binning": "hb",
+    "isotonic": "iso",
+    "spline": "spline",
+}
+"""Which short name each method page shows."""
+
+
+def main(wanted: list[str]) -> None:
+    """Draw those that were named, or all."""
+    jobs: dict[str, Callable[[], plt.Figure]] = {page: lambda name=name: of_method(name) for page, name in METHODS.items()}
+    jobs |= {"neural-clamping": clamping, "auto": choice, "noise-floor": noise_floor, "simplex": simplex}
+    for name in wanted or jobs:
+        folder = IMAGES / "methods" if name in METHODS or name in ("neural-clamping", "auto") else IMAGES
+        folder.mkdir(parents=True, exist_ok=True)
+        save(jobs[name](), folder / f"{name}.png")
+
+
+def of_method(name: str) -> plt.Figure:
+    """Before and after one method on CIFAR-100."""
+    data = calibrant.datasets.load("cifar100-resnet18")
+    fitted = calibrant.get(name).fit(data.val.logits, data.val.labels)
+    return two_panels(data.test.logits, fitted.transform(data.test.logits), data.test.labels, name)
+
+
+def two_panels(before: np.ndarray, after: np.ndarray, labels: np.ndarray, name: str) -> plt.Figure:
+    """Confidence against confidence, and accuracy against confidence."""
+    columns = {"before": columns_of(before, labels), name: columns_of(after, labels)}
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.4), layout="constrained")
+    shown = np.random.default_rng(0).permutation(len(labels))[:SHOWN]
+    left.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=":")
+    left.plot(columns["before"][0][shown], columns[name][0][shown], ".", color=AFTER, markersize=2, alpha=0.4)
+    left.set(xlabel="confidence before", ylabel="confidence after", title="where each row went")
+    right.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=":")
+    for (label, (confidence, correct)), colour, mark in zip(columns.items(), (BEFORE, AFTER), "os", strict=True):
+        bins = reliability_bins(confidence, correct)
+        full = bins.count >= 20
+        error = calibrant.metrics.top_label.ece_of(confidence, correct)
+        right.plot(
+            bins.confidence[full], bins.accuracy[full], color=colour, marker=mark, markersize=3.5,
+            linewidth=1.2, label=f"{label}: ECE {100 * error:.2f}%",
+        )  # fmt: skip
+    right.set(xlabel="confidence", ylabel="accuracy", title="was it right that often?")
+    right.legend(frameon=False, fontsize=8)
+    for axes in (left, right):
+        axes.set(xlim=(0, 1), ylim=(0, 1))
+        tidy(axes)
+    return figure
+
+
+def columns_of(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Confidence and correctness of each row."""
+    probabilities = softmax(np.asarray(logits))
+    return probabilities.max(axis=1).astype(np.float64), probabilities.argmax(axis=1) == labels
+
+
+def clamping() -> plt.Figure:
+    """Neural Clamping around a small network that learned its training points by heart."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
+
+    def points(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        labels = torch.randint(0, 4, (n,), generator=generator)
+        x = 2 * nn.functional.one_hot(labels, 4).float() + torch.randn(n, 4, generator=generator)
+        return x, labels
+
+    model = nn.Sequential(nn.Linear(4, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 4))
+    x, labels = points(600)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(200):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), labels).backward()
+        optimizer.step()
+    held_out, (new, truth) = points(2000), points(8000)
+    clamped = calibrant.NeuralClamping(gamma=0.0, penalty=0.1, epochs=60, learning_rate=0.01).fit(model, [held_out])
+    with torch.no_grad():
+        return two_panels(model(new).numpy(), clamped(new).numpy(), truth.numpy(), "clamped")
+
+
+def choice() -> plt.Figure:
+    """What AutoCalibrator compared on CIFAR-100."""
+    data = calibrant.datasets.load("cifar100-resnet18")
+    chosen = calibrant.AutoCalibrator().fit(data.val.logits, data.val.labels)
+    figure, axes = plt.subplots(figsize=(5.6, 2.8), layout="constrained")
+    order = sorted(chosen.scores_, key=chosen.scores_.get, reverse=True)
+    for place, name in enumerate(order):
+        colour = AFTER if name == chosen.chosen_ else GREY
+        axes.errorbar(
+            chosen.scores_[name], place, xerr=chosen.standard_errors_[name], color=colour, marker="o", capsize=3
+        )
+    axes.set_yticks(range(len(order)), order)
+    axes.set(xlabel="cross-validated NLL; bars: standard error of the difference to the lowest")
+    axes.set_title(f"chosen: {chosen.chosen_}")
+    tidy(axes)
+    return figure
+
+
+def noise_floor() -> plt.Figure:
+    """ECE of a model that is calibrated by construction."""
+    generator = np.random.default_rng(0)
+    sizes = np.array([100, 300, 1000, 3000, 10_000, 30_000])
+    figure, axes = plt.subplots(figsize=(5.0, 3.2), layout="constrained")
+    for n_bins, colour, mark in ((5, GREY, "^"), (15, AFTER, "o"), (50, BEFORE, "s")):
+        means = []
+        for n in sizes:
+            errors = []
+            for _ in range(50):
+                confidence = generator.uniform(0.3, 1, n)
+                correct = generator.random(n) < confidence
+                errors.append(calibrant.metrics.top_label.ece_of(confidence, correct, n_bins=n_bins))
+            means.append(100 * np.mean(errors))
+        axes.plot(sizes, means, color=colour, marker=mark, linewidth=1.2, markersize=4, label=f"{n_bins} bins")
+    axes.set(xscale="log", yscale="log", xlabel="rows", ylabel="mean ECE, %", title="ECE of a perfectly calibrated model")
+    axes.legend(frameon=False, fontsize=8)
+    tidy(axes)
+    return figure
+
+
+def simplex() -> plt.Figure:
+    """The way of one distribution under temperature and weight scaling."""
+    return calibrant.plots.simplex_trajectories().figure
+
+
+def tidy(axes: plt.Axes) -> None:
+    """Only the lines that say something."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.title.set_fontsize(10)
+
+
+def save(figure: plt.Figure, path: Path) -> None:
+    """A small png."""
+    figure.savefig(path, dpi=110, pil_kwargs={"optimize": True})
+    plt.close(figure)
+    print(f"{path.relative_to(IMAGES.parent)}: {path.stat().st_size} bytes", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,145 @@
+"""Fill the generated blocks of README and docs: `python docs/scripts/tables.py`, or `--check` to only compare.
+
+A block is `<!-- generated: WHAT -->` … `<!-- end -->`. Guarantees come from the registry, quality from
+docs/data/measured.json, and `from FILE#heading` copies the first table under a heading of another file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import calibrant
+from calibrant.calibrators.registry import names
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"(<!-- generated: (?P<what>.+?) -->\n).*?(<!-- end -->)", re.S)
+MEASURED: dict[str, Any] = json.loads((ROOT / "docs" / "data" / "measured.json").read_text())
+SHORT = {"cifar100-resnet18": "CIFAR-100", "cifar10-resnet18": "CIFAR-10"}
+MARK = {True: "✓", False: "–"}
+
+
+PAPERS = {
+    "cts": ("Frenkel, Goldberger: *Network Calibration by Class-based Temperature Scaling* (2021)", "class-temperature"),
+    "weight_scaling": (
+        "Frenkel, Goldberger: *Calibration of Medical Imaging Classification Systems with Weight Scaling* (2022)",
+        "weight confidence-weight bin-temperature",
+    ),
+    "sctl": ("Jung et al.: *Scaling of Class-wise Training Losses for Post-hoc Calibration* (ICML 2023)", "class-loss"),
+    "neural_clamping": ("Tang, Chen, Ho: *Neural Clamping* (2022)", "neural-clamping"),
+    "soft_objectives": (
+        "Karandikar et al.: *Soft Calibration Objectives for Neural Networks* (NeurIPS 2021)",
+        "temperature",
+    ),
+}
+"""Folder of each study, the paper, and the method pages."""
+
+
+def main(check: bool) -> int:
+    """Rewrite what is out of date; with `check`, only name it."""
+    stale = []
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = page.read_text(encoding="utf-8")
+        filled = BLOCK.sub(lambda match, page=page: match[1] + table(match["what"], page) + "\n" + match[3], text)
+        if filled != text:
+            stale.append(str(page.relative_to(ROOT)))
+            if not check:
+                page.write_text(filled, encoding="utf-8")
+    if stale:
+        print(("out of date: " if check else "written: ") + ", ".join(stale))
+    return int(check and bool(stale))
+
+
+def table(what: str, page: Path) -> str:
+    """The block of this name, for this page."""
+    kind, _, rest = what.partition(" ")
+    if kind == "guarantees":
+        return guarantees(names(), page)
+    if kind == "quality":
+        return quality([name for name in names() if not rest or name in rest.split()])
+    if kind == "method":
+        return method(rest.split())
+    if kind == "papers":
+        return papers(page)
+    if kind == "from":
+        return copied(rest)
+    raise SystemExit(f"{page}: nothing is called {what!r}")
+
+
+def guarantees(wanted: list[str], page: Path) -> str:
+    """What each method promises, read off its instances."""
+    lines = ["| method | class | keeps predictions | keeps ranking | fits in chunks | works on probabilities |"]
+    lines.append("| --- | --- | :---: | :---: | :---: | :---: |")
+    for name in wanted:
+        one = calibrant.get(name)
+        module = type(one).__module__.rsplit(".", 1)[1]
+        target = os.path.relpath(ROOT / "docs" / "methods" / f"{module.replace('_', '-')}.md", page.parent)
+        facts = (one.keeps_prediction, one.keeps_ranking, one.additive, not one.requires_logits)
+        marks = " | ".join(MARK[bool(fact)] for fact in facts)
+        lines.append(f"| `{name}` | [{type(one).__name__}]({target}) | {marks} |")
+    return "\n".join(lines)
+
+
+def method(wanted: list[str]) -> str:
+    """Guarantees and measured figures of the names of one page."""
+    lines = ["| | keeps predictions | keeps ranking | fits in chunks | works on probabilities | parameters, K = 100 |"]
+    lines.append("| --- | :---: | :---: | :---: | :---: | ---: |")
+    measured = MEASURED["data"]["cifar100-resnet18"]["methods"]
+    for name in wanted:
+        one = calibrant.get(name)
+        facts = (one.keeps_prediction, one.keeps_ranking, one.additive, not one.requires_logits)
+        count = f"{measured[name]['parameters']:,}" if "parameters" in measured.get(name, {}) else ""
+        lines.append(f"| `{name}` | " + " | ".join(MARK[bool(fact)] for fact in facts) + f" | {count} |")
+    known = [name for name in wanted if name in measured]
+    return "\n".join(lines) + ("\n\n" + quality(["none", *(k for k in known if k != "none")]) if known else "")
+
+
+def quality(wanted: list[str]) -> str:
+    """ECE, NLL and the rest on the embedded data."""
+    data = MEASURED["data"]
+    columns = [f"{SHORT[name]} {column}" for name in data for column in ("ECE %", "NLL", "accuracy %")]
+    lines = ["| method | " + " | ".join(columns) + " | fit s |"]
+    lines.append("| --- |" + " ---: |" * (3 * len(data) + 1))
+    for name in wanted:
+        cells = []
+        for found in data.values():
+            figures = found["methods"].get(name, {})
+            if "ece" not in figures:
+                cells += [figures.get("error", "not measured"), "", ""]
+                continue
+            cells += [f"{100 * figures['ece']:.2f}", f"{figures['nll']:.4f}", f"{100 * figures['accuracy']:.2f}"]
+        seconds = data["cifar100-resnet18"]["methods"].get(name, {}).get("fit_seconds")
+        cells.append("" if seconds is None else f"{seconds:g}")
+        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def papers(page: Path) -> str:
+    """The studies, those with a report linked."""
+    lines = ["| paper | methods | study |", "| --- | --- | --- |"]
+    for folder, (title, methods) in PAPERS.items():
+        links = ", ".join(f"[{name.replace('-', ' ')}](methods/{name}.md)" for name in methods.split())
+        report = ROOT / "papers" / folder / "README.md"
+        study = f"[report]({os.path.relpath(report, page.parent)})" if report.exists() else f"`papers/{folder}`"
+        lines.append(f"| {title} | {links} | {study} |")
+    return "\n".join(lines)
+
+
+def copied(address: str) -> str:
+    """The first table under a heading of another file, or a line saying that there is none yet."""
+    file, _, heading = address.partition("#")
+    text = (ROOT / file).read_text(encoding="utf-8")
+    for title, body in re.findall(r"^#+ (.+?)\n(.*?)(?=^#|\Z)", text, re.M | re.S):
+        if re.sub(r"[^\w]+", "-", title.lower()).strip("-") == heading:
+            rows = re.search(r"(?:^\|.*\n)+", body, re.M)
+            if rows:
+                return rows[0].rstrip("\n")
+    raise SystemExit(f"{file} has no table under #{heading}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main("--check" in sys.argv[1:]))

@@ -1,0 +1,56 @@
+"""Try an installed wheel in a clean environment: `make dist` runs this with the environment's own Python."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+COMMAND = Path(sys.executable).parent / "calibrant"
+
+
+def main() -> None:
+    os.chdir(tempfile.mkdtemp())  # away from the checkout, so that only what was installed can answer
+    import calibrant
+
+    assert "site-packages" in calibrant.__file__, f"{calibrant.__file__} is not the installed package"
+    assert (Path(calibrant.__file__).parent / "py.typed").exists(), "py.typed is not in the wheel"
+    assert importlib.util.find_spec("torch") is None, "torch is installed: this is no clean environment"
+    assert run("--version").strip().endswith(calibrant.__version__)
+    measured = json.loads(run("measure", "cifar10-resnet18#test", "--json"))
+    assert measured["n"] == 10000
+    assert abs(measured["metrics"]["ece"]["value"] - 0.0382) < 1e-4
+    run("fit", "cifar10-resnet18#val", "--method", "shape", "-o", "cal.safetensors")
+    run("apply", "cal.safetensors", "cifar10-resnet18#test", "-o", "calibrated.npz")
+    after = json.loads(run("measure", "calibrated.npz", "--json"))
+    assert after["metrics"]["ece"]["value"] < measured["metrics"]["ece"]["value"]
+    refused = subprocess.run([COMMAND, "fit", "cifar10-resnet18#val", "-m", "pts", "-o", "x.safetensors"], check=False,
+                             capture_output=True, text=True)  # fmt: skip
+    assert refused.returncode == 2, refused
+    assert "torch" in refused.stderr
+    extra = import_seconds("calibrant") - import_seconds("numpy")
+    print(f"calibrant {calibrant.__version__} works; importing it costs {1000 * extra:.0f} ms more than numpy")
+    assert extra < 0.15
+
+
+def run(*arguments: str) -> str:
+    return subprocess.run([COMMAND, *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def import_seconds(name: str) -> float:
+    """The quickest of five fresh interpreters."""
+    times = []
+    for _ in range(5):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-c", f"import {name}"], check=True)
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+if __name__ == "__main__":
+    main()

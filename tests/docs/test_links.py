@@ -1,0 +1,48 @@
+"""Relative links and anchors of every Markdown file lead somewhere; no network is asked."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "papers/*/README.md", "benchmarks/*.md")
+    for path in ROOT.glob(pattern)
+)
+CODE = re.compile(r"```.*?```|`[^`\n]*`", re.S)
+LINK = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]\(<?([^)\s>]+)>?(?: \"[^\"]*\")?\)")
+
+
+@lru_cache(maxsize=None)
+def anchors(path: Path) -> frozenset[str]:
+    """What a heading is called in a link, as GitHub and MkDocs agree on for plain words."""
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.S)
+    found = set(re.findall(r"\{#([\w-]+)\}", text))
+    for heading in re.findall(r"^#+ (.+?)(?: \{#[\w-]+\})?$", text, re.M):
+        words = re.sub(r"[^\w\s-]", "", heading.lower()).strip()
+        found.add(re.sub(r"\s", "-", words))
+        found.add(re.sub(r"[-\s]+", "-", words))
+    return frozenset(found)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path: Path) -> None:
+    text = CODE.sub("", path.read_text(encoding="utf-8"))
+    for target in LINK.findall(text):
+        if re.match(r"[a-z]+:", target):
+            assert target.startswith("https://"), f"{target} is no https address"
+            continue
+        file, _, anchor = target.partition("#")
+        there = (path.parent / file).resolve() if file else path
+        assert there.exists(), f"{path.name} links to {target}: there is no such file"
+        if anchor and there.suffix == ".md":
+            assert anchor in anchors(there), f"{path.name} links to {target}: no such heading"
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 200
