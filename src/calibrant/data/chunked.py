@@ -24,6 +24,9 @@ SAMPLE_BYTES = 64 * 2**20
 SPILL_BYTES = 256 * 2**20
 """Arrays larger than this go to a scratch file."""
 
+SHOW_BAD_VALUES = frozenset({"temperature_sums"})
+"""Statistics whose sums are never finite where a logit is not: a pass of theirs looks at every value by itself."""
+
 Sums = tuple[Any, ...]
 Pass = tuple[Sums, dict[int, np.ndarray]]
 """Sums, and those rows (by the number of the first) that name the data set."""
@@ -84,7 +87,8 @@ class ChunkedRows:
         if begun is not None:
             done, chunks = begun[0] - 1, [_Done(begun[1]), *self._chunks[begun[0] :]]
         marks = 0 if self._marked else self._stride
-        work = partial(_summed, statistic=statistic, parameters=parameters, check=not self._checked, marks=marks)
+        check = not self._checked and name not in SHOW_BAD_VALUES
+        work = partial(_summed, statistic=statistic, parameters=parameters, check=check, marks=marks)
         merged = 0
 
         def merge(left: Pass, right: Pass) -> Pass:
@@ -96,6 +100,8 @@ class ChunkedRows:
             return joined
 
         sums, marked = self._run(work, chunks, merge, f"pass {self.n_passes}", _temperature_words(parameters))
+        if not self._checked and not check and not np.isfinite(sums).all():
+            self._look()
         if begun is None:
             self._checked, self._marked = True, self._marked or marked
         if self.journal is not None:
@@ -146,6 +152,11 @@ class ChunkedRows:
             progress.step("copying to a scratch file", done, self.n)
         self._checked = True
         return Rows(logits, self.labels, self.weights)
+
+    def _look(self) -> None:
+        """A pass that does nothing but look at every value, to raise the error that names a bad one."""
+        work = partial(_summed, statistic=_nothing, parameters=(), check=True, marks=0)
+        self._run(work, self._chunks, _join, "checking")
 
     def fingerprint(self) -> str:
         """The name of the data set, the same as that of the arrays in memory; a pass over it if none was made."""
@@ -203,7 +214,8 @@ def _summed(
     marked: dict[int, np.ndarray] = {}
     row = chunk.first_row
     for block in chunk.rows(check=check):
-        part = statistic(block.logits, block.labels, block.weights, *parameters)
+        with np.errstate(invalid="ignore"):  # values that are not finite yet unchecked show in the sums
+            part = statistic(block.logits, block.labels, block.weights, *parameters)
         sums = part if sums is None else _add_into(sums, part)
         _mark(marked, block.logits, row, marks)
         row += block.n

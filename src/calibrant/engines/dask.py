@@ -48,7 +48,7 @@ class DaskEngine:
             self.cluster = LocalCluster(
                 n_workers=n_workers or n_threads(),
                 threads_per_worker=1,
-                dashboard_address=None,
+                dashboard_address="127.0.0.1:0",
                 silence_logs=logging.CRITICAL,
             )
         try:

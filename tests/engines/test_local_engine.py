@@ -1,0 +1,216 @@
+"""Fits from files on threads: the answer of the arrays, whatever the parts and the number of threads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import calibrant as cal
+from calibrant.core import progress
+from calibrant.core.engine import opened
+from calibrant.core.errors import InputError
+from calibrant.core.journal import Journal
+from calibrant.data import chunks as chunks_module
+from calibrant.data.chunked import ChunkedRows
+from calibrant.engines.local import LocalEngine
+from calibrant.metrics import ADDITIVE, METRICS, AdditiveEce, stream
+
+FORTY = np.linspace(0, 4000, 41).astype(int)
+CHUNKED = ("ts", "vs", "ets", "ms", "dir", "ws", "bts", "ccts", "cts-nll", "ts-ece", "sctl+ts", "cws", "hb", "iso",
+           "spline")  # fmt: skip
+SPILLED = ("cts", "ts-adaece", "ts+top")
+
+
+def numbers(value) -> np.ndarray:
+    if isinstance(value, (float, int, np.ndarray)):
+        return np.ravel(np.asarray(value, dtype=float))
+    fields = [getattr(value, name) for name in value.__dataclass_fields__]
+    return np.concatenate([numbers(field) for field in fields])
+
+
+@pytest.fixture(scope="module")
+def forty(
+    tmp_path_factory: pytest.TempPathFactory, made_up, write_parts
+) -> tuple[cal.Predictions, np.ndarray, np.ndarray, np.ndarray]:
+    logits, labels = made_up()
+    weights = np.random.default_rng(1).uniform(0.5, 2, len(labels))
+    suffixes = (".npz", ".parquet", ".safetensors", ".npy")
+    folder = write_parts(tmp_path_factory.mktemp("forty") / "parts", logits, labels, FORTY, suffixes, weights)
+    return cal.open_predictions(folder), logits, labels, weights
+
+
+@pytest.mark.parametrize("name", [*CHUNKED, *SPILLED])
+def test_forty_files_give_the_fit_of_the_arrays(forty, name):
+    parts, logits, labels, weights = forty
+    whole = cal.get(name).fit(logits, labels, sample_weight=weights)
+    chunked = cal.get(name).fit_predictions(parts)
+    assert chunked.additive == (name in CHUNKED)
+    gap = np.abs(whole.predict_proba(logits.astype(float)) - chunked.predict_proba(logits.astype(float)))
+    assert gap.max() <= 1e-6
+    assert chunked.n_rows_ == len(labels)
+    assert chunked.fingerprint_ == whole.fingerprint_
+
+
+def test_streamed_metrics_are_those_of_the_arrays(forty):
+    parts, logits, labels, weights = forty
+    ranked = ["adaptive_ece", "smooth_ece", "ks_error", "confidence_auroc"]
+    found = stream(parts, [*ADDITIVE, *ranked])
+    for name, value in found.items():
+        direct = METRICS[name](logits, labels, sample_weight=weights, from_logits=True)
+        np.testing.assert_allclose(numbers(value), numbers(direct), rtol=1e-10, atol=1e-12, err_msg=name)
+    (own,) = stream(parts, [AdditiveEce(n_bins=30)]).values()
+    assert own == pytest.approx(cal.metrics.ece(logits, labels, n_bins=30, sample_weight=weights, from_logits=True))
+
+
+def test_metrics_that_cannot_be_streamed_are_named(forty):
+    with pytest.raises(InputError, match="marginal_ece ranks every class"):
+        stream(forty[0], ["marginal_ece"])
+    with pytest.raises(InputError, match="nonsense is not the name"):
+        stream(forty[0], ["nonsense"])
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 40])
+def test_neither_parts_nor_threads_change_the_answer(tmp_path, monkeypatch, made_up, write_parts, pieces):
+    monkeypatch.setattr(chunks_module.cut, "__kwdefaults__", {"elements": 1500, "with_labels": True})
+    logits, labels = made_up(3000)
+    folder = write_parts(tmp_path / "parts", logits, labels, np.linspace(0, 3000, pieces + 1).astype(int))
+    parts = cal.open_predictions(folder)
+    found = set()
+    for threads in ("1", "2", "5"):
+        monkeypatch.setenv("CALIBRANT_THREADS", threads)
+        found.add(cal.VectorScaling().fit_predictions(parts).scale_.tobytes())
+    assert len(found) == 1
+    whole = cal.VectorScaling().fit(logits, labels)
+    np.testing.assert_allclose(np.frombuffer(found.pop()), whole.scale_, atol=1e-6)
+
+
+def test_values_in_memory_and_probabilities_can_be_cut_too(forty):
+    _, logits, labels, _ = forty
+    probabilities = cal.Identity().fit(logits, labels).predict_proba(logits)
+    predictions = cal.Predictions.from_arrays(probabilities=probabilities, labels=labels)
+    one = cal.TemperatureScaling().fit_predictions(predictions).temperature_
+    assert one == pytest.approx(cal.TemperatureScaling().fit(predictions.logits, labels).temperature_, abs=1e-6)
+
+
+@pytest.mark.parametrize("kernels", ["numpy", "numba"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["ts", "ws"])
+def test_a_bad_value_is_named_with_file_part_and_row(tmp_path, monkeypatch, made_up, write_parts, kernels, bad, name):
+    monkeypatch.setenv("CALIBRANT_KERNELS", kernels)
+    logits, labels = made_up(300)
+    folder = write_parts(tmp_path / "parts", logits, labels, [0, 100, 200, 300], (".npy",))
+    values = np.load(folder / "part-001_logits.npy")
+    values[7, 2] = bad
+    np.save(folder / "part-001_logits.npy", values)
+    with pytest.raises(InputError, match=r"part 2 of 3: .*part-001_logits.npy: logits contains .* in row 7, column 2"):
+        cal.get(name).fit_predictions(folder)
+    with pytest.raises(InputError, match=r"part 2 of 3: .*part-001_logits.npy: logits contains .* in row 7, column 2"):
+        stream(cal.open_predictions(folder))
+
+
+class KilledError(Exception):
+    pass
+
+
+class DyingEngine(LocalEngine):
+    """Dies after some chunks."""
+
+    def __init__(self, chunks: int) -> None:
+        self.left = chunks
+
+    def run(self, work, chunks, merge):
+        def mortal(chunk):
+            self.left -= 1
+            if self.left < 0:
+                raise KilledError
+            return work(chunk)
+
+        return super().run(mortal, chunks, merge)
+
+
+@pytest.mark.parametrize("name", ["ts", "vs", "sctl+ts", "bts"])
+def test_a_killed_fit_goes_on_where_it_was(forty, tmp_path, monkeypatch, name):
+    monkeypatch.setattr("calibrant.core.journal.PARTIAL_SECONDS", 0.0)
+    parts = forty[0]
+    whole = cal.get(name).fit_predictions(parts)
+    path, died, total = tmp_path / "fit.checkpoint", 0, 0
+    while True:
+        engine = DyingEngine(70 if name == "ts" else 130)
+        try:
+            resumed = cal.get(name).fit_predictions(parts, engine=engine, checkpoint=path)
+            break
+        except KilledError:
+            died += 1
+            recorded = len(path.read_text().splitlines())
+            assert recorded > total or died < 2, "no progress since the last death"
+            total = recorded
+            with path.open("ab") as file:
+                file.write(b'{"pass": "torn')
+    assert died >= 1
+    np.testing.assert_array_equal(resumed.predict_proba(forty[1]), whole.predict_proba(forty[1]))
+    assert resumed.fingerprint_ == whole.fingerprint_
+    assert not path.exists()
+
+
+def test_the_checkpoint_of_another_fit_is_refused(forty, tmp_path):
+    path = tmp_path / "fit.checkpoint"
+    with pytest.raises(KilledError):
+        cal.TemperatureScaling().fit_predictions(forty[0], engine=DyingEngine(45), checkpoint=path)
+    with pytest.raises(InputError, match="checkpoint of another fit: its method is TemperatureScaling"):
+        cal.VectorScaling().fit_predictions(forty[0], checkpoint=path)
+    with pytest.raises(InputError, match="checkpoint of another fit: its rows is 4000, here it is 100"):
+        cal.TemperatureScaling().fit_predictions(forty[0][:100], checkpoint=path)
+    path.write_text("something else\n")
+    with pytest.raises(InputError, match="not a checkpoint"):
+        cal.TemperatureScaling().fit_predictions(forty[0], checkpoint=path)
+
+
+def test_recorded_sums_come_back_to_the_last_bit(tmp_path):
+    identity = {"method": "x"}
+    journal = Journal(tmp_path / "j", identity)
+    sums = (0.1 + 0.2, np.random.default_rng(0).normal(size=(3, 2)), 7)
+    journal.record("first", sums)
+    again = Journal(tmp_path / "j", identity)
+    back = again.recall("first")
+    assert back[0] == sums[0]
+    assert back[1].tobytes() == sums[1].tobytes()
+    assert back[2] == 7
+    assert again.recall("second") is None
+    with pytest.raises(InputError, match="records pass 1 as first"):
+        Journal(tmp_path / "j", identity).recall("other")
+    assert json.loads((tmp_path / "j").read_text().splitlines()[0])["method"] == "x"
+
+
+def test_progress_tells_pass_speed_and_temperature(forty):
+    seen = []
+    with progress.listen(lambda *step: seen.append(step)):
+        cal.TemperatureScaling().fit_predictions(forty[0])
+    passes = [step for step in seen if step[0].startswith("pass")]
+    assert passes[0][0] == "pass 1"
+    assert all(0 <= done <= total == 4000 for _, done, total, _ in passes)
+    assert any("rows/s T 1." in note for *_, note in passes)
+
+
+def test_per_row_columns_wait_in_a_scratch_file_when_large(forty, monkeypatch):
+    monkeypatch.setattr("calibrant.data.chunked.SPILL_BYTES", 1000)
+    parts, logits, labels, weights = forty
+    spilled = cal.get("cws").fit_predictions(parts)
+    assert np.array_equal(spilled.weights_, cal.get("cws").fit(logits, labels, sample_weight=weights).weights_)
+    with opened("local") as engine:
+        rows = ChunkedRows(parts, engine)
+        whole = rows.spilled()
+        assert isinstance(whole.logits, np.memmap)
+        assert np.array_equal(whole.logits, logits)
+        scratch = Path(whole.logits.filename)
+    del rows, whole
+    assert not scratch.exists()
+
+
+def test_engines_have_names():
+    with pytest.raises(InputError, match="no engine is called 'spark'"), opened("spark"):
+        pass
+    with pytest.raises(InputError, match="run\\(\\) and close\\(\\)"), opened(7):
+        pass
