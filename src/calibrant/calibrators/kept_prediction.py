@@ -1,4 +1,4 @@
-"""Keep the network's own prediction, unless held-out data show that changing it pays."""
+"""Keep the network's own prediction under a calibrator that would change it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,16 @@ from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.confidence_bins import keep_prediction, map_rows
-from calibrant.calibrators.folds import content_folds
 from calibrant.calibrators.top_label import InstanceFact
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax
-
-FOLDS = 5
-
-SIGNIFICANT = 2.0
-"""Standard errors by which held-out accuracy must rise before predictions may change."""
 
 
 class KeptPrediction(Calibrator):
     """Any calibrator, with the class of the largest raw logit kept first.
 
-    Methods with class parameters gain likelihood, but now and then move the prediction for no gain in accuracy. Where
+    Methods with class parameters gain likelihood, but move predictions as well, and what that gains in accuracy on
+    the fit data it may lose where class frequencies differ. Where
     the inner calibrator would put another class first, the two share the mean of their probabilities, the network's
     class a hair ahead: of all ways to let two classes change places, the smallest in squared distance. In the rare row
     where a third class is still ahead, the network's class passes it by that hair too.
@@ -30,16 +25,10 @@ class KeptPrediction(Calibrator):
     ----------
     calibrator : Calibrator
         What is calibrated with.
-    strict : bool
-        True keeps every prediction. False lets the inner calibrator change them if its held-out accuracy is higher
-        than the network's by more than two standard errors.
-    seed : int
-        Of the folds.
 
     Attributes
     ----------
     calibrator_ : the fitted inner calibrator.
-    keep_ : bool, whether predictions are kept.
 
     Examples
     --------
@@ -48,18 +37,16 @@ class KeptPrediction(Calibrator):
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(0, 3, 300)
     >>> logits = rng.normal(size=(300, 3)) + np.eye(3)[labels]
-    >>> fitted = KeptPrediction(VectorScaling(), strict=True).fit(logits, labels)
+    >>> fitted = KeptPrediction(VectorScaling()).fit(logits, labels)
     >>> bool((fitted.predict(logits) == logits.argmax(axis=1)).all())
     True
     """
 
-    keeps_prediction = InstanceFact(lambda self: self.strict or self.calibrator.keeps_prediction)
+    keeps_prediction = True
     requires_logits = InstanceFact(lambda self: self.calibrator.requires_logits)
 
-    def __init__(self, calibrator, *, strict=False, seed=0):
+    def __init__(self, calibrator):
         self.calibrator = calibrator
-        self.strict = strict
-        self.seed = seed
 
     @property
     def n_parameters_(self) -> int:
@@ -67,20 +54,14 @@ class KeptPrediction(Calibrator):
         return self.calibrator_.n_parameters_
 
     def _fit(self, rows: Rows) -> None:
-        if self.keeps_prediction:
-            self.calibrator_, self.keep_ = clone(self.calibrator).fit_rows(rows), True
-        else:
-            self._held_out(rows, content_folds(rows.logits, FOLDS, self.seed))
+        self.calibrator_ = clone(self.calibrator).fit_rows(rows)
 
     def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
         self.calibrator_ = clone(self.calibrator)
-        answers = self.calibrator_.fit_held_out(rows, fold)
-        self.keep_ = bool(self.keeps_prediction or not _pays(answers, rows))
-        return carry(answers, rows.logits.argmax(axis=1)) if self.keep_ else answers
+        return carry(self.calibrator_.fit_held_out(rows, fold), rows.logits.argmax(axis=1))
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
-        calibrated = self.calibrator_._transform(logits)
-        return carry(calibrated, logits.argmax(axis=1)) if self.keep_ else calibrated
+        return carry(self.calibrator_._transform(logits), logits.argmax(axis=1))
 
 
 def carry(logits: np.ndarray, prediction: np.ndarray) -> np.ndarray:
@@ -95,12 +76,3 @@ def carry(logits: np.ndarray, prediction: np.ndarray) -> np.ndarray:
         return keep_prediction(scores, kept)
 
     return map_rows(part, logits)
-
-
-def _pays(answers: np.ndarray, rows: Rows) -> bool:
-    """Is the held-out accuracy higher than the network's by more than chance explains?"""
-    before, after = (matrix.argmax(axis=1) == rows.labels for matrix in (rows.logits, answers))
-    gain = after.astype(np.float64) - before
-    weights = np.ones(rows.n) if rows.weights is None else rows.weights
-    spread = weights * (gain - np.average(gain, weights=weights))
-    return bool(weights @ gain > SIGNIFICANT * np.sqrt(spread @ spread))

@@ -11,7 +11,6 @@ from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.identity import Identity
-from calibrant.calibrators.kept_prediction import KeptPrediction
 from calibrant.calibrators.label_shift import LabelShift
 from calibrant.calibrators.registry import get
 from calibrant.core import progress
@@ -143,9 +142,6 @@ class AutoCalibrator(Calibrator):
                 name += "'"
             built[name] = calibrator
         if self.keep_predictions:
-            for one in built.values():
-                if isinstance(one, KeptPrediction):
-                    one.set_params(strict=True)
             built = {name: one for name, one in built.items() if one.keeps_prediction}
         if not built:
             rule = " that keep every prediction" if self.keep_predictions else ""

@@ -156,11 +156,6 @@ def _diagonal(scale: Any, bias: Any = 0.0) -> DiagonalTwin:
     return DiagonalTwin(scale=scale, bias=bias)
 
 
-def _kept(calibrator: Any) -> nn.Module:
-    inner = twin_of(calibrator.calibrator_)
-    return KeptPredictionTwin(inner) if calibrator.keep_ else inner
-
-
 def _tabled(tables: list[TableTwin]) -> nn.Module:
     return NewConfidenceTwin(tables[0]) if len(tables) == 1 else OneVersusRestTwin(tables)
 
@@ -196,7 +191,7 @@ BUILDERS: dict[str, Callable[[Any], nn.Module]] = {
         inverse=1 / one.temperature_, scale=one.scale_, matrix=one.matrix_, bias=one.bias_
     ),
     "ShapeScaling": lambda one: ShapeTwin(twin_of(one.calibrator_), one.shape_),
-    "KeptPrediction": _kept,
+    "KeptPrediction": lambda one: KeptPredictionTwin(twin_of(one.calibrator_)),
     "LabelShift": lambda one: nn.Sequential(_diagonal(1.0, one.offset_), twin_of(one.calibrator_)),
     "HistogramBinning": _histogram,
     "IsotonicCalibration": _isotonic,

@@ -58,7 +58,7 @@ RULES: dict[str, dict[str, Rule]] = {
         "matrix_": Rule(("K", "K")),
         "bias_": Rule(("K",)),
     },
-    "KeptPrediction": {"keep_": Rule((), 0, 1)},
+    "KeptPrediction": {},
     "LabelShift": {
         "prior_": Rule(("K",), 0.0, 1.0),
         "target_prior_": Rule(("K",), 0.0, 1.0),

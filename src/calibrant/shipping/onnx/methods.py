@@ -160,8 +160,6 @@ def _confusion(calibrator: Any, graph: Graph, logits: str) -> str:
 def _kept_prediction(calibrator: Any, graph: Graph, logits: str) -> str:
     """Where another class came first, the two share their mean."""
     inner = calibrate(calibrator.calibrator_, graph, logits)
-    if not calibrator.keep_:
-        return inner
     n_classes = int(calibrator.n_features_in_)
     scores, kept = graph.log_softmax(inner), graph.argmax(logits)
     winner = graph.argmax(scores)
