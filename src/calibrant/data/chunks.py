@@ -20,6 +20,9 @@ from calibrant.data.source import ArraySource, SliceSource, Source
 from calibrant.data.top_k import KIND as TOP_K
 from calibrant.data.top_k import TopKPredictions, check_block
 
+STREAM_ELEMENTS = 2 * BLOCK_ELEMENTS
+"""Elements of one block that is read and summed at a time: a map of 8 MB of float32 costs little beside its bytes."""
+
 CHUNK_ELEMENTS = 8 * BLOCK_ELEMENTS
 """Elements of one chunk at most, where the format lets one begin to read anywhere: 32 MB of float32."""
 
@@ -44,11 +47,8 @@ class Chunk:
         """Number of rows."""
         return self.source.shape[0]
 
-    def values(self, *, check: bool, most: int | None = None, elements: int = BLOCK_ELEMENTS) -> Iterator[np.ndarray]:
-        """Blocks of values in order, up to `most` rows; `check` looks for values that are no logits or probabilities.
-
-        Blocks have the size of those of `Rows.total`, so that sums over them round alike.
-        """
+    def values(self, *, check: bool, most: int | None = None, elements: int = STREAM_ELEMENTS) -> Iterator[np.ndarray]:
+        """Blocks in order, up to `most` rows; `check` raises at values that are no logits or probabilities."""
         rows = max(1, elements // self.source.shape[1])
         stop = self.n if most is None else min(most, self.n)
         done = 0
