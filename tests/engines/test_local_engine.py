@@ -209,6 +209,15 @@ def test_per_row_columns_wait_in_a_scratch_file_when_large(forty, monkeypatch):
     assert not scratch.exists()
 
 
+def test_cross_validated_penalties_split_a_scratch_copy(forty):
+    parts, logits, labels, weights = forty
+    options = {"penalty_off_diagonal": "cv"}
+    chunked = cal.MatrixScaling(**options).fit_predictions(parts)
+    whole = cal.MatrixScaling(**options).fit(logits, labels, sample_weight=weights)
+    assert chunked.penalties_ == whole.penalties_
+    np.testing.assert_allclose(chunked.matrix_, whole.matrix_, atol=1e-5)
+
+
 def test_engines_have_names():
     with pytest.raises(InputError, match="no engine is called 'spark'"), opened("spark"):
         pass

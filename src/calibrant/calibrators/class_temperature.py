@@ -47,7 +47,8 @@ class ClassTemperatureScaling(Calibrator):
     Notes
     -----
     The answer equals a search that recomputes all confidences for every trial, in float64: see
-    `calibrators/class_search.py` for how it avoids doing so.
+    `calibrators/class_search.py` for how it avoids doing so. By "ece", `fit_predictions` searches a map of the file, or
+    of a scratch copy on disk (n·K numbers), and keeps about 250 bytes a row in memory; by "nll" it goes chunk by chunk.
 
     Examples
     --------
