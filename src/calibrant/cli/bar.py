@@ -39,9 +39,10 @@ class _Bar:
         if self._display is None:
             self._display = _display()
             self._display.start()
-        if stage not in self._tasks:
-            self._tasks[stage] = self._display.add_task(stage, total=total, note="")
-        self._display.update(self._tasks[stage], completed=done, total=total, note=note)
+        kind = stage.rstrip("0123456789 ")  # "pass 7" takes the line of "pass 6"
+        if kind not in self._tasks:
+            self._tasks[kind] = self._display.add_task(stage, total=total, note="")
+        self._display.update(self._tasks[kind], description=stage, completed=done, total=total, note=note)
 
     def close(self) -> None:
         if self._display is not None:
