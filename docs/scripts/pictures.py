@@ -7,7 +7,7 @@ reliability diagram before and after.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import matplotlib
@@ -51,12 +51,13 @@ METHODS = {
 
 def main(wanted: list[str]) -> None:
     """Draw those that were named, or all."""
-    jobs: dict[str, Callable[[], plt.Figure]] = {page: lambda name=name: of_method(name) for page, name in METHODS.items()}
-    jobs |= {"neural-clamping": clamping, "auto": choice, "noise-floor": noise_floor, "simplex": simplex}
-    for name in wanted or jobs:
-        folder = IMAGES / "methods" if name in METHODS or name in ("neural-clamping", "auto") else IMAGES
+    others = {"label-shift": label_shift, "neural-clamping": clamping, "auto": choice}
+    alone = {"noise-floor": noise_floor, "simplex": simplex}
+    for name in wanted or [*METHODS, *others, *alone]:
+        draw = {**others, **alone}.get(name) or partial(of_method, METHODS[name])
+        folder = IMAGES if name in alone else IMAGES / "methods"
         folder.mkdir(parents=True, exist_ok=True)
-        save(jobs[name](), folder / f"{name}.png")
+        save(draw(), folder / f"{name}.png")
 
 
 def of_method(name: str) -> plt.Figure:
@@ -95,6 +96,20 @@ def columns_of(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.n
     """Confidence and correctness of each row."""
     probabilities = softmax(np.asarray(logits))
     return probabilities.max(axis=1).astype(np.float64), probabilities.argmax(axis=1) == labels
+
+
+def label_shift() -> plt.Figure:
+    """A network that learned rare classes as rare, met by data where all classes are alike."""
+    generator = np.random.default_rng(0)
+    prior = 0.6 ** np.arange(10) / (0.6 ** np.arange(10)).sum()
+
+    def rows(n: int, frequency: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        labels = generator.choice(10, n, p=frequency)
+        return 1.6 * (generator.normal(size=(n, 10)) + 2 * np.eye(10)[labels] + np.log(prior)), labels
+
+    fit, (logits, labels) = rows(5000, prior), rows(10_000, np.full(10, 0.1))
+    fitted = calibrant.LabelShift(calibrant.TemperatureScaling(), "uniform").fit(*fit)
+    return two_panels(logits, fitted.transform(logits), labels, "label shift")
 
 
 def clamping() -> plt.Figure:
@@ -156,7 +171,9 @@ def noise_floor() -> plt.Figure:
                 errors.append(calibrant.metrics.top_label.ece_of(confidence, correct, n_bins=n_bins))
             means.append(100 * np.mean(errors))
         axes.plot(sizes, means, color=colour, marker=mark, linewidth=1.2, markersize=4, label=f"{n_bins} bins")
-    axes.set(xscale="log", yscale="log", xlabel="rows", ylabel="mean ECE, %", title="ECE of a perfectly calibrated model")
+    axes.set(
+        xscale="log", yscale="log", xlabel="rows", ylabel="mean ECE, %", title="ECE of a perfectly calibrated model"
+    )
     axes.legend(frameon=False, fontsize=8)
     tidy(axes)
     return figure

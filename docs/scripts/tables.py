@@ -24,7 +24,10 @@ MARK = {True: "✓", False: "–"}
 
 
 PAPERS = {
-    "cts": ("Frenkel, Goldberger: *Network Calibration by Class-based Temperature Scaling* (2021)", "class-temperature"),
+    "cts": (
+        "Frenkel, Goldberger: *Network Calibration by Class-based Temperature Scaling* (2021)",
+        "class-temperature",
+    ),
     "weight_scaling": (
         "Frenkel, Goldberger: *Calibration of Medical Imaging Classification Systems with Weight Scaling* (2022)",
         "weight confidence-weight bin-temperature",
@@ -119,13 +122,12 @@ def quality(wanted: list[str]) -> str:
 
 
 def papers(page: Path) -> str:
-    """The studies, those with a report linked."""
+    """The studies and their reports."""
     lines = ["| paper | methods | study |", "| --- | --- | --- |"]
     for folder, (title, methods) in PAPERS.items():
         links = ", ".join(f"[{name.replace('-', ' ')}](methods/{name}.md)" for name in methods.split())
-        report = ROOT / "papers" / folder / "README.md"
-        study = f"[report]({os.path.relpath(report, page.parent)})" if report.exists() else f"`papers/{folder}`"
-        lines.append(f"| {title} | {links} | {study} |")
+        report = os.path.relpath(ROOT / "papers" / folder / "README.md", page.parent)
+        lines.append(f"| {title} | {links} | [report]({report}) |")
     return "\n".join(lines)
 
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(
-    path
-    for pattern in ("*.md", "docs/**/*.md", "papers/*/README.md", "benchmarks/*.md")
-    for path in ROOT.glob(pattern)
+    path for pattern in ("*.md", "docs/**/*.md", "papers/*/README.md", "benchmarks/*.md") for path in ROOT.glob(pattern)
 )
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.S)
 LINK = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]\(<?([^)\s>]+)>?(?: \"[^\"]*\")?\)")
 
 
-@lru_cache(maxsize=None)
+@cache
 def anchors(path: Path) -> frozenset[str]:
     """What a heading is called in a link, as GitHub and MkDocs agree on for plain words."""
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.S)
