@@ -53,6 +53,10 @@ class Resamples:
         """The resampled rows of a column (n, …)."""
         return column if self.rows is None else column[self.rows]
 
+    def first(self, resamples: int) -> Resamples:
+        """The first of the draws, for tables of figures that vary little from one to the next."""
+        return Resamples(self.counts[:resamples], self.rows, self.shrink)
+
     def fewer(self, n_rows: int) -> Resamples:
         """The same draws over `n_rows` of the resampled rows, for tables too wide for all of them."""
         m = self.counts.shape[1]

@@ -108,9 +108,9 @@ def classwise_estimates(
     """
     n, n_classes = len(labels), sums.weight.shape[0]
     mine, mass = draws.take(labels), None if weights is None else draws.take(weights)
-    noise = width_noise(probabilities, mine, mass, draws=draws, n_bins=n_bins)
+    noise = width_noise(probabilities, mine, mass, draws=draws.first(CLASS_RESAMPLES), n_bins=n_bins)
     value = float(sums.norm(1).mean())
-    interval = inverted_interval(mean_error(n_classes), sums.excess.ravel(), noise[:CLASS_RESAMPLES], value=value)
+    interval = inverted_interval(mean_error(n_classes), sums.excess.ravel(), noise, value=value)
     estimates = {"classwise_ece": Estimate(value, *interval)}
     if n * n_classes > MASS_ELEMENTS:
         reason = f"left out, needs every column sorted ({n:,} × {n_classes:,})"
@@ -120,8 +120,7 @@ def classwise_estimates(
         mass_sums = _sums_by_index(index, probabilities, labels, weights, n_bins)
     else:
         mass_sums = class_sums(whole(), n_bins, "mass")
-    some = Resamples(draws.counts[:MASS_RESAMPLES], draws.rows, draws.shrink)
-    mass_noise = dense_noise(some, index, _gaps(probabilities, mine), _mass(mine, mass), n_bins)
+    mass_noise = dense_noise(draws.first(MASS_RESAMPLES), index, _gaps(probabilities, mine), _mass(mine, mass), n_bins)
     return estimates | _mass_estimates(mass_sums, mass_noise), {}
 
 
