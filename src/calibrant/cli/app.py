@@ -10,7 +10,20 @@ import typer
 
 from calibrant.core.errors import InputError, MissingExtraError
 
-VERBS = ("demo", "measure", "compare", "select", "shift", "convert", "fit", "apply", "export", "serve", "watch")
+VERBS = (
+    "demo",
+    "measure",
+    "compare",
+    "select",
+    "shift",
+    "convert",
+    "fit",
+    "apply",
+    "export",
+    "serve",
+    "watch",
+    "paper",
+)
 """One module each in this folder, with a function of the verb's name; order is the order of `--help`."""
 
 BAD_INPUT = 2

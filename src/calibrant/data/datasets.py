@@ -1,4 +1,4 @@
-"""Predictions that come with the package, to try everything on real numbers."""
+"""Predictions that come with the package, to try everything on real numbers; and long-tailed subsets of your own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calibrant.core.errors import InputError
+from calibrant.data.long_tailed import long_tailed_indices
 from calibrant.data.predictions import Predictions
+
+__all__ = ["FOLDER", "Dataset", "embedded_path", "load", "long_tailed_indices", "names"]
 
 FOLDER = Path(__file__).parent / "embedded"
 """Where the files are."""

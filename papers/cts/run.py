@@ -1,0 +1,18 @@
+"""Class-wise temperature scaling on a folder of networks (the paper's tables I–III and figures 1–3).
+
+    python papers/cts/run.py --data ../shared/data/zoo
+
+rewrites `results/` and the claims of the README; `calibrant paper cts --data DIR` runs the same on any folder.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from study_runner import main
+
+if __name__ == "__main__":
+    raise SystemExit(main(Path(__file__).parent))

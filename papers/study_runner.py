@@ -1,0 +1,37 @@
+"""Run a study of the package and keep its README's claims equal to what the run says."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from calibrant.evaluation.papers import RESAMPLES, run_study
+from calibrant.report.papers import write_study
+
+BEGIN, END = "<!-- claims -->\n", "<!-- end -->"
+
+
+def main(home: Path, arguments: list[str] | None = None) -> int:
+    """Command line of `papers/NAME/run.py`; NAME is the folder's."""
+    parser = argparse.ArgumentParser(description=f"The study {home.name}.")
+    parser.add_argument("--data", type=Path, required=True, help="folder of .npz files with val and test predictions")
+    parser.add_argument("--out", type=Path, help="folder of results; without it, those kept here are rewritten")
+    parser.add_argument("--resamples", type=int, default=RESAMPLES)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1, help="networks fitted side by side, each in a process")
+    options = parser.parse_args(arguments)
+    study = run_study(home.name, options.data, resamples=options.resamples, seed=options.seed, workers=options.workers)
+    for path in write_study(study, options.out or home / "results"):
+        print(f"wrote {path}", flush=True)
+    if options.out is None:
+        readme = home / "README.md"
+        readme.write_text(with_claims(readme.read_text(encoding="utf-8"), study.claims_markdown()), encoding="utf-8")
+    return 0
+
+
+def with_claims(text: str, claims: str) -> str:
+    """The README with this table between its two marks."""
+    head, found, rest = text.partition(BEGIN)
+    if not found or END not in rest:
+        raise SystemExit(f"the README has no section between {BEGIN.strip()} and {END}")
+    return head + BEGIN + claims + rest[rest.index(END) :]

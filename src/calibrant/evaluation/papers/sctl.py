@@ -1,0 +1,322 @@
+"""Scaling of class-wise training losses (Jung et al. 2023): tables 1–3, figures 1 and 4, and the paper's claims."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibrant.calibrators.class_loss import ClassLossScaling
+from calibrant.calibrators.registry import get
+from calibrant.evaluation.bootstrap import Resamples, draw, percentile_interval
+from calibrant.evaluation.papers.descent import LOSSES, Descent, descend
+from calibrant.evaluation.papers.measuring import (
+    Figure,
+    Measured,
+    each,
+    fit_and_measure,
+    lower,
+    mean,
+    percent,
+    signed,
+)
+from calibrant.evaluation.papers.networks import Network, one_of_fewest_classes, read_networks
+from calibrant.evaluation.papers.study import Claim, Study, Table, by_row, marked
+
+BASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "TS": ("ts", {}),
+    "ETS": ("ets", {}),
+    # a fixed number of steps on all rows: an early stop would jump from refit to refit, which then never settle
+    "PTS": ("pts", {"max_iterations": 20, "held_out_share": 0.0}),
+    "CTS": ("cts-nll", {}),
+}
+"""Short names and parameters of the calibrators that are refitted."""
+
+LOSS_NAMES = {"LS": "label_smoothing", "FL": "focal", "Ours": "cross_entropy"}
+NORMALIZATIONS = {"ND": "normal", "CM": "centered_minmax", "MM": "minmax"}
+
+Fits = Mapping[str, Measured]
+
+
+@dataclass(frozen=True)
+class LossesAndError:
+    """One network's calibrators as points: test ECE beside total loss and variance of the class losses."""
+
+    names: tuple[str, ...]
+    ece: np.ndarray
+    total: np.ndarray
+    variance: np.ndarray
+    correlations: dict[str, tuple[float, float, float]]
+
+
+def run(folder: str | os.PathLike[str], *, resamples: int, seed: int, workers: int = 1) -> Study:
+    """Fit four calibrators under every loss on every network of the folder."""
+    networks = read_networks(folder, "zoo")
+    results = each(_fit, networks, workers, resamples, seed)
+    fits = {network.name: result[0] for network, result in zip(networks, results, strict=True)}
+    points = {network.name: result[1] for network, result in zip(networks, results, strict=True)}
+    tailed = [network.name for network in networks if network.long_tailed]
+    balanced = [name for name in fits if name not in tailed]
+    groups = [("Table 1: balanced data", balanced), ("Table 2: long-tailed val, balanced test", tailed)]
+    shown = one_of_fewest_classes(networks)
+    traces = {loss: descend(shown.val_logits, shown.val_labels, loss) for loss in LOSSES}
+    tables = [table_of_losses(title, {name: fits[name] for name in names}) for title, names in groups if names]
+    claims = _claims(fits, balanced, tailed)
+    return Study(
+        "sctl",
+        tables=(*tables, table_of_normalizations(fits), table_of_correlations(points), table_of_traces(shown, traces)),
+        claims=(
+            *claims,
+            _normalization_claim(fits),
+            _correlation_claim(points),
+            _trace_claim(shown.name, traces),
+            _worst_classes_claim(shown.name, traces["Top 3"]),
+        ),
+        figures={"points": points, "traces": traces, "traced": shown.name},
+    )
+
+
+def _fit(network: Network, resamples: int, seed: int) -> tuple[dict[str, Measured], LossesAndError]:
+    drawn = draw(len(network.test_labels), resamples, seed)
+    fits = {"Uncalibrated": fit_and_measure(get("none"), network, drawn)}
+    for base, (short, parameters) in BASES.items():
+        fits[base] = fit_and_measure(get(short, **parameters), network, drawn)
+        for word, loss in LOSS_NAMES.items():
+            fits[f"{base}+{word}"] = fit_and_measure(
+                ClassLossScaling(get(short, **parameters), loss=loss), network, drawn
+            )
+        for word, normalization in NORMALIZATIONS.items():
+            if normalization == "normal":
+                fits[f"{base} {word}"] = fits[f"{base}+Ours"]
+                continue
+            calibrator = ClassLossScaling(get(short, **parameters), normalization=normalization)
+            fits[f"{base} {word}"] = fit_and_measure(calibrator, network, drawn)
+    return fits, losses_and_error(fits, network.test_labels, drawn)
+
+
+def losses_and_error(fits: Fits, labels: np.ndarray, drawn: Resamples) -> LossesAndError:
+    """Correlations over the calibrators of a network, with intervals over resamples of its test rows."""
+    chosen = {name: fit for name, fit in fits.items() if " " not in name}
+    n_classes = int(labels.max()) + 1
+    onehot = np.zeros((len(drawn.take(labels)), n_classes), dtype=np.float32)
+    onehot[np.arange(len(onehot)), drawn.take(labels)] = 1.0
+    weight = np.maximum(drawn.sums(onehot), 1.0)
+    ece, total, variance, draws = [], [], [], []
+    for fit in chosen.values():
+        losses = np.bincount(labels, fit.nll, minlength=n_classes) / np.maximum(np.bincount(labels), 1)
+        resampled = drawn.sums(onehot * drawn.take(fit.nll)[:, None].astype(np.float32)) / weight
+        values = losses.mean(), losses.var(ddof=1)
+        spreads = resampled.mean(axis=1), resampled.var(axis=1, ddof=1)
+        ece.append(fit.ece.value)
+        total.append(values[0])
+        variance.append(values[1])
+        recentred = [value + some - some.mean() for value, some in zip(values, spreads, strict=True)]
+        draws.append((fit.ece.draws, *recentred))
+    errors, totals, variances = (np.stack(part) for part in zip(*draws, strict=True))
+    correlations = {}
+    for word, points, table in (("total loss", total, totals), ("variance of class losses", variance, variances)):
+        value = _correlation(np.array(ece), np.array(points))
+        each_draw = np.array([_correlation(e, v) for e, v in zip(errors.T, table.T, strict=True)])
+        correlations[word] = (value, *percentile_interval(each_draw, value))
+    return LossesAndError(tuple(chosen), np.array(ece), np.array(total), np.array(variance), correlations)
+
+
+def table_of_losses(title: str, fits: Mapping[str, Fits]) -> Table:
+    """ECE (accuracy) of every calibrator under every loss, with the average of each block."""
+    names = ["Uncalibrated"]
+    columns: dict[str, list[str]] = {name: [] for name in fits}
+    values: dict[str, list[float]] = {name: [] for name in fits}
+    for name, fit in fits.items():
+        _add(columns[name], values[name], fit["Uncalibrated"].ece, fit["Uncalibrated"].accuracy, "")
+    for loss in ("", *LOSS_NAMES):
+        rows = [base + (f"+{loss}" if loss else "") for base in BASES]
+        names += [*rows, f"Average{' ' + loss if loss else ''}"]
+        for name, fit in fits.items():
+            for row in rows:
+                mark = "" if fit[row].settled else "†"
+                _add(columns[name], values[name], fit[row].ece, fit[row].accuracy, mark)
+            _add(
+                columns[name],
+                values[name],
+                mean([fit[row].ece for row in rows]),
+                mean([fit[row].accuracy for row in rows]),
+                "",
+            )
+            values[name][-1] = float("nan")
+    cells = marked(list(values.values()), list(columns.values()))
+    note = (
+        "ECE ± bootstrap standard deviation (accuracy), in %, 15 bins. **Lowest**, <u>second</u> of each network. "
+        "LS: label smoothing 0.05; FL: focal loss of γ = 3; Ours: class-loss scaling. † the refits had not settled."
+    )
+    return Table(f"{title}: ECE (accuracy)", tuple(fits), by_row(names, cells), note)
+
+
+def _add(column: list[str], values: list[float], error: Figure, accuracy: Figure, mark: str) -> None:
+    column.append(f"{percent(error.value)}{mark} ± {percent(error.spread)} ({percent(accuracy.value)})")
+    values.append(100 * error.value)
+
+
+def table_of_normalizations(fits: Mapping[str, Fits]) -> Table:
+    """Table 3: the three normalisations of the class losses beside the plain calibrator."""
+    names: list[str] = []
+    texts: dict[str, list[str]] = {name: [] for name in fits}
+    for base in BASES:
+        rows = [base, *(f"{base} {word}" for word in NORMALIZATIONS)]
+        names += [f"{base} base", *rows[1:]]
+        for name, fit in fits.items():
+            block = [100 * fit[row].ece.value for row in rows]
+            marks = ["" if fit[row].settled else "†" for row in rows]
+            words = [f"{percent(fit[row].ece.value)}{mark}" for row, mark in zip(rows, marks, strict=True)]
+            # the paper marks the best of each calibrator, not of the column
+            texts[name] += marked([block], [words])[0]
+    note = "ECE in %. ND: mean and standard deviation; CM: centred min–max; MM: min–max. Marks within each calibrator."
+    return Table("Table 3: normalisations", tuple(fits), by_row(names, list(texts.values())), note)
+
+
+def table_of_correlations(points: Mapping[str, LossesAndError]) -> Table:
+    """Figure 1 in numbers."""
+    words = list(next(iter(points.values())).correlations)
+    columns = [
+        ["{:.2f} [{:.2f}, {:.2f}]".format(*one.correlations[word]).replace("-", "−") for word in words]
+        for one in points.values()
+    ]
+    note = "Pearson correlation with the test ECE over the calibrators of tables 1 and 2, with 95% bootstrap intervals."
+    return Table("Figure 1: what goes with the calibration error", tuple(points), by_row(words, columns), note)
+
+
+def table_of_traces(network: Network, traces: Mapping[str, Descent]) -> Table:
+    """Figures 3 and 4 in numbers: where descent on the temperature ends, and what moves with the ECE on the way."""
+    columns = ("T", "total loss", "std of class losses", "ECE %", "r(ECE, total)", "r(ECE, std)")
+    rows = []
+    for loss, trace in traces.items():
+        ends = (trace.temperature[-1], trace.total[-1], trace.spread[-1])
+        related = (_correlation(trace.ece, trace.total), _correlation(trace.ece, trace.spread))
+        cells = [*(f"{value:.3f}" for value in ends), percent(trace.ece[-1]), *(f"{value:.2f}" for value in related)]
+        rows.append((loss, tuple(cell.replace("-", "−") for cell in cells)))
+    note = (
+        f"{network.name}: one temperature by gradient descent on the {len(network.val_labels):,} fit rows, measured on "
+        "them. Top 3: only the classes of the three highest losses count (eq. 2)."
+    )
+    return Table("Figures 3 and 4: descent on the temperature", columns, tuple(rows), note)
+
+
+def _claims(fits: Mapping[str, Fits], balanced: Sequence[str], tailed: Sequence[str]) -> list[Claim]:
+    claims = []
+    groups = (("1", balanced, "39 of 40 lower; mean −0.23"), ("2", tailed, "32 of 32 lower; mean −3.55"))
+    for where, names, paper in groups:
+        if names:
+            words, holds = lower([_gain(fits[name], base, "Ours") for name in names for base in BASES])
+            claims.append(Claim(f"Class-loss scaling lowers the ECE (table {where})", paper, words, holds))
+    for name in tailed:
+        fit = fits[name]
+        difference = _gain(fit, "TS", "Ours")
+        words = f"{percent(fit['TS'].ece.value)} → {percent(fit['TS+Ours'].ece.value)}: {signed(difference)} points"
+        holds = "holds" if difference.interval[1] < 0 else ("partly" if difference.value < 0 else "does not hold")
+        claims.append(Claim(f"… TS+Ours against TS on {name}", "−1.28 to −4.45", words, holds))
+    for loss, paper in (("LS", "34 of 40 higher; mean +3.90"), ("FL", "33 of 40 higher; mean +4.87")):
+        gains = [_gain(fits[name], base, loss) for name in balanced for base in BASES]
+        if gains:
+            overall, count = mean(gains), sum(one.value > 0 for one in gains)
+            words = f"{count} of {len(gains)} higher; mean {signed(overall)}"
+            _, holds = lower([Figure(-one.value, -one.draws) for one in gains])
+            claims.append(Claim(f"{loss} raises the ECE on balanced data (table 1)", paper, words, holds))
+    return [*claims, *_accuracy_claims(fits, balanced, tailed)]
+
+
+def _accuracy_claims(fits: Mapping[str, Fits], balanced: Sequence[str], tailed: Sequence[str]) -> list[Claim]:
+    claims = []
+    kept = all(
+        np.array_equal(fit[f"{base}+Ours"].prediction, fit["Uncalibrated"].prediction)
+        for fit in fits.values()
+        for base in BASES
+        if base != "CTS"
+    )
+    change = mean([fits[name]["CTS+Ours"].accuracy - fits[name]["CTS"].accuracy for name in balanced or fits])
+    words = f"TS, ETS, PTS keep every prediction: {'yes' if kept else 'no'}; CTS+Ours − CTS: {signed(change)} points"
+    holds = "holds" if kept and change.interval[0] > -0.005 else "partly"
+    claims.append(Claim("Accuracy is preserved (table 1)", "0.00; CTS −0.17 to +0.12", words, holds))
+    if tailed:
+        raised = [fits[name]["CTS+Ours"].accuracy - fits[name]["CTS"].accuracy for name in tailed]
+        overall = mean(raised)
+        words = f"{sum(one.value > 0 for one in raised)} of {len(raised)} higher; mean {signed(overall)} points"
+        holds = "holds" if overall.interval[0] > 0 else ("partly" if overall.value > 0 else "does not hold")
+        claims.append(Claim("On long-tailed data CTS+Ours raises accuracy (table 2)", "+1.58 to +3.41", words, holds))
+    return claims
+
+
+def _gain(fit: Fits, base: str, loss: str) -> Figure:
+    return fit[f"{base}+{loss}"].ece - fit[base].ece
+
+
+def _normalization_claim(fits: Mapping[str, Fits]) -> Claim:
+    best = dict.fromkeys(NORMALIZATIONS, 0)
+    for fit in fits.values():
+        for base in BASES:
+            best[min(NORMALIZATIONS, key=lambda word: fit[f"{base} {word}"].ece.value)] += 1
+    total = sum(best.values())
+    pairs = {
+        word: mean([fit[f"{base} ND"].ece - fit[f"{base} {word}"].ece for fit in fits.values() for base in BASES])
+        for word in ("CM", "MM")
+    }
+    counts = ", ".join(f"{word} {count}" for word, count in best.items())
+    against = "; ".join(f"ND − {word}: {signed(one)}" for word, one in pairs.items())
+    below = [one.interval[1] < 0 for one in pairs.values()]
+    verdict = "holds" if all(below) and 2 * best["ND"] > total else ("partly" if any(below) else "does not hold")
+    claim = "Normalising by mean and standard deviation (ND) is best (table 3)"
+    return Claim(claim, "ND lowest of the three in 37 of 40", f"lowest of {total}: {counts}; {against}", verdict)
+
+
+def _correlation_claim(points: Mapping[str, LossesAndError]) -> Claim:
+    total, variance = (
+        np.array([one.correlations[word][0] for one in points.values()])
+        for word in ("total loss", "variance of class losses")
+    )
+    ahead = int((variance > total).sum())
+    words = (
+        f"higher on {ahead} of {len(points)}; mean r {variance.mean():.2f} against {total.mean():.2f} of the total loss"
+    )
+    close = "partly" if variance.mean() > 0.5 else "does not hold"
+    verdict = "holds" if 2 * ahead > len(points) and variance.mean() > total.mean() else close
+    claim = "The variance of the class losses goes with the ECE more closely than the total loss does (figure 1)"
+    return Claim(claim, "seen in the figure", words.replace("-", "−"), verdict)
+
+
+def _trace_claim(name: str, traces: Mapping[str, Descent]) -> Claim:
+    traces = {loss: trace for loss, trace in traces.items() if loss != "Top 3"}
+    rise = {loss: float(trace.total[-1] - trace.total.min()) for loss, trace in traces.items()}
+    words = ", ".join(f"{loss} {value:.4f}" for loss, value in rise.items())
+    errors = ", ".join(f"{loss} {percent(trace.ece[-1])}" for loss, trace in traces.items())
+    stable = max(rise["CE"], rise["Ours"])
+    drifting = [rise[loss] > 10 * max(stable, 1e-6) for loss in ("LS", "FL")]
+    verdict = "holds" if all(drifting) else ("partly" if any(drifting) else "does not hold")
+    claim = "As descent goes on, the total loss of LS and FL rises again, that of CE and Ours does not (figure 4)"
+    return Claim(
+        claim, "seen in the figure", f"{name}, rise from the lowest: {words}; final fit ECE %: {errors}", verdict
+    )
+
+
+def _worst_classes_claim(name: str, trace: Descent) -> Claim:
+    """Two epochs of one total loss (A on the way down, B at the end) that differ in ECE."""
+    claim = "Two states of one total loss differ in ECE, the one of lower class-loss spread having the lower (figure 3)"
+    lowest = int(trace.total.argmin())
+    earlier = np.flatnonzero(trace.total[: lowest + 1] <= trace.total[-1])
+    if len(earlier) == 0 or lowest == len(trace.total) - 1:
+        return Claim(
+            claim, "seen in the figure", f"{name}: the total loss never returns to an earlier value", "does not hold"
+        )
+    a = int(earlier[0])
+    words = (
+        f"{name}: total {trace.total[a]:.3f} and {trace.total[-1]:.3f}, std {trace.spread[a]:.3f} and "
+        f"{trace.spread[-1]:.3f}, fit ECE {percent(trace.ece[a])}% and {percent(trace.ece[-1])}%"
+    )
+    agree = (trace.spread[a] > trace.spread[-1]) == (trace.ece[a] > trace.ece[-1])
+    return Claim(claim, "seen in the figure", words, "holds" if agree else "partly")
+
+
+def _correlation(first: np.ndarray, second: np.ndarray) -> float:
+    if np.ptp(first) == 0 or np.ptp(second) == 0:
+        return 0.0
+    return float(np.corrcoef(first, second)[0, 1])
