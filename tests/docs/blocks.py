@@ -15,8 +15,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^(?P=indent)```[ ]*$", re.M | re.S)
 NOT_RUN = re.compile(r"<!-- not run: .+? -->\s*\Z")
-PRINTS = "#>"
-"""`print(x)  #> 0.5` promises that 0.5 is printed."""
+PRINTS = "# →"
+"""`print(x)  # → 0.5` promises that 0.5 is printed."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytes
 
 def test_a_false_promise_is_noticed(tmp_path: Path) -> None:
     page = ROOT / "docs" / "false.md"
-    text = "```python\nprint(1 + 1)  #> 3\n```\n"
+    text = "```python\nprint(1 + 1)  # → 3\n```\n"
     assert blocks(text)[0].runs
     with pytest.raises(AssertionError, match="not \\['3'\\]"):
         run_text(text, page, tmp_path)
