@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -72,7 +72,7 @@ class TemperatureScaling(Calibrator):
     """
 
     keeps_prediction = True
-    additive: Any = _AdditiveUnlessRanked()
+    additive: ClassVar[Any] = _AdditiveUnlessRanked()
 
     def __init__(self, objective="nll", grid=None, refine=False, n_bins=15, seed=0):
         self.objective = objective
