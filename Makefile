@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # torch first and exactly pinned, so that the resolver never asks for a larger build of it
 INSTALL := $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test install install-dev lint format types layers audit bench docs dist clean
+.PHONY: demo test install install-dev lint format types layers audit bench docs dist papers clean
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
@@ -61,6 +61,11 @@ dist: $(VENV)/.dev
 	$(PYTHON) -m venv build/smoke
 	build/smoke/bin/pip install -q --disable-pip-version-check -c constraints.txt dist/*.whl
 	build/smoke/bin/python tests/docs/smoke.py
+
+# runs the studies again and compares every table with the one kept in papers/; PAPERS_DATA holds zoo/ and chestxray14/
+PAPERS_DATA ?= ../shared/data
+papers: $(VENV)/.dev
+	$(BIN)/python papers/check.py --data $(PAPERS_DATA) --workers 2
 
 clean:
 	rm -rf $(VENV) build dist site out
