@@ -45,14 +45,20 @@ def build() -> typer.Typer:
     return app
 
 
-def _options(
-    version: bool = typer.Option(False, "--version", is_eager=True, help="Print the version and leave."),
-) -> None:
-    if version:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         from calibrant import __version__
 
         typer.echo(__version__)
         raise typer.Exit
+
+
+def _options(
+    version: bool = typer.Option(
+        False, "--version", is_eager=True, callback=_show_version, help="Print the version and leave."
+    ),
+) -> None:
+    """The options of `calibrant` itself; an eager one answers before a verb is missed."""
 
 
 def main() -> None:
