@@ -66,6 +66,8 @@ def table(what: str, page: Path) -> str:
         return quality([name for name in names() if not rest or name in rest.split()])
     if kind == "method":
         return method(rest.split())
+    if kind == "few-rows":
+        return few_rows()
     if kind == "papers":
         return papers(page)
     if kind == "from":
@@ -118,6 +120,18 @@ def quality(wanted: list[str]) -> str:
         seconds = data["cifar100-resnet18"]["methods"].get(name, {}).get("fit_seconds")
         cells.append("" if seconds is None else f"{seconds:g}")
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def few_rows() -> str:
+    """Test NLL after fits on few rows."""
+    found = json.loads((ROOT / "docs" / "data" / "few_rows.json").read_text())
+    methods = list(found["rows"][0]["nll"])
+    lines = ["| fitted on | " + " | ".join(f"`{name}`" for name in methods) + " |"]
+    lines.append("| --- |" + " ---: |" * len(methods))
+    for row in found["rows"]:
+        figures = " | ".join(f"{row['nll'][name]:.4f}" for name in methods)
+        lines.append(f"| {SHORT[row['data']]}, {row['fit_rows']} rows | {figures} |")
     return "\n".join(lines)
 
 
