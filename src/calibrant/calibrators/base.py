@@ -11,7 +11,9 @@ from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from calibrant.calibrators.folds import FOLDS, content_folds
 from calibrant.core.arrays import check_labels, check_matrix, check_values, check_weights
+from calibrant.core.blas import one_blas_thread
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.fingerprint import fingerprint
 from calibrant.core.rows import Rows
@@ -34,6 +36,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
     keeps_ranking : the order of two rows by confidence never changes.
     additive : the fit reads the logits only through `Rows.total` (and `gather`), so it runs chunk by chunk.
     requires_logits : log-probabilities are not enough, because a constant added to a row matters.
+    few_parameters : five or fewer whatever K, so that its answers on the fit data are about those on new data.
 
     After `fit`: `n_features_in_`, `classes_`, `n_iter_`, `objective_trace_`, `fit_seconds_`, `n_parameters_`;
     after `fit` and `fit_predictions` also `n_rows_` and `fingerprint_`, which name the fit data in a saved artifact.
@@ -43,6 +46,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
     keeps_ranking: ClassVar[bool] = False
     additive: ClassVar[bool] = False
     requires_logits: ClassVar[bool] = False
+    few_parameters: ClassVar[bool] = False
 
     def fit(self, logits: Any, y: Any = None, sample_weight: Any = None) -> Calibrator:
         """Learn from held-out logits (n×K) and their labels (n,)."""
@@ -60,7 +64,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
         """Learn from rows that have passed the gate."""
         started = time.perf_counter()
         self._begin(rows)
-        self._fit(rows)
+        with one_blas_thread():
+            self._fit(rows)
         self.fit_seconds_ = time.perf_counter() - started
         return self
 
@@ -71,9 +76,20 @@ class Calibrator(TransformerMixin, BaseEstimator):
         """
         started = time.perf_counter()
         self._begin(rows)
-        answers = self._held_out(rows, fold)
+        with one_blas_thread():
+            answers = self._held_out(rows, fold)
         self.fit_seconds_ = time.perf_counter() - started
         return answers
+
+    def fit_for_next(self, rows: Rows, seed: int) -> np.ndarray:
+        """Learn from all rows, and return answers (n×K) on them from which a second stage may learn.
+
+        They are this fit's own where `few_parameters` is true, else held-out ones: a calibrator of many parameters is
+        surer of its fit data than of new data.
+        """
+        if self.few_parameters or rows.total_weight < 2 * FOLDS:
+            return self.fit_rows(rows)._transform(rows.logits)
+        return self.fit_held_out(rows, content_folds(rows.logits, FOLDS, seed))
 
     def fit_predictions(self, predictions: Any, *, engine: Any = "local", checkpoint: Any = None) -> Calibrator:
         """Learn from predictions that need not fit in memory.
@@ -114,6 +130,10 @@ class Calibrator(TransformerMixin, BaseEstimator):
         scores = self.transform(logits)
         return self.classes_[scores.argmax(axis=1)]
 
+    def go_on_from(self, fitted: Calibrator) -> Calibrator:
+        """Start the next fit where another of the same settings ended; solvers that reach an optimum need not."""
+        return self
+
     @property
     def n_parameters_(self) -> int:
         """How many numbers the fit learned."""
@@ -133,9 +153,13 @@ class Calibrator(TransformerMixin, BaseEstimator):
             out, kept = np.flatnonzero(fold == part), rows.take(np.flatnonzero(fold != part))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FitWarning)  # the fit on all rows has warned already
-                one = clone(self).fit_rows(kept) if kept.n and kept.total_weight > 0 else self
+                one = self._settled().fit_rows(kept) if kept.n and kept.total_weight > 0 else self
             answers[out] = one._transform(rows.logits[out])
         return answers
+
+    def _settled(self) -> Calibrator:
+        """An unfitted copy in which what this fit chose by cross-validation is given: one number, learned from all."""
+        return clone(self)
 
     def _begin(self, rows: Rows) -> None:
         self.n_features_in_ = rows.n_classes

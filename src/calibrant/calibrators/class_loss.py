@@ -88,6 +88,11 @@ class ClassLossScaling(Calibrator):
         return self.calibrator.additive
 
     @property
+    def few_parameters(self) -> bool:  # type: ignore[override]
+        """As the calibrator inside."""
+        return self.calibrator.few_parameters
+
+    @property
     def requires_logits(self) -> bool:  # type: ignore[override]
         """As the calibrator inside."""
         return self.calibrator.requires_logits
@@ -136,7 +141,8 @@ class ClassLossScaling(Calibrator):
         for refit in range(MAX_REFITS):
             self.class_weights_[present] = weights
             factors = (1 + self.class_weights_) * inverse * rows.total_weight / present.sum()
-            self.calibrator_ = self._refit(reweighted(rows, _ByClass(factors)))
+            before_it = None if refit == 0 else self.calibrator_
+            self.calibrator_ = self._refit(reweighted(rows, _ByClass(factors)), before_it)
             self._record(rows, self.calibrator_)
             after = self._losses[present]
             if refit == 0:
@@ -157,7 +163,7 @@ class ClassLossScaling(Calibrator):
         for refit in range(MAX_REFITS):
             # the refits overshoot in turn: weights between the last two answers settle much sooner
             between = reweighted(rows, _Focal((previous, self.calibrator_), FOCUS))
-            previous, self.calibrator_ = self.calibrator_, self._refit(between)
+            previous, self.calibrator_ = self.calibrator_, self._refit(between, self.calibrator_)
             self._record(rows, self.calibrator_)
             change = abs(self._trace[-1][0] - self._trace[-2][0])
             if change <= TOLERANCE:
@@ -165,8 +171,9 @@ class ClassLossScaling(Calibrator):
             step("focal weights", refit + 1, None, f"change {change:.1e}")
         warnings.warn(f"the focal fit still moves by {change:.1e} a refit", FitWarning, stacklevel=5)
 
-    def _refit(self, rows: Any) -> Calibrator:
-        return clone(self.calibrator).fit_rows(rows)
+    def _refit(self, rows: Any, previous: Calibrator | None = None) -> Calibrator:
+        fresh = clone(self.calibrator)
+        return (fresh if previous is None else fresh.go_on_from(previous)).fit_rows(rows)
 
     def _record(self, rows: Rows, calibrator: Calibrator | None) -> None:
         losses, sums = rows.total(_losses_and_bins, calibrator)

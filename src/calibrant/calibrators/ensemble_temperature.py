@@ -50,6 +50,7 @@ class EnsembleTemperatureScaling(Calibrator):
 
     keeps_prediction = True
     additive = True
+    few_parameters = True
 
     def __init__(self, loss="nll", seed=0):
         self.loss = loss

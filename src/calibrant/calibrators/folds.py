@@ -6,6 +6,9 @@ import numpy as np
 
 from calibrant.core.threads import map_blocks, row_blocks
 
+FOLDS = 5
+"""Of every cross-fit."""
+
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 

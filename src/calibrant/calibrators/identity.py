@@ -22,6 +22,7 @@ class Identity(Calibrator):
     """
 
     keeps_prediction = True
+    few_parameters = True
     keeps_ranking = True
     additive = True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 
 from calibrant.calibrators.affine import Ridge, fit_affine
 from calibrant.calibrators.base import Calibrator
@@ -74,6 +75,10 @@ class MatrixScaling(Calibrator):
         warn_unless_converged(type(self).__name__, solution)
         self.n_iter_ = max(1, solution.n_iter)
         self.objective_trace_ = solution.trace
+
+    def _settled(self) -> Calibrator:
+        off_diagonal, bias = self.penalties_
+        return clone(self).set_params(penalty_off_diagonal=off_diagonal, penalty_bias=bias)
 
     def _penalties(self, rows: Rows) -> tuple[float, float]:
         n_classes = rows.n_classes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from calibrant.calibrators.folds import content_folds
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
+from calibrant.core.threads import map_blocks
 
 PATIENCE = 3
 """Candidates in a row that may be worse than the best before the walk ends."""
@@ -49,13 +51,12 @@ def walk(rows: Rows, candidates: Sequence[Any], fit: Fit, loss: Loss, *, seed: i
     parts = [(inside, outside) for inside, outside in parts if min(inside.total_weight, outside.total_weight) > 0]
     if not parts:
         return candidates[0]
-    starts: list[np.ndarray | None] = [None] * len(parts)
+    starts: list[Any] = [None] * len(parts)
     best, best_loss, worse = candidates[0], np.inf, 0
     for index, candidate in enumerate(candidates):
-        total = 0.0
-        for k, (inside, outside) in enumerate(parts):
-            starts[k] = point = fit(inside, candidate, starts[k])
-            total += loss(outside, point)
+        found = map_blocks(partial(_one_fold, fit, loss, candidate), list(zip(parts, starts, strict=True)))
+        starts = [point for point, _ in found]
+        total = sum(held_out for _, held_out in found)
         step("cross-validation", index + 1, len(candidates), f"loss {total / rows.total_weight:.5f}")
         if total < best_loss:
             best, best_loss, worse = candidate, total, 0
@@ -64,3 +65,9 @@ def walk(rows: Rows, candidates: Sequence[Any], fit: Fit, loss: Loss, *, seed: i
             if worse >= PATIENCE:
                 break
     return best
+
+
+def _one_fold(fit: Fit, loss: Loss, candidate: Any, fold: Any) -> tuple[np.ndarray, float]:
+    (inside, outside), start = fold
+    point = fit(inside, candidate, start)
+    return point, loss(outside, point)

@@ -7,7 +7,6 @@ from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.confidence_bins import keep_prediction, map_rows
-from calibrant.calibrators.folds import content_folds
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.calibrators.top_label import InstanceFact
 from calibrant.core.rows import Rows
@@ -26,10 +25,7 @@ FLOOR = 0.01
 LARGEST_P, LARGEST_CONFIDENCE = 1 - 1e-7, 1 - 1e-6
 """Where log(1 − p) is cut off: a certain row stays finite."""
 
-FEW_PARAMETERS = 5
-"""An inner calibrator with no more parameters than this fits its own data about as well as new data."""
-
-FOLDS, MAX_STEPS, BLOCK_ELEMENTS = 5, 50, 1 << 17
+MAX_STEPS, BLOCK_ELEMENTS = 50, 1 << 17
 
 
 class ShapeScaling(Calibrator):
@@ -85,11 +81,7 @@ class ShapeScaling(Calibrator):
 
     def _fit(self, rows: Rows) -> None:
         self.calibrator_ = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
-        self.calibrator_.fit_rows(rows)
-        if self.calibrator_.n_parameters_ <= FEW_PARAMETERS or rows.n < 2 * FOLDS:
-            self._fit_shape(rows, self.calibrator_._transform(rows.logits))
-        else:
-            self._held_out(rows, content_folds(rows.logits, FOLDS, self.seed))
+        self._fit_shape(rows, self.calibrator_.fit_for_next(rows, self.seed))
 
     def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
         self.calibrator_ = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 
 from calibrant.calibrators.affine import Ridge, fit_affine
 from calibrant.calibrators.base import Calibrator
@@ -88,6 +89,9 @@ class StructuredMatrixScaling(Calibrator):
         warn_unless_converged("StructuredMatrixScaling", solution)
         self.n_iter_ = max(1, solution.n_iter)
         self.objective_trace_ = solution.trace
+
+    def _settled(self) -> Calibrator:
+        return clone(self).set_params(strength=self.strength_)
 
     def _solve(
         self, rows: Rows, unit: float, strength: float, start: np.ndarray | None, tolerance: float | None = None

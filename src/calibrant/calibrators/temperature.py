@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -72,7 +72,8 @@ class TemperatureScaling(Calibrator):
     """
 
     keeps_prediction = True
-    additive: ClassVar[Any] = _AdditiveUnlessRanked()
+    additive = _AdditiveUnlessRanked()
+    few_parameters = True
 
     def __init__(self, objective="nll", grid=None, refine=False, n_bins=15, seed=0):
         self.objective = objective

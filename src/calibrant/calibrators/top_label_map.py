@@ -6,9 +6,7 @@ import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.folds import content_folds
-from calibrant.calibrators.top_label import InstanceFact, TopLabel, top_label, with_mapped_confidence
-from calibrant.core.progress import step
+from calibrant.calibrators.top_label import InstanceFact, top_label, with_mapped_confidence
 from calibrant.core.rows import Rows
 
 IDENTITY = np.array([1.0, 1.0, 0.0])
@@ -21,11 +19,6 @@ LOWER = np.array([0.0, 0.0, -np.inf])
 """a and b stay at 0 or above: the map never turns confidences around."""
 
 MAX_STEPS = 100
-
-FOLDS = 5
-
-FEW_PARAMETERS = 5
-"""An inner calibrator with no more parameters than this fits its own data about as well as new data."""
 
 
 class TopLabelMap(Calibrator):
@@ -76,25 +69,11 @@ class TopLabelMap(Calibrator):
         return self.calibrator_.n_parameters_ + 3
 
     def _fit(self, rows: Rows) -> None:
-        self.calibrator_ = clone(self.calibrator).fit_rows(rows)
-        if self.calibrator_.n_parameters_ <= FEW_PARAMETERS or rows.total_weight < 2 * FOLDS:
-            top = top_label(self.calibrator_._transform(rows.logits))
-        else:
-            top = self._held_out_top(rows)
+        self.calibrator_ = clone(self.calibrator)
+        top = top_label(self.calibrator_.fit_for_next(rows, self.seed))
         weights = np.ones(rows.n) if rows.weights is None else rows.weights
         self.map_, self.objective_trace_ = fit_map(top.log_odds, top.prediction == rows.labels, weights)
         self.n_iter_ = max(1, len(self.objective_trace_) - 1)
-
-    def _held_out_top(self, rows: Rows) -> TopLabel:
-        fold = content_folds(rows.logits, FOLDS, self.seed)
-        prediction, log_odds = np.empty(rows.n, dtype=np.int64), np.empty(rows.n)
-        for part in range(FOLDS):
-            held_out, kept = np.flatnonzero(fold == part), rows.take(fold != part)
-            if len(held_out):
-                inner = clone(self.calibrator).fit_rows(kept) if kept.total_weight > 0 else self.calibrator_
-                prediction[held_out], log_odds[held_out] = top_label(inner._transform(rows.logits[held_out]))
-            step("top label map", part + 1, FOLDS, "folds")
-        return TopLabel(prediction, log_odds)
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         calibrated = self.calibrator_._transform(logits)

@@ -48,6 +48,7 @@ class WeightScaling(Calibrator):
     keeps_prediction = True
     keeps_ranking = True
     additive = True
+    few_parameters = True
 
     def __init__(self, objective="least_squares", *, n_bins=13, seed=0):
         self.objective = objective

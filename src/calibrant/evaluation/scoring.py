@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.bins import width_index
+from calibrant.core.blas import one_blas_thread
 from calibrant.core.softmax import softmax
 from calibrant.evaluation.bootstrap import Resamples, inverted_interval
 from calibrant.evaluation.classwise_intervals import CLASS_RESAMPLES, mean_error, width_noise
@@ -56,6 +57,19 @@ def score(
     n_bins: int,
 ) -> Scored:
     """Figures of a fitted calibrator on test logits (n, K)."""
+    with one_blas_thread():  # hundreds of thin products: the waits of a second thread cost ten times the work
+        return _score(calibrator, logits, labels, weights, resamples=resamples, n_bins=n_bins)
+
+
+def _score(
+    calibrator: Any,
+    logits: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray | None,
+    *,
+    resamples: Resamples,
+    n_bins: int,
+) -> Scored:
     columns, sums, kept = _pass(calibrator, logits, labels, weights, resamples=resamples, n_bins=n_bins)
     confidence, correct = columns.confidence, columns.correct
     means = {"nll": columns.nll, "brier": columns.brier, "accuracy": correct}

@@ -17,6 +17,7 @@ from calibrant.neural.temperature_network import (
     Problem,
     evaluate,
     feature_moments,
+    pack,
     start,
     temperatures,
     unpack,
@@ -94,27 +95,41 @@ class ParameterizedTemperatureScaling(Calibrator):
         """Weights and biases of the network."""
         return sum(weight.size + bias.size for weight, bias in zip(self.weights_, self.biases_, strict=True))
 
+    def go_on_from(self, fitted: Calibrator) -> Calibrator:
+        """Train on from the weights of another fit, in its units, instead of from temperature scaling."""
+        self._first = fitted
+        return self
+
     def _fit(self, rows: Any) -> None:
         self._check()
         k = min(self.top_k, rows.n_classes)
         sizes = (k, *[self.hidden_units] * self.hidden_layers, 1)
-        total, first, second = rows.total(feature_moments, k)
-        self.feature_mean_ = first / total
-        spread = np.sqrt(np.maximum(second / total - self.feature_mean_**2, 0))
-        self.feature_scale_ = np.where(spread > 0, spread, 1.0)
-        # worthless or flawless logits have no finite best temperature; the network starts within reach
-        plain = np.clip(TemperatureScaling().fit_rows(rows).temperature_, 0.01, 100.0)
         generator = np.random.default_rng(self.seed)
+        hash_vector = generator.normal(size=k)
+        first = self.__dict__.pop("_first", None)
+        if first is None:
+            self._standardise(rows, k)
+            # worthless or flawless logits have no finite best temperature; the network starts within reach
+            plain = np.clip(TemperatureScaling().fit_rows(rows).temperature_, 0.01, 100.0)
+            flat = start(sizes, float(plain), generator)
+        else:
+            self.feature_mean_, self.feature_scale_ = first.feature_mean_, first.feature_scale_
+            flat = pack(first.weights_, first.biases_)
         problem = Problem(
             sizes=sizes,
             feature_mean=self.feature_mean_,
             feature_scale=self.feature_scale_,
             loss=self.loss,
-            hash_vector=generator.normal(size=k),
+            hash_vector=hash_vector,
             held_out_share=self.held_out_share,
         )
-        flat = self._train(rows, problem, start(sizes, float(plain), generator))
-        self.weights_, self.biases_ = unpack(flat, sizes)
+        self.weights_, self.biases_ = unpack(self._train(rows, problem, flat), sizes)
+
+    def _standardise(self, rows: Any, k: int) -> None:
+        total, first, second = rows.total(feature_moments, k)
+        self.feature_mean_ = first / total
+        spread = np.sqrt(np.maximum(second / total - self.feature_mean_**2, 0))
+        self.feature_scale_ = np.where(spread > 0, spread, 1.0)
 
     def _train(self, rows: Any, problem: Problem, flat: np.ndarray) -> np.ndarray:
         _, _, kept, _, held_out = rows.total(evaluate, flat, problem)

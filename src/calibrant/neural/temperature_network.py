@@ -76,6 +76,11 @@ def unpack(flat: np.ndarray, sizes: tuple[int, ...]) -> tuple[list[np.ndarray], 
     return weights, biases
 
 
+def pack(weights: list[np.ndarray], biases: list[np.ndarray]) -> np.ndarray:
+    """One flat vector of the layers' matrices and vectors."""
+    return np.concatenate([part.ravel() for layer in zip(weights, biases, strict=True) for part in layer])
+
+
 def start(sizes: tuple[int, ...], temperature: float, generator: np.random.Generator) -> np.ndarray:
     """Random hidden layers under a last layer that answers about `temperature` for every row."""
     parts = []
