@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 DATA = "cifar100-resnet18"
-METHODS = "none,ts,ets,cts,cws,sctl+ts,vs,ts+top,vs+top"
+METHODS = "none,ts,cts,cws,sctl+ts,ts+top,shape,conf+shape+keep"
 
 
 def demo(
