@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial, reduce
+
 import numpy as np
 from sklearn.base import clone
 
@@ -9,9 +12,9 @@ from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.confidence_bins import keep_prediction, map_rows
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.calibrators.top_label import InstanceFact
-from calibrant.core.rows import Rows
+from calibrant.core.rows import Rows, add
 from calibrant.core.softmax import log_softmax
-from calibrant.core.threads import row_blocks
+from calibrant.core.threads import map_blocks, row_blocks
 
 IDENTITY = np.array([1.0, 0.0, 0.0, 0.0])
 """The map that changes nothing."""
@@ -26,6 +29,9 @@ LARGEST_P, LARGEST_CONFIDENCE = 1 - 1e-7, 1 - 1e-6
 """Where log(1 − p) is cut off: a certain row stays finite."""
 
 MAX_STEPS, BLOCK_ELEMENTS = 50, 1 << 17
+
+KEPT_ELEMENTS = 1 << 21
+"""Up to this many logits, their features (32 bytes each) are kept from one step to the next."""
 
 
 class ShapeScaling(Calibrator):
@@ -123,20 +129,27 @@ def shape_sums(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, shape: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
     """Σ w·NLL of the bent logits, its gradient (4,) and Hessian (4×4): a statistic for `Rows.total`."""
-    loss, gradient, hessian = 0.0, np.zeros(len(shape)), np.zeros((len(shape), len(shape)))
+    parts = []
     for block in row_blocks(len(logits), logits.shape[1], BLOCK_ELEMENTS):
-        inputs, true = features(log_softmax(logits[block].astype(np.float64))), labels[block]
-        every = np.arange(len(true))
-        weight = np.ones(len(true)) if weights is None else weights[block]
-        scores = log_softmax(np.tensordot(shape, inputs, 1))
-        loss -= float(weight @ scores[every, true])
-        probabilities = np.exp(scores)
-        mean = np.einsum("nk,mnk->mn", probabilities, inputs)
-        gradient += (mean - inputs[:, every, true]) @ weight
-        probabilities *= weight[:, None]
-        weighted = (inputs * probabilities).reshape(len(shape), -1)
-        hessian += weighted @ inputs.reshape(len(shape), -1).T - (mean * weight) @ mean.T
-    return loss, gradient, hessian
+        inputs = features(log_softmax(logits[block].astype(np.float64)))
+        parts.append(bent_sums(inputs, labels[block], None if weights is None else weights[block], shape))
+    return reduce(add, parts)
+
+
+def bent_sums(
+    inputs: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, shape: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """`shape_sums` of features φ (4×n×K)."""
+    every = np.arange(len(labels))
+    weight = np.ones(len(labels)) if weights is None else weights
+    scores = log_softmax(np.tensordot(shape, inputs, 1))
+    loss = -float(weight @ scores[every, labels])
+    probabilities = np.exp(scores)
+    mean = np.einsum("nk,mnk->mn", probabilities, inputs)
+    gradient = (mean - inputs[:, every, labels]) @ weight
+    probabilities *= weight[:, None]
+    weighted = (inputs * probabilities).reshape(len(shape), -1)
+    return loss, gradient, weighted @ inputs.reshape(len(shape), -1).T - (mean * weight) @ mean.T
 
 
 def shape_losses(rows: Rows, shape: np.ndarray) -> np.ndarray:
@@ -152,8 +165,10 @@ def shape_losses(rows: Rows, shape: np.ndarray) -> np.ndarray:
 def fit_shape(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     """θ of the lowest penalised NLL over rows of calibrated logits, and the mean objective at each step."""
 
+    total = partial(rows.total, shape_sums) if rows.logits.size > KEPT_ELEMENTS else _kept_sums(rows)
+
     def evaluate(point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        loss, gradient, hessian = rows.total(shape_sums, point)
+        loss, gradient, hessian = total(point)
         pull = point - IDENTITY
         value = (loss + 0.5 * PRIOR_ROWS * float(pull @ pull)) / rows.total_weight
         return value, gradient + PRIOR_ROWS * pull, hessian + PRIOR_ROWS * np.eye(len(point))
@@ -174,3 +189,17 @@ def fit_shape(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         if moved < 1e-9:
             break
     return point, np.array(trace)
+
+
+def _kept_sums(rows: Rows) -> Callable[[np.ndarray], tuple[float, np.ndarray, np.ndarray]]:
+    """`shape_sums` over these rows as a function of θ alone; the features, half of the work, are computed once."""
+    parts = [rows.take(block) for block in row_blocks(rows.n, rows.n_classes, BLOCK_ELEMENTS)]
+    inputs = map_blocks(lambda part: features(log_softmax(part.logits.astype(np.float64))), parts)
+
+    def total(shape: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        def one(place: int) -> tuple[float, np.ndarray, np.ndarray]:
+            return bent_sums(inputs[place], parts[place].labels, parts[place].weights, shape)
+
+        return reduce(add, map_blocks(one, range(len(parts))))
+
+    return total

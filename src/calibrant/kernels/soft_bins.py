@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from calibrant.core.softmax import softmax
+
 
 def soft_bin_sums(
     confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None, n_bins: int, temperature: float
@@ -12,15 +14,15 @@ def soft_bin_sums(
 
     The memberships m of a confidence c are softmax_j(−(c − ξ_j)²/T) over the centres ξ_j of n_bins equal bins.
     """
+    mass = np.ones(len(confidence)) if weights is None else weights
+    columns = np.stack([mass, mass * confidence, mass * correct])
+    return columns @ memberships(confidence, n_bins, temperature)
+
+
+def memberships(confidence: np.ndarray, n_bins: int, temperature: float) -> np.ndarray:
+    """How much each confidence (n,) belongs to each bin, (n, M); rows sum to 1."""
     centres = (np.arange(n_bins) + 0.5) / n_bins
-    scores = -((confidence[:, None] - centres) ** 2) / temperature
-    scores -= scores.max(axis=1, keepdims=True)
-    memberships = np.exp(scores)
-    memberships /= memberships.sum(axis=1, keepdims=True)
-    if weights is not None:
-        memberships *= weights[:, None]
-    columns = np.stack([np.ones(len(confidence)), confidence, correct.astype(np.float64)])
-    return columns @ memberships
+    return softmax(-((confidence[:, None].astype(np.float64) - centres) ** 2) / temperature)
 
 
 def soft_bin_error(sums: np.ndarray, norm: float) -> float:

@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import InputError
-from calibrant.core.softmax import softmax
 from calibrant.core.threads import map_blocks, row_blocks
+from calibrant.kernels.soft_bins import memberships
 from calibrant.metrics.binning import BinSums, check_choice, check_norm
 from calibrant.metrics.inputs import top_label
 
@@ -128,12 +128,6 @@ def soft_sums(
 
     sums = np.sum(map_blocks(part, row_blocks(len(confidence), n_bins)), axis=0)
     return SoftSums(BinSums(*sums[:3]), sums[3])
-
-
-def memberships(confidence: np.ndarray, n_bins: int, temperature: float) -> np.ndarray:
-    """How much each confidence (n,) belongs to each bin, (n, M); rows sum to 1."""
-    centres = (np.arange(n_bins) + 0.5) / n_bins
-    return softmax(-((confidence[:, None].astype(np.float64) - centres) ** 2) / temperature)
 
 
 def bin_temperature(n_bins: int, temperature: float, decay: float | None) -> float:

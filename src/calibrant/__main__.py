@@ -1,0 +1,5 @@
+"""`python -m calibrant`: the same as the `calibrant` command."""
+
+from calibrant.cli import main
+
+main()
