@@ -96,8 +96,12 @@ class ParameterizedTemperatureScaling(Calibrator):
         return sum(weight.size + bias.size for weight, bias in zip(self.weights_, self.biases_, strict=True))
 
     def go_on_from(self, fitted: Calibrator) -> Calibrator:
-        """Train on from the weights of another fit, in its units, instead of from temperature scaling."""
-        self._first = fitted
+        """Train on from the weights of another fit, in its units, instead of from temperature scaling.
+
+        Only where held-out rows say when to stop: refit after refit would otherwise learn the fit data by heart.
+        """
+        if self.held_out_share > 0:
+            self._first = fitted
         return self
 
     def _fit(self, rows: Any) -> None:
