@@ -71,7 +71,7 @@ def main() -> None:
         _fail("not enough memory for this input")
     except BrokenPipeError:
         # the reader of our output went away (`calibrant measure f | head`): nothing is wrong
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(0)
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
@@ -79,4 +79,13 @@ def main() -> None:
 
 def _fail(message: str) -> None:
     print("error: " + " ".join(message.split()), file=sys.stderr)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_output()
     sys.exit(BAD_INPUT)
+
+
+def _drop_output() -> None:
+    """Send what is still unwritten nowhere, or Python tries once more at exit and says that it failed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
