@@ -1,7 +1,7 @@
 """Figures for papers, public as `calibrant.plots`: compute → data → plot, each with `ax=`.
 
-Functions named after a figure draw it and return the matplotlib axes. Functions named after the data behind it return a
-frozen dataclass; those of `reliability`, `class_calibration`, `class_loss_trace` and `simplex_paths` have `plot(ax=None)`.
+Functions named after a figure draw it and return the matplotlib axes. Functions named after the data behind it return
+a frozen dataclass; `reliability`, `class_calibration`, `class_loss_trace` and `simplex_paths` can `plot(ax=None)`.
 Nothing here touches matplotlib's global state: without `ax=`, a figure of its own is made (`ax.figure.savefig`).
 """
 
