@@ -3,14 +3,16 @@
     python papers/soft_objectives/cost.py --out papers/soft_objectives/results/cost.json
 
 Per loss: the milliseconds it adds to a training step at batch 512 and K = 100 (forward and backward, bfloat16,
-channels-last), beside the step with cross entropy alone, measured in turns; in eager mode and, for the soft losses,
-compiled; whether a step waits for the host; whether
-`torch.compile(fullgraph=True)` gives the eager value; whether value and gradient stay finite on saturated logits.
+channels-last), beside the step with cross entropy alone: run line by line (eager) and with the whole step captured as
+a CUDA graph. Each loss is timed in turns with the plain step, and the median of the differences counts. Then: whether
+a step waits for the host; whether `torch.compile(fullgraph=True)` and a captured graph give the eager result; whether
+value and gradient stay finite on saturated logits.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import sys
@@ -28,10 +30,12 @@ from torch import Tensor
 
 from calibrant.neural import losses
 
-STEPS, WARM_UP = 10, 2
+STEPS, WARM_UP = 5, 3
 """Steps between two looks at the clock, as a training loop runs them, and rounds before the clock counts."""
 
-SECONDARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+Loss = Callable[[Tensor, Tensor], Tensor]
+REGIMES = ("eager", "captured")
+SECONDARY: dict[str, Loss] = {
     "mmce": losses.mmce,
     "mmce weighted": partial(losses.mmce, weighted=True),
     "avuc": losses.avuc,
@@ -41,7 +45,7 @@ SECONDARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "soft_ece label": partial(losses.soft_ece, weighting="label"),
     "soft_marginal_ece": losses.soft_marginal_ece,
 }
-PRIMARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+PRIMARY: dict[str, Loss] = {
     "cross_entropy": losses.cross_entropy,
     "focal": losses.focal,
     "focal flsd-53": partial(losses.focal, gamma="flsd-53"),
@@ -57,8 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--network", default="resnet18")
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--classes", type=int, default=100)
-    parser.add_argument("--repeats", type=int, default=8)
-    parser.add_argument("--regimes", nargs="*", choices=("eager", "compiled"), default=["eager"])
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--regimes", nargs="*", choices=REGIMES, default=list(REGIMES))
     parser.add_argument("--no-checks", action="store_true", help="only the cost")
     options = parser.parse_args(arguments)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -67,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     result |= {"batch": options.batch, "classes": options.classes, "torch": torch.__version__}
     for regime in options.regimes:
         try:
-            result[regime] = step_cost(options, device, compiled=regime == "compiled")
+            result[regime] = step_cost(options, device, captured=regime == "captured")
         except Exception as error:
             result[regime] = {"error": repr(error)}
     if not options.no_checks:
@@ -79,15 +83,16 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def step_cost(options: argparse.Namespace, device: str, *, compiled: bool) -> dict[str, Any]:
+def step_cost(options: argparse.Namespace, device: str, *, captured: bool) -> dict[str, Any]:
     """Milliseconds of a step with cross entropy alone, and of what each secondary loss adds to it."""
     model = make_network(options.network, options.classes, 0).to(device).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4)
     images = torch.randn(options.batch, 3, 32, 32).to(device).to(memory_format=torch.channels_last)
     labels = torch.randint(0, options.classes, (options.batch,)).to(device)
 
-    def step(secondary: Callable[[Tensor, Tensor], Tensor] | None) -> None:
-        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+    def step(secondary: Loss | None) -> None:
+        # cached casts would outlive the captured graph that made them
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda", cache_enabled=not captured):
             logits = model(images)
         loss = losses.cross_entropy(logits, labels)
         if secondary is not None:
@@ -96,29 +101,49 @@ def step_cost(options: argparse.Namespace, device: str, *, compiled: bool) -> di
         loss.backward()
         optimizer.step()
 
-    measured = SECONDARY
-    if compiled:
-        # a compiled loss beside the same eager network: what is left of the launches
-        soft = ("soft_avuc", "soft_ece label")
-        measured = {name: torch.compile(SECONDARY[name], fullgraph=True) for name in soft}
-    variants: dict[str, Callable[[Tensor, Tensor], Tensor] | None] = {"none": None, **measured}
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    for turn in range(options.repeats + WARM_UP):
-        for name, secondary in variants.items():
-            _wait(device)
-            started = time.perf_counter()
-            for _ in range(STEPS):
-                step(secondary)
-            _wait(device)
-            if turn >= WARM_UP:
-                times[name].append((time.perf_counter() - started) / STEPS * 1e3)
-    plain = statistics.median(times["none"])
-    added = {name: statistics.median(times[name]) - plain for name in measured}
-    share = {name: value / plain for name, value in added.items()}
-    return {"step_ms": plain, "added_ms": added, "share_of_step": share}
+    prepare = _captured if captured and device == "cuda" else (lambda run: run)
+    plain = prepare(partial(step, None))
+    added: dict[str, float] = {}
+    shares: dict[str, float] = {}
+    plain_times: list[float] = []
+    for name, secondary in SECONDARY.items():
+        with_it = prepare(partial(step, secondary))
+        pairs = [
+            (_milliseconds(plain, device), _milliseconds(with_it, device)) for _ in range(options.repeats + WARM_UP)
+        ]
+        without, differences = zip(*((one, both - one) for one, both in pairs[WARM_UP:]), strict=True)
+        added[name] = statistics.median(differences)
+        shares[name] = added[name] / statistics.median(without)
+        plain_times += without
+    return {"step_ms": statistics.median(plain_times), "added_ms": added, "share_of_step": shares}
 
 
-def clean(loss: Callable[[Tensor, Tensor], Tensor], device: str, n_classes: int) -> dict[str, Any]:
+def _milliseconds(run: Callable[[], None], device: str) -> float:
+    """Of one step, mean over a few in a row."""
+    _wait(device)
+    started = time.perf_counter()
+    for _ in range(STEPS):
+        run()
+    _wait(device)
+    return (time.perf_counter() - started) / STEPS * 1e3
+
+
+def _captured(run: Callable[[], None]) -> Callable[[], None]:
+    """The step as a CUDA graph."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    gc.collect()  # memory freed by a late collection would break the capture
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def clean(loss: Loss, device: str, n_classes: int) -> dict[str, Any]:
     """Does the loss wait for the host, compile as one graph, survive a captured graph, stay finite when saturated."""
     torch.manual_seed(0)
     logits = torch.randn(64, n_classes).to(device).requires_grad_()
@@ -139,7 +164,7 @@ def clean(loss: Callable[[Tensor, Tensor], Tensor], device: str, n_classes: int)
     return report
 
 
-def _without_waiting(loss: Callable[[Tensor, Tensor], Tensor], logits: Tensor, labels: Tensor) -> bool:
+def _without_waiting(loss: Loss, logits: Tensor, labels: Tensor) -> bool:
     torch.cuda.set_sync_debug_mode("error")
     try:
         torch.autograd.grad(loss(logits, labels), logits)
@@ -148,20 +173,21 @@ def _without_waiting(loss: Callable[[Tensor, Tensor], Tensor], logits: Tensor, l
     return True
 
 
-def _captured_difference(loss: Callable[[Tensor, Tensor], Tensor], logits: Tensor, labels: Tensor) -> float:
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        expected = torch.autograd.grad(loss(logits, labels), logits)[0].clone()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        gradient = torch.autograd.grad(loss(logits, labels), logits)[0]
-    graph.replay()
+def _captured_difference(loss: Loss, logits: Tensor, labels: Tensor) -> float:
+    gradient = torch.zeros_like(logits)
+
+    def run() -> None:
+        gradient.copy_(torch.autograd.grad(loss(logits, labels), logits)[0])
+
+    run()
+    expected = gradient.clone()
+    replay = _captured(run)
+    gradient.zero_()
+    replay()
     return float((gradient - expected).abs().max())
 
 
-def _finite(loss: Callable[[Tensor, Tensor], Tensor], scale: float, n: int, n_classes: int, device: str) -> bool:
+def _finite(loss: Loss, scale: float, n: int, n_classes: int, device: str) -> bool:
     # drawn on the host: a captured graph may still hold the device's generator
     signs = (torch.randn(n, n_classes).sign() * scale).to(device)
     for labels in (signs.argmax(1), signs.argmin(1), torch.zeros(n, dtype=torch.long, device=device)):

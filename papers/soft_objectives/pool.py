@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import operator
 import queue as queue_module
 import time
 import traceback
@@ -22,11 +23,12 @@ from training import Recipe, Trainer
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A setting and a seed; `tag` says what it was run for."""
+    """A setting and a seed; `tag` says what it is run for, and of those waiting the lowest `rank` goes first."""
 
     setting: Setting
     seed: int
     tag: str = "table"
+    rank: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +75,8 @@ class Worker:
         }
 
 
+_rank = operator.attrgetter("rank")
+
 Results = Iterator[tuple[Job, dict[str, Any] | None]]
 
 
@@ -95,7 +99,7 @@ class Pool:
     def run(self, first: list[Job], more: Callable[[Job, dict[str, Any]], list[Job]] | None = None) -> Results:
         """Results as they come; `more(job, result)` may add jobs that depend on a result."""
         waiting, seconds = 0, 0.0
-        queue = list(first)
+        queue = sorted(first, key=_rank)
         while queue or waiting:
             if self.local is not None:
                 job = queue.pop(0)
@@ -114,7 +118,7 @@ class Pool:
                 waiting -= 1
             if answer is not None:
                 self._write(answer)
-                queue = (more(job, answer) if more else []) + queue
+                queue = sorted((more(job, answer) if more else []) + queue, key=_rank)
             yield job, answer
 
     def close(self) -> None:

@@ -2,13 +2,14 @@
 
     python papers/soft_objectives/run.py --data ../shared/data/cifar --out papers/soft_objectives/results/table.jsonl
 
-Each finished run is one line of the output; `tables.py` turns lines into tables. `--tiny` runs every line of the
-study on a few synthetic images on the CPU.
+Each finished run is one line of the output, and runs that are there already are not made again; `tables.py` turns
+lines into tables. `--tiny` runs every line of the study on a few synthetic images on the CPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from pathlib import Path
@@ -18,17 +19,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 from pool import Job, Pool, Source
-from settings import MAIN_ROWS, TABLE
+from settings import MAIN_ROWS, TABLE, Setting
 from training import Recipe
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line of the study."""
     options = parse(arguments, __doc__)
-    jobs = table_jobs(options.seeds, options.first_seed, options.rows, options.main_only)
-    jobs += [Job(TABLE[row], options.first_seed) for row in options.once]
-    if options.only:
-        jobs = [Job(TABLE[int(row)], int(seed)) for row, seed in (pair.split(":") for pair in options.only)]
+    jobs = missing(table_jobs(options.seeds, options.rows), known_results(options), options.epochs)
     if options.tiny:
         jobs = jobs[: options.tiny]
     pool = open_pool(options)
@@ -37,17 +35,28 @@ def main(arguments: list[str] | None = None) -> int:
         failed += result is None
         print(line(job, result), flush=True)
     pool.close()
-    return 1 if failed == len(jobs) else 0
+    return 1 if jobs and failed == len(jobs) else 0
 
 
-def table_jobs(n_seeds: int, first_seed: int, rows: list[int] | None, main_only: bool) -> list[Job]:
+def table_jobs(n_seeds: int, rows: list[int] | None) -> list[Job]:
     """Main rows with every seed, then every other row once, then the other rows' further seeds."""
     if rows is not None:
-        return [Job(TABLE[row], first_seed + seed) for seed in range(n_seeds) for row in rows]
-    jobs = [Job(setting, first_seed + seed) for seed in range(n_seeds) for setting in TABLE[:MAIN_ROWS]]
-    if main_only:
-        return jobs
-    return jobs + [Job(setting, first_seed + seed) for seed in range(n_seeds) for setting in TABLE[MAIN_ROWS:]]
+        return [Job(TABLE[row], seed) for seed in range(n_seeds) for row in rows]
+    main_rows = [Job(setting, seed) for seed in range(n_seeds) for setting in TABLE[:MAIN_ROWS]]
+    return main_rows + [Job(setting, seed) for seed in range(n_seeds) for setting in TABLE[MAIN_ROWS:]]
+
+
+def known_results(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Every run that is already in the folders given and in the output itself."""
+    paths = [path for folder in options.known for path in sorted(folder.glob("*.jsonl"))]
+    paths += [options.out] if options.out.exists() and options.out not in paths else []
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+
+def missing(jobs: list[Job], known: list[dict[str, Any]], epochs: int) -> list[Job]:
+    """The jobs no known result answers."""
+    answered = {(Setting(**run["setting"]), run["seed"]) for run in known if run["recipe"]["epochs"] == epochs}
+    return [job for job in jobs if (job.setting, job.seed) not in answered]
 
 
 def parse(arguments: list[str] | None, description: str | None) -> argparse.Namespace:
@@ -55,18 +64,12 @@ def parse(arguments: list[str] | None, description: str | None) -> argparse.Name
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of cifar100.zip and val_index.npy")
     parser.add_argument("--out", type=Path, required=True, help="file of results, one JSON line a run; appended to")
+    parser.add_argument("--known", type=Path, nargs="*", default=[], help="folders of results not to run again")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--rows", type=int, nargs="*", help="only these rows of the table, by number")
-    parser.add_argument("--once", type=int, nargs="*", default=[], help="and these rows with the first seed only")
-    parser.add_argument("--parameters", nargs="*", help="tuning: only the stages of these parameters")
-    parser.add_argument("--tracks", nargs="*", help="tuning: only these tracks")
-    parser.add_argument("--values", nargs="*", type=float, help="tuning: these candidates beside the start")
-    parser.add_argument("--then-seeds", action="store_true", help="tuning: run each winner with every seed at once")
-    parser.add_argument("--only", nargs="*", metavar="ROW:SEED", help="exactly these runs")
-    parser.add_argument("--main-only", action="store_true", help="only the main rows")
+    parser.add_argument("--tracks", nargs="*", help="tuning: only these rows, by name")
     parser.add_argument("--epochs", type=int, default=40)
-    parser.add_argument("--workers", type=int, default=3, help="runs at once")
+    parser.add_argument("--workers", type=int, default=4, help="runs at once")
     parser.add_argument("--budget-seconds", type=float, default=1e9, help="start no run that would not end in time")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--no-graphs", action="store_true")

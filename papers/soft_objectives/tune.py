@@ -3,7 +3,9 @@
     python papers/soft_objectives/tune.py --data ../shared/data/cifar --out papers/soft_objectives/results/tuning.jsonl
 
 At each stage every candidate is trained and the one of lowest validation ECE whose validation accuracy is within one
-point of the best so far is kept. The test set plays no part. Tracks (one per secondary loss) advance side by side.
+point of the best so far is kept. The test set plays no part. Rows of the table advance side by side: the main ones
+through every stage with a seed of their own, the others through β alone with the table's first seed. Once a row is
+tuned, its winner is trained with the table's seeds.
 """
 
 from __future__ import annotations
@@ -17,13 +19,17 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from pool import Job
-from run import line, open_pool, parse, table_jobs
-from settings import FOCAL_SOFT_AVUC, FOCAL_SOFT_ECE, INTERLEAVED_SOFT_ECE, TABLE, Setting
+from run import known_results, line, missing, open_pool, parse
+from settings import Setting
 
 ACCURACY_ROOM = 0.01
+TUNING_SEED = 100
+"""Of the main rows, whose table then rests on other seeds than its tuning."""
+
+Result = dict[str, Any]
 
 
-def choose(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def choose(results: Sequence[Result]) -> Result:
     """The result of lowest validation ECE among those within one point of the best validation accuracy."""
     best = max(result["validation"]["accuracy"] for result in results)
     close = [result for result in results if result["validation"]["accuracy"] >= best - ACCURACY_ROOM]
@@ -32,88 +38,152 @@ def choose(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 @dataclass
 class Track:
-    """The tuning of one setting: stages of (parameter, candidate values) still to come, and all results so far."""
+    """The tuning of one row: stages of (parameter, candidate values) still to come, and all results so far."""
 
-    name: str
     setting: Setting
     stages: list[tuple[str, tuple[float, ...]]]
-    seed: int = 100
-    results: list[dict[str, Any]] = field(default_factory=list)
+    seed: int = TUNING_SEED
+    rank: int = 0
+    results: list[Result] = field(default_factory=list)
     waiting: set[Setting] = field(default_factory=set)
 
+    @property
+    def row(self) -> str:
+        """The row of the table that is tuned."""
+        return self.setting.row
+
+    def know(self, results: Sequence[Result], epochs: int) -> None:
+        """Take in what earlier runs found."""
+        mine = [run for run in results if run["row"] == self.row and run["seed"] == self.seed]
+        self.results += [run for run in mine if run["recipe"]["epochs"] == epochs]
+
     def next_jobs(self) -> list[Job]:
-        """The candidates of the next stage that has any untried."""
-        tried = {Setting(**result["setting"]) for result in self.results}
+        """The untried candidates of the next stage that has any; the start is tried with the first stage."""
         while self.stages:
+            tried = {Setting(**result["setting"]) for result in self.results}
+            if self.setting in tried:
+                self.setting = self.best
             parameter, values = self.stages.pop(0)
-            fresh = {self.setting.but(**{parameter: value}) for value in values} | {self.setting}
-            fresh -= tried
+            fresh = [self.setting, *(self.setting.but(**{parameter: value}) for value in values)]
+            fresh = [setting for setting in fresh if setting not in tried]
             if fresh:
-                self.waiting = fresh
-                return [Job(setting, self.seed, tag=self.name) for setting in sorted(fresh, key=str)]
+                self.waiting = set(fresh)
+                # every row's first candidate goes before any row's second
+                return [Job(one, self.seed, self.row, self.rank + min(place, 1)) for place, one in enumerate(fresh)]
         return []
 
-    def receive(self, job: Job, result: dict[str, Any]) -> list[Job]:
+    def receive(self, job: Job, result: Result) -> list[Job]:
         """Take a result in; once the stage is complete, keep its best and open the next."""
         self.results.append(result)
         self.waiting.discard(job.setting)
-        if self.waiting:
-            return []
-        self.setting = Setting(**choose(self.results)["setting"])
-        return self.next_jobs()
+        return [] if self.waiting else self.next_jobs()
+
+    @property
+    def best(self) -> Setting:
+        """The setting validation prefers so far."""
+        return Setting(**choose(self.results)["setting"])
+
+    @property
+    def done(self) -> bool:
+        """Nothing is left to try."""
+        return not self.waiting and not self.stages
 
 
-def tracks(
-    parameters: Sequence[str] | None = None,
-    names: Sequence[str] | None = None,
-    values: Sequence[float] | None = None,
-) -> list[Track]:
-    """What is tuned, from the settings the table starts with.
-
-    `parameters` keeps only some of the stages, `names` some of the tracks, `values` replaces the candidates.
-    """
-    decay = ("weight_decay", (1e-3,))
-    every = [
-        Track("focal+soft_ece", FOCAL_SOFT_ECE, [("temperature", (0.003, 0.03)), ("weight", (0.2, 0.3)), decay]),
+def tracks() -> list[Track]:
+    """What is tuned, from where, over which values; fixed before the runs were made."""
+    soft_ece = Setting("focal", "soft_ece", weight=0.1, temperature=0.01)
+    soft_avuc = Setting("focal", "soft_avuc", weight=0.3, kappa=0.48, temperature=0.1)
+    interleaved = Setting("cross_entropy", "soft_ece", weight=2.0, temperature=0.01, interleaved=True)
+    decays = ("weight_decay", (2.5e-4, 1e-3))
+    return [
+        Track(soft_ece, [("temperature", (0.003, 0.03)), ("weight", (0.05, 0.2, 0.3)), decays]),
         Track(
-            "focal+soft_avuc",
-            FOCAL_SOFT_AVUC,
-            [("kappa", (0.3, 0.42)), ("temperature", (0.3,)), ("weight", (0.2,)), decay],
+            soft_avuc,
+            [("kappa", (0.3, 0.42, 0.54)), ("temperature", (0.03, 0.3)), ("weight", (0.1, 0.6)), decays],
         ),
-        Track("interleaved soft_ece", INTERLEAVED_SOFT_ECE, [("weight", (5.0, 10.0))]),
+        Track(interleaved, [("temperature", (0.03,)), ("weight", (0.5, 1.0, 5.0, 10.0)), ("weight_decay", (1e-3,))]),
+        *_weight_tracks(),
     ]
-    for track in every:
-        stages = [stage for stage in track.stages if parameters is None or stage[0] in parameters]
-        track.stages = [(name, tuple(values or candidates)) for name, candidates in stages]
-    return [track for track in every if names is None or track.name in names]
+
+
+def _weight_tracks() -> list[Track]:
+    """The other rows: β alone."""
+    weights: dict[tuple[str, str], tuple[float, ...]] = {
+        ("focal", "mmce"): (0.1, 0.03, 0.3),
+        ("focal", "avuc"): (0.1, 0.03, 0.3),
+        ("focal", "avuc_gs"): (0.1, 0.03, 0.3),
+        ("brier", "mmce"): (0.1, 0.03),
+        ("brier", "avuc"): (0.1, 0.03),
+        ("brier", "avuc_gs"): (0.1, 0.03),
+        ("brier", "soft_avuc"): (0.1, 0.03),
+        ("brier", "soft_ece"): (0.1, 0.03),
+        ("cross_entropy", "soft_avuc"): (0.3, 0.1),
+        ("cross_entropy", "soft_ece"): (0.3, 0.1),
+        ("cross_entropy", "mmce"): (2.0, 0.5, 0.1),
+        ("cross_entropy", "avuc"): (1.0, 0.1),
+        ("cross_entropy", "avuc_gs"): (1.0, 0.1),
+    }
+    parameters: dict[str, dict[str, float]] = {
+        "avuc": {"kappa": 1.0},
+        "avuc_gs": {"kappa": 1.0},
+        "soft_avuc": {"kappa": 0.3, "temperature": 0.1},
+        "soft_ece": {"temperature": 0.01},
+    }
+    found = []
+    for (primary, secondary), (start, *others) in weights.items():
+        setting = Setting(primary, secondary, start).but(**parameters.get(secondary, {}))
+        found.append(Track(setting, [("weight", tuple(others))], seed=0, rank=1))
+    held_out = Setting("cross_entropy", "soft_avuc", 1.0, kappa=0.5, temperature=0.1, interleaved=True)
+    return [*found, Track(held_out, [("weight", (0.3, 3.0))], seed=0, rank=1)]
+
+
+def tuned_settings(results: Sequence[Result], epochs: int) -> dict[str, Setting]:
+    """The setting validation chose for each row that has been tuned at all."""
+    chosen = {}
+    for track in tracks():
+        track.know(results, epochs)
+        if track.results:
+            chosen[track.row] = track.best
+    return chosen
+
+
+def seed_jobs(track: Track, n_seeds: int) -> list[Job]:
+    """The table's runs of a tuned row: at once for a main row, last for the others."""
+    rank = 0 if track.rank == 0 else 3 + (track.setting.primary != "focal")
+    return [Job(track.best, seed, rank=rank) for seed in range(n_seeds)]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line of the tuning."""
     options = parse(arguments, __doc__)
-    by_name = {track.name: track for track in tracks(options.parameters, options.tracks, options.values)}
-    if options.tiny:
-        by_name = dict(list(by_name.items())[-options.tiny :])
+    known = known_results(options)
+    chosen = {track.row: track for track in tracks() if options.tracks is None or track.row in options.tracks}
+    epochs = options.epochs
+    for track in chosen.values():
+        track.know(known, epochs)
     pool = open_pool(options)
-    first = [job for track in by_name.values() for job in track.next_jobs()]
-    first += table_jobs(options.seeds, options.first_seed, options.rows, False) if options.rows else []
-    first += [Job(TABLE[row], options.first_seed) for row in options.once]
+    first = [job for track in chosen.values() for job in track.next_jobs()]
+    for track in chosen.values():
+        first += missing(seed_jobs(track, options.seeds), known, epochs) if track.done else []
+    plain = [
+        Job(Setting(primary), seed, rank=3) for primary in ("cross_entropy", "focal", "brier") for seed in range(3)
+    ]
+    first += missing(plain, known, epochs) if options.tracks is None else []
 
-    def more(job: Job, result: dict[str, Any]) -> list[Job]:
-        if job.tag not in by_name:
+    def more(job: Job, result: Result) -> list[Job]:
+        known.append(result)
+        track = chosen.get(job.tag)
+        if track is None:
             return []
-        track = by_name[job.tag]
         following = track.receive(job, result)
-        if options.then_seeds and not track.waiting and not following:
-            following = [Job(track.setting, seed) for seed in range(options.seeds)]
-        return following
+        return missing(seed_jobs(track, options.seeds), known, epochs) if track.done else following
 
     for job, result in pool.run(first, more):
         print(line(job, result), flush=True)
     pool.close()
-    for track in by_name.values():
+    for track in chosen.values():
         if track.results:
-            print(f"{track.name}: {choose(track.results)['setting']}")
+            print(f"{track.row}: {track.best}")
     return 0
 
 

@@ -71,8 +71,7 @@ def _avuc(logits: Tensor, labels: Tensor, kappa: float, *, stop_confidence: bool
 def log_ratio(clashing: Tensor, agreeing: Tensor) -> Tensor:
     """log(1 + mean(clashing)/mean(agreeing)); a hair on both sides keeps empty sets finite."""
     hair = torch.finfo(agreeing.dtype).eps ** 1.5
-    bad, good = clashing.mean() + hair, agreeing.mean() + hair
-    return (bad + good).log() - good.log()
+    return ((clashing.mean() + hair) / (agreeing.mean() + hair)).log1p()
 
 
 class AvUCLoss(nn.Module):

@@ -28,8 +28,7 @@ def soft_uncertainty(share: Tensor, kappa: float, temperature: float) -> Tensor:
     if not temperature > 0:
         raise InputError(f"temperature must be above 0, got {temperature}")
     margin = 8 * torch.finfo(share.dtype).eps
-    inside = share.clamp(margin, 1 - margin)
-    return ((inside.logit() - math.log(kappa / (1 - kappa))) / temperature).sigmoid()
+    return ((share.logit(eps=margin) - math.log(kappa / (1 - kappa))) / temperature).sigmoid()
 
 
 def soft_avuc(logits: Tensor, labels: Tensor, *, kappa: float = 0.5, temperature: float = 0.1) -> Tensor:

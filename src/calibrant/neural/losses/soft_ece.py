@@ -46,11 +46,11 @@ def soft_ece(
     membership = memberships(confidence, n_bins, softness)
     size = membership.sum(dim=0)
     divisor = size.clamp_min(torch.finfo(size.dtype).tiny)
-    bin_accuracy = (membership * correct.unsqueeze(1)).sum(dim=0) / divisor
     if weighting == "bin":
-        bin_confidence = (membership * confidence.unsqueeze(1)).sum(dim=0) / divisor
-        power_sum = (size * power(bin_accuracy - bin_confidence, norm)).sum()
+        bin_gap = (membership * (correct - confidence).unsqueeze(1)).sum(dim=0) / divisor  # A_j − C_j
+        power_sum = (size * power(bin_gap, norm)).sum()
     elif weighting == "label":
+        bin_accuracy = (membership * correct.unsqueeze(1)).sum(dim=0) / divisor
         power_sum = (membership * power(bin_accuracy - confidence.unsqueeze(1), norm)).sum()
     else:
         raise InputError(f"weighting must be 'bin' or 'label', got {weighting!r}")
