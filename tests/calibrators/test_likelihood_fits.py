@@ -70,6 +70,18 @@ def test_both_twins_find_the_same_temperature_in_float32(kernels, monkeypatch):
     assert abs(slope_by_log_temperature(narrow, labels, fitted.temperature_)) < 1e-7
 
 
+@pytest.mark.parametrize("kernels", ["numpy", "numba"])
+@pytest.mark.parametrize("scale", [1e-4, 1e-2, 1.0, 1e3, 1e6])
+def test_a_start_from_samples_ends_at_the_optimum(kernels, scale, monkeypatch):
+    monkeypatch.setenv("CALIBRANT_KERNELS", kernels)
+    logits, labels = problem(5000, 20, seed=3)
+    given_logits = (scale * logits).astype(np.float32)
+    fitted = TemperatureScaling().fit(given_logits, labels)
+    exact = scale * reference_temperature((given_logits / scale).astype(np.float64), labels)
+    assert abs(fitted.temperature_ - exact) < 1e-7 * exact
+    assert fitted.n_iter_ <= 2
+
+
 @given(st.integers(0, 50), st.floats(0.01, 100.0))
 def test_temperature_scales_with_the_logits(seed, factor):
     logits, labels = problem(80, 4, seed=seed)

@@ -40,6 +40,43 @@ def test_twins_agree(shape, dtype, tolerance, weighted):
     )
 
 
+def test_temperature_sums_are_the_derivatives_of_the_loss():
+    logits, labels, weights = data((40, 6), np.float64)
+    beta, reach = 0.7, 1e-3
+    at = [scaling.temperature_sums(logits, labels, weights, beta + k * reach) for k in (-2, -1, 0, 1, 2)]
+    plain = np.array(
+        [
+            [value / (beta + k * reach) ** order for order, value in enumerate(sums)]
+            for k, sums in zip((-2, -1, 0, 1, 2), at, strict=True)
+        ]
+    )
+    for order in range(4):
+        # the five-point rule: its error is of the order of reach⁴
+        slope = (plain[0] - 8 * plain[1] + 8 * plain[3] - plain[4])[order] / (12 * reach)
+        assert slope == pytest.approx(plain[2, order + 1], rel=1e-7)
+
+
+def test_logits_further_apart_than_float32_reaches():
+    logits = np.tile(np.array([[3e38, -3e38, 0.0]], np.float32), (20_000, 1))
+    labels = np.arange(20_000) % 3
+    sums = scaling.temperature_sums(logits, labels, None, 1e-38)
+    np.testing.assert_allclose(
+        sums, scaling.temperature_sums(logits.astype(np.float64), labels, None, 1e-38), rtol=1e-12
+    )
+    assert np.isfinite(sums).all()
+
+
+@pytest.mark.parametrize("kernel", [scaling.temperature_sums, compiled.temperature_sums])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_temperature_sums_show_values_that_are_not_finite(kernel, bad, dtype):
+    logits, labels, _ = data((2000, 33), dtype)
+    logits[1234, 5] = bad
+    labels[1234] = 6
+    for beta in (1e-3, 1.0, 1e3):
+        assert not np.isfinite(kernel(logits, labels, None, beta)).all()
+
+
 def test_one_compilation_serves_every_layout():
     logits, labels, _ = data((40, 6), np.float32)
     frozen = logits.copy()

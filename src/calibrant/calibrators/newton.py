@@ -43,44 +43,54 @@ class InverseTemperature:
 
 
 def solve_inverse_temperature(
-    moments: Callable[[float], tuple[float, float, float, float]],
+    moments: Callable[[float], tuple[float, float, float, float, float]],
     start: float,
     *,
     tolerance: float = 1e-9,
-    step_tolerance: float = 1e-3,
+    step_tolerance: float = 1e-2,
     max_iter: int = 100,
 ) -> InverseTemperature:
-    """Minimise a convex loss over β > 0, given (loss, first, second, third derivative) at any β.
+    """Minimise a convex loss over β > 0, given the loss and β^k times its k-th derivative, k = 1 … 4, at any β.
 
-    Halley's steps on the slope, held inside the bracket found so far and to a factor of 8. Where a step did not halve
-    the slope, or leaves the bracket, the middle of the bracket in log β: far from the optimum the curvature of sharp
-    logits is nothing but rounding. Near it, a relative step below `step_tolerance` is trusted: Halley cubes it.
+    Householder's third-order steps on the slope, held inside the bracket found so far and to a factor of 8. Where a
+    step did not halve the slope, or leaves the bracket, the middle of the bracket in log β: far from the optimum the
+    curvature of sharp logits is nothing but rounding. Near it, a relative step below `step_tolerance` is trusted: what
+    it leaves is of the order of its fourth power.
     """
-    beta, low, high, previous = start, 0.0, math.inf, math.inf
+    beta, low, high, previous = _short(start), 0.0, math.inf, math.inf
     trace: list[float] = []
     for _ in range(max_iter):
-        loss, slope, curvature, bend = moments(beta)
+        loss, slope, *higher = moments(beta)
         trace.append(loss)
         if slope == 0:
-            return InverseTemperature(beta, trace, "" if curvature > 0 or low == 0 else "0", True)
+            return InverseTemperature(beta, trace, "" if higher[0] > 0 or low == 0 else "0", True)
         low, high = (beta, high) if slope < 0 else (low, beta)
-        proposed = beta + _halley_step(slope, curvature, bend)
-        if abs(proposed - beta) <= step_tolerance * beta and abs(slope) * beta <= NEAR_SLOPE:
+        step_size = _householder_step(slope, *higher)
+        proposed = beta + beta * step_size
+        if abs(step_size) <= step_tolerance and abs(slope) <= NEAR_SLOPE:
             return InverseTemperature(proposed, trace, "", True)
-        if abs(slope) * beta <= tolerance and (low == 0 or math.isinf(high)):
+        if abs(slope) <= tolerance and (low == 0 or math.isinf(high)):
             return InverseTemperature(beta, trace, "0" if low > 0 else "infinity", True)
-        following = min(max(proposed, beta / 8), beta * 8)
-        if not low < following < high or abs(slope) > previous / 2:
+        following = _short(min(max(proposed, beta / 8), beta * 8))
+        if not low < following < high or abs(slope / beta) > previous / 2:
             following = math.sqrt(low * high) if low > 0 and high < math.inf else beta * (8 if slope < 0 else 1 / 8)
-        beta, previous = following, abs(slope)
+        beta, previous = _short(following), abs(slope / beta)
     return InverseTemperature(beta, trace, "", False)
 
 
-def _halley_step(slope: float, curvature: float, bend: float) -> float:
-    denominator = 2 * curvature * curvature - slope * bend
-    if denominator > 0:
-        return -2 * slope * curvature / denominator
+def _householder_step(slope: float, curvature: float, bend: float, tail: float) -> float:
+    """The relative step to where the slope is 0, by its value and its next three derivatives."""
+    numerator = 3 * slope * (slope * bend - 2 * curvature * curvature)
+    denominator = 6 * curvature**3 - 6 * slope * curvature * bend + slope * slope * tail
+    if denominator > 0 and numerator * slope < 0:
+        return numerator / denominator
     return -slope / curvature if curvature > 0 else math.copysign(math.inf, -slope)
+
+
+def _short(beta: float) -> float:
+    """β with the 24 bits that float32 holds, so that kernels of either precision work at this very number."""
+    mantissa, exponent = math.frexp(beta)
+    return math.ldexp(round(mantissa * 2**24), exponent - 24)
 
 
 class Objective(Protocol):

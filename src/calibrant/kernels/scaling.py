@@ -13,31 +13,42 @@ from calibrant.core.threads import row_blocks
 CACHE_ELEMENTS = 1 << 15
 """Elements handled at a time: the temporaries of a pass stay in the second-level cache."""
 
+NARROW_ELEMENTS = 1 << 15
+"""From here on the rounding of float32 exponentials averages out; fewer are taken in float64."""
+
 
 def temperature_sums(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, inverse_temperature: float
-) -> tuple[float, float, float, float]:
-    """Σ w·NLL of softmax(β·z), and its first three derivatives by β = 1/T.
+) -> tuple[float, float, float, float, float]:
+    """Σ w·NLL of softmax(β·z), and its first four derivatives by β = 1/T, the k-th times β^k.
 
-    With z measured from the row's peak and E the mean under softmax(β·z): the loss of a row is
-    log Σ exp(β·z) − β·z_y, its derivatives are E[z] − z_y and the second and third central moment of z.
+    With x = β·(z − peak) and E the mean under softmax(x): the loss of a row is log Σ exp(x) − x_y, its derivatives are
+    E[x] − x_y and the second to fourth cumulant of x. Exponentials have the precision of the logits, unless there are
+    so few that their rounding would not average out.
     """
-    totals = np.zeros(4)
-    for block in row_blocks(len(logits), logits.shape[1], CACHE_ELEMENTS):
-        shifted, true = _from_peak(logits[block], labels[block])
-        exponentials = np.exp(inverse_temperature * shifted)
-        mass = exponentials.sum(axis=1)
-        mean = np.einsum("ij,ij->i", exponentials, shifted) / mass
-        exponentials *= shifted
-        second = np.einsum("ij,ij->i", exponentials, shifted) / mass
-        exponentials *= shifted
-        third = np.einsum("ij,ij->i", exponentials, shifted) / mass
-        loss = np.log(mass) - inverse_temperature * true
-        spread = np.maximum(second - mean * mean, 0.0)
-        skew = third - mean * (3 * second - 2 * mean * mean)
-        moments = np.stack([loss, mean - true, spread, skew])
-        totals += moments.sum(axis=1) if weights is None else moments @ weights[block]
-    return float(totals[0]), float(totals[1]), float(totals[2]), float(totals[3])
+    dtype = np.dtype(np.float64) if logits.size < NARROW_ELEMENTS else logits.dtype
+    beta, ones = dtype.type(inverse_temperature), np.ones(logits.shape[1], dtype)
+    totals = np.zeros(5)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for block in row_blocks(len(logits), logits.shape[1], 4 * CACHE_ELEMENTS):
+            scaled = logits[block].astype(dtype, copy=False)
+            scaled = scaled - scaled.max(axis=1, keepdims=True)
+            scaled *= beta
+            true = scaled[np.arange(len(scaled)), labels[block]]
+            weighted = np.exp(scaled)
+            # a product with ones is a sum by BLAS, four times as fast as `sum(axis=1)`
+            sums = np.empty((5, len(scaled)))
+            sums[0] = weighted @ ones
+            for power in range(1, 5):
+                weighted *= scaled
+                sums[power] = weighted @ ones
+            derivatives = _loss_derivatives(sums, true)
+            totals += derivatives.sum(axis=1) if weights is None else derivatives @ weights[block]
+    if dtype == np.float32 and not np.isfinite(totals).all():
+        # the gap of two finite logits may exceed float32
+        return temperature_sums(logits.astype(np.float64), labels, weights, inverse_temperature)
+    loss, slope, curvature, bend, tail = map(float, totals)
+    return loss, slope, curvature, bend, tail
 
 
 def temperature_confidences(logits: np.ndarray, inverse_temperatures: np.ndarray) -> np.ndarray:
@@ -138,10 +149,14 @@ def vector_product(  # noqa: PLR0917 (a statistic takes its parameters by positi
     return (product,)
 
 
-def _from_peak(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    shifted = logits.astype(np.float64)
-    shifted -= shifted.max(axis=1, keepdims=True)
-    return shifted, shifted[np.arange(len(shifted)), labels]
+def _loss_derivatives(sums: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """log Σ exp(x) − x_y, E[x] − x_y and the cumulants of x of each row (5×n) from Σ exp(x)·x^k, k = 0 … 4."""
+    mean, second, third, fourth = sums[1:] / sums[0]
+    square = mean * mean
+    spread = np.maximum(second - square, 0.0)
+    skew = third - mean * (3 * second - 2 * square)
+    tail = fourth - 4 * mean * skew - 3 * second * second + 2 * square * square
+    return np.stack([np.log(sums[0]) - true, mean - true, spread, skew, tail])
 
 
 def _scaled_softmax(

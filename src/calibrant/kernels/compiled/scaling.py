@@ -12,13 +12,16 @@ from numba import njit
 
 from calibrant.kernels.compiled.exponential import REASSOCIATE, exp_negative, row_peak
 
+LOWEST = -87.0
+"""Below it the exponential is 0: e^-87 is the smallest normal float32."""
+
 GROUP = 16
 """Rows summed in the precision of the logits before they join the float64 totals."""
 
 
 def temperature_sums(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, inverse_temperature: float
-) -> tuple[float, float, float, float]:
+) -> tuple[float, float, float, float, float]:
     """See the numpy twin."""
     return _temperature_sums(*_plain(logits, labels, weights), inverse_temperature)
 
@@ -64,33 +67,38 @@ def _frozen(array: np.ndarray) -> np.ndarray:
     return view
 
 
-@njit(nogil=True, cache=True, fastmath=REASSOCIATE)
+@njit(nogil=True, cache=True, fastmath=REASSOCIATE, error_model="numpy")
 def _temperature_sums(logits, labels, weights, inverse_temperature):
     n_rows, n_classes = logits.shape
-    beta = logits.dtype.type(inverse_temperature)
-    loss = slope = curvature = bend = 0.0
+    beta, zero = logits.dtype.type(inverse_temperature), logits.dtype.type(0)
+    lowest = logits.dtype.type(LOWEST)
+    loss = slope = curvature = bend = tail = 0.0
     for i in range(n_rows):
         row = logits[i]
         peak = row_peak(row)
-        mass = first = second = third = logits.dtype.type(0)
+        mass = first = second = third = fourth = zero
         for j in range(n_classes):
-            value = row[j] - peak
-            exponential = exp_negative(beta * value)
-            weighted = exponential * value
-            mass += exponential
+            value = beta * (row[j] - peak)
+            # a true zero: its products with powers of a large value stay zero, and with -Inf show as NaN
+            weighted = zero if value < lowest else exp_negative(value)
+            mass += weighted
+            weighted *= value
             first += weighted
             weighted *= value
             second += weighted
-            third += weighted * value
-        true = np.float64(row[labels[i]] - peak)
+            weighted *= value
+            third += weighted
+            fourth += weighted * value
+        true = np.float64(beta * (row[labels[i]] - peak))
         total = np.float64(mass)
-        mean = np.float64(first) / total
-        loss += weights[i] * (math.log(total) - inverse_temperature * true)
+        mean, square = np.float64(first) / total, np.float64(second) / total
+        skew = np.float64(third) / total - mean * (3.0 * square - 2.0 * mean * mean)
+        loss += weights[i] * (math.log(total) - true)
         slope += weights[i] * (mean - true)
-        square = np.float64(second) / total
         curvature += weights[i] * max(square - mean * mean, 0.0)
-        bend += weights[i] * (np.float64(third) / total - mean * (3.0 * square - 2.0 * mean * mean))
-    return loss, slope, curvature, bend
+        bend += weights[i] * skew
+        tail += weights[i] * (np.float64(fourth) / total - 4.0 * mean * skew - 3.0 * square**2 + 2.0 * mean**4)
+    return loss, slope, curvature, bend, tail
 
 
 @njit(nogil=True, cache=True, fastmath=REASSOCIATE)
