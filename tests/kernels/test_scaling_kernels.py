@@ -116,6 +116,15 @@ def test_scaling_twins_agree_and_refuse_what_is_not_finite(dtype, monkeypatch):
     np.testing.assert_allclose(answers[0], answers[1], rtol=1e-6 if dtype == np.float32 else 1e-14, atol=1e-6)
 
 
+def test_a_bad_logit_is_named_by_its_row_in_the_whole_matrix(monkeypatch):
+    logits = np.zeros((3, 2**19), np.float32)  # two rows fill a block
+    logits[2, 5] = np.nan
+    for kernels in ("numpy", "numba"):
+        monkeypatch.setenv("CALIBRANT_KERNELS", kernels)
+        with pytest.raises(InputError, match="row 2, column 5"):
+            transform.scale_rows(logits, np.ones(2**19), None)
+
+
 def test_rounding_never_moves_the_prediction():
     rng = np.random.default_rng(0)
     logits = (1 + np.float32(6e-8) * rng.integers(0, 4, (2000, 6))).astype(np.float32)

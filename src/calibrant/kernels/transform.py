@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrant.core.arrays import check_values, explain_bad_values
+from calibrant.core.arrays import explain_bad_values
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.dispatch import pick
 
@@ -33,14 +33,15 @@ def scale_rows(
 def scale_block(
     logits: np.ndarray, scale: np.ndarray, bias: np.ndarray, scaled: np.ndarray, keep_prediction: bool
 ) -> bool:
-    """Fill `scaled` with s∘z + b; False if any logit is not finite."""
-    check_values(logits, from_logits=True)
+    """Fill `scaled` with s∘z + b; False if a logit may not be finite (or if only their sum is not)."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        finite = bool(np.isfinite(logits.sum(dtype=logits.dtype)))
     np.multiply(logits, scale, out=scaled)
     if bias.any():
         scaled += bias
     if keep_prediction:
         restore_prediction(logits, scaled)
-    return True
+    return finite
 
 
 def restore_prediction(logits: np.ndarray, scaled: np.ndarray) -> None:
