@@ -76,6 +76,12 @@ def test_chance_band_holds_95_percent_of_calibrated_accuracies(rng: np.random.Ge
     assert (np.abs(share[large] - 0.95) < 0.03).all()
 
 
+def test_a_bin_of_one_row_that_went_the_likely_way_lies_within_chance() -> None:
+    bins = reliability_of_columns(np.array([0.05, 0.95]), np.array([False, True]))
+    assert (bins.band_low <= bins.accuracy).all()
+    assert (bins.accuracy <= bins.band_high).all()
+
+
 def test_class_errors_equal_a_loop_over_classes_and_bins(scores: tuple[np.ndarray, np.ndarray]) -> None:
     probabilities, labels = scores
     result = plots.class_calibration(probabilities, labels)

@@ -9,11 +9,15 @@ import numpy as np
 
 from calibrant.core.bins import check_n_bins, mass_index, width_edges, width_index
 from calibrant.core.errors import InputError
-from calibrant.evaluation.reliability import NORMAL_975, wilson_interval
+from calibrant.evaluation.consistency import drawn_right
+from calibrant.evaluation.reliability import wilson_interval
 from calibrant.report.plots.style import NEUTRAL, OVER, UNDER, axes_or_new, checked, percent_axis, tidy, top_label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+DRAWS = 400
+"""Label sets drawn for the band of chance."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +116,8 @@ def reliability(
     """Bins of the top label's confidence with accuracy, intervals and the band of chance.
 
     A_b = mean of 1{prediction = label}, C_b = mean confidence in bin b (Guo et al. 2017, eq. 1-2). The interval
-    around A_b is Wilson's at 95%. The band is what resampling labels from the confidences themselves would give
-    (Bröcker & Smith 2007), here in closed form from the first three cumulants of the sum of the rows.
+    around A_b is Wilson's at 95%. The band holds 95% of the accuracies that labels drawn from the confidences
+    themselves give (Bröcker & Smith 2007).
 
     Parameters
     ----------
@@ -178,7 +182,6 @@ def reliability_of_columns(
         return np.bincount(index, weights=values, minlength=n_bins)
 
     values = np.clip(confidence.astype(np.float64), 0, 1)
-    spread = values * (1 - values)
     bin_mass = total(mass)
     full = bin_mass > 0
     size = np.where(full, bin_mass, 1)
@@ -186,23 +189,11 @@ def reliability_of_columns(
     # Kish's number of equally weighted rows that would be as noisy: the plain count when there are no weights
     effective = np.where(full, size**2 / np.maximum(total(mass**2), 1e-300), 1)
     low, high = wilson_interval(accuracy, effective)
-    variance, third = total(mass**2 * spread) / size**2, total(mass**3 * spread * (1 - 2 * values)) / size**3
-    band_low, band_high = chance_band(mean_confidence, variance, third)
+    drawn = drawn_right(values, index, n_bins, weights, draws=DRAWS, seed=0)
+    band_low, band_high = np.quantile(drawn, [0.025, 0.975], axis=0) / size
     count = np.bincount(index, minlength=n_bins)
     columns = (left, right, mean_confidence, accuracy, count, bin_mass / mass.sum(), low, high, band_low, band_high)
     return Reliability(len(confidence), *(column[full] for column in columns))
-
-
-def chance_band(mean: np.ndarray, variance: np.ndarray, third: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """2.5% and 97.5% quantiles of a bin's accuracy if every row were right with exactly its own confidence.
-
-    The accuracy is then a mean of unequal coin tosses with variance Σc(1−c)/n² and third cumulant
-    Σc(1−c)(1−2c)/n³; Cornish and Fisher's expansion turns these into quantiles without resampling.
-    """
-    z = NORMAL_975
-    bend = np.divide(third, 6 * variance, out=np.zeros_like(mean), where=variance > 1e-18) * (z * z - 1)
-    half = z * np.sqrt(np.maximum(variance, 0))
-    return np.clip(mean - half + bend, 0, 1), np.clip(mean + half + bend, 0, 1)
 
 
 def _mass_spans(confidence: np.ndarray, index: np.ndarray, n_bins: int) -> tuple[np.ndarray, np.ndarray]:
