@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from typing import Any
 
 import typer
 
@@ -27,6 +28,10 @@ VERBS = (
 """One module each in this folder, with a function of the verb's name; order is the order of `--help`."""
 
 BAD_INPUT = 2
+INTERRUPTED = 130
+
+USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]
+"""click's UsageError; typer has click inside or beside it, depending on its version."""
 
 
 def build() -> typer.Typer:
@@ -63,8 +68,17 @@ def _options(
 
 def main() -> None:
     """Entry point of the `calibrant` command."""
+    command = typer.main.get_command(build())
     try:
-        build()()
+        with command.make_context("calibrant", sys.argv[1:]) as context:
+            command.invoke(context)
+        sys.exit(0)
+    except typer.Exit as left:
+        sys.exit(left.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except USAGE_ERROR as error:
+        _explain(error)
     except (InputError, MissingExtraError) as error:
         _fail(str(error))
     except MemoryError:
@@ -75,6 +89,14 @@ def main() -> None:
         sys.exit(0)
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def _explain(error: Any) -> None:
+    """A wrong option or argument in one line."""
+    if len(sys.argv) == 1:
+        sys.exit(BAD_INPUT)  # `calibrant` alone: its help has been shown
+    path = error.ctx.command_path if error.ctx else "calibrant"
+    _fail(f"{error.format_message().rstrip('.')}: see {path} --help")
 
 
 def _fail(message: str) -> None:

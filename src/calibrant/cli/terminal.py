@@ -13,11 +13,17 @@ BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "grey50"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
+class _Output(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command, for which a reader that has seen enough is no failure; rich would exit with 1."""
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """Standard output; 80 columns wide where nothing says otherwise, never wider than 120."""
     columns = shutil.get_terminal_size((80, 24)).columns
     width = min(max(columns, 60), 120)
-    return Console(width=width, highlight=False, soft_wrap=False, no_color=bool(os.environ.get("NO_COLOR")) or None)
+    return _Output(width=width, highlight=False, soft_wrap=False, no_color=bool(os.environ.get("NO_COLOR")) or None)
 
 
 def bar(share: float, width: int) -> str:
