@@ -64,14 +64,13 @@ def _avuc(logits: Tensor, labels: Tensor, kappa: float, *, stop_confidence: bool
     uncertain = spread > kappa
     surprise = spread.tanh()
     count = torch.where(correct, confidence, 1 - confidence) * torch.where(uncertain, surprise, 1 - surprise)
-    clashes = correct == uncertain
-    return log_ratio(count * clashes, count * ~clashes)
+    return log_ratio(count, count * (correct != uncertain))
 
 
-def log_ratio(clashing: Tensor, agreeing: Tensor) -> Tensor:
-    """log(1 + mean(clashing)/mean(agreeing)); a hair on both sides keeps empty sets finite."""
+def log_ratio(counted: Tensor, agreeing: Tensor) -> Tensor:
+    """log(1 + clashing/agreeing) = log(counted/agreeing); a hair for either side keeps empty sets finite."""
     hair = torch.finfo(agreeing.dtype).eps ** 1.5
-    return ((clashing.mean() + hair) / (agreeing.mean() + hair)).log1p()
+    return (counted.mean() + 2 * hair).log() - (agreeing.mean() + hair).log()
 
 
 class AvUCLoss(nn.Module):

@@ -57,7 +57,7 @@ def soft_avuc(logits: Tensor, labels: Tensor, *, kappa: float = 0.5, temperature
     surprise = spread.tanh()
     uncertain = uncertainty * surprise
     certain = (1 - uncertainty) * (1 - surprise)
-    return log_ratio(torch.where(correct, uncertain, certain), torch.where(correct, certain, uncertain))
+    return log_ratio(uncertain + certain, torch.where(correct, certain, uncertain))
 
 
 class SoftAvUCLoss(nn.Module):
