@@ -130,6 +130,19 @@ def test_select_saves_what_it_chose(calibrant, folder, tmp_path):
     assert document["reason"].endswith(".")
 
 
+def test_select_tells_warnings_in_its_own_words(calibrant, tmp_path):
+    logits = np.random.default_rng(0).normal(size=(40, 3))
+    np.savez(tmp_path / "one.npz", logits=logits, labels=np.zeros(40, dtype=int))
+    given = ("select", tmp_path / "one.npz", "--candidates", "none,ts", "-o", tmp_path / "cal.safetensors")
+    result = calibrant(*given)
+    assert result.returncode == 0
+    assert result.stderr.splitlines()
+    assert all(line.startswith("warning: ") for line in result.stderr.splitlines())
+    machine = calibrant(*given, "--json")
+    assert machine.stderr == ""
+    assert json.loads(machine.stdout)["warnings"]
+
+
 def test_shift_over_files_and_artifacts(calibrant, folder, tmp_path):
     output = tmp_path / "cal.safetensors"
     assert calibrant("select", folder / "val.npz", "--candidates", "ts", "-o", output).returncode == 0

@@ -221,3 +221,17 @@ def test_watch_refuses_what_is_no_log(run, tmp_path):
     code, _, err = run("watch", tmp_path / "a.jsonl", "--once")
     assert code == 2
     assert "no labelled answer in 1 lines" in err
+    code, _, err = run("watch", tmp_path, "--once")
+    assert (code, "a folder" in err) == (2, True)
+    code, _, err = run("watch", tmp_path / "a.jsonl", "--once", "--bins", 10**7)
+    assert (code, "at most 1000" in err) == (2, True)
+
+
+def test_watch_looks_at_its_state_first(run, tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"confidence": 0.9, "correct": true}\n' * 20)
+    (tmp_path / "binary").write_bytes(b"\x80\x00")
+    for state, words in (("absent/state", "does not exist"), ("binary", "binary: it is not text"), ("", "is a folder")):
+        code, out, err = run("watch", log, "--once", "--state", tmp_path / state)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert words in err

@@ -73,6 +73,14 @@ def test_a_missing_folder_and_a_folder_as_target_are_said_in_one_line(tmp_path, 
         function(tmp_path)
 
 
+@pytest.mark.parametrize("function", [check_target, lambda path: atomic_write(path).__enter__()])
+def test_a_device_is_never_replaced_by_a_file(tmp_path, function):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="is a device or a pipe"):
+        function(tmp_path / "pipe")
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
 @pytest.mark.parametrize(("code", "words"), [(errno.ENOSPC, "disk is full"), (errno.EROFS, "read-only")])
 def test_trouble_while_writing_names_target_and_remedy(tmp_path, code, words):
     with pytest.raises(InputError, match=words), atomic_write(tmp_path / "a"):

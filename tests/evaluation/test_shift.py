@@ -91,8 +91,18 @@ def test_messages(tmp_path, rng):
     with pytest.raises(InputError, match="broken"):
         open_shift([tmp_path / "broken.npz"])
     predictions = {("fog", 1): Predictions.from_arrays(logits=rng.normal(size=(9, 3)), labels=np.arange(9) % 3)}
-    with pytest.raises(InputError, match="no metric"):
-        shift({"none": None}, predictions, metric="eec")
+    for name in ("eec", "rank_changes"):
+        with pytest.raises(InputError, match="no metric"):
+            shift({"none": None}, predictions, metric=name)
+    with pytest.raises(InputError, match="over_under_confidence is a OverUnderConfidence, not one number"):
+        shift({"none": None}, predictions, metric="over_under_confidence")
+    with pytest.raises(InputError, match="has 3 classes, but ts was fitted on 4"):
+        shift({"ts": get("ts").fit(rng.normal(size=(9, 4)), np.arange(9) % 4)}, predictions)
+    with pytest.raises(InputError, match=r"absent\.npz: there is no such file"):
+        open_shift([tmp_path / "absent.npz"])
+    (tmp_path / "text.npz").write_text("hello")
+    with pytest.raises(InputError, match="it is no zip archive"):
+        open_shift([tmp_path / "text.npz"])
 
 
 def test_calibration_helps_less_as_the_shift_grows(shared_data):

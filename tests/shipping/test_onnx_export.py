@@ -67,6 +67,11 @@ def test_equal_to_numpy_on_random_and_extreme_logits(name, fitted, hard_logits):
         np.testing.assert_array_equal(got["prediction"], hard_logits.argmax(axis=1))
 
 
+def test_an_opset_that_does_not_exist_is_refused(fitted):
+    with pytest.raises(InputError, match="opset 999 does not exist yet"):
+        to_onnx(fitted("ts"), opset=999)
+
+
 @pytest.mark.parametrize("opset", [11, 12, 13, 18, 21])
 @pytest.mark.parametrize("name", ["cts", "dir", "ets", "cws", "pts", "vs+top", "spline"])
 def test_every_opset_from_11_on(name, opset, fitted, hard_logits):

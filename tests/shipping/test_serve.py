@@ -265,6 +265,23 @@ def test_the_command_serves_on_loopback_and_stops_gracefully(fitted, tmp_path):
             server.kill()
 
 
+def test_the_command_takes_a_free_port_and_refuses_a_taken_one_in_one_line(fitted, tmp_path):
+    save(fitted("ts"), tmp_path / "cal.safetensors")
+    run = [sys.executable, "-m", "calibrant", "serve", str(tmp_path / "cal.safetensors"), "--json", "--port"]
+    with subprocess.Popen([*run, "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            port = json.loads(server.stdout.readline())["address"].rpartition(":")[2]
+            assert int(port) > 0
+            second = subprocess.run([*run, port], capture_output=True, text=True, check=False)
+            assert (second.returncode, second.stdout, second.stderr.count("\n")) == (2, "", 1)
+            assert f"port {port}" in second.stderr
+            server.send_signal(signal.SIGINT)
+            server.wait(timeout=20)
+            assert (server.returncode, server.stderr.read()) == (0, "")
+        finally:
+            server.kill()
+
+
 def _patiently(url: str, body: dict) -> httpx.Response:
     """The first answer of a server that is still starting."""
     deadline = time.monotonic() + 60

@@ -33,13 +33,13 @@ def compare(
 ) -> None:
     """Fit every method on VAL and measure it on TEST, with paired 95% intervals; the best and its ties are marked."""
     from calibrant.cli.bar import progress_bar
-    from calibrant.cli.output import require_writable
+    from calibrant.core.atomic import check_target
     from calibrant.core.errors import InputError
     from calibrant.data import open_predictions
     from calibrant.evaluation.compare import compare as run
 
     if report is not None:
-        require_writable(report)
+        check_target(report)
     elif shifted:
         raise InputError("--shift adds a section to the report: give --report as well")
     with progress_bar(quiet=as_json):

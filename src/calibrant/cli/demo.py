@@ -19,16 +19,19 @@ def demo(
 ) -> None:
     """Compare methods on the embedded CIFAR-100 predictions, write the report and save the best method."""
     from calibrant.cli.bar import progress_bar
-    from calibrant.cli.output import require_writable
+    from calibrant.core.atomic import check_target
+    from calibrant.core.errors import InputError
     from calibrant.data import open_predictions
     from calibrant.evaluation.compare import compare
     from calibrant.report.page import write_report
     from calibrant.shipping.artifact import save
 
     folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{out} is a file: give the path of a folder to write to")
     folder.mkdir(parents=True, exist_ok=True)
     report, artifact = folder / "report.html", folder / "cal.safetensors"
-    require_writable(report)
+    check_target(report)
     with progress_bar(quiet=as_json):
         val, test = open_predictions(f"{DATA}#val"), open_predictions(f"{DATA}#test")
         result = compare(val, test, "all" if everything else METHODS, resamples=resamples)

@@ -47,7 +47,7 @@ def fit(
         warnings.simplefilter("always")
         predictions = open_predictions(file, kind=kind, labels=labels, skip_bad_parts=skip_bad_parts, engine=running)
         result = _fit_and_save(calibrator, predictions, output, running, checkpoint)
-    result = {"method": method, **result, "warnings": _messages(caught), "artifact": output}
+    result = {"method": method, **result, "warnings": messages(caught), "artifact": output}
     if skip_bad_parts:
         result["skipped_parts"] = list(predictions.skipped)
     if as_json:
@@ -140,16 +140,18 @@ def _top_k_figures(calibrator: Any, predictions: Any, engine: Any) -> tuple[dict
     return before, stream(predictions.at_temperature(calibrator.temperature_), TOP_K_FIGURES, engine=engine)
 
 
-def _messages(caught: list[warnings.WarningMessage]) -> list[str]:
+def messages(caught: list[warnings.WarningMessage]) -> list[str]:
+    """What the fits had to say, each thing once."""
     from calibrant.core.errors import FitWarning
 
-    return [str(one.message) for one in caught if issubclass(one.category, FitWarning)]
+    return list(dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, FitWarning)))
 
 
 def _table(result: dict[str, Any], file: str) -> str:
+    parameters = f"{result['n_parameters']} parameter{'' if result['n_parameters'] == 1 else 's'}"
     lines = [
-        f"{result['class']} on {file}: {result['n']} rows, {result['n_classes']} classes, "
-        f"{result['n_parameters']} parameters, {result['fit_seconds']:.2f} s",
+        f"{result['class']} on {file}: {result['n']} rows, {result['n_classes']} classes, {parameters}, "
+        f"{result['fit_seconds']:.2f} s",
         f"{'on the fit data':<16}{'before':>10}{'after':>10}",
     ]
     for name, before in result["before"].items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import typer
 
@@ -24,16 +25,19 @@ def select(
 ) -> None:
     """Choose a calibrator by stratified cross-validation, refit it on all rows, save it, and say why."""
     from calibrant.cli.bar import progress_bar
-    from calibrant.cli.output import require_writable
+    from calibrant.cli.fit import messages
+    from calibrant.core.atomic import check_target
     from calibrant.data import open_predictions
+    from calibrant.evaluation.results import HIGHER_IS_BETTER
     from calibrant.evaluation.select import AutoCalibrator
     from calibrant.shipping.artifact import save
 
-    require_writable(output)
+    check_target(output)
     predictions = open_predictions(source, kind=kind, labels=labels)
     names = None if candidates is None else [name.strip() for name in candidates.split(",") if name.strip()]
     chooser = AutoCalibrator(names, criterion, cv=folds, keep_predictions=keep_predictions, seed=seed)
-    with progress_bar(quiet=as_json):
+    with warnings.catch_warnings(record=True) as caught, progress_bar(quiet=as_json):
+        warnings.simplefilter("always")
         chooser.fit(predictions.logits, predictions.labels, sample_weight=predictions.weights)
     before = {criterion: chooser.scores_["none"]} if "none" in chooser.scores_ else None
     after = {criterion: chooser.scores_[chooser.chosen_]}
@@ -46,11 +50,14 @@ def select(
             "scores": chooser.scores_,
             "standard_errors": chooser.standard_errors_,
             "failures": chooser.failures_,
+            "warnings": messages(caught),
             "artifact": output,
         }
         typer.echo(json.dumps(result))
         return
-    higher = criterion in ("accuracy", "confidence_auroc")
+    for message in messages(caught):
+        typer.echo(f"warning: {message}", err=True)
+    higher = criterion in HIGHER_IS_BETTER
     typer.echo(chooser.reason_)
     for name, score in sorted(chooser.scores_.items(), key=lambda item: item[1], reverse=higher):
         mark = "→" if name == chooser.chosen_ else " "

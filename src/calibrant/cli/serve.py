@@ -11,7 +11,7 @@ def serve(
     artifact: str = typer.Argument(..., metavar="ARTIFACT", help="A saved calibrator, such as cal.safetensors."),
     *,
     host: str = typer.Option("127.0.0.1", "--host", help="Address to bind to; the default is this machine only."),
-    port: int = typer.Option(8080, "--port", min=0, max=65535, help="Port to bind to."),
+    port: int = typer.Option(8080, "--port", min=0, max=65535, help="Port to bind to; 0 takes any that is free."),
     max_rows: int = typer.Option(65_536, "--max-rows", min=1, help="Most rows of one request."),
     max_megabytes: int = typer.Option(64, "--max-megabytes", min=1, help="Largest body of one request."),
     timeout: float = typer.Option(30.0, "--timeout", min=0.1, help="Seconds a body may take to arrive."),
@@ -24,11 +24,13 @@ def serve(
 
     loaded = read_artifact(artifact)
     limits = Limits(body_bytes=max_megabytes << 20, rows=max_rows, body_seconds=timeout)
-    address = f"http://{host}:{port}"
-    if as_json:
-        typer.echo(json.dumps({"address": address, "method": loaded.method, "n_classes": loaded.n_classes}))
-    else:
+
+    def announce(address: str) -> None:
+        if as_json:
+            typer.echo(json.dumps({"address": address, "method": loaded.method, "n_classes": loaded.n_classes}))
+            return
         typer.echo(f"{loaded.method} for {loaded.n_classes} classes on {address} (Ctrl-C stops)")
         if host not in ("127.0.0.1", "localhost", "::1"):
             typer.echo("warning: no password protects this service; put it behind a proxy that asks for one", err=True)
-    run(loaded, host=host, port=port, limits=limits)
+
+    run(loaded, host=host, port=port, limits=limits, announce=announce)

@@ -50,13 +50,16 @@ def _show(curves: ShiftCurves) -> None:
 
     out = console()
     widths = [max(17, len(method) + 2) for method in curves.methods]
-    header = f"{curves.metric:<10}" + "".join(f"  {m}".ljust(w) for m, w in zip(curves.methods, widths, strict=True))
+    first = max(10, len(curves.metric))
+    header = curves.metric.ljust(first) + "".join(
+        f"  {m}".ljust(w) for m, w in zip(curves.methods, widths, strict=True)
+    )
     out.print(Text(header, "bold"))
     for place, severity in enumerate(curves.severities):
-        line = f"severity {severity}"
+        line = f"severity {severity}".ljust(first)
         for row, width in enumerate(widths):
             half = curves.half_width[row, place]
-            spread = f" ± {half:.4f}" if half > 0 else ""
+            spread = f" ± {half:.4f}" if half >= 0.00005 else ""
             line += f"  {curves.mean[row, place]:.4f}{spread}".ljust(width)
         out.print(line)
     kinds = ", ".join(curves.corruptions)

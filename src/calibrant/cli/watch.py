@@ -43,14 +43,22 @@ def watch(
 
 
 def _follower(file: str, state: str | None, rate: float, window: int, n_bins: int) -> Any:
+    from calibrant.core.atomic import check_target
     from calibrant.core.errors import InputError
     from calibrant.shipping.monitor import Monitor
     from calibrant.shipping.watch import LogWatch
 
+    fresh = Monitor(false_alarm_rate=rate, window=window, n_bins=n_bins)
+    if state is not None:
+        check_target(state)
     if state is None or not os.path.exists(state):
-        return LogWatch(file, Monitor(false_alarm_rate=rate, window=window, n_bins=n_bins))
-    with open(state, encoding="utf-8") as kept:
-        follower = LogWatch.from_state(file, kept.read())
+        return LogWatch(file, fresh)
+    try:
+        with open(state, encoding="utf-8") as kept:
+            follower = LogWatch.from_state(file, kept.read())
+    except ValueError as error:
+        reason = error if isinstance(error, InputError) else "it is not text"
+        raise InputError(f"{state}: {reason}; give another file for the state") from error
     kept_settings = (follower.monitor.false_alarm_rate, follower.monitor.window, follower.monitor.n_bins)
     if kept_settings != (rate, window, n_bins):
         raise InputError(

@@ -26,9 +26,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     >>> target.read_text()
     '42'
     """
-    target = Path(os.path.realpath(path))  # through a link: the file it names is replaced, not the link
-    if target.is_dir():
-        raise InputError(f"{path} is a folder: give the path of a file to write")
+    target = _replaceable(path)
     try:
         # the suffix stays, because writers of some formats choose by it or append it
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem[:80]}.", suffix=target.suffix)
@@ -52,14 +50,22 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 def check_target(path: str | os.PathLike[str]) -> None:
     """Raise now what `atomic_write(path)` would raise after hours of work: a folder that is missing or locked."""
-    target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise InputError(f"{path} is a folder: give the path of a file to write")
+    target = _replaceable(path)
     try:
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.stem[:80]}."):
             pass
     except OSError as error:
         raise _readable(error, path) from error
+
+
+def _replaceable(path: str | os.PathLike[str]) -> Path:
+    """The file that `path` names, through links: it is replaced, not the link; never a device, a pipe or a folder."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise InputError(f"{path} is a folder: give the path of a file to write")
+    if target.exists() and not target.is_file():
+        raise InputError(f"{path} is a device or a pipe: give the path of a file to write")
+    return target
 
 
 def _permissions(target: Path) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 
@@ -111,10 +111,13 @@ def shift(
     values = np.full((len(calibrators), len(corruptions), len(severities)), np.nan)
     for (corruption, severity), predictions in shifted.items():
         columns: Any = slice(None) if severity == 0 else corruptions.index(corruption)
-        for row, calibrator in enumerate(calibrators.values()):
+        for row, (method, calibrator) in enumerate(calibrators.items()):
             logits = predictions.logits
+            _check_classes(method, calibrator, predictions)
             probabilities = softmax(logits) if calibrator is None else calibrator.predict_proba(logits)
             figure = function(probabilities, predictions.labels, sample_weight=predictions.weights, **options)
+            if not isinstance(figure, int | float | np.number):
+                raise InputError(f"{name} is a {type(figure).__name__}, not one number: choose another metric")
             values[row, columns, severities.index(severity)] = figure
     sem, half_width = np.full((2, len(calibrators), len(severities)), np.nan)
     for place in range(len(severities)):
@@ -167,14 +170,18 @@ def _mean_over_corruptions(values: np.ndarray) -> np.ndarray:
 def _metric(metric: str | Callable[..., float]) -> tuple[str, Callable[..., float]]:
     if callable(metric):
         return getattr(metric, "__name__", "metric"), metric
-    from calibrant import metrics
+    from calibrant.metrics.registry import METRICS
 
-    function = getattr(metrics, metric, None)
-    if function is None or not callable(function):
-        raise InputError(f"no metric is called {metric!r}: see calibrant.metrics for the names")
-    if metric == "classwise_ece":
-        return metric, metrics.sce
-    return metric, function
+    if metric not in METRICS:
+        raise InputError(f"no metric is called {metric!r}; there are: {', '.join(METRICS)}")
+    return metric, METRICS["sce" if metric == "classwise_ece" else metric]
+
+
+def _check_classes(method: str, calibrator: Any, predictions: Predictions) -> None:
+    known = getattr(calibrator, "n_features_in_", predictions.n_classes)
+    if known != predictions.n_classes:
+        where = predictions.name or "the shifted data"
+        raise InputError(f"{where} has {predictions.n_classes} classes, but {method} was fitted on {known}")
 
 
 def _bundle(path: Path) -> dict[tuple[str, int], Predictions]:
@@ -200,7 +207,8 @@ def _bundle(path: Path) -> dict[tuple[str, int], Predictions]:
     except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path}: not a readable .npz ({error})") from error
+        reason = error if is_zipfile(path) else "it is no zip archive"
+        raise InputError(f"{path}: not a readable .npz ({reason})") from error
     return found
 
 
@@ -213,6 +221,9 @@ def _clean(logits: np.ndarray, labels: np.ndarray, shifted_labels: np.ndarray, p
 
 
 def _single(path: str | os.PathLike[str]) -> dict[tuple[str, int], Predictions]:
+    file = os.fspath(path).split("#")[0]
+    if Path(file).suffix and "://" not in file and not os.path.exists(file):
+        raise InputError(f"{path}: there is no such file")
     match = FILE_NAME.match(Path(os.fspath(path).split("#")[-1]).name.split(".")[0])
     if match is None:
         raise InputError(

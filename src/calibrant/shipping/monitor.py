@@ -24,6 +24,7 @@ from calibrant.shipping.betting import Bets
 STATE_FORMAT = 1
 FLOOR_DRAWS = 400
 MAX_WINDOW = 1_000_000
+MAX_BINS = 1_000
 CHUNK = 4096
 
 
@@ -80,6 +81,8 @@ class Monitor:
         self.false_alarm_rate = float(false_alarm_rate)
         self.window = window
         self.n_bins = check_n_bins(n_bins)
+        if self.n_bins > MAX_BINS:
+            raise InputError(f"n_bins must be at most {MAX_BINS}, got {n_bins}")
         self.seed = seed
         self.reset()
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -182,17 +185,25 @@ def create_app(artifact: Artifact, limits: Limits | None = None) -> Any:
     return _Counted(app, service.metrics, frozenset(route.path for route in routes))
 
 
-def serve(artifact: Artifact, *, host: str = "127.0.0.1", port: int = 8080, limits: Limits | None = None) -> None:
-    """Serve until SIGINT or SIGTERM; requests in flight are finished first."""
+def serve(
+    artifact: Artifact,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    limits: Limits | None = None,
+    announce: Callable[[str], None] = lambda address: None,
+) -> None:
+    """Serve until SIGINT or SIGTERM; requests in flight are finished first.
+
+    `announce` is told the address once the port is ours; port 0 takes any that is free.
+    """
     try:
         import uvicorn
     except ImportError as error:
         raise MissingExtraError("uvicorn", "serve") from error
     limits = limits or Limits()
-    uvicorn.run(
+    config = uvicorn.Config(
         create_app(artifact, limits),
-        host=host,
-        port=port,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -201,6 +212,18 @@ def serve(artifact: Artifact, *, host: str = "127.0.0.1", port: int = 8080, limi
         timeout_graceful_shutdown=int(limits.stop_seconds),
         lifespan="off",
     )
+    with _listen(host, port) as listener, contextlib.suppress(KeyboardInterrupt):
+        name = f"[{host}]" if ":" in host else host
+        announce(f"http://{name}:{listener.getsockname()[1]}")
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"cannot listen on {host} port {port}: {reason}; choose others with --host, --port") from error
 
 
 async def _read(request: Request, limit: int) -> bytes:

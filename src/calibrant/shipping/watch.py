@@ -68,7 +68,12 @@ class LogWatch:
 
     def _batches(self) -> Iterator[list[bytes]]:
         if not os.path.isfile(self.path):
-            raise InputError(f"{self.path}: there is no such file")
+            reason = (
+                "a folder: give a log with one JSON answer a line"
+                if os.path.isdir(self.path)
+                else "there is no such file"
+            )
+            raise InputError(f"{self.path}: {reason}")
         with open(self.path, "rb") as file:
             about = os.fstat(file.fileno())
             if about.st_size < self.offset or self.identity not in (None, about.st_ino):

@@ -17,7 +17,7 @@ from calibrant.core.errors import InputError, MissingExtraError
 
 try:
     import onnx
-    from onnx import TensorProto, helper
+    from onnx import TensorProto, defs, helper
 except ImportError as error:
     raise MissingExtraError("onnx", "onnx") from error
 
@@ -51,6 +51,9 @@ def to_onnx(calibrator: Any, *, opset: int = OPSET, precision: str = "float64") 
     >>> [output.name for output in to_onnx(fitted).graph.output]
     ['calibrated_logits', 'probabilities', 'prediction']
     """
+    newest = defs.onnx_opset_version()
+    if opset > newest:
+        raise InputError(f"opset {opset} does not exist yet: the installed onnx knows 1 to {newest}")
     graph = Graph(opset=opset, precision=precision)
     n_classes = int(calibrator.n_features_in_)
     outputs = ("calibrated_logits", "probabilities", "prediction")

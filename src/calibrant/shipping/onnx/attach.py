@@ -28,12 +28,15 @@ class Logits(NamedTuple):
 def load_model(path: str | os.PathLike[str]) -> Any:
     """A model without its external data: those stay on disk, however large."""
     if not os.path.isfile(path):
-        raise InputError(f"{path}: there is no such file")
+        raise InputError(f"{path}: {'this is a folder' if os.path.isdir(path) else 'there is no such file'}")
     try:
-        return onnx.load(os.fspath(path), load_external_data=False)
+        model = onnx.load(os.fspath(path), load_external_data=False)
     except Exception as error:
         # protobuf's own exception classes differ between its versions
         raise InputError(f"{path} is not an ONNX model ({type(error).__name__})") from error
+    if not model.graph.output:
+        raise InputError(f"{path} is not an ONNX model: its graph has no output")
+    return model
 
 
 def opset_of(model: Any) -> int:
