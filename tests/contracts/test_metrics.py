@@ -94,6 +94,27 @@ def test_weight_two_is_the_row_twice(name, seed, coarse):
     same(METRICS[name](probabilities, labels, sample_weight=copies), repeated, 1e-10)
 
 
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"aurc", "debiased_ece", "reliability"}))
+@given(seed=st.integers(0, 1000), coarse=st.booleans(), unit=st.sampled_from([0.1, 0.3, 1 / 7, 1e-3, 3.3]))
+def test_the_unit_of_the_weights_does_not_matter(name, seed, coarse, unit):
+    """Of those that count rows by their weights this is not asked."""
+    probabilities, labels, rng = problem(seed, coarse=coarse)
+    whole = METRICS[name](probabilities, labels)
+    same(whole, METRICS[name](probabilities, labels, sample_weight=np.full(60, unit)))
+    counts = rng.integers(1, 4, 60)
+    weighted = METRICS[name](probabilities, labels, sample_weight=counts)
+    same(weighted, METRICS[name](probabilities, labels, sample_weight=unit * counts))
+
+
+@pytest.mark.parametrize("unit", [0.1, 0.3])
+def test_the_unit_of_the_weights_does_not_matter_to_a_sweep(unit):
+    for seed in range(100):
+        probabilities, labels, rng = problem(seed, n=6 + seed % 19, coarse=True)
+        counts = rng.integers(1, 3, len(labels))
+        whole = metrics.sweep_ece(probabilities, labels, sample_weight=counts)
+        assert metrics.sweep_ece(probabilities, labels, sample_weight=unit * counts) == pytest.approx(whole, abs=1e-9)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_of_one_are_no_weights(name):
     probabilities, labels, _ = problem(1)
@@ -169,6 +190,23 @@ def test_rows_of_weight_zero_are_not_there(name):
     weights = np.where(rng.random(60) < 0.5, 0.0, 1.0)
     kept = weights > 0
     same(METRICS[name](probabilities[kept], labels[kept]), METRICS[name](probabilities, labels, sample_weight=weights))
+
+
+@pytest.mark.parametrize("name", ["ece", "soft_ece"])
+@pytest.mark.parametrize("weighting", ["bin", "label"])
+def test_rows_of_weight_zero_have_no_largest_gap(name, weighting):
+    probabilities, labels = np.array([[0.75, 0.25], [0.5, 0.5], [1.0, 0.0]]), np.array([1, 1, 1])
+    options = {"norm": np.inf, "weighting": weighting}
+    weighted = METRICS[name](probabilities, labels, sample_weight=[2, 1, 0], **options)
+    assert weighted == pytest.approx(METRICS[name](probabilities[:2], labels[:2], sample_weight=[2, 1], **options))
+
+
+@pytest.mark.parametrize("name", ["ece", "soft_ece"])
+@pytest.mark.parametrize("weighting", ["bin", "label"])
+def test_certain_and_right_is_an_error_of_exactly_zero(name, weighting):
+    for norm in (1, 2, np.inf):
+        for n in range(1, 9):
+            assert METRICS[name](np.eye(9)[:n], np.arange(n), norm=norm, weighting=weighting) == 0
 
 
 BAD = {

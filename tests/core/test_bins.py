@@ -75,6 +75,15 @@ def test_a_whole_weight_is_the_row_repeated(confidence: np.ndarray, n_bins: int,
     )
 
 
+@given(tied, st.integers(1, 20), st.sampled_from([0.1, 0.3, 1 / 7, 1e-3, 3.3]), st.data())
+def test_the_unit_of_the_weights_does_not_matter(
+    confidence: np.ndarray, n_bins: int, unit: float, data: st.DataObject
+) -> None:
+    weights = data.draw(arrays(np.int64, len(confidence), elements=st.integers(1, 4))).astype(float)
+    expected = mass_index(confidence, n_bins, weights)
+    np.testing.assert_array_equal(mass_index(confidence, n_bins, unit * weights), expected)
+
+
 @given(confidences, st.integers(1, 12))
 def test_quantile_edges_rise_from_zero_to_one(confidence: np.ndarray, n_bins: int) -> None:
     edges = quantile_edges(confidence, n_bins)

@@ -10,6 +10,9 @@ import numpy as np
 
 from calibrant.core.errors import InputError
 
+RANK_SLACK = 1e-12
+"""A rank so little below the border of two bins lies on it, where ranks are sums of fractional weights."""
+
 
 def check_n_bins(n_bins: int) -> int:
     """A whole number of bins, at least one."""
@@ -35,7 +38,7 @@ def mass_index(confidence: np.ndarray, n_bins: int, weights: np.ndarray | None =
     """Equal-mass bin floor(M·rank/n); ties share the lowest rank of their group.
 
     With weights, the rank of a row is the weight of all strictly smaller confidences and n their total,
-    so that a weight of 2 equals the row twice.
+    so that a weight of 2 equals the row twice and the unit of the weights does not matter.
     """
     order = np.argsort(confidence)  # ties are joined below: no need for the slower stable sort
     ordered = confidence[order]
@@ -43,13 +46,24 @@ def mass_index(confidence: np.ndarray, n_bins: int, weights: np.ndarray | None =
     if weights is None:
         lowest_rank, total = opens.astype(np.float64), float(len(confidence))
     else:
-        before = np.concatenate(([0.0], np.cumsum(weights[order], dtype=np.float64)))
+        before = cumulate(weights[order])
         lowest_rank, total = before[opens], before[-1]
-    group_bin = np.minimum(np.floor(n_bins * lowest_rank / total), n_bins - 1).astype(np.intp)
+    share = n_bins * lowest_rank / total * (1 + rank_slack(weights))
+    group_bin = np.minimum(np.floor(share), n_bins - 1).astype(np.intp)
     group_sizes = np.diff(np.append(opens, len(ordered)))
     index = np.empty(len(confidence), dtype=np.intp)
     index[order] = np.repeat(group_bin, group_sizes)
     return index
+
+
+def rank_slack(weights: np.ndarray | None) -> float:
+    """0 where ranks are exact, as sums of whole weights are; else `RANK_SLACK`."""
+    return 0.0 if weights is None or (weights == np.rint(weights)).all() else RANK_SLACK
+
+
+def cumulate(weights: np.ndarray) -> np.ndarray:
+    """0 and the running sums, added up in extended precision where the machine has it."""
+    return np.concatenate(([0.0], np.cumsum(weights, dtype=np.longdouble)))
 
 
 def quantile_edges(confidence: np.ndarray, n_bins: int, weights: np.ndarray | None = None) -> np.ndarray:

@@ -80,15 +80,14 @@ def soft_ece_of(
     sums = soft_sums(confidence, correct, weights, n_bins, softness)
     if check_choice("weighting", weighting, ("bin", "label")) == "bin":
         return float(sums.bins.norm(p))
-    if p == 2:
-        return sums.label_norm()
     accuracy = sums.bins.correct / np.where(sums.bins.weight > 0, sums.bins.weight, 1.0)
 
     def part(block: slice) -> float:
         gap = np.abs(accuracy - confidence[block, None].astype(np.float64))
         membership = memberships(confidence[block], n_bins, softness)
         if np.isinf(p):
-            return float(np.where(membership > 0, gap, 0.0).max())
+            counted = membership > 0 if weights is None else (membership > 0) & (weights[block, None] > 0)
+            return float(np.where(counted, gap, 0.0).max())
         rows = (membership * gap**p).sum(axis=1)
         return float(rows.sum() if weights is None else np.dot(rows, weights[block]))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibrant.core.bins import cumulate, rank_slack
 from calibrant.metrics.binning import BinSums, check_norm
 from calibrant.metrics.groups import Groups, confidence_groups
 from calibrant.metrics.inputs import top_label
@@ -66,13 +67,16 @@ class _Prefix:
         self.confidence = _cumulate(groups.weight * groups.confidence)
         self.rank = self.weight[:-1]
         self.total = self.weight[-1]
-        rises = groups.correct[1:] * groups.weight[:-1] - groups.correct[:-1] * groups.weight[1:]
+        self.slack = rank_slack(groups.weight)
+        self.most_bins = self.total / groups.weight.min()
+        left, right = groups.weight[:-1], groups.weight[1:]
+        rises = groups.correct[1:] * left - groups.correct[:-1] * right
         self.changes = np.flatnonzero(rises != 0) + 1
-        self.isotonic = bool((rises >= 0).all())
+        self.isotonic = bool((rises >= -self.slack * left * right).all())
 
     def first_group(self, k: np.ndarray, n_bins: np.ndarray | int) -> np.ndarray:
         """The first group of bin k or later: floor(M·rank/n) ≥ k."""
-        return np.searchsorted(self.rank, k * self.total / n_bins, side="left")
+        return np.searchsorted(self.rank, k * self.total / n_bins * (1 - self.slack), side="left")
 
     def largest_monotone_count(self) -> int | None:
         """The sweep; None where no count ever breaks the order."""
@@ -85,17 +89,17 @@ class _Prefix:
             n_bins += 1
         # few changes of accuracy, many bins: only bins that hold a change can break the order
         batch = max(1, _BATCH_ELEMENTS // len(self.changes))
-        while True:
+        # with more bins than `most_bins` every group stands alone, and nothing changes any more
+        while n_bins <= self.most_bins + 1:
             broken = np.flatnonzero(self._breaks_at_a_change(np.arange(n_bins, n_bins + batch)))
             if len(broken):
                 return n_bins + int(broken[0]) - 1
             n_bins += batch
+        return None
 
     def _monotone(self, n_bins: int) -> bool:
-        edges = np.append(np.unique(self.first_group(np.arange(n_bins), n_bins)), len(self.rank))
-        edges = np.unique(edges)
-        weight, correct = np.diff(self.weight[edges]), np.diff(self.correct[edges])
-        return bool((correct[1:] * weight[:-1] >= correct[:-1] * weight[1:]).all())
+        edges = np.unique(np.append(self.first_group(np.arange(n_bins), n_bins), len(self.rank)))
+        return not self._falls(edges[:-2], edges[1:-1], edges[2:]).any()
 
     def _breaks_at_a_change(self, counts: np.ndarray) -> np.ndarray:
         counts = counts[:, None]
@@ -107,7 +111,7 @@ class _Prefix:
         return falls.any(axis=1)
 
     def _bin_of(self, group: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        k = np.floor(counts * self.rank[group] / self.total)
+        k = np.floor(counts * self.rank[group] / self.total * (1 + self.slack))
         return self.first_group(k, counts), self.first_group(k + 1, counts)
 
     def _falls(self, left: np.ndarray, middle: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -115,8 +119,9 @@ class _Prefix:
         weight_left, weight_right = self.weight[middle] - self.weight[left], self.weight[right] - self.weight[middle]
         correct_left = self.correct[middle] - self.correct[left]
         correct_right = self.correct[right] - self.correct[middle]
-        return correct_right * weight_left < correct_left * weight_right
+        rounding = self.slack * self.total * (weight_left + weight_right)
+        return correct_right * weight_left < correct_left * weight_right - rounding
 
 
 def _cumulate(values: np.ndarray) -> np.ndarray:
-    return np.concatenate(([0.0], np.cumsum(values)))
+    return cumulate(values).astype(np.float64)
