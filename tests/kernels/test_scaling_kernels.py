@@ -40,6 +40,27 @@ def test_twins_agree(shape, dtype, tolerance, weighted):
     )
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 2e-6), (np.float64, 1e-12)])
+def test_the_whole_hessian_is_what_products_with_it_say(dtype, tolerance, weighted, order):
+    logits, labels, weights = data((300, 7), dtype)
+    rng = np.random.default_rng(1)
+    scale, bias = rng.uniform(0.5, 1, 7), rng.normal(size=7)
+    given = (np.asarray(logits, order=order), labels, weights if weighted else None, scale, bias)
+    loss, gradient, hessian = scaling.vector_newton(*given)
+    wide = (logits.astype(np.float64), *given[1:])
+    expected = scaling.vector_sums(*wide)
+    assert loss == pytest.approx(expected[0], rel=tolerance)
+    np.testing.assert_allclose(gradient, expected[1], atol=tolerance * np.abs(expected[1]).max())
+    columns = [scaling.vector_product(*wide, unit.reshape(2, 7))[0].ravel() for unit in np.eye(14)]
+    np.testing.assert_allclose(hessian, np.stack(columns), atol=5 * tolerance * np.abs(hessian).max())
+    without = scaling.vector_newton(*given, False)
+    assert without[0] == loss
+    assert (without[1] == gradient).all()
+    assert without[2].size == 0
+
+
 def test_temperature_sums_are_the_derivatives_of_the_loss():
     logits, labels, weights = data((40, 6), np.float64)
     beta, reach = 0.7, 1e-3

@@ -8,7 +8,7 @@ from calibrant.calibrators.newton import Operator, Solution, newton_cg
 from calibrant.calibrators.temperature import fit_inverse_temperature
 from calibrant.core.blas import one_blas_thread
 from calibrant.core.rows import Rows
-from calibrant.kernels.dispatch import pick, use_compiled
+from calibrant.kernels.dispatch import COMPILED_FROM, pick, use_compiled
 from calibrant.kernels.scaling import vector_newton, vector_product, vector_sums
 
 DENSE_CLASSES = 256
@@ -39,10 +39,10 @@ def fit_vector(
     """
     unit = fit_inverse_temperature(rows).value
     ridge = 2.0 * np.array([[penalty_scale], [penalty_bias]]) / rows.n_classes
-    objective = VectorObjective(rows, unit, ridge, with_bias)
-    start = np.stack([np.ones(rows.n_classes), np.zeros(rows.n_classes)])
     # exponentials have the precision of the logits, and those of float32 reach no further
     tolerance = 1e-10 if getattr(getattr(rows, "logits", None), "dtype", None) == np.float64 else 3e-8
+    objective = VectorObjective(rows, unit, ridge, with_bias, tolerance)
+    start = np.stack([np.ones(rows.n_classes), np.zeros(rows.n_classes)])
     with one_blas_thread():
         solution = newton_cg(objective, start, lower=lower, tolerance=tolerance)
     scale, bias = objective.units * solution.point
@@ -55,22 +55,40 @@ class VectorObjective:
     u is the unit of the scales.
     """
 
-    def __init__(self, rows: Rows, unit: float, ridge: np.ndarray, with_bias: bool) -> None:
+    def __init__(self, rows: Rows, unit: float, ridge: np.ndarray, with_bias: bool, tolerance: float) -> None:
         n_elements = rows.n * rows.n_classes
         self.rows = rows
         self.total = rows.total_weight
         self.units = np.array([[unit], [1.0 if with_bias else 0.0]])
         self.ridge = ridge
         self.dense = rows.n_classes <= DENSE_CLASSES and not use_compiled(n_elements)
-        self.sums = vector_newton if self.dense else pick(vector_sums, n_elements)
+        self.sums = pick(vector_sums, n_elements)
         self.times = pick(vector_product, n_elements)
+        self.tolerance, self.norm, self.last_step = tolerance, 0.0, False
+        if self.dense and isinstance(rows, Rows) and n_elements < COMPILED_FROM:
+            # a copy that lies class by class, as the kernel reads it
+            self.rows = Rows(np.asfortranarray(rows.logits), rows.labels, rows.weights)
 
     def evaluate(self, point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """Loss, gradient, and the Hessian where it is small or else the classes' own blocks of it."""
-        loss, gradient, second = self.rows.total(self.sums, *(self.units * point))
+        """Loss, gradient, and the Hessian where it is small (or nothing: see `_foresee`), else the classes' blocks."""
+        parameters = self.units * point
+        if self.dense:
+            loss, gradient, second = self.rows.total(vector_newton, *parameters, not self.last_step)
+        else:
+            loss, gradient, second = self.rows.total(self.sums, *parameters)
         pull = self._ridge_times(point)
         mean = loss / self.total + 0.5 * float(np.vdot(point, pull))
-        return mean, self.units * gradient / self.total + pull, second / self.total
+        gradient = self.units * gradient / self.total + pull
+        self._foresee(float(np.abs(gradient).max()))
+        return mean, gradient, second / self.total
+
+    def _foresee(self, norm: float) -> None:
+        """Expect the next point to be the last where the Hessian there would not be used.
+
+        A Newton step that left the share r of the gradient is followed by one that leaves about r².
+        """
+        share = norm / self.norm if self.norm > 0 else 1.0
+        self.norm, self.last_step = norm, norm * share * share <= self.tolerance
 
     def _ridge_times(self, point: np.ndarray) -> np.ndarray:
         return self.ridge * np.stack([point[0] - point[0].mean(), point[1]])
@@ -78,7 +96,9 @@ class VectorObjective:
     def curvature(self, point: np.ndarray, second: np.ndarray) -> tuple[Operator, Operator]:
         """The Hessian and something close to its inverse, as functions of a direction."""
         if self.dense:
-            return self._dense_curvature(point.shape, second)
+            if second.size:
+                self.last = self._dense_curvature(point.shape, second)
+            return self.last
 
         def product(direction: np.ndarray) -> np.ndarray:
             (curved,) = self.rows.total(self.times, *(self.units * point), self.units * direction)

@@ -12,7 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.threads import map_blocks, row_blocks
+from calibrant.core.threads import BLOCK_ELEMENTS, map_blocks, row_blocks
+
+SMALLEST_BLOCK = 1 << 18
+"""Elements below which handing a block to a thread costs more than it saves."""
 
 Statistic = Callable[..., tuple[Any, ...]]
 """`statistic(logits, labels, weights, *parameters)` → a tuple of numbers or arrays that add up over rows."""
@@ -67,7 +70,9 @@ class Rows:
             rows = self.take(block)
             return statistic(rows.logits, rows.labels, rows.weights, *parameters)
 
-        parts = map_blocks(part, row_blocks(self.n, self.n_classes))
+        # few large blocks would leave cores idle; the cut depends on the data alone, so the sums have the same bits
+        size = min(max(self.n * self.n_classes // 16, SMALLEST_BLOCK), BLOCK_ELEMENTS)
+        parts = map_blocks(part, row_blocks(self.n, self.n_classes, size))
         result = parts[0]
         for other in parts[1:]:
             result = add(result, other)

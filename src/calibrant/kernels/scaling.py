@@ -87,36 +87,48 @@ def vector_sums(
     return loss, gradient, blocks
 
 
-def vector_newton(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, scale: np.ndarray, bias: np.ndarray
+def vector_newton(  # noqa: PLR0917 (a statistic takes its parameters by position)
+    logits: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray | None,
+    scale: np.ndarray,
+    bias: np.ndarray,
+    with_hessian: bool = True,
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """Loss and gradient of `vector_sums` and the whole Hessian (2K×2K, scales first).
+    """Loss and gradient of `vector_sums` and, if wanted, the whole Hessian (2K×2K, scales first; else 0×0).
 
     The Hessian is Σ w·D(diag q − q·qᵀ)D' with D the factors z and 1: diagonal blocks less one product of tall
-    matrices. Exponentials and that product run in the precision of the logits, sums over rows in float64.
+    matrices. Exponentials and that product run in the precision of the logits, sums over rows in float64. Inside, a
+    class is a row, so that loops run along the samples: logits that lie in memory class by class are the fastest.
     """
-    n_classes, dtype = logits.shape[1], logits.dtype
-    loss, gradient = 0.0, np.zeros((2, n_classes))
-    own, coupled = np.zeros((3, n_classes)), np.zeros((2 * n_classes, 2 * n_classes))
-    for block in row_blocks(len(logits), n_classes, 2 * CACHE_ELEMENTS):
-        values, true = logits[block], labels[block]
-        weight = np.ones(len(values)) if weights is None else weights[block]
-        narrow, log_mass, score = _scaled_softmax(values, true, scale.astype(dtype), bias.astype(dtype))
-        factors = np.empty((len(values), 2 * n_classes), dtype)
-        factors[:, n_classes:] = narrow
-        np.multiply(narrow, values, out=factors[:, :n_classes])
-        probabilities = narrow.astype(np.float64)
-        if weights is not None:
-            probabilities *= weight[:, None]
-        weighted = probabilities * values
-        own += [np.einsum("ij,ij->j", weighted, values), weighted.sum(axis=0), probabilities.sum(axis=0)]
-        loss += float(weight @ (log_mass - score))
-        np.subtract.at(gradient[0], true, weight * values[np.arange(len(values)), true])
-        np.subtract.at(gradient[1], true, weight)
-        if weights is not None:
-            factors *= np.sqrt(weight)[:, None].astype(dtype)
-        coupled += factors.T @ factors
-    gradient += own[1:]
+    (n_rows, n_classes), dtype = logits.shape, logits.dtype
+    loss, own = 0.0, np.zeros((3, n_classes))
+    coupled = np.zeros((2 * n_classes, 2 * n_classes) if with_hessian else (0, 0))
+    columns = scale.astype(dtype)[:, None], bias.astype(dtype)[:, None]
+    for block in row_blocks(n_rows, n_classes, 4 * CACHE_ELEMENTS):
+        values, true = logits[block].T, labels[block]
+        root = None if weights is None else np.sqrt(weights[block])
+        factors = np.empty((2, n_classes, len(true)), dtype)
+        log_mass, score = _class_softmax(values, true, *columns, factors[1])
+        loss += float((log_mass - score).sum() if weights is None else weights[block] @ (log_mass - score))
+        if root is not None:
+            factors[1] *= root.astype(dtype)
+        np.multiply(factors[1], values, out=factors[0])
+        weighted = factors if root is None else factors * root
+        own[1:] += weighted.sum(axis=2, dtype=np.float64)
+        if with_hessian:
+            own[0] += np.einsum("jm,jm->j", weighted[0], values)
+            flat = factors.reshape(2 * n_classes, -1)
+            coupled += flat @ flat.T
+    of_label = logits[np.arange(n_rows), labels].astype(np.float64)
+    gradient = own[1:] - np.stack(
+        [
+            np.bincount(labels, of_label if weights is None else weights * of_label, n_classes),
+            np.bincount(labels, weights, n_classes),
+        ]
+    )
+    if not with_hessian:
+        return loss, gradient, coupled
     hessian = -coupled.reshape(2, n_classes, 2, n_classes)
     each = np.arange(n_classes)
     hessian[0, each, 0, each] += own[0]
@@ -169,3 +181,18 @@ def _scaled_softmax(
     mass = scores.sum(axis=1)
     scores /= mass[:, None]
     return scores, np.log(mass), true
+
+
+def _class_softmax(
+    values: np.ndarray, labels: np.ndarray, scale: np.ndarray, bias: np.ndarray, probabilities: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fill `probabilities` (K×n) with the softmax of s∘z + b; return log mass and label's score of each sample."""
+    np.multiply(values, scale, out=probabilities)
+    probabilities += bias
+    probabilities -= probabilities.max(axis=0)
+    true = probabilities[labels, np.arange(len(labels))].astype(np.float64)
+    np.exp(probabilities, out=probabilities)
+    # a product with ones is a sum by BLAS; that of `sum` adds class by class, and rounds twice as much in float32
+    mass = np.ones(len(values), values.dtype) @ probabilities
+    probabilities *= 1 / mass
+    return np.log(mass, dtype=np.float64), true
