@@ -100,6 +100,7 @@ def test_facts_and_learned_names(name):
     assert {key: repr(value) for key, value in calibrator.get_params().items()} == before
     for fact in FACTS:
         assert isinstance(getattr(calibrator, fact), bool), fact
+        assert isinstance(getattr(type(calibrator), fact), bool), fact
     assert fitted.n_features_in_ == 4
     assert fitted.classes_.tolist() == [0, 1, 2, 3]
     assert int(fitted.n_iter_) >= 1 or name == "none"

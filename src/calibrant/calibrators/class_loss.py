@@ -10,6 +10,7 @@ from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.fixed_point import FixedPoint
+from calibrant.calibrators.top_label import InstanceFact
 from calibrant.calibrators.weighted_rows import SmoothedRows, reweighted
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.progress import step
@@ -66,36 +67,17 @@ class ClassLossScaling(Calibrator):
     0
     """
 
+    keeps_prediction = InstanceFact(lambda self: self.calibrator.keeps_prediction)
+    keeps_ranking = InstanceFact(lambda self: self.calibrator.keeps_ranking)
+    additive = InstanceFact(lambda self: self.calibrator.additive)
+    few_parameters = InstanceFact(lambda self: self.calibrator.few_parameters)
+    requires_logits = InstanceFact(lambda self: self.calibrator.requires_logits)
+
     def __init__(self, calibrator, normalization="normal", loss="cross_entropy", seed=0):
         self.calibrator = calibrator
         self.normalization = normalization
         self.loss = loss
         self.seed = seed
-
-    @property
-    def keeps_prediction(self) -> bool:  # type: ignore[override]
-        """As the calibrator inside."""
-        return self.calibrator.keeps_prediction
-
-    @property
-    def keeps_ranking(self) -> bool:  # type: ignore[override]
-        """As the calibrator inside."""
-        return self.calibrator.keeps_ranking
-
-    @property
-    def additive(self) -> bool:  # type: ignore[override]
-        """As the calibrator inside."""
-        return self.calibrator.additive
-
-    @property
-    def few_parameters(self) -> bool:  # type: ignore[override]
-        """As the calibrator inside."""
-        return self.calibrator.few_parameters
-
-    @property
-    def requires_logits(self) -> bool:  # type: ignore[override]
-        """As the calibrator inside."""
-        return self.calibrator.requires_logits
 
     @property
     def n_parameters_(self) -> int:
