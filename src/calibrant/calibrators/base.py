@@ -139,6 +139,12 @@ class Calibrator(TransformerMixin, BaseEstimator):
         """How many numbers the fit learned."""
         raise NotImplementedError
 
+    @property
+    def n_parameters(self) -> int:
+        """The same under the name that tables give it; a NotFittedError before `fit`."""
+        check_is_fitted(self)
+        return int(self.n_parameters_)
+
     def _fit(self, rows: Rows) -> None:
         raise NotImplementedError
 
