@@ -52,9 +52,25 @@ def test_both_kinds_in_one_table(tmp_path: Path) -> None:
     np.testing.assert_array_equal(open_predictions(path, kind="probabilities").values, [[0.5, 0.5]])
 
 
+def test_columns_that_nobody_asked_for_may_hold_any_text(tmp_path: Path) -> None:
+    path = csv(tmp_path, 'file,label,logit_0,note,logit_1\n"a, b.png",1,0.5,"say ""hi""",2\nc.png,0,-1,,3\n')
+    predictions = open_predictions(path)
+    np.testing.assert_array_equal(predictions.values, [[0.5, 2], [-1, 3]])
+    np.testing.assert_array_equal(predictions.labels, [1, 0])
+
+
+def test_a_suffix_in_capitals(tmp_path: Path) -> None:
+    (tmp_path / "A.CSV.GZ").write_bytes(gzip.compress(b"label,logit_0,logit_1\n0,1,2\n"))
+    np.testing.assert_array_equal(open_predictions(tmp_path / "A.CSV.GZ").values, [[1, 2]])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("file,label,logit_0,logit_1\na,0,1,x\n", "logits in row 0, column 3 is not a number: 'x'"),
+        ("file,label,logit_0,logit_1\na,0,1,2\nb,0,1\n", "3 columns in row 1, but 4 in the header"),
+        ("file,label,logit_0,logit_1\na,0,1,2\na,b,0,1,2\n", "5 columns in row 1, but 4 in the header"),
+        ("label;logit_0;logit_1\n0;1;2\n", "part the columns by commas, not by ';'"),
         ("label,logit_1,logit_0\n0,1,2\n", r"numbered 1, 0, but they must stand in the order 0\.\.1"),
         ("label,logit_0,logit_1\n0,1,2\n0,1\n", "2 columns in row 1, but 3 in the header"),
         ("label,logit_0,logit_1\n0,1,2\n0,1,2,3\n", "4 columns in row 1, but 3 in the header"),

@@ -4,9 +4,9 @@
     0,1.0,2.5,-0.5
 
 `label` (or `labels`), perhaps `weight` (`weights`, `sample_weight`), and one column a class, in the order of the
-classes: `logit_NAME` or `probability_NAME`. Numbers 0 … K − 1 as names are no class names. Value columns without such
-a prefix are read when `kind=` is given. Values become float64. The text is parsed once: what does not fit into memory
-goes to an unnamed temporary file.
+classes: `logit_NAME` or `probability_NAME`. Numbers 0 … K − 1 as names are no class names. Any other column, such as
+a file name, is left out. Without columns of such a prefix `kind=` makes all but label and weight the values. Values
+become float64. The text is parsed once: what does not fit into memory goes to an unnamed temporary file.
 """
 
 from __future__ import annotations
@@ -43,14 +43,17 @@ BLOCK_BYTES = 2**21
 
 @dataclass(frozen=True)
 class Layout:
-    """What the columns of a table are."""
+    """What the columns of a table are; `values`, `label` and `weight` are places among the columns that are read."""
 
     kind: str
     values: list[int]
     class_names: list[str] | None
     label: int | None
     weight: int | None
+    columns: list[int]
+    """Places in the file of the columns that are read."""
     width: int
+    """Columns of the file."""
 
 
 def fields(path: Path, kind: str | None = None) -> dict[str, Field]:
@@ -62,6 +65,8 @@ def fields(path: Path, kind: str | None = None) -> dict[str, Field]:
         spool = Spool()
         n_rows = 0
         for block in _blocks(lines, path):
+            if len(layout.columns) < layout.width:
+                block = _narrowed(block, layout, path, n_rows)  # noqa: PLW2901
             table = _parse(block, layout, path, n_rows)
             spool.write(table[:, layout.values])
             if layout.label is not None:
@@ -103,15 +108,34 @@ def _layout(header: bytes, path: Path, kind: str | None) -> Layout:
     if len(said) == 2 and kind is None:
         raise InputError(f"{path} has columns of logits and of probabilities: choose with kind= or --kind")
     if not said and kind is not None:
-        return Layout(kind, rest, _class_names([names[index] for index in rest], path), label, weight, len(names))
+        return _placed(kind, rest, _class_names([names[index] for index in rest], path), label, weight, len(names))
     chosen = kind or (said[0] if said else "")
     if not found.get(chosen):
         wanted = {"logits": "logit_...", "probabilities": "probability_..."}.get(chosen, "logit_... or probability_...")
+        mark = next((mark for mark in ("\t", ";") if len(names) == 1 and mark in names[0]), None)
+        if mark is not None:
+            raise InputError(f"{path} has one column, {names[0][:60]!r}: part the columns by commas, not by {mark!r}")
         raise InputError(
             f"{path} has no columns {wanted}, only {', '.join(names)[:200]}: rename them, or give kind= (--kind)"
         )
     values = found[chosen]
-    return Layout(chosen, values, _class_names([stripped[i] for i in values], path), label, weight, len(names))
+    return _placed(chosen, values, _class_names([stripped[i] for i in values], path), label, weight, len(names))
+
+
+def _placed(  # noqa: PLR0917 (what a layout holds)
+    kind: str, values: list[int], names: list[str] | None, label: int | None, weight: int | None, width: int
+) -> Layout:
+    columns = sorted({*values, *(column for column in (label, weight) if column is not None)})
+    place = {column: index for index, column in enumerate(columns)}
+    return Layout(
+        kind,
+        [place[column] for column in values],
+        names,
+        None if label is None else place[label],
+        None if weight is None else place[weight],
+        columns,
+        width,
+    )
 
 
 def _class_names(names: list[str], path: Path) -> list[str] | None:
@@ -144,23 +168,39 @@ def _parse(block: list[bytes], layout: Layout, path: Path, first_row: int) -> np
     except (ValueError, OverflowError) as error:
         _explain(texts, layout, path, first_row)
         raise InputError(f"{path}: {' '.join(str(error).split())[:120]}") from error
-    if table.shape != (len(block), layout.width):
+    expected = len(block), len(layout.columns)
+    if table.shape != expected:
         _explain(texts, layout, path, first_row)
-        raise InputError(f"{path} has {table.shape} cells, but {(len(block), layout.width)} were expected")
+        raise InputError(f"{path} has {table.shape} cells, but {expected} were expected")
     return table
+
+
+def _narrowed(block: list[bytes], layout: Layout, path: Path, first_row: int) -> list[bytes]:
+    """The lines without the columns that nobody reads."""
+    lines = []
+    for row, line in enumerate(block, first_row):
+        try:
+            (cells,) = csv.reader([line.decode("latin-1")])
+        except (csv.Error, ValueError) as error:
+            raise InputError(f"{path} cannot be cut into columns in row {row}: {line[:40]!r}") from error
+        if len(cells) != layout.width:
+            raise InputError(f"{path} has {len(cells)} columns in row {row}, but {layout.width} in the header")
+        lines.append(",".join([cells[column] for column in layout.columns]).encode("latin-1"))
+    return lines
 
 
 def _explain(texts: list[str], layout: Layout, path: Path, first_row: int) -> None:
     """Raise the InputError that names the first bad cell."""
     for row, text in enumerate(texts, first_row):
         cells = text.split(",")
-        if len(cells) != layout.width:
-            raise InputError(f"{path} has {len(cells)} columns in row {row}, but {layout.width} in the header")
-        for column, cell in enumerate(cells):
+        if len(cells) != len(layout.columns):
+            raise InputError(f"{path} has {len(cells)} columns in row {row}, but {len(layout.columns)} in the header")
+        for place, cell in enumerate(cells):
             try:
                 float(cell.strip().strip('"'))
             except ValueError as error:
-                field = {layout.label: "label", layout.weight: "weight"}.get(column, layout.kind)
+                field = {layout.label: "label", layout.weight: "weight"}.get(place, layout.kind)
+                column = layout.columns[place]
                 raise InputError(
                     f"{path}: {field} in row {row}, column {column} is not a number: {cell.strip()[:40]!r}"
                 ) from error
@@ -181,7 +221,7 @@ def _whole_numbers(block: list[bytes], column: int, path: Path, first_row: int) 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     with path.open("rb") as raw:
-        if path.suffix != ".gz":
+        if path.suffix.lower() != ".gz":
             yield raw
             return
         try:
@@ -232,7 +272,7 @@ def write(parts: dict[str, Predictions], path: Path) -> list[Path]:
 
 @contextmanager
 def _packed(raw: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
-    if path.suffix != ".gz":
+    if path.suffix.lower() != ".gz":
         yield raw
         return
     with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=3, filename="", mtime=0) as packed:

@@ -183,9 +183,9 @@ def _matrix_key(fields: Mapping[str, Field], name: str, split: str, kind: str | 
         return split, kind
     wanted = f"{prefix}{kind}" if kind else f"{prefix}logits or {prefix}probabilities"
     splits = [word for word in split_names(fields) if word and word != split]
-    remedy = f": pick a part with {name.partition('#')[0]}#{splits[0]}" if splits else ""
+    remedy = f"pick a part with {name.partition('#')[0]}#{splits[0]}" if splits else "give the n×K matrix that name"
     remedy += f" (parts: {', '.join(splits)})" if len(splits) > 1 else ""
-    raise InputError(f"{name} has no {wanted}, only {_listing(fields)}{remedy}")
+    raise InputError(f"{name} has no {wanted}, only {_listing(fields)}: {remedy}")
 
 
 def _label_key(fields: Mapping[str, Field], split: str) -> str | None:
