@@ -32,9 +32,7 @@ def test_a_part_is_picked_by_its_prefix(tmp_path: Path) -> None:
 
 def test_an_archive_without_the_keys_lists_those_it_has(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=LOGITS, y=LABELS)
-    with pytest.raises(
-        InputError, match=r"has no logits or probabilities, only x, y: give the n×K matrix that name$"
-    ):
+    with pytest.raises(InputError, match=r"has no logits or probabilities, only x, y: give the n×K matrix that name$"):
         open_predictions(tmp_path / "a.npz")
     np.savez(tmp_path / "a.npz", logits=LOGITS, y=LABELS)
     with pytest.raises(InputError, match="no labels, only logits, y"):
