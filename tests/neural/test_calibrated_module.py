@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -49,7 +52,18 @@ def test_module_equals_the_numpy_path(method: str) -> None:
             np.testing.assert_array_equal(answer.argmax(1), logits.argmax(1))
 
 
-@pytest.mark.parametrize("method", ["ts", "dir", "cws", "ts+top", "pts", "iso"])
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+@pytest.mark.parametrize("method", METHODS)
+def test_other_precisions_of_the_model_do_not_round_the_calibration(method: str) -> None:
+    calibrator = fitted(method)
+    module = cal.CalibratedModule(nn.Identity(), calibrator)
+    logits = torch.from_numpy(problem(1, 50)[0]).half()
+    expected = calibrator.predict_proba(logits.float().numpy())
+    np.testing.assert_allclose(copy.deepcopy(module).half()(logits).numpy(), expected, atol=1e-5)
+    np.testing.assert_allclose(pickle.loads(pickle.dumps(module)).float()(logits).numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["ts", "dir", "cws", "ts+top", "pts", "iso", "conf+shape+keep"])
 def test_module_exports_and_saves(method: str, tmp_path) -> None:
     torch.manual_seed(0)
     module = cal.CalibratedModule(nn.Linear(4, K), fitted(method), output="log_probabilities").eval()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.exceptions import NotFittedError
 
 torch = pytest.importorskip("torch")
 
@@ -171,6 +172,22 @@ def test_bad_loaders_and_models_are_refused(use: str) -> None:
         run(Pair(), batches(inputs, labels))
     with pytest.raises(cal.InputError, match="the model is on cpu, but device=meta was asked for"):
         run(model, batches(inputs, labels), device="meta")
+    with pytest.raises(cal.InputError, match="the model is on the device meta"):
+        run(nn.Linear(2, 2, device="meta"), batches(inputs, labels))
+    with pytest.raises(cal.InputError, match="device=nowhere is not a device of this machine"):
+        run(model, batches(inputs, labels), device="nowhere")
+    with pytest.raises(cal.InputError, match="batch 0 of the loader is on the device meta"):
+        run(model, [(inputs.to("meta"), labels)])
+    with pytest.raises(cal.InputError, match=r"does not run on torch\.float32 inputs of shape \(100, 3, 2, 2\) on cpu"):
+        run(model, [(inputs.float(), labels)])
+    with pytest.raises(cal.InputError, match="1 batches with 0 rows"):
+        run(model, [(inputs[:0], labels[:0])])
+    with pytest.raises(cal.InputError, match="the loader is a NoneType"):
+        run(model, None)
+    with pytest.raises(cal.InputError, match=r"rows of shape \(4,\) and \(3,\): all batches must agree"):
+        run(nn.Identity(), [(torch.rand(3, 4), labels[:3]), (torch.rand(3, 3), labels[:3])])
+    with pytest.raises(cal.InputError, match="labels go down to -1"):
+        run(model, [(inputs, labels - 1 - labels.min())])
     with pytest.raises(cal.InputError, match="lie on 2 devices"):
         run(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta")), batches(inputs, labels))
     with pytest.raises(cal.InputError, match=r"shape \(64, 1\) for 64 rows"):
@@ -194,15 +211,41 @@ def test_one_class_cannot_calibrate() -> None:
     [
         ({"init": "ones"}, "init must be one of"),
         ({"gamma": -1.0}, "gamma must be 0 or more"),
+        ({"gamma": float("inf")}, "gamma must be 0 or more and finite"),
+        ({"gamma": None}, "gamma must be 0 or more and finite"),
+        ({"gamma_pool": ()}, "gamma_pool is empty"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
+        ({"epochs": 2.5}, r"epochs must be a whole number of at least 1, got 2\.5"),
+        ({"learning_rate": 0.0}, "learning_rate must be above 0"),
+        ({"bounds": 5}, "bounds must be a pair"),
         ({"penalty": "best"}, "penalty must be a number or 'auto'"),
         ({"temperature_init": 0.0}, "temperature_init must be"),
-        ({"folds": 1}, "folds must be at least 2"),
+        ({"folds": 1}, "folds must be a whole number of at least 2"),
     ],
 )
 def test_bad_parameters_are_refused(parameters, message: str) -> None:
     model, inputs, labels = linear_problem(50)
     with pytest.raises(cal.InputError, match=message):
         cal.NeuralClamping(**parameters).fit(model, batches(inputs, labels))
+
+
+def test_a_descent_that_diverges_is_told_and_leaves_no_nan() -> None:
+    model, inputs, labels = linear_problem(50)
+    clamping = cal.NeuralClamping(0.0, 0.1, learning_rate=1e8, epochs=3)
+    with pytest.warns(cal.FitWarning, match="diverged in epoch"):
+        clamped = clamping.fit(model, batches(inputs, labels))
+    assert bool(clamped(inputs).isfinite().all())
+
+
+def test_fit_needs_no_gradients_from_its_caller_and_attach_needs_a_fit() -> None:
+    model, inputs, labels = linear_problem(50)
+    clamping = cal.NeuralClamping(0.0, 0.1, epochs=1)
+    with pytest.raises(NotFittedError, match="call fit"):
+        clamping.attach(model)
+    with torch.no_grad():
+        inside = clamping.fit(model, batches(inputs, labels))
+    outside = cal.NeuralClamping(0.0, 0.1, epochs=1).fit(model, batches(inputs, labels))
+    assert torch.equal(inside.delta, outside.delta)
 
 
 def test_collected_logits_are_predictions() -> None:

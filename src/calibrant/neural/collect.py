@@ -10,7 +10,7 @@ from torch import nn
 
 from calibrant.core import progress
 from calibrant.data import Predictions
-from calibrant.neural.model_io import check_logits, device_of, evaluation_mode, read_batches, run_model
+from calibrant.neural.model_io import check_logits, device_of, evaluation_mode, joined, read_batches, run_model
 
 
 def collect_logits(
@@ -44,6 +44,6 @@ def collect_logits(
             logits.append(run_model(model, batch_inputs, place).cpu())
             labels.append(batch_labels.cpu().long())
             progress.step("collecting logits", number + 1, n_batches)
-    matrix = torch.cat(logits)
+    matrix = joined(logits, "model's logits")
     check_logits(matrix)
     return Predictions.from_arrays(logits=matrix.numpy(), labels=torch.cat(labels).numpy(), class_names=class_names)

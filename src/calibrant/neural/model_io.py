@@ -33,10 +33,12 @@ def device_of(model: nn.Module, asked: Any = None) -> torch.device:
     devices = {tensor.device for tensor in [*model.parameters(), *model.buffers()]}
     if len(devices) > 1:
         raise InputError(f"the model's weights lie on {len(devices)} devices ({_words(devices)}): move it to one")
-    wanted = None if asked is None else _indexed(torch.device(asked))
+    wanted = None if asked is None else _named(asked)
     if not devices:
         return wanted or torch.device("cpu")
     device = _indexed(devices.pop())
+    if device.type == "meta":
+        raise InputError("the model is on the device meta, which holds shapes without weights: load the weights first")
     if wanted is not None and wanted != device:
         raise InputError(f"the model is on {device}, but device={wanted} was asked for: move the model there first")
     return device
@@ -44,7 +46,9 @@ def device_of(model: nn.Module, asked: Any = None) -> torch.device:
 
 def read_batches(loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
     """(inputs, labels) of each batch, checked: finite inputs, as many whole-number labels."""
-    n_batches = 0
+    if not isinstance(loader, Iterable):
+        raise InputError(f"the loader is a {type(loader).__name__}: it must give (inputs, labels) batches")
+    n_batches = n_rows = 0
     for number, batch in enumerate(loader):
         if not isinstance(batch, (tuple, list)) or len(batch) < 2:
             raise InputError(f"batch {number} of the loader is a {type(batch).__name__}: it must be (inputs, labels)")
@@ -52,6 +56,8 @@ def read_batches(loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
         if not isinstance(inputs, Tensor) or not isinstance(labels, Tensor):
             kinds = f"{type(inputs).__name__} and {type(labels).__name__}"
             raise InputError(f"batch {number} of the loader holds {kinds}: both must be torch tensors")
+        if inputs.is_meta or labels.is_meta:
+            raise InputError(f"batch {number} of the loader is on the device meta, which holds shapes without values")
         if labels.ndim != 1 or len(labels) != len(inputs):
             shape = tuple(labels.shape)
             raise InputError(
@@ -65,20 +71,22 @@ def read_batches(loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
                 f"the inputs of batch {number} hold NaN or Inf (first in row {row}): every value must be finite"
             )
         n_batches += 1
+        n_rows += len(labels)
         yield inputs, labels
-    if n_batches == 0:
-        raise InputError("the loader has 0 batches")
+    if n_rows == 0:
+        raise InputError(f"the loader has {n_batches} batches with 0 rows in all")
 
 
 def run_model(model: nn.Module, inputs: Tensor, device: torch.device) -> Tensor:
     """Logits (n, K) of a batch in float32 or wider, or an error that says what the model returned instead."""
     try:
         output = model(inputs.to(device))
-    except RuntimeError as error:
-        if "same device" in str(error) or "device type" in str(error):
-            first_line = str(error).splitlines()[0]
-            raise InputError(f"the model does not run on {device}: {first_line}; move all of it there") from error
+    except torch.OutOfMemoryError:
         raise
+    except RuntimeError as error:
+        given = f"{inputs.dtype} inputs of shape {tuple(inputs.shape)} on {device}"
+        reason = (str(error).splitlines() or ["no reason given"])[0]
+        raise InputError(f"the model does not run on {given}: {reason}") from error
     if not isinstance(output, Tensor):
         raise InputError(
             f"the model returned a {type(output).__name__}, but a tensor of logits is needed: "
@@ -92,6 +100,14 @@ def run_model(model: nn.Module, inputs: Tensor, device: torch.device) -> Tensor:
     return output.float() if output.dtype in (torch.float16, torch.bfloat16) else output
 
 
+def joined(parts: list[Tensor], what: str) -> Tensor:
+    """The batches' tensors as one; an error where their rows differ in shape."""
+    shapes = list(dict.fromkeys(tuple(part.shape[1:]) for part in parts))
+    if len(shapes) > 1:
+        raise InputError(f"the {what} have rows of shape {shapes[0]} and {shapes[1]}: all batches must agree")
+    return torch.cat(parts)
+
+
 def check_logits(logits: Tensor) -> None:
     """Raise where a model's outputs hold NaN, or are plainly probabilities: in [0, 1] with every row summing to one."""
     if not bool(logits.isfinite().all()):
@@ -103,6 +119,13 @@ def check_logits(logits: Tensor) -> None:
             f"the model returned probabilities (all {len(logits)} rows are ≥ 0 and sum to 1), but logits are needed: "
             "drop its softmax, or wrap it to return the logarithm"
         )
+
+
+def _named(asked: Any) -> torch.device:
+    try:
+        return _indexed(torch.device(asked))
+    except (RuntimeError, AssertionError, TypeError) as error:  # torch asserts that it was built with CUDA
+        raise InputError(f"device={asked} is not a device of this machine ({str(error).splitlines()[0]})") from error
 
 
 def _indexed(device: torch.device) -> torch.device:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 import torch
+from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
 from calibrant.core import progress
-from calibrant.core.errors import InputError
+from calibrant.core.errors import FitWarning, InputError
 from calibrant.metrics import ece
 from calibrant.neural.clamped_module import ClampedModule
 from calibrant.neural.losses.focal import focal
-from calibrant.neural.model_io import check_logits, device_of, evaluation_mode, read_batches, run_model
+from calibrant.neural.model_io import check_logits, device_of, evaluation_mode, joined, read_batches, run_model
 from calibrant.neural.scaling import best_temperature
 from calibrant.neural.theorem_one import entropy_gradient, feasible_box, greatest_feasible_step
 
@@ -119,7 +122,8 @@ class NeuralClamping:
         """Learn δ and T from held-out (inputs, labels) batches; the model keeps its weights, mode and device."""
         self._check_parameters()
         device = device_of(model, self.device)
-        with evaluation_mode(model):
+        # a caller inside torch.no_grad or inference_mode would leave nothing to descend on
+        with evaluation_mode(model), torch.inference_mode(False), torch.enable_grad():
             data = self._collect(model, loader, device)
             gamma, penalty = self._choose(model, data)
             delta, temperature, trace = self._descend(model, data, gamma, penalty, "fitting")
@@ -130,6 +134,8 @@ class NeuralClamping:
 
     def attach(self, model: nn.Module) -> ClampedModule:
         """The learned δ and T around a model: what `fit` returned, for the same model loaded elsewhere."""
+        if not hasattr(self, "delta_"):
+            raise NotFittedError("this NeuralClamping has not learned yet: call fit(model, loader) first")
         return ClampedModule(model, self.delta_, self.temperature_)
 
     def _check_parameters(self) -> None:
@@ -138,13 +144,22 @@ class NeuralClamping:
         for name, value in (("gamma", self.gamma), ("penalty", self.penalty)):
             if isinstance(value, str) and value != "auto":
                 raise InputError(f"{name} must be a number or 'auto', got {value!r}")
-            if not isinstance(value, str) and not value >= 0:
-                raise InputError(f"{name} must be 0 or more, got {value}")
+            if not isinstance(value, str) and not (isinstance(value, Real) and 0 <= value < math.inf):
+                raise InputError(f"{name} must be 0 or more and finite, or 'auto', got {value}")
+        for name, pool in (("gamma_pool", self.gamma_pool), ("penalty_pool", self.penalty_pool)):
+            if len(pool) == 0:
+                raise InputError(f"{name} is empty: give at least one candidate")
         start = self.temperature_init
         if start != "ts" and (isinstance(start, str) or not start > 0):
             raise InputError(f"temperature_init must be 'ts' or a number above 0, got {start!r}")
-        if self.folds < 2:
-            raise InputError(f"folds must be at least 2, got {self.folds}")
+        for name, least in (("folds", 2), ("batch_size", 1), ("epochs", 1), ("patience", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+                raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        if not 0 < self.learning_rate < math.inf:
+            raise InputError(f"learning_rate must be above 0, got {self.learning_rate}")
+        if self.bounds is not None and (not isinstance(self.bounds, Sequence) or len(self.bounds) != 2):
+            raise InputError(f"bounds must be a pair (low, high), got {self.bounds!r}")
 
     def _collect(self, model: nn.Module, loader: Iterable[Any], device: torch.device) -> _CalibrationSet:
         inputs, labels, logits = [], [], []
@@ -155,11 +170,12 @@ class NeuralClamping:
                 logits.append(run_model(model, batch_inputs, device))
                 inputs.append(batch_inputs.to(device))
                 labels.append(batch_labels.to(device).long())
-        data = _CalibrationSet(torch.cat(inputs), torch.cat(labels), torch.cat(logits))
+        data = _CalibrationSet(joined(inputs, "inputs"), torch.cat(labels), joined(logits, "model's logits"))
         check_logits(data.logits)
-        highest, n_classes = int(data.labels.max()), data.logits.shape[1]
-        if int(data.labels.min()) < 0 or highest >= n_classes:
-            raise InputError(f"labels reach {highest}, but the model's logits have columns 0..{n_classes - 1}")
+        lowest, highest, n_classes = int(data.labels.min()), int(data.labels.max()), data.logits.shape[1]
+        if lowest < 0 or highest >= n_classes:
+            reach = f"go down to {lowest}" if lowest < 0 else f"reach {highest}"
+            raise InputError(f"labels {reach}, but the model's logits have columns 0..{n_classes - 1}")
         if len(data.labels.unique()) < 2:
             raise InputError(
                 f"all {len(data.labels)} labels are class {highest}: a calibration set needs at least 2 classes"
@@ -241,6 +257,10 @@ class NeuralClamping:
             stale = 0 if trace[-1] < best[0] - 1e-7 else stale + 1
             if trace[-1] < best[0]:
                 best = (trace[-1], *before)
+            if not bool(torch.stack([total, delta.detach().sum(), log_temperature.detach().exp()]).isfinite().all()):
+                message = f"the descent diverged in epoch {epoch + 1} at learning_rate {self.learning_rate:g}"
+                warnings.warn(f"{message}: the best state before it is kept", FitWarning, stacklevel=4)
+                break
             if stale >= self.patience:
                 break
         else:

@@ -33,6 +33,14 @@ class Twin(nn.Module):
         """Calibrated logits (n×K) of the input's dtype."""
         raise NotImplementedError
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Twin:
+        """Follow the model to its device, not to its dtype: `half()` must not round what was learned."""
+        learned = [(name, value) for name, value in self.named_buffers(recurse=False) if not value.is_meta]
+        super()._apply(fn, recurse)
+        for name, value in learned:
+            setattr(self, name, value.to(getattr(self, name).device))
+        return self
+
     def like(self, name: str, logits: Tensor) -> Tensor:
         """A buffer in the dtype of the logits."""
         return getattr(self, name).to(logits.dtype)
