@@ -29,6 +29,7 @@ from calibrant.neural import ClampedModule, NeuralClamping
 CHECKPOINTS = {"c100_resnet20_ce": "cifar100", "c10_resnet20_ce": "cifar10"}
 STARTS = ("data-driven", "normal")
 GAMMAS, PENALTIES = (0.0, 0.5, 1.0), (0.01, 0.1, 1.0)
+FINER_GAMMAS = (0.05, 0.1, 0.15, 0.2)
 # the box of feasible pixels 0…255 after standardisation is what the images themselves span
 
 
@@ -41,8 +42,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--parts", nargs="+", choices=["clamping", "outputs"], default=["clamping", "outputs"])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=100)
-    parser.add_argument("--gammas", type=float, nargs="+", default=GAMMAS, help="the pool of γ")
-    parser.add_argument("--penalties", type=float, nargs="+", default=PENALTIES, help="the pool of λ")
     parser.add_argument("--pair", type=float, nargs=2, metavar=("GAMMA", "LAMBDA"), help="these instead of the pool")
     parser.add_argument("--limit", type=int, help="use only this many images of each part")
     parser.add_argument("--tiny", action="store_true", help="a tiny net on synthetic images, on the CPU")
@@ -82,9 +81,8 @@ def clamp_checkpoint(options: argparse.Namespace, name: str) -> dict[str, Any]:
         write(options.out / f"{name}-clamping.json", {**about, **study})
 
     pair = None if options.pair is None else (options.pair[0], options.pair[1])
-    pools = (tuple(options.gammas), tuple(options.penalties))
     study = clamping_study(
-        model, val, test, seeds=options.seeds, epochs=options.epochs, device=device, pools=pools, pair=pair, keep=keep
+        model, val, test, seeds=options.seeds, epochs=options.epochs, device=device, pair=pair, keep=keep
     )
     return {**about, **study}
 
@@ -97,7 +95,6 @@ def clamping_study(
     seeds: int,
     epochs: int,
     device: str,
-    pools: tuple[tuple[float, ...], tuple[float, ...]] = (GAMMAS, PENALTIES),
     pair: tuple[float, float] | None = None,
     keep: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
@@ -105,7 +102,7 @@ def clamping_study(
     images, labels = test[0].to(device), test[1].numpy()
     loader = [(val[0].to(device), val[1].to(device))]
     scores: list[dict[str, float]] = []
-    variants = {"chosen": pair} if pair is not None else choose(model, loader, epochs, pools, scores)
+    variants = {"chosen": pair} if pair is not None else choose(model, loader, epochs, scores)
     plain = figures(logits_of(model, images), labels)
     runs: list[dict[str, Any]] = []
     study = {"none": plain, "scores": scores, "variants": variants, "runs": runs}
@@ -131,30 +128,28 @@ def clamping_study(
 
 
 def choose(
-    model: nn.Module,
-    loader: list[tuple[Tensor, Tensor]],
-    epochs: int,
-    pools: tuple[tuple[float, ...], tuple[float, ...]],
-    scores: list[dict[str, float]],
+    model: nn.Module, loader: list[tuple[Tensor, Tensor]], epochs: int, scores: list[dict[str, float]]
 ) -> dict[str, tuple[float, float]]:
-    """γ and λ of lowest held-out ECE: overall, with cross entropy, with focal; the scores are added to the list."""
+    """The best pairs of the coarse pool and of finer γ at the λ it chose; the scores are added to the list."""
     started = time.perf_counter()
-    chooser = NeuralClamping(epochs=epochs, seed=0, gamma_pool=pools[0], penalty_pool=pools[1])
-    chooser.fit(model, loader)
-    scores += [vars(score) for score in chooser.scores_]
+    coarse = NeuralClamping(epochs=epochs, seed=0, gamma_pool=GAMMAS, penalty_pool=PENALTIES)
+    coarse.fit(model, loader)
+    finer = NeuralClamping("auto", coarse.penalty_, epochs=epochs, seed=0, gamma_pool=FINER_GAMMAS)
+    finer.fit(model, loader)
+    scores += [vars(score) for score in (*coarse.scores_, *finer.scores_)]
     variants = best_pairs(scores)
     print(f"chosen γ, λ: {variants}; {time.perf_counter() - started:.1f} s", flush=True)
     return variants
 
 
 def best_pairs(scores: list[dict[str, float]]) -> dict[str, tuple[float, float]]:
-    """The pair of lowest held-out ECE among all that were scored, those with cross entropy and those with focal."""
+    """γ and λ of lowest held-out ECE: overall, with cross entropy (γ = 0), with focal (γ > 0)."""
     groups = {
         "chosen": scores,
         "ce": [score for score in scores if score["gamma"] == 0],
         "focal": [score for score in scores if score["gamma"] > 0],
     }
-    best = {name: min(group, key=lambda score: score["ece"]) for name, group in groups.items() if group}
+    best = {name: min(group, key=lambda score: score["ece"]) for name, group in groups.items()}
     return {name: (score["gamma"], score["penalty"]) for name, score in best.items()}
 
 

@@ -74,9 +74,8 @@ def pool(name: str) -> str:
     if study is None or "scores" not in study:
         return "(not kept)"
     lines = ["| γ | λ | held-out ECE |", "| --- | --- | --- |"]
-    return "\n".join(
-        lines + [f"| {one['gamma']:g} | {one['penalty']:g} | {one['ece']:.4f} |" for one in study["scores"]]
-    )
+    scores = sorted(study["scores"], key=lambda one: (one["gamma"], one["penalty"]))
+    return "\n".join(lines + [f"| {one['gamma']:g} | {one['penalty']:g} | {one['ece']:.4f} |" for one in scores])
 
 
 def claims() -> str:

@@ -119,7 +119,12 @@ def interleaved_epoch(
         def loss(logits: Tensor, labels: Tensor, part: bool = is_held_out) -> Tensor:
             return objective(logits, labels, held_out=part)
 
-        values = [step(batch, loss).detach() for batch in loader]
+        values = []
+        for batch in loader:
+            value = step(batch, loss)
+            if not isinstance(value, Tensor):
+                raise InputError(f"step returned a {type(value).__name__}: it must return the loss, a tensor")
+            values.append(value.detach())
         if not values:
             raise InputError(f"the {'held-out' if is_held_out else 'majority'} loader has 0 batches")
         means.append(float(torch.stack(values).mean()))

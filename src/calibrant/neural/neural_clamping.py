@@ -88,7 +88,7 @@ class NeuralClamping:
         temperature_init: float | str = "ts",
         train_input: bool = True,
         train_output: bool = True,
-        gamma_pool: Sequence[float] = (0.0, 0.25, 0.5, 1.0),
+        gamma_pool: Sequence[float] = (0.0, 0.1, 0.2, 0.5, 1.0),
         penalty_pool: Sequence[float] = (0.01, 0.1, 1.0),
         folds: int = 2,
         learning_rate: float = 0.001,

@@ -177,7 +177,8 @@ class ParameterizedTemperatureScaling(Calibrator):
         return seen["best"][1]
 
     def _check(self) -> None:
-        for name, least in (("top_k", 1), ("hidden_units", 1), ("hidden_layers", 0), ("max_iterations", 1)):
+        whole = {"top_k": 1, "hidden_units": 1, "hidden_layers": 0, "max_iterations": 1, "patience": 1}
+        for name, least in whole.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
                 raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")

@@ -8,19 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from calibrant.calibrators import confusion as confusion_module
 from calibrant.calibrators import shape as shape_module
 from calibrant.neural import top_label_twins as top
 from calibrant.neural.twin import Twin
 
 
 class ConfusionTwin(Twin):
-    """a∘z̄/T + C·softmax(z/T) + b."""
+    """a∘z̄/T + C·log(1 + p/0.01) + b, p = softmax(z/T)."""
 
     def forward(self, logits: Tensor) -> Tensor:
         """Mixed logits."""
         scaled = logits.double() * self.inverse
         centred = scaled - scaled.mean(dim=1, keepdim=True)
-        mixed = centred * self.scale + scaled.softmax(dim=1) @ self.matrix.T + self.bias
+        evidence = torch.log1p(scaled.softmax(dim=1) / confusion_module.FLOOR)
+        mixed = centred * self.scale + evidence @ self.matrix.T + self.bias
         return mixed.to(logits.dtype)
 
 
