@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 
 from calibrant import BinTemperatureScaling
+from calibrant.calibrators.bin_roots import row_terms
 from calibrant.core.bins import place
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.softmax import log_softmax, softmax
+from calibrant.kernels.row_moments import row_moments
 
 
 def random_data(seed, n_rows=600, n_classes=4, sharpness=2.0):
@@ -54,6 +56,15 @@ def test_large_data_need_two_passes_after_the_scan():
     logits, labels = random_data(0, n_rows=20_000, n_classes=10)
     assert BinTemperatureScaling().fit(logits, labels).n_iter_ <= 2
     assert BinTemperatureScaling("nll").fit(logits, labels).n_iter_ <= 2
+
+
+def test_terms_of_a_row_are_the_derivatives_by_the_inverse_temperature(rng):
+    logits, beta, reach = 3 * rng.normal(size=(9, 6)), 0.8, 1e-3
+    steps = np.array([-2, -1, 0, 1, 2])
+    at = np.array([row_terms(row_moments(logits, np.full(9, beta + k * reach))) for k in steps])
+    # the five-point rule: its error is of the order of reach⁴
+    slopes = (at[0] - 8 * at[1] + 8 * at[3] - at[4]) / (12 * reach)
+    np.testing.assert_allclose(slopes[:, :3], at[2][:, 1:], rtol=1e-6, atol=1e-8)
 
 
 def test_compiled_and_numpy_fits_agree(monkeypatch):

@@ -15,8 +15,8 @@ from calibrant.kernels.row_moments import row_moments
 LOWEST, HIGHEST = 1e-6, 1e3
 """Inverse temperatures that count as 0 and as infinity."""
 
-TRUSTED_STEP = 1e-3
-"""A relative Halley step this small is taken without another look: its error is of the order of its cube."""
+TRUSTED_STEP = 0.02
+"""A relative step this small is taken without another look: its error is of the order of its fourth power."""
 
 SAMPLE_SHARE = 16
 """One row in so many gives the first estimate."""
@@ -57,28 +57,17 @@ class BinEquations:
         moments = self._moments(inverse, None)
         return self._means(1.0 / moments[:, 0], slice(None)), self._mean_loss(moments, inverse)
 
-    def evaluate(
-        self, inverse: np.ndarray, chosen: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-        """f, f', f'' of each bin (M,) from the chosen rows, and the objective over all bins."""
+    def evaluate(self, inverse: np.ndarray, chosen: np.ndarray | None) -> tuple[np.ndarray, float]:
+        """f and its first three derivatives of each bin (4×M) from the chosen rows, and the objective over all bins."""
         moments = self._moments(inverse, chosen)
         where = slice(None) if chosen is None else chosen
-        mass, first, second, third = moments.T
-        confidence = self._means(1.0 / mass, where)
-        mean, square, cube = first / mass, second / mass, third / mass
-        variance = square - mean * mean
-        wanted = self.matches_accuracy
-        value = np.where(wanted, confidence - self.target, self._means(mean, where) - self.label_gap)
-        slope = np.where(wanted, self._means(-mean / mass, where), self._means(variance, where))
-        bend = np.where(
-            wanted,
-            self._means((2 * mean * mean - square) / mass, where),
-            self._means(cube - 3 * mean * square + 2 * mean**3, where),
-        )
-        loss = np.where(wanted.all(), np.abs(self.bins.accuracy - confidence), self._mean_loss(moments, inverse, where))
+        confidence, expected = (np.stack([self._means(row, where) for row in part]) for part in row_terms(moments))
+        found = np.where(self.matches_accuracy, confidence, expected)
+        found[0] -= np.where(self.matches_accuracy, self.target, self.label_gap)
+        gap = self.matches_accuracy.all()
+        loss = np.abs(self.bins.accuracy - confidence[0]) if gap else self._mean_loss(moments, inverse, where)
         filled = self.bins.filled
-        objective = float(np.average(np.nan_to_num(loss[filled]), weights=self.bins.mass[filled]))
-        return value, slope, bend, objective
+        return found, float(np.average(np.nan_to_num(loss[filled]), weights=self.bins.mass[filled]))
 
     def _moments(self, inverse: np.ndarray, chosen: np.ndarray | None) -> np.ndarray:
         per_row = inverse[self.bins.index if chosen is None else self.bins.index[chosen]]
@@ -99,6 +88,19 @@ class BinEquations:
             return np.bincount(index, weights * values, n_bins) / np.bincount(index, weights, n_bins)
 
 
+def row_terms(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The confidence p and the mean E[x] of each row at its β, each with its first three derivatives by β (4×n).
+
+    From Σ exp(β·x)·x^k, k = 0 … 4: p is one over the first of them, E[x] has the cumulants of x for derivatives.
+    """
+    mean, second, third, fourth = moments[:, 1:].T / moments[:, 0]
+    square = mean * mean
+    skew = third - mean * (3 * second - 2 * square)
+    tail = fourth - 4 * mean * skew - 3 * second * second + 2 * square * square
+    falling = np.stack([np.ones_like(mean), -mean, 2 * square - second, 6 * mean * (second - square) - third])
+    return falling / moments[:, 0], np.stack([mean, second - square, skew, tail])
+
+
 def aims(bins: ConfidenceBins, matches_accuracy: bool) -> tuple[np.ndarray, np.ndarray]:
     """The confidence each bin is to reach (M,), and which bins are solved for it."""
     # a bin that is right throughout has its best temperature at 0: it aims half a row below certainty
@@ -110,7 +112,8 @@ def aims(bins: ConfidenceBins, matches_accuracy: bool) -> tuple[np.ndarray, np.n
 def solve_roots(equations: Any, max_iter: int = 60) -> tuple[np.ndarray, list[float]]:
     """Inverse temperatures (M,) where every f_i is 0, and the objective at the start of each full pass.
 
-    A sample gives the start where the data are large; then Halley steps, each inside the bracket its bin has so far.
+    A sample gives the start where the data are large; then Householder's third-order steps, each inside
+    the bracket its bin has so far.
     """
     inverse = np.ones(len(equations.target))
     if equations.rows.n >= 64 * len(inverse):
@@ -123,13 +126,12 @@ def _iterate(equations: Any, inverse: np.ndarray, sample: Any, max_iter: int) ->
     active, trace = equations.bins.filled.copy(), []
     for _ in range(max_iter):
         chosen = sample if sample is not None else equations.rows_of(active)
-        value, slope, bend, objective = equations.evaluate(inverse, chosen)
+        (value, slope, bend, turn), objective = equations.evaluate(inverse, chosen)
         trace.append(objective)
         low = np.where(value < 0, np.maximum(low, inverse), low)
         high = np.where(value > 0, np.minimum(high, inverse), high)
         with np.errstate(all="ignore"):
-            newton = value / slope
-            target = inverse - newton / np.maximum(1.0 - 0.5 * newton * bend / slope, 0.5)
+            target = inverse - _householder(value / slope, bend / slope, turn / slope)
         flat = ~(slope > 0)
         target = np.where(flat, inverse, np.clip(target, inverse / 8, inverse * 8))
         outside = ~flat & ~((target > low) & (target < high))
@@ -141,3 +143,10 @@ def _iterate(equations: Any, inverse: np.ndarray, sample: Any, max_iter: int) ->
         if not active.any():
             break
     return inverse, trace
+
+
+def _householder(newton: np.ndarray, bend: np.ndarray, turn: np.ndarray) -> np.ndarray:
+    """f/f' corrected for f''/f' and f'''/f'; by the former alone, as in Halley's step, where both say too much."""
+    bent = newton * bend
+    factor = (1.0 - 0.5 * bent) / (1.0 - bent + newton * newton * turn / 6.0)
+    return newton * np.where((factor > 0.5) & (factor < 2.0), factor, 1.0 / np.maximum(1.0 - 0.5 * bent, 0.5))

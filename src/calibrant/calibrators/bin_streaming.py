@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.calibrators.bin_roots import BinEquations, aims
+from calibrant.calibrators.bin_roots import BinEquations, aims, row_terms
 from calibrant.calibrators.confidence_bins import ConfidenceBins, top_columns
 from calibrant.core.bins import place
 from calibrant.kernels.dispatch import pick
@@ -36,21 +36,20 @@ class ChunkedBinEquations:
 
     def means(self, inverse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean confidence and mean NLL of each bin at inverse temperatures (M,)."""
-        means = self._means(inverse)
-        return means[1], means[7] - inverse * means[0]
+        label_gap, confidence, *_, log_mass = self._means(inverse)
+        return confidence, log_mass - inverse * label_gap
 
-    def evaluate(
-        self, inverse: np.ndarray, chosen: BinEquations | None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-        """f, f', f'' of each bin (M,), from all rows or the sample, and the objective over all bins."""
+    def evaluate(self, inverse: np.ndarray, chosen: BinEquations | None) -> tuple[np.ndarray, float]:
+        """f and its first three derivatives of each bin (4×M), from all rows or the sample; the objective over all."""
         if chosen is not None:
             return chosen.evaluate(inverse, None)
-        label_gap, confidence, mean, falling, variance, bend, skew, log_mass = self._means(inverse)
-        wanted, filled = self.matches_accuracy, self.bins.filled
-        value = np.where(wanted, confidence - self.target, mean - label_gap)
-        slope, bend = np.where(wanted, falling, variance), np.where(wanted, bend, skew)
-        loss = np.abs(self.bins.accuracy - confidence) if wanted.all() else log_mass - inverse * label_gap
-        return value, slope, bend, float(np.average(np.nan_to_num(loss[filled]), weights=self.bins.mass[filled]))
+        means = self._means(inverse)
+        label_gap, confidence, expected, log_mass = means[0], means[1:5], means[5:9], means[9]
+        found = np.where(self.matches_accuracy, confidence, expected)
+        found[0] -= np.where(self.matches_accuracy, self.target, label_gap)
+        gap, filled = self.matches_accuracy.all(), self.bins.filled
+        loss = np.abs(self.bins.accuracy - confidence[0]) if gap else log_mass - inverse * label_gap
+        return found, float(np.average(np.nan_to_num(loss[filled]), weights=self.bins.mass[filled]))
 
     def _means(self, inverse: np.ndarray) -> np.ndarray:
         (sums,) = self.rows.total(bin_moments, self._kernels, self.edges, inverse)
@@ -59,23 +58,14 @@ class ChunkedBinEquations:
 
 
 def bin_moments(logits, labels, weights, kernels, edges, inverse):  # noqa: PLR0917 (a statistic's parameters)
-    """Σw of each bin, and Σw times each of the eight columns that the equations average, 9×M."""
-    scan, moments = kernels
+    """Σw of each bin, and Σw times each of the ten columns that the equations average, 11×M."""
+    scan, row_moments = kernels
     logits = np.ascontiguousarray(logits)
     top, _ = scan(logits, labels, TOP)
     every, index = np.arange(len(labels)), place(top.confidence, edges)
-    mass, first, second, third = moments(logits, inverse[index]).T
-    mean, square, cube = first / mass, second / mass, third / mass
-    columns = (
-        np.ones(len(labels)),
-        logits[every, labels].astype(np.float64) - logits[every, top.prediction],
-        1.0 / mass,
-        mean,
-        -mean / mass,
-        square - mean * mean,
-        (2 * mean * mean - square) / mass,
-        cube - 3 * mean * square + 2 * mean**3,
-        np.log(mass),
-    )
+    moments = row_moments(logits, inverse[index])
+    confidence, expected = row_terms(moments)
+    label_gap = logits[every, labels].astype(np.float64) - logits[every, top.prediction]
+    columns = (np.ones(len(labels)), label_gap, *confidence, *expected, np.log(moments[:, 0]))
     weigh = (lambda column: column) if weights is None else (lambda column: weights * column)
     return (np.stack([np.bincount(index, weigh(column), len(inverse)) for column in columns]),)

@@ -16,6 +16,9 @@ HALF = np.float32(0.5)
 SMALLEST_EXPONENT = np.float32(-126.0)
 """Anything below 2^-126 counts as 2^-126: nothing beside the 1 of the row's peak."""
 
+LOWEST = -87.0
+"""Where a sum needs a true zero, exponentials below e^-87, the smallest normal float32, are left out."""
+
 # minimax coefficients of 2^f on [-½, ½]: relative error 2e-9 before rounding
 A0, A1, A2, A3, A4, A5, A6 = (
     np.float32(value)

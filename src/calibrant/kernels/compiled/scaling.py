@@ -10,10 +10,7 @@ import math
 import numpy as np
 from numba import njit
 
-from calibrant.kernels.compiled.exponential import REASSOCIATE, exp_negative, row_peak
-
-LOWEST = -87.0
-"""Below it the exponential is 0: e^-87 is the smallest normal float32."""
+from calibrant.kernels.compiled.exponential import LOWEST, REASSOCIATE, exp_negative, row_peak
 
 GROUP = 16
 """Rows summed in the precision of the logits before they join the float64 totals."""
