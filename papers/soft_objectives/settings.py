@@ -34,8 +34,13 @@ class Setting:
 
     @property
     def row(self) -> str:
-        """The name of the table row this setting belongs to."""
+        """The cell of the table this setting belongs to."""
         return f"{self.primary}+{self.secondary}" + (" (interleaved)" if self.interleaved else "")
+
+    @property
+    def usual_decay(self) -> bool:
+        """Is λ the one of the losses without a secondary?"""
+        return self.weight_decay == Setting.weight_decay
 
     def but(self, **changes: float | None) -> Setting:
         """The same setting with some numbers changed."""
@@ -58,33 +63,34 @@ class Setting:
         return losses.mmce
 
 
-FOCAL_SOFT_ECE = Setting("focal", "soft_ece", weight=0.1, temperature=0.01)
-FOCAL_SOFT_AVUC = Setting("focal", "soft_avuc", weight=0.3, kappa=0.48, temperature=0.1)
-INTERLEAVED_SOFT_ECE = Setting("cross_entropy", "soft_ece", weight=2.0, temperature=0.01, interleaved=True)
+STRONG_DECAY = 1e-3
 
 TABLE: tuple[Setting, ...] = (
     Setting("cross_entropy"),
     Setting("focal"),
-    FOCAL_SOFT_ECE,
-    FOCAL_SOFT_AVUC,
-    INTERLEAVED_SOFT_ECE,
+    Setting("focal", "soft_ece", weight=0.1, temperature=0.01),
+    Setting("focal", "soft_avuc", weight=0.3, kappa=0.48, temperature=0.1),
+    Setting("cross_entropy", "soft_ece", weight=2.0, temperature=0.01, interleaved=True),
+    Setting("focal", "soft_ece", weight=0.1, temperature=0.01, weight_decay=STRONG_DECAY),
+    Setting("focal", "soft_avuc", weight=0.3, kappa=0.54, temperature=0.1, weight_decay=STRONG_DECAY),
+    Setting("cross_entropy", "soft_ece", weight=1.0, temperature=0.01, interleaved=True, weight_decay=STRONG_DECAY),
     Setting("brier"),
     Setting("cross_entropy", "soft_avuc", weight=1.0, kappa=0.5, temperature=0.1, interleaved=True),
-    Setting("cross_entropy", "mmce", weight=2.0),
-    Setting("cross_entropy", "avuc", weight=1.0, kappa=1.0),
-    Setting("cross_entropy", "avuc_gs", weight=1.0, kappa=1.0),
     Setting("focal", "mmce", weight=0.1),
-    Setting("focal", "avuc", weight=0.1, kappa=1.0),
-    Setting("focal", "avuc_gs", weight=0.1, kappa=1.0),
-    Setting("brier", "mmce", weight=0.1),
-    Setting("brier", "avuc", weight=0.1, kappa=1.0),
+    Setting("focal", "avuc", weight=0.3, kappa=1.0),
+    Setting("focal", "avuc_gs", weight=0.03, kappa=1.0),
+    Setting("brier", "mmce", weight=0.03),
+    Setting("brier", "avuc", weight=0.03, kappa=1.0),
     Setting("brier", "avuc_gs", weight=0.1, kappa=1.0),
     Setting("brier", "soft_avuc", weight=0.1, kappa=0.3, temperature=0.1),
     Setting("brier", "soft_ece", weight=0.1, temperature=0.01),
-    Setting("cross_entropy", "soft_avuc", weight=0.2, kappa=0.3, temperature=0.1),
-    Setting("cross_entropy", "soft_ece", weight=0.2, temperature=0.01),
+    Setting("cross_entropy", "mmce", weight=0.5),
+    Setting("cross_entropy", "avuc", weight=1.0, kappa=1.0),
+    Setting("cross_entropy", "avuc_gs", weight=0.1, kappa=1.0),
+    Setting("cross_entropy", "soft_avuc", weight=0.3, kappa=0.3, temperature=0.1),
+    Setting("cross_entropy", "soft_ece", weight=0.3, temperature=0.01),
 )
 """The rows of the table, the ones the conclusions rest on first."""
 
-MAIN_ROWS = 5
+MAIN_ROWS = 8
 """How many rows of the table, from the top, are run with every seed before the rest get their first."""

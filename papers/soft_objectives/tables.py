@@ -9,7 +9,7 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 from claims import claims_table  # noqa: E402
-from settings import PRIMARY, SECONDARY  # noqa: E402
+from settings import PRIMARY, SECONDARY, Setting  # noqa: E402
+from tune import TUNING_SEED, choose, tracks  # noqa: E402
 
 Result = dict[str, Any]
+OWN_DECAY = ", λ tuned"
 NAMES = {
     "cross_entropy": "cross entropy",
     "focal": "focal",
@@ -33,20 +35,34 @@ NAMES = {
 }
 
 
+EPOCHS = 40
+"""Of every run in the tables; a few early ones were longer."""
+
+
 def read_results(folder: Path) -> list[Result]:
-    """Every finished run."""
+    """Every finished run of the study's length."""
     lines = [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
-    return [json.loads(line) for line in lines]
+    return [run for run in map(json.loads, lines) if run["recipe"]["epochs"] == EPOCHS]
 
 
-def table_rows(results: Iterable[Result]) -> dict[str, list[Result]]:
-    """Runs of the table by row, in the order of the paper's table 2."""
-    rows: dict[str, list[Result]] = {}
-    for result in results:
-        if result["tag"] == "table":
-            rows.setdefault(result["row"], []).append(result)
+def table_rows(results: list[Result]) -> dict[str, list[Result]]:
+    """Runs of the table by cell, in the order of the paper's table 2; a cell with its own λ stands after the usual one.
+
+    Of the settings tried in a cell, the one with most seeds is shown; of several with as many, the one tuning chose.
+    """
+    by_setting: dict[Setting, list[Result]] = {}
+    for run in sorted(results, key=lambda run: run["seed"]):
+        if run["seed"] != TUNING_SEED:
+            by_setting.setdefault(Setting(**run["setting"]), []).append(run)
     order = [f"{p}+{s}{i}" for p in PRIMARY for s in SECONDARY for i in ("", " (interleaved)")]
-    return {name: rows[name] for name in order if name in rows}
+    rows = {}
+    for cell in order:
+        for usual in (True, False):
+            tried = [runs for one, runs in by_setting.items() if one.row == cell and one.usual_decay == usual]
+            most = [runs[0] for runs in tried if len(runs) == max(map(len, tried))]
+            if most:
+                rows[cell + ("" if usual else OWN_DECAY)] = by_setting[Setting(**choose(most)["setting"])]
+    return rows
 
 
 def percent(values: list[float]) -> str:
@@ -72,17 +88,22 @@ def row_name(run: Result) -> str:
     """The row in words."""
     setting = run["setting"]
     name = NAMES[setting["primary"]] + (f" + {NAMES[setting['secondary']]}" if setting["secondary"] != "none" else "")
-    return name + (", interleaved" if setting["interleaved"] else "")
+    return name + (", interleaved" if setting["interleaved"] else "") + ("" if _usual_decay(run) else OWN_DECAY)
+
+
+def _usual_decay(run: Result) -> bool:
+    return Setting(**run["setting"]).usual_decay
 
 
 def parameters(run: Result) -> str:
-    """β, κ and T of a run's secondary loss."""
+    """β, κ and T of a run's secondary loss, and λ where it is not the usual one."""
     setting = run["setting"]
     if setting["secondary"] == "none":
         return ""
     parts = [f"β={setting['weight']:g}"]
     parts += [f"κ={setting['kappa']:g}"] if setting["kappa"] is not None else []
     parts += [f"T={setting['temperature']:g}"] if setting["temperature"] is not None else []
+    parts += [] if _usual_decay(run) else [f"λ={setting['weight_decay']:g}"]
     return ", ".join(parts)
 
 
@@ -127,7 +148,7 @@ def effect_sizes(rows: dict[str, list[Result]]) -> str:
     for runs in rows.values():
         setting = runs[0]["setting"]
         plain = rows.get(f"{setting['primary']}+none", [])
-        if setting["secondary"] == "none" or len(plain) < 2:
+        if setting["secondary"] == "none" or len(plain) < 2 or not _usual_decay(runs[0]):
             continue
         cells = []
         for scaling in ("none", "ts"):
@@ -188,16 +209,19 @@ def scaling_wins(rows: dict[str, list[Result]]) -> str:
 
 
 def tuning_table(results: list[Result]) -> str:
-    """Every tuning run: what was tried and what validation said."""
-    header = ["track", "parameters", "epochs", "validation accuracy", "validation ECE-15", "confidence − accuracy"]
+    """Every tuning run by cell: what was tried, what validation said, what was chosen at the usual λ and overall."""
+    header = ["loss", "parameters", "validation accuracy", "validation ECE-15", "confidence − accuracy", "chosen"]
     body = []
-    for run in results:
-        if run["tag"] == "table":
-            continue
-        held = run["validation"]
-        cells = [f"{100 * held['accuracy']:.2f}", f"{100 * held['ece']:.2f}"]
-        cells.append(f"{100 * (held['confidence'] - held['accuracy']):+.2f}")
-        body.append([run["tag"], parameters(run), str(run["recipe"]["epochs"]), *cells])
+    for track in tracks():
+        track.know(results, EPOCHS)
+        usual = choose([run for run in track.results if _usual_decay(run)])
+        overall = choose(track.results)
+        for run in track.results:
+            held = run["validation"]
+            cells = [f"{100 * held['accuracy']:.2f}", f"{100 * held['ece']:.2f}"]
+            cells.append(f"{100 * (held['confidence'] - held['accuracy']):+.2f}")
+            cells.append("yes" if run is overall else "at the usual λ" if run is usual else "")
+            body.append([row_name(run).removesuffix(OWN_DECAY), parameters(run), *cells])
     return markdown(header, body)
 
 
@@ -208,13 +232,13 @@ def cost_table(folder: Path) -> str:
         return "(not measured)"
     cost = json.loads(path.read_text())
     body = []
-    for regime in ("eager", "compiled"):
+    for regime in ("eager", "captured"):
         if "share_of_step" not in cost.get(regime, {}):
             continue
         part = cost[regime]
         for name, share in part["share_of_step"].items():
             cells = [f"{part['step_ms']:.2f}", f"{part['added_ms'][name]:.2f}", f"{100 * share:.1f}%"]
-            body.append([name, "compiled loss" if regime == "compiled" else regime, *cells])
+            body.append([name, regime, *cells])
     return markdown(["loss", "mode", "step, ms", "added, ms", "share"], body)
 
 

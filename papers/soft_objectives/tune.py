@@ -137,16 +137,6 @@ def _weight_tracks() -> list[Track]:
     return [*found, Track(held_out, [("weight", (0.3, 3.0))], seed=0, rank=1)]
 
 
-def tuned_settings(results: Sequence[Result], epochs: int) -> dict[str, Setting]:
-    """The setting validation chose for each row that has been tuned at all."""
-    chosen = {}
-    for track in tracks():
-        track.know(results, epochs)
-        if track.results:
-            chosen[track.row] = track.best
-    return chosen
-
-
 def seed_jobs(track: Track, n_seeds: int) -> list[Job]:
     """The table's runs of a tuned row: at once for a main row, last for the others."""
     rank = 0 if track.rank == 0 else 3 + (track.setting.primary != "focal")

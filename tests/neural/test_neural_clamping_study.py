@@ -21,7 +21,7 @@ def test_tiny_study_runs(tmp_path) -> None:
     subprocess.run(command, capture_output=True, text=True, check=True, env={"OMP_NUM_THREADS": "1"})
     result = json.loads((tmp_path / "tiny.json").read_text())
     assert {run["start"] for run in result["runs"]} == {"data-driven", "normal"}
-    assert len(result["scores"]) == 9
+    assert len(result["scores"]) == 9 + 4
     assert set(result["runs"][0]) >= {"joint", "input_only", "output_only", "temperature", "delta_norm"}
 
 

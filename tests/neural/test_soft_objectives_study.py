@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -38,7 +39,8 @@ def run(script: str, *arguments: str) -> str:
 
 def test_tiny_table_and_tuning_run(tmp_path, study) -> None:
     out = tmp_path / "table.jsonl"
-    run("run.py", "--tiny", "5", "--out", str(out))
+    run("run.py", "--tiny", "2", "--epochs", "2", "--out", str(out))
+    run("run.py", "--tiny", "3", "--epochs", "2", "--out", str(out))  # goes on where the first stopped
     results = [json.loads(line) for line in out.read_text().splitlines()]
     assert [result["row"] for result in results] == [
         "cross_entropy+none",
@@ -53,8 +55,36 @@ def test_tiny_table_and_tuning_run(tmp_path, study) -> None:
     rows = tables.table_rows(results)
     assert tables.main_table(rows).count("\n") == 6
     assert "severity 5" in tables.shift_table(rows, "ts")
-    tuned = run("tune.py", "--tiny", "1", "--out", str(tmp_path / "tuning.jsonl"), "--values", "1")
-    assert "interleaved soft_ece: {" in tuned
+    tuning = tmp_path / "tuning.jsonl"
+    options = ("--tiny", "--epochs", "2", "--tracks", "focal+mmce", "--seeds", "2", "--out", str(tuning))
+    assert "focal+mmce: Setting(" in run("tune.py", *options)
+    tried = [json.loads(line) for line in tuning.read_text().splitlines()]
+    assert sorted(one["setting"]["weight"] for one in tried if one["tag"] == "focal+mmce") == [0.03, 0.1, 0.3]
+    best = min((one for one in tried if one["tag"] == "focal+mmce"), key=lambda one: one["validation"]["ece"])
+    assert [(one["seed"], one["setting"]) for one in tried if one["tag"] == "table"] == [(1, best["setting"])]
+    assert run("tune.py", *options).count("\n") == 1  # all of it is known by now
+
+
+def test_the_table_is_that_of_the_kept_runs(study) -> None:
+    tables, settings = study("tables"), study("settings")
+    rows = tables.table_rows(tables.read_results(STUDY / "results"))
+    assert {settings.Setting(**runs[0]["setting"]) for runs in rows.values()} == set(settings.TABLE)
+
+
+def test_a_track_tries_one_number_at_a_time(study) -> None:
+    tune, settings = study("tune"), study("settings")
+    start = settings.Setting("focal", "soft_ece", weight=0.1, temperature=0.01)
+    track = tune.Track(start, [("temperature", (0.03,)), ("weight", (0.2,))])
+    errors = {start: 0.03, start.but(temperature=0.03): 0.02, start.but(temperature=0.03, weight=0.2): 0.05}
+    waiting, made = track.next_jobs(), []
+    while waiting:
+        job = waiting.pop(0)
+        made.append(job.setting)
+        validation = {"accuracy": 0.7, "ece": errors[job.setting]}
+        waiting += track.receive(job, {"setting": dataclasses.asdict(job.setting), "validation": validation})
+    assert made == list(errors)
+    assert track.done
+    assert track.best == start.but(temperature=0.03)
 
 
 def test_every_cell_of_the_table_is_there(study) -> None:
