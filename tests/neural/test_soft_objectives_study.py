@@ -71,6 +71,17 @@ def test_the_table_is_that_of_the_kept_runs(study) -> None:
     assert {settings.Setting(**runs[0]["setting"]) for runs in rows.values()} == set(settings.TABLE)
 
 
+def test_the_figures_show_the_kept_runs(study) -> None:
+    tables, pictures = study("tables"), study("pictures")
+    rows = tables.table_rows(tables.read_results(STUDY / "results"))
+    drawn = pictures.draw(rows)
+    assert sorted(drawn) == ["figure-1", "figure-2", "figure-5", "figure-6", "figure-7"]
+    raw, scaled, soft = (line[0].get_ydata() for line in drawn["figure-2"].containers)
+    assert raw[0] == pytest.approx(np.mean(tables.pick(rows["cross_entropy+none"], "test", "none", "mass_ece")))
+    assert (scaled < raw).all()
+    assert (soft < raw).all()
+
+
 def test_a_track_tries_one_number_at_a_time(study) -> None:
     tune, settings = study("tune"), study("settings")
     start = settings.Setting("focal", "soft_ece", weight=0.1, temperature=0.01)
