@@ -12,6 +12,7 @@ from numba import njit
 
 from calibrant.core.arrays import PROBABILITY_TOLERANCE
 from calibrant.kernels.compiled.elementary import LOWEST_EXPONENT, exp_negative, log_positive
+from calibrant.kernels.compiled.prefetch import prefetch_row
 from calibrant.kernels.rows import ALL, SCORES, TOP, RowColumns
 
 REASSOCIATE = {"reassoc", "contract", "nsz"}
@@ -76,8 +77,10 @@ def _probabilities(  # noqa: PLR0917
     values, bits, labels, level, highest_allowed, tiny, confidence_bits, prediction, correct, nll, brier, entropy
 ):
     n_rows, n_classes = values.shape
+    row_bytes = n_classes * values.itemsize
     suspicious = False
     for row in range(n_rows):
+        prefetch_row(values.ctypes.data + row * row_bytes, row_bytes)
         highest = bits[row, 0]
         lowest = bits[row, 0]
         total = values[row, 0]
