@@ -62,3 +62,10 @@ def test_an_empty_part_is_refused() -> None:
     objective = InterleavedObjective(losses.cross_entropy, losses.soft_ece, weight=3.0)
     with pytest.raises(InputError, match="the held-out loader has 0 batches"):
         interleaved_epoch(lambda batch, loss: torch.zeros(()), [1], [], objective)
+
+
+def test_a_step_that_forgets_its_loss_is_refused() -> None:
+    with pytest.raises(InputError, match="step returned a NoneType"):
+        interleaved_epoch(
+            lambda batch, loss: None, [1], [2], InterleavedObjective(losses.cross_entropy, losses.soft_ece, 1.0)
+        )

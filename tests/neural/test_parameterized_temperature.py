@@ -81,6 +81,7 @@ def test_stops_early_and_keeps_the_best() -> None:
     ("parameters", "message"),
     [
         ({"top_k": 0}, "top_k must be a whole number of at least 1, got 0"),
+        ({"patience": 0}, "patience must be a whole number of at least 1, got 0"),
         ({"loss": "ece"}, "loss must be one of nll, mse, got 'ece'"),
         ({"held_out_share": 1.0}, "held_out_share must lie in"),
     ],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -46,7 +48,8 @@ def fit(
     with warnings.catch_warnings(record=True) as caught, progress_bar(quiet=as_json), opened(engine) as running:
         warnings.simplefilter("always")
         predictions = open_predictions(file, kind=kind, labels=labels, skip_bad_parts=skip_bad_parts, engine=running)
-        result = _fit_and_save(calibrator, predictions, output, running, checkpoint)
+        with _blaming(parameters or []):
+            result = _fit_and_save(calibrator, predictions, output, running, checkpoint)
     result = {"method": method, **result, "warnings": messages(caught), "artifact": output}
     if skip_bad_parts:
         result["skipped_parts"] = list(predictions.skipped)
@@ -73,6 +76,19 @@ def build(method: str, assignments: list[str]) -> Any:
             kind = type(calibrator).__name__
             raise InputError(f"--param {name}: {kind} has no such parameter; it has {', '.join(known) or 'none'}")
     return calibrator.set_params(**given)
+
+
+@contextmanager
+def _blaming(assignments: list[str]) -> Iterator[None]:
+    """Where a parameter of a wrong kind makes a fit fail, say which were given instead of where it failed."""
+    from calibrant.core.errors import InputError
+
+    try:
+        yield
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        if isinstance(error, InputError) or not assignments:
+            raise
+        raise InputError(f"--param {', '.join(assignments)}: the fit cannot use this ({error})") from error
 
 
 def _nested(calibrator: Any) -> set[str]:
