@@ -24,6 +24,7 @@ from calibrant import (
 from calibrant.calibrators.diagonal import fit_class_scales
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax, softmax
+from calibrant.kernels import affine
 
 
 def problem(n=400, n_classes=5, scale=2.5, seed=0):
@@ -279,3 +280,20 @@ def test_the_temperature_is_found_at_any_scale_of_few_rows(seed, n_classes, expo
     one = TemperatureScaling().fit(logits, labels).temperature_
     scaled = TemperatureScaling().fit(logits * 10**exponent, labels).temperature_
     assert scaled == pytest.approx(one * 10**exponent, rel=1e-6)
+
+
+def test_many_classes_end_at_the_same_optimum_in_fewer_products(monkeypatch):
+    """Beyond 256 classes another preconditioner takes over, which has to know that the diagonal has no ridge."""
+    logits, labels = problem(120, 40, scale=3.0)
+    few = MatrixScaling().fit(logits, labels)
+    products = []
+
+    def counted(*arguments):
+        products.append(1)
+        return affine.affine_product(*arguments)
+
+    monkeypatch.setattr("calibrant.calibrators.affine.affine_product", counted)
+    monkeypatch.setattr("calibrant.calibrators.affine.BLOCK_CLASSES", 2)
+    many = MatrixScaling().fit(logits, labels)
+    np.testing.assert_allclose(many.predict_proba(logits), few.predict_proba(logits), atol=1e-6)
+    assert len(products) < 150

@@ -69,6 +69,7 @@ class AffineObjective:
         self.log_probabilities = log_probabilities
         self.total = rows.total_weight
         self.solve: Operator | None = None
+        self.modes: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
 
     def evaluate(self, point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Loss, gradient and the mean of q(1−q) of each class."""
@@ -83,10 +84,11 @@ class AffineObjective:
             (curved,) = self.rows.total(affine_product, point, self.log_probabilities, direction)
             return curved / self.total + self.ridge.times(direction)
 
+        if self.rows.n_classes > BLOCK_CLASSES:
+            return product, self._kronecker_solver(spread)
         if self.solve is None:
             # the start is a temperature away from the optimum: what inverts the Hessian there nearly does so later
-            few = self.rows.n_classes <= BLOCK_CLASSES
-            self.solve = self._block_solver(point) if few else self._kronecker_solver(spread)
+            self.solve = self._block_solver(point)
         return product, self.solve
 
     def _own_ridge(self) -> np.ndarray:
@@ -109,14 +111,30 @@ class AffineObjective:
 
     def _kronecker_solver(self, spread: np.ndarray) -> Operator:
         """The inverse of spread ⊗ E[x̃·x̃ᵀ] + ridge: for many classes, where a block each would not fit."""
+        if self.modes is None:
+            self.modes = self._feature_modes(spread)
+        values, vectors, squares = self.modes
+        spread = np.maximum(spread, 1e-3 * spread.max() + 1e-12)
+        inverse = 1.0 / (spread[:, None] * values + 1.0)
+        # the diagonal has a ridge of its own, often none: with the step of the others it would crawl
+        own = spread * squares + self.ridge.diagonal
+        own += 1e-6 * own.mean() + 1e-12
+
+        def solve(vector: np.ndarray) -> np.ndarray:
+            solved = (inverse * (vector @ vectors)) @ vectors.T
+            np.einsum("jj->j", solved[:, :-1])[:] += np.einsum("jj->j", vector[:, :-1]) / own
+            return solved
+
+        return solve
+
+    def _feature_modes(self, spread: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Values and vectors that make E[x̃·x̃ᵀ] diagonal and the ridge one, and the mean square of each logit."""
         (moments,) = self.rows.total(feature_moments, self.log_probabilities)
         moments /= self.total
-        spread = np.maximum(spread, 1e-3 * spread.max() + 1e-12)
+        squares = np.diag(moments)
         ridge = np.full(len(moments), self.ridge.off_diagonal)
         ridge[-1] = self.ridge.bias
-        ridge += 1e-6 * spread.mean() * np.diag(moments) + 1e-12
+        ridge += 1e-6 * spread.mean() * squares + 1e-12
         root = np.sqrt(ridge)
         values, vectors = np.linalg.eigh(moments / np.outer(root, root))
-        inverse = 1.0 / (spread[:, None] * np.maximum(values, 0.0) + 1.0)
-        vectors = vectors / root[:, None]
-        return lambda vector: (inverse * (vector @ vectors)) @ vectors.T
+        return np.maximum(values, 0.0), vectors / root[:, None], squares[:-1]
