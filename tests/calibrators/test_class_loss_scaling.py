@@ -15,6 +15,7 @@ from calibrant import (
     ClassTemperatureScaling,
     EnsembleTemperatureScaling,
     InputError,
+    ShapeScaling,
     TemperatureScaling,
     VectorScaling,
 )
@@ -134,6 +135,7 @@ def test_only_likelihoods_can_be_weighed():
         ClassLossScaling(TemperatureScaling("ece")),
         ClassLossScaling(TemperatureScaling(), normalization="rank"),
         ClassLossScaling(TemperatureScaling(), loss="hinge"),
+        ClassLossScaling(ShapeScaling(), loss="label_smoothing"),
     ):
         with pytest.raises(InputError):
             wrong.fit(logits, labels)

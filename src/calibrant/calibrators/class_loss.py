@@ -111,6 +111,11 @@ class ClassLossScaling(Calibrator):
                 f"{type(self.calibrator).__name__} minimises {self.calibrator.objective!r}, but class losses can only "
                 "weigh a likelihood: give it objective='nll'"
             )
+        if self.loss == "label_smoothing" and not self.calibrator.additive:
+            raise InputError(
+                f"{type(self.calibrator).__name__} looks at single rows, but label smoothing gives it sums over rows "
+                "and labels: take a calibrator that is additive"
+            )
 
     def _fit_class_weights(self, rows: Rows) -> None:
         """Weights from losses, calibrator from weights, and again, until neither moves."""
