@@ -85,6 +85,8 @@ def test_report_and_its_folder(calibrant, folder, tmp_path):
     assert calibrant(*given, "--report", tmp_path / "shift.html", *shifted).returncode == 0
     assert "severity" in (tmp_path / "shift.html").read_text().lower()
     assert "give --report" in calibrant(*given, "--shift", folder / "fog_1.npz").stderr
+    wrong = calibrant(*given, "--report", tmp_path / "wrong.html", "--shift", folder / "absent_1.npz")
+    assert (wrong.returncode, wrong.stdout, (tmp_path / "wrong.html").exists()) == (2, "", False)
     missing = calibrant(*given, "--report", tmp_path / "absent" / "report.html")
     assert missing.returncode == 2
     assert missing.stderr.count("\n") == 1
@@ -128,6 +130,13 @@ def test_select_saves_what_it_chose(calibrant, folder, tmp_path):
     jsonschema.validate(document, schema("select"))
     assert document["chosen"] == "ts"
     assert document["reason"].endswith(".")
+
+
+def test_compare_tells_what_the_fits_warned_of(calibrant, tmp_path):
+    np.savez(tmp_path / "one.npz", logits=np.random.default_rng(0).normal(size=(40, 3)), labels=np.zeros(40, dtype=int))
+    result = calibrant("compare", tmp_path / "one.npz", tmp_path / "one.npz", "-m", "none,ts", "--resamples", 5)
+    assert result.returncode == 0
+    assert result.stderr.startswith("warning: ts: ")
 
 
 def test_select_tells_warnings_in_its_own_words(calibrant, tmp_path):

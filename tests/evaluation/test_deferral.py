@@ -96,6 +96,12 @@ def test_columns_must_match():
         risk_coverage_curve([0.9, 0.8], [1])
 
 
+@pytest.mark.parametrize(("confidence", "correct"), [([0.5, float("nan")], [1, 0]), ([0.5, 0.6], [1, 2])])
+def test_rows_must_be_answers(confidence, correct):
+    with pytest.raises(InputError, match="in every row"):
+        risk_coverage_curve(confidence, correct)
+
+
 def test_before_and_after_calibration():
     generator = np.random.default_rng(0)
     labels = generator.integers(0, 3, 1200)

@@ -8,7 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from calibrant.evaluation.results import Comparison
-    from calibrant.evaluation.shift import ShiftCurves
+    from calibrant.evaluation.shift import ShiftCurves, Shifted
 
 CHECK_FAILED = 1
 
@@ -37,11 +37,13 @@ def compare(
     from calibrant.core.errors import InputError
     from calibrant.data import open_predictions
     from calibrant.evaluation.compare import compare as run
+    from calibrant.evaluation.shift import open_shift
 
     if report is not None:
         check_target(report)
     elif shifted:
         raise InputError("--shift adds a section to the report: give --report as well")
+    conditions = open_shift(shifted) if shifted else None  # before the work: a wrong path must not cost it
     with progress_bar(quiet=as_json):
         result = run(
             open_predictions(val, kind=kind),
@@ -55,7 +57,7 @@ def compare(
     if report is not None:
         from calibrant.report.page import write_report
 
-        write_report(result, report, shift=_curves(result, shifted))
+        write_report(result, report, shift=_curves(result, conditions))
     if as_json:
         typer.echo(result.to_json())
     elif markdown or latex:
@@ -64,18 +66,21 @@ def compare(
         from calibrant.cli.compare_view import show
 
         show(result)
+        for row in result.rows:
+            for warning in row.warnings:
+                typer.echo(f"warning: {row.method}: {warning}", err=True)
         if report is not None:
             typer.echo(f"\nreport: {report}")
     if result.best is None:
         raise typer.Exit(CHECK_FAILED)
 
 
-def _curves(result: Comparison, shifted: list[str] | None) -> ShiftCurves | None:
+def _curves(result: Comparison, shifted: Shifted | None) -> ShiftCurves | None:
     """ECE of the uncalibrated scores, the best and the second over the severities."""
-    if not shifted or result.best is None:
+    if shifted is None or result.best is None:
         return None
-    from calibrant.evaluation.shift import open_shift, shift
+    from calibrant.evaluation.shift import shift
 
     names = [name for name in dict.fromkeys((result.best, result.second)) if name not in (None, "none")]
     calibrators = {"none": None, **{name: result.row(name).calibrator for name in names if name is not None}}
-    return shift(calibrators, open_shift(shifted), metric_options={"n_bins": result.n_bins})
+    return shift(calibrators, shifted, metric_options={"n_bins": result.n_bins})

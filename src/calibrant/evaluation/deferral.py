@@ -202,4 +202,6 @@ def _columns(confidence: Any, correct: Any) -> tuple[np.ndarray, np.ndarray]:
             f"confidence has shape {confidence.shape} and correct {correct.shape}: "
             "give two columns of the same length, at least 1 row"
         )
+    if not np.isfinite(confidence).all() or not np.isin(correct, (0, 1)).all():
+        raise InputError("confidence must be finite, and correct true or false (1 or 0), in every row")
     return confidence, 1 - correct.astype(np.int64)
