@@ -65,6 +65,14 @@ def test_normalisations_ignore_scale_and_offset(values, factor, offset):
     np.testing.assert_allclose(normalise_losses(values, "centered_minmax"), flat - flat.mean(), atol=1e-12)
 
 
+def test_normalised_losses_by_the_definition():
+    losses = np.array([1.0, 2.0, 6.0])
+    # the sample standard deviation: squares 4, 1 and 9 over n − 1 = 2
+    np.testing.assert_allclose(normalise_losses(losses, "normal"), np.array([-2.0, -1.0, 3.0]) / np.sqrt(7.0))
+    np.testing.assert_allclose(normalise_losses(losses, "minmax"), [0.0, 0.2, 1.0])
+    np.testing.assert_allclose(normalise_losses(losses, "centered_minmax"), [-0.4, -0.2, 0.6])
+
+
 @pytest.mark.parametrize("normalization", ["normal", "centered_minmax", "minmax"])
 def test_the_answer_is_a_fixed_point(normalization):
     logits, labels = uneven()

@@ -89,6 +89,31 @@ class Chunks:
         return result
 
 
+PARAMETERS = {
+    "ts": {"objective": "nll", "grid": None, "refine": False, "n_bins": 15},
+    "ts-ece": {"objective": "ece"},
+    "ts-adaece": {"objective": "adaptive_ece"},
+    "ts-soft": {"objective": "soft_ece"},
+    "cts": {"objective": "ece", "preserve_accuracy": True, "max_sweeps": 5, "n_bins": 15, "grid": None},
+    "u-cts": {"objective": "ece", "preserve_accuracy": False},
+    "cts-nll": {"objective": "nll"},
+    "ets": {"loss": "nll"},
+    "ws": {"objective": "least_squares", "n_bins": 13},
+    "cws": {"n_bins": 15},
+    "bts": {"objective": "nll", "n_bins": 15, "grid": None},
+    "ccts": {"objective": "gap", "n_bins": 15, "grid": None},
+    "sctl+ts": {"normalization": "normal", "loss": "cross_entropy"},
+}
+"""What a short name stands for: saved artifacts and published tables rely on it."""
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_short_names_keep_their_parameters(name):
+    parameters = get(name).get_params(deep=False)
+    assert PARAMETERS[name].items() <= parameters.items()
+    assert parameters["seed"] == 0
+
+
 @pytest.mark.parametrize("name", names())
 def test_facts_and_learned_names(name):
     logits, labels = problem(150, 4)

@@ -93,6 +93,16 @@ def test_quantile_edges_rise_from_zero_to_one(confidence: np.ndarray, n_bins: in
     assert np.ptp(place(confidence, edges)) < n_bins
 
 
+def test_quantile_edges_by_the_definition() -> None:
+    """Between the sorted values of rank floor(n·j/M) and the next, linearly; the last one from its rank on."""
+    confidence = np.random.default_rng(1).random(23)
+    ordered = np.append(np.sort(confidence), confidence.max())
+    for n_bins in (1, 2, 5, 15, 40):
+        places = [23 * j / n_bins for j in range(1, n_bins)]
+        inner = [ordered[int(at)] + (at - int(at)) * (ordered[int(at) + 1] - ordered[int(at)]) for at in places]
+        np.testing.assert_allclose(quantile_edges(confidence, n_bins), [0.0, *inner, 1.0], atol=1e-15)
+
+
 def test_quantile_edges_hold_the_same_mass() -> None:
     confidence = np.random.default_rng(0).beta(5, 1, 1000)
     counts = np.bincount(place(confidence, quantile_edges(confidence, 10)), minlength=10)
