@@ -111,3 +111,10 @@ def test_all_right_is_finite_and_said():
 def test_bad_parameters_are_named(calibrator, rng):
     with pytest.raises(InputError, match=r"objective|n_bins"):
         calibrator.fit(rng.normal(size=(10, 3)), rng.integers(0, 3, 10))
+
+
+def test_a_grid_aims_no_higher_than_99_percent():
+    logits, grid = np.array([[3.0, 0.0]] * 8), np.arange(1, 11) / 10
+    fitted = BinTemperatureScaling(n_bins=1, grid=grid).fit(logits, np.zeros(8, int))
+    nearest = np.abs(1 / (1 + np.exp(-3 / grid)) - 0.99).argmin()
+    assert fitted.temperatures_[0] == grid[nearest] == 0.6
