@@ -297,3 +297,11 @@ def test_many_classes_end_at_the_same_optimum_in_fewer_products(monkeypatch):
     many = MatrixScaling().fit(logits, labels)
     np.testing.assert_allclose(many.predict_proba(logits), few.predict_proba(logits), atol=1e-6)
     assert len(products) < 150
+
+
+@pytest.mark.parametrize("objective", ["ece", "adaptive_ece", "soft_ece"])
+def test_equal_errors_go_to_the_smallest_temperature(objective):
+    logits, labels = np.zeros((6, 3)), np.array([0, 1, 2, 0, 0, 0])  # no temperature changes anything
+    for grid in (np.arange(1, 101) / 10, [3.0, 0.0, 0.7, 2.0]):
+        fitted = TemperatureScaling(objective, grid=grid).fit(logits, labels)
+        assert fitted.temperature_ == min(t for t in grid if t > 0)
