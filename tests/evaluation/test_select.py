@@ -59,10 +59,21 @@ def test_it_finds_the_obvious():
     assert honest.chosen_ == "none"
 
 
+def test_folds_do_not_confirm_chance_counts_of_the_labels():
+    # logits without information, and labels as likely as each other: whatever frequencies are learned are chance
+    generator = np.random.default_rng(0)
+    logits, labels = generator.normal(size=(300, 30)), generator.integers(0, 30, 300)
+    biased = calibrant.ConfusionScaling(np.inf, penalty_scale=np.inf, penalty_bias=1.0)
+    scores = AutoCalibrator(["ts", biased]).fit(logits, labels).scores_
+    assert scores["ConfusionScaling"] > scores["ts"] + 0.02
+    confirmed = AutoCalibrator(["ts", biased], cv=stratified_folds(labels, 5, seed=0)).fit(logits, labels).scores_
+    assert confirmed["ConfusionScaling"] < confirmed["ts"]
+
+
 def test_scores_are_out_of_fold():
     logits, labels = blobs(300, 1)
     chooser = AutoCalibrator(["ts"], cv=3, seed=2).fit(logits, labels)
-    folds = stratified_folds(labels, 3, seed=2)
+    folds = stratified_folds(logits.argmax(axis=1), 3, seed=2)
     losses = []
     for fold in range(3):
         fitted = calibrant.TemperatureScaling().fit(logits[folds != fold], labels[folds != fold])

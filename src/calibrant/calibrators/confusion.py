@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import methodcaller
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.confidence_bins import map_rows
 from calibrant.calibrators.folds import content_folds
 from calibrant.calibrators.newton import Operator, Solution, newton_cg, warn_unless_converged
-from calibrant.calibrators.shape import fit_shape, shape_losses
+from calibrant.calibrators.shape import IDENTITY, fit_shape, shape_losses
 from calibrant.calibrators.temperature import fit_inverse_temperature
 from calibrant.core.arrays import check_values
 from calibrant.core.blas import one_blas_thread
@@ -31,14 +32,16 @@ class Penalties(NamedTuple):
 
 PATH = (
     Penalties(inf, inf, inf),
-    Penalties(inf, 1000.0, 300.0),
-    Penalties(inf, 300.0, 100.0),
-    Penalties(3.0, 300.0, 100.0),
-    Penalties(1.0, 300.0, 100.0),
-    Penalties(0.3, 300.0, 100.0),
-    Penalties(0.1, 300.0, 100.0),
+    Penalties(200.0, 3000.0, 1000.0),
+    Penalties(80.0, 3000.0, 1000.0),
+    Penalties(30.0, 1000.0, 300.0),
+    Penalties(12.0, 300.0, 100.0),
+    Penalties(5.0, 300.0, 100.0),
 )
 """What cross-validation walks, from a temperature alone to a confusion matrix that is nearly free."""
+
+FLOOR = 0.01
+"""Probabilities well below this say nothing about other classes."""
 
 MOST_CLASSES = 256
 """Above, a confusion matrix has more entries than a calibration set can fill: only scales and biases are learned."""
@@ -46,20 +49,22 @@ MOST_CLASSES = 256
 NEAR = 2.0
 """Steps of the path within this many standard errors of the best are averaged."""
 
-LOOSE, TIGHT, FOLDS = 1e-5, 1e-9, 5
+LOOSE, TIGHT, FOLDS = 5e-5, 1e-9, 5
 
 
 class ConfusionScaling(Calibrator):
-    """u = a∘z̄/T + C·softmax(z/T) + b: a temperature, class scales and biases, and a confusion matrix C.
+    """u = a∘z̄/T + C·log(1 + p/0.01) + b: a temperature, class scales and biases, and a confusion matrix C.
 
-    z̄ are the logits less their mean over the classes. C reads probabilities, not logits, so what it adds is bounded
-    whatever the logits are: where the network says "30% wolf" it may add to "husky". Minimises
+    z̄ are the logits less their mean over the classes and p = softmax(z/T). What C reads grows with the logarithm of a
+    probability, so a runner-up at 5% speaks nearly as loud as one at 30%, but it starts at 0 and ends at log 101:
+    what C adds is bounded whatever the logits are. Where the network says "5% wolf" it may add to "husky". Minimises
 
         Σ w·NLL + penalty·Σ C² + penalty_scale·Σ (a − mean a)² + penalty_bias·Σ b²,
 
-    a prior that fades as n grows (C has no diagonal). `penalty="cv"` walks a path of penalties from a temperature
-    alone to a nearly free C and averages the parameters of all steps within two standard errors of the lowest
-    held-out NLL: near the optimum the path is flat, and an average varies less than any one of its points.
+    a prior that fades as n grows. `penalty="cv"` walks a path of penalties from a temperature alone to a nearly free
+    C, until a step is more than two standard errors above the lowest held-out NLL, and averages the parameters of all
+    steps within that distance: near the optimum the path is flat, and an average varies less than any one of its
+    points.
 
     Parameters
     ----------
@@ -85,7 +90,7 @@ class ConfusionScaling(Calibrator):
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(0, 3, 500)
     >>> logits = 4 * (rng.normal(size=(500, 3)) + 2 * np.eye(3)[labels])
-    >>> ConfusionScaling(penalty=1.0).fit(logits, labels).matrix_.shape
+    >>> ConfusionScaling(penalty=10.0).fit(logits, labels).matrix_.shape
     (3, 3)
     """
 
@@ -97,9 +102,9 @@ class ConfusionScaling(Calibrator):
 
     @property
     def n_parameters_(self) -> int:
-        """A temperature, K scales, K biases, and K² − K confusions where the matrix takes part."""
+        """A temperature, K scales, K biases, and K² confusions where the matrix takes part."""
         n_classes = self.n_features_in_
-        return 1 + 2 * n_classes + (n_classes * (n_classes - 1) if self.matrix_.any() else 0)
+        return 1 + 2 * n_classes + (n_classes**2 if self.matrix_.any() else 0)
 
     def _fit(self, rows: Rows) -> None:
         path = self._path(rows.n_classes)
@@ -109,38 +114,42 @@ class ConfusionScaling(Calibrator):
             self._held_out(rows, content_folds(rows.logits, FOLDS, self.seed))
 
     def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
-        path = self._path(rows.n_classes)
-        answers = np.empty((len(path), *rows.logits.shape), dtype=np.float32)
-
-        def leave_out(part: int) -> None:
-            out, kept = np.flatnonzero(fold == part), np.flatnonzero(fold != part)
-            unit, points = _walk(rows.take(kept) if len(kept) else rows, path, LOOSE, np.float32)
-            inputs = _inputs(rows.logits[out], unit, np.float32)
-            for answer, (point, _) in zip(answers, points, strict=True):
-                answer[out] = _scores(*inputs, point)
-
-        map_blocks(leave_out, list(np.unique(fold)))
-        near = _near(answers, rows)
+        parts = map_blocks(lambda part: _Part(rows, fold == part), list(np.unique(fold)))
+        path, answers, losses = self._path(rows.n_classes), [], []
+        near: list[int] = []
+        shape = IDENTITY
+        for index, penalties in enumerate(path):
+            answers.append(np.empty(rows.logits.shape, dtype=np.float32))
+            for part, scores in zip(parts, map_blocks(methodcaller("step", penalties), parts), strict=True):
+                answers[-1][part.out] = scores
+            shape, loss = _bent_losses(answers[-1], rows, shape)
+            losses.append(loss)
+            near = _near(losses, rows.weights)
+            if index not in near:
+                break
         self._finish(rows, [path[index] for index in near])
-        return answers[near].mean(axis=0).astype(rows.logits.dtype)
+        return np.mean([answers[index] for index in near], axis=0).astype(rows.logits.dtype)
 
     def _finish(self, rows: Rows, path: list[Penalties]) -> None:
         with one_blas_thread():
-            unit, points = _walk(rows, path, TIGHT, np.float64)
-        point = np.mean([point for point, _ in points], axis=0)
-        self.temperature_ = 1.0 / unit
+            walker = _Walker(rows, TIGHT, np.float64)
+            points = []
+            for penalties in path:
+                solution = walker.step(penalties)
+                points.append(walker.point)
+                if solution is not None:
+                    warn_unless_converged("ConfusionScaling", solution)
+                    self.n_iter_, self.objective_trace_ = max(1, solution.n_iter), solution.trace
+        point = np.mean(points, axis=0)
+        self.temperature_ = 1.0 / walker.unit
         self.matrix_, self.scale_, self.bias_ = point[:, :-2].copy(), point[:, -2].copy(), point[:, -1].copy()
         self.penalties_ = np.array(path)
-        for _, solution in points:
-            if solution is not None:
-                warn_unless_converged("ConfusionScaling", solution)
-                self.n_iter_, self.objective_trace_ = max(1, solution.n_iter), solution.trace
 
     def _path(self, n_classes: int) -> list[Penalties]:
         if isinstance(self.penalty, str) and self.penalty != "cv":
             raise InputError(f"penalty must be a number of at least 0 or 'cv', got {self.penalty!r}")
         if self.penalty == "cv":
-            return [one for one in PATH if n_classes <= MOST_CLASSES or one.matrix == inf]
+            return list(PATH if n_classes <= MOST_CLASSES else dict.fromkeys(one._replace(matrix=inf) for one in PATH))
         given = Penalties(self.penalty, self.penalty_scale, self.penalty_bias)
         for name, value in zip(("penalty", "penalty_scale", "penalty_bias"), given, strict=True):
             if not value >= 0:
@@ -158,30 +167,33 @@ class ConfusionScaling(Calibrator):
 
 
 def _inputs(logits: np.ndarray, unit: float, dtype: type) -> tuple[np.ndarray, np.ndarray]:
-    """Centred logits over the temperature, and the probabilities there."""
+    """Centred logits over the temperature, and log(1 + p/0.01) of the probabilities p there."""
     scaled = logits.astype(dtype) * dtype(unit)
-    return scaled - scaled.mean(axis=1, keepdims=True), softmax(scaled)
+    return scaled - scaled.mean(axis=1, keepdims=True), np.log1p(softmax(scaled) / dtype(FLOOR))
 
 
-def _scores(centred: np.ndarray, probabilities: np.ndarray, point: np.ndarray) -> np.ndarray:
-    """a∘z̄ + C·p + b for a point (C | a | b)."""
+def _scores(centred: np.ndarray, evidence: np.ndarray, point: np.ndarray) -> np.ndarray:
+    """a∘z̄ + C·evidence + b for a point (C | a | b)."""
     point = point.astype(centred.dtype)
     scores = centred * point[:, -2] + point[:, -1]
     if point[:, :-2].any():
-        scores += probabilities @ point[:, :-2].T
+        scores += evidence @ point[:, :-2].T
     return scores
 
 
-def _near(answers: np.ndarray, rows: Rows) -> list[int]:
-    """Which steps of the path are within `NEAR` standard errors of the best, by the NLL of held-out rows.
+def _bent_losses(answer: np.ndarray, rows: Rows, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The bend that suits held-out answers best, and the NLL of each row after it.
 
-    Each step is scored after the bend that suits it best, so that a step is not preferred for its sharpness.
+    Without it a step of the path would be preferred for its sharpness.
     """
-    weights = np.ones(rows.n) if rows.weights is None else rows.weights
-    losses = []
-    for answer in answers:
-        held_out = Rows(answer, rows.labels, rows.weights)
-        losses.append(shape_losses(held_out, fit_shape(held_out)[0]))
+    held_out = Rows(answer, rows.labels, rows.weights)
+    shape = fit_shape(held_out, start=start, tolerance=1e-2)[0]
+    return shape, shape_losses(held_out, shape)
+
+
+def _near(losses: list[np.ndarray], weights: np.ndarray | None) -> list[int]:
+    """Which steps of the path are within `NEAR` standard errors of the best."""
+    weights = np.ones(len(losses[0])) if weights is None else weights
     means = [float(np.average(loss, weights=weights)) for loss in losses]
     best = int(np.argmin(means))
     near = []
@@ -193,43 +205,57 @@ def _near(answers: np.ndarray, rows: Rows) -> list[int]:
     return near
 
 
-def _walk(
-    rows: Rows, path: list[Penalties], tolerance: float, dtype: type
-) -> tuple[float, list[tuple[np.ndarray, Solution | None]]]:
-    """The inverse temperature, and the point (C | a | b) of each step, each starting where the last one ended."""
-    unit = fit_inverse_temperature(rows).value
-    centred, probabilities = _inputs(rows.logits, unit, dtype)
-    point = np.zeros((rows.n_classes, rows.n_classes + 2))
-    point[:, -2] = 1.0
-    points: list[tuple[np.ndarray, Solution | None]] = []
-    for penalties in path:
+class _Walker:
+    """Walks a path of penalties over some rows, each fit starting where the last one ended."""
+
+    def __init__(self, rows: Rows, tolerance: float, dtype: type) -> None:
+        self.rows, self.tolerance = rows, tolerance
+        self.unit = fit_inverse_temperature(rows).value
+        self.inputs = _inputs(rows.logits, self.unit, dtype)
+        self.point = np.zeros((rows.n_classes, rows.n_classes + 2))
+        self.point[:, -2] = 1.0
+
+    def step(self, penalties: Penalties) -> Solution | None:
+        """Move to the optimum at these penalties; a temperature alone is there already."""
         if min(penalties) == inf:
-            points.append((point, None))
-            continue
-        objective = _Objective(centred, probabilities, rows, penalties)
-        solution = newton_cg(objective, point, tolerance=tolerance)
-        point = solution.point
-        points.append((point, solution))
-    return unit, points
+            return None
+        objective = _Objective(*self.inputs, self.rows, penalties)
+        solution = newton_cg(objective, self.point, tolerance=self.tolerance)
+        self.point = solution.point
+        return solution
+
+
+class _Part:
+    """One fold: a walk over the other rows, and what it says of these."""
+
+    def __init__(self, rows: Rows, out: np.ndarray) -> None:
+        self.out = np.flatnonzero(out)
+        kept = np.flatnonzero(~out)
+        self.walker = _Walker(rows.take(kept) if len(kept) else rows, LOOSE, np.float32)
+        self.inputs = _inputs(rows.logits[self.out], self.walker.unit, np.float32)
+
+    def step(self, penalties: Penalties) -> np.ndarray:
+        """Scores of the held-out rows at the next penalties of the path."""
+        self.walker.step(penalties)
+        return _scores(*self.inputs, self.walker.point)
 
 
 class _Objective:
     """Mean NLL plus the ridge over points (C | a | b), K×(K+2); parts without a finite penalty do not move."""
 
-    def __init__(self, centred: np.ndarray, probabilities: np.ndarray, rows: Rows, penalties: Penalties) -> None:
-        self.centred, self.probabilities, self.labels = centred, probabilities, rows.labels
+    def __init__(self, centred: np.ndarray, evidence: np.ndarray, rows: Rows, penalties: Penalties) -> None:
+        self.centred, self.evidence, self.labels = centred, evidence, rows.labels
         weights = np.ones(rows.n) if rows.weights is None else rows.weights
         self.weights = (weights / rows.total_weight).astype(centred.dtype)
         n_classes = rows.n_classes
         ridge = np.empty((n_classes, n_classes + 2))
         ridge[:, :-2], ridge[:, -2], ridge[:, -1] = penalties
-        np.fill_diagonal(ridge[:, :-2], inf)
         self.moves = np.isfinite(ridge)
         self.ridge = np.where(self.moves, 2 * ridge / rows.total_weight, 0.0)
 
     def evaluate(self, point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Loss, gradient and the probabilities at a point."""
-        scores = _scores(self.centred, self.probabilities, point)
+        scores = _scores(self.centred, self.evidence, point)
         scores -= scores.max(axis=1, keepdims=True)
         every = np.arange(len(scores))
         own = scores[every, self.labels]
@@ -247,7 +273,7 @@ class _Objective:
         guess, weights = reuse, self.weights[:, None]
 
         def product(direction: np.ndarray) -> np.ndarray:
-            change = _scores(self.centred, self.probabilities, direction)
+            change = _scores(self.centred, self.evidence, direction)
             change -= np.einsum("ij,ij->i", guess, change)[:, None]
             change *= guess
             change *= weights
@@ -255,7 +281,7 @@ class _Objective:
 
         spread = guess * (1 - guess) * weights
         diagonal = np.empty_like(point)
-        diagonal[:, :-2] = spread.T @ self.probabilities**2
+        diagonal[:, :-2] = spread.T @ self.evidence**2
         diagonal[:, -2] = np.einsum("ij,ij,ij->j", spread, self.centred, self.centred)
         diagonal[:, -1] = spread.sum(axis=0)
         inverse = np.where(self.moves, 1.0 / (diagonal + self.ridge + 1e-12), 0.0)
@@ -273,7 +299,7 @@ class _Objective:
     def _contract(self, residual: np.ndarray) -> np.ndarray:
         result = np.zeros(self.ridge.shape)
         if self.moves[:, :-2].any():
-            result[:, :-2] = residual.T @ self.probabilities
+            result[:, :-2] = residual.T @ self.evidence
         result[:, -2] = np.einsum("ij,ij->j", residual, self.centred)
         result[:, -1] = residual.sum(axis=0)
         return np.where(self.moves, result, 0.0)

@@ -162,9 +162,11 @@ def shape_losses(rows: Rows, shape: np.ndarray) -> np.ndarray:
     return losses
 
 
-def fit_shape(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """θ of the lowest penalised NLL over rows of calibrated logits, and the mean objective at each step."""
+def fit_shape(rows: Rows, *, start: np.ndarray = IDENTITY, tolerance: float = 1e-9) -> tuple[np.ndarray, np.ndarray]:
+    """θ of the lowest penalised NLL over rows of calibrated logits, and the mean objective at each step.
 
+    The search ends with a step below the tolerance; the error left is far smaller, because Newton's method squares it.
+    """
     total = partial(rows.total, shape_sums) if rows.logits.size > KEPT_ELEMENTS else _kept_sums(rows)
 
     def evaluate(point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
@@ -173,7 +175,7 @@ def fit_shape(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         value = (loss + 0.5 * PRIOR_ROWS * float(pull @ pull)) / rows.total_weight
         return value, gradient + PRIOR_ROWS * pull, hessian + PRIOR_ROWS * np.eye(len(point))
 
-    point = IDENTITY
+    point = start
     value, gradient, hessian = evaluate(point)
     trace = [value]
     for _ in range(MAX_STEPS):
@@ -186,7 +188,7 @@ def fit_shape(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         moved, point = np.abs(candidate - point).max(), candidate
         value, gradient, hessian = found
         trace.append(value)
-        if moved < 1e-9:
+        if moved < tolerance:
             break
     return point, np.array(trace)
 

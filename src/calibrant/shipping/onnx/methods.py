@@ -150,10 +150,13 @@ def _shape(calibrator: Any, graph: Graph, logits: str) -> str:
 
 
 def _confusion(calibrator: Any, graph: Graph, logits: str) -> str:
-    """a∘z̄/T + C·softmax(z/T) + b."""
+    """a∘z̄/T + C·log(1 + p/0.01) + b, p = softmax(z/T)."""
+    from calibrant.calibrators.confusion import FLOOR
+
     scaled = _temperature(calibrator, graph, logits)
     centred = graph.subtract(scaled, graph.reduce("ReduceMean", scaled))
-    confused = graph.node("MatMul", graph.softmax(scaled), graph.number(np.asarray(calibrator.matrix_).T))
+    lifted = graph.add(graph.multiply(graph.softmax(scaled), graph.number(1 / FLOOR)), graph.number(1.0))
+    confused = graph.node("MatMul", graph.node("Log", lifted), graph.number(np.asarray(calibrator.matrix_).T))
     return graph.add(_vector(calibrator, graph, centred), confused)
 
 
