@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.grids import temperature_grid
 from calibrant.calibrators.newton import InverseTemperature, solve_inverse_temperature
 from calibrant.calibrators.temperature_search import (
     adaptive_errors,
-    check_grid,
     minimise_smooth,
     search_grid,
     soft_errors,
@@ -107,7 +107,7 @@ class TemperatureScaling(Calibrator):
         if self.objective == "soft_ece" and self.grid is None:
             return minimise_smooth(soft_errors(rows, n_bins), 1.0 / fit_inverse_temperature(rows).value)
         measure = {"ece": width_errors, "adaptive_ece": adaptive_errors, "soft_ece": soft_errors}[self.objective]
-        return search_grid(measure(rows, n_bins), check_grid(self.grid), self.refine)
+        return search_grid(measure(rows, n_bins), temperature_grid(self.grid), self.refine)
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         inverse = np.full(logits.shape[1], 1.0 / self.temperature_)

@@ -15,7 +15,6 @@ from calibrant.kernels.dispatch import pick
 from calibrant.kernels.scaling import temperature_confidences
 from calibrant.kernels.soft_bins import soft_bin_error, soft_bin_sums
 
-DEFAULT_GRID = np.arange(1, 101) / 10
 SOFTNESS, SOFT_NORM = 0.01, 2.0
 """Bin temperature and norm of the metric `soft_ece`."""
 
@@ -24,17 +23,6 @@ ZOOMS = 3
 
 Errors = Callable[[np.ndarray], np.ndarray]
 """Temperatures (G,) → the calibration error at each (G,)."""
-
-
-def check_grid(grid: np.ndarray | None) -> np.ndarray:
-    """Temperatures in increasing order; 0 is dropped, because nothing can be divided by it."""
-    values = DEFAULT_GRID if grid is None else np.unique(np.asarray(grid, dtype=np.float64).ravel())
-    if not np.isfinite(values).all() or (values < 0).any():
-        raise InputError(f"grid must hold finite temperatures above 0, got {values.min():g} … {values.max():g}")
-    values = values[values > 0]
-    if len(values) == 0:
-        raise InputError("grid holds no temperature above 0")
-    return values
 
 
 def width_errors(rows: Rows, n_bins: int) -> Errors:

@@ -28,8 +28,8 @@ def select(
     from calibrant.cli.fit import messages
     from calibrant.core.atomic import check_target
     from calibrant.data import open_predictions
-    from calibrant.evaluation.results import HIGHER_IS_BETTER
     from calibrant.evaluation.select import AutoCalibrator
+    from calibrant.metrics.registry import HIGHER_IS_BETTER
     from calibrant.shipping.artifact import save
 
     check_target(output)

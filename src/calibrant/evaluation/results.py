@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-HIGHER_IS_BETTER = frozenset({"accuracy", "confidence_auroc"})
-"""Metrics whose best value is the largest; all others are losses."""
+from calibrant.metrics.registry import HIGHER_IS_BETTER
 
 UNRANKED = frozenset({"confidence", "entropy"})
 """Plain descriptions: neither high nor low is good."""
