@@ -150,7 +150,10 @@ def choice() -> plt.Figure:
             chosen.scores_[name], place, xerr=chosen.standard_errors_[name], color=colour, marker="o", capsize=3
         )
     axes.set_yticks(range(len(order)), order)
-    axes.set(xlabel="cross-validated NLL; bars: standard error of the difference to the lowest")
+    axes.set(
+        xlabel="cross-validated NLL\n(bars: standard error of the difference to the lowest)",
+        ylim=(-0.4, len(order) - 0.6),
+    )
     axes.set_title(f"chosen: {chosen.chosen_}")
     tidy(axes)
     return figure

@@ -23,6 +23,7 @@ from calibrant.calibrators.top_label import log_odds_of, top_label, with_confide
 from calibrant.calibrators.top_label_map import PRIOR_ROWS, features, fit_map
 from calibrant.core.bins import place
 from calibrant.core.errors import InputError
+from calibrant.core.rows import Rows
 from calibrant.core.softmax import softmax
 
 
@@ -204,3 +205,18 @@ def test_folds_follow_the_content(rng):
 def test_bad_parameters_are_named(calibrator, rng):
     with pytest.raises(InputError, match=r"n_bins|mode|n_knots"):
         calibrator.fit(rng.normal(size=(10, 3)), rng.integers(0, 3, 10))
+
+
+def test_held_out_answers_are_the_inner_ones_through_one_map():
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 4, 600)
+    rows = Rows(3 * rng.normal(size=(600, 4)) + 4 * np.eye(4)[labels], labels)
+    fold = np.arange(600) % 3
+    inner = TemperatureScaling().fit_held_out(rows, fold)
+    mapped = TopLabelMap(TemperatureScaling())
+    answers = mapped.fit_held_out(rows, fold)
+    top = top_label(inner)
+    expected, _ = fit_map(top.log_odds, top.prediction == labels, np.ones(600))
+    np.testing.assert_allclose(mapped.map_, expected, rtol=1e-9)
+    np.testing.assert_allclose(top_label(answers).log_odds, features(top.log_odds) @ expected, atol=1e-9)
+    assert np.abs(mapped.map_ - [1, 1, 0]).max() > 0.01

@@ -70,14 +70,26 @@ class TopLabelMap(Calibrator):
 
     def _fit(self, rows: Rows) -> None:
         self.calibrator_ = clone(self.calibrator)
-        top = top_label(self.calibrator_.fit_for_next(rows, self.seed))
+        self._fit_map(rows, self.calibrator_.fit_for_next(rows, self.seed))
+
+    def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
+        self.calibrator_ = clone(self.calibrator)
+        inner = self.calibrator_.fit_held_out(rows, fold)
+        self._fit_map(rows, inner)
+        # three numbers learned from all rows: what a row adds to its own answer is far below the noise
+        return self._remap(inner)
+
+    def _fit_map(self, rows: Rows, logits: np.ndarray) -> None:
+        top = top_label(logits)
         weights = np.ones(rows.n) if rows.weights is None else rows.weights
         self.map_, self.objective_trace_ = fit_map(top.log_odds, top.prediction == rows.labels, weights)
         self.n_iter_ = max(1, len(self.objective_trace_) - 1)
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
-        calibrated = self.calibrator_._transform(logits)
-        return with_mapped_confidence(calibrated, lambda log_odds: features(log_odds) @ self.map_)
+        return self._remap(self.calibrator_._transform(logits))
+
+    def _remap(self, logits: np.ndarray) -> np.ndarray:
+        return with_mapped_confidence(logits, lambda log_odds: features(log_odds) @ self.map_)
 
 
 def features(log_odds: np.ndarray) -> np.ndarray:

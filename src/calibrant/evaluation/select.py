@@ -19,7 +19,7 @@ from calibrant.core.rows import Rows
 from calibrant.evaluation.results import HIGHER_IS_BETTER
 from calibrant.kernels.rows import scan
 
-CANDIDATES = ("ts", "shape", "conf+shape+keep")
+CANDIDATES = ("ts", "shape", "conf+shape+keep+top")
 """Tried by default: from one parameter to a penalised confusion matrix.
 
 Not among them: `none`, which no temperature does worse than, but which 200 rows may fail to tell from one."""
@@ -42,7 +42,7 @@ class AutoCalibrator(Calibrator):
     Parameters
     ----------
     candidates : sequence of short names or calibrators, or None
-        None tries `ts shape conf+shape+keep`, and `ts shape` under label shift.
+        None tries `ts shape conf+shape+keep+top`, and `ts shape` under label shift.
     criterion : str or function
         "nll" (a proper score), or any other metric of `calibrant.metrics`, or a function of that signature; lower is
         better, except for accuracy and confidence_auroc.
