@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from calibrant.calibrators.temperature_search import (
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
+from calibrant.core.threads import serial
 from calibrant.kernels.dispatch import pick
 from calibrant.kernels.scaling import temperature_sums
 from calibrant.kernels.transform import scale_rows
@@ -30,6 +32,9 @@ FEWEST_ROWS, SAMPLE_ROWS, MOST_ROWS = 64, 1000, 20_000
 
 SAMPLED_FROM = 1 << 15
 """Elements below which a pass over all rows costs no more than one over a sample."""
+
+SERIAL_BELOW = 1 << 20
+"""Elements below which a pass takes one core less time than waking the others."""
 
 OBJECTIVES = ("nll", "ece", "adaptive_ece", "soft_ece")
 
@@ -116,8 +121,10 @@ class TemperatureScaling(Calibrator):
 
 def fit_inverse_temperature(rows: Rows) -> InverseTemperature:
     """β = 1/T of the lowest mean NLL: estimates from ever larger samples, then one or two passes over all rows."""
-    statistic = pick(temperature_sums, rows.n * rows.n_classes)
-    return solve_inverse_temperature(_means(rows, statistic), _first_estimate(rows, statistic))
+    n_elements = rows.n * rows.n_classes
+    statistic = pick(temperature_sums, n_elements)
+    with serial() if n_elements < SERIAL_BELOW else nullcontext():
+        return solve_inverse_temperature(_means(rows, statistic), _first_estimate(rows, statistic))
 
 
 def _first_estimate(rows: Rows, statistic: Callable[..., Any]) -> float:
