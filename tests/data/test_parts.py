@@ -9,7 +9,7 @@ import pytest
 
 import calibrant as cal
 from calibrant.core.errors import InputError
-from calibrant.data import Predictions, open_predictions, remote, write_predictions
+from calibrant.data import Predictions, open_parts, open_predictions, remote, write_predictions
 
 
 @pytest.fixture
@@ -137,6 +137,17 @@ def test_remote_trouble_is_one_line(bucket):
         open_predictions("memory://bucket/*.npz")
     with pytest.raises(InputError, match=r"nonsense://x/y.npz cannot be opened"):
         open_predictions("nonsense://x/y.npz")
+
+
+def test_parts_of_an_address_behind_fsspec(bucket):
+    address, logits, _ = bucket
+    (whole,) = open_parts(address).values()
+    assert np.array_equal(whole.logits, logits)
+
+
+def test_an_empty_path_is_no_folder():
+    with pytest.raises(InputError, match="the path is empty"):
+        open_predictions("")
 
 
 def test_file_addresses_are_plain_paths(eight):

@@ -59,6 +59,11 @@ def test_it_finds_the_obvious():
     assert honest.chosen_ == "none"
 
 
+def test_the_reason_counts_the_folds_there_were():
+    logits, labels = blobs(40, 0)
+    assert "over 12 folds" in AutoCalibrator(["none", "ts"], cv=100).fit(logits[:12], labels[:12]).reason_
+
+
 def test_folds_do_not_confirm_chance_counts_of_the_labels():
     # logits without information, and labels as likely as each other: whatever frequencies are learned are chance
     generator = np.random.default_rng(0)
@@ -140,7 +145,7 @@ def test_it_is_a_calibrator():
         ({"target_prior": "equal"}, "target_prior must be 'uniform'"),
         ({"target_prior": [0.5, 0.5]}, "one frequency for each of"),
         ({"cv": 1}, "cv must be a whole number of at least 2, or the fold of each row, got 1"),
-        ({"criterion": "eec"}, "criterion 'eec' is no metric"),
+        ({"criterion": "eec"}, "^criterion 'eec' is no metric"),
         ({"candidates": "ts"}, "must be a list"),
         ({"candidates": []}, "no candidates"),
         ({"candidates": ["tss"]}, "no method is called 'tss'"),

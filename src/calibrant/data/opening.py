@@ -107,6 +107,8 @@ def open_parts(
     >>> sorted(open_parts("cifar10-resnet18"))
     ['test', 'val']
     """
+    if _is_remote(os.fspath(path)):
+        return {"": open_predictions(path, kind=kind, labels=labels, require_labels=require_labels)}
     file, split = locate(path)
     one_part = split or labels is not None or file.is_dir() or is_pattern(str(file))
     if one_part or SUFFIXES.get(suffix_of(file)) not in HOLDS_PARTS:
@@ -132,6 +134,8 @@ def open_parts(
 def locate(path: str | os.PathLike[str]) -> tuple[Path, str]:
     """The file or folder and the part behind `#`; an InputError if there is no such file."""
     text = os.fspath(path)
+    if not text:
+        raise InputError("the path is empty: give a file, a folder or an embedded data set")
     if "\0" in text:
         raise InputError(f"{text!r} is not a path: it contains a zero byte")
     with _naming(Path(text)):

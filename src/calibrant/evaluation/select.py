@@ -103,6 +103,7 @@ class AutoCalibrator(Calibrator):
             shift = LabelShift(Identity(), self.target_prior).fit_rows(rows)
             rows = shift.corrected(rows)
         candidates = self._candidates()
+        self._metric()
         fold = self._folds(rows)
         fitted: dict[str, Any] = {}
         losses: dict[str, np.ndarray] = {}
@@ -122,7 +123,7 @@ class AutoCalibrator(Calibrator):
         if not losses:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.failures_.items())
             raise InputError(f"none of the {len(candidates)} candidates could be fitted: {reasons}")
-        self._choose(fitted, losses, rows.weights)
+        self._choose(fitted, losses, rows.weights, len(np.unique(fold)))
         for one in said[self.chosen_]:
             warnings.warn(one.message, stacklevel=4)
         if shift is not None:
@@ -187,7 +188,9 @@ class AutoCalibrator(Calibrator):
             raise InputError(f"criterion {self.criterion!r} is no metric: use nll, brier, ece or another metric's name")
         return function
 
-    def _choose(self, fitted: dict[str, Any], losses: dict[str, np.ndarray], weights: np.ndarray | None) -> None:
+    def _choose(
+        self, fitted: dict[str, Any], losses: dict[str, np.ndarray], weights: np.ndarray | None, n_folds: int
+    ) -> None:
         by_row = isinstance(self.criterion, str) and self.criterion in BY_ROW
         weights = weights if by_row else None
         means = {name: float(np.average(loss, weights=weights)) for name, loss in losses.items()}
@@ -198,13 +201,12 @@ class AutoCalibrator(Calibrator):
         self.calibrator_ = fitted[self.chosen_]
         sign = -1.0 if isinstance(self.criterion, str) and self.criterion in HIGHER_IS_BETTER else 1.0
         self.scores_ = {name: sign * mean for name, mean in means.items()}
-        self.reason_ = self._reason(lowest, fitted)
+        self.reason_ = self._reason(lowest, fitted, n_folds)
 
-    def _reason(self, lowest: str, fitted: dict[str, Any]) -> str:
+    def _reason(self, lowest: str, fitted: dict[str, Any], n_folds: int) -> str:
         criterion = self.criterion if isinstance(self.criterion, str) else self.criterion.__name__
         chosen, scores = self.chosen_, self.scores_
-        folds = self.cv if isinstance(self.cv, (int, np.integer)) else len(np.unique(self.cv))
-        among = f"of {len(scores)} methods over {folds} folds"
+        among = f"of {len(scores)} methods over {n_folds} folds"
         if chosen == lowest:
             return f"{chosen} has the best cross-validated {criterion}, {scores[chosen]:.4f}, {among}."
         return (
