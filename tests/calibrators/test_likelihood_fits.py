@@ -305,3 +305,14 @@ def test_equal_errors_go_to_the_smallest_temperature(objective):
     for grid in (np.arange(1, 101) / 10, [3.0, 0.0, 0.7, 2.0]):
         fitted = TemperatureScaling(objective, grid=grid).fit(logits, labels)
         assert fitted.temperature_ == min(t for t in grid if t > 0)
+
+
+def test_a_fit_whose_optimum_lies_at_infinity_gives_up_soon():
+    """Two rows a class and two parameters for each: nearly separable, so scales and biases grow without end."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 120, 240)
+    logits = (2 * (rng.normal(size=(240, 120)) + 3 * np.eye(120)[labels])).astype(np.float32)
+    with pytest.warns(FitWarning):
+        fitted = VectorScaling().fit(logits, labels)
+    assert fitted.n_iter_ < 25
+    assert np.isfinite(fitted.transform(logits)).all()

@@ -93,6 +93,10 @@ def _short(beta: float) -> float:
     return math.ldexp(round(mantissa * 2**24), exponent - 24)
 
 
+FAR = 20.0
+"""Scales are in units of the best temperature, biases in nats: beyond it, a fit that still grows is in flight."""
+
+
 class Objective(Protocol):
     """A smooth convex loss as the solver sees it."""
 
@@ -123,7 +127,7 @@ def newton_cg(
     """
     point = start
     loss, gradient, reuse = objective.evaluate(point)
-    trace, previous = [loss], math.inf
+    trace, sizes, previous = [loss], [_size(point)], math.inf
     max_inner = min(max_inner, 2 * start.size)
     for iteration in range(max_iter):
         free = (point > lower) | (gradient < 0)
@@ -134,6 +138,9 @@ def newton_cg(
         if len(trace) > 5 and trace[-6] - loss <= 1e-9 * abs(loss) + 1e-10:
             # five Newton steps without gain: what is left of the gradient points to infinity
             return Solution(point, np.array(trace), iteration, norm <= enough, norm)
+        if len(trace) > 5 and trace[-6] - loss <= 0.01 * abs(loss) and sizes[-1] > max(FAR, 1.1 * sizes[-6]):
+            # five steps of flight for one percent: the optimum lies at infinity, as where classes are separable
+            return Solution(point, np.array(trace), iteration, False, norm)
         previous = norm
         product, solve = objective.curvature(point, reuse)
         if not free.all():
@@ -147,9 +154,14 @@ def newton_cg(
             return Solution(point, np.array(trace), iteration, True, norm)
         point, loss, gradient, reuse = found
         trace.append(loss)
+        sizes.append(_size(point))
         step("Newton steps", iteration + 1, None, f"loss {loss:.6f}")
     norm = float(np.abs(gradient).max())
     return Solution(point, np.array(trace), max_iter, norm <= enough, norm)
+
+
+def _size(point: Array) -> float:
+    return float(np.abs(point).max())
 
 
 def _pull_norm(point: Array, gradient: Array, lower: float) -> float:

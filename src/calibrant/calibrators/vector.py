@@ -86,8 +86,9 @@ def warn_of_absent(rows: Rows, bias: np.ndarray) -> bool:
         return False
     shown = ", ".join(map(str, absent[:5])) + (" …" if len(absent) > 5 else "")
     which = f"class {shown} is" if len(absent) == 1 else f"classes {shown} are"
+    reached = bias[absent].min() - bias.max()
     warnings.warn(
-        f"{which} absent from the fit data, so the bias falls to -infinity; stopped at {bias[absent].min():.3g} "
+        f"{which} absent from the fit data, so the bias falls to -infinity; stopped {reached:.3g} beside the largest "
         "(penalty_bias above 0 keeps it finite)",
         FitWarning,
         stacklevel=5,
