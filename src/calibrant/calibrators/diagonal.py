@@ -11,6 +11,9 @@ from calibrant.core.rows import Rows
 from calibrant.kernels.dispatch import COMPILED_FROM, pick, use_compiled
 from calibrant.kernels.scaling import vector_newton, vector_product, vector_sums
 
+FAR = 20.0
+"""Scales are in units of the best temperature, biases in nats: beyond it, a fit that still grows is in flight."""
+
 DENSE_CLASSES = 256
 """Up to this many classes a small input is solved with the whole Hessian."""
 
@@ -44,7 +47,7 @@ def fit_vector(
     objective = VectorObjective(rows, unit, ridge, with_bias, tolerance)
     start = np.stack([np.ones(rows.n_classes), np.zeros(rows.n_classes)])
     with one_blas_thread():
-        solution = newton_cg(objective, start, lower=lower, tolerance=tolerance)
+        solution = newton_cg(objective, start, lower=lower, tolerance=tolerance, far=FAR)
     scale, bias = objective.units * solution.point
     return scale, bias - bias.mean() if penalty_bias == 0 else bias, solution
 

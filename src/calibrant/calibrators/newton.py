@@ -93,10 +93,6 @@ def _short(beta: float) -> float:
     return math.ldexp(round(mantissa * 2**24), exponent - 24)
 
 
-FAR = 20.0
-"""Scales are in units of the best temperature, biases in nats: beyond it, a fit that still grows is in flight."""
-
-
 class Objective(Protocol):
     """A smooth convex loss as the solver sees it."""
 
@@ -114,6 +110,7 @@ def newton_cg(
     lower: float = -math.inf,
     tolerance: float = 1e-10,
     enough: float = 1e-7,
+    far: float = math.inf,
     max_iter: int = 100,
     max_inner: int = 100,
 ) -> Solution:
@@ -124,6 +121,7 @@ def newton_cg(
     lower : bound of every coordinate; those that rest on it and press against it are held there.
     tolerance : largest absolute entry of the (projected) gradient at which the search ends.
     enough : the same, where the search ends if it makes no more headway: float32 sums reach no further.
+    far : size of a coordinate beyond which a point that still grows is in flight to an optimum at infinity.
     """
     point = start
     loss, gradient, reuse = objective.evaluate(point)
@@ -138,8 +136,8 @@ def newton_cg(
         if len(trace) > 5 and trace[-6] - loss <= 1e-9 * abs(loss) + 1e-10:
             # five Newton steps without gain: what is left of the gradient points to infinity
             return Solution(point, np.array(trace), iteration, norm <= enough, norm)
-        if len(trace) > 5 and trace[-6] - loss <= 0.01 * abs(loss) and sizes[-1] > max(FAR, 1.1 * sizes[-6]):
-            # five steps of flight for one percent: the optimum lies at infinity, as where classes are separable
+        if len(trace) > 5 and trace[-6] - loss <= 0.01 * abs(loss) and sizes[-1] > max(far, 1.1 * sizes[-6]):
+            # five steps of flight for one percent of the loss, as where classes are separable
             return Solution(point, np.array(trace), iteration, False, norm)
         previous = norm
         product, solve = objective.curvature(point, reuse)
