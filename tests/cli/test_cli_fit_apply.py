@@ -8,25 +8,7 @@ import numpy as np
 import pytest
 
 import calibrant
-from calibrant.cli.app import main
 from calibrant.shipping.artifact import read_artifact
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run a command in this process; returns exit code, stdout and stderr."""
-
-    def call(*arguments):
-        monkeypatch.setattr("sys.argv", ["calibrant", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture

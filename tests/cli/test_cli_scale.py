@@ -7,25 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from calibrant.cli.app import main
 from calibrant.data import Predictions, write_predictions
 from calibrant.data.top_k import TopKPredictions
 from calibrant.shipping.artifact import load
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr("sys.argv", ["calibrant", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture

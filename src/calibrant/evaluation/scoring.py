@@ -47,6 +47,7 @@ class Scored:
     draws: dict[str, np.ndarray]
 
 
+@one_blas_thread()  # hundreds of thin products: the waits of a second thread cost ten times the work
 def score(
     calibrator: Any,
     logits: np.ndarray,
@@ -57,19 +58,6 @@ def score(
     n_bins: int,
 ) -> Scored:
     """Figures of a fitted calibrator on test logits (n, K)."""
-    with one_blas_thread():  # hundreds of thin products: the waits of a second thread cost ten times the work
-        return _score(calibrator, logits, labels, weights, resamples=resamples, n_bins=n_bins)
-
-
-def _score(
-    calibrator: Any,
-    logits: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
-    *,
-    resamples: Resamples,
-    n_bins: int,
-) -> Scored:
     columns, sums, kept = _pass(calibrator, logits, labels, weights, resamples=resamples, n_bins=n_bins)
     confidence, correct = columns.confidence, columns.correct
     means = {"nll": columns.nll, "brier": columns.brier, "accuracy": correct}
