@@ -21,7 +21,7 @@ import numpy as np
 from calibrant import metrics
 from calibrant.core.softmax import softmax
 from calibrant.kernels.rows import scan
-from calibrant.metrics.maximum_mean import mmce_of
+from calibrant.metrics.mmce import mmce_of
 from calibrant.metrics.top_label import ece_of
 
 Row = tuple[str, float, str, float, float, str, str]

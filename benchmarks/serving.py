@@ -23,7 +23,7 @@ import numpy as np
 import psutil
 
 import calibrant
-from calibrant.shipping.wire import JSON, NPY
+from calibrant.shipping.http_codec import JSON, NPY
 
 COMMAND = [sys.executable, "-c", "from calibrant.cli import main; main()", "serve"]
 

@@ -21,7 +21,7 @@ from calibrant import (
     TemperatureScaling,
     VectorScaling,
 )
-from calibrant.calibrators.diagonal import fit_class_scales
+from calibrant.calibrators.solvers.diagonal import fit_class_scales
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax, softmax
 from calibrant.kernels import affine
@@ -292,8 +292,8 @@ def test_many_classes_end_at_the_same_optimum_in_fewer_products(monkeypatch):
         products.append(1)
         return affine.affine_product(*arguments)
 
-    monkeypatch.setattr("calibrant.calibrators.affine.affine_product", counted)
-    monkeypatch.setattr("calibrant.calibrators.affine.BLOCK_CLASSES", 2)
+    monkeypatch.setattr("calibrant.calibrators.solvers.affine.affine_product", counted)
+    monkeypatch.setattr("calibrant.calibrators.solvers.affine.BLOCK_CLASSES", 2)
     many = MatrixScaling().fit(logits, labels)
     np.testing.assert_allclose(many.predict_proba(logits), few.predict_proba(logits), atol=1e-6)
     assert len(products) < 150

@@ -18,8 +18,8 @@ from calibrant import (
     VectorScaling,
     WeightScaling,
 )
-from calibrant.calibrators.folds import content_folds
-from calibrant.calibrators.top_label import log_odds_of, top_label, with_confidence
+from calibrant.calibrators.helpers.top_label import log_odds_of, top_label, with_confidence
+from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.calibrators.top_label_map import PRIOR_ROWS, features, fit_map
 from calibrant.core.bins import place
 from calibrant.core.errors import InputError

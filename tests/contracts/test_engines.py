@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from calibrant.core.engine import Engine
 from calibrant.core.errors import InputError
+from calibrant.engines.engine import Engine
 from calibrant.engines.local import LocalEngine
 
 ENGINES = ("local", "dask")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from calibrant.core.errors import InputError
-from calibrant.data import Predictions, open_predictions, spool, write_predictions
+from calibrant.data import Predictions, open_predictions, scratch, write_predictions
 from calibrant.data.parquet_footer import check_footer
 
 
@@ -90,7 +90,7 @@ def test_tables_that_are_wrong(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_a_large_table_waits_in_a_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(scratch, "CHUNK_BYTES", 1000)
     monkeypatch.setattr("calibrant.data.delimited.BLOCK_BYTES", 500)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     rng = np.random.default_rng(0)

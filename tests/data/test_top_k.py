@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import calibrant as cal
 from calibrant.core.errors import InputError
-from calibrant.core.tail import log_masses
+from calibrant.core.top_k_bounds import log_masses
 from calibrant.data import open_predictions, write_predictions
 from calibrant.data.top_k import TopKPredictions, top_rows
 from calibrant.metrics import METRICS, stream

@@ -10,11 +10,11 @@ import pytest
 
 import calibrant as cal
 from calibrant.core import progress
-from calibrant.core.engine import opened
+from calibrant.core.checkpoint import Checkpoint
 from calibrant.core.errors import InputError
-from calibrant.core.journal import Journal
 from calibrant.data import chunks as chunks_module
 from calibrant.data.chunked import ChunkedRows
+from calibrant.engines.engine import opened
 from calibrant.engines.local import LocalEngine
 from calibrant.metrics import ADDITIVE, METRICS, AdditiveEce, stream
 
@@ -133,7 +133,7 @@ class DyingEngine(LocalEngine):
 
 @pytest.mark.parametrize("name", ["ts", "vs", "sctl+ts", "bts"])
 def test_a_killed_fit_goes_on_where_it_was(forty, tmp_path, monkeypatch, name):
-    monkeypatch.setattr("calibrant.core.journal.PARTIAL_SECONDS", 0.0)
+    monkeypatch.setattr("calibrant.core.checkpoint.PARTIAL_SECONDS", 0.0)
     parts = forty[0]
     whole = cal.get(name).fit_predictions(parts)
     path, died, total = tmp_path / "fit.checkpoint", 0, 0
@@ -170,17 +170,17 @@ def test_the_checkpoint_of_another_fit_is_refused(forty, tmp_path):
 
 def test_recorded_sums_come_back_to_the_last_bit(tmp_path):
     identity = {"method": "x"}
-    journal = Journal(tmp_path / "j", identity)
+    checkpoint = Checkpoint(tmp_path / "j", identity)
     sums = (0.1 + 0.2, np.random.default_rng(0).normal(size=(3, 2)), 7)
-    journal.record("first", sums)
-    again = Journal(tmp_path / "j", identity)
+    checkpoint.record("first", sums)
+    again = Checkpoint(tmp_path / "j", identity)
     back = again.recall("first")
     assert back[0] == sums[0]
     assert back[1].tobytes() == sums[1].tobytes()
     assert back[2] == 7
     assert again.recall("second") is None
     with pytest.raises(InputError, match="records pass 1 as first"):
-        Journal(tmp_path / "j", identity).recall("other")
+        Checkpoint(tmp_path / "j", identity).recall("other")
     assert json.loads((tmp_path / "j").read_text().splitlines()[0])["method"] == "x"
 
 

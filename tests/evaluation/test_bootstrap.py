@@ -23,7 +23,7 @@ from calibrant.evaluation.intervals import (
     reflected_gaussian,
     smooth_error_intervals,
 )
-from calibrant.metrics.maximum_mean import mmce_of
+from calibrant.metrics.mmce import mmce_of
 from calibrant.metrics.selective import aurc_of, confidence_auroc_of
 from calibrant.metrics.smooth import smooth_ece_of
 from calibrant.metrics.soft import soft_ece_of

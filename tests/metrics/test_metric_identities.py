@@ -13,7 +13,7 @@ from calibrant import metrics
 from calibrant.metrics.binning import bin_index, bin_sums
 from calibrant.metrics.debiased import debiased_ece_of
 from calibrant.metrics.ks import ks_error_of
-from calibrant.metrics.maximum_mean import mmce_of
+from calibrant.metrics.mmce import mmce_of
 from calibrant.metrics.soft import memberships, soft_ece_of, soft_sums
 from calibrant.metrics.top_label import adaptive_ece_of, ece_of, mean_gap_of, over_under_confidence_of
 

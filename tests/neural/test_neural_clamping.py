@@ -14,9 +14,9 @@ from torch import nn  # noqa: E402
 
 import calibrant as cal  # noqa: E402
 from calibrant.core import progress  # noqa: E402
+from calibrant.neural.entropy_init import entropy_gradient, feasible_box, greatest_feasible_step  # noqa: E402
 from calibrant.neural.losses.terms import entropy  # noqa: E402
 from calibrant.neural.scaling import best_temperature  # noqa: E402
-from calibrant.neural.theorem_one import entropy_gradient, feasible_box, greatest_feasible_step  # noqa: E402
 
 torch.set_num_threads(1)
 

@@ -15,10 +15,10 @@ import pytest
 
 from calibrant.core.errors import InputError
 from calibrant.evaluation.results import Comparison
-from calibrant.report import aggregate, parts
+from calibrant.report import aggregate, html
+from calibrant.report.labels import learned, readable
 from calibrant.report.page import embedded_json, render, write_report
 from calibrant.report.plots.reliability import reliability_of_columns
-from calibrant.report.words import learned, readable
 
 LIMIT = 3_000_000
 NASTY = (
@@ -104,7 +104,7 @@ def test_every_section_and_both_lines_of_help_are_there(page: str) -> None:
 
 
 def test_table_marks_best_second_and_failed(build_comparison: Callable[..., Comparison]) -> None:
-    table = parts.table(build_comparison(n=500, error="three is not four"))
+    table = html.table(build_comparison(n=500, error="three is not four"))
     assert table.count('<span class="badge">best</span>') == 1
     assert table.index('data-method="ts"') < table.index('data-method="none"')
     assert 'aria-sort="ascending"' in table
@@ -114,7 +114,7 @@ def test_table_marks_best_second_and_failed(build_comparison: Callable[..., Comp
 
 
 def test_usage_names_the_winner_in_three_ways(comparison: Comparison) -> None:
-    usage = parts.usage(comparison)
+    usage = html.usage(comparison)
     assert "cal.get(&#x27;ts&#x27;)" in usage
     assert "--method ts" in usage
     assert "--onnx" in usage
@@ -125,7 +125,7 @@ def test_verdict_says_what_the_test_says(comparison: Comparison, p_value: float,
     first = comparison.rows[0]
     floor = replace(first.noise_floor, p_value=p_value)
     changed = replace(comparison, rows=(replace(first, noise_floor=floor), *comparison.rows[1:]))
-    assert words in parts.verdict(changed)
+    assert words in html.verdict(changed)
 
 
 def test_a_comparison_in_which_everything_failed_is_still_a_page(comparison: Comparison) -> None:
@@ -189,7 +189,7 @@ def test_more_classes_than_the_list_holds_keeps_the_most_predicted(
     predicted = comparison.rows[0].classes.predicted
     kept = [int(name.split()[1]) for name in tables["names"]]
     assert len(kept) == 4
-    assert "the 4 classes predicted most often, of 10" in parts.classes_note(tables)
+    assert "the 4 classes predicted most often, of 10" in html.classes_note(tables)
     assert predicted[kept].min() >= np.delete(predicted, kept).max()
 
 

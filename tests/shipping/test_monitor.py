@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import calibrant
 from calibrant.core.errors import InputError
 from calibrant.monitor import Monitor
-from calibrant.shipping.betting import BIN_SHIFTS, CLAIMS, Bets, _waiting
+from calibrant.shipping.e_process import BIN_SHIFTS, CLAIMS, Bets, _waiting
 from calibrant.shipping.watch import LogWatch, parse_answer
 
 

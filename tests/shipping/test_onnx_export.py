@@ -210,7 +210,7 @@ def test_what_cannot_be_exported_says_why(fitted):
 
 
 def test_constants_agree_with_the_methods():
-    from calibrant.neural.temperature_network import LOWEST_TEMPERATURE
+    from calibrant.calibrators.solvers.temperature_network import LOWEST_TEMPERATURE
 
     assert onnx_methods.LOWEST_TEMPERATURE == LOWEST_TEMPERATURE
     assert OPSET == 17

@@ -22,8 +22,8 @@ from starlette.testclient import TestClient
 
 from calibrant.core.errors import InputError
 from calibrant.shipping.artifact import Artifact, save
+from calibrant.shipping.http_codec import ARROW, JSON, NPY, decode
 from calibrant.shipping.serve import Limits, create_app
-from calibrant.shipping.wire import ARROW, JSON, NPY, decode
 
 K = 5
 

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from calibrant.calibrators.folds import FOLDS, content_folds
+from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.core.arrays import check_labels, check_matrix, check_values, check_weights
 from calibrant.core.blas import one_blas_thread
 from calibrant.core.errors import FitWarning, InputError
@@ -104,7 +104,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         checkpoint : path, optional
             Where finished passes are recorded; a killed fit that is started again goes on from there.
         """
-        from calibrant.calibrators.streaming import fit_predictions
+        from calibrant.calibrators.helpers.streaming import fit_predictions
 
         return fit_predictions(self, predictions, engine, checkpoint)
 

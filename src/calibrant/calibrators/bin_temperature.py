@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.bin_roots import BinEquations, solve_roots
-from calibrant.calibrators.bin_streaming import ChunkedBinEquations
-from calibrant.calibrators.confidence_bins import (
+from calibrant.calibrators.helpers.confidence_bins import (
     fill_empty,
     keep_prediction,
     map_rows,
@@ -18,7 +16,9 @@ from calibrant.calibrators.confidence_bins import (
     row_weights,
     top_columns,
 )
-from calibrant.calibrators.grids import temperature_grid
+from calibrant.calibrators.solvers.bin_roots import BinEquations, solve_roots
+from calibrant.calibrators.solvers.bin_streaming import ChunkedBinEquations
+from calibrant.calibrators.solvers.grids import temperature_grid
 from calibrant.core.bins import check_n_bins, place
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.progress import step

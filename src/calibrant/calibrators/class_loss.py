@@ -9,9 +9,9 @@ import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.fixed_point import FixedPoint
-from calibrant.calibrators.top_label import InstanceFact
-from calibrant.calibrators.weighted_rows import SmoothedRows, reweighted
+from calibrant.calibrators.helpers.top_label import InstanceFact
+from calibrant.calibrators.helpers.weighted_rows import SmoothedRows, reweighted
+from calibrant.calibrators.solvers.fixed_point import FixedPoint
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows

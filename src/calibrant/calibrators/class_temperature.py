@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.class_search import ClassSearch
-from calibrant.calibrators.confidence_bins import map_rows
-from calibrant.calibrators.diagonal import fit_class_scales
-from calibrant.calibrators.grids import temperature_grid
-from calibrant.calibrators.newton import warn_unless_converged
-from calibrant.calibrators.top_label import InstanceFact
+from calibrant.calibrators.helpers.confidence_bins import map_rows
+from calibrant.calibrators.helpers.top_label import InstanceFact
+from calibrant.calibrators.solvers.class_search import ClassSearch
+from calibrant.calibrators.solvers.diagonal import fit_class_scales
+from calibrant.calibrators.solvers.grids import temperature_grid
+from calibrant.calibrators.solvers.newton import warn_unless_converged
 from calibrant.core.arrays import check_values
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import InputError
@@ -46,9 +46,10 @@ class ClassTemperatureScaling(Calibrator):
 
     Notes
     -----
-    The answer equals a search that recomputes all confidences for every trial, in float64: see
-    `calibrators/class_search.py` for how it avoids doing so. By "ece", `fit_predictions` searches a map of the file, or
-    of a scratch copy on disk (n·K numbers), and keeps about 250 bytes a row in memory; by "nll" it goes chunk by chunk.
+    The answer equals a search that recomputes all confidences for every trial, in float64;
+    `calibrators/solvers/class_search.py` shows how it avoids doing so. By "ece", `fit_predictions` searches a map of
+    the file, or of a scratch copy on disk (n·K numbers), and keeps about 250 bytes per row in memory; by "nll" it goes
+    chunk by chunk.
 
     Examples
     --------

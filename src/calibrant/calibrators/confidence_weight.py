@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.confidence_bins import (
+from calibrant.calibrators.helpers.confidence_bins import (
     ConfidenceBins,
     fill_empty,
     map_rows,
@@ -13,7 +13,7 @@ from calibrant.calibrators.confidence_bins import (
     row_weights,
     top_columns,
 )
-from calibrant.calibrators.folds import content_folds
+from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.calibrators.weight import mix_with_uniform
 from calibrant.core.bins import check_n_bins, mass_index, place
 from calibrant.core.errors import InputError

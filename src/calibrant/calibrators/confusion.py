@@ -9,10 +9,10 @@ import numpy as np
 from numpy import inf
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.confidence_bins import map_rows
-from calibrant.calibrators.folds import content_folds
-from calibrant.calibrators.newton import Operator, Solution, newton_cg, warn_unless_converged
+from calibrant.calibrators.helpers.confidence_bins import map_rows
 from calibrant.calibrators.shape import IDENTITY, fit_shape, shape_losses
+from calibrant.calibrators.solvers.folds import content_folds
+from calibrant.calibrators.solvers.newton import Operator, Solution, newton_cg, warn_unless_converged
 from calibrant.calibrators.temperature import fit_inverse_temperature
 from calibrant.core.arrays import check_values
 from calibrant.core.blas import one_blas_thread

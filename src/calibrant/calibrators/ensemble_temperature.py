@@ -7,9 +7,9 @@ import warnings
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.simplex import minimise_on_simplex, minimise_quadratic
+from calibrant.calibrators.solvers.simplex import minimise_on_simplex, minimise_quadratic
+from calibrant.calibrators.solvers.temperature_search import minimise_smooth
 from calibrant.calibrators.temperature import fit_inverse_temperature, warn_of_limit
-from calibrant.calibrators.temperature_search import minimise_smooth
 from calibrant.core.arrays import check_values
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows

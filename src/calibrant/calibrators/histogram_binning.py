@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.confidence_bins import ConfidenceBins, fill_empty, quantile_bins, row_weights, top_columns
-from calibrant.calibrators.one_vs_rest import check_mode, class_columns, class_probabilities, normalised
-from calibrant.calibrators.top_label import InstanceFact, log_odds_of, with_confidence
+from calibrant.calibrators.helpers.confidence_bins import (
+    ConfidenceBins,
+    fill_empty,
+    quantile_bins,
+    row_weights,
+    top_columns,
+)
+from calibrant.calibrators.helpers.one_vs_rest import check_mode, class_columns, class_probabilities, normalised
+from calibrant.calibrators.helpers.top_label import InstanceFact, log_odds_of, with_confidence
 from calibrant.core.bins import check_n_bins, place
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
@@ -23,7 +29,7 @@ class HistogramBinning(Calibrator):
         Equal-mass bins of the fit data.
     mode : {"top_label", "one_vs_rest"}
         "top_label": the confidence of the predicted class becomes the accuracy of its bin; the other probabilities
-        are rescaled to the rest and the prediction stays (see `calibrators/top_label.py`).
+        are rescaled to the rest and the prediction stays (see `calibrators/helpers/top_label.py`).
         "one_vs_rest": every class's probability is replaced by the frequency of the class in the bin, and the rows
         are normalised; predictions may change.
 

@@ -6,9 +6,9 @@ import numpy as np
 from sklearn.isotonic import IsotonicRegression
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.confidence_bins import row_weights, top_columns
-from calibrant.calibrators.one_vs_rest import check_mode, class_columns, class_probabilities, normalised
-from calibrant.calibrators.top_label import InstanceFact, log_odds_of, with_confidence
+from calibrant.calibrators.helpers.confidence_bins import row_weights, top_columns
+from calibrant.calibrators.helpers.one_vs_rest import check_mode, class_columns, class_probabilities, normalised
+from calibrant.calibrators.helpers.top_label import InstanceFact, log_odds_of, with_confidence
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
 from calibrant.kernels.rows import scan
@@ -23,7 +23,7 @@ class IsotonicCalibration(Calibrator):
     ----------
     mode : {"top_label", "one_vs_rest"}
         "top_label": the confidence of the predicted class is mapped against correct or not; the other probabilities
-        are rescaled to the rest and the prediction stays (see `calibrators/top_label.py`).
+        are rescaled to the rest and the prediction stays (see `calibrators/helpers/top_label.py`).
         "one_vs_rest": one map for each class's probability against the class or not, then rows are normalised;
         predictions may change.
 

@@ -6,8 +6,8 @@ import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.confidence_bins import keep_prediction, map_rows
-from calibrant.calibrators.top_label import InstanceFact
+from calibrant.calibrators.helpers.confidence_bins import keep_prediction, map_rows
+from calibrant.calibrators.helpers.top_label import InstanceFact
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax
 

@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.confusion import ConfusionScaling
-from calibrant.calibrators.top_label import InstanceFact
+from calibrant.calibrators.helpers.top_label import InstanceFact
 from calibrant.core.arrays import check_matrix, check_values
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from calibrant.calibrators.affine import Ridge, fit_affine
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.newton import warn_unless_converged
-from calibrant.calibrators.penalties import check_penalty, walk
+from calibrant.calibrators.solvers.affine import Ridge, fit_affine
+from calibrant.calibrators.solvers.newton import warn_unless_converged
+from calibrant.calibrators.solvers.penalties import check_penalty, walk
 from calibrant.core.arrays import check_values
 from calibrant.core.rows import Rows
 from calibrant.kernels.affine import affine_sums

@@ -17,8 +17,7 @@ class Method(NamedTuple):
 
 
 def _method(module: str, class_name: str, **parameters: Any) -> Method:
-    home = "neural" if module == "parameterized_temperature" else "calibrators"
-    return Method(f"calibrant.{home}.{module}", class_name, parameters)
+    return Method(f"calibrant.calibrators.{module}", class_name, parameters)
 
 
 METHODS: dict[str, Method] = {

@@ -9,9 +9,9 @@ import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.confidence_bins import keep_prediction, map_rows
+from calibrant.calibrators.helpers.confidence_bins import keep_prediction, map_rows
+from calibrant.calibrators.helpers.top_label import InstanceFact
 from calibrant.calibrators.temperature import TemperatureScaling
-from calibrant.calibrators.top_label import InstanceFact
 from calibrant.core.rows import Rows, add
 from calibrant.core.softmax import log_softmax
 from calibrant.core.threads import map_blocks, row_blocks

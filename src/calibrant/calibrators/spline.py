@@ -6,8 +6,8 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.confidence_bins import row_weights, top_columns
-from calibrant.calibrators.top_label import log_odds_of, with_confidence
+from calibrant.calibrators.helpers.confidence_bins import row_weights, top_columns
+from calibrant.calibrators.helpers.top_label import log_odds_of, with_confidence
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
 from calibrant.kernels.rows import RowColumns, scan
@@ -23,7 +23,7 @@ class SplineCalibration(Calibrator):
     H(t) = (1/n)·Σ_{rows up to t} (correct − c), the curve whose largest value is the KS error. Its derivative is the
     accuracy at that confidence less the confidence. A natural cubic spline with a few evenly spaced knots is fitted to
     H by least squares, and c + H'(t) is the calibrated confidence. The other probabilities are rescaled to the rest
-    and the prediction stays (see `calibrators/top_label.py`).
+    and the prediction stays (see `calibrators/helpers/top_label.py`).
 
     Parameters
     ----------

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.grids import temperature_grid
-from calibrant.calibrators.newton import InverseTemperature, solve_inverse_temperature
-from calibrant.calibrators.temperature_search import (
+from calibrant.calibrators.solvers.grids import temperature_grid
+from calibrant.calibrators.solvers.newton import InverseTemperature, solve_inverse_temperature
+from calibrant.calibrators.solvers.temperature_search import (
     adaptive_errors,
     minimise_smooth,
     search_grid,

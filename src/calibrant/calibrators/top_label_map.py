@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.top_label import InstanceFact, top_label, with_mapped_confidence
+from calibrant.calibrators.helpers.top_label import InstanceFact, top_label, with_mapped_confidence
 from calibrant.core.rows import Rows
 
 IDENTITY = np.array([1.0, 1.0, 0.0])

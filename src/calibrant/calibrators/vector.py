@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.diagonal import fit_vector
-from calibrant.calibrators.newton import warn_unless_converged
-from calibrant.calibrators.penalties import check_penalty, walk
+from calibrant.calibrators.solvers.diagonal import fit_vector
+from calibrant.calibrators.solvers.newton import warn_unless_converged
+from calibrant.calibrators.solvers.penalties import check_penalty, walk
 from calibrant.core.errors import FitWarning
 from calibrant.core.rows import Rows
 from calibrant.kernels.scaling import vector_sums

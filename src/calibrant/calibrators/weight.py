@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.confidence_bins import ConfidenceBins, keep_prediction, map_rows, row_weights, top_columns
+from calibrant.calibrators.helpers.confidence_bins import (
+    ConfidenceBins,
+    keep_prediction,
+    map_rows,
+    row_weights,
+    top_columns,
+)
 from calibrant.core.arrays import check_values
 from calibrant.core.bins import check_n_bins, mass_index
 from calibrant.core.errors import InputError

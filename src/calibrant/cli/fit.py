@@ -40,8 +40,8 @@ def fit(
     """Fit a calibrator on held-out predictions and save it; prints the figures before and after on the same data."""
     from calibrant.cli.bar import progress_bar
     from calibrant.core.atomic import check_target
-    from calibrant.core.engine import opened
     from calibrant.data import open_predictions
+    from calibrant.engines.engine import opened
 
     check_target(output)
     calibrator = build(method, parameters or [])

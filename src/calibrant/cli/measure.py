@@ -26,8 +26,8 @@ def measure(
     """Measure calibration: all metrics with 95% intervals, a verdict, a reliability diagram, the worst classes."""
     _keep_blas_serial()
     from calibrant.cli.bar import progress_bar
-    from calibrant.core.engine import opened
     from calibrant.data import open_predictions
+    from calibrant.engines.engine import opened
     from calibrant.evaluation.measurement import measure as run
 
     with progress_bar(quiet=as_json), opened(engine) as running:

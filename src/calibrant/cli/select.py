@@ -24,11 +24,11 @@ def select(
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Choose a calibrator by stratified cross-validation, refit it on all rows, save it, and say why."""
+    from calibrant.calibrators.auto import AutoCalibrator
     from calibrant.cli.bar import progress_bar
     from calibrant.cli.fit import messages
     from calibrant.core.atomic import check_target
     from calibrant.data import open_predictions
-    from calibrant.evaluation.select import AutoCalibrator
     from calibrant.metrics.registry import HIGHER_IS_BETTER
     from calibrant.shipping.artifact import save
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from calibrant.core import progress
-from calibrant.core.engine import Engine
+from calibrant.core.checkpoint import Checkpoint
 from calibrant.core.fingerprint import SAMPLED_ROWS, fingerprint_of_sample
-from calibrant.core.journal import Journal
 from calibrant.core.rows import Rows, Statistic
 from calibrant.data.chunks import Chunk, cut
 from calibrant.data.predictions import Predictions
-from calibrant.data.spool import Scratch
+from calibrant.data.scratch import Scratch
+from calibrant.engines.engine import Engine
 
 SAMPLE_BYTES = 64 * 2**20
 """Most bytes of a sample of the rows, which is held in memory."""
@@ -45,12 +45,12 @@ class ChunkedRows:
         With labels; of probabilities the logarithms are used.
     engine : Engine
         Where passes run.
-    journal : Journal, optional
+    checkpoint : Checkpoint, optional
         Where finished passes are recorded, and recalled from.
     """
 
-    def __init__(self, predictions: Predictions, engine: Engine, journal: Journal | None = None) -> None:
-        self.predictions, self.engine, self.journal = predictions, engine, journal
+    def __init__(self, predictions: Predictions, engine: Engine, checkpoint: Checkpoint | None = None) -> None:
+        self.predictions, self.engine, self.checkpoint = predictions, engine, checkpoint
         self.labels, self.weights = predictions.labels, predictions.weights
         self.n, self.n_classes = predictions.n, predictions.n_classes
         self.total_weight = float(self.n) if self.weights is None else float(self.weights.sum())
@@ -80,9 +80,9 @@ class ChunkedRows:
         """Sum of `statistic(logits, labels, weights, *parameters)` over all rows: one pass, or a recorded one."""
         name = statistic.__name__
         self.n_passes += 1
-        if self.journal is not None and (recorded := self.journal.recall(name)) is not None:
+        if self.checkpoint is not None and (recorded := self.checkpoint.recall(name)) is not None:
             return recorded
-        begun = None if self.journal is None else self.journal.recall_partial(name)
+        begun = None if self.checkpoint is None else self.checkpoint.recall_partial(name)
         done, chunks = 0, list[Any](self._chunks)
         if begun is not None:
             done, chunks = begun[0] - 1, [_Done(begun[1]), *self._chunks[begun[0] :]]
@@ -95,8 +95,8 @@ class ChunkedRows:
             nonlocal merged
             merged += 1
             joined = _join(left, right)
-            if self.journal is not None:
-                self.journal.record_partial(name, done + merged + 1, joined[0])
+            if self.checkpoint is not None:
+                self.checkpoint.record_partial(name, done + merged + 1, joined[0])
             return joined
 
         sums, marked = self._run(work, chunks, merge, f"pass {self.n_passes}", _temperature_words(parameters))
@@ -104,8 +104,8 @@ class ChunkedRows:
             self._look()
         if begun is None:
             self._checked, self._marked = True, self._marked or marked
-        if self.journal is not None:
-            self.journal.record(name, sums)
+        if self.checkpoint is not None:
+            self.checkpoint.record(name, sums)
         return sums
 
     def gather(self, statistic: Callable[..., Sums]) -> Sums:

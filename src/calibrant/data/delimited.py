@@ -29,7 +29,7 @@ from calibrant.core.errors import InputError
 from calibrant.data.fields import CLASS_NAMES, KINDS, LABELS, WEIGHTS, ArrayField, Field
 from calibrant.data.limits import MAX_CLASSES, MAX_TEXT_BYTES, ROOM_FOR_TEXT, check_expansion
 from calibrant.data.predictions import Predictions
-from calibrant.data.spool import Spool
+from calibrant.data.scratch import ScratchFile
 
 PREFIXES = {
     "logit_": "logits",
@@ -62,20 +62,20 @@ def fields(path: Path, kind: str | None = None) -> dict[str, Field]:
         layout = _layout(lines.readline(MAX_TEXT_BYTES), path, kind)
         labels: list[np.ndarray] = []
         weights: list[np.ndarray] = []
-        spool = Spool()
+        scratch = ScratchFile()
         n_rows = 0
         for block in _blocks(lines, path):
             if len(layout.columns) < layout.width:
                 block = _narrowed(block, layout, path, n_rows)  # noqa: PLW2901
             table = _parse(block, layout, path, n_rows)
-            spool.write(table[:, layout.values])
+            scratch.write(table[:, layout.values])
             if layout.label is not None:
                 labels.append(_whole_numbers(block, layout.label, path, n_rows))
             if layout.weight is not None:
                 weights.append(table[:, layout.weight].copy())
             n_rows += len(table)
             progress.step(f"parsing {path.name}", n_rows)
-    found: dict[str, Field] = {layout.kind: spool.field((n_rows, len(layout.values)), path)}
+    found: dict[str, Field] = {layout.kind: scratch.field((n_rows, len(layout.values)), path)}
     if layout.label is not None:
         found["labels"] = ArrayField(np.concatenate(labels) if labels else np.empty(0, np.int64))
     if layout.weight is not None:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from calibrant.core import progress
-from calibrant.core.engine import Engine, opened
 from calibrant.core.errors import InputError
 from calibrant.data.chunks import Chunk, cut, part_error
 from calibrant.data.folder import check_alike, join, keep_parts
 from calibrant.data.predictions import Predictions
+from calibrant.engines.engine import Engine, opened
 
 Address = TypeVar("Address", str, Path)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from calibrant.core.arrays import check_labels, check_matrix_shape, check_weights
 from calibrant.core.errors import InputError
-from calibrant.core.tail import TopRows, log_masses
+from calibrant.core.top_k_bounds import TopRows, log_masses
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import ArraySource, Source
 from calibrant.kernels.rows import RowColumns

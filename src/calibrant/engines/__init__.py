@@ -1,1 +1,1 @@
-"""Where a pass over chunks runs: `local` threads, or a `dask` cluster. The contract is `core.engine.Engine`."""
+"""Where a pass over chunks runs: `local` threads, or a `dask` cluster. The contract is `engines.engine.Engine`."""

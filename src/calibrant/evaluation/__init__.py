@@ -1,1 +1,1 @@
-"""TBD."""
+"""Compare and choose: intervals, comparison, measurement, shift, deferral."""

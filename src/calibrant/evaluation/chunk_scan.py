@@ -7,9 +7,9 @@ from functools import partial
 import numpy as np
 
 from calibrant.core import progress
-from calibrant.core.engine import Engine, opened
 from calibrant.data import Predictions
 from calibrant.data.chunks import Chunk, cut
+from calibrant.engines.engine import Engine, opened
 from calibrant.kernels.rows import RowColumns, scan
 from calibrant.metrics.binning import BinSums
 from calibrant.metrics.classwise import class_sums, probability_block

@@ -13,9 +13,9 @@ import numpy as np
 
 from calibrant.core import progress
 from calibrant.core.bins import check_n_bins
-from calibrant.core.engine import Engine
 from calibrant.data import Predictions
 from calibrant.data.top_k import TopKPredictions
+from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples, draw
 from calibrant.evaluation.chunk_scan import scan_chunks
 from calibrant.evaluation.classwise_intervals import classwise_estimates
@@ -39,7 +39,7 @@ from calibrant.metrics.class_losses import class_loss_sums, losses_of_sums
 from calibrant.metrics.debiased import debiased_ece_of
 from calibrant.metrics.inputs import Checked
 from calibrant.metrics.ks import ks_error_of
-from calibrant.metrics.maximum_mean import mmce_of
+from calibrant.metrics.mmce import mmce_of
 from calibrant.metrics.selective import aurc_of, confidence_auroc_of
 from calibrant.metrics.smooth import smooth_ece_of
 from calibrant.metrics.soft import soft_ece_of

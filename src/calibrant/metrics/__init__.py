@@ -29,7 +29,7 @@ from calibrant.metrics.classwise import (
 )
 from calibrant.metrics.debiased import debiased_ece
 from calibrant.metrics.ks import ks_error
-from calibrant.metrics.maximum_mean import mmce
+from calibrant.metrics.mmce import mmce
 from calibrant.metrics.ranking import rank_changes
 from calibrant.metrics.registry import ADDITIVE, METRICS
 from calibrant.metrics.scores import accuracy, brier, confidence, entropy, nll

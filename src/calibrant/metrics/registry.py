@@ -10,7 +10,6 @@ from calibrant.metrics import (
     classwise,
     debiased,
     ks,
-    maximum_mean,
     scores,
     selective,
     smooth,
@@ -19,6 +18,7 @@ from calibrant.metrics import (
     top_label,
 )
 from calibrant.metrics.class_losses import classwise_losses
+from calibrant.metrics.mmce import mmce, mmce_of
 
 METRICS: dict[str, Callable[..., Any]] = {
     "ece": top_label.ece,
@@ -33,7 +33,7 @@ METRICS: dict[str, Callable[..., Any]] = {
     "ks_error": ks.ks_error,
     "smooth_ece": smooth.smooth_ece,
     "soft_ece": soft.soft_ece,
-    "mmce": maximum_mean.mmce,
+    "mmce": mmce,
     "nll": scores.nll,
     "brier": scores.brier,
     "accuracy": scores.accuracy,
@@ -57,7 +57,7 @@ OF_COLUMNS: dict[str, Callable[..., Any]] = {
     "ks_error": ks.ks_error_of,
     "smooth_ece": smooth.smooth_ece_of,
     "soft_ece": soft.soft_ece_of,
-    "mmce": maximum_mean.mmce_of,
+    "mmce": mmce_of,
     "confidence_auroc": selective.confidence_auroc_of,
     "aurc": selective.aurc_of,
     "risk_coverage": selective.risk_coverage_of,

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from calibrant.core import progress
-from calibrant.core.engine import Engine, opened
 from calibrant.core.errors import InputError
 from calibrant.data.chunks import Chunk, cut
 from calibrant.data.predictions import Predictions
 from calibrant.data.top_k import TopKPredictions
+from calibrant.engines.engine import Engine, opened
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.additive import Additive, update_all
 from calibrant.metrics.inputs import check

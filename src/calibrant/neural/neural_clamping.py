@@ -17,10 +17,10 @@ from calibrant.core import progress
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.metrics import ece
 from calibrant.neural.clamped_module import ClampedModule
+from calibrant.neural.entropy_init import entropy_gradient, feasible_box, greatest_feasible_step
 from calibrant.neural.losses.focal import focal
 from calibrant.neural.model_io import check_logits, device_of, evaluation_mode, joined, read_batches, run_model
 from calibrant.neural.scaling import best_temperature
-from calibrant.neural.theorem_one import entropy_gradient, feasible_box, greatest_feasible_step
 
 INITS = ("data-driven", "normal", "zeros")
 

@@ -83,7 +83,7 @@ class NetworkTemperatureTwin(Twin):
 
     def forward(self, logits: Tensor) -> Tensor:
         """Scaled logits."""
-        from calibrant.neural.temperature_network import LOWEST_TEMPERATURE
+        from calibrant.calibrators.solvers.temperature_network import LOWEST_TEMPERATURE
 
         hidden = (logits.double().topk(len(self.mean), dim=1).values - self.mean) / self.spread
         for layer in range(self.n_layers):

@@ -10,8 +10,8 @@ from calibrant.core.bins import width_index
 from calibrant.evaluation.deferral import clopper_pearson, risk_coverage_curve, threshold_for_error
 from calibrant.evaluation.results import ClassProfile, Comparison, MethodRow, TestColumns
 from calibrant.evaluation.shift import ShiftCurves
+from calibrant.report.labels import class_temperatures
 from calibrant.report.plots.reliability import reliability_of_columns
-from calibrant.report.words import class_temperatures
 
 HISTOGRAM_BINS = 40
 CLASS_CELLS = 25_000

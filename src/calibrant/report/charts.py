@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from calibrant.evaluation.shift import ShiftCurves
-from calibrant.report.words import Metric, metric
+from calibrant.report.labels import Metric, metric
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif'
 

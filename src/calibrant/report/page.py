@@ -22,7 +22,7 @@ from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.shift import ShiftCurves
-from calibrant.report import aggregate, parts
+from calibrant.report import aggregate, html
 from calibrant.report.charts import charts
 
 
@@ -77,22 +77,22 @@ def render(comparison: Comparison, *, shift: ShiftCurves | None = None, title: s
         bundle=library,
         hashes=" ".join(_hash(text) for text in (library, script)),
         data=embedded_json(payload),
-        navigation=parts.navigation(classes=bool(payload["classes"]["names"]), shift=shift is not None),
-        method_options=parts.method_options(comparison, payload["selected"]),
-        verdict=parts.verdict(comparison),
-        facts=parts.facts(comparison),
-        cards=parts.cards(comparison),
-        table=parts.table(comparison),
-        table_key=parts.table_key(comparison),
-        warnings=parts.warnings(comparison),
+        navigation=html.navigation(classes=bool(payload["classes"]["names"]), shift=shift is not None),
+        method_options=html.method_options(comparison, payload["selected"]),
+        verdict=html.verdict(comparison),
+        facts=html.facts(comparison),
+        cards=html.cards(comparison),
+        table=html.table(comparison),
+        table_key=html.table_key(comparison),
+        warnings=html.warnings(comparison),
         classes_hidden="" if payload["classes"]["names"] else " hidden",
-        classes_note=parts.classes_note(payload["classes"]),
+        classes_note=html.classes_note(payload["classes"]),
         shift_hidden="" if shift is not None else " hidden",
-        shift_lead="" if shift is None else parts.shift_lead(shift),
-        parameters=parts.parameters(comparison),
-        use_lead=parts.use_lead(comparison),
-        usage=parts.usage(comparison),
-        footer=parts.footer(comparison),
+        shift_lead="" if shift is None else html.shift_lead(shift),
+        parameters=html.parameters(comparison),
+        use_lead=html.use_lead(comparison),
+        usage=html.usage(comparison),
+        footer=html.footer(comparison),
     )
 
 
@@ -125,7 +125,7 @@ def _payload(comparison: Comparison, shift: ShiftCurves | None) -> dict[str, Any
         "reliability": aggregate.reliability_table(comparison),
         "histogram": aggregate.histogram_table(comparison),
         "means": aggregate.means(comparison),
-        "sentences": {row.method: parts.ece_words(row) for row, _ in aggregate.finished(comparison)},
+        "sentences": {row.method: html.ece_words(row) for row, _ in aggregate.finished(comparison)},
         "coverage": aggregate.coverage_table(comparison),
         "guarantees": aggregate.guarantees(comparison),
         "classes": aggregate.class_tables(comparison),

@@ -1,1 +1,1 @@
-"""TBD."""
+"""Ship: artifact, ONNX, scikit-learn wrapper, service, monitor."""

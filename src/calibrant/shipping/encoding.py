@@ -28,7 +28,7 @@ CLASSES: dict[str, str] = {
     "KeptPrediction": "calibrant.calibrators.kept_prediction",
     "LabelShift": "calibrant.calibrators.label_shift",
     "TopLabelMap": "calibrant.calibrators.top_label_map",
-    "AutoCalibrator": "calibrant.evaluation.select",
+    "AutoCalibrator": "calibrant.calibrators.auto",
     "NeuralClamping": "calibrant.neural.neural_clamping",
 }
 """Every class a file may name, and the only modules that loading may import."""

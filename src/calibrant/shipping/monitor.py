@@ -1,7 +1,7 @@
 """A calibration monitor for labelled feedback: constant memory, and an alarm that may be looked at any time.
 
 Each answer arrives as a confidence c and whether it was correct, a. If the model is calibrated, a is a coin of
-chance c, whatever came before. The monitor bets against that: see `calibrant.shipping.betting`. The wealth of a
+chance c, whatever came before. The monitor bets against that: see `calibrant.shipping.e_process`. The wealth of a
 bettor against a fair coin reaches 1/α with chance at most α, over all time (Ville 1939), so an alarm at wealth 1/α
 is false with chance at most α however often one looks and however long the stream runs.
 """
@@ -19,7 +19,7 @@ from calibrant.core.arrays import check_labels, check_matrix, check_values
 from calibrant.core.bins import check_n_bins, width_index
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import softmax
-from calibrant.shipping.betting import Bets
+from calibrant.shipping.e_process import Bets
 
 STATE_FORMAT = 1
 FLOOR_DRAWS = 400

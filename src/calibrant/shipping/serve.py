@@ -15,9 +15,9 @@ import numpy as np
 
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.shipping.artifact import Artifact
+from calibrant.shipping.http_codec import FORMATS, MalformedBodyError, decode, encode
 from calibrant.shipping.service_docs import PAGE, openapi
 from calibrant.shipping.service_metrics import ServiceMetrics
-from calibrant.shipping.wire import FORMATS, MalformedBodyError, decode, encode
 
 try:
     from starlette.applications import Starlette

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from calibrant.shipping.wire import ARROW, JSON, LARGEST_LOGIT, NPY
+from calibrant.shipping.http_codec import ARROW, JSON, LARGEST_LOGIT, NPY
 
 BINARY = {"type": "string", "format": "binary"}
 PROBLEMS = {

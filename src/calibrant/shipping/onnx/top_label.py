@@ -1,4 +1,4 @@
-"""ONNX nodes of the methods that set the confidence of the predicted class (`calibrators/top_label.py`)."""
+"""ONNX nodes of the methods that set the confidence of the predicted class (`calibrators/helpers/top_label.py`)."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.calibrators.bin_roots import BinEquations, aims, row_terms
-from calibrant.calibrators.confidence_bins import ConfidenceBins, top_columns
+from calibrant.calibrators.helpers.confidence_bins import ConfidenceBins, top_columns
+from calibrant.calibrators.solvers.bin_roots import BinEquations, aims, row_terms
 from calibrant.core.bins import place
 from calibrant.kernels.dispatch import pick
 from calibrant.kernels.row_moments import row_moments

@@ -16,8 +16,8 @@ from calibrant.calibrators.registry import get
 from calibrant.core import progress
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
-from calibrant.evaluation.results import HIGHER_IS_BETTER
 from calibrant.kernels.rows import scan
+from calibrant.metrics.registry import HIGHER_IS_BETTER
 
 CANDIDATES = ("ts", "shape", "conf+shape+keep+top")
 """Tried by default: from one parameter to a penalised confusion matrix.

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrant.core.engine import Engine, opened
+from calibrant.core.checkpoint import Checkpoint
 from calibrant.core.errors import InputError
-from calibrant.core.journal import Journal
 from calibrant.data import Predictions, open_predictions
 from calibrant.data.chunked import ChunkedRows
 from calibrant.data.top_k import TopKPredictions
+from calibrant.engines.engine import Engine, opened
 
 if TYPE_CHECKING:
     from calibrant.calibrators.base import Calibrator
@@ -31,19 +31,19 @@ def fit_predictions(
     if not isinstance(predictions, Predictions):
         raise InputError(f"predictions must be a Predictions or a path, got {type(predictions).__name__}")
     with opened(engine) as running:
-        journal = None if checkpoint is None else Journal(checkpoint, identity(calibrator, predictions))
-        rows = ChunkedRows(predictions, running, journal)
+        passes = None if checkpoint is None else Checkpoint(checkpoint, identity(calibrator, predictions))
+        rows = ChunkedRows(predictions, running, passes)
         if isinstance(predictions, TopKPredictions):
-            from calibrant.calibrators.top_k import TopKRows, fit_top_k
+            from calibrant.calibrators.helpers.top_k import TopKRows, fit_top_k
 
-            rows = TopKRows(predictions, running, journal)
+            rows = TopKRows(predictions, running, passes)
             fit_top_k(calibrator, rows)
         else:
             # a fit that ranks or splits rows sees arrays: maps of files, not memory
             calibrator.fit_rows(rows if calibrator.additive else rows.spilled())  # type: ignore[arg-type]
         calibrator.n_rows_, calibrator.fingerprint_ = rows.n, rows.fingerprint()
-    if journal is not None:
-        journal.remove()
+    if passes is not None:
+        passes.remove()
     return calibrator
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.calibrators.confidence_bins import ConfidenceBins
+from calibrant.calibrators.helpers.confidence_bins import ConfidenceBins
 from calibrant.core.rows import Rows
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.dispatch import pick

@@ -23,7 +23,7 @@ PARTIAL_SECONDS = 30.0
 """How often the sums of a pass under way are written."""
 
 
-class Journal:
+class Checkpoint:
     """The passes of one fit, on disk.
 
     Parameters

@@ -14,7 +14,7 @@ import numpy as np
 
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.core.errors import InputError
-from calibrant.core.tail import log_masses
+from calibrant.core.top_k_bounds import log_masses
 from calibrant.data.chunked import ChunkedRows
 from calibrant.data.top_k import columns_of, top_rows
 from calibrant.kernels.rows import RowColumns

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrant.calibrators.newton import Operator, Solution, newton_cg
+from calibrant.calibrators.solvers.newton import Operator, Solution, newton_cg
 from calibrant.calibrators.temperature import fit_inverse_temperature
 from calibrant.core.blas import one_blas_thread
 from calibrant.core.rows import Rows

@@ -13,7 +13,7 @@ from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.shift import ShiftCurves
 from calibrant.evaluation.tables import cell
 from calibrant.report.aggregate import baseline, finished
-from calibrant.report.words import better, class_temperatures, figure, learned, metric, seconds, summary
+from calibrant.report.labels import better, class_temperatures, figure, learned, metric, seconds, summary
 
 
 def navigation(*, classes: bool, shift: bool) -> str:

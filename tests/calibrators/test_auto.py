@@ -10,9 +10,9 @@ from sklearn.base import clone
 
 import calibrant
 from calibrant import metrics
+from calibrant.calibrators.auto import AutoCalibrator, stratified_folds
 from calibrant.calibrators.base import Calibrator
 from calibrant.core.errors import InputError
-from calibrant.evaluation.select import AutoCalibrator, stratified_folds
 
 
 def blobs(n: int, seed: int, scale: float = 3.0):

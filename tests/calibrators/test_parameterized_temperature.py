@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 import calibrant as cal
-from calibrant.neural import temperature_network as network
+from calibrant.calibrators.solvers import temperature_network as network
 
 
 def two_temperatures(n: int = 3000, seed: int = 0):

@@ -14,7 +14,7 @@ from calibrant.data.raw import MappedSource, RawField
 from calibrant.data.source import Source
 
 
-class Spool:
+class ScratchFile:
     """Collects float64 blocks in order."""
 
     def __init__(self) -> None:

@@ -7,7 +7,6 @@ runs in the caller's thread and may change and return its left argument.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeVar, runtime_checkable
@@ -58,11 +57,12 @@ def opened(engine: str | Engine = "local") -> Iterator[Engine]:
 
 
 def _make(name: str) -> Engine:
-    # addresses, not imports: engines stand above this folder and load only when asked for
     if name == "local":
-        return importlib.import_module("calibrant.engines.local").LocalEngine()
-    if name == "dask":
-        return importlib.import_module("calibrant.engines.dask").DaskEngine()
-    if name.startswith(ADDRESSES):
-        return importlib.import_module("calibrant.engines.dask").DaskEngine(name)
+        from calibrant.engines.local import LocalEngine
+
+        return LocalEngine()
+    if name == "dask" or name.startswith(ADDRESSES):
+        from calibrant.engines.dask import DaskEngine  # loads dask, which only this engine needs
+
+        return DaskEngine() if name == "dask" else DaskEngine(name)
     raise InputError(f"no engine is called {name!r}: give local, dask or the address of a scheduler (tcp://host:8786)")

@@ -8,11 +8,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.temperature import TemperatureScaling
-from calibrant.core.arrays import check_values
-from calibrant.core.errors import InputError
-from calibrant.core.progress import step
-from calibrant.neural.temperature_network import (
+from calibrant.calibrators.solvers.temperature_network import (
     Network,
     Problem,
     evaluate,
@@ -22,6 +18,10 @@ from calibrant.neural.temperature_network import (
     temperatures,
     unpack,
 )
+from calibrant.calibrators.temperature import TemperatureScaling
+from calibrant.core.arrays import check_values
+from calibrant.core.errors import InputError
+from calibrant.core.progress import step
 
 LOSSES = ("nll", "mse")
 

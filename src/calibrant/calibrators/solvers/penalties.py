@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.calibrators.folds import content_folds
+from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows

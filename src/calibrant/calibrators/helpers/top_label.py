@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.calibrators.confidence_bins import keep_prediction
+from calibrant.calibrators.helpers.confidence_bins import keep_prediction
 from calibrant.core.threads import map_blocks, row_blocks
 
 BLOCK_ELEMENTS = 1 << 17

@@ -1,0 +1,1 @@
+"""What several methods share besides solvers: confidence bins, new confidences, streamed and weighted rows."""

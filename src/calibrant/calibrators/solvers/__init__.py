@@ -1,0 +1,1 @@
+"""Optimisers and searches that the methods share."""
