@@ -1,12 +1,16 @@
-"""Run a study of the package and keep its README's claims equal to what the run says."""
+"""Command line shared by the studies; it keeps the claims of a README equal to what the run says."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
-from calibrant.evaluation.papers import RESAMPLES, run_study
-from calibrant.report.papers import write_study
+sys.path.insert(0, str(Path(__file__).parent))
+
+from calibrant.core.errors import InputError
+from studies import RESAMPLES, run_study
+from studies.writing import write_study
 
 BEGIN, END = "<!-- claims -->\n", "<!-- end -->"
 
@@ -20,7 +24,13 @@ def main(home: Path, arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=1, help="networks fitted side by side, each in a process")
     options = parser.parse_args(arguments)
-    study = run_study(home.name, options.data, resamples=options.resamples, seed=options.seed, workers=options.workers)
+    if options.out is not None and options.out.exists() and not options.out.is_dir():
+        parser.error(f"{options.out} is a file: give the path of a folder to write to")
+    given = {"resamples": options.resamples, "seed": options.seed, "workers": options.workers}
+    try:
+        study = run_study(home.name, options.data, **given)
+    except InputError as error:
+        parser.error(str(error))
     for path in write_study(study, options.out or home / "results"):
         print(f"wrote {path}", flush=True)
     if options.out is None:

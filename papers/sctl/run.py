@@ -2,7 +2,7 @@
 
     python papers/sctl/run.py --data ../shared/data/zoo
 
-rewrites `results/` and the claims of the README; `calibrant paper sctl --data DIR` runs the same on any folder.
+rewrites `results/` and the claims of the README; with `--out` it runs on any folder and writes there.
 """
 
 from __future__ import annotations

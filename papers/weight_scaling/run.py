@@ -2,7 +2,7 @@
 
     python papers/weight_scaling/run.py --data ../shared/data/chestxray14
 
-rewrites `results/` and the claims of the README; `calibrant paper weight_scaling --data DIR` runs it on any folder.
+rewrites `results/` and the claims of the README; with `--out` it runs on any folder and writes there.
 """
 
 from __future__ import annotations

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import calibrant as cal
-from calibrant.cli.app import build
-from calibrant.cli.paper import find_script
+from calibrant.cli.app import VERBS
 from calibrant.core.errors import InputError
 from calibrant.evaluation.bootstrap import draw
-from calibrant.evaluation.papers import NAMES, run_study, sctl
-from calibrant.evaluation.papers.descent import descend
-from calibrant.evaluation.papers.measuring import Figure, fit_and_measure, lower, signed
-from calibrant.evaluation.papers.networks import read_networks
-from calibrant.evaluation.papers.study import marked
-from calibrant.report.papers import write_study
 
 PAPERS = Path(__file__).resolve().parents[2] / "papers"
+sys.path.insert(0, str(PAPERS))
+
+from studies import NAMES, run_study, sctl  # noqa: E402
+from studies.descent import descend  # noqa: E402
+from studies.measuring import Figure, fit_and_measure, lower, signed  # noqa: E402
+from studies.networks import read_networks  # noqa: E402
+from studies.study import marked  # noqa: E402
+from studies.writing import write_study  # noqa: E402
+from study_runner import main  # noqa: E402
+
 N_CLASSES = 4
 
 
@@ -147,32 +148,29 @@ def test_marks_follow_what_is_printed():
     assert cells == [["<u>2.00</u>", "**1.00**", "**1.00**", "—"]]
 
 
-def test_the_verb_prints_json_and_writes(folder, tmp_path):
-    out = tmp_path / "study"
-    arguments = ["paper", "weight_scaling", "--data", str(folder), "--out", str(out), "--resamples", "20", "--json"]
-    result = CliRunner().invoke(build(), arguments)
-    assert result.exit_code == 0, result.output
-    printed = json.loads(result.stdout)
-    assert printed["study"] == "weight_scaling"
-    assert printed == json.loads((out / "results.json").read_text(encoding="utf-8"))
+def test_the_script_writes_and_leaves_the_readme_alone(folder, tmp_path):
+    out, readme = tmp_path / "study", (PAPERS / "weight_scaling" / "README.md").read_bytes()
+    arguments = ["--data", str(folder), "--out", str(out), "--resamples", "20"]
+    assert main(PAPERS / "weight_scaling", arguments) == 0
+    expected = run_study("weight_scaling", folder, resamples=20).to_dict()
+    assert json.loads((out / "results.json").read_text(encoding="utf-8")) == expected
+    assert (PAPERS / "weight_scaling" / "README.md").read_bytes() == readme
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("name", "arguments", "words"),
     [
-        (["nothing", "--data", "."], "no study is called 'nothing'"),
-        (["cts"], "--data"),
-        (["cts", "--data", "no/such/folder"], "holds no .npz"),
-        (["cts", "--data", ".", "--tiny"], "--tiny"),
-        (["soft_objectives"], "--data"),
-        (["cts", "--data", ".", "--out", __file__], "is a file"),
+        ("nothing", ["--data", "."], "no study is called 'nothing'"),
+        ("cts", [], "--data"),
+        ("cts", ["--data", "no/such/folder"], "holds no .npz"),
+        ("cts", ["--data", ".", "--out", __file__], "is a file"),
     ],
 )
-def test_bad_input_is_one_line(arguments, words):
-    result = CliRunner().invoke(build(), ["paper", *arguments])
-    assert isinstance(result.exception, InputError)
-    assert words in str(result.exception)
-    assert "\n" not in str(result.exception)
+def test_bad_input_is_one_line(name, arguments, words, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(PAPERS / name, arguments)
+    assert caught.value.code == 2
+    assert words in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_file_without_parts_is_refused(tmp_path):
@@ -181,30 +179,9 @@ def test_a_file_without_parts_is_refused(tmp_path):
         run_study("cts", tmp_path)
 
 
-@pytest.mark.parametrize(("name", "target"), [("neural_clamping", ""), ("soft_objectives", "table.jsonl")])
-def test_a_training_study_is_handed_to_its_script(name, target, tmp_path, monkeypatch):
-    calls = []
-
-    def run(command, **_):
-        calls.append(command)
-        return subprocess.CompletedProcess(command, len(calls) - 1)
-
-    monkeypatch.setattr(subprocess, "run", run)
-    small = CliRunner().invoke(build(), ["paper", name, "--tiny", "--out", str(tmp_path), "--json"])
-    assert (small.exit_code, json.loads(small.stdout)["exit"]) == (0, 0)
-    failing = CliRunner().invoke(build(), ["paper", name, "--data", "images", "--out", str(tmp_path)])
-    assert failing.exit_code == 1
-    script = str(PAPERS / name / "run.py")
-    assert Path(script).is_file()
-    begin = [sys.executable, script, "--out", str(tmp_path / target)]
-    assert calls == [[*begin, "--tiny"], [*begin, "--data", "images"]]
-
-
-def test_a_training_study_outside_the_repository_says_where_it_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(cal, "__file__", str(tmp_path / "site-packages" / "calibrant" / "__init__.py"))
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="inside a checkout"):
-        find_script("neural_clamping")
+def test_nothing_of_the_studies_is_in_the_package():
+    assert not list(Path(cal.__file__).parent.rglob("*paper*"))
+    assert "paper" not in VERBS
 
 
 @pytest.mark.parametrize("name", NAMES)

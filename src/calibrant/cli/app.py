@@ -23,7 +23,6 @@ VERBS = (
     "export",
     "serve",
     "watch",
-    "paper",
 )
 """One module each in this folder, with a function of the verb's name; order is the order of `--help`."""
 

@@ -12,8 +12,8 @@ import numpy as np
 from calibrant.calibrators.class_loss import ClassLossScaling
 from calibrant.calibrators.registry import get
 from calibrant.evaluation.bootstrap import Resamples, draw, percentile_interval
-from calibrant.evaluation.papers.descent import LOSSES, Descent, descend
-from calibrant.evaluation.papers.measuring import (
+from studies.descent import LOSSES, Descent, descend
+from studies.measuring import (
     Figure,
     Measured,
     each,
@@ -23,8 +23,8 @@ from calibrant.evaluation.papers.measuring import (
     percent,
     signed,
 )
-from calibrant.evaluation.papers.networks import Network, one_of_fewest_classes, read_networks
-from calibrant.evaluation.papers.study import Claim, Study, Table, by_row, marked
+from studies.networks import Network, one_of_fewest_classes, read_networks
+from studies.study import Claim, Study, Table, by_row, marked
 
 BASES: dict[str, tuple[str, dict[str, Any]]] = {
     "TS": ("ts", {}),

@@ -12,7 +12,7 @@ from calibrant.calibrators.registry import get
 from calibrant.core.bins import width_index
 from calibrant.core.softmax import softmax
 from calibrant.evaluation.bootstrap import draw, percentile_interval
-from calibrant.evaluation.papers.measuring import (
+from studies.measuring import (
     Measured,
     each,
     fit_and_measure,
@@ -21,8 +21,8 @@ from calibrant.evaluation.papers.measuring import (
     signed,
     with_spread,
 )
-from calibrant.evaluation.papers.networks import Network, one_of_most_classes, read_networks
-from calibrant.evaluation.papers.study import Claim, Study, Table, by_row, marked
+from studies.networks import Network, one_of_most_classes, read_networks
+from studies.study import Claim, Study, Table, by_row, marked
 
 TABLE_ONE = {"Uncalibrated": "none", "TS": "ts-ece", "CTS": "cts", "U-CTS": "u-cts"}
 TABLE_THREE = {

@@ -13,7 +13,8 @@ from calibrant.calibrators.bin_temperature import BinTemperatureScaling
 from calibrant.calibrators.confidence_weight import ConfidenceWeightScaling
 from calibrant.calibrators.registry import get
 from calibrant.evaluation.bootstrap import Resamples, draw
-from calibrant.evaluation.papers.measuring import (
+from calibrant.metrics.ranking import rank_changes
+from studies.measuring import (
     Figure,
     Measured,
     each,
@@ -23,9 +24,8 @@ from calibrant.evaluation.papers.measuring import (
     signed,
     with_spread,
 )
-from calibrant.evaluation.papers.networks import Network, read_networks
-from calibrant.evaluation.papers.study import Claim, Study, Table, by_row, marked
-from calibrant.metrics.ranking import rank_changes
+from studies.networks import Network, read_networks
+from studies.study import Claim, Study, Table, by_row, marked
 
 N_BINS = 10
 PUBLISHED_BINS = {"resnet50": 11, "densenet121": 12}

@@ -1,7 +1,7 @@
 """The studies of papers that need nothing but predictions: tables and claims from a folder of `.npz` files.
 
 Each study is a module with `run(folder, resamples, seed, workers)` → `Study`. A study fits on `val` and measures on
-`test` of every file; figures are drawn from its data by `calibrant.report.papers`.
+`test` of every file; `studies.writing` draws its figures.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib
 import os
 
 from calibrant.core.errors import InputError
-from calibrant.evaluation.papers.study import Study
+from studies.study import Study
 
 NAMES = ("cts", "sctl", "weight_scaling")
 RESAMPLES = 1000
@@ -31,7 +31,7 @@ def run_study(
     """
     if name not in NAMES:
         raise InputError(f"no study is called {name!r}; there are: {', '.join(NAMES)}")
-    module = importlib.import_module(f"calibrant.evaluation.papers.{name}")
+    module = importlib.import_module(f"studies.{name}")
     return module.run(folder, resamples=resamples, seed=seed, workers=workers)
 
 

@@ -12,11 +12,11 @@ import numpy as np
 
 from calibrant.core.atomic import atomic_write
 from calibrant.core.bins import width_edges, width_index
-from calibrant.evaluation.papers.study import Study
 from calibrant.report.plots.classes import class_calibration, class_temperature_vs_accuracy
 from calibrant.report.plots.reliability import reliability
 from calibrant.report.plots.style import MARKERS, NEUTRAL, OVER, PALETTE, UNDER, percent_axis, tidy
 from calibrant.report.plots.traces import class_loss_trace, loss_traces
+from studies.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

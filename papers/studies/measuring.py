@@ -15,9 +15,9 @@ from calibrant.core import progress
 from calibrant.core.errors import FitWarning
 from calibrant.evaluation.bootstrap import Resamples, percentile_interval
 from calibrant.evaluation.intervals import TopLabelCells, absolute
-from calibrant.evaluation.papers.networks import Network
 from calibrant.kernels.rows import scan
 from calibrant.metrics.top_label import adaptive_ece_of, ece_of
+from studies.networks import Network
 
 
 @dataclass(frozen=True)
