@@ -11,9 +11,9 @@ from numpy import inf
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.helpers.confidence_bins import map_rows
 from calibrant.calibrators.shape import IDENTITY, fit_shape, shape_losses
+from calibrant.calibrators.solvers.diagonal import common_unit
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.calibrators.solvers.newton import Operator, Solution, newton_cg, warn_unless_converged
-from calibrant.calibrators.temperature import fit_inverse_temperature
 from calibrant.core.arrays import check_values
 from calibrant.core.blas import one_blas_thread
 from calibrant.core.errors import InputError
@@ -210,7 +210,7 @@ class _Walker:
 
     def __init__(self, rows: Rows, tolerance: float, dtype: type) -> None:
         self.rows, self.tolerance = rows, tolerance
-        self.unit = fit_inverse_temperature(rows).value
+        self.unit = common_unit(rows)
         self.inputs = _inputs(rows.logits, self.unit, dtype)
         self.point = np.zeros((rows.n_classes, rows.n_classes + 2))
         self.point[:, -2] = 1.0
@@ -220,7 +220,8 @@ class _Walker:
         if min(penalties) == inf:
             return None
         objective = _Objective(*self.inputs, self.rows, penalties)
-        solution = newton_cg(objective, self.point, tolerance=self.tolerance)
+        precise = objective if self.tolerance == TIGHT else None
+        solution = newton_cg(objective, self.point, tolerance=self.tolerance, precise=precise)
         self.point = solution.point
         return solution
 

@@ -9,10 +9,9 @@ from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.solvers.affine import Ridge, fit_affine
-from calibrant.calibrators.solvers.diagonal import fit_vector
+from calibrant.calibrators.solvers.diagonal import common_unit, fit_vector
 from calibrant.calibrators.solvers.newton import Solution, warn_unless_converged
 from calibrant.calibrators.solvers.penalties import check_penalty, walk
-from calibrant.calibrators.temperature import fit_inverse_temperature
 from calibrant.core.arrays import check_values
 from calibrant.core.rows import Rows
 from calibrant.kernels.affine import affine_sums
@@ -25,7 +24,8 @@ class StructuredMatrixScaling(Calibrator):
     """A temperature, and departures from it as far as the data pays for them (Berta et al. 2025).
 
     W = s·I + diag(d) + O with O off the diagonal, and a bias b; minimises
-    mean NLL + (strength/n)·½·(ρ_d·Σd² + ρ_o·ΣO² + ρ_b·Σb²), W measured in units of the best 1/T. The penalty is
+    mean NLL + (strength/n)·½·(ρ_d·Σd² + ρ_o·ΣO² + ρ_b·Σb²), W measured in units of the best 1/T (or of
+    one over the spread of the logits where the best T is far above it). The penalty is
     a prior that fades as n grows; s is free, so a strong penalty leaves temperature scaling.
 
     Parameters
@@ -82,7 +82,7 @@ class StructuredMatrixScaling(Calibrator):
 
     def _fit(self, rows: Rows) -> None:
         strength = check_penalty(self.strength, "strength")
-        unit = fit_inverse_temperature(rows).value
+        unit = common_unit(rows)
         self.strength_ = self._walk(rows, unit) if isinstance(strength, str) else strength
         point, solution = self._solve(rows, unit, self.strength_, None)
         self.matrix_, self.bias_ = point[:, :-1], point[:, -1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,19 @@ Statistic = Callable[..., tuple[Any, ...]]
 def add(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...]:
     """Elementwise sum of two results of a statistic."""
     return tuple(a + b for a, b in zip(left, right, strict=True))
+
+
+def in_float64(statistic: Statistic) -> Statistic:
+    """The same statistic of the logits in float64, under a name of its own."""
+    precise = partial(_in_float64, statistic)
+    precise.__name__ = f"precise_{statistic.__name__}"  # type: ignore[attr-defined]
+    return precise
+
+
+def _in_float64(
+    statistic: Statistic, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, *parameters: Any
+) -> tuple[Any, ...]:
+    return statistic(logits.astype(np.float64, copy=False), labels, weights, *parameters)
 
 
 @dataclass(frozen=True)

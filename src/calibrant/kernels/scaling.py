@@ -87,6 +87,21 @@ def vector_sums(
     return loss, gradient, blocks
 
 
+def column_moments(
+    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Σ w·z, Σ w·|z| and Σ w·z² of each class (K,); the squares may be infinite."""
+    sums = np.zeros((3, logits.shape[1]))
+    with np.errstate(over="ignore"):
+        for block in row_blocks(len(logits), logits.shape[1], CACHE_ELEMENTS):
+            values = logits[block].astype(np.float64, copy=False)
+            weight = np.ones(len(values)) if weights is None else weights[block]
+            sums[0] += weight @ values
+            sums[1] += weight @ np.abs(values)
+            sums[2] += weight @ np.square(values)
+    return sums[0], sums[1], sums[2]
+
+
 def vector_newton(  # noqa: PLR0917 (a statistic takes its parameters by position)
     logits: np.ndarray,
     labels: np.ndarray,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from calibrant.calibrators.solvers.newton import Operator, Solution, newton_cg
 from calibrant.calibrators.temperature import fit_inverse_temperature
 from calibrant.core.blas import one_blas_thread
-from calibrant.core.rows import Rows
+from calibrant.core.rows import Rows, Statistic, in_float64
 from calibrant.kernels.affine import affine_product, affine_sums, class_moments, feature_moments
 
 BLOCK_CLASSES = 256
@@ -50,12 +52,13 @@ def fit_affine(
     if start is None:
         start = np.zeros((rows.n_classes, rows.n_classes + 1))
         np.fill_diagonal(start, fit_inverse_temperature(rows).value)
+    loose = tolerance is not None
     if tolerance is None:
         logits = getattr(rows, "logits", None)
         tolerance = 1e-9 if logits is not None and logits.dtype == np.float64 else 5e-8
     objective = AffineObjective(rows, ridge, log_probabilities)
     with one_blas_thread():
-        solution = newton_cg(objective, start, tolerance=tolerance)
+        solution = newton_cg(objective, start, tolerance=tolerance, precise=None if loose else objective.precise())
     matrix, bias = solution.point[:, :-1], solution.point[:, -1]
     return matrix, bias - bias.mean() if ridge.bias == 0 else bias, solution
 
@@ -68,12 +71,19 @@ class AffineObjective:
         self.ridge = ridge
         self.log_probabilities = log_probabilities
         self.total = rows.total_weight
-        self.solve: Operator | None = None
-        self.modes: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+        self.sums: Statistic = affine_sums
+        self.times: Statistic = affine_product
+        self.solver: dict[str, Any] = {}
+
+    def precise(self) -> AffineObjective:
+        """The same objective with float64 sums; what nearly inverts the Hessian is computed once for both."""
+        twin = copy(self)
+        twin.sums, twin.times = in_float64(affine_sums), in_float64(affine_product)
+        return twin
 
     def evaluate(self, point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Loss, gradient and the mean of q(1−q) of each class."""
-        loss, gradient, spread = self.rows.total(affine_sums, point, self.log_probabilities)
+        loss, gradient, spread = self.rows.total(self.sums, point, self.log_probabilities)
         pull = self.ridge.times(point)
         return loss / self.total + 0.5 * float(np.vdot(point, pull)), gradient / self.total + pull, spread / self.total
 
@@ -81,15 +91,15 @@ class AffineObjective:
         """The Hessian's product, and the inverse of what it is without the coupling of classes."""
 
         def product(direction: np.ndarray) -> np.ndarray:
-            (curved,) = self.rows.total(affine_product, point, self.log_probabilities, direction)
+            (curved,) = self.rows.total(self.times, point, self.log_probabilities, direction)
             return curved / self.total + self.ridge.times(direction)
 
         if self.rows.n_classes > BLOCK_CLASSES:
             return product, self._kronecker_solver(spread)
-        if self.solve is None:
+        if "blocks" not in self.solver:
             # the start is a temperature away from the optimum: what inverts the Hessian there nearly does so later
-            self.solve = self._block_solver(point)
-        return product, self.solve
+            self.solver["blocks"] = self._block_solver(point)
+        return product, self.solver["blocks"]
 
     def _own_ridge(self) -> np.ndarray:
         """The ridge on each class's row of (W | b), K×(K+1), with a floor that keeps every block invertible."""
@@ -111,9 +121,9 @@ class AffineObjective:
 
     def _kronecker_solver(self, spread: np.ndarray) -> Operator:
         """The inverse of spread ⊗ E[x̃·x̃ᵀ] + ridge: for many classes, where a block each would not fit."""
-        if self.modes is None:
-            self.modes = self._feature_modes(spread)
-        values, vectors, squares = self.modes
+        if "modes" not in self.solver:
+            self.solver["modes"] = self._feature_modes(spread)
+        values, vectors, squares = self.solver["modes"]
         spread = np.maximum(spread, 1e-3 * spread.max() + 1e-12)
         inverse = 1.0 / (spread[:, None] * values + 1.0)
         # the diagonal has a ridge of its own, often none: with the step of the others it would crawl

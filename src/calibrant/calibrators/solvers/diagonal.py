@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 
 from calibrant.calibrators.solvers.newton import Operator, Solution, newton_cg
 from calibrant.calibrators.temperature import fit_inverse_temperature
 from calibrant.core.blas import one_blas_thread
-from calibrant.core.rows import Rows
+from calibrant.core.rows import Rows, Statistic, in_float64
 from calibrant.kernels.dispatch import COMPILED_FROM, pick, use_compiled
-from calibrant.kernels.scaling import vector_newton, vector_product, vector_sums
+from calibrant.kernels.scaling import column_moments, vector_newton, vector_product, vector_sums
 
 FAR = 20.0
-"""Scales are in units of the best temperature, biases in nats: beyond it, a fit that still grows is in flight."""
+"""Scales are in units of the temperature or of the spread, biases in nats: beyond it, a scale that grows diverges."""
 
 DENSE_CLASSES = 256
 """Up to this many classes a small input is solved with the whole Hessian."""
 
-SMALLEST_SCALE = 1e-3
-"""Class temperatures stay positive: no scale falls below this share of the common one."""
+SMALLEST_SCALE = 1e-6
+"""Class temperatures stay positive: no scale falls below this share of its unit."""
 
 
 def fit_class_scales(rows: Rows) -> tuple[np.ndarray, Solution]:
@@ -38,45 +40,84 @@ def fit_vector(
     """Scales s and biases b (K,) of the lowest mean NLL of softmax(s∘z + b) plus μ·mean b² plus ν·mean (s·T − mean)².
 
     The solver works on s in units of 1/T, T the temperature of the lowest NLL, so that neither the start nor the
-    tolerance depends on the size of the logits. Where the penalty leaves the mean of b free, it is 0.
+    tolerance depends on the size of the logits. Where T is far above the spread of the logits, up to infinity, a class
+    has the inverse of its own spread as unit (`class_units`). Where the penalty leaves the mean of b free, it is 0.
     """
-    unit = fit_inverse_temperature(rows).value
+    inverse_temperature = fit_inverse_temperature(rows).value
+    units = class_units(rows, inverse_temperature, with_bias)
+    if penalty_scale > 0:
+        # the penalty compares scales with each other, so that all of them need one unit
+        units = np.full(rows.n_classes, np.median(units))
     ridge = 2.0 * np.array([[penalty_scale], [penalty_bias]]) / rows.n_classes
     # exponentials have the precision of the logits, and those of float32 reach no further
     tolerance = 1e-10 if getattr(getattr(rows, "logits", None), "dtype", None) == np.float64 else 3e-8
-    objective = VectorObjective(rows, unit, ridge, with_bias, tolerance)
-    start = np.stack([np.ones(rows.n_classes), np.zeros(rows.n_classes)])
+    objective = VectorObjective(rows, units, ridge, with_bias, tolerance)
+    start = np.stack([inverse_temperature / units, np.zeros(rows.n_classes)])
     with one_blas_thread():
-        solution = newton_cg(objective, start, lower=lower, tolerance=tolerance, far=FAR)
+        solution = newton_cg(
+            objective,
+            np.maximum(start, lower),
+            lower=lower,
+            tolerance=tolerance,
+            far=FAR,
+            precise=objective.precise(),
+        )
     scale, bias = objective.units * solution.point
     return scale, bias - bias.mean() if penalty_bias == 0 else bias, solution
 
 
-class VectorObjective:
-    """Mean NLL of softmax(u·x₀∘z + x₁) plus ½·(r₀·(x₀ − mean x₀)² + r₁·x₁²), over points x (2×K).
+def class_units(rows: Rows, inverse_temperature: float, about_mean: bool) -> np.ndarray:
+    """The larger of 1/T and one over the spread of the class's logits (K,), about their mean or about 0.
 
-    u is the unit of the scales.
+    Beside logits that say nothing in common the best single T is infinite, and 1/T is no unit of anything.
+    """
+    sums, sizes, squares = (value / rows.total_weight for value in rows.total(column_moments))
+    with np.errstate(over="ignore", invalid="ignore"):
+        spread = np.sqrt(np.maximum(squares - sums * sums if about_mean else squares, 0.0))
+    # a constant column has no spread, and squares may overflow
+    spread = np.where(np.isfinite(spread) & (spread > 1e-7 * sizes), spread, sizes)
+    return np.maximum(inverse_temperature, 1.0 / np.where(spread > 0, spread, 1.0))
+
+
+def common_unit(rows: Rows) -> float:
+    """One unit for all scales: 1/T, or one over the median spread of the classes where T is far above it."""
+    return float(np.median(class_units(rows, fit_inverse_temperature(rows).value, about_mean=True)))
+
+
+class VectorObjective:
+    """Mean NLL of softmax(u∘x₀∘z + x₁) plus ½·(r₀·(x₀ − mean x₀)² + r₁·x₁²), over points x (2×K).
+
+    u are the units of the scales.
     """
 
-    def __init__(self, rows: Rows, unit: float, ridge: np.ndarray, with_bias: bool, tolerance: float) -> None:
+    def __init__(self, rows: Rows, units: np.ndarray, ridge: np.ndarray, with_bias: bool, tolerance: float) -> None:
         n_elements = rows.n * rows.n_classes
         self.rows = rows
         self.total = rows.total_weight
-        self.units = np.array([[unit], [1.0 if with_bias else 0.0]])
+        self.units = np.stack([units, np.full(len(units), 1.0 if with_bias else 0.0)])
         self.ridge = ridge
         self.dense = rows.n_classes <= DENSE_CLASSES and not use_compiled(n_elements)
-        self.sums = pick(vector_sums, n_elements)
-        self.times = pick(vector_product, n_elements)
+        self.newton: Statistic = vector_newton
+        self.sums, self.times = pick(vector_sums, n_elements), pick(vector_product, n_elements)
         self.tolerance, self.norm, self.last_step = tolerance, 0.0, False
+        self.kept: dict[str, tuple[Operator, Operator]] = {}
         if self.dense and isinstance(rows, Rows) and n_elements < COMPILED_FROM:
             # a copy that lies class by class, as the kernel reads it
             self.rows = Rows(np.asfortranarray(rows.logits), rows.labels, rows.weights)
+
+    def precise(self) -> VectorObjective:
+        """The same objective with exponentials in float64; it starts from the last Hessian of the search."""
+        twin = copy(self)
+        twin.newton, twin.sums, twin.times = in_float64(self.newton), in_float64(self.sums), in_float64(self.times)
+        twin.tolerance, twin.last_step = 0.0, True
+        return twin
 
     def evaluate(self, point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Loss, gradient, and the Hessian where it is small (or nothing: see `_foresee`), else the classes' blocks."""
         parameters = self.units * point
         if self.dense:
-            loss, gradient, second = self.rows.total(vector_newton, *parameters, not self.last_step)
+            with_hessian = not (self.last_step and self.kept)
+            loss, gradient, second = self.rows.total(self.newton, *parameters, with_hessian)
         else:
             loss, gradient, second = self.rows.total(self.sums, *parameters)
         pull = self._ridge_times(point)
@@ -100,8 +141,8 @@ class VectorObjective:
         """The Hessian and something close to its inverse, as functions of a direction."""
         if self.dense:
             if second.size:
-                self.last = self._dense_curvature(point.shape, second)
-            return self.last
+                self.kept["curvature"] = self._dense_curvature(point.shape, second)
+            return self.kept["curvature"]
 
         def product(direction: np.ndarray) -> np.ndarray:
             (curved,) = self.rows.total(self.times, *(self.units * point), self.units * direction)
@@ -113,7 +154,7 @@ class VectorObjective:
         """The whole Hessian and its Cholesky factor: for few classes cheaper than a pass per inner step."""
         from scipy.linalg import cho_solve
 
-        units = np.repeat(self.units[:, 0], shape[1])
+        units = self.units.ravel()
         hessian = second * np.outer(units, units)
         np.einsum("ii->i", hessian)[:] += np.repeat(self.ridge[:, 0], shape[1])
         hessian[: shape[1], : shape[1]] -= self.ridge[0, 0] / shape[1]
@@ -125,8 +166,8 @@ class VectorObjective:
 
     def _block_solver(self, blocks: np.ndarray) -> Operator:
         """Solves the 2×2 system of each class: the part of the Hessian that does not couple classes."""
-        unit, with_bias = self.units[:, 0]
-        own = blocks[[0, 2]] * np.array([[unit**2], [1.0]]) + self.ridge
+        unit, with_bias = self.units
+        own = blocks[[0, 2]] * np.stack([unit**2, np.ones_like(unit)]) + self.ridge
         # a class that never gets probability has no curvature of its own; a floor keeps its step bounded
         own_scale, own_bias = np.maximum(own, 1e-3 * own.max(axis=1, keepdims=True) + 1e-12)
         limit = 0.999 * np.sqrt(own_scale * own_bias)

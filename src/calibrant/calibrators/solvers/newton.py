@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +21,13 @@ NEAR_SLOPE = 0.1
 """Slopes of the loss by log β above this belong to no neighbourhood of an optimum."""
 
 
+GAP = 1e-7
+"""Nats per row that a finished fit may still gain: the Newton decrement of the check that ends every convex fit."""
+
+CONTINUATIONS = 2
+"""How often a search that failed the check goes on before the fit warns."""
+
+
 @dataclass(frozen=True)
 class Solution:
     """Where a solver stopped: the point, its losses step by step, and whether it is an optimum."""
@@ -30,6 +37,8 @@ class Solution:
     n_iter: int
     converged: bool
     gradient_norm: float
+    diverging: bool = False
+    """Stopped because the parameters grow without bound."""
 
 
 @dataclass(frozen=True)
@@ -111,39 +120,79 @@ def newton_cg(
     tolerance: float = 1e-10,
     enough: float = 1e-7,
     far: float = math.inf,
+    precise: Objective | None = None,
     max_iter: int = 100,
     max_inner: int = 100,
 ) -> Solution:
     """Minimise a smooth convex loss by Newton steps solved with preconditioned conjugate gradients.
+
+    With `precise` the search ends with a check of its optimum: ½·gᵀH⁻¹g, the loss that a further Newton step would
+    gain, does not depend on the units of the parameters. Where it exceeds `GAP`, the search continues with the precise
+    objective; where it still does, the solution is marked as not converged.
 
     Parameters
     ----------
     lower : bound of every coordinate; those that rest on it and press against it are held there.
     tolerance : largest absolute entry of the (projected) gradient at which the search ends.
     enough : the same, where the search ends if it makes no more headway: float32 sums reach no further.
-    far : size of a coordinate beyond which a point that still grows is in flight to an optimum at infinity.
+    far : size of a coordinate beyond which a point that still grows is on its way to an optimum at infinity.
+    precise : the same loss with float64 sums; None skips the check, for fits that are only a step of a search.
     """
-    point = start
+    limits = _Limits(lower, tolerance, enough, far, max_iter, min(max_inner, 2 * start.size))
+    solution = _search(objective, start, limits)
+    if precise is None:
+        return solution
+    for attempt in range(CONTINUATIONS + 1):
+        gap, norm = _remaining(precise, solution.point, lower)
+        solution = replace(solution, converged=gap <= GAP, gradient_norm=norm)
+        if solution.converged or solution.diverging or attempt == CONTINUATIONS:
+            break
+        more = _search(precise, solution.point, replace(limits, tolerance=min(tolerance, 1e-3 * norm), enough=0.0))
+        trace = np.concatenate([solution.trace, more.trace[1:]])
+        solution = replace(more, trace=trace, n_iter=solution.n_iter + more.n_iter)
+    return solution
+
+
+@dataclass(frozen=True)
+class _Limits:
+    lower: float
+    tolerance: float
+    enough: float
+    far: float
+    max_iter: int
+    max_inner: int
+
+
+def _remaining(objective: Objective, point: Array, lower: float) -> tuple[float, float]:
+    """½·gᵀH⁻¹g over the free coordinates, and the largest entry of g there."""
+    _, gradient, reuse = objective.evaluate(point)
+    free = (point > lower) | (gradient < 0)
+    pull = np.where(free, gradient, 0.0)
+    _, solve = objective.curvature(point, reuse)
+    return 0.5 * float(np.vdot(pull, np.where(free, solve(pull), 0.0))), float(np.abs(pull).max())
+
+
+def _search(objective: Objective, start: Array, limits: _Limits) -> Solution:
+    lower, enough, point = limits.lower, limits.enough, start
     loss, gradient, reuse = objective.evaluate(point)
     trace, sizes, previous = [loss], [_size(point)], math.inf
-    max_inner = min(max_inner, 2 * start.size)
-    for iteration in range(max_iter):
+    for iteration in range(limits.max_iter):
         free = (point > lower) | (gradient < 0)
         pull = np.where(free, gradient, 0.0)
         norm = float(np.abs(pull).max())
-        if norm <= tolerance or previous / 2 < norm <= enough:
+        if norm <= limits.tolerance or previous / 2 < norm <= enough:
             return Solution(point, np.array(trace), iteration, True, norm)
         if len(trace) > 5 and trace[-6] - loss <= 1e-9 * abs(loss) + 1e-10:
             # five Newton steps without gain: what is left of the gradient points to infinity
             return Solution(point, np.array(trace), iteration, norm <= enough, norm)
-        if len(trace) > 5 and trace[-6] - loss <= 0.01 * abs(loss) and sizes[-1] > max(far, 1.1 * sizes[-6]):
-            # five steps of flight for one percent of the loss, as where classes are separable
-            return Solution(point, np.array(trace), iteration, False, norm)
+        if len(trace) > 5 and trace[-6] - loss <= 0.01 * abs(loss) and sizes[-1] > max(limits.far, 1.1 * sizes[-6]):
+            # five Newton steps that gain 1% of the loss together while the parameters grow: separable classes
+            return Solution(point, np.array(trace), iteration, norm <= enough, norm, diverging=True)
         previous = norm
         product, solve = objective.curvature(point, reuse)
         if not free.all():
             product, solve = _restricted(product, free), _restricted(solve, free)
-        direction = _conjugate_gradients(product, pull, solve, min(0.1, math.sqrt(norm)), max_inner)
+        direction = _conjugate_gradients(product, pull, solve, min(0.1, math.sqrt(norm)), limits.max_inner)
         found = _line_search(objective, point, loss, pull, direction, lower)
         if found is None:
             return Solution(point, np.array(trace), iteration, norm <= enough, norm)
@@ -155,7 +204,7 @@ def newton_cg(
         sizes.append(_size(point))
         step("Newton steps", iteration + 1, None, f"loss {loss:.6f}")
     norm = float(np.abs(gradient).max())
-    return Solution(point, np.array(trace), max_iter, norm <= enough, norm)
+    return Solution(point, np.array(trace), limits.max_iter, norm <= enough, norm)
 
 
 def _size(point: Array) -> float:
