@@ -189,13 +189,55 @@ def test_top_label_map_sharpens_and_softens(rng):
 
 
 def test_folds_follow_the_content(rng):
-    values = rng.normal(size=(3000, 6))
-    fold = content_folds(values, 5, seed=0)
-    order = rng.permutation(3000)
-    np.testing.assert_array_equal(content_folds(values[order], 5, seed=0), fold[order])
-    np.testing.assert_array_equal(content_folds(values[:, ::-1], 5, seed=0), fold)
-    assert np.bincount(fold, minlength=5).min() > 500
-    assert (content_folds(values, 5, seed=1) != fold).mean() > 0.5
+    values, labels = rng.normal(size=(3000, 6)), rng.integers(0, 6, 3000)
+    fold = content_folds(Rows(values, labels), 5, seed=0)
+    order, columns = rng.permutation(3000), rng.permutation(6)
+    np.testing.assert_array_equal(content_folds(Rows(values[order], labels[order]), 5, seed=0), fold[order])
+    relabelled = Rows(values[:, columns], np.argsort(columns)[labels])
+    np.testing.assert_array_equal(content_folds(relabelled, 5, seed=0), fold)
+    assert np.ptp(np.bincount(fold, minlength=5)) <= 1
+    prediction = values.argmax(axis=1)
+    for j in range(6):
+        assert np.ptp(np.bincount(fold[prediction == j], minlength=5)) <= 1
+    assert (content_folds(Rows(values, labels), 5, seed=1) != fold).mean() > 0.5
+
+
+@pytest.mark.parametrize("n_classes", [2, 5])
+@pytest.mark.parametrize("distinct", [1, 2, 7, 300])
+def test_folds_share_out_tied_rows(rng, n_classes, distinct):
+    table = rng.normal(size=(distinct, n_classes))
+    values = table[np.minimum(rng.geometric(0.4, 2000) - 1, distinct - 1)]
+    labels = rng.integers(0, n_classes, 2000)
+    fold = content_folds(Rows(values, labels), 5, seed=0)
+    counts = np.bincount(fold, minlength=5)
+    assert counts.max() <= 0.22 * 2000
+    if n_classes == 2:
+        assert np.ptp(np.bincount(fold[labels == 1], minlength=5)) <= 0.05 * 2000
+    order = rng.permutation(2000)
+    again = content_folds(Rows(values[order], labels[order]), 5, seed=0)
+    # copies of a row are interchangeable: every fold holds the same rows as often
+    for part in range(5):
+        one, other = (
+            np.column_stack([v, y])[f == part]
+            for v, y, f in ((values, labels, fold), (values[order], labels[order], again))
+        )
+        np.testing.assert_array_equal(one[np.lexsort(one.T)], other[np.lexsort(other.T)])
+
+
+def test_folds_of_rare_positives_each_hold_some(rng):
+    labels = np.zeros(2000, dtype=np.int64)
+    labels[rng.choice(2000, 10, replace=False)] = 1
+    scores = rng.normal(size=2000) - 4
+    fold = content_folds(Rows(np.column_stack([np.zeros(2000), scores]), labels), 5, seed=0)
+    assert np.bincount(fold[labels == 1], minlength=5).tolist() == [2] * 5
+
+
+def test_folds_count_weights_as_copies(rng):
+    values, labels = rng.normal(size=(160, 4)), rng.integers(0, 4, 160)
+    weights = rng.integers(0, 3, 160)
+    copies = np.repeat(np.arange(160), weights)
+    weighted = content_folds(Rows(values, labels, weights.astype(float)), 5, seed=0)
+    np.testing.assert_array_equal(content_folds(Rows(values[copies], labels[copies]), 5, seed=0), weighted[copies])
 
 
 @pytest.mark.parametrize(

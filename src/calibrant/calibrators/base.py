@@ -89,7 +89,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         """
         if self.few_parameters or rows.total_weight < 2 * FOLDS:
             return self.fit_rows(rows)._transform(rows.logits)
-        return self.fit_held_out(rows, content_folds(rows.logits, FOLDS, seed))
+        return self.fit_held_out(rows, content_folds(rows, FOLDS, seed))
 
     def fit_predictions(self, predictions: Any, *, engine: Any = "local", checkpoint: Any = None) -> Calibrator:
         """Learn from predictions that need not fit in memory.

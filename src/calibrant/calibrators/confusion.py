@@ -111,7 +111,7 @@ class ConfusionScaling(Calibrator):
         if len(path) == 1 or rows.n < 2 * FOLDS:
             self._finish(rows, path[:1])
         else:
-            self._held_out(rows, content_folds(rows.logits, FOLDS, self.seed))
+            self._held_out(rows, content_folds(rows, FOLDS, self.seed))
 
     def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
         parts = map_blocks(lambda part: _Part(rows, fold == part), list(np.unique(fold)))

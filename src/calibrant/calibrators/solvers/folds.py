@@ -4,29 +4,102 @@ from __future__ import annotations
 
 import numpy as np
 
+from calibrant.core.rows import Rows
 from calibrant.core.threads import map_blocks, row_blocks
 
 FOLDS = 5
 """Of every cross-fit."""
 
+HEAVY_SHARE = 0.1
+"""Copies of one row that together weigh more than this share of a fold are distributed over the folds."""
+
+FEWEST_HEAVY = 3.0
+"""Up to this weight, copies of a row stay together whatever the size of a fold."""
+
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
-def content_folds(values: np.ndarray, n_folds: int, seed: int) -> np.ndarray:
-    """Fold 0 … n_folds − 1 of each row of a matrix, from a hash of its values.
+def content_folds(rows: Rows, n_folds: int, seed: int) -> np.ndarray:
+    """Fold 0 … n_folds − 1 of each row (n,), from a hash of its logits.
 
-    Equal rows share a fold and neither the order of rows nor that of columns matters, so a weight of 2 equals the row
-    twice in a cross-fitted method too.
+    Neither the order of the rows nor that of the columns matters. The folds are balanced in total weight, and within
+    each stratum: the predicted class, together with the label where there are two classes. With more classes the
+    label is left out on purpose: in a few hundred rows class counts are largely chance, and folds that all share
+    these counts would confirm it.
+
+    Copies of a row with the same label stay in one fold, so that a weight of 2 equals the row twice in a cross-fitted
+    method too. Where the copies weigh more than a tenth of a fold (forests and naive Bayes give the same row thousands
+    of times), they are distributed evenly: otherwise one fold would hold nearly all rows.
+
+    Parameters
+    ----------
+    rows : Rows
+        Logits (n×K), labels and weights. A row of weight 0 gets a fold as well, and does not change the others.
+    n_folds : int
+    seed : int
+        Another seed gives other folds.
+
+    Examples
+    --------
+    >>> logits = np.array([[0.0, 1.0]] * 600 + [[1.0, 0.0]] * 400)
+    >>> fold = content_folds(Rows(logits, logits.argmax(axis=1)), 5, seed=0)
+    >>> np.bincount(fold).tolist()
+    [200, 200, 200, 200, 200]
     """
+    hashes, prediction = _scan(rows.logits, seed)
+    weights = np.ones(rows.n) if rows.weights is None else rows.weights
+    stratum = prediction if rows.n_classes > 2 else 2 * prediction + rows.labels
+
+    # one cell per distinct (row, label); the label enters by its logit, because class numbers must not matter
+    own = rows.logits[np.arange(rows.n), rows.labels].astype(np.float64)
+    hashes = _mix(hashes + _mix((own + 0.0).view(np.uint64)))
+    if rows.n_classes == 2:
+        tied = rows.logits[:, 0] == rows.logits[:, 1]
+        hashes = _mix(hashes + (tied * rows.labels).astype(np.uint64))
+    _, first, cell = np.unique(hashes, return_index=True, return_inverse=True)
+    mass = np.bincount(cell, weights=weights)
+    limit = max(FEWEST_HEAVY, HEAVY_SHARE * weights.sum() / n_folds)
+    heavy = mass > limit
+
+    fold_of_cell = _deal(stratum[first], hashes[first], np.where(heavy, 0.0, mass), n_folds)
+    fold = fold_of_cell[cell]
+    copies = np.flatnonzero(heavy[cell])
+    if len(copies):
+        fold[copies] = _deal(_codes(cell[copies], rows.labels[copies]), hashes[copies], weights[copies], n_folds)
+    return fold
+
+
+def _codes(cell: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """A number 0, 1, … for each distinct (cell, label)."""
+    return np.unique(cell * (int(labels.max()) + 1) + labels, return_inverse=True)[1]
+
+
+def _deal(stratum: np.ndarray, hashes: np.ndarray, mass: np.ndarray, n_folds: int) -> np.ndarray:
+    """The fold of each item: within a stratum the heaviest are dealt first, then in the order of the hashes.
+
+    Strata are ordered by the smallest hash of their items, so that class numbers do not matter, and the dealing goes on
+    from one stratum to the next: classes of one row do not all land in the first fold.
+    """
+    counted = mass > 0
+    smallest = np.full(int(stratum.max()) + 1, np.iinfo(np.uint64).max, dtype=np.uint64)
+    np.minimum.at(smallest, stratum[counted], hashes[counted])
+    order = np.lexsort((hashes, -mass, stratum, smallest[stratum], ~counted))
+    folds = np.empty(len(stratum), dtype=np.int64)
+    folds[order] = np.arange(len(stratum)) % n_folds
+    return folds
+
+
+def _scan(logits: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A hash of each row that the order of its columns does not change, and the place of its largest value."""
     salt = np.uint64((2 * seed + 1) * int(_ODD) % 2**64)
 
-    def part(block: slice) -> np.ndarray:
+    def part(block: slice) -> tuple[np.ndarray, np.ndarray]:
         # adding 0 makes −0 and 0 one value
-        bits = (values[block].astype(np.float64) + 0.0).view(np.uint64)
-        return _mix(_mix(bits ^ salt).sum(axis=1, dtype=np.uint64))
+        bits = (logits[block].astype(np.float64) + 0.0).view(np.uint64)
+        return _mix(_mix(bits ^ salt).sum(axis=1, dtype=np.uint64)), logits[block].argmax(axis=1)
 
-    hashes = np.concatenate(map_blocks(part, row_blocks(len(values), values.shape[1], 1 << 18)))
-    return ((hashes >> np.uint64(33)) % np.uint64(n_folds)).astype(np.int64)
+    parts = map_blocks(part, row_blocks(len(logits), logits.shape[1], 1 << 18))
+    return np.concatenate([hashes for hashes, _ in parts]), np.concatenate([place for _, place in parts])
 
 
 def _mix(bits: np.ndarray) -> np.ndarray:

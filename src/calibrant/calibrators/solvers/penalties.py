@@ -46,7 +46,7 @@ def walk(rows: Rows, candidates: Sequence[Any], fit: Fit, loss: Loss, *, seed: i
         raise InputError("'cv' needs all rows at once: give the penalty as a number to fit chunk by chunk")
     if rows.n < 2 * n_folds:
         return candidates[0]
-    fold = content_folds(rows.logits, n_folds, seed)
+    fold = content_folds(rows, n_folds, seed)
     parts = [(rows.take(np.flatnonzero(fold != k)), rows.take(np.flatnonzero(fold == k))) for k in range(n_folds)]
     parts = [(inside, outside) for inside, outside in parts if min(inside.total_weight, outside.total_weight) > 0]
     if not parts:
