@@ -99,7 +99,8 @@ def choose_n_bins(top: RowColumns, weights: np.ndarray | None, n_classes: int, s
     """The candidate of lowest adaptive ECE over held-out rows, the smallest of equals."""
     n_rows = len(top.confidence)
     # rounded, so that the last bits of a sum in another order do not change the fold
-    fold = content_folds(top.confidence.round(9)[:, None], FOLDS, seed)
+    scores_of_rows = np.column_stack([np.zeros(n_rows), top.confidence.round(9)])
+    fold = content_folds(Rows(scores_of_rows, top.correct.astype(np.int64), weights), FOLDS, seed)
     mass = np.ones(n_rows) if weights is None else weights
     candidates = [n_bins for n_bins in CANDIDATES if n_bins == 1 or n_bins * 10 <= mass.sum()]
     scores = []
