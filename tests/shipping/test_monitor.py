@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import calibrant
 from calibrant.core.errors import InputError
-from calibrant.monitor import Monitor
+from calibrant.monitor import GroupMonitor, Monitor
 from calibrant.shipping.e_process import BIN_SHIFTS, CLAIMS, Bets, _waiting
+from calibrant.shipping.group_monitor import MAX_GROUPS, group_share
 from calibrant.shipping.watch import LogWatch, parse_answer
 
 
@@ -25,8 +26,11 @@ def calibrated(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 def wealth_by_definition(confidence, correct, n_bins):
     """Row by row as the module's text says, in plain floats: the reference for the vectorised recursion."""
-    claims = [(*claim, None) for claim in CLAIMS] + [(1, delta, b) for delta in BIN_SHIFTS for b in range(n_bins)]
-    shares = [0.5 / len(CLAIMS)] * len(CLAIMS) + [0.5 / (len(BIN_SHIFTS) * n_bins)] * (len(BIN_SHIFTS) * n_bins)
+    claims = [(scale, shift, None) for scale, shift, _ in CLAIMS]
+    claims += [(1, delta, b) for delta in BIN_SHIFTS for b in range(n_bins)]
+    shares = [share for _, _, share in CLAIMS]
+    shares += [(1 - sum(shares)) / (len(BIN_SHIFTS) * n_bins)] * (len(BIN_SHIFTS) * n_bins)
+    assert np.isclose(sum(shares), 1)
     stakes, result = [0.0] * len(claims), []
     for t, (c, a) in enumerate(zip(confidence, correct, strict=True), start=1):
         entering = _waiting(np.array(t - 1.0)) - _waiting(np.array(float(t)))
@@ -79,6 +83,102 @@ def test_a_break_is_found_soon_even_after_a_long_calm(benchmark_script):
     delays = benchmark_script("monitor").delays(6, break_at=20_000, shift=-1.0, rate=0.01, room=2000)
     assert len(delays) == 6
     assert np.median(delays) < 600
+
+
+def test_a_batch_bets_the_mean_of_its_rows_factors_however_it_is_cut():
+    confidence, correct = calibrated(8, 70)
+    names = np.repeat(["a", "b", "c", "b"], [10, 25, 1, 34])
+    single = np.stack([_factors(c, a) for c, a in zip(confidence, correct, strict=True)])
+    expected = Bets(4)
+    for start, stop in ((0, 10), (10, 35), (35, 36), (36, 70)):
+        expected._stake(np.log(single[start:stop].mean(axis=0))[None, :])
+    for cuts in ((0, 70), (0, 3, 35, 36, 50, 70)):
+        monitor = Monitor(n_bins=4, digits=7)
+        for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+            monitor.update_answers(confidence[start:stop], correct[start:stop], batches=names[start:stop])
+            monitor = Monitor.from_json(monitor.to_json())
+        assert (monitor.report().n_batches, monitor.report().n_open) == (3, 34)
+        monitor.close_batch()
+        assert np.isclose(monitor.evidence, np.exp(expected.log_wealth), rtol=1e-9)
+    counted = Monitor(n_bins=4, digits=7, batch=10)
+    counted.update_answers(confidence[:7], correct[:7])
+    counted.update_answers(confidence[7:], correct[7:])
+    assert counted.report().n_batches == 7
+    with pytest.raises(InputError, match="one of the two"):
+        counted.update_answers([0.5], [True], batches=["x"])
+    with pytest.raises(InputError, match="2 names"):
+        Monitor().update_answers([0.5], [True], batches=["x", "y"])
+
+
+def _factors(confidence: float, correct: bool) -> np.ndarray:
+    return np.exp(Bets(4)._log_factors(np.array([confidence]), np.array([correct]), np.zeros(1)))[0]
+
+
+def test_correlated_batches_break_the_promise_row_by_row_and_keep_it_batch_by_batch(benchmark_script):
+    study = benchmark_script("monitor")
+    assert study.dependent_alarms(20, 60, 30, 0.3, 0.05, None) > 10
+    assert study.dependent_alarms(60, 60, 30, 0.3, 0.05, 30) <= 4
+    ours, oracles = study.batch_delays(15, "sharp", 30, 0.3, 0.05, 0.05, room=300)
+    assert np.median(ours) <= 2 * np.median(oracles)
+
+
+@given(chance=st.floats(0, 1), digits=st.integers(2, 6), history=st.integers(0, 20))
+def test_the_bet_is_fair_or_worse_for_every_confidence_behind_a_rounded_one(chance, digits, history):
+    past = calibrated(1, history)
+
+    def bets() -> Bets:
+        made = Bets(5)
+        if history:
+            made.play(*past)
+        return made
+
+    given_ = np.array([round(chance, digits)])
+    slack = 0.5 * 10.0**-digits * (1 + 1e-9)
+    after = [float(np.exp(bets().play(given_, np.array([right]), slack=slack)[-1])) for right in (True, False)]
+    mean = sum(share * value for share, value in zip((chance, 1 - chance), after, strict=True) if share)
+    assert mean <= np.exp(bets().log_wealth) * (1 + 1e-9)
+
+
+def test_rounded_confidences_are_noticed_and_raise_no_false_alarm(benchmark_script):
+    study = benchmark_script("monitor")
+    assert study.rounded_alarms(40, 5000, 0.05, 7) > 4  # taken as exact
+    assert study.rounded_alarms(40, 5000, 0.05, None) <= 2
+    for values, digits in (([0.99, 1.0], 2), ([0.987], 3), ([0.5, 1 / 3], 7), (np.float32([0.97, 0.5]), 2)):
+        monitor = Monitor()
+        monitor.update_answers(values, np.ones(len(values), dtype=bool))
+        assert json.loads(monitor.to_json())["digits_seen"] == digits
+
+
+def test_a_group_is_named_and_all_groups_share_one_promise(benchmark_script):
+    study = benchmark_script("monitor")
+    assert sum(group_share(index) for index in range(10_000)) <= 1
+    assert study.group_streams(40, 20, 1500, 0.05, 0.0)[0] <= 3
+    _, named, delays = study.group_streams(3, 20, 20_000, 0.05, 0.15)
+    assert named == 3
+    assert np.median(delays) < 600
+
+
+def test_group_state_batches_and_limits():
+    rng = np.random.default_rng(0)
+    confidence, correct = calibrated(9, 900)
+    group = rng.integers(0, 3, 900).astype(str)
+    whole, parts = GroupMonitor(batch=30, window=50), GroupMonitor(batch=30, window=50)
+    whole.update_answers(confidence, correct, group)
+    for start in range(0, 900, 77):
+        part = slice(start, start + 77)
+        parts = GroupMonitor.from_json(parts.to_json())
+        parts.update_answers(confidence[part], correct[part], group[part])
+    assert whole.n == parts.n == 900
+    assert {monitor.open_batch for monitor in whole.groups.values()} == {None}
+    for name, monitor in whole.groups.items():
+        assert np.isclose(monitor.evidence, parts.groups[name].evidence, rtol=1e-9)
+        assert monitor.report().n_batches == 30
+    assert whole.report()["groups"][0]["evidence"] >= whole.report()["groups"][-1]["evidence"]
+    with pytest.raises(InputError, match="not the state"):
+        GroupMonitor.from_json(whole.total.to_json())
+    crowd = GroupMonitor(window=1, n_bins=1)
+    crowd.update_answers(np.full(MAX_GROUPS + 5, 0.5), np.arange(MAX_GROUPS + 5) % 2, np.arange(MAX_GROUPS + 5))
+    assert (crowd.n, len(crowd.groups), crowd.n_left_out) == (MAX_GROUPS + 5, MAX_GROUPS, 5)
 
 
 @pytest.mark.parametrize(("direction", "word"), [(-0.2, "overconfident"), (0.15, "underconfident")])
@@ -187,7 +287,7 @@ def test_the_alarm_stays_until_reset():
 
 
 def test_certainty_that_fails_is_an_alarm_at_once_and_certainty_that_holds_is_not():
-    monitor = Monitor()
+    monitor = Monitor(digits=7)  # 1.0 is certainty, not a rounded 0.996
     monitor.update_answers(np.ones(5000), np.ones(5000, dtype=bool))
     assert not monitor.alarm
     monitor.update_answers([1.0, 1.0, 1.0], [False, False, False])

@@ -5,9 +5,13 @@ in one confidence bin only. Its stake is multiplied by the likelihood ratio
 
     f = q/c if correct, (1 − q)/(1 − c) if not,        E[f | past, c] = 1 when the model is calibrated.
 
-A bet need not start at the first row. Money h_r enters it before row r, Σ_r h_r ≤ 1, the rest waits outside, so
+A batch of m answers makes one bet with the mean of its rows' factors, f̄ = Σ f_i / m. Each f_i has mean 1 given the
+earlier batches, and a mean is linear, so E[f̄ | earlier batches] = 1 whatever the dependence inside the batch. Rows that
+are independent given the past are batches of one.
 
-    S_t = f_t · (S_{t−1} + h_t),        wealth_t = Σ_k w_k (S_t,k + 1 − Σ_{r≤t} h_r).
+A bet need not start at the first batch. Money h_r enters it before batch r, Σ_r h_r ≤ 1, the rest waits outside, so
+
+    S_t = f̄_t · (S_{t−1} + h_t),        wealth_t = Σ_k w_k (S_t,k + 1 − Σ_{r≤t} h_r).
 
 Being a mixture of martingales that start at 1, the wealth is one too, and P(sup_t wealth_t ≥ 1/α) ≤ α (Ville 1939).
 Money that enters late has not been lost on the calibrated past, so a break after a million quiet rows is found about
@@ -25,41 +29,73 @@ from calibrant.core.errors import InputError
 from calibrant.core.softmax import logsumexp
 
 CLAIMS = (
-    *((1.0, shift) for shift in (-2.0, -1.0, -0.5, -0.25, 0.25, 0.5, 1.0, 2.0)),
-    *((scale, 0.0) for scale in (0.5, 0.75, 1.33, 2.0)),
+    *((1.0, shift, 0.09) for shift in (-4.0, -2.0, -1.0, -0.5, -0.25)),
+    *((1.0, shift, 0.04) for shift in (0.25, 0.5, 1.0, 2.0, 4.0)),
+    *((scale, 0.0, 0.05) for scale in (0.5, 0.75)),
+    *((scale, 0.0, 0.025) for scale in (1.33, 2.0)),
 )
-"""(s, δ) of the bets on all confidences: less accurate or more accurate than said, too extreme or too timid."""
+"""(s, δ, money) of the bets on all confidences: less or more accurate than said, too extreme or too timid.
+
+Overconfidence has the most money, because drift and new data nearly always show that way. The largest shifts matter for
+batches: the mean over a batch is less variable than a row, and a larger claim is a larger stake on it.
+"""
 BIN_SHIFTS = (-1.0, 1.0)
-"""δ of the bets on one bin only."""
-EVERYWHERE_SHARE = 0.5
-"""Money on the bets on all confidences; the bin-wise bets share the rest."""
+"""δ of the bets on one bin only; they share the money that CLAIMS leave."""
 CLIP = 1e-6
-"""Confidences are tested as if they were at least this far from 0 and 1; see `_log_factors` for why it is safe."""
+"""A confidence this near to 0 or 1 stands for the whole interval up to 0 or 1."""
 
 
 class Bets:
-    """The stakes of every bet, in logarithms; constant memory."""
+    """The stakes of every bet, in logarithms; constant memory, also for a batch that is still open."""
 
     def __init__(self, n_bins: int) -> None:
         self.n_bins = n_bins
         self.n = 0
-        everywhere = np.full(len(CLAIMS), EVERYWHERE_SHARE / len(CLAIMS))
-        in_bins = np.full(len(BIN_SHIFTS) * n_bins, (1 - EVERYWHERE_SHARE) / (len(BIN_SHIFTS) * n_bins))
-        self._log_share = np.log(np.concatenate([everywhere, in_bins]))
-        self._scale = np.concatenate([[scale for scale, _ in CLAIMS], np.ones(len(in_bins))])
-        self._shift = np.concatenate([[shift for _, shift in CLAIMS], np.repeat(BIN_SHIFTS, n_bins)])
+        scales, shifts, shares = zip(*CLAIMS, strict=True)
+        in_bins = np.full(len(BIN_SHIFTS) * n_bins, (1 - sum(shares)) / (len(BIN_SHIFTS) * n_bins))
+        self._log_share = np.log(np.concatenate([shares, in_bins]))
+        self._scale = np.concatenate([scales, np.ones(len(in_bins))])
+        self._shift = np.concatenate([shifts, np.repeat(BIN_SHIFTS, n_bins)])
         self._log_stake = np.full(len(self._shift), -np.inf)
+        self._open_sum = np.zeros(len(self._shift))
+        self.n_open = 0
 
     @property
     def log_wealth(self) -> float:
-        """Logarithm of the whole wealth; 0 at the start."""
+        """Logarithm of the whole wealth after the last closed batch; 0 at the start."""
         return float(self._log_wealth(self._log_stake[None, :], _waiting(np.array([self.n])))[0])
 
-    def play(self, confidence: np.ndarray, correct: np.ndarray) -> np.ndarray:
-        """Log wealth after each row (n,), the rows in the order they happened."""
-        steps = self.n + np.arange(len(correct) + 1)
-        waiting = _waiting(steps)
-        log_factor = self._log_factors(confidence, correct)
+    def play(
+        self,
+        confidence: np.ndarray,
+        correct: np.ndarray,
+        *,
+        slack: float | np.ndarray = 0.0,
+        ends: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Log wealth after each batch that closes among these rows, which come in the order they happened.
+
+        `slack` (a number, or one per row) is how far the true confidence may lie from the given one, as after rounding.
+        `ends` (n,) says after which rows a batch closes; every row is a batch of its own where it is None.
+        """
+        log_factor = self._log_factors(confidence, correct, np.broadcast_to(slack, confidence.shape))
+        if ends is not None:
+            log_factor = self._batch_factors(log_factor, ends)
+        if not len(log_factor):
+            return np.empty(0)
+        return self._stake(log_factor)
+
+    def close(self) -> np.ndarray:
+        """Close the open batch, if any; log wealth after it (0 or 1 values)."""
+        if not self.n_open:
+            return np.empty(0)
+        factor = np.log(self._open_sum / self.n_open)[None, :]
+        self._open_sum, self.n_open = np.zeros(len(self._shift)), 0
+        return self._stake(factor)
+
+    def _stake(self, log_factor: np.ndarray) -> np.ndarray:
+        """Play the factors (batches × bets); log wealth after each."""
+        waiting = _waiting(self.n + np.arange(len(log_factor) + 1))
         # S_t = P_t (S_0 + Σ_{r≤t} h_r / P_{r−1}), P_t = Π_{s≤t} f_s: the recursion without a Python loop
         log_product = np.cumsum(log_factor, axis=0)
         before = np.vstack([np.zeros(log_factor.shape[1]), log_product[:-1]])
@@ -67,31 +103,52 @@ class Bets:
         entering[0] = np.logaddexp(entering[0], self._log_stake)
         stakes = np.logaddexp.accumulate(entering, axis=0) + log_product
         # a copy, because a view would keep the whole block alive
-        self._log_stake, self.n = stakes[-1].copy(), self.n + len(correct)
+        self._log_stake, self.n = stakes[-1].copy(), self.n + len(log_factor)
         return self._log_wealth(stakes, waiting[1:])
+
+    def _batch_factors(self, log_factor: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """log f̄ of every batch that closes here; the rows behind the last end stay in the open batch."""
+        stops = np.flatnonzero(ends) + 1
+        starts = np.concatenate([[0], stops]).astype(int)
+        sums = np.add.reduceat(np.vstack([np.exp(log_factor), np.zeros(log_factor.shape[1])]), starts, axis=0)
+        counts = np.diff(np.concatenate([starts, [len(ends)]]))
+        sums[0] += self._open_sum
+        counts[0] += self.n_open
+        self._open_sum, self.n_open = sums[-1].copy(), int(counts[-1])
+        return np.log(sums[:-1] / counts[:-1, None])
 
     def _log_wealth(self, log_stakes: np.ndarray, waiting: np.ndarray) -> np.ndarray:
         """log(Σ_k w_k S_k + waiting) of each row (n × bets)."""
         return logsumexp(np.column_stack([self._log_share + log_stakes, np.log(waiting)]))
 
-    def _log_factors(self, confidence: np.ndarray, correct: np.ndarray) -> np.ndarray:
-        """log f of each row and bet (n × bets).
+    def _log_factors(self, confidence: np.ndarray, correct: np.ndarray, slack: np.ndarray) -> np.ndarray:
+        """log f of each row and bet (n × bets), at most fair for every chance in [low, high] = confidence ± slack.
 
-        Testing c as c' = 1 − CLIP where c is larger keeps a bet on q < c' fair or worse (E[f] is linear in the true
-        chance and falls), but would favour q > c': such a bet sits the row out. The same holds near 0.
+        E[f] is linear in the true chance and falls when q lies below the tested value, so a claim below `low` is
+        tested at `low` and a claim above `high` at `high`. A claim on neither side, or on both, sits the row out.
+        Where an end of the interval is within CLIP of 0 or 1, claims beyond it sit out.
         """
-        tested = np.clip(confidence, CLIP, 1 - CLIP)
-        logit = np.log(tested) - np.log1p(-tested)
-        claimed = 1 / (1 + np.exp(-(logit[:, None] * self._scale + self._shift)))
-        claimed[confidence > tested] = np.minimum(claimed, tested[:, None])[confidence > tested]
-        claimed[confidence < tested] = np.maximum(claimed, tested[:, None])[confidence < tested]
-        win = np.log(claimed) - np.log(tested)[:, None]
-        lose = np.log1p(-claimed) - np.log1p(-tested)[:, None]
-        factor = np.where(correct[:, None], win, lose)
+        low = np.clip(confidence - slack, 0.0, 1 - CLIP)[:, None]
+        high = np.clip(confidence + slack, CLIP, 1.0)[:, None]
+        below = self._claim(np.maximum(low, CLIP))
+        above = self._claim(np.minimum(high, 1 - CLIP))
+        falls = (below < low) & (low >= CLIP)
+        rises = (above > high) & (high <= 1 - CLIP)
+        falls, rises = falls & ~rises, rises & ~falls
+        tested = np.where(falls, low, high)
+        claimed = np.where(falls, below, np.where(rises, above, tested))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            factor = np.where(correct[:, None], np.log(claimed / tested), np.log1p(-claimed) - np.log1p(-tested))
+        factor[~(falls | rises)] = 0.0
         own_bin = np.tile(np.arange(self.n_bins), len(BIN_SHIFTS))
         elsewhere = width_index(confidence, self.n_bins)[:, None] != own_bin
         factor[:, len(CLAIMS) :][elsewhere] = 0.0
         return factor
+
+    def _claim(self, chance: np.ndarray) -> np.ndarray:
+        """q of every bet (n × bets) for chances (n×1)."""
+        logit = np.log(chance) - np.log1p(-chance)
+        return 1 / (1 + np.exp(-(logit * self._scale + self._shift)))
 
     def suspect(self) -> str:
         """The claim that has won most, in words."""
@@ -107,27 +164,35 @@ class Bets:
         low, high = width_edges(self.n_bins)[(richest - len(CLAIMS)) % self.n_bins :][:2]
         return f"{what} at confidences from {low:.2g} to {high:.2g}"
 
-    def state(self) -> list[float | None]:
-        """The log stakes as numbers for JSON; None where no money has entered."""
-        return [float(stake) if np.isfinite(stake) else None for stake in self._log_stake]
+    def state(self) -> dict[str, Any]:
+        """Stakes and open batch as numbers for JSON; a stake is None where no money has entered."""
+        stakes = [float(stake) if np.isfinite(stake) else None for stake in self._log_stake]
+        return {"n": self.n, "stakes": stakes, "open_sum": self._open_sum.tolist(), "n_open": self.n_open}
 
     @classmethod
-    def from_state(cls, stakes: Any, n_bins: int, n: int) -> Bets:
-        """The bets that `state` described after n rows."""
+    def from_state(cls, state: Any, n_bins: int) -> Bets:
+        """The bets that `state` described."""
         bets = cls(n_bins)
-        values = np.array([-np.inf if stake is None else float(stake) for stake in stakes])
-        if values.shape != bets._log_stake.shape:
+        values = np.array([-np.inf if stake is None else float(stake) for stake in state["stakes"]])
+        sums = np.array([float(value) for value in state["open_sum"]])
+        if not values.shape == sums.shape == bets._log_stake.shape:
             raise InputError(f"monitor state holds {len(values)} bets, but {n_bins} bins make {len(bets._log_stake)}")
-        if np.isnan(values).any() or (values == np.inf).any():
+        if np.isnan(values).any() or (values == np.inf).any() or not np.isfinite(sums).all() or (sums < 0).any():
             raise InputError("monitor state holds a bet that is not a finite number")
-        bets._log_stake, bets.n = values, n
+        counts = (state["n"], state["n_open"])
+        if any(type(count) is not int or count < 0 for count in counts):
+            raise InputError(f"monitor state holds counts {counts}, but they must be whole numbers of at least 0")
+        if counts[1] and not sums.all():
+            raise InputError("monitor state holds an open batch without its factors")
+        bets._log_stake, bets._open_sum = values, sums
+        bets.n, bets.n_open = counts
         return bets
 
 
 def _waiting(step: np.ndarray) -> np.ndarray:
     """Share of the money that has not entered by a step: 1 at step 0, falling so slowly that late breaks pay too.
 
-    1/log2(t + 2): between rows t and 2t about 1/log²t enters, so that a break after t quiet rows costs the bettor a
-    factor of about t·log²t, whose logarithm is what the delay grows with.
+    1/log2(t + 2): between batches t and 2t about 1/log²t enters, so that a break after t quiet batches costs the bettor
+    a factor of about t·log²t, whose logarithm is what the delay grows with.
     """
     return 1 / np.log2(step + 2.0)

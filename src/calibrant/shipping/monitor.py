@@ -1,9 +1,13 @@
 """A calibration monitor for labelled feedback: constant memory, and an alarm that may be looked at any time.
 
-Each answer arrives as a confidence c and whether it was correct, a. If the model is calibrated, a is a coin of
-chance c, whatever came before. The monitor bets against that: see `calibrant.shipping.e_process`. The wealth of a
+Each answer arrives as a confidence c and whether it was correct, a. The monitor tests one statement: given everything
+that came before, a is correct with chance c. It bets against that: see `calibrant.shipping.e_process`. The wealth of a
 bettor against a fair coin reaches 1/α with chance at most α, over all time (Ville 1939), so an alarm at wealth 1/α
 is false with chance at most α however often one looks and however long the stream runs.
+
+"Given everything that came before" is an assumption: answers about the same patient, image or minute are often right or
+wrong together, and a stream that logs them one by one raises false alarms although its average is calibrated. Batches
+lift it: answers of one batch may depend on each other in any way, only batches must not.
 """
 
 from __future__ import annotations
@@ -21,11 +25,17 @@ from calibrant.core.errors import InputError
 from calibrant.core.softmax import softmax
 from calibrant.shipping.e_process import Bets
 
-STATE_FORMAT = 1
+STATE_FORMAT = 2
 FLOOR_DRAWS = 400
 MAX_WINDOW = 1_000_000
 MAX_BINS = 1_000
 CHUNK = 4096
+DIGITS = (2, 6)
+"""Confidences may be rounded to this many decimals, fewest and most; more are as good as exact."""
+EXACT = DIGITS[1] + 1
+"""Number of decimals that stands for a confidence that was not rounded."""
+SETTINGS = ("false_alarm_rate", "window", "n_bins", "batch", "digits", "seed")
+"""Names of the constructor's parameters."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,8 @@ class MonitorReport:
 
     n: int
     n_window: int
+    n_batches: int
+    n_open: int
     confidence: float
     accuracy: float
     ece: float
@@ -59,6 +71,11 @@ class Monitor:
     false_alarm_rate : the largest chance α of ever raising an alarm on a calibrated stream, however long.
     window : how many of the latest answers the figures of `report` describe.
     n_bins : equal-width confidence bins of the windowed ECE and of the bin-wise bets.
+    batch : how many consecutive answers make one bet. The promise then holds whatever the dependence inside a batch;
+        with None every answer is a bet, and answers must be independent given their confidences. Batches of unequal
+        size are given to `update_answers` by name.
+    digits : decimals to which the confidences were rounded (2 to 6; 7 for not at all). Bets are then fair for every
+        confidence that rounds to the given one. None looks at the values: the most decimals seen so far, at least 2.
     seed : of the draws behind the noise floor.
 
     Examples
@@ -71,19 +88,26 @@ class Monitor:
     (True, 0.4)
     """
 
-    def __init__(self, *, false_alarm_rate: float = 0.01, window: int = 2000, n_bins: int = 15, seed: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        false_alarm_rate: float = 0.01,
+        window: int = 2000,
+        n_bins: int = 15,
+        batch: int | None = None,
+        digits: int | None = None,
+        seed: int = 0,
+    ) -> None:
         if not 0 < false_alarm_rate < 1:
             raise InputError(f"false_alarm_rate must lie between 0 and 1, got {false_alarm_rate!r}")
-        if isinstance(window, bool) or not isinstance(window, int) or not 1 <= window <= MAX_WINDOW:
-            raise InputError(f"window must be a whole number from 1 to {MAX_WINDOW}, got {window!r}")
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise InputError(f"seed must be a whole number of at least 0, got {seed!r}")
         self.false_alarm_rate = float(false_alarm_rate)
-        self.window = window
+        self.window = _whole("window", window, 1, MAX_WINDOW)
         self.n_bins = check_n_bins(n_bins)
         if self.n_bins > MAX_BINS:
             raise InputError(f"n_bins must be at most {MAX_BINS}, got {n_bins}")
-        self.seed = seed
+        self.batch = None if batch is None else _whole("batch", batch, 1, MAX_WINDOW)
+        self.digits = None if digits is None else _whole("digits", digits, DIGITS[0], EXACT)
+        self.seed = _whole("seed", seed, 0, 2**63)
         self.reset()
 
     def reset(self) -> None:
@@ -91,6 +115,8 @@ class Monitor:
         self.n = 0
         self.alarm_at: int | None = None
         self._bets = Bets(self.n_bins)
+        self._open_name: str | None = None
+        self._digits_seen = DIGITS[0] if self.digits is None else self.digits
         self._confidence = np.zeros(self.window)
         self._correct = np.zeros(self.window, dtype=bool)
 
@@ -100,11 +126,16 @@ class Monitor:
         return self.alarm_at is not None
 
     @property
+    def open_batch(self) -> str | None:
+        """Name of the batch that is still open, where batches are named."""
+        return self._open_name
+
+    @property
     def evidence(self) -> float:
         """Wealth of the bet against calibration: an e-value, 1 at the start; the alarm rises at 1/α."""
         return float(np.exp(min(self._bets.log_wealth, 700.0)))
 
-    def update(self, probabilities: Any, labels: Any, *, from_logits: bool = False) -> None:
+    def update(self, probabilities: Any, labels: Any, *, from_logits: bool = False, batches: Any = None) -> None:
         """Take predictions (n×K) and their true labels (n,), in the order they happened."""
         name = "logits" if from_logits else "probabilities"
         matrix = check_matrix(probabilities, name)
@@ -112,12 +143,16 @@ class Monitor:
         indices = check_labels(labels, len(matrix), matrix.shape[1], against=name)
         if from_logits:
             matrix = softmax(matrix.astype(np.float64, copy=False))
-        self.update_answers(matrix.max(axis=1), matrix.argmax(axis=1) == indices)
+        self.update_answers(matrix.max(axis=1), matrix.argmax(axis=1) == indices, batches=batches)
 
-    def update_answers(self, confidence: Any, correct: Any) -> None:
-        """Take confidences (n,) in [0, 1] and whether each answer was correct (n,), in the order they happened."""
-        confidences = np.atleast_1d(np.asarray(confidence, dtype=np.float64))
-        flags = np.atleast_1d(np.asarray(correct))
+    def update_answers(self, confidence: Any, correct: Any, *, batches: Any = None) -> None:
+        """Take confidences (n,) in [0, 1] and whether each answer was correct (n,), in the order they happened.
+
+        `batches` (n,) names the batch of each answer. A batch is a run of answers with the same name; it is judged when
+        another name comes, or at `close_batch`.
+        """
+        given = np.atleast_1d(np.asarray(confidence))
+        confidences, flags = given.astype(np.float64), np.atleast_1d(np.asarray(correct))
         if confidences.ndim != 1 or flags.shape != confidences.shape:
             raise InputError(f"confidence has shape {confidences.shape}, correct has shape {flags.shape}: give (n,)")
         if flags.dtype.kind not in "biuf" or not np.isin(flags, (0, 1)).all():
@@ -125,20 +160,61 @@ class Monitor:
         if not ((confidences >= 0) & (confidences <= 1 + 1e-6)).all():
             bad = confidences[~((confidences >= 0) & (confidences <= 1 + 1e-6))][0]
             raise InputError(f"confidence must lie in [0, 1], got {bad:g}")
-        confidences = np.minimum(confidences, 1.0)
-        flags = flags.astype(bool)
+        names = self._names(batches, len(flags))
+        slack = self._slack(given)
+        confidences, flags = np.minimum(confidences, 1.0), flags.astype(bool)
         for start in range(0, len(flags), CHUNK):  # bounded memory for any length
-            self._take(confidences[start : start + CHUNK], flags[start : start + CHUNK])
+            part = slice(start, start + CHUNK)
+            self._take(confidences[part], flags[part], slack[part], None if names is None else names[part])
 
-    def _take(self, confidence: np.ndarray, correct: np.ndarray) -> None:
-        log_wealth = self._bets.play(confidence, correct)
-        crossed = np.flatnonzero(log_wealth >= -math.log(self.false_alarm_rate))
-        if self.alarm_at is None and len(crossed):
-            self.alarm_at = self.n + int(crossed[0]) + 1
+    def close_batch(self) -> None:
+        """Judge the open batch now: no more of its answers will come."""
+        self._notice(self._bets.close(), np.array([self.n]))
+        self._open_name = None
+
+    def _names(self, batches: Any, n: int) -> np.ndarray | None:
+        if batches is None:
+            return None
+        if self.batch is not None:
+            raise InputError(f"batches are named, but this monitor makes batches of {self.batch}: use one of the two")
+        names = np.array([str(name) for name in np.atleast_1d(np.asarray(batches)).tolist()], dtype=object)
+        if names.shape != (n,):
+            raise InputError(f"batches has {len(names)} names, but there are {n} answers")
+        return names
+
+    def _slack(self, confidence: np.ndarray) -> np.ndarray:
+        """How far each true confidence may lie from the given one: half a unit of the last decimal."""
+        digits = np.full(len(confidence), self._digits_seen)
+        if self.digits is None and self._digits_seen < EXACT and len(digits):
+            # decimals depend on confidences only, never on outcomes, so a bet may use all up to its own row
+            digits = np.maximum.accumulate(np.maximum(digits, _decimals(confidence)))
+            self._digits_seen = int(digits[-1])
+        return np.where(digits >= EXACT, 0.0, 0.5 * 10.0**-digits)
+
+    def _take(self, confidence: np.ndarray, correct: np.ndarray, slack: np.ndarray, names: np.ndarray | None) -> None:
+        ends = None
+        if self.batch is not None:
+            ends = (self._bets.n_open + 1 + np.arange(len(correct))) % self.batch == 0
+        elif names is not None:
+            if self._open_name is not None and self._open_name != names[0]:
+                self.close_batch()
+            ends = np.concatenate([names[1:] != names[:-1], [False]])
+            self._open_name = names[-1]
+        elif self._bets.n_open:
+            self.close_batch()
+        log_wealth = self._bets.play(confidence, correct, slack=slack, ends=ends)
+        places = np.arange(len(correct)) if ends is None else np.flatnonzero(ends)
+        self._notice(log_wealth, self.n + places + 1)
         kept = slice(max(0, len(correct) - self.window), None)
         places = (self.n + np.arange(len(correct))[kept]) % self.window
         self._confidence[places], self._correct[places] = confidence[kept], correct[kept]
         self.n += len(correct)
+
+    def _notice(self, log_wealth: np.ndarray, counts: np.ndarray) -> None:
+        """Raise the alarm where the log wealth first reaches log 1/α; `counts` are the answers seen by then."""
+        crossed = np.flatnonzero(log_wealth >= -math.log(self.false_alarm_rate))
+        if self.alarm_at is None and len(crossed):
+            self.alarm_at = int(counts[crossed[0]])
 
     def report(self) -> MonitorReport:
         """Figures of the latest `window` answers, with the ECE a calibrated model would show by chance."""
@@ -153,6 +229,8 @@ class Monitor:
         return MonitorReport(
             n=self.n,
             n_window=n_window,
+            n_batches=self._bets.n,
+            n_open=self._bets.n_open,
             confidence=float(confidence.mean()),
             accuracy=float(correct.mean()),
             ece=float(over[0] + under[0]),
@@ -175,9 +253,13 @@ class Monitor:
                 "false_alarm_rate": self.false_alarm_rate,
                 "window": self.window,
                 "n_bins": self.n_bins,
+                "batch": self.batch,
+                "digits": self.digits,
                 "seed": self.seed,
                 "n": self.n,
                 "alarm_at": self.alarm_at,
+                "open_name": self._open_name,
+                "digits_seen": self._digits_seen,
                 "bets": self._bets.state(),
                 "confidence": self._confidence[:n_window].tolist(),
                 "correct": self._correct[:n_window].astype(int).tolist(),
@@ -199,18 +281,41 @@ class Monitor:
     def _from_state(cls, state: dict[str, Any]) -> Monitor:
         if state["format"] != STATE_FORMAT:
             raise InputError(f"monitor state has format {state['format']!r}, but this calibrant reads {STATE_FORMAT}")
-        monitor = cls(**{name: state[name] for name in ("false_alarm_rate", "window", "n_bins", "seed")})
-        monitor.n, monitor.alarm_at = int(state["n"]), state["alarm_at"]
+        monitor = cls(**{name: state[name] for name in SETTINGS})
+        monitor.n = _whole("the count of a monitor state", state["n"], 0, 2**63)
+        if state["alarm_at"] is not None:
+            monitor.alarm_at = _whole("alarm_at of a monitor state", state["alarm_at"], 1, monitor.n)
+        monitor._digits_seen = _whole("digits_seen of a monitor state", state["digits_seen"], DIGITS[0], EXACT)
+        monitor._open_name = None if state["open_name"] is None else str(state["open_name"])
         n_window = min(monitor.n, monitor.window)
         confidence = np.array(state["confidence"], dtype=np.float64)
         correct = np.array(state["correct"], dtype=np.int64)
-        if monitor.n < 0 or confidence.shape != (n_window,) or correct.shape != (n_window,):
+        if confidence.shape != (n_window,) or correct.shape != (n_window,):
             raise InputError(f"monitor state holds {confidence.shape} answers, but its counts say {n_window}")
         if not ((confidence >= 0) & (confidence <= 1)).all() or not np.isin(correct, (0, 1)).all():
             raise InputError("monitor state holds confidences outside [0, 1] or answers that are not 0 or 1")
         monitor._confidence[:n_window], monitor._correct[:n_window] = confidence, correct.astype(bool)
-        monitor._bets = Bets.from_state(state["bets"], monitor.n_bins, monitor.n)
+        monitor._bets = Bets.from_state(state["bets"], monitor.n_bins)
+        if monitor._bets.n + monitor._bets.n_open > monitor.n:
+            raise InputError(f"monitor state holds {monitor._bets.n} batches, but only {monitor.n} answers")
         return monitor
+
+
+def _whole(name: str, value: Any, least: int, most: int) -> int:
+    """The value, if it is a whole number in range."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
+        raise InputError(f"{name} must be a whole number from {least} to {most}, got {value!r}")
+    return int(value)
+
+
+def _decimals(confidence: np.ndarray) -> np.ndarray:
+    """Decimals of each value (2 to 6), EXACT where it has more; float32 values are compared in float32."""
+    digits = np.full(len(confidence), EXACT)
+    kind = confidence.dtype if confidence.dtype.kind == "f" else np.dtype(np.float64)
+    values = confidence.astype(np.float64)
+    for count in range(DIGITS[1], DIGITS[0] - 1, -1):
+        digits[np.round(values, count).astype(kind) == confidence] = count
+    return digits
 
 
 def _over_under(
