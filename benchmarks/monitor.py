@@ -80,7 +80,9 @@ def oracle_stake(shape: str, size: int, rho: float, gap: float) -> float:
     return max(np.linspace(0, most, 200)[1:], key=lambda stake: np.log1p(-stake * surprise).mean())
 
 
-def batch_delays(streams: int, shape: str, size: int, rho: float, gap: float, rate: float, break_at: int = 0, room: int = 1500):
+def batch_delays(
+    streams: int, shape: str, size: int, rho: float, gap: float, rate: float, break_at: int = 0, room: int = 1500
+):
     """Batches from the break to the alarm: of the monitor, and of the oracle bet on batch means; inf for none."""
     rng = np.random.default_rng(4)
     stake = oracle_stake(shape, size, rho, gap)

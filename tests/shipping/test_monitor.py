@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import tracemalloc
 
@@ -94,7 +95,7 @@ def test_a_batch_bets_the_mean_of_its_rows_factors_however_it_is_cut():
         expected._stake(np.log(single[start:stop].mean(axis=0))[None, :])
     for cuts in ((0, 70), (0, 3, 35, 36, 50, 70)):
         monitor = Monitor(n_bins=4, digits=7)
-        for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+        for start, stop in itertools.pairwise(cuts):
             monitor.update_answers(confidence[start:stop], correct[start:stop], batches=names[start:stop])
             monitor = Monitor.from_json(monitor.to_json())
         assert (monitor.report().n_batches, monitor.report().n_open) == (3, 34)

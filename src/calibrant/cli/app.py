@@ -23,6 +23,7 @@ VERBS = (
     "export",
     "serve",
     "watch",
+    "monitor",
 )
 """One module each in this folder, with a function of the verb's name; order is the order of `--help`."""
 

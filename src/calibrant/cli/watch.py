@@ -11,11 +11,20 @@ import typer
 
 
 def watch(
-    file: str = typer.Argument(..., metavar="FILE.jsonl", help="Log with one JSON answer a line; it may still grow."),
+    file: str = typer.Argument(..., metavar="FILE.jsonl", help="Log with one JSON answer per line; it may still grow."),
     *,
     rate: float = typer.Option(0.01, "--false-alarm-rate", help="Largest chance of ever raising a false alarm."),
     window: int = typer.Option(2000, "--window", help="How many of the latest answers the figures describe."),
     n_bins: int = typer.Option(15, "--bins", help="Equal-width confidence bins."),
+    batch: str = typer.Option(
+        None,
+        "--batch",
+        help="A number, or the field that names a line's batch: one bet per batch. Answers of one batch may depend on "
+        "each other; without it every answer must be independent of the others.",
+    ),
+    by: str = typer.Option(None, "--by", help="Field that names a line's group: the alarm says which group broke."),
+    id_field: str = typer.Option(None, "--id", help="Field that names an answer: one logged twice is counted once."),
+    digits: int = typer.Option(None, "--digits", help="Decimals the confidences were rounded to [default: look]."),
     state: str = typer.Option(None, "--state", help="File that keeps the monitor between runs."),
     once: bool = typer.Option(False, "--once", help="Read what is there, report, and leave."),
     until_alarm: bool = typer.Option(False, "--until-alarm", help="Leave with exit code 1 at the first alarm."),
@@ -26,73 +35,158 @@ def watch(
 
     A line is {"confidence": 0.9, "correct": true}, or {"probabilities": […], "label": 3}, or the same with "logits".
     """
-    follower = _follower(file, state, rate, window, n_bins)
+    settings: dict[str, Any] = {"false_alarm_rate": rate, "window": window, "n_bins": n_bins, "digits": digits}
+    settings["batch"] = int(batch) if batch is not None and batch.isdigit() else None
+    fields = {"batch": None if settings["batch"] else batch, "by": by, "id": id_field}
+    kept = _Kept(state)
+    follower = kept.load(file, settings, fields)
     try:
         while True:
             gained = follower.read()
+            _warn_about(follower)
             if gained or once:
                 _show(follower, as_json)
-                _keep(follower, state)
+                kept.save(follower)
             if once or (until_alarm and follower.monitor.alarm):
                 break
             time.sleep(poll)
     except KeyboardInterrupt:
-        _keep(follower, state)
+        kept.save(follower)
     if follower.monitor.alarm:
         raise typer.Exit(1)
 
 
-def _follower(file: str, state: str | None, rate: float, window: int, n_bins: int) -> Any:
-    from calibrant.core.atomic import check_target
-    from calibrant.core.errors import InputError
-    from calibrant.shipping.monitor import Monitor
-    from calibrant.shipping.watch import LogWatch
+class _Kept:
+    """The state file and, beside it, the state before: a damaged file costs nothing that the log still holds."""
 
-    fresh = Monitor(false_alarm_rate=rate, window=window, n_bins=n_bins)
-    if state is not None:
-        check_target(state)
-    if state is None or not os.path.exists(state):
-        return LogWatch(file, fresh)
-    try:
-        with open(state, encoding="utf-8") as kept:
-            follower = LogWatch.from_state(file, kept.read())
-    except ValueError as error:
-        reason = error if isinstance(error, InputError) else "it is not text"
-        raise InputError(f"{state}: {reason}; give another file for the state") from error
-    kept_settings = (follower.monitor.false_alarm_rate, follower.monitor.window, follower.monitor.n_bins)
-    if kept_settings != (rate, window, n_bins):
-        raise InputError(
-            f"{state} was kept with false-alarm rate, window and bins {kept_settings}, but {(rate, window, n_bins)} "
-            "are asked for: use the same, or start with a new state file"
-        )
-    return follower
+    def __init__(self, path: str | None) -> None:
+        from calibrant.core.atomic import check_target
+
+        self.path = path
+        self._last: str | None = None
+        if path is not None:
+            check_target(path)
+
+    def load(self, file: str, settings: dict[str, Any], fields: dict[str, str | None]) -> Any:
+        """The follower of the state file, or a new one where there is none."""
+        from calibrant.core.errors import InputError
+        from calibrant.monitor import GroupMonitor, Monitor
+        from calibrant.shipping.watch import LogWatch
+
+        kind = Monitor if fields["by"] is None else GroupMonitor
+        fresh = LogWatch(file, kind(**settings), **fields)
+        follower = None if self.path is None or not os.path.exists(self.path) else self._read(file)
+        if follower is None:
+            return fresh
+        asked, found = _choices(fresh), _choices(follower)
+        odd = [name for name in asked if asked[name] != found[name]]
+        if odd:
+            before, now = ({name: choices[name] for name in odd} for choices in (found, asked))
+            raise InputError(
+                f"{self.path} was kept with {before}, but {now} is asked for: use the same, or start with a new state "
+                "file"
+            )
+        return follower
+
+    def _read(self, file: str) -> Any:
+        from calibrant.core.errors import InputError
+        from calibrant.shipping.watch import DamagedStateError, LogWatch
+
+        state = str(self.path)
+        for path in (state, f"{state}.previous"):
+            try:
+                with open(path, encoding="utf-8") as opened:
+                    text = opened.read()
+                follower = LogWatch.from_state(file, text)
+            except FileNotFoundError:
+                continue
+            except DamagedStateError:
+                typer.echo(f"warning: {path} is damaged", err=True)
+                continue
+            except ValueError as error:
+                reason = error if isinstance(error, InputError) else "it is not text"
+                raise InputError(f"{path}: {reason}; give another file for the state") from error
+            if path != state:
+                typer.echo(f"warning: the watch goes on from {path}, the state before the damaged one", err=True)
+            self._last = text
+            return follower
+        aside = f"{state}.damaged"
+        os.replace(state, aside)
+        typer.echo(f"warning: the watch starts anew and reads the log from its start; see {aside}", err=True)
+        return None
+
+    def save(self, follower: Any) -> None:
+        """Write the state; the one before stays beside it."""
+        if self.path is None:
+            return
+        from calibrant.core.atomic import atomic_write
+
+        if self._last is not None:
+            with atomic_write(f"{self.path}.previous") as temporary:
+                temporary.write_text(self._last, encoding="utf-8")
+        self._last = follower.state()
+        with atomic_write(self.path) as temporary:
+            temporary.write_text(self._last, encoding="utf-8")
 
 
-def _keep(follower: Any, state: str | None) -> None:
-    if state is None:
-        return
-    from calibrant.core.atomic import atomic_write
+def _choices(follower: Any) -> dict[str, Any]:
+    """What the user chose, of a follower."""
+    from calibrant.monitor import GroupMonitor
 
-    with atomic_write(state) as temporary:
-        temporary.write_text(follower.state(), encoding="utf-8")
+    monitor = follower.monitor
+    settings = (
+        monitor.settings
+        if isinstance(monitor, GroupMonitor)
+        else {name: getattr(monitor, name) for name in ("false_alarm_rate", "window", "n_bins", "batch", "digits")}
+    )
+    chosen = {name: value for name, value in settings.items() if name != "seed"}
+    feed = follower.feed
+    return {**chosen, "batch": chosen["batch"] or feed.batch, "by": feed.by, "id": feed.id}
+
+
+def _warn_about(follower: Any) -> None:
+    if follower.file.note:
+        typer.echo(f"warning: {follower.file.note}", err=True)
+        follower.file.note = None
 
 
 def _show(follower: Any, as_json: bool) -> None:
     from calibrant.core.errors import InputError
+    from calibrant.monitor import GroupMonitor
 
-    if follower.monitor.n == 0:
+    monitor = follower.monitor
+    if monitor.n == 0:
         problem = f" ({follower.first_problem})" if follower.first_problem else ""
         raise InputError(f"{follower.path} holds no labelled answer in {follower.n_lines} lines{problem}")
-    report = follower.monitor.report()
+    report = monitor.report() if isinstance(monitor, GroupMonitor) else monitor.report().to_dict()
     if as_json:
-        typer.echo(json.dumps({**report.to_dict(), "n_bad_lines": follower.n_bad}))
+        counts = {"n_bad_lines": follower.n_bad, "n_duplicates": follower.feed.n_duplicates}
+        typer.echo(json.dumps({**report, **counts}))
         return
-    verdict = f"ALARM since answer {report.alarm_at}: {report.suspect}" if report.alarm else "no alarm"
-    typer.echo(
-        f"{report.n} answers | last {report.n_window}: accuracy {report.accuracy:.3f}, confidence "
-        f"{report.confidence:.3f}, ECE {report.ece:.4f} (by chance {report.noise_floor:.4f}, 95% below "
-        f"{report.noise_floor_95:.4f}), over {report.overconfidence:.4f}, under {report.underconfidence:.4f} | "
-        f"evidence {report.evidence:.3g} of {1 / follower.monitor.false_alarm_rate:.3g} | {verdict}"
-    )
+    limit = 2 / monitor.false_alarm_rate if isinstance(monitor, GroupMonitor) else 1 / monitor.false_alarm_rate
+    typer.echo(_line(report, limit))
+    for group in report.get("groups", []):
+        if group["alarm"]:
+            name = "".join(letter if letter.isprintable() else "?" for letter in group["group"])
+            typer.echo(
+                f"  {name}: ALARM since its answer {group['alarm_at']}: {group['suspect']}; accuracy "
+                f"{group['accuracy']:.3f}, confidence {group['confidence']:.3f}"
+            )
+    if follower.feed.n_duplicates:
+        typer.echo(f"warning: {follower.feed.n_duplicates} answers were logged more than once", err=True)
     if follower.n_bad:
         typer.echo(f"warning: {follower.n_bad} lines skipped, the first: {follower.first_problem}", err=True)
+
+
+def _line(report: dict[str, Any], limit: float) -> str:
+    verdict = "no alarm"
+    if report["alarm_at"]:
+        verdict = f"ALARM since answer {report['alarm_at']}: {report['suspect']}"
+    elif report["alarm"]:
+        verdict = f"ALARM in {len(report['alarms'])} of {len(report['groups'])} groups"
+    return (
+        f"{report['n']} answers | last {report['n_window']}: accuracy {report['accuracy']:.3f}, confidence "
+        f"{report['confidence']:.3f}, ECE {report['ece']:.4f} (by chance {report['noise_floor']:.4f}, 95% below "
+        f"{report['noise_floor_95']:.4f}), over {report['overconfidence']:.4f}, under {report['underconfidence']:.4f} "
+        f"| evidence {report['evidence']:.3g} of {limit:.3g} | {verdict}"
+    )

@@ -1,10 +1,10 @@
-"""Following a log of labelled answers, one JSON object a line, into a monitor."""
+"""Following a log of labelled answers, one JSON object per line, into a monitor."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,94 +12,168 @@ import numpy as np
 
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import softmax
+from calibrant.shipping.group_monitor import GroupMonitor
+from calibrant.shipping.log_file import MAX_LINE_BYTES, LogFile
 from calibrant.shipping.monitor import Monitor
+from calibrant.shipping.seen_ids import SeenIds
 
-BATCH_BYTES = 8 << 20
-MAX_LINE_BYTES = 4 << 20
+STATE_FORMAT = 2
 FORMATS = '{"confidence": 0.9, "correct": true}, {"probabilities": […], "label": 3} or {"logits": […], "label": 3}'
 
 
+class DamagedStateError(InputError):
+    """The state of a watch that was cut off or altered."""
+
+
 @dataclass
+class Feed:
+    """Answers as JSON objects into a monitor; the fields to read batch, group and id from are optional."""
+
+    monitor: Monitor | GroupMonitor
+    batch: str | None = None
+    by: str | None = None
+    id: str | None = None
+    seen: SeenIds = field(default_factory=SeenIds)
+    n_duplicates: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.monitor, GroupMonitor) != (self.by is not None):
+            raise InputError("a field for groups needs a GroupMonitor, and a GroupMonitor needs a field for groups")
+
+    def parse(self, record: Any) -> tuple[float, bool, str, str] | None:
+        """Confidence, correctness, batch and group of a record; None where its id has been counted before."""
+        confidence, correct = answer_of(record)
+        batch, group, name = (None if key is None else _field(record, key) for key in (self.batch, self.by, self.id))
+        if name is not None and not self.seen.is_new(name):
+            self.n_duplicates += 1
+            return None
+        return confidence, correct, str(batch), str(group)
+
+    def take(self, answers: Iterable[tuple[float, bool, str, str]]) -> int:
+        """Give parsed answers to the monitor; returns how many there were."""
+        rows = list(answers)
+        if not rows:
+            return 0
+        confidence, correct, batches, groups = zip(*rows, strict=True)
+        names = None if self.batch is None else list(batches)
+        if isinstance(self.monitor, GroupMonitor):
+            self.monitor.update_answers(np.array(confidence), np.array(correct), list(groups), batches=names)
+        else:
+            self.monitor.update_answers(np.array(confidence), np.array(correct), batches=names)
+        return len(rows)
+
+    def state(self) -> dict[str, Any]:
+        """Monitor and ids as plain values for JSON."""
+        options = {name: getattr(self, name) for name in ("batch", "by", "id", "n_duplicates")}
+        return {**options, "seen": self.seen.state(), "monitor": json.loads(self.monitor.to_json())}
+
+    @classmethod
+    def from_state(cls, state: Any) -> Feed:
+        """The feed that `state` described."""
+        kind = Monitor if state["by"] is None else GroupMonitor
+        fields = {name: state[name] for name in ("batch", "by", "id")}
+        if any(value is not None and not isinstance(value, str) for value in fields.values()):
+            raise InputError(f"the state of a watch names fields that are not texts: {fields}")
+        seen = SeenIds.from_state(state["seen"], SeenIds().limit)
+        return cls(
+            kind.from_json(json.dumps(state["monitor"])), **fields, seen=seen, n_duplicates=state["n_duplicates"]
+        )
+
+
 class LogWatch:
     """Reads what a log has gained since the last time, and feeds it to a monitor.
 
-    A last line without its newline waits until it is whole. A log that became shorter, or another file of the same
-    name, is read from its start. Lines that are not answers are counted and skipped.
+    A last line without its newline waits until it is whole. Lines that are not answers are counted and skipped. See
+    `LogFile` for rotated, missing and copied logs.
     """
 
-    path: str
-    monitor: Monitor
-    offset: int = 0
-    identity: int | None = None
-    n_lines: int = 0
-    n_bad: int = 0
-    first_problem: str | None = field(default=None)
+    def __init__(
+        self,
+        path: str,
+        monitor: Monitor | GroupMonitor,
+        *,
+        batch: str | None = None,
+        by: str | None = None,
+        id: str | None = None,
+    ) -> None:
+        self.feed = Feed(monitor, batch, by, id)
+        self.file = LogFile(path)
+        self.n_lines = 0
+        self.n_bad = 0
+        self.first_problem: str | None = None
+
+    @property
+    def path(self) -> str:
+        """Where the log is."""
+        return self.file.path
+
+    @property
+    def monitor(self) -> Monitor | GroupMonitor:
+        """The monitor that is fed."""
+        return self.feed.monitor
 
     def read(self) -> int:
         """Feed everything new to the monitor; returns how many answers there were."""
         taken = 0
-        for lines in self._batches():
-            answers = [answer for line in lines if (answer := self._parse(line)) is not None]
-            if answers:
-                confidence, correct = zip(*answers, strict=True)
-                self.monitor.update_answers(np.array(confidence), np.array(correct))
-            taken += len(answers)
+        for lines in self.file.blocks():
+            taken += self.feed.take(answer for line in lines if (answer := self._parse(line)) is not None)
         return taken
 
     def state(self) -> str:
-        """Monitor and position as JSON, to continue after a restart."""
-        here = {name: getattr(self, name) for name in ("offset", "identity", "n_lines", "n_bad")}
-        return json.dumps({"watch": here, "monitor": json.loads(self.monitor.to_json())})
+        """Monitor and position as JSON with a checksum, to continue after a restart."""
+        counts = {"n_lines": self.n_lines, "n_bad": self.n_bad, "first_problem": self.first_problem}
+        content = {"file": self.file.state(), "feed": self.feed.state(), **counts}
+        return json.dumps({"watch_state": STATE_FORMAT, "checksum": _checksum(content), "content": content})
 
     @classmethod
     def from_state(cls, path: str, text: str) -> LogWatch:
-        """The watch that `state` described."""
+        """The watch that `state` described; a damaged state raises DamagedStateError, anything else InputError."""
+        if not text.strip("\0 \n") or text.startswith('{"watch_state"'):
+            try:
+                document = json.loads(text)
+                sound = document["checksum"] == _checksum(document["content"])
+            except (ValueError, KeyError, TypeError, RecursionError):
+                sound = False
+            if not sound:
+                raise DamagedStateError("the state is damaged (cut off or altered)")
         try:
             document = json.loads(text)
-            here = {name: document["watch"][name] for name in ("offset", "identity", "n_lines", "n_bad")}
-            whole = [here["offset"], here["n_lines"], here["n_bad"]]
-            if any(type(number) is not int or number < 0 for number in whole):
-                raise InputError(f"the state of a watch holds counts that are not whole numbers: {whole}")
-            return cls(path, Monitor.from_json(json.dumps(document["monitor"])), **here)
+            if document["watch_state"] != STATE_FORMAT:
+                found = document["watch_state"]
+                raise InputError(f"the state of a watch has format {found!r}, but this calibrant reads {STATE_FORMAT}")
+            content = document["content"]
+            feed = Feed.from_state(content["feed"])
+            watch = cls(path, feed.monitor, batch=feed.batch, by=feed.by, id=feed.id)
+            watch.feed, watch.file = feed, LogFile.from_state(path, content["file"])
+            watch.n_lines, watch.n_bad = int(content["n_lines"]), int(content["n_bad"])
+            watch.first_problem = content["first_problem"]
         except InputError:
             raise
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise InputError(f"this is not the state of a watch ({type(error).__name__})") from error
+        return watch
 
-    def _batches(self) -> Iterator[list[bytes]]:
-        if not os.path.isfile(self.path):
-            reason = (
-                "a folder: give a log with one JSON answer a line"
-                if os.path.isdir(self.path)
-                else "there is no such file"
-            )
-            raise InputError(f"{self.path}: {reason}")
-        with open(self.path, "rb") as file:
-            about = os.fstat(file.fileno())
-            if about.st_size < self.offset or self.identity not in (None, about.st_ino):
-                self.offset = 0
-            self.identity = about.st_ino
-            file.seek(self.offset)
-            while chunk := file.read(BATCH_BYTES):
-                whole, newline, _ = chunk.rpartition(b"\n")
-                if not newline:
-                    if len(chunk) >= MAX_LINE_BYTES:
-                        raise InputError(f"{self.path}: a line is longer than {MAX_LINE_BYTES} bytes")
-                    return
-                self.offset += len(whole) + 1
-                file.seek(self.offset)
-                yield whole.split(b"\n")
-
-    def _parse(self, line: bytes) -> tuple[float, bool] | None:
+    def _parse(self, line: bytes | None) -> tuple[float, bool, str, str] | None:
         self.n_lines += 1
-        if not line.strip():
-            return None
         try:
-            return parse_answer(line)
+            if line is None:
+                raise InputError(f"longer than {MAX_LINE_BYTES} bytes")
+            return self.feed.parse(parse_record(line)) if line.strip() else None
         except InputError as error:
             self.n_bad += 1
-            self.first_problem = self.first_problem or f"line {self.n_lines}: {error}"
+            self.first_problem = self.first_problem or f"line {self.n_lines}: {error}"[:300]
             return None
+
+
+def parse_record(line: str | bytes) -> dict[str, Any]:
+    """The JSON object of one line."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not JSON; a line is {FORMATS}") from error
+    if not isinstance(record, dict):
+        raise InputError(f"not an object; a line is {FORMATS}")
+    return record
 
 
 def parse_answer(line: str | bytes) -> tuple[float, bool]:
@@ -108,12 +182,13 @@ def parse_answer(line: str | bytes) -> tuple[float, bool]:
     >>> parse_answer('{"probabilities": [0.2, 0.8], "label": 1}')
     (0.8, True)
     """
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON; a line is {FORMATS}") from error
+    return answer_of(parse_record(line))
+
+
+def answer_of(record: Any) -> tuple[float, bool]:
+    """Confidence and correctness of one record."""
     if not isinstance(record, dict):
-        raise InputError(f"not an object; a line is {FORMATS}")
+        raise InputError(f"an answer is no object; it is {FORMATS}")
     if "confidence" in record:
         return _plain(record)
     for kind in ("probabilities", "logits"):
@@ -122,14 +197,25 @@ def parse_answer(line: str | bytes) -> tuple[float, bool]:
     raise InputError(f"no confidence, probabilities or logits; a line is {FORMATS}")
 
 
+def _checksum(content: Any) -> str:
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _field(record: dict[str, Any], name: str) -> Any:
+    value = record.get(name)
+    if not isinstance(value, str | int | float):
+        raise InputError(f"field {name!r} is {str(value)[:40]!r}, but must be a text or a number")
+    return value
+
+
 def _plain(record: dict[str, Any]) -> tuple[float, bool]:
     confidence, correct = record["confidence"], record.get("correct")
     if "prediction" in record and "label" in record:
         correct = record["prediction"] == record["label"]
     if type(confidence) not in (int, float) or not 0 <= confidence <= 1:
-        raise InputError(f"confidence is {confidence!r}, but must lie in [0, 1]")
+        raise InputError(f"confidence is {str(confidence)[:40]!r}, but must lie in [0, 1]")
     if not isinstance(correct, bool) and correct not in (0, 1):
-        raise InputError(f"correct is {correct!r}, but must be true or false")
+        raise InputError(f"correct is {str(correct)[:40]!r}, but must be true or false")
     return float(confidence), bool(correct)
 
 
@@ -142,7 +228,7 @@ def _row(record: dict[str, Any], kind: str) -> tuple[float, bool]:
     if values.ndim != 1 or len(values) < 2 or not np.isfinite(values).all():
         raise InputError(f"{kind} must be a list of at least 2 finite numbers")
     if type(label) is not int or not 0 <= label < len(values):
-        raise InputError(f"label is {label!r}, but must be a whole number from 0 to {len(values) - 1}")
+        raise InputError(f"label is {str(label)[:40]!r}, but must be a whole number from 0 to {len(values) - 1}")
     if kind == "logits":
         values = softmax(values)
     elif values.min() < 0 or abs(values.sum() - 1) > 1e-3:

@@ -1,0 +1,212 @@
+"""Following a log: rotation, copies, long lines, duplicates and damaged states."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrant.core.errors import InputError
+from calibrant.monitor import GroupMonitor, Monitor
+from calibrant.shipping import log_file
+from calibrant.shipping.watch import DamagedStateError, LogWatch
+
+
+def lines(start: int, stop: int) -> str:
+    """Answers that differ, so that no two stretches of a log look alike."""
+    return "".join(f'{{"confidence": 0.{700 + row}, "correct": true, "id": {row}}}\n' for row in range(start, stop))
+
+
+def reopened(watch: LogWatch) -> LogWatch:
+    return LogWatch.from_state(watch.path, watch.state())
+
+
+@pytest.fixture(params=["one run", "a run for each look"])
+def again(request):
+    """The same watch, kept in memory or through its state."""
+    return reopened if request.param.startswith("a") else lambda watch: watch
+
+
+def test_a_renamed_log_is_read_to_its_end_and_its_successor_from_the_start(tmp_path, again):
+    log = tmp_path / "answers.jsonl"
+    log.write_text(lines(0, 40))
+    watch = LogWatch(str(log), Monitor())
+    assert watch.read() == 40
+    with log.open("a") as file:
+        file.write(lines(40, 45))
+    log.rename(tmp_path / "answers.jsonl.1")
+    watch = again(watch)
+    assert watch.read() == 5  # the log is missing for a moment
+    log.write_text(lines(100, 130))
+    watch = again(watch)
+    assert watch.read() == 30
+    assert again(watch).read() == 0
+    assert watch.monitor.n == 75
+
+
+def test_a_missing_log_is_waited_for(tmp_path, again):
+    log = tmp_path / "answers.jsonl"
+    log.write_text(lines(0, 40))
+    watch = LogWatch(str(log), Monitor())
+    watch.read()
+    log.unlink()
+    watch = again(watch)
+    assert watch.read() == 0
+    log.write_text(lines(50, 60))
+    assert again(watch).read() == 10
+    with pytest.raises(InputError, match="no such file"):
+        LogWatch(str(tmp_path / "absent"), Monitor()).read()
+
+
+@pytest.mark.parametrize("step", [1, 500, 5000])
+def test_a_log_that_is_copied_back_is_not_counted_twice(tmp_path, again, step):
+    log, old = tmp_path / "answers.jsonl", tmp_path / "answers.jsonl.1"
+    log.write_text(lines(0, 60))
+    watch = LogWatch(str(log), Monitor())
+    assert watch.read() == 60
+    log.rename(old)
+    content = old.read_bytes()
+    log.write_bytes(b"")
+    assert watch.read() == 0
+    for start in range(0, len(content), step):  # looked at while the copy is still short
+        with log.open("ab") as file:
+            file.write(content[start : start + step])
+        if step > 1 or start % 400 == 0:
+            watch = again(watch)
+            assert watch.read() == 0
+    with log.open("a") as file:
+        file.write(lines(60, 70))
+    assert again(watch).read() == 10
+
+
+def test_an_older_and_shorter_copy_is_not_counted_twice_and_said(tmp_path, again):
+    log = tmp_path / "answers.jsonl"
+    log.write_text(lines(0, 60))
+    watch = LogWatch(str(log), Monitor())
+    watch.read()
+    log.write_text(lines(0, 50))
+    watch = again(watch)
+    assert watch.read() == 0
+    assert "taken for a copy" in watch.file.note
+    with log.open("a") as file:
+        file.write(lines(50, 61))
+    assert again(watch).read() == 1
+
+
+def test_a_truncated_log_is_read_from_its_start(tmp_path, again):
+    log = tmp_path / "answers.jsonl"
+    log.write_text(lines(0, 60))
+    watch = LogWatch(str(log), Monitor())
+    watch.read()
+    shutil.copy(log, tmp_path / "answers.jsonl.1")
+    with log.open("r+") as file:
+        file.truncate()
+        file.write(lines(200, 210))
+    watch = again(watch)
+    assert watch.read() == 10
+    with log.open("r+") as file:  # grown past the old position between two looks
+        file.truncate()
+        file.write(lines(300, 340))
+    assert again(watch).read() == 40
+
+
+@given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=6), cut=st.integers(1, 30))
+def test_every_line_counts_once_whatever_the_pieces(tmp_path_factory, sizes, cut):
+    folder = tmp_path_factory.mktemp("log")
+    log, row = folder / "a.jsonl", 0
+    log.touch()
+    watch = LogWatch(str(log), Monitor())
+    for turn, size in enumerate(sizes):
+        text = lines(row, row + size)
+        row += size
+        with log.open("a") as file:
+            file.write(text[:-cut])
+        watch.read()
+        watch = reopened(watch)
+        with log.open("a") as file:
+            file.write(text[-cut:])
+        if turn % 2:
+            os.replace(log, folder / f"a.jsonl.{turn}")
+            log.touch()
+    watch.read()
+    assert (watch.monitor.n, watch.n_bad) == (row, 0)
+
+
+def test_long_lines_are_passed_over(tmp_path, again, monkeypatch):
+    monkeypatch.setattr(log_file, "BATCH_BYTES", 4096)
+    monkeypatch.setattr(log_file, "MAX_LINE_BYTES", 2048)
+    log = tmp_path / "answers.jsonl"
+    log.write_text(lines(0, 10) + "x" * 3000 + "\n" + lines(10, 20) + "y" * 9000)
+    watch = LogWatch(str(log), Monitor())
+    assert watch.read() == 20
+    with log.open("a") as file:
+        file.write("y" * 9000)
+    watch = again(watch)
+    assert watch.read() == 0
+    with log.open("a") as file:
+        file.write("y\n" + lines(20, 25))
+    watch = again(watch)
+    assert watch.read() == 5
+    assert (watch.monitor.n, watch.n_bad, watch.n_lines) == (25, 2, 27)
+    assert "longer than" in watch.first_problem
+
+
+def test_answers_logged_twice_are_counted_once(tmp_path, again):
+    log = tmp_path / "answers.jsonl"
+    log.write_text(lines(0, 30) + lines(10, 40))
+    watch = LogWatch(str(log), Monitor(), id="id")
+    assert watch.read() == 40
+    assert watch.feed.n_duplicates == 20
+    with log.open("a") as file:
+        file.write(lines(0, 40) + '{"confidence": 0.7, "correct": true}\n')
+    watch = again(watch)
+    assert watch.read() == 0
+    assert (watch.feed.n_duplicates, watch.n_bad) == (60, 1)
+    assert "field 'id'" in watch.first_problem
+
+
+def test_batches_and_groups_come_from_fields(tmp_path, again):
+    rng = np.random.default_rng(0)
+    log = tmp_path / "answers.jsonl"
+    with log.open("w") as file:
+        for row in range(3000):
+            group, confidence = ("north", "south")[row % 2], rng.uniform(0.6, 0.95)
+            right = rng.random() < confidence - (0.2 if group == "south" else 0)
+            answer = f'"confidence": {confidence}, "correct": {int(right)}, "hospital": "{group}", "day": {row // 60}'
+            file.write("{" + answer + "}\n")
+    watch = LogWatch(str(log), GroupMonitor(), batch="day", by="hospital")
+    assert watch.read() == 3000
+    watch = again(watch)
+    assert watch.monitor.alarms == ["south"]
+    assert watch.monitor.total.report().n_batches == 49
+    with pytest.raises(InputError, match="GroupMonitor"):
+        LogWatch(str(log), Monitor(), by="hospital")
+
+
+@pytest.mark.parametrize("damage", [lambda t: t[: len(t) // 2], lambda t: "", lambda t: "\0" * len(t),
+                                    lambda t: t.replace('"n": 40', '"n": 41')])  # fmt: skip
+def test_a_damaged_state_is_noticed(tmp_path, damage):
+    log = tmp_path / "answers.jsonl"
+    log.write_text(lines(0, 40))
+    watch = LogWatch(str(log), Monitor())
+    watch.read()
+    assert damage(watch.state()) != watch.state()
+    with pytest.raises(DamagedStateError):
+        LogWatch.from_state(str(log), damage(watch.state()))
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "null", "some notes", '{"a": 1}', "[" * 100_000])
+def test_a_file_that_is_no_state_is_refused_but_not_called_damaged(text):
+    with pytest.raises(InputError) as caught:
+        LogWatch.from_state("log", text)
+    assert not isinstance(caught.value, DamagedStateError)
+
+
+def test_pipes_are_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="a device or a pipe"):
+        LogWatch(str(tmp_path / "pipe"), Monitor()).read()
