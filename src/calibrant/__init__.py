@@ -1,74 +1,82 @@
 """calibrant: classifiers that tell the truth about how sure they are.
 
-Every public name loads on first use, so that `import calibrant` costs little more than importing numpy.
+Every public name loads on first use, so that `import calibrant` costs little more than importing numpy. Calibrator
+classes are found in `calibrators/registry.py`, which is the only list of methods.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_SUBMODULES = {
-    "metrics": "calibrant.metrics",
-    "datasets": "calibrant.data.datasets",
-    "losses": "calibrant.neural.losses",
-    "neural": "calibrant.neural",
-    "plots": "calibrant.report.plots",
-    "sklearn": "calibrant.sklearn",
-    "monitor": "calibrant.monitor",
-}
+if TYPE_CHECKING:
+    from calibrant import datasets as datasets
+    from calibrant import losses as losses
+    from calibrant import metrics as metrics
+    from calibrant import monitor as monitor
+    from calibrant import neural as neural
+    from calibrant import plots as plots
+    from calibrant import sklearn as sklearn
+    from calibrant.calibrators.binary import BinaryCalibrator as BinaryCalibrator
+    from calibrant.calibrators.registry import *  # noqa: F403 (every calibrator class, get, methods, register)
+    from calibrant.core.errors import FitWarning as FitWarning
+    from calibrant.core.errors import InputError as InputError
+    from calibrant.data import Predictions as Predictions
+    from calibrant.data import open_predictions as open_predictions
+    from calibrant.evaluation.compare import compare as compare
+    from calibrant.evaluation.measurement import measure as measure
+    from calibrant.neural.calibrated_module import CalibratedModule as CalibratedModule
+    from calibrant.neural.collect import collect_logits as collect_logits
+    from calibrant.neural.neural_clamping import NeuralClamping as NeuralClamping
+    from calibrant.report.page import write_report as write_report
+    from calibrant.shipping.artifact import load as load
+    from calibrant.shipping.artifact import save as save
+    from calibrant.shipping.onnx import export_onnx as export_onnx
+
+_SUBMODULES = ("metrics", "datasets", "losses", "neural", "plots", "sklearn", "monitor")
 
 _NAMES = {
     "open_predictions": "calibrant.data",
     "Predictions": "calibrant.data",
     "get": "calibrant.calibrators.registry",
+    "methods": "calibrant.calibrators.registry",
+    "register": "calibrant.calibrators.registry",
+    "Calibrator": "calibrant.calibrators.base",
+    "BinaryCalibrator": "calibrant.calibrators.binary",
+    "measure": "calibrant.evaluation.measurement",
     "compare": "calibrant.evaluation.compare",
-    "AutoCalibrator": "calibrant.calibrators.auto",
+    "write_report": "calibrant.report",
     "save": "calibrant.shipping.artifact",
     "load": "calibrant.shipping.artifact",
+    "export_onnx": "calibrant.shipping.onnx",
     "InputError": "calibrant.core.errors",
     "FitWarning": "calibrant.core.errors",
-    "Identity": "calibrant.calibrators.identity",
-    "TemperatureScaling": "calibrant.calibrators.temperature",
-    "ClassTemperatureScaling": "calibrant.calibrators.class_temperature",
-    "VectorScaling": "calibrant.calibrators.vector",
-    "MatrixScaling": "calibrant.calibrators.matrix",
-    "StructuredMatrixScaling": "calibrant.calibrators.structured_matrix",
-    "DirichletCalibration": "calibrant.calibrators.dirichlet",
-    "EnsembleTemperatureScaling": "calibrant.calibrators.ensemble_temperature",
-    "WeightScaling": "calibrant.calibrators.weight",
-    "ConfidenceWeightScaling": "calibrant.calibrators.confidence_weight",
-    "BinTemperatureScaling": "calibrant.calibrators.bin_temperature",
-    "ClassLossScaling": "calibrant.calibrators.class_loss",
-    "ShapeScaling": "calibrant.calibrators.shape",
-    "ConfusionScaling": "calibrant.calibrators.confusion",
-    "LabelShift": "calibrant.calibrators.label_shift",
-    "KeptPrediction": "calibrant.calibrators.kept_prediction",
-    "TopLabelMap": "calibrant.calibrators.top_label_map",
-    "HistogramBinning": "calibrant.calibrators.histogram_binning",
-    "IsotonicCalibration": "calibrant.calibrators.isotonic",
-    "SplineCalibration": "calibrant.calibrators.spline",
-    "ParameterizedTemperatureScaling": "calibrant.calibrators.parameterized_temperature",
-    "NeuralClamping": "calibrant.neural.neural_clamping",
     "CalibratedModule": "calibrant.neural.calibrated_module",
     "collect_logits": "calibrant.neural.collect",
 }
 
-__all__ = ["__version__", *_NAMES, *_SUBMODULES]  # noqa: PLE0604 (names are loaded by __getattr__)
+
+def _addresses() -> dict[str, str]:
+    """Module of every public name, the calibrator classes included."""
+    from calibrant.calibrators.registry import class_names
+
+    return {**_NAMES, **class_names()}
 
 
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
-        value: Any = importlib.import_module(_SUBMODULES[name])
-    elif name in _NAMES:
-        value = getattr(importlib.import_module(_NAMES[name]), name)
-    else:
+        return importlib.import_module(f"calibrant.{name}")
+    if name == "__all__":
+        return ["__version__", *_addresses(), *_SUBMODULES]
+    module = _NAMES.get(name) or (None if name.startswith("_") else _addresses().get(name))
+    if module is None:
         raise AttributeError(f"module 'calibrant' has no attribute {name!r}")
+    value = getattr(importlib.import_module(module), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(["__version__", *_addresses(), *_SUBMODULES])

@@ -12,6 +12,7 @@ from sklearn.base import clone
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.identity import Identity
 from calibrant.calibrators.label_shift import LabelShift
+from calibrant.calibrators.learned import INNER, RECORD
 from calibrant.calibrators.registry import get
 from calibrant.core import progress
 from calibrant.core.errors import FitWarning, InputError
@@ -73,6 +74,15 @@ class AutoCalibrator(Calibrator):
     >>> AutoCalibrator(candidates=["none", "ts"]).fit(logits, labels).chosen_
     'ts'
     """
+
+    learns = {
+        "calibrator_": INNER,
+        "chosen_": RECORD,
+        "scores_": RECORD,
+        "standard_errors_": RECORD,
+        "failures_": RECORD,
+        "reason_": RECORD,
+    }
 
     def __init__(
         self,

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import time
 import warnings
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from calibrant.calibrators.helpers.confidence_bins import map_rows
+from calibrant.calibrators.learned import Learned, spec_of
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
-from calibrant.core.arrays import check_labels, check_matrix, check_values, check_weights
+from calibrant.core.arrays import check_labels, check_matrix, check_scores, check_values, check_weights
+from calibrant.core.binary_rows import BinaryRows, check_binary_labels, is_one_column, two_columns
 from calibrant.core.blas import one_blas_thread
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.fingerprint import fingerprint
@@ -20,15 +25,30 @@ from calibrant.core.rows import Rows
 from calibrant.core.softmax import softmax
 from calibrant.core.threads import map_blocks, row_blocks
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 PRECISE_LOGIT = 64.0
 """float32 logits up to this size give probabilities good to about 1e-6."""
+
+
+class fact:  # noqa: N801 (used as a decorator, as `property` is)
+    """A fact that depends on the parameters: a property, and False on the class, which promises nothing for all."""
+
+    def __init__(self, rule: Any) -> None:
+        self.rule = rule
+        self.__doc__ = rule.__doc__
+
+    def __get__(self, instance: Any, owner: type) -> bool:
+        return instance is not None and bool(self.rule(instance))
 
 
 class Calibrator(TransformerMixin, BaseEstimator):
     """Base of all calibrators.
 
-    A method writes `_fit(rows)`, which sets its learned attributes, and `_transform(logits)`, which returns new
-    logits of the same shape and dtype; everything around them (the input gate, timing, dtypes, prediction) is here.
+    A method declares what it learns in `learns` and writes `_fit(rows)`, which sets those names, and
+    `_map(xp, logits, learned)`, its map from logits to logits over the array API: numpy, torch and ONNX all run that
+    one function. Everything around them (the input gate, timing, dtypes, prediction, artifacts, exports) is shared.
 
     Class-level facts
     -----------------
@@ -37,47 +57,67 @@ class Calibrator(TransformerMixin, BaseEstimator):
     additive : the fit reads the logits only through `Rows.total` (and `gather`), so it runs chunk by chunk.
     requires_logits : log-probabilities are not enough, because a constant added to a row matters.
     few_parameters : five or fewer whatever K, so that its answers on the fit data are about those on new data.
+    tasks : "multiclass" (logits n×K) and "binary" (one logit per row).
+    learns : names, shapes and ranges of what a fit learns; `learns_binary` where a binary fit learns other names.
+    retired : constructor parameters of earlier versions, which an artifact may still hold; they did nothing.
 
-    After `fit`: `n_features_in_`, `classes_`, `n_iter_`, `objective_trace_`, `fit_seconds_`, `n_parameters_`;
+    Binary scores (n,) are calibrated as the matrix [0, z], unless a method defines its own `_fit_binary` and
+    `_map_binary`.
+
+    After `fit`: `task_`, `n_features_in_`, `classes_`, `n_iter_`, `objective_trace_`, `fit_seconds_`, `n_parameters_`;
     after `fit` and `fit_predictions` also `n_rows_` and `fingerprint_`, which name the fit data in a saved artifact.
     """
 
-    keeps_prediction: ClassVar[bool] = False
-    keeps_ranking: ClassVar[bool] = False
-    additive: ClassVar[bool] = False
-    requires_logits: ClassVar[bool] = False
-    few_parameters: ClassVar[bool] = False
+    keeps_prediction: ClassVar[Any] = False
+    keeps_ranking: ClassVar[Any] = False
+    additive: ClassVar[Any] = False
+    requires_logits: ClassVar[Any] = False
+    few_parameters: ClassVar[Any] = False
+    tasks: ClassVar[tuple[str, ...]] = ("multiclass", "binary")
+    learns: ClassVar[Mapping[str, Learned]] = {}
+    learns_binary: ClassVar[Mapping[str, Learned] | None] = None
+    retired: ClassVar[frozenset[str]] = frozenset({"seed"})
+    task_: str = "multiclass"
 
-    def fit(self, logits: Any, y: Any = None, sample_weight: Any = None) -> Calibrator:
-        """Learn from held-out logits (n×K) and their labels (n,)."""
+    def fit(self, logits: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Learn from held-out logits (n×K) and their labels (n,), or from one logit per row (n,) and labels 0 and 1."""
         if y is None:
             raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        matrix = self._check_logits(logits, reset=True)
-        _check_finite(matrix)
-        labels = check_labels(y, *matrix.shape)
-        weights = check_weights(sample_weight, len(matrix))
-        self.fit_rows(Rows(matrix, labels, weights))
-        self.n_rows_, self.fingerprint_ = len(matrix), fingerprint(matrix, labels, weights)
+        rows: Rows | BinaryRows
+        if is_one_column(logits):
+            scores = self._check_scores(logits, reset=True)
+            labels = check_binary_labels(y, len(scores))
+            rows = BinaryRows(scores, labels, check_weights(sample_weight, len(scores)))
+            identified = scores[:, None]
+        else:
+            matrix = identified = self._check_logits(logits, reset=True)
+            labels = check_labels(y, *matrix.shape)
+            rows = Rows(matrix, labels, check_weights(sample_weight, len(matrix)))
+        self.fit_rows(rows)
+        self.n_rows_, self.fingerprint_ = rows.n, fingerprint(identified, labels, rows.weights)
         return self
 
-    def fit_rows(self, rows: Rows) -> Calibrator:
+    def fit_rows(self, rows: Rows | BinaryRows) -> Self:
         """Learn from rows that have passed the gate."""
         started = time.perf_counter()
         self._begin(rows)
         with one_blas_thread():
-            self._fit(rows)
+            if isinstance(rows, BinaryRows):
+                self._fit_binary(rows)
+            else:
+                self._fit(rows)
         self.fit_seconds_ = time.perf_counter() - started
         return self
 
-    def fit_held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
-        """Learn from all rows, and return what fits without a row's fold say of that row (n×K).
+    def fit_held_out(self, rows: Rows | BinaryRows, fold: np.ndarray) -> np.ndarray:
+        """Learn from all rows, and return for each row the answer of a fit without its fold (n×K, or n if binary).
 
         A second stage that learns from these answers, or a score taken on them, sees the calibrator as new data will.
         """
         started = time.perf_counter()
         self._begin(rows)
         with one_blas_thread():
-            answers = self._held_out(rows, fold)
+            answers = self._held_out_binary(rows, fold) if isinstance(rows, BinaryRows) else self._held_out(rows, fold)
         self.fit_seconds_ = time.perf_counter() - started
         return answers
 
@@ -85,13 +125,13 @@ class Calibrator(TransformerMixin, BaseEstimator):
         """Learn from all rows, and return answers (n×K) on them from which a second stage may learn.
 
         They are this fit's own where `few_parameters` is true, else held-out ones: a calibrator of many parameters is
-        surer of its fit data than of new data.
+        more confident on its fit data than on new data.
         """
         if self.few_parameters or rows.total_weight < 2 * FOLDS:
             return self.fit_rows(rows)._transform(rows.logits)
         return self.fit_held_out(rows, content_folds(rows, FOLDS, seed))
 
-    def fit_predictions(self, predictions: Any, *, engine: Any = "local", checkpoint: Any = None) -> Calibrator:
+    def fit_predictions(self, predictions: Any, *, engine: Any = "local", checkpoint: Any = None) -> Self:
         """Learn from predictions that need not fit in memory.
 
         Where `additive` is true the fit reads them chunk by chunk, as often as its solver needs; other methods work on
@@ -106,31 +146,40 @@ class Calibrator(TransformerMixin, BaseEstimator):
         """
         from calibrant.calibrators.helpers.streaming import fit_predictions
 
-        return fit_predictions(self, predictions, engine, checkpoint)
+        fit_predictions(self, predictions, engine, checkpoint)
+        return self
 
     def transform(self, logits: Any) -> np.ndarray:
-        """Calibrated logits (n×K) of the input's dtype; probability methods return log-probabilities."""
+        """Calibrated logits of the input's shape and dtype; probability methods return log-probabilities."""
         check_is_fitted(self)
+        if self.task_ == "binary":
+            scores = self._check_scores(logits, reset=False)
+            shape = (-1, 1) if np.ndim(logits) == 2 else (-1,)
+            return self._transform_binary(scores).reshape(shape)
         return self._transform(self._check_logits(logits, reset=False))
 
     def predict_proba(self, logits: Any) -> np.ndarray:
-        """Calibrated probabilities (n×K); rows sum to one."""
+        """Calibrated probabilities (n×K), or (n×2) of one score per row; rows sum to one."""
         check_is_fitted(self)
-        matrix = self._check_logits(logits, reset=False)
-        probabilities = softmax(self._transform(matrix))
-        if matrix.dtype == np.float32:
+        binary = self.task_ == "binary"
+        given = self._check_scores(logits, reset=False) if binary else self._check_logits(logits, reset=False)
+        probabilities = self._probabilities(given)
+        if given.dtype == np.float32:
             # neighbouring float32 numbers near 1e4 differ by 1e-3: such rows need float64 to give 1e-5 in probability
-            large = np.flatnonzero(np.maximum(matrix.max(axis=1), -matrix.min(axis=1)) > PRECISE_LOGIT)
+            size = np.abs(given) if binary else np.maximum(given.max(axis=1), -given.min(axis=1))
+            large = np.flatnonzero(size > PRECISE_LOGIT)
             if len(large):
-                probabilities[large] = _narrow(softmax(self._transform(matrix[large].astype(np.float64))))
+                probabilities[large] = _narrow(self._probabilities(given[large].astype(np.float64)))
         return probabilities
 
     def predict(self, logits: Any) -> np.ndarray:
-        """The class of highest calibrated probability of each row."""
+        """The class of highest calibrated probability of each row; the first of equals."""
         scores = self.transform(logits)
+        if self.task_ == "binary":
+            return self.classes_[(scores.reshape(-1) > 0).astype(np.intp)]
         return self.classes_[scores.argmax(axis=1)]
 
-    def go_on_from(self, fitted: Calibrator) -> Calibrator:
+    def go_on_from(self, fitted: Calibrator) -> Self:
         """Start the next fit where another of the same settings ended; solvers that reach an optimum need not."""
         return self
 
@@ -141,48 +190,137 @@ class Calibrator(TransformerMixin, BaseEstimator):
 
     @property
     def n_parameters(self) -> int:
-        """The same under the name that tables give it; a NotFittedError before `fit`."""
+        """Deprecated name of `n_parameters_`; a NotFittedError before `fit`."""
         check_is_fitted(self)
+        warnings.warn("n_parameters is deprecated: use n_parameters_", DeprecationWarning, stacklevel=2)
         return int(self.n_parameters_)
 
     def _fit(self, rows: Rows) -> None:
         raise NotImplementedError
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        """Calibrated logits (n×K) of the same dtype, row by row.
+
+        `xp` is an array-API namespace (numpy, torch or the ONNX writer) and `learned` holds what `learns` declares as
+        float64 arrays of that namespace, and for a calibrator inside this one its own `learned`.
+        """
         raise NotImplementedError
+
+    def _transform(self, logits: np.ndarray) -> np.ndarray:
+        """`_map` in numpy, block by block; a method may put a fused kernel here that gives the same answer."""
+        from array_api_compat import numpy as xp
+
+        learned = self._learned()
+        return map_rows(lambda block: self._map(xp, logits[block], learned), logits)
+
+    def _fit_binary(self, rows: BinaryRows) -> None:
+        self._fit(rows.matrix())
+
+    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+        """Calibrated logits (n,) of scores (n,): by default those of the matrix [0, z]."""
+        calibrated = self._map(xp, xp.stack([xp.zeros_like(scores), scores], axis=1), learned)
+        return calibrated[:, 1] - calibrated[:, 0]
+
+    def _transform_binary(self, scores: np.ndarray) -> np.ndarray:
+        if type(self)._map_binary is Calibrator._map_binary:
+            calibrated = self._transform(two_columns(scores))
+            return calibrated[:, 1] - calibrated[:, 0]
+        from array_api_compat import numpy as xp
+
+        return self._map_binary(xp, scores, self._learned())
+
+    def _learned(self) -> SimpleNamespace:
+        """What the fit learned, as float64 arrays under the names of `learns`."""
+        found = {}
+        for name, rule in spec_of(type(self), self.task_).items():
+            if rule.kind == "calibrator":
+                found[name] = getattr(self, name)._learned()
+            elif rule.kind == "arrays":
+                found[name] = [np.asarray(one, dtype=np.float64) for one in getattr(self, name)]
+            elif rule.kind == "array":
+                found[name] = np.asarray(getattr(self, name), dtype=np.float64)
+        return SimpleNamespace(**found)
+
+    def _check_learned(self) -> None:
+        """Raise InputError where what was learned is unsound in a way that shapes and ranges do not show."""
 
     def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
         """Fit on all rows and answer for each from a fit without its fold; methods that cross-fit anyway override."""
         self._fit(rows)
         answers = np.empty_like(rows.logits)
         for part in np.unique(fold):
-            out, kept = np.flatnonzero(fold == part), rows.take(np.flatnonzero(fold != part))
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FitWarning)  # the fit on all rows has warned already
-                one = self._settled().fit_rows(kept) if kept.n and kept.total_weight > 0 else self
-            answers[out] = one._transform(rows.logits[out])
+            out = np.flatnonzero(fold == part)
+            answers[out] = self._without(rows, fold != part)._transform(rows.logits[out])
         return answers
+
+    def _held_out_binary(self, rows: BinaryRows, fold: np.ndarray) -> np.ndarray:
+        if type(self)._fit_binary is Calibrator._fit_binary:
+            answers = self._held_out(rows.matrix(), fold)
+            return answers[:, 1] - answers[:, 0]
+        self._fit_binary(rows)
+        scores = np.empty_like(rows.scores)
+        for part in np.unique(fold):
+            out = np.flatnonzero(fold == part)
+            scores[out] = self._without(rows, fold != part)._transform_binary(rows.scores[out])
+        return scores
+
+    def _without(self, rows: Any, kept: np.ndarray) -> Calibrator:
+        """A fit to some of the rows; this one where they hold no weight."""
+        part = rows.take(np.flatnonzero(kept))
+        if not part.n or not part.total_weight > 0:
+            return self
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)  # the fit on all rows has warned already
+            return self._settled().fit_rows(part)
 
     def _settled(self) -> Calibrator:
         """An unfitted copy in which what this fit chose by cross-validation is given: one number, learned from all."""
         return clone(self)
 
-    def _begin(self, rows: Rows) -> None:
-        self.n_features_in_ = rows.n_classes
-        self.classes_ = np.arange(rows.n_classes)
+    @property
+    def _n_classes(self) -> int:
+        """K of the logits; 2 of one score per row."""
+        return 2 if self.task_ == "binary" else int(self.n_features_in_)
+
+    def _begin(self, rows: Rows | BinaryRows) -> None:
+        binary = isinstance(rows, BinaryRows)
+        if binary and "binary" not in self.tasks:
+            raise InputError(
+                f"{type(self).__name__} calibrates a matrix (n, K) of logits, but there is one score per row: "
+                "give both columns, or take a method for the task binary"
+            )
+        self.task_ = "binary" if binary else "multiclass"
+        self.n_features_in_ = 1 if isinstance(rows, BinaryRows) else rows.n_classes
+        self.classes_ = np.arange(self._n_classes)
         self.n_iter_ = 1
         self.objective_trace_ = np.empty(0)
 
+    def _probabilities(self, given: np.ndarray) -> np.ndarray:
+        return softmax(two_columns(self._transform_binary(given)) if given.ndim == 1 else self._transform(given))
+
     def _check_logits(self, logits: Any, *, reset: bool) -> np.ndarray:
-        shape: tuple[int, ...] = getattr(logits, "shape", ())
-        if not reset and len(shape) == 2 and shape[1] != self.n_features_in_:
-            raise InputError(
-                f"X has {shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
-                "as input: one logit for each class of the fit"
-            )
+        """A matrix (n×K) that may enter `fit` (`reset`) or a prediction."""
+        self._check_width(logits, reset=reset)
         matrix = check_matrix(logits)
         validate_data(self, X=logits if hasattr(logits, "columns") else matrix, reset=reset, skip_check_array=True)
-        return matrix
+        return _admitted(matrix)
+
+    def _check_scores(self, scores: Any, *, reset: bool) -> np.ndarray:
+        """One score per row (n,) that may enter `fit` (`reset`) or a prediction."""
+        self._check_width(scores, reset=reset)
+        column = check_scores(scores)
+        named = scores if hasattr(scores, "columns") else column[:, None]
+        validate_data(self, X=named, reset=reset, skip_check_array=True)
+        return _admitted(column)
+
+    def _check_width(self, values: Any, *, reset: bool) -> None:
+        shape: tuple[int, ...] = getattr(values, "shape", ())
+        if not reset and len(shape) == 2 and shape[1] != self.n_features_in_:
+            what = "one score per row" if self.task_ == "binary" else "one logit for each class of the fit"
+            raise InputError(
+                f"X has {shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
+                f"as input: {what}"
+            )
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "fit_seconds_")
@@ -194,20 +332,25 @@ class Calibrator(TransformerMixin, BaseEstimator):
         return tags
 
 
-def _narrow(probabilities: np.ndarray) -> np.ndarray:
-    """Probabilities in float32 whose argmax is still that of the float64 ones."""
-    narrow, winner = probabilities.astype(np.float32), probabilities.argmax(axis=1)
-    lost = np.flatnonzero(narrow.argmax(axis=1) != winner)
-    narrow[lost, winner[lost]] = np.nextafter(narrow[lost].max(axis=1), np.float32(2))
-    return narrow
+def _admitted(values: np.ndarray) -> np.ndarray:
+    """The one place where the values of an input are looked at, for `fit` and for every prediction.
 
-
-def _check_finite(matrix: np.ndarray) -> None:
-    """`check_values` on all cores: blocks only find out whether there is anything to explain."""
+    Blocks on all cores find out whether there is anything to explain.
+    """
+    matrix = values.reshape(len(values), -1)
 
     def looks_finite(block: slice) -> bool:
         with np.errstate(over="ignore", invalid="ignore"):
             return bool(np.isfinite(matrix[block].sum(dtype=matrix.dtype)))
 
     if not all(map_blocks(looks_finite, row_blocks(*matrix.shape))):
-        check_values(matrix, from_logits=True)
+        check_values(matrix, from_logits=True, name="logits" if values.ndim == 2 else "scores")
+    return values
+
+
+def _narrow(probabilities: np.ndarray) -> np.ndarray:
+    """Probabilities in float32 whose argmax is still that of the float64 ones."""
+    narrow, winner = probabilities.astype(np.float32), probabilities.argmax(axis=1)
+    lost = np.flatnonzero(narrow.argmax(axis=1) != winner)
+    narrow[lost, winner[lost]] = np.nextafter(narrow[lost].max(axis=1), np.float32(2))
+    return narrow

@@ -16,6 +16,7 @@ from calibrant.calibrators.helpers.confidence_bins import (
     row_weights,
     top_columns,
 )
+from calibrant.calibrators.learned import EDGES, SMALL, Learned
 from calibrant.calibrators.solvers.bin_roots import BinEquations, solve_roots
 from calibrant.calibrators.solvers.bin_streaming import ChunkedBinEquations
 from calibrant.calibrators.solvers.grids import temperature_grid
@@ -69,12 +70,12 @@ class BinTemperatureScaling(Calibrator):
 
     keeps_prediction = True
     additive = True
+    learns = {"temperatures_": Learned(("B",), SMALL), "edges_": EDGES}
 
-    def __init__(self, objective="gap", *, n_bins=15, grid=None, seed=0):
+    def __init__(self, objective="gap", *, n_bins=15, grid=None):
         self.objective = objective
         self.n_bins = n_bins
         self.grid = grid
-        self.seed = seed
 
     @property
     def n_parameters_(self) -> int:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.helpers.top_label import InstanceFact
+from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.helpers.weighted_rows import SmoothedRows, reweighted
+from calibrant.calibrators.learned import INNER, RECORD, Learned
 from calibrant.calibrators.solvers.fixed_point import FixedPoint
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.progress import step
@@ -67,17 +67,44 @@ class ClassLossScaling(Calibrator):
     0
     """
 
-    keeps_prediction = InstanceFact(lambda self: self.calibrator.keeps_prediction)
-    keeps_ranking = InstanceFact(lambda self: self.calibrator.keeps_ranking)
-    additive = InstanceFact(lambda self: self.calibrator.additive)
-    few_parameters = InstanceFact(lambda self: self.calibrator.few_parameters)
-    requires_logits = InstanceFact(lambda self: self.calibrator.requires_logits)
+    learns = {
+        "calibrator_": INNER,
+        "class_weights_": Learned(("K",)),
+        "alpha_": Learned(()),
+        "beta_": Learned(()),
+        "std_trace_": RECORD,
+        "ece_trace_": RECORD,
+    }
 
-    def __init__(self, calibrator, normalization="normal", loss="cross_entropy", seed=0):
+    def __init__(self, calibrator, normalization="normal", loss="cross_entropy"):
         self.calibrator = calibrator
         self.normalization = normalization
         self.loss = loss
-        self.seed = seed
+
+    @fact
+    def keeps_prediction(self) -> bool:
+        """As the inner calibrator."""
+        return self.calibrator.keeps_prediction
+
+    @fact
+    def keeps_ranking(self) -> bool:
+        """As the inner calibrator."""
+        return self.calibrator.keeps_ranking
+
+    @fact
+    def additive(self) -> bool:
+        """As the inner calibrator."""
+        return self.calibrator.additive
+
+    @fact
+    def few_parameters(self) -> bool:
+        """As the inner calibrator."""
+        return self.calibrator.few_parameters
+
+    @fact
+    def requires_logits(self) -> bool:
+        """As the inner calibrator."""
+        return self.calibrator.requires_logits
 
     @property
     def n_parameters_(self) -> int:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.helpers.confidence_bins import map_rows
-from calibrant.calibrators.helpers.top_label import InstanceFact
+from calibrant.calibrators.learned import RECORD, SMALL, Learned
 from calibrant.calibrators.solvers.class_search import ClassSearch
 from calibrant.calibrators.solvers.diagonal import fit_class_scales
 from calibrant.calibrators.solvers.grids import temperature_grid
 from calibrant.calibrators.solvers.newton import warn_unless_converged
-from calibrant.core.arrays import check_values
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
@@ -64,15 +63,19 @@ class ClassTemperatureScaling(Calibrator):
     """
 
     requires_logits = True
-    additive = InstanceFact(lambda self: self.objective == "nll")
+    learns = {"temperatures_": Learned(("K",), SMALL), "ece_trace_": RECORD, "accuracy_trace_": RECORD}
 
-    def __init__(self, objective="ece", *, preserve_accuracy=True, max_sweeps=5, n_bins=15, grid=None, seed=0):
+    def __init__(self, objective="ece", *, preserve_accuracy=True, max_sweeps=5, n_bins=15, grid=None):
         self.objective = objective
         self.preserve_accuracy = preserve_accuracy
         self.max_sweeps = max_sweeps
         self.n_bins = n_bins
         self.grid = grid
-        self.seed = seed
+
+    @fact
+    def additive(self) -> bool:
+        """The search for the lowest ECE moves single rows."""
+        return self.objective == "nll"
 
     @property
     def n_parameters_(self) -> int:
@@ -120,7 +123,6 @@ class ClassTemperatureScaling(Calibrator):
         temperatures = self.temperatures_.astype(logits.dtype)
 
         def part(block: slice) -> np.ndarray:
-            check_values(logits[block], from_logits=True, first_row=block.start)
             # division, not a product with 1/T: logits that tie in the search tie here
             return logits[block] / temperatures
 

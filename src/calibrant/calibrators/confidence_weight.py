@@ -13,6 +13,7 @@ from calibrant.calibrators.helpers.confidence_bins import (
     row_weights,
     top_columns,
 )
+from calibrant.calibrators.learned import EDGES, Learned
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.calibrators.weight import mix_with_uniform
 from calibrant.core.bins import check_n_bins, mass_index, place
@@ -59,6 +60,7 @@ class ConfidenceWeightScaling(Calibrator):
 
     keeps_prediction = True
     additive = True
+    learns = {"weights_": Learned(("B",), 0.0, 1.0), "edges_": EDGES}
 
     def __init__(self, n_bins=15, *, seed=0):
         self.n_bins = n_bins

@@ -10,11 +10,11 @@ from numpy import inf
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.helpers.confidence_bins import map_rows
+from calibrant.calibrators.learned import RECORD, TEMPERATURE, Learned
 from calibrant.calibrators.shape import IDENTITY, fit_shape, shape_losses
 from calibrant.calibrators.solvers.diagonal import common_unit
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.calibrators.solvers.newton import Operator, Solution, newton_cg, warn_unless_converged
-from calibrant.core.arrays import check_values
 from calibrant.core.blas import one_blas_thread
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
@@ -94,6 +94,14 @@ class ConfusionScaling(Calibrator):
     (3, 3)
     """
 
+    learns = {
+        "temperature_": TEMPERATURE,
+        "scale_": Learned(("K",)),
+        "matrix_": Learned(("K", "K")),
+        "bias_": Learned(("K",)),
+        "penalties_": RECORD,
+    }
+
     def __init__(self, penalty="cv", *, penalty_scale=300.0, penalty_bias=100.0, seed=0):
         self.penalty = penalty
         self.penalty_scale = penalty_scale
@@ -103,7 +111,7 @@ class ConfusionScaling(Calibrator):
     @property
     def n_parameters_(self) -> int:
         """A temperature, K scales, K biases, and K² confusions where the matrix takes part."""
-        n_classes = self.n_features_in_
+        n_classes = self._n_classes
         return 1 + 2 * n_classes + (n_classes**2 if self.matrix_.any() else 0)
 
     def _fit(self, rows: Rows) -> None:
@@ -157,7 +165,6 @@ class ConfusionScaling(Calibrator):
         return [given]
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
-        check_values(logits, from_logits=True)
         point = np.column_stack([self.matrix_, self.scale_, self.bias_])
 
         def part(block: slice) -> np.ndarray:

@@ -7,10 +7,10 @@ import warnings
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.learned import TEMPERATURE, Learned
 from calibrant.calibrators.solvers.simplex import minimise_on_simplex, minimise_quadratic
 from calibrant.calibrators.solvers.temperature_search import minimise_smooth
 from calibrant.calibrators.temperature import fit_inverse_temperature, warn_of_limit
-from calibrant.core.arrays import check_values
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_probabilities, softmax
@@ -51,10 +51,10 @@ class EnsembleTemperatureScaling(Calibrator):
     keeps_prediction = True
     additive = True
     few_parameters = True
+    learns = {"temperature_": TEMPERATURE, "weights_": Learned((3,), 0.0, 1.0)}
 
-    def __init__(self, loss="nll", seed=0):
+    def __init__(self, loss="nll"):
         self.loss = loss
-        self.seed = seed
 
     @property
     def n_parameters_(self) -> int:
@@ -91,7 +91,6 @@ class EnsembleTemperatureScaling(Calibrator):
             warnings.warn(f"the weights did not converge in {len(trace)} steps", FitWarning, stacklevel=5)
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
-        check_values(logits, from_logits=True)
         dtype = logits.dtype.type
         mixed = dtype(self.weights_[0]) * softmax(logits * dtype(1.0 / self.temperature_))
         mixed += dtype(self.weights_[1]) * softmax(logits)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.helpers.confidence_bins import (
     ConfidenceBins,
     fill_empty,
@@ -13,7 +13,8 @@ from calibrant.calibrators.helpers.confidence_bins import (
     top_columns,
 )
 from calibrant.calibrators.helpers.one_vs_rest import check_mode, class_columns, class_probabilities, normalised
-from calibrant.calibrators.helpers.top_label import InstanceFact, log_odds_of, with_confidence
+from calibrant.calibrators.helpers.top_label import log_odds_of, with_confidence
+from calibrant.calibrators.learned import CHANCE, Learned
 from calibrant.core.bins import check_n_bins, place
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
@@ -49,13 +50,21 @@ class HistogramBinning(Calibrator):
     array([[0.75, 0.25]])
     """
 
-    keeps_prediction = InstanceFact(lambda self: self.mode == "top_label")
-    additive = InstanceFact(lambda self: self.mode == "top_label")
+    learns = {"edges_": Learned(("C", "B+1"), 0.0, 1.0, increasing=True), "values_": Learned(("C", "B"), *CHANCE)}
 
-    def __init__(self, n_bins=15, *, mode="top_label", seed=0):
+    def __init__(self, n_bins=15, *, mode="top_label"):
         self.n_bins = n_bins
         self.mode = mode
-        self.seed = seed
+
+    @fact
+    def keeps_prediction(self) -> bool:
+        """One map of the top confidence keeps it."""
+        return self.mode == "top_label"
+
+    @fact
+    def additive(self) -> bool:
+        """A map per class reads whole columns."""
+        return self.mode == "top_label"
 
     @property
     def n_parameters_(self) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 from sklearn.isotonic import IsotonicRegression
 
-from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.helpers.confidence_bins import row_weights, top_columns
 from calibrant.calibrators.helpers.one_vs_rest import check_mode, class_columns, class_probabilities, normalised
-from calibrant.calibrators.helpers.top_label import InstanceFact, log_odds_of, with_confidence
+from calibrant.calibrators.helpers.top_label import log_odds_of, with_confidence
+from calibrant.calibrators.learned import CHANCE, Learned
+from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
 from calibrant.kernels.rows import scan
@@ -44,12 +46,24 @@ class IsotonicCalibration(Calibrator):
     array([[0.75, 0.25]])
     """
 
-    keeps_prediction = InstanceFact(lambda self: self.mode == "top_label")
-    additive = InstanceFact(lambda self: self.mode == "top_label")
+    learns = {
+        "knots_": Learned(("M",), 0.0, 1.0),
+        "values_": Learned(("M",), *CHANCE),
+        "offsets_": Learned(("C+1",), 0, increasing=True),
+    }
 
-    def __init__(self, mode="top_label", *, seed=0):
+    def __init__(self, mode="top_label"):
         self.mode = mode
-        self.seed = seed
+
+    @fact
+    def keeps_prediction(self) -> bool:
+        """One map of the top confidence keeps it."""
+        return self.mode == "top_label"
+
+    @fact
+    def additive(self) -> bool:
+        """A map per class reads whole columns."""
+        return self.mode == "top_label"
 
     @property
     def n_parameters_(self) -> int:
@@ -72,13 +86,22 @@ class IsotonicCalibration(Calibrator):
         self.offsets_ = np.cumsum([0, *map(len, knots)])
         self.knots_, self.values_ = np.concatenate(knots), np.concatenate(values)
 
-    def _map(self, j: int, probabilities: np.ndarray) -> np.ndarray:
+    def _check_learned(self) -> None:
+        knots, offsets = np.asarray(self.knots_), np.asarray(self.offsets_)
+        whole = offsets.dtype.kind in "iu" and offsets[0] == 0 and offsets[-1] == len(knots)
+        if not whole or (np.diff(offsets) < 1).any():
+            raise InputError(f"IsotonicCalibration.offsets_ must run from 0 to {len(knots)} in whole steps")
+        falls = np.flatnonzero(np.diff(knots) < 0) + 1
+        if not np.isin(falls, offsets).all():
+            raise InputError("IsotonicCalibration.knots_ must not decrease within a map")
+
+    def _column(self, j: int, probabilities: np.ndarray) -> np.ndarray:
         own = slice(self.offsets_[j], self.offsets_[j + 1])
         return np.interp(probabilities, self.knots_[own], self.values_[own])
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         if len(self.offsets_) == 2:
             top = scan(logits, None, from_logits=True, columns="top")
-            return with_confidence(logits, log_odds_of(self._map(0, top.confidence)))
+            return with_confidence(logits, log_odds_of(self._column(0, top.confidence)))
         columns = enumerate(class_probabilities(logits))
-        return normalised((self._map(j, column) for j, column in columns), logits.dtype)
+        return normalised((self._column(j, column) for j, column in columns), logits.dtype)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from sklearn.base import clone
 
-from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.helpers.confidence_bins import keep_prediction, map_rows
-from calibrant.calibrators.helpers.top_label import InstanceFact
+from calibrant.calibrators.learned import INNER
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax
 
@@ -43,10 +43,15 @@ class KeptPrediction(Calibrator):
     """
 
     keeps_prediction = True
-    requires_logits = InstanceFact(lambda self: self.calibrator.requires_logits)
+    learns = {"calibrator_": INNER}
 
     def __init__(self, calibrator):
         self.calibrator = calibrator
+
+    @fact
+    def requires_logits(self) -> bool:
+        """As the inner calibrator."""
+        return self.calibrator.requires_logits
 
     @property
     def n_parameters_(self) -> int:

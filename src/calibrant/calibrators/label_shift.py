@@ -8,9 +8,9 @@ import numpy as np
 from numpy import inf
 from sklearn.base import clone
 
-from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.confusion import ConfusionScaling
-from calibrant.calibrators.helpers.top_label import InstanceFact
+from calibrant.calibrators.learned import INNER, Learned
 from calibrant.core.arrays import check_matrix, check_values
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
@@ -57,11 +57,21 @@ class LabelShift(Calibrator):
     True
     """
 
-    requires_logits = InstanceFact(lambda self: self.calibrator.requires_logits)
+    learns = {
+        "calibrator_": INNER,
+        "prior_": Learned(("K",), 0.0, 1.0),
+        "target_prior_": Learned(("K",), 0.0, 1.0),
+        "offset_": Learned(("K",)),
+    }
 
     def __init__(self, calibrator, target_prior="uniform"):
         self.calibrator = calibrator
         self.target_prior = target_prior
+
+    @fact
+    def requires_logits(self) -> bool:
+        """As the inner calibrator."""
+        return self.calibrator.requires_logits
 
     @property
     def n_parameters_(self) -> int:
@@ -92,7 +102,6 @@ class LabelShift(Calibrator):
         return self.calibrator_._transform(self._shift(logits))
 
     def _shift(self, logits: np.ndarray) -> np.ndarray:
-        check_values(logits, from_logits=True)
         return logits + self.offset_.astype(logits.dtype)
 
 

@@ -8,10 +8,10 @@ import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.learned import RECORD, Learned
 from calibrant.calibrators.solvers.affine import Ridge, fit_affine
 from calibrant.calibrators.solvers.newton import warn_unless_converged
 from calibrant.calibrators.solvers.penalties import check_penalty, walk
-from calibrant.core.arrays import check_values
 from calibrant.core.rows import Rows
 from calibrant.kernels.affine import affine_sums
 
@@ -55,6 +55,7 @@ class MatrixScaling(Calibrator):
 
     additive = True
     requires_logits = True
+    learns = {"matrix_": Learned(("K", "K")), "bias_": Learned(("K",)), "penalties_": RECORD}
     _log_probabilities = False
 
     def __init__(self, penalty_off_diagonal=None, penalty_bias=None, seed=0):
@@ -65,7 +66,7 @@ class MatrixScaling(Calibrator):
     @property
     def n_parameters_(self) -> int:
         """K² weights and K biases."""
-        return self.n_features_in_ * (self.n_features_in_ + 1)
+        return self._n_classes * (self._n_classes + 1)
 
     def _fit(self, rows: Rows) -> None:
         self.penalties_ = self._penalties(rows)
@@ -113,5 +114,4 @@ class MatrixScaling(Calibrator):
         return walk(rows, candidates, fit, loss, seed=self.seed)
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
-        check_values(logits, from_logits=True)
         return logits @ self.matrix_.T.astype(logits.dtype) + self.bias_.astype(logits.dtype)

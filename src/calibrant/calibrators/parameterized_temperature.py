@@ -8,6 +8,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.learned import SMALL, Learned
 from calibrant.calibrators.solvers.temperature_network import (
     Network,
     Problem,
@@ -19,7 +20,6 @@ from calibrant.calibrators.solvers.temperature_network import (
     unpack,
 )
 from calibrant.calibrators.temperature import TemperatureScaling
-from calibrant.core.arrays import check_values
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 
@@ -62,6 +62,12 @@ class ParameterizedTemperatureScaling(Calibrator):
     keeps_prediction = True
     additive = True
     requires_logits = True
+    learns = {
+        "weights_": Learned(kind="arrays"),
+        "biases_": Learned(kind="arrays"),
+        "feature_mean_": Learned(("F",)),
+        "feature_scale_": Learned(("F",), SMALL),
+    }
 
     def __init__(
         self,
@@ -87,7 +93,6 @@ class ParameterizedTemperatureScaling(Calibrator):
     def temperatures(self, logits: Any) -> np.ndarray:
         """T of each row (n,), always above 0."""
         matrix = self._check_logits(logits, reset=False)
-        check_values(matrix, from_logits=True)
         return temperatures(matrix, self._network())
 
     @property
@@ -191,5 +196,4 @@ class ParameterizedTemperatureScaling(Calibrator):
         return Network(self.weights_, self.biases_, self.feature_mean_, self.feature_scale_)
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
-        check_values(logits, from_logits=True)
         return (logits / temperatures(logits, self._network())[:, None]).astype(logits.dtype, copy=False)

@@ -1,19 +1,67 @@
-"""Short names of the methods. A table of addresses: it imports a method only when that method is asked for."""
+"""The one table of methods: short names, their classes, and how a third party adds its own.
+
+Nothing else in the library lists methods. The table holds addresses; a method is imported only when it is asked for.
+"""
+# ruff: noqa: PLC0414 (an alias of the same name is how a module re-exports to type checkers)
 
 from __future__ import annotations
 
+import difflib
 import importlib
-from typing import Any, NamedTuple
+import importlib.metadata
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calibrant.core.errors import InputError
 
+if TYPE_CHECKING:
+    # for type checkers: `calibrant` re-exports these names, which load on use
+    from calibrant.calibrators.auto import AutoCalibrator as AutoCalibrator
+    from calibrant.calibrators.base import Calibrator as Calibrator
+    from calibrant.calibrators.bin_temperature import BinTemperatureScaling as BinTemperatureScaling
+    from calibrant.calibrators.class_loss import ClassLossScaling as ClassLossScaling
+    from calibrant.calibrators.class_temperature import ClassTemperatureScaling as ClassTemperatureScaling
+    from calibrant.calibrators.confidence_weight import ConfidenceWeightScaling as ConfidenceWeightScaling
+    from calibrant.calibrators.confusion import ConfusionScaling as ConfusionScaling
+    from calibrant.calibrators.dirichlet import DirichletCalibration as DirichletCalibration
+    from calibrant.calibrators.ensemble_temperature import EnsembleTemperatureScaling as EnsembleTemperatureScaling
+    from calibrant.calibrators.histogram_binning import HistogramBinning as HistogramBinning
+    from calibrant.calibrators.identity import Identity as Identity
+    from calibrant.calibrators.isotonic import IsotonicCalibration as IsotonicCalibration
+    from calibrant.calibrators.kept_prediction import KeptPrediction as KeptPrediction
+    from calibrant.calibrators.label_shift import LabelShift as LabelShift
+    from calibrant.calibrators.matrix import MatrixScaling as MatrixScaling
+    from calibrant.calibrators.parameterized_temperature import (
+        ParameterizedTemperatureScaling as ParameterizedTemperatureScaling,
+    )
+    from calibrant.calibrators.shape import ShapeScaling as ShapeScaling
+    from calibrant.calibrators.spline import SplineCalibration as SplineCalibration
+    from calibrant.calibrators.structured_matrix import StructuredMatrixScaling as StructuredMatrixScaling
+    from calibrant.calibrators.temperature import TemperatureScaling as TemperatureScaling
+    from calibrant.calibrators.top_label_map import TopLabelMap as TopLabelMap
+    from calibrant.calibrators.vector import VectorScaling as VectorScaling
+    from calibrant.calibrators.weight import WeightScaling as WeightScaling
+
+ENTRY_POINTS = "calibrant.calibrators"
+"""Entry-point group of installed packages: `short-name = "package.module:Class"`."""
+
 
 class Method(NamedTuple):
-    """Where a method lives and the parameters its short name stands for."""
+    """Where a method lives and the parameters its short name stands for.
+
+    `listed` methods appear in tables and in `compare --methods all`. A method `around_model` is learned around a
+    network, so that it has no K of its own.
+    """
 
     module: str
     class_name: str
     parameters: dict[str, Any]
+    listed: bool = True
+    around_model: bool = False
+
+    def load(self) -> Any:
+        """The class."""
+        return getattr(importlib.import_module(self.module), self.class_name)
 
 
 def _method(module: str, class_name: str, **parameters: Any) -> Method:
@@ -44,14 +92,18 @@ METHODS: dict[str, Method] = {
     "hb": _method("histogram_binning", "HistogramBinning"),
     "iso": _method("isotonic", "IsotonicCalibration"),
     "spline": _method("spline", "SplineCalibration"),
+    "auto": _method("auto", "AutoCalibrator")._replace(listed=False),
+    "neural-clamping": Method("calibrant.neural.neural_clamping", "NeuralClamping", {}, False, around_model=True),
 }
 
+PREFIXES: dict[str, Method] = {"sctl+": _method("class_loss", "ClassLossScaling")}
 SUFFIXES: dict[str, Method] = {
     "+top": _method("top_label_map", "TopLabelMap"),
     "+shape": _method("shape", "ShapeScaling"),
     "+keep": _method("kept_prediction", "KeptPrediction"),
+    "+shift": _method("label_shift", "LabelShift"),
 }
-"""What may follow any method X: `X+top` maps its top confidence, and so on."""
+"""What may precede or follow any method X: `X+top` maps the top confidence of X, and so on."""
 
 COMPOSED = (
     "sctl+ts",
@@ -66,29 +118,227 @@ COMPOSED = (
 )
 """The compositions offered by name; any other X works in `sctl+X` and before the suffixes too."""
 
+ALIASES = {
+    "temperature": "ts",
+    "vector": "vs",
+    "matrix": "ms",
+    "dirichlet": "dir",
+    "sigmoid": "platt",
+    "isotonic": "iso",
+    "histogram": "hb",
+    "uncalibrated": "none",
+    "identity": "none",
+}
+"""Other words for a short name; letter case never matters."""
 
-def names() -> list[str]:
-    """Every short name, in the order tables show them."""
-    return [*METHODS, *COMPOSED]
+
+def names(task: str | None = "multiclass") -> list[str]:
+    """Every listed short name that serves a task, in the order of the tables; all of them for None.
+
+    >>> names()[:3]
+    ['none', 'ts', 'ts-ece']
+    """
+    _read_entry_points()
+    listed = [name for name, method in METHODS.items() if method.listed]
+    listed += COMPOSED
+    return [name for name in listed if task is None or task in _tasks(name)]
 
 
-def get(name: str, **parameters: Any) -> Any:
+def get(name: str, **parameters: Any) -> Calibrator:
     """An unfitted calibrator by short name; parameters go to its constructor, so a typo raises.
 
     >>> get("cts", max_sweeps=3)
     ClassTemperatureScaling(max_sweeps=3)
+    >>> get("Temperature")
+    TemperatureScaling()
     """
-    if name.startswith("sctl+"):
-        inner = get(name.removeprefix("sctl+"))
-        return _load("calibrant.calibrators.class_loss", "ClassLossScaling")(inner, **parameters)
+    if not isinstance(name, str):
+        raise InputError(f"a method's short name must be a text such as 'ts', got a {type(name).__name__}")
+    known = resolve(name)
+    for prefix, method in PREFIXES.items():
+        if known.startswith(prefix):
+            return method.load()(get(known.removeprefix(prefix)), **{**method.parameters, **parameters})
     for suffix, method in SUFFIXES.items():
+        if known.endswith(suffix):
+            return method.load()(get(known.removesuffix(suffix)), **{**method.parameters, **parameters})
+    method = METHODS[known]
+    return method.load()(**{**method.parameters, **parameters})
+
+
+def resolve(name: str) -> str:
+    """The short name in the table that a name means, or an InputError with the nearest ones.
+
+    >>> resolve("Temperature+TOP")
+    'ts+top'
+    """
+    known = _find(name.strip().lower())
+    if known is None:
+        _read_entry_points()
+        known = _find(name.strip().lower())
+    if known is None:
+        raise InputError(
+            f"no method is called {name!r}; the nearest are {', '.join(nearest(name))} (see calibrant.methods())"
+        )
+    return known
+
+
+def nearest(name: str) -> list[str]:
+    """The three known names most similar to a misspelt one."""
+    known = [*METHODS, *COMPOSED, *(alias for alias, target in ALIASES.items() if target in METHODS)]
+    return difflib.get_close_matches(name.strip().lower(), known, n=3, cutoff=0.0)
+
+
+def register(name: str, cls: Any, **parameters: Any) -> None:
+    """Add a calibrator class under a short name, for `get`, `compare`, `fit`, artifacts and exports.
+
+    Artifacts name classes, and only registered ones are loaded. A package does the same for all its users with an entry
+    point of the group `calibrant.calibrators`.
+
+    Parameters
+    ----------
+    name : short name, lower case; no `+`, which joins names
+    cls : subclass of `calibrant.Calibrator`
+    **parameters : what the short name stands for, given to the constructor
+
+    Examples
+    --------
+    >>> from calibrant import TemperatureScaling
+    >>> register("ts-fine", TemperatureScaling, objective="ece", refine=True)
+    >>> get("ts-fine")
+    TemperatureScaling(objective='ece', refine=True)
+    """
+    from calibrant.calibrators.base import Calibrator
+
+    if not isinstance(cls, type) or not issubclass(cls, Calibrator):
+        raise InputError(f"register needs a subclass of calibrant.Calibrator for {name!r}, got {cls!r}")
+    if not isinstance(name, str) or name != name.strip().lower() or not name or "+" in name or "," in name:
+        raise InputError(f"a short name is lower-case text without '+' and ',', got {name!r}")
+    method = _Given(cls.__module__, cls.__name__, parameters)
+    method_now = METHODS.get(name)
+    if (method_now is not None and (method_now.load() is not cls or method_now.parameters != parameters)) or (
+        method_now is None and name in ALIASES
+    ):
+        raise InputError(f"the short name {name!r} is taken: choose another one for {cls.__name__}")
+    _claim(cls.__name__, cls)
+    if method_now is None:
+        METHODS[name] = method
+        _tasks.cache_clear()
+
+
+class _Given(Method):
+    """A method whose class was handed over; it need not be importable by its address."""
+
+    def load(self) -> Any:
+        return _GIVEN[self.class_name]
+
+
+_GIVEN: dict[str, Any] = {}
+"""Classes that were registered, by name."""
+
+
+def _claim(class_name: str, cls: Any) -> None:
+    """Record a registered class; two different classes of one name could not be told apart in an artifact."""
+    taken = _address(class_name)
+    if taken is not None and taken.load() is not cls:
+        raise InputError(f"a calibrator class called {class_name} is registered already: rename the class")
+    _GIVEN[class_name] = cls
+
+
+def find_class(name: str) -> Any:
+    """A registered class by its class name, or None."""
+    method = _address(name)
+    if method is None:
+        _read_entry_points()
+        method = _address(name)
+    return None if method is None else method.load()
+
+
+def is_around_model(class_name: Any) -> bool:
+    """Whether a class of this name is learned around a network; answered without importing it."""
+    method = _address(class_name) if isinstance(class_name, str) else None
+    return method is not None and method.around_model
+
+
+def class_names() -> dict[str, str]:
+    """Class name → module of every built-in method."""
+    every = (*METHODS.values(), *PREFIXES.values(), *SUFFIXES.values())
+    return {method.class_name: method.module for method in every if not isinstance(method, _Given)}
+
+
+def _address(class_name: str) -> Method | None:
+    for method in (*METHODS.values(), *PREFIXES.values(), *SUFFIXES.values()):
+        if method.class_name == class_name:
+            return method
+    return None
+
+
+def _find(name: str) -> str | None:
+    """The canonical form of a name: aliases replaced inside compositions, or None where a part is unknown."""
+    for prefix in PREFIXES:
+        if name.startswith(prefix):
+            inner = _find(name.removeprefix(prefix))
+            return None if inner is None else prefix + inner
+    for suffix in SUFFIXES:
         if name.endswith(suffix):
-            return _load(method.module, method.class_name)(get(name.removesuffix(suffix)), **parameters)
-    if name not in METHODS:
-        raise InputError(f"no method is called {name!r}; there are: {', '.join(names())}")
-    method = METHODS[name]
-    return _load(method.module, method.class_name)(**{**method.parameters, **parameters})
+            inner = _find(name.removesuffix(suffix))
+            return None if inner is None else inner + suffix
+    name = ALIASES.get(name, name)
+    return name if name in METHODS else None
 
 
-def _load(module: str, class_name: str) -> Any:
-    return getattr(importlib.import_module(module), class_name)
+@cache
+def _tasks(name: str) -> tuple[str, ...]:
+    return tuple(get(name).tasks)
+
+
+@cache
+def _read_entry_points() -> None:
+    """Add the methods of installed packages; a broken one is reported and left out."""
+    import warnings
+
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        try:
+            register(point.name, point.load())
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            warnings.warn(f"the calibrator {point.name} ({point.value}) was left out: {reason}", stacklevel=2)
+
+
+FACTS = ("keeps_prediction", "keeps_ranking", "additive", "requires_logits")
+
+
+class MethodTable(list[dict[str, Any]]):
+    """Rows of `methods()`: a list of dictionaries that prints as a table."""
+
+    def __repr__(self) -> str:
+        if not self:
+            return "no methods"
+        columns = list(self[0])
+        cells = [[_cell(row[column]) for column in columns] for row in self]
+        widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in (columns, *cells)
+        ]
+        return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "-"
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
+def methods(task: str | None = None) -> MethodTable:
+    """The table of short names: class, tasks and facts of each, as a list of dictionaries that prints well.
+
+    >>> row = next(row for row in methods() if row["name"] == "ts")
+    >>> row["class"], row["keeps_prediction"]
+    ('TemperatureScaling', True)
+    """
+    rows = []
+    for name in names(task):
+        one = get(name)
+        facts = {fact: bool(getattr(one, fact)) for fact in FACTS}
+        rows.append({"name": name, "class": type(one).__name__, "tasks": tuple(one.tasks), **facts})
+    return MethodTable(rows)

@@ -8,9 +8,9 @@ from functools import partial, reduce
 import numpy as np
 from sklearn.base import clone
 
-from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.helpers.confidence_bins import keep_prediction, map_rows
-from calibrant.calibrators.helpers.top_label import InstanceFact
+from calibrant.calibrators.learned import INNER, Learned
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.core.rows import Rows, add
 from calibrant.core.softmax import log_softmax
@@ -73,12 +73,21 @@ class ShapeScaling(Calibrator):
     (4,)
     """
 
-    keeps_prediction = InstanceFact(lambda self: self.calibrator is None or self.calibrator.keeps_prediction)
-    requires_logits = InstanceFact(lambda self: self.calibrator is not None and self.calibrator.requires_logits)
+    learns = {"calibrator_": INNER, "shape_": Learned((4,))}
 
     def __init__(self, calibrator=None, *, seed=0):
         self.calibrator = calibrator
         self.seed = seed
+
+    @fact
+    def keeps_prediction(self) -> bool:
+        """As the inner calibrator."""
+        return self.calibrator is None or self.calibrator.keeps_prediction
+
+    @fact
+    def requires_logits(self) -> bool:
+        """As the inner calibrator."""
+        return self.calibrator is not None and self.calibrator.requires_logits
 
     @property
     def n_parameters_(self) -> int:

@@ -8,6 +8,7 @@ from scipy.interpolate import CubicSpline
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.helpers.confidence_bins import row_weights, top_columns
 from calibrant.calibrators.helpers.top_label import log_odds_of, with_confidence
+from calibrant.calibrators.learned import CHANCE, Learned
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
 from calibrant.kernels.rows import RowColumns, scan
@@ -48,10 +49,14 @@ class SplineCalibration(Calibrator):
 
     keeps_prediction = True
     additive = True
+    learns = {
+        "knot_values_": Learned(("N",)),
+        "confidences_": Learned(("M",), 0.0, 1.0, increasing=True),
+        "values_": Learned(("M",), *CHANCE),
+    }
 
-    def __init__(self, n_knots=6, *, seed=0):
+    def __init__(self, n_knots=6):
         self.n_knots = n_knots
-        self.seed = seed
 
     @property
     def n_parameters_(self) -> int:

@@ -8,11 +8,11 @@ import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.learned import RECORD, Learned
 from calibrant.calibrators.solvers.affine import Ridge, fit_affine
 from calibrant.calibrators.solvers.diagonal import common_unit, fit_vector
 from calibrant.calibrators.solvers.newton import Solution, warn_unless_converged
 from calibrant.calibrators.solvers.penalties import check_penalty, walk
-from calibrant.core.arrays import check_values
 from calibrant.core.rows import Rows
 from calibrant.kernels.affine import affine_sums
 
@@ -57,6 +57,7 @@ class StructuredMatrixScaling(Calibrator):
     """
 
     requires_logits = True
+    learns = {"matrix_": Learned(("K", "K")), "bias_": Learned(("K",)), "strength_": RECORD}
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class StructuredMatrixScaling(Calibrator):
     @property
     def n_parameters_(self) -> int:
         """K² weights and K biases; 2K without the off-diagonal."""
-        return self.n_features_in_ * (self.n_features_in_ + 1 if self.off_diagonal else 2)
+        return self._n_classes * (self._n_classes + 1 if self.off_diagonal else 2)
 
     def _fit(self, rows: Rows) -> None:
         strength = check_penalty(self.strength, "strength")
@@ -122,7 +123,6 @@ class StructuredMatrixScaling(Calibrator):
         return walk(rows, STRENGTHS, fit, loss, seed=self.seed)
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
-        check_values(logits, from_logits=True)
         bias = self.bias_.astype(logits.dtype)
         if not self.off_diagonal:
             return logits * np.diag(self.matrix_).astype(logits.dtype) + bias

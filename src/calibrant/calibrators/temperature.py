@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.base import Calibrator, fact
+from calibrant.calibrators.learned import RECORD, TEMPERATURE
 from calibrant.calibrators.solvers.grids import temperature_grid
 from calibrant.calibrators.solvers.newton import InverseTemperature, solve_inverse_temperature
 from calibrant.calibrators.solvers.temperature_search import (
@@ -37,13 +38,6 @@ SERIAL_BELOW = 1 << 20
 """Elements below which a pass takes one core less time than waking the others."""
 
 OBJECTIVES = ("nll", "ece", "adaptive_ece", "soft_ece")
-
-
-class _AdditiveUnlessRanked:
-    """True of the class and of every instance but those whose objective ranks all rows."""
-
-    def __get__(self, instance: Any, owner: type) -> bool:
-        return instance is None or instance.objective != "adaptive_ece"
 
 
 class TemperatureScaling(Calibrator):
@@ -80,15 +74,19 @@ class TemperatureScaling(Calibrator):
     """
 
     keeps_prediction = True
-    additive = _AdditiveUnlessRanked()
     few_parameters = True
+    learns = {"temperature_": TEMPERATURE, "temperature_bounds_": RECORD}
 
-    def __init__(self, objective="nll", grid=None, refine=False, n_bins=15, seed=0):
+    def __init__(self, objective="nll", grid=None, refine=False, n_bins=15):
         self.objective = objective
         self.grid = grid
         self.refine = refine
         self.n_bins = n_bins
-        self.seed = seed
+
+    @fact
+    def additive(self) -> bool:
+        """Equal-mass bins need all rows at once."""
+        return self.objective != "adaptive_ece"
 
     @property
     def n_parameters_(self) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from sklearn.base import clone
 
-from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.helpers.top_label import InstanceFact, top_label, with_mapped_confidence
+from calibrant.calibrators.base import Calibrator, fact
+from calibrant.calibrators.helpers.top_label import top_label, with_mapped_confidence
+from calibrant.calibrators.learned import INNER, Learned
 from calibrant.core.rows import Rows
 
 IDENTITY = np.array([1.0, 1.0, 0.0])
@@ -55,13 +56,26 @@ class TopLabelMap(Calibrator):
     True
     """
 
-    keeps_prediction = InstanceFact(lambda self: self.calibrator.keeps_prediction)
-    keeps_ranking = InstanceFact(lambda self: self.calibrator.keeps_ranking)
-    requires_logits = InstanceFact(lambda self: self.calibrator.requires_logits)
+    learns = {"calibrator_": INNER, "map_": Learned((3,))}
 
     def __init__(self, calibrator, *, seed=0):
         self.calibrator = calibrator
         self.seed = seed
+
+    @fact
+    def keeps_prediction(self) -> bool:
+        """As the inner calibrator."""
+        return self.calibrator.keeps_prediction
+
+    @fact
+    def keeps_ranking(self) -> bool:
+        """As the inner calibrator."""
+        return self.calibrator.keeps_ranking
+
+    @fact
+    def requires_logits(self) -> bool:
+        """As the inner calibrator."""
+        return self.calibrator.requires_logits
 
     @property
     def n_parameters_(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.learned import Learned
 from calibrant.calibrators.solvers.diagonal import fit_vector
 from calibrant.calibrators.solvers.newton import warn_unless_converged
 from calibrant.calibrators.solvers.penalties import check_penalty, walk
@@ -27,9 +28,6 @@ class VectorScaling(Calibrator):
 
     Parameters
     ----------
-    penalty_off_diagonal : number or "cv"
-        Here so that vector, matrix and Dirichlet scaling take the same parameters: a vector has nothing off the
-        diagonal, so any value gives the same fit.
     penalty_bias : number or "cv"
         μ; "cv" chooses it by cross-validated NLL. At 0, plain vector scaling, the bias of a class that is absent
         from the fit data falls to −infinity: the fit stops on the way and warns.
@@ -53,19 +51,19 @@ class VectorScaling(Calibrator):
 
     additive = True
     requires_logits = True
+    learns = {"scale_": Learned(("K",)), "bias_": Learned(("K",))}
+    retired = frozenset({"penalty_off_diagonal"})
 
-    def __init__(self, penalty_off_diagonal=0.0, penalty_bias=0.0, seed=0):
-        self.penalty_off_diagonal = penalty_off_diagonal
+    def __init__(self, penalty_bias=0.0, *, seed=0):
         self.penalty_bias = penalty_bias
         self.seed = seed
 
     @property
     def n_parameters_(self) -> int:
         """K scales and K biases."""
-        return 2 * self.n_features_in_
+        return 2 * self._n_classes
 
     def _fit(self, rows: Rows) -> None:
-        check_penalty(self.penalty_off_diagonal, "penalty_off_diagonal")
         penalty = check_penalty(self.penalty_bias, "penalty_bias")
         if isinstance(penalty, str):
             penalty = walk(rows, [float(s * rows.n_classes) for s in STRENGTHS], _fit_point, _loss, seed=self.seed)

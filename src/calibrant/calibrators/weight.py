@@ -12,7 +12,7 @@ from calibrant.calibrators.helpers.confidence_bins import (
     row_weights,
     top_columns,
 )
-from calibrant.core.arrays import check_values
+from calibrant.calibrators.learned import Learned
 from calibrant.core.bins import check_n_bins, mass_index
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
@@ -55,11 +55,11 @@ class WeightScaling(Calibrator):
     keeps_ranking = True
     additive = True
     few_parameters = True
+    learns = {"weight_": Learned((), 0.0)}
 
-    def __init__(self, objective="least_squares", *, n_bins=13, seed=0):
+    def __init__(self, objective="least_squares", *, n_bins=13):
         self.objective = objective
         self.n_bins = n_bins
-        self.seed = seed
 
     @property
     def n_parameters_(self) -> int:
@@ -79,7 +79,6 @@ class WeightScaling(Calibrator):
         self.weight_ = float(np.clip(solvers[self.objective](confidence, accuracy, bins.mass[bins.filled]), 0.0, 1.0))
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
-        check_values(logits, from_logits=True)
         weights = np.full(len(logits), self.weight_)
         return map_rows(lambda block: mix_with_uniform(logits[block], weights[block]), logits)
 

@@ -26,6 +26,20 @@ def check_matrix(values: Any, name: str = "logits") -> np.ndarray:
     return widen(array)
 
 
+def check_scores(values: Any, name: str = "scores") -> np.ndarray:
+    """One score per row, (n,) or (n, 1), as a float array (n,) with n ≥ 1; float16 and integers are widened."""
+    array = _as_array(values, name)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise InputError(f"{name} must have the shape (n,) or (n, 1), got {array.shape}")
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{name} must hold real numbers, got dtype {_dtype_words(array.dtype)}")
+    if not len(array):
+        raise InputError(f"{name} has 0 sample(s) (shape={array.shape}) while a minimum of 1 is required")
+    return widen(array)
+
+
 def check_matrix_shape(shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "logits") -> None:
     """Raise unless a matrix of this shape and dtype may enter: also for one that is still on disk."""
     if dtype.kind not in "fiub":

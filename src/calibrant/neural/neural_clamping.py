@@ -7,12 +7,13 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
+from calibrant.calibrators.learned import RECORD, TEMPERATURE, Learned
 from calibrant.core import progress
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.metrics import ece
@@ -78,6 +79,12 @@ class NeuralClamping:
     >>> clamped(x).shape, bool(clamped.temperature > 1)
     (torch.Size([64, 3]), True)
     """
+
+    learns: ClassVar[dict[str, Learned]] = {
+        "delta_": Learned(),
+        "temperature_": TEMPERATURE,
+        **dict.fromkeys(("gamma_", "penalty_", "loss_trace_", "scores_"), RECORD),
+    }
 
     def __init__(
         self,

@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.calibrators.learned import check_learned
+from calibrant.calibrators.registry import is_around_model
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError, MissingExtraError
-from calibrant.shipping.encoding import AROUND_MODELS, DTYPES, Decoder, Encoder
-from calibrant.shipping.shapes import check_state
+from calibrant.shipping.encoding import DTYPES, Decoder, Encoder
 
 FORMAT = 1
 """Version of the header's layout. A reader takes its own and every older one."""
@@ -137,9 +138,9 @@ def _n_classes(calibrator: Any) -> int | None:
     """K of a fitted calibrator; None where it is learned around a network."""
     from sklearn.utils.validation import check_is_fitted
 
-    if type(calibrator).__name__ not in AROUND_MODELS:
+    if not is_around_model(type(calibrator).__name__):
         check_is_fitted(calibrator)
-        return int(calibrator.n_features_in_)
+        return len(calibrator.classes_)
     if not hasattr(calibrator, "delta_"):
         raise InputError(f"{type(calibrator).__name__} is not fitted: fit it before saving it")
     return None
@@ -147,7 +148,7 @@ def _n_classes(calibrator: Any) -> int | None:
 
 def _check_copy(calibrator: Any, copy: Any, n_classes: int) -> None:
     """Raise unless the copy that was read back predicts the very bits of the original."""
-    for logits in probe_logits(n_classes):
+    for logits in probes(calibrator, n_classes):
         if not np.array_equal(calibrator.transform(logits), copy.transform(logits)):
             raise InputError(f"{type(calibrator).__name__} predicts otherwise after a round trip: it cannot be saved")
 
@@ -164,7 +165,7 @@ def from_bytes(content: bytes) -> Artifact:
         unused = sorted(set(tensors) - decoder.used)
         if unused:
             raise InputError(f"the file holds arrays that nothing refers to: {unused[:3]}")
-        check_state(calibrator, n_classes)
+        check_learned(calibrator, n_classes)
         if n_classes is not None:
             _probe(calibrator, n_classes)
     except (InputError, MissingExtraError, MemoryError):
@@ -221,7 +222,7 @@ def _check_header(header: Any) -> None:
         odd = sorted(set(header) ^ expected)
         raise InputError(f"the header's keys are not those of format {FORMAT}: {odd[:4]}")
     n_classes, names, fit = header["n_classes"], header["class_names"], header["fit"]
-    around = isinstance(header["calibrator"], dict) and header["calibrator"].get("class") in sorted(AROUND_MODELS)
+    around = isinstance(header["calibrator"], dict) and is_around_model(header["calibrator"].get("class"))
     if around != (n_classes is None) or not (around or (type(n_classes) is int and 2 <= n_classes <= MAX_CLASSES)):
         raise InputError(f"n_classes is {n_classes!r}, but must be a whole number from 2 to {MAX_CLASSES}")
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
@@ -289,13 +290,20 @@ def _tensors(content: bytes) -> dict[str, np.ndarray]:
 
 def _probe(calibrator: Any, n_classes: int) -> None:
     """Raise unless the calibrator gives probabilities on logits small and large, sure and unsure."""
-    for logits in probe_logits(n_classes):
+    for logits in probes(calibrator, n_classes):
         with np.errstate(all="ignore"):
             probabilities = calibrator.predict_proba(logits)
-        if probabilities.shape != logits.shape or not np.isfinite(probabilities).all():
+        if probabilities.shape != (len(logits), n_classes) or not np.isfinite(probabilities).all():
             raise InputError("the saved calibrator gives values that are not finite")
         if probabilities.min() < 0 or np.abs(probabilities.sum(axis=1, dtype=np.float64) - 1).max() > 1e-3:
             raise InputError("the saved calibrator gives rows that are not probabilities")
+
+
+def probes(calibrator: Any, n_classes: int) -> list[np.ndarray]:
+    """`probe_logits`, as one score per row where the calibrator takes those."""
+    if calibrator.task_ == "binary":
+        return [rows[:, 1] - rows[:, 0] for rows in probe_logits(2)]
+    return probe_logits(n_classes)
 
 
 def probe_logits(n_classes: int) -> list[np.ndarray]:

@@ -1,6 +1,6 @@
 """A calibrator as plain data and back: JSON for structure, arrays beside it, never code.
 
-A specification is `{"class", "parameters", "learned"}`. Classes are found by name in a fixed table, never by a path
+A specification is `{"class", "parameters", "learned"}`. Classes are found by name in the registry, never by a path
 from the file. Values are JSON scalars and lists; everything else is an object with one key that says what it is:
 
     {"tensor": name}            an array of the file; with "scalar": true a numpy scalar of that dtype
@@ -10,31 +10,16 @@ from the file. Values are JSON scalars and lists; everything else is an object w
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import math
-import re
 from typing import Any
 
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.registry import METHODS
+from calibrant.calibrators.learned import spec_of
+from calibrant.calibrators.registry import find_class
 from calibrant.core.errors import InputError
-
-CLASSES: dict[str, str] = {
-    **{method.class_name: method.module for method in METHODS.values()},
-    "ClassLossScaling": "calibrant.calibrators.class_loss",
-    "KeptPrediction": "calibrant.calibrators.kept_prediction",
-    "LabelShift": "calibrant.calibrators.label_shift",
-    "TopLabelMap": "calibrant.calibrators.top_label_map",
-    "AutoCalibrator": "calibrant.calibrators.auto",
-    "NeuralClamping": "calibrant.neural.neural_clamping",
-}
-"""Every class a file may name, and the only modules that loading may import."""
-
-AROUND_MODELS = frozenset({"NeuralClamping"})
-"""Classes that are learned around a network instead of over logits: they have no K of their own."""
 
 DTYPES = frozenset({"float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"})
 DERIVED = frozenset({"classes_"})
@@ -46,8 +31,6 @@ MAX_COUNT = 10_000_000
 """A count such as n_bins in a file may not ask for more than this (a seed may)."""
 MAX_REAL = 1e12
 
-_LEARNED_NAME = re.compile(r"[a-z][a-z0-9_]*_\Z")
-
 
 class Encoder:
     """Collects the arrays of a calibrator while writing its specification."""
@@ -58,16 +41,17 @@ class Encoder:
     def calibrator(self, calibrator: Any, where: str = "") -> dict[str, Any]:
         """The specification of a calibrator; its arrays go to `tensors` under names that start with `where`."""
         name = type(calibrator).__name__
-        if name not in CLASSES or type(calibrator) is not find_class(name):
-            raise InputError(f"{type(calibrator).__name__} is not one of calibrant's calibrators: it cannot be saved")
+        if type(calibrator) is not find_class(name):
+            raise InputError(f"{name} is not one of calibrant's calibrators: calibrant.register it before saving it")
         parameters = {key: getattr(calibrator, key) for key in _constructor(type(calibrator))}
         state = saved_state(calibrator, parameters)
         # private names hold what a fit left lying about; `to_bytes` proves that predictions do not need it
         learned = {key: value for key, value in state.items() if key not in DERIVED and not key.startswith("_")}
-        stray = [key for key in learned if not _LEARNED_NAME.match(key)]
+        declared = _declared(type(calibrator), learned.get("task_"))
+        stray = [key for key in learned if key not in declared]
         if stray:
             raise InputError(
-                f"{name} holds {', '.join(stray)}, which is neither a parameter nor a learned name: not saved"
+                f"{name} holds {', '.join(stray)}, which its class does not declare in `learns`: not saved"
             )
         return {
             "class": name,
@@ -133,13 +117,14 @@ class Decoder:
             "a calibrator must have the keys class, parameters and learned",
         )
         name, parameters, learned = spec["class"], spec["parameters"], spec["learned"]
-        _need(isinstance(name, str) and name in CLASSES, f"class {name!r} is not one of calibrant's calibrators")
+        kind: Any = find_class(str(name))
+        _need(kind is not None, f"class {name!r} is not one of calibrant's calibrators: calibrant.register it first")
         _need(
             isinstance(parameters, dict) and isinstance(learned, dict),
             f"parameters and learned of {name} must be objects",
         )
-        kind = find_class(name)
         known = _constructor(kind)
+        parameters = {key: value for key, value in parameters.items() if key in known or key not in _retired(kind)}
         unknown = sorted(set(parameters) - set(known))
         _need(not unknown, f"{name} has no parameter {unknown[:3]}: if a newer calibrant wrote this file, upgrade")
         settings = {key: self.setting(key, value, depth) for key, value in parameters.items()}
@@ -147,9 +132,10 @@ class Decoder:
         _need(not missing, f"{name} lacks its parameter {missing[:3]}")
         calibrator = kind(**settings)
         state = {}
+        declared = _declared(kind, learned.get("task_"))
         for key, value in learned.items():
-            _need(bool(_LEARNED_NAME.match(key)) and not hasattr(kind, key), f"{name} cannot have learned a {key!r}")
             state[key] = self.value(value, key, depth)
+            _need(key in declared, f"{name} cannot have learned a {key!r}")
         if state and self.n_classes is not None:
             state["classes_"] = np.arange(self.n_classes)
         restore_state(calibrator, state)
@@ -220,9 +206,14 @@ def _constructor(kind: Any) -> dict[str, bool]:
     return {parameter.name: parameter.default is inspect.Parameter.empty for parameter in given}
 
 
-def find_class(name: str) -> Any:
-    """A calibrator class by its name in `CLASSES`."""
-    return getattr(importlib.import_module(CLASSES[name]), name)
+def _declared(kind: Any, task: Any) -> set[str]:
+    """Learned names that a class declares; one that is learned around a network knows no tasks."""
+    return set(spec_of(kind, task) if issubclass(kind, Calibrator) else kind.learns)
+
+
+def _retired(kind: Any) -> frozenset[str]:
+    """Parameters of earlier versions that did nothing."""
+    return getattr(kind, "retired", frozenset())
 
 
 def saved_state(calibrator: Any, parameters: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ overtake, its share is capped at g and the excess flows to the rest (water-filli
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,16 +16,6 @@ from calibrant.core.threads import map_blocks, row_blocks
 
 BLOCK_ELEMENTS = 1 << 17
 """Elements handled at a time: float64 copies of a block stay in the second-level cache."""
-
-
-class InstanceFact:
-    """A fact that depends on the parameters: False on the class, the rule's answer on an instance."""
-
-    def __init__(self, rule: Callable[[Any], bool]) -> None:
-        self.rule = rule
-
-    def __get__(self, instance: Any, owner: type) -> bool:
-        return instance is not None and bool(self.rule(instance))
 
 
 class TopLabel(NamedTuple):

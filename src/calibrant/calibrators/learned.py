@@ -1,0 +1,152 @@
+"""What a method learns: names, shapes and ranges, declared in its class and checked when an artifact is loaded.
+
+A shape is a tuple of numbers and letters. K is the number of classes (2 for binary scores), C is 1 or K (one map, or
+one map per class), any other letter is free but the same wherever it occurs within one calibrator, and `B+1` is one
+more than B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calibrant.core.errors import InputError
+
+LARGE = 1e12
+SMALL = 1e-12
+
+TASKS = ("multiclass", "binary")
+"""What a calibrator may be fitted to: a matrix n×K of logits, or one logit per row (n,)."""
+
+
+class Learned(NamedTuple):
+    """Shape and inclusive range of one learned name.
+
+    kind "array" holds numbers of this shape (None: any shape), "arrays" a list of such arrays, "calibrator" a fitted
+    calibrator, and "record" describes the fit and is never read by a prediction.
+    """
+
+    shape: tuple[str | int, ...] | None = None
+    low: float = -LARGE
+    high: float = LARGE
+    increasing: bool = False
+    kind: str = "array"
+
+
+TEMPERATURE = Learned((), SMALL, LARGE)
+EDGES = Learned(("B+1",), 0.0, 1.0, increasing=True)
+CHANCE = (SMALL, 1.0 - SMALL)
+"""Range of probabilities whose log-odds are taken."""
+
+INNER = Learned(kind="calibrator")
+RECORD = Learned(kind="record")
+
+EVERY_FIT: Mapping[str, Learned] = dict.fromkeys(
+    (
+        "n_features_in_",
+        "feature_names_in_",
+        "classes_",
+        "task_",
+        "n_iter_",
+        "objective_trace_",
+        "fit_seconds_",
+        "n_rows_",
+        "fingerprint_",
+        "tail_error_",
+    ),
+    RECORD,
+)
+"""What any fit may leave behind besides the method's own names."""
+
+
+def spec_of(kind: Any, task: str = "multiclass") -> dict[str, Learned]:
+    """Every name that a class may have learned in a task."""
+    own = kind.learns_binary if task == "binary" and kind.learns_binary is not None else kind.learns
+    return {**EVERY_FIT, **own}
+
+
+def check_learned(calibrator: Any, n_classes: int | None) -> None:
+    """Raise InputError unless a calibrator, and each one inside it, learned what its class declares."""
+    name = type(calibrator).__name__
+    if n_classes is None:
+        # learned around a network: there is no K
+        _check_names(name, calibrator.artifact_state(), dict(type(calibrator).learns), {"K": 0})
+        return
+    learned = {key: value for key, value in vars(calibrator).items() if key.endswith("_")}
+    task = learned.get("task_", "multiclass")
+    if task not in TASKS:
+        raise InputError(f"{name} was fitted to the task {task!r}, but there are: {', '.join(TASKS)}")
+    expected = 1 if task == "binary" else n_classes
+    if learned.get("n_features_in_") != expected:
+        raise InputError(
+            f"{name} was fitted on {learned.get('n_features_in_')!r} classes, but the file says {expected}"
+        )
+    if task == "binary" and n_classes != 2:
+        raise InputError(f"{name} was fitted on binary scores, but the file says {n_classes} classes")
+    sizes = {"K": n_classes}
+    _check_names(name, learned, spec_of(type(calibrator), task), sizes)
+    if sizes.get("C", 1) not in (1, n_classes):
+        raise InputError(f"{name} holds {sizes['C']} maps, but needs 1 or {n_classes}")
+    calibrator._check_learned()
+
+
+def _check_names(name: str, learned: dict[str, Any], spec: dict[str, Learned], sizes: dict[str, int]) -> None:
+    for key, rule in spec.items():
+        if key not in learned and rule.kind != "record":
+            raise InputError(f"{name} lacks its learned {key}")
+    for key, value in learned.items():
+        if key not in spec:
+            raise InputError(f"{name} cannot have learned a {key!r}: its class declares {', '.join(spec)}")
+        _check_value(f"{name}.{key}", value, spec[key], sizes)
+
+
+def _check_value(where: str, value: Any, rule: Learned, sizes: dict[str, int]) -> None:
+    if rule.kind == "calibrator":
+        if not hasattr(value, "fit_rows"):
+            raise InputError(f"{where} must be a fitted calibrator, got a {type(value).__name__}")
+        check_learned(value, sizes["K"])
+    elif rule.kind == "arrays":
+        if not isinstance(value, (list, tuple)) or not len(value):
+            raise InputError(f"{where} must be a list of arrays")
+        for item in value:
+            _check_array(where, item, rule, sizes)
+    elif rule.kind == "array":
+        _check_array(where, value, rule, sizes)
+    else:
+        _check_record(where, value)
+
+
+def _check_array(where: str, value: Any, rule: Learned, sizes: dict[str, int]) -> None:
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{where} must hold numbers") from error
+    if rule.shape is not None:
+        expected = tuple(_size(symbol, length, sizes) for symbol, length in zip(rule.shape, array.shape, strict=False))
+        if len(rule.shape) != array.ndim or expected != array.shape:
+            raise InputError(f"{where} has shape {array.shape}, but needs {rule.shape} with K = {sizes['K']}")
+    # written so that a NaN fails too
+    if not ((array >= rule.low) & (array <= rule.high)).all():
+        raise InputError(f"{where} holds values outside [{rule.low:g}, {rule.high:g}]")
+    if rule.increasing and (np.diff(array) < 0).any():
+        raise InputError(f"{where} must not decrease")
+
+
+def _size(symbol: str | int, length: int, sizes: dict[str, int]) -> int:
+    """The length a dimension must have; the first array that has a free letter settles it."""
+    if isinstance(symbol, int):
+        return symbol
+    letter, _, plus = symbol.partition("+")
+    extra = int(plus or 0)
+    return sizes.setdefault(letter, max(length - extra, 1)) + extra
+
+
+def _check_record(where: str, value: Any) -> None:
+    """A record may hold anything but a calibrator, which would go unchecked."""
+    if hasattr(value, "fit_rows"):
+        raise InputError(f"{where} describes the fit: it must not hold a calibrator")
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    for item in items:
+        _check_record(where, item)

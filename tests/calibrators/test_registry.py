@@ -1,0 +1,178 @@
+"""The one table of methods: names, aliases, registration by others, and what artifacts accept."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import calibrant as cal
+from calibrant.calibrators import registry
+from calibrant.calibrators.learned import Learned, spec_of
+from calibrant.core.errors import InputError
+from calibrant.shipping.artifact import from_bytes, to_bytes
+
+
+class Shifted(cal.Calibrator):
+    """Adds what it learned to the logits."""
+
+    learns = {"shift_": Learned(("K",))}
+
+    def __init__(self, factor=1.0):
+        self.factor = factor
+
+    @property
+    def n_parameters_(self):
+        return self._n_classes
+
+    def _fit(self, rows):
+        self.shift_ = self.factor * rows.class_weight() / rows.total_weight
+
+    def _map(self, xp, logits, learned):
+        return logits + xp.astype(learned.shift_, logits.dtype)
+
+
+class Undeclared(Shifted):
+    learns = {}
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    monkeypatch.setattr(registry, "METHODS", dict(registry.METHODS))
+    monkeypatch.setattr(registry, "_GIVEN", dict(registry._GIVEN))
+    registry._tasks.cache_clear()
+    yield cal.register
+    registry._tasks.cache_clear()
+
+
+def rows(n=60, k=3):
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(n, k)), rng.integers(0, k, n)
+
+
+def test_a_registered_method_is_found_compared_and_saved(registered):
+    registered("shifted", Shifted, factor=2.0)
+    registered("shifted", Shifted, factor=2.0)  # the same again changes nothing
+    logits, labels = rows()
+    assert cal.get("SHIFTED").factor == 2.0
+    assert cal.get("shifted+top").calibrator.factor == 2.0
+    assert "shifted" in registry.names()
+    assert next(row for row in cal.methods() if row["name"] == "shifted")["class"] == "Shifted"
+    table = cal.compare((logits, labels), (logits, labels), ["none", "shifted"], resamples=20)
+    assert table.rows[1].error is None
+    fitted = cal.get("shifted").fit(logits, labels)
+    loaded = from_bytes(to_bytes(fitted)).calibrator
+    assert type(loaded) is Shifted
+    np.testing.assert_array_equal(loaded.transform(logits), fitted.transform(logits))
+
+
+def test_only_registered_classes_are_saved_or_loaded(registered):
+    logits, labels = rows()
+    fitted = Shifted().fit(logits, labels)
+    with pytest.raises(InputError, match="Shifted is not one of calibrant's calibrators"):
+        to_bytes(fitted)
+    registered("shifted", Shifted)
+    content = to_bytes(fitted)
+    del registry.METHODS["shifted"]
+    with pytest.raises(InputError, match="'Shifted' is not one of calibrant's calibrators"):
+        from_bytes(content)
+
+
+def test_what_a_class_does_not_declare_is_neither_saved_nor_loaded(registered):
+    registered("undeclared", Undeclared)
+    with pytest.raises(InputError, match="Undeclared holds shift_, which its class does not declare"):
+        to_bytes(Undeclared().fit(*rows()))
+
+
+@pytest.mark.parametrize(
+    ("name", "cls", "words"),
+    [
+        ("ts", Shifted, "'ts' is taken"),
+        ("temperature", Shifted, "'temperature' is taken"),
+        ("a+b", Shifted, "without '\\+'"),
+        ("Upper", Shifted, "lower-case"),
+        ("fine", int, "subclass of calibrant.Calibrator"),
+        ("fine", Shifted(), "subclass of calibrant.Calibrator"),
+        ("fine", type("Identity", (Shifted,), {}), "called Identity is registered already"),
+    ],
+)
+def test_registrations_that_cannot_stand(registered, name, cls, words):
+    with pytest.raises(InputError, match=words):
+        registered(name, cls)
+
+
+@pytest.mark.parametrize(
+    ("given", "means"),
+    [
+        ("TS", "ts"),
+        ("Temperature", "ts"),
+        ("isotonic", "iso"),
+        ("SCTL+Temperature", "sctl+ts"),
+        ("Vector+TOP", "vs+top"),
+    ],
+)
+def test_aliases_and_letter_case(given, means):
+    assert repr(cal.get(given)) == repr(cal.get(means))
+
+
+def test_an_unknown_name_is_answered_with_the_three_nearest():
+    with pytest.raises(InputError, match="no method is called 'isotonci'; the nearest are isotonic, "):
+        cal.get("isotonci")
+    with pytest.raises(InputError, match="no method is called 'ts\\+topp'"):
+        cal.get("ts+topp")
+    assert len(registry.nearest("tss")) == 3
+
+
+def test_entry_points_of_installed_packages_are_read(tmp_path):
+    (tmp_path / "shelf.py").write_text(
+        "import calibrant\nclass Shelf(calibrant.Identity):\n    pass\nclass Broken:\n    pass\n"
+    )
+    folder = tmp_path / "shelf-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: shelf\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[calibrant.calibrators]\nshelf = shelf:Shelf\nbroken = shelf:Broken\n")
+    code = (
+        "import sys, warnings; sys.path.insert(0, sys.argv[1])\n"
+        "import calibrant as cal, numpy as np\n"
+        "with warnings.catch_warnings(record=True) as said:\n"
+        "    warnings.simplefilter('always'); one = cal.get('shelf')\n"
+        "print(type(one).__name__, [str(w.message)[:28] for w in said])\n"
+        "from calibrant.shipping.artifact import from_bytes, to_bytes\n"
+        "print(type(from_bytes(to_bytes(one.fit(np.eye(3), [0, 1, 2]))).calibrator).__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.stdout.split("\n")[:2] == ["Shelf ['the calibrator broken (shelf']", "Shelf"], done.stderr
+
+
+def test_the_table_prints_one_line_per_method():
+    lines = str(cal.methods()).splitlines()
+    assert len(lines) == len(registry.names(None)) + 1
+    assert lines[0].split()[:2] == ["name", "class"]
+
+
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+@pytest.mark.parametrize("name", registry.names())
+def test_every_learned_name_is_declared(name):
+    logits, labels = rows(80)
+    fitted = cal.get(name).fit(logits, labels)
+    learned = {key for key in vars(fitted) if key.endswith("_")}
+    assert learned <= set(spec_of(type(fitted)))
+    for key, rule in spec_of(type(fitted)).items():
+        assert rule.kind == "record" or key in learned
+
+
+def test_retired_parameters_of_old_artifacts_are_ignored():
+    content = to_bytes(cal.VectorScaling().fit(*rows()))
+    size = int.from_bytes(content[:8], "little")
+    outer = json.loads(content[8 : 8 + size])
+    header = json.loads(outer["__metadata__"]["calibrant"])
+    header["calibrator"]["parameters"]["penalty_off_diagonal"] = 0.0
+    del header["calibrator"]["learned"]["task_"]  # written before there were tasks
+    outer["__metadata__"]["calibrant"] = json.dumps(header)
+    text = json.dumps(outer).encode()
+    loaded = from_bytes(len(text).to_bytes(8, "little") + text + content[8 + size :]).calibrator
+    assert repr(loaded) == "VectorScaling()"
+    assert loaded.task_ == "multiclass"
