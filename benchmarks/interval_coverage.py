@@ -12,6 +12,7 @@ import argparse
 
 import numpy as np
 
+from calibrant.core.bin_sums import BinSums
 from calibrant.core.bins import width_index
 from calibrant.core.softmax import softmax
 from calibrant.evaluation.bootstrap import draw
@@ -19,7 +20,6 @@ from calibrant.evaluation.classwise_intervals import classwise_estimates
 from calibrant.evaluation.consistency import consistency_test
 from calibrant.evaluation.intervals import TopLabelCells, bin_error_intervals, mean_intervals
 from calibrant.kernels.rows import scan
-from calibrant.metrics.binning import BinSums
 from calibrant.metrics.classwise import class_sums
 from calibrant.metrics.inputs import Checked
 from calibrant.metrics.top_label import adaptive_ece_of, ece_of, over_under_confidence_of
@@ -27,7 +27,7 @@ from calibrant.metrics.top_label import adaptive_ece_of, ece_of, over_under_conf
 CLASSES = 10
 POPULATION = 2_000_000
 NAMES = (
-    "nll", "brier", "accuracy", "ece", "adaptive_ece", "over_confidence", "under_confidence", "classwise_ece",
+    "nll", "brier", "accuracy", "ece", "adaptive_ece", "over_confidence", "under_confidence", "sce",
 )  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def figures(probabilities: np.ndarray, labels: np.ndarray) -> tuple[dict[str, fl
         "adaptive_ece": adaptive_ece_of(*given),
         "over_confidence": split.over,
         "under_confidence": split.under,
-        "classwise_ece": float(sums.norm(1).mean()),
+        "sce": float(sums.norm(1).mean()),
     }
     return values, columns, sums
 
@@ -77,7 +77,7 @@ def population(sharpness: float) -> dict[str, float]:
         "adaptive_ece": adaptive_ece_of(confidence, right),
         "over_confidence": split.over,
         "under_confidence": split.under,
-        "classwise_ece": float(np.abs(gaps).sum(axis=1).mean() / POPULATION),
+        "sce": float(np.abs(gaps).sum(axis=1).mean() / POPULATION),
     }
 
 
@@ -90,7 +90,7 @@ def intervals(probabilities: np.ndarray, labels: np.ndarray, resamples: int, see
     result |= bin_error_intervals(cells, values)
     whole = Checked(probabilities, labels, None, False)
     estimates, _ = classwise_estimates(sums, probabilities, labels, None, draws=drawn, n_bins=15, whole=lambda: whole)
-    result["classwise_ece"] = estimates["classwise_ece"].low, estimates["classwise_ece"].high
+    result["sce"] = estimates["sce"].low, estimates["sce"].high
     return result
 
 

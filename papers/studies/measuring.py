@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from calibrant.core import progress
+from calibrant.core.bin_sums import total_gap
 from calibrant.core.errors import FitWarning
 from calibrant.evaluation.bootstrap import Resamples, percentile_interval
-from calibrant.evaluation.intervals import TopLabelCells, absolute
+from calibrant.evaluation.intervals import TopLabelCells
 from calibrant.kernels.rows import scan
 from calibrant.metrics.top_label import adaptive_ece_of, ece_of
 from studies.networks import Network
@@ -87,7 +88,7 @@ def fit_and_measure(calibrator: Any, network: Network, resamples: Resamples, *, 
 
 def _error(cells: TopLabelCells, index: np.ndarray, value: float) -> Figure:
     residual, noise, _ = cells.binned(index)
-    draws = absolute(residual + noise)
+    draws = total_gap(residual + noise)
     return Figure(value, value + draws - draws.mean())
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from calibrant.core.atomic import atomic_write
 from calibrant.core.bins import width_edges, width_index
 from calibrant.report.plots.classes import class_calibration, class_temperature_vs_accuracy
-from calibrant.report.plots.reliability import reliability
+from calibrant.report.plots.reliability import reliability_diagram
 from calibrant.report.plots.style import MARKERS, NEUTRAL, OVER, PALETTE, UNDER, percent_axis, tidy
 from calibrant.report.plots.traces import class_loss_trace, loss_traces
 from studies.study import Study
@@ -68,7 +68,7 @@ def _cts_figures(data: Mapping[str, Any]) -> dict[str, Figure]:
     _bins_of_all_classes(bins, before, shown.labels)
     second, axes = _panels(3)
     for ax, (name, probabilities) in zip(axes, shown.probabilities.items(), strict=True):
-        reliability(probabilities, shown.labels).plot(ax, title=f"{shown.network}, {name}")
+        reliability_diagram(probabilities, shown.labels, ax=ax, title=f"{shown.network}, {name}")
     third, (ax,) = _panels(1)
     class_temperature_vs_accuracy(
         shown.temperatures, classes.accuracy, single_temperature=shown.single_temperature, title=shown.network, ax=ax

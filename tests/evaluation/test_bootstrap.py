@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calibrant.core.bin_sums import total_gap
 from calibrant.core.bins import width_index
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import softmax
@@ -14,7 +15,6 @@ from calibrant.evaluation.bootstrap import ROW_LIMIT, draw, inverted_interval, p
 from calibrant.evaluation.classwise_intervals import dense_noise, width_noise
 from calibrant.evaluation.intervals import (
     TopLabelCells,
-    absolute,
     bin_error_intervals,
     laplacian_root,
     mean_intervals,
@@ -82,9 +82,9 @@ def test_cells_add_up_to_the_bins_of_the_metrics(seed, n_bins):
     correct = generator.random(60) < 0.5
     weights = generator.integers(1, 4, 60).astype(float) if seed % 2 else None
     cells = TopLabelCells.build(confidence, correct, weights, draw(60, 3, 0), n_bins=n_bins, fine=7)
-    assert absolute(cells.binned(cells.width)[0]) == pytest.approx(ece_of(confidence, correct, weights, n_bins=n_bins))
+    assert total_gap(cells.binned(cells.width)[0]) == pytest.approx(ece_of(confidence, correct, weights, n_bins=n_bins))
     adaptive = adaptive_ece_of(confidence, correct, weights, n_bins=n_bins)
-    assert absolute(cells.binned(cells.mass)[0]) == pytest.approx(adaptive)
+    assert total_gap(cells.binned(cells.mass)[0]) == pytest.approx(adaptive)
     assert (np.diff(cells.confidence) > 0).all()
 
 
@@ -95,7 +95,7 @@ def test_noise_of_cells_is_that_of_explicit_resamples():
     residual, noise, _ = cells.binned(cells.width)
     for place in (0, 17, 39):
         resampled = ece_of(confidence, correct, drawn.counts[place].astype(float))
-        assert absolute(residual + noise[place]) == pytest.approx(resampled, rel=1e-4)
+        assert total_gap(residual + noise[place]) == pytest.approx(resampled, rel=1e-4)
 
 
 def test_intervals_cover_a_known_error_and_hold_the_estimate():
@@ -122,13 +122,13 @@ def test_interval_of_calibrated_data_starts_at_zero():
 
 def test_inverted_interval_of_one_clear_gap_is_the_normal_interval():
     noise = 0.01 * np.random.default_rng(0).standard_normal((20_000, 1))
-    low, high = inverted_interval(absolute, np.array([0.2]), noise)
+    low, high = inverted_interval(total_gap, np.array([0.2]), noise)
     assert low == pytest.approx(0.2 - 0.0196, abs=6e-4)
     assert high == pytest.approx(0.2 + 0.0196, abs=6e-4)
 
 
 def test_inverted_interval_of_nothing():
-    assert inverted_interval(absolute, np.zeros(3), np.zeros((10, 3))) == (0.0, 0.0)
+    assert inverted_interval(total_gap, np.zeros(3), np.zeros((10, 3))) == (0.0, 0.0)
 
 
 def test_percentile_interval_holds_the_value():

@@ -44,6 +44,11 @@ class Swapped(Calibrator):
 
 
 @pytest.fixture(scope="module")
+def halves():
+    return blobs(500, 0), blobs(800, 1)
+
+
+@pytest.fixture(scope="module")
 def table():
     methods = {"none": calibrant.get("none"), "broken": Broken(), "ts": calibrant.get("ts"), "swap": Swapped()}
     return compare(blobs(500, 0), blobs(800, 1), methods, resamples=300, seed=1)
@@ -175,3 +180,38 @@ def test_real_networks_are_overconfident_until_calibrated():
     assert table.row("none").metrics["ece"].value == pytest.approx(0.095, abs=0.002)
     assert table.row("ts").metrics["ece"].high < table.row("none").metrics["ece"].low
     assert "9.48% → " in table.verdict
+
+
+def test_the_callers_calibrator_is_not_fitted(halves):
+    val, test = halves
+    mine = calibrant.TemperatureScaling()
+    table = compare(val, test, {"mine": mine}, resamples=50)
+    assert not hasattr(mine, "temperature_")
+    assert table.row("mine").calibrator.temperature_ > 0
+
+
+def test_a_file_read_chunk_by_chunk_gives_the_figures_of_the_arrays(halves, tmp_path, monkeypatch):
+    """Both sets are cut into many chunks, and the fit rows count as too large for memory."""
+    from calibrant.data import chunks
+    from calibrant.data.write import write_predictions
+
+    paths = [str(tmp_path / name) for name in ("val.parquet", "test.parquet")]
+    for path, part in zip(paths, halves, strict=True):
+        write_predictions(part, path)
+    whole = compare(*halves, ["none", "ts", "vs"], resamples=100)
+    monkeypatch.setattr("calibrant.evaluation.compare.SPILL_BYTES", 0)
+    cut = chunks.cut
+    monkeypatch.setattr("calibrant.evaluation.scan.cut", lambda given: cut(given, elements=2_000))
+    streamed = compare(*paths, ["none", "ts", "vs"], resamples=100)
+    for row in whole.rows:
+        other = streamed.row(row.method)
+        for name, estimate in row.metrics.items():
+            assert other.metrics[name].value == pytest.approx(estimate.value, abs=1e-6), name
+            assert other.metrics[name].low == pytest.approx(estimate.low, abs=1e-4), name
+    assert streamed.best == whole.best
+
+
+def test_an_earlier_name_finds_the_same_figure(halves):
+    row = compare(*halves, ["none"], resamples=50, criterion="classwise_ece").rows[0]
+    assert row.metrics["classwise_ece"] is row.metrics["sce"]
+    assert row.to_dict()["metrics"]["classwise_ece"] == row.to_dict()["metrics"]["sce"]

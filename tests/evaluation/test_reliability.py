@@ -5,7 +5,8 @@ import pytest
 from scipy.stats import binomtest
 
 from calibrant.evaluation.reliability import reliability_bins, wilson_interval
-from calibrant.metrics.top_label import ece_of, reliability_of
+from calibrant.metrics.reliability import reliability_of
+from calibrant.metrics.top_label import ece_of
 
 
 def honest(n, seed):

@@ -229,7 +229,7 @@ def test_20_debiased_is_at_most_the_plug_in(data, n_bins, binning):
 
 
 def test_20_debiased_square_averages_to_zero_on_calibrated_data(rng):
-    from calibrant.metrics.binning import BinSums
+    from calibrant.core.bin_sums import BinSums
 
     squares, plug_in = [], []
     for _ in range(400):

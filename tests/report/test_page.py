@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from calibrant.core.errors import InputError
+from calibrant.evaluation.reliability import reliability_bins
 from calibrant.evaluation.results import Comparison
 from calibrant.report import aggregate, html
 from calibrant.report.labels import learned, readable
 from calibrant.report.page import embedded_json, render, write_report
-from calibrant.report.plots.reliability import reliability_of_columns
 
 LIMIT = 3_000_000
 NASTY = (
@@ -139,9 +139,9 @@ def test_bins_of_the_page_are_the_bins_of_the_rows(comparison: Comparison) -> No
     table = aggregate.reliability_table(comparison)
     chosen = [place for place, name in enumerate(table["method"]) if name == "ts"]
     columns = comparison.row("ts").columns
-    bins = reliability_of_columns(columns.confidence, columns.correct, n_bins=comparison.n_bins)
-    np.testing.assert_allclose([table["accuracy"][place] for place in chosen], bins.accuracy, atol=5e-5)
-    assert [table["count"][place] for place in chosen] == bins.count.tolist()
+    bins = reliability_bins(columns.confidence, columns.correct, n_bins=comparison.n_bins)
+    np.testing.assert_allclose([table["accuracy"][place] for place in chosen], bins.accuracy[bins.filled], atol=5e-5)
+    assert [table["count"][place] for place in chosen] == bins.count[bins.filled].tolist()
     histogram = aggregate.histogram_table(comparison)
     for name in ("none", "ts"):
         rows = [r for m, r in zip(histogram["method"], histogram["rows"], strict=True) if m == name]

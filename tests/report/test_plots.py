@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from calibrant import plots
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import softmax
-from calibrant.report.plots.reliability import reliability_of_columns
+from calibrant.evaluation.reliability import reliability_bins
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +32,15 @@ def scores() -> tuple[np.ndarray, np.ndarray]:
 def test_bins_add_up_to_the_whole(seed: int, n: int, n_bins: int, binning: str) -> None:
     generator = np.random.default_rng(seed)
     confidence, correct = generator.random(n).round(2), generator.random(n) < 0.6
-    bins = reliability_of_columns(confidence, correct, n_bins=n_bins, binning=binning)
+    bins = reliability_bins(confidence, correct, n_bins=n_bins, binning=binning)
     assert bins.count.sum() == bins.n == n
-    assert np.isclose(bins.share @ bins.confidence, confidence.mean())
-    assert np.isclose(bins.share @ bins.accuracy, correct.mean())
+    full = bins.filled
+    assert np.isclose(bins.share[full] @ bins.confidence[full], confidence.mean())
+    assert np.isclose(bins.share[full] @ bins.accuracy[full], correct.mean())
     assert np.isclose(bins.over - bins.under, confidence.mean() - correct.mean())
-    assert (bins.low <= bins.accuracy + 1e-12).all()
-    assert (bins.high >= bins.accuracy - 1e-12).all()
-    assert (bins.band_low <= bins.band_high).all()
+    assert (bins.accuracy_low <= bins.accuracy + 1e-12)[full].all()
+    assert (bins.accuracy_high >= bins.accuracy - 1e-12)[full].all()
+    assert (bins.noise_low <= bins.noise_high)[full].all()
 
 
 def test_ece_of_the_diagram_is_the_plain_loop(scores: tuple[np.ndarray, np.ndarray]) -> None:
@@ -55,31 +56,31 @@ def test_ece_of_the_diagram_is_the_plain_loop(scores: tuple[np.ndarray, np.ndarr
 
 def test_a_weight_of_two_is_the_row_twice(rng: np.random.Generator) -> None:
     confidence, correct, weights = rng.random(200), rng.random(200) < 0.5, rng.integers(1, 4, 200)
-    weighted = reliability_of_columns(confidence, correct, weights=weights.astype(float))
-    repeated = reliability_of_columns(np.repeat(confidence, weights), np.repeat(correct, weights))
+    weighted = reliability_bins(confidence, correct, weights=weights.astype(float))
+    repeated = reliability_bins(np.repeat(confidence, weights), np.repeat(correct, weights))
     for name in ("confidence", "accuracy", "share"):
         np.testing.assert_allclose(getattr(weighted, name), getattr(repeated, name))
 
 
 def test_chance_band_holds_95_percent_of_calibrated_accuracies(rng: np.random.Generator) -> None:
     confidence = rng.beta(5, 1.2, 2000)
-    bins = reliability_of_columns(confidence, rng.random(2000) < confidence, n_bins=10)
-    index = np.minimum((confidence * 10).astype(int), 9)
+    bins = reliability_bins(confidence, rng.random(2000) < confidence, n_bins=10)
+    full, index = bins.filled, np.minimum((confidence * 10).astype(int), 9)
     inside = []
     for _ in range(600):
         correct = rng.random(2000) < confidence
         accuracy = np.bincount(index, weights=correct, minlength=10) / np.maximum(np.bincount(index, minlength=10), 1)
         accuracy = accuracy[np.bincount(index, minlength=10) > 0]
-        inside.append((accuracy >= bins.band_low - 1e-9) & (accuracy <= bins.band_high + 1e-9))
-    share, large = np.mean(inside, axis=0), bins.count >= 30
+        inside.append((accuracy >= bins.noise_low[full] - 1e-9) & (accuracy <= bins.noise_high[full] + 1e-9))
+    share, large = np.mean(inside, axis=0), bins.count[full] >= 30
     assert large.sum() >= 5
     assert (np.abs(share[large] - 0.95) < 0.03).all()
 
 
 def test_a_bin_of_one_row_that_went_the_likely_way_lies_within_chance() -> None:
-    bins = reliability_of_columns(np.array([0.05, 0.95]), np.array([False, True]))
-    assert (bins.band_low <= bins.accuracy).all()
-    assert (bins.accuracy <= bins.band_high).all()
+    bins = reliability_bins(np.array([0.05, 0.95]), np.array([False, True]))
+    assert (bins.noise_low <= bins.accuracy)[bins.filled].all()
+    assert (bins.accuracy <= bins.noise_high)[bins.filled].all()
 
 
 def test_class_errors_equal_a_loop_over_classes_and_bins(scores: tuple[np.ndarray, np.ndarray]) -> None:

@@ -16,9 +16,9 @@ from calibrant.calibrators.learned import INNER, RECORD
 from calibrant.calibrators.registry import get
 from calibrant.core import progress
 from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.metric_facts import known_name, sign
 from calibrant.core.rows import Rows
 from calibrant.kernels.rows import scan
-from calibrant.metrics.registry import HIGHER_IS_BETTER
 
 CANDIDATES = ("ts", "shape", "conf+shape+keep+top")
 """Tried by default: from one parameter to a penalised confusion matrix.
@@ -173,7 +173,6 @@ class AutoCalibrator(Calibrator):
 
     def _losses(self, held_out: np.ndarray, rows: Rows, fold: np.ndarray) -> np.ndarray:
         """Loss of every held-out row, or of every fold where the criterion is no mean over rows."""
-        higher = isinstance(self.criterion, str) and self.criterion in HIGHER_IS_BETTER
         by_row = BY_ROW.get(self.criterion) if isinstance(self.criterion, str) else None
         if by_row:
             columns = scan(held_out, rows.labels, from_logits=True, columns="scores")
@@ -185,14 +184,18 @@ class AutoCalibrator(Calibrator):
                 answers = held_out[fold == part]
                 figures.append(self._metric()(answers, held.labels, sample_weight=held.weights, from_logits=True))
             losses = np.array(figures, dtype=np.float64)
-        return -losses if higher else losses
+        return self._sign * losses
+
+    @property
+    def _sign(self) -> float:
+        return sign(self.criterion) if isinstance(self.criterion, str) else 1.0
 
     def _metric(self) -> Callable[..., float]:
         if callable(self.criterion):
             return self.criterion
         from calibrant import metrics
 
-        name = "sce" if self.criterion == "classwise_ece" else self.criterion
+        name = known_name(self.criterion)
         function = getattr(metrics, name, None)
         if not callable(function) or isinstance(function, type):
             raise InputError(f"criterion {self.criterion!r} is no metric: use nll, brier, ece or another metric's name")
@@ -209,8 +212,7 @@ class AutoCalibrator(Calibrator):
         near = [name for name in means if means[name] <= means[lowest] + self.standard_errors_[name]]
         self.chosen_ = min(near, key=lambda name: (fitted[name].n_parameters_, means[name]))
         self.calibrator_ = fitted[self.chosen_]
-        sign = -1.0 if isinstance(self.criterion, str) and self.criterion in HIGHER_IS_BETTER else 1.0
-        self.scores_ = {name: sign * mean for name, mean in means.items()}
+        self.scores_ = {name: self._sign * mean for name, mean in means.items()}
         self.reason_ = self._reason(lowest, fitted, n_folds)
 
     def _reason(self, lowest: str, fitted: dict[str, Any], n_folds: int) -> str:

@@ -12,6 +12,7 @@ from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.helpers.weighted_rows import SmoothedRows, reweighted
 from calibrant.calibrators.learned import INNER, RECORD, Learned
 from calibrant.calibrators.solvers.fixed_point import FixedPoint
+from calibrant.core.bin_sums import total_gap
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
@@ -195,7 +196,7 @@ class ClassLossScaling(Calibrator):
         present = totals > 0
         self._losses = np.where(present, losses / np.where(present, totals, 1.0), 0.0)
         spread = self._losses[present].std(ddof=1) if present.sum() > 1 else 0.0
-        gaps = float(np.abs(sums[1] - sums[2]).sum()) / rows.total_weight
+        gaps = float(total_gap(sums[1] - sums[2], rows.total_weight))
         self._trace.append((float((1 + self.class_weights_) @ self._losses), float(spread), gaps))
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:

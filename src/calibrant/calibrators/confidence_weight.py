@@ -16,6 +16,7 @@ from calibrant.calibrators.helpers.confidence_bins import (
 from calibrant.calibrators.learned import EDGES, Learned
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.calibrators.weight import mix_with_uniform
+from calibrant.core.bin_sums import total_gap
 from calibrant.core.bins import check_n_bins, mass_index, place
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
@@ -117,5 +118,5 @@ def choose_n_bins(top: RowColumns, weights: np.ndarray | None, n_classes: int, s
             calibrated[held_out] = alpha * top.confidence[held_out] + (1 - alpha) / n_classes
         index = mass_index(calibrated, 15, mass)
         _, confidence, hits = index_sums(index, calibrated, top.correct, mass, 15)
-        scores.append(np.abs(hits - confidence).sum())
+        scores.append(total_gap(hits - confidence))
     return candidates[int(np.argmin(scores))]

@@ -5,18 +5,12 @@ from __future__ import annotations
 from rich.text import Text
 
 from calibrant.cli.terminal import BLUE, GREY, ORANGE, console
+from calibrant.core.metric_facts import facts
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.tables import cell, seconds, share
 
-TITLES = {
-    "ece": "ECE%",
-    "adaptive_ece": "ada%",
-    "classwise_ece": "class%",
-    "nll": "NLL",
-    "brier": "Brier",
-    "accuracy": "acc%",
-}
-WIDTHS = {"ece": 6, "adaptive_ece": 6, "classwise_ece": 7, "nll": 7, "brier": 7, "accuracy": 6}
+WIDTHS = {"ece": 6, "adaptive_ece": 6, "sce": 7, "nll": 7, "brier": 7, "accuracy": 6}
+"""The metrics of the table, and how wide their columns are."""
 INTERVALS = {"ece": 16, "nll": 18}
 """Metrics whose interval is shown in a wide terminal, and its width."""
 
@@ -44,8 +38,9 @@ def show(comparison: Comparison) -> None:
 
 def _header(width: int, wide: bool) -> Text:
     text = Text("method".ljust(width))
-    for metric, title in TITLES.items():
-        text += f"{title:>{WIDTHS[metric]}} "
+    for metric, room in WIDTHS.items():
+        title = facts(metric).column + ("%" if facts(metric).percent else "")
+        text += f"{title:>{room}} "
         if wide and metric in INTERVALS:
             text += " 95%".ljust(INTERVALS[metric])
     text += f"{'chg%':>5} {'P':>4} {'fit':>6}"
@@ -58,10 +53,10 @@ def _line(comparison: Comparison, row: MethodRow, width: int, wide: bool) -> Tex
     text = Text(row.method.ljust(width), f"bold {BLUE}" if best else "")
     if row.error is not None:
         return text + Text("failed: ", ORANGE) + Text(row.error)
-    for metric in TITLES:
+    for metric, room in WIDTHS.items():
         one = cell(comparison, row, metric)
         style = "bold" if one.best else ("underline" if one.second else "")
-        text += Text(" " * (WIDTHS[metric] - len(one.value))) + Text(one.value, style)
+        text += Text(" " * (room - len(one.value))) + Text(one.value, style)
         text += Text("≈" if one.tie else " ")
         if wide and metric in INTERVALS:
             text += Text((" " + one.interval).ljust(INTERVALS[metric]), GREY)

@@ -8,35 +8,9 @@ from rich.console import Console
 from rich.text import Text
 
 from calibrant.cli.terminal import BLUE, GREEN, GREY, ORANGE, bar, console
+from calibrant.core.metric_facts import facts, number
 from calibrant.evaluation.measurement import SIGNIFICANCE, Measurement
 from calibrant.evaluation.results import Estimate
-
-NAMES = {
-    "ece": "ECE",
-    "over_confidence": "overconfidence",
-    "under_confidence": "underconfidence",
-    "mce": "largest bin (MCE)",
-    "adaptive_ece": "adaptive ECE",
-    "debiased_ece": "debiased ECE",
-    "sweep_ece": "sweep ECE",
-    "smooth_ece": "smooth ECE",
-    "soft_ece": "soft ECE",
-    "ks_error": "KS error",
-    "mmce": "MMCE",
-    "classwise_ece": "classwise ECE",
-    "ace": "ACE",
-    "marginal_ece": "marginal ECE",
-    "nll": "NLL",
-    "brier": "Brier",
-    "accuracy": "accuracy",
-    "confidence": "mean confidence",
-    "entropy": "mean entropy",
-    "confidence_auroc": "AUROC",
-    "aurc": "AURC",
-    "classwise_loss_std": "class loss spread",
-}
-SCORES = frozenset({"nll", "brier", "entropy", "classwise_loss_std"})
-"""Shown as they are; everything else in percent."""
 
 BAR = 40
 
@@ -113,13 +87,13 @@ def _figures(out: Console, result: Measurement) -> None:
         right = cells[row + rows] if row + rows < len(cells) else Text("")
         out.print(Text(" ") + cells[row] + right)
     for reason in dict.fromkeys(result.left_out.values()):
-        names = ", ".join(NAMES[name] for name, why in result.left_out.items() if why == reason)
+        names = ", ".join(facts(name).label for name, why in result.left_out.items() if why == reason)
         out.print(Text(f" {names}: {reason}", GREY))
 
 
 def _figure(name: str, estimate: Estimate) -> Text:
-    mark = "†" if name in SCORES else " "
-    text = Text(f"{NAMES[name] + mark:<18}") + Text(f"{_text(name, estimate):>6} ", "bold")
+    mark = " " if facts(name).percent else "†"
+    text = Text(f"{facts(name).label + mark:<18}") + Text(f"{_text(name, estimate):>6} ", "bold")
     text += Text(f"{_interval(name, estimate):<15}", GREY)
     return text
 
@@ -140,18 +114,13 @@ def _worst(out: Console, result: Measurement) -> None:
 
 
 def _text(name: str, estimate: Estimate) -> str:
-    return _number(name, estimate.value)
+    return number(name, estimate.value, 3)
 
 
 def _interval(name: str, estimate: Estimate) -> str:
     if not math.isfinite(estimate.low):
         return ""
-    return f"[{_number(name, estimate.low)}, {_number(name, estimate.high)}]"
-
-
-def _number(name: str, value: float) -> str:
-    value = value if name in SCORES else 100 * value
-    return f"{value:.3f}" if name in SCORES else f"{value:.2f}"
+    return f"[{number(name, estimate.low, 3)}, {number(name, estimate.high, 3)}]"
 
 
 def _p_value(value: float) -> str:

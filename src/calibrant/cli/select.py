@@ -28,8 +28,8 @@ def select(
     from calibrant.cli.bar import progress_bar
     from calibrant.cli.fit import messages
     from calibrant.core.atomic import check_target
+    from calibrant.core.metric_facts import facts
     from calibrant.data import open_predictions
-    from calibrant.metrics.registry import HIGHER_IS_BETTER
     from calibrant.shipping.artifact import save
 
     check_target(output)
@@ -57,7 +57,7 @@ def select(
         return
     for message in messages(caught):
         typer.echo(f"warning: {message}", err=True)
-    higher = criterion in HIGHER_IS_BETTER
+    higher = facts(criterion).better > 0
     typer.echo(chooser.reason_)
     for name, score in sorted(chooser.scores_.items(), key=lambda item: item[1], reverse=higher):
         mark = "→" if name == chooser.chosen_ else " "

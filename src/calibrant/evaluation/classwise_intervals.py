@@ -1,4 +1,4 @@
-"""Class-level errors and their intervals: classwise_ece over equal-width bins, ace and marginal_ece over equal mass."""
+"""Class-level errors and their intervals: sce over equal-width bins, ace and marginal_ece over equal mass."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from calibrant.core.bin_sums import BinSums, total_gap
 from calibrant.core.bins import mass_index, width_edges, width_index
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.evaluation.bootstrap import Norm, Resamples, inverted_interval
 from calibrant.evaluation.results import Estimate
-from calibrant.metrics.binning import BinSums
 from calibrant.metrics.classwise import class_sums
 from calibrant.metrics.inputs import Checked
 
@@ -88,7 +88,7 @@ def dense_noise(draws: Resamples, index: np.ndarray, gaps: np.ndarray, mass: np.
 
 def mean_error(n_classes: int) -> Norm:
     """Residuals (…, K·M) to the mean over classes of Σ|g|."""
-    return lambda residual: np.abs(residual).sum(axis=-1) / n_classes
+    return lambda residual: total_gap(residual, n_classes)
 
 
 def classwise_estimates(
@@ -101,7 +101,7 @@ def classwise_estimates(
     n_bins: int,
     whole: Callable[[], Checked],
 ) -> tuple[dict[str, Estimate], dict[str, str]]:
-    """classwise_ece, ace and marginal_ece with intervals, and what was left out and why.
+    """sce, ace and marginal_ece with intervals, and what was left out and why.
 
     sums : class sums (K, M) of ALL rows. probabilities : (m, K) of the resampled rows. labels, weights : of all rows.
     whole : gives all rows, for equal-mass bins; only called where they fit into memory.
@@ -111,7 +111,7 @@ def classwise_estimates(
     noise = width_noise(probabilities, mine, mass, draws=draws.first(CLASS_RESAMPLES), n_bins=n_bins)
     value = float(sums.norm(1).mean())
     interval = inverted_interval(mean_error(n_classes), sums.excess.ravel(), noise, value=value)
-    estimates = {"classwise_ece": Estimate(value, *interval)}
+    estimates = {"sce": Estimate(value, *interval)}
     if n * n_classes > MASS_ELEMENTS:
         reason = f"left out, needs every column sorted ({n:,} × {n_classes:,})"
         return estimates, {"ace": reason, "marginal_ece": reason}

@@ -10,16 +10,22 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 
 from calibrant.calibrators.registry import get, names
 from calibrant.core import progress
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.metric_facts import known_name, sign
 from calibrant.data import Predictions, open_predictions
-from calibrant.evaluation.bootstrap import draw
+from calibrant.data.chunked import SPILL_BYTES
+from calibrant.engines.engine import Engine
+from calibrant.evaluation.bootstrap import Resamples, draw
 from calibrant.evaluation.consistency import consistency_test
-from calibrant.evaluation.results import HIGHER_IS_BETTER, Comparison, MethodRow
+from calibrant.evaluation.results import Comparison, MethodRow
+from calibrant.evaluation.scan import top_columns
 from calibrant.evaluation.scoring import METRICS, Scored, score
+from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.ranking import rank_changes
 
 TIE_TAIL = 0.025
@@ -37,6 +43,7 @@ def compare(
     resamples: int = 1000,
     seed: int = 0,
     n_bins: int = 15,
+    engine: str | Engine = "local",
 ) -> Comparison:
     """Fit methods on `val`, measure them on `test`, with paired bootstrap intervals.
 
@@ -57,6 +64,8 @@ def compare(
         Seed of the resamples.
     n_bins : int
         Bins of the calibration errors.
+    engine : "local", "dask", the address of a Dask scheduler, or an engine
+        Where passes over the rows run; files are read chunk by chunk.
 
     Returns
     -------
@@ -72,26 +81,26 @@ def compare(
     'ts'
     """
     check_n_bins(n_bins)
+    criterion = known_name(criterion)
     if criterion not in METRICS:
         raise InputError(f"criterion must be one of {', '.join(METRICS)}, got {criterion!r}")
     chosen = resolve_methods(methods)
     val, test = as_predictions(val, "val"), as_predictions(test, "test")
     if val.n_classes != test.n_classes:
         raise InputError(f"val has {val.n_classes} classes, but test has {test.n_classes}: give the same classes")
-    fit_rows, test_logits, labels, weights = val.rows(), test.logits, test.labels, test.weights
+    fit_rows, before = _FitRows(val, engine), top_columns(test, engine)
     drawn = draw(test.n, resamples, seed)
     rows, scored = [], {}
     for place, (name, calibrator) in enumerate(chosen.items()):
         progress.step("comparing methods", place, len(chosen), name)
-        row, figures = _run(name, calibrator, fit_rows, (test_logits, labels, weights), drawn=drawn, n_bins=n_bins)
+        row, figures = _run(name, calibrator, fit_rows, test, drawn=drawn, n_bins=n_bins)
         if val.kind == "probabilities" and getattr(row.calibrator, "requires_logits", False):
             row = replace(row, warnings=(*row.warnings, "made for logits, fitted on logarithms of probabilities"))
         rows.append(row)
         if figures is not None:
             scored[name] = figures
     progress.step("comparing methods", len(chosen), len(chosen))
-    before = _base_columns(test_logits)
-    rows = [_finish(row, scored, before, weights, n_bins=n_bins, seed=seed) for row in rows]
+    rows = [_finish(row, before, test.weights, n_bins=n_bins, seed=seed) for row in rows]
     rows, best, second = _rank(rows, scored, criterion)
     first = next((row for row in rows if row.method == "none" and row.error is None), None)
     first = first or next((row for row in rows if row.error is None), None)
@@ -104,8 +113,8 @@ def compare(
         n_test=test.n,
         n_classes=test.n_classes,
         class_names=test.class_names or val.class_names,
-        labels=labels,
-        weights=weights,
+        labels=test.labels,
+        weights=test.weights,
         noise_floor=None if first is None else first.noise_floor,
         n_bins=n_bins,
         resamples=resamples,
@@ -158,8 +167,25 @@ def _free_name(wanted: str, taken: Mapping[str, Any]) -> str:
     return name
 
 
+class _FitRows:
+    """The rows that every method is fitted on: arrays, or a file that is read chunk by chunk where it is large."""
+
+    def __init__(self, val: Predictions, engine: str | Engine) -> None:
+        self.val, self.engine = val, engine
+        mapped = val.kind == "logits" and val.source.whole() is not None
+        large = val.n * val.n_classes * val.dtype.itemsize > SPILL_BYTES
+        self.rows = val.rows() if mapped or not large else None
+
+    def fit(self, calibrator: Any) -> Any:
+        """The calibrator, fitted."""
+        if self.rows is None:
+            return calibrator.fit_predictions(self.val, engine=self.engine)
+        calibrator.fit(self.rows.logits, self.rows.labels, sample_weight=self.rows.weights)
+        return calibrator
+
+
 def _run(
-    name: str, calibrator: Any, fit_rows: Any, test: tuple[Any, ...], *, drawn: Any, n_bins: int
+    name: str, calibrator: Any, fit_rows: _FitRows, test: Predictions, *, drawn: Resamples, n_bins: int
 ) -> tuple[MethodRow, Scored | None]:
     started = time.perf_counter()
     try:
@@ -167,9 +193,9 @@ def _run(
             raise calibrator
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", FitWarning)
-            calibrator.fit(fit_rows.logits, fit_rows.labels, sample_weight=fit_rows.weights)
+            calibrator = fit_rows.fit(clone(calibrator, safe=False))
         seconds = time.perf_counter() - started
-        figures = score(calibrator, *test, resamples=drawn, n_bins=n_bins)
+        figures = score(calibrator, test, resamples=drawn, n_bins=n_bins, engine=fit_rows.engine)
         n_parameters = int(calibrator.n_parameters_)
     except Exception as error:
         reason = " ".join(f"{error}".split()) or type(error).__name__
@@ -188,17 +214,9 @@ def _run(
     return row, figures
 
 
-def _base_columns(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    from calibrant.kernels.rows import scan
-
-    columns = scan(logits, None, from_logits=True, columns="top")
-    return columns.prediction, columns.confidence
-
-
 def _finish(
     row: MethodRow,
-    scored: Mapping[str, Scored],
-    before: tuple[np.ndarray, np.ndarray],
+    before: RowColumns,
     weights: np.ndarray | None,
     *,
     n_bins: int,
@@ -206,13 +224,12 @@ def _finish(
 ) -> MethodRow:
     if row.columns is None:
         return row
-    prediction, confidence = before
     columns = row.columns
     floor = consistency_test(columns.confidence, columns.correct, n_bins=n_bins, weights=weights, seed=seed)
     return replace(
         row,
-        changed_predictions=float(np.average(columns.prediction != prediction, weights=weights)),
-        changed_rankings=rank_changes(confidence, columns.confidence),
+        changed_predictions=float(np.average(columns.prediction != before.prediction, weights=weights)),
+        changed_rankings=rank_changes(before.confidence, columns.confidence),
         noise_floor=floor,
     )
 
@@ -245,14 +262,12 @@ def _rank(
 
 
 def _order(scored: Mapping[str, Scored], metric: str) -> list[str]:
-    sign = -1.0 if metric in HIGHER_IS_BETTER else 1.0
-    return sorted(scored, key=lambda name: sign * scored[name].metrics[metric].value)
+    return sorted(scored, key=lambda name: sign(metric) * scored[name].metrics[metric].value)
 
 
 def _p_beats(scored: Mapping[str, Scored], challenger: str, best: str, metric: str) -> float:
     """Share of resamples in which the challenger is better; equal figures count half."""
-    sign = -1.0 if metric in HIGHER_IS_BETTER else 1.0
-    difference = sign * (_recentred(scored[challenger], metric) - _recentred(scored[best], metric))
+    difference = sign(metric) * (_recentred(scored[challenger], metric) - _recentred(scored[best], metric))
     # what differs by rounding only is equal
     slack = 1e-9 * max(abs(scored[best].metrics[metric].value), 1e-9)
     return float((difference < -slack).mean() + 0.5 * (np.abs(difference) <= slack).mean())

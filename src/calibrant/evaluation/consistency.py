@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from calibrant.core.bin_sums import total_gap
 from calibrant.core.bins import check_n_bins, width_index
 from calibrant.evaluation.results import NoiseFloor
+from calibrant.kernels.bins import index_sums
 
 ROW_DRAWS_LIMIT = 25_000_000
 """Rows × draws up to which every row is drawn by itself."""
@@ -51,11 +53,10 @@ def consistency_test(
     confidence = np.clip(confidence.astype(np.float64), 0.0, 1.0)
     mass = np.ones(len(confidence)) if weights is None else np.asarray(weights, dtype=np.float64)
     total = mass.sum()
-    stated = np.bincount(index, mass * confidence, minlength=n_bins)
-    right = np.bincount(index, mass * correct, minlength=n_bins)
-    observed = np.abs(stated - right).sum() / total
+    _, stated, right = index_sums(index, confidence, np.asarray(correct), mass, n_bins)
+    observed = total_gap(stated - right, total)
     drawn = drawn_right(confidence, index, n_bins, weights, draws=draws, seed=seed)
-    errors = np.abs(stated - drawn).sum(axis=1) / total
+    errors = total_gap(stated - drawn, total)
     # sums taken in another order differ in the last bits: a tie must count as a tie
     at_least = int((errors >= observed - 1e-12).sum())
     low, critical, high = np.quantile(errors, [0.025, 0.95, 0.975])

@@ -9,25 +9,10 @@ import numpy as np
 
 from calibrant.core.errors import InputError
 from calibrant.evaluation.results import Comparison
+from calibrant.metrics.selective import RiskCoverage, risk_coverage_of
 
 CANDIDATES = 100
 """Coverages at which a threshold is tried."""
-
-
-@dataclass(frozen=True)
-class RiskCoverage:
-    """Error rate among the kept rows, by how many are kept; one point a distinct confidence, most sure first.
-
-    coverage : share of rows kept when every row with confidence ≥ threshold is. risk : share of errors among them.
-    """
-
-    coverage: np.ndarray
-    risk: np.ndarray
-    threshold: np.ndarray
-
-    def at(self, coverage: float) -> float:
-        """Risk when at least this share is kept (ties are kept together)."""
-        return float(self.risk[np.searchsorted(self.coverage, coverage - 1e-12)])
 
 
 @dataclass(frozen=True)
@@ -75,11 +60,7 @@ def risk_coverage_curve(confidence: Any, correct: Any) -> RiskCoverage:
     ([0.25, 0.5, 0.75, 1.0], [0.0, 0.0, 0.333, 0.25])
     """
     confidence, wrong = _columns(confidence, correct)
-    order = np.argsort(-confidence, kind="stable")
-    ordered = confidence[order]
-    ends = np.append(np.flatnonzero(np.diff(ordered)), len(ordered) - 1)
-    kept = ends + 1.0
-    return RiskCoverage(kept / len(ordered), np.cumsum(wrong[order])[ends] / kept, ordered[ends])
+    return risk_coverage_of(confidence, 1 - wrong)
 
 
 def defer(confidence: Any, correct: Any, share: float) -> Deferral:

@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
+from calibrant.core.bin_sums import over, total_gap, under
 from calibrant.core.bins import mass_index, width_index
 from calibrant.evaluation.bootstrap import Norm, Resamples, inverted_interval, percentile_interval
 
@@ -111,21 +112,6 @@ class TopLabelCells:
         return inverted_interval(norm, self.residual @ table, self.noise @ table, value=value)
 
 
-def absolute(residual: np.ndarray) -> np.ndarray:
-    """Σ|g|: the ECE."""
-    return np.abs(residual).sum(axis=-1)
-
-
-def positive(residual: np.ndarray) -> np.ndarray:
-    """Σ max(0, g): overconfidence."""
-    return np.maximum(residual, 0).sum(axis=-1)
-
-
-def negative(residual: np.ndarray) -> np.ndarray:
-    """Σ max(0, −g): underconfidence."""
-    return np.maximum(-residual, 0).sum(axis=-1)
-
-
 def bin_error_intervals(cells: TopLabelCells, values: dict[str, float]) -> dict[str, Interval]:
     """Intervals of the errors over hard bins: ece, over- and underconfidence, mce, adaptive_ece, …, where asked."""
     result = {}
@@ -136,16 +122,16 @@ def bin_error_intervals(cells: TopLabelCells, values: dict[str, float]) -> dict[
         return (np.abs(g) / safe).max(axis=-1)
 
     norms: dict[str, Norm] = {
-        "ece": absolute, "over_confidence": positive, "under_confidence": negative, "mce": largest,
+        "ece": total_gap, "over_confidence": over, "under_confidence": under, "mce": largest,
     }  # fmt: skip
     for name in norms.keys() & values.keys():
         result[name] = inverted_interval(norms[name], residual, noise, value=values[name])
     if "adaptive_ece" in values:
         residual, noise, _ = cells.binned(cells.mass)
-        result["adaptive_ece"] = inverted_interval(absolute, residual, noise, value=values["adaptive_ece"])
+        result["adaptive_ece"] = inverted_interval(total_gap, residual, noise, value=values["adaptive_ece"])
     if "sweep_ece" in values:
         residual, noise, _ = cells.binned(monotone_bins(cells))
-        result["sweep_ece"] = inverted_interval(absolute, residual, noise, value=values["sweep_ece"])
+        result["sweep_ece"] = inverted_interval(total_gap, residual, noise, value=values["sweep_ece"])
     return result
 
 

@@ -1,7 +1,4 @@
-"""Measure predictions: every metric with its interval, the consistency test, the worst classes, a verdict.
-
-One pass over the chunks keeps a few numbers a row and sums by class, so a file larger than memory can be measured.
-"""
+"""Measure predictions: every metric with its interval, the consistency test, the worst classes, a verdict."""
 
 from __future__ import annotations
 
@@ -14,32 +11,31 @@ import numpy as np
 from calibrant.core import progress
 from calibrant.core.bins import check_n_bins
 from calibrant.data import Predictions
-from calibrant.data.top_k import TopKPredictions
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples, draw
-from calibrant.evaluation.chunk_scan import scan_chunks
 from calibrant.evaluation.classwise_intervals import classwise_estimates
 from calibrant.evaluation.consistency import consistency_test
 from calibrant.evaluation.intervals import (
     TopLabelCells,
     bin_error_intervals,
-    class_rows,
     debiased_interval,
     mean_intervals,
     ranking_intervals,
     smooth_error_intervals,
     spread_interval,
 )
-from calibrant.evaluation.reliability import ReliabilityBins, reliability_bins
-from calibrant.evaluation.results import ClassProfile, Estimate, NoiseFloor
+from calibrant.evaluation.reliability import reliability_bins
+from calibrant.evaluation.results import ClassProfile, Estimate, Figures, NoiseFloor
+from calibrant.evaluation.scan import scan_predictions
 from calibrant.evaluation.scoring import class_profile
 from calibrant.kernels.rows import RowColumns
-from calibrant.metrics.binning import BinSums, bin_sums
+from calibrant.metrics.binning import bin_sums
 from calibrant.metrics.class_losses import class_loss_sums, losses_of_sums
 from calibrant.metrics.debiased import debiased_ece_of
 from calibrant.metrics.inputs import Checked
 from calibrant.metrics.ks import ks_error_of
 from calibrant.metrics.mmce import mmce_of
+from calibrant.metrics.reliability import Reliability
 from calibrant.metrics.selective import aurc_of, confidence_auroc_of
 from calibrant.metrics.smooth import smooth_ece_of
 from calibrant.metrics.soft import soft_ece_of
@@ -50,7 +46,7 @@ SIGNIFICANCE = 0.05
 
 ORDER = (
     "ece", "over_confidence", "under_confidence", "mce", "adaptive_ece", "debiased_ece", "sweep_ece", "smooth_ece",
-    "soft_ece", "ks_error", "mmce", "classwise_ece", "ace", "marginal_ece", "nll", "brier", "accuracy",
+    "soft_ece", "ks_error", "mmce", "sce", "ace", "marginal_ece", "nll", "brier", "accuracy",
     "confidence", "entropy", "confidence_auroc", "aurc", "classwise_loss_std",
 )  # fmt: skip
 """The order in which figures are shown."""
@@ -69,9 +65,9 @@ class Measurement:
     resamples: int
     seed: int
     verdict: str
-    metrics: Mapping[str, Estimate]
+    metrics: Figures
     noise_floor: NoiseFloor
-    bins: ReliabilityBins
+    bins: Reliability
     classes: ClassProfile
     class_names: tuple[str, ...] | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -103,7 +99,7 @@ class Measurement:
             "n": self.n,
             "n_classes": self.n_classes,
             "verdict": self.verdict,
-            "metrics": {name: estimate.to_dict() for name, estimate in self.metrics.items()},
+            "metrics": self.metrics.to_dict(),
             "noise_floor": floor.mean,
             "p_value": floor.p_value,
             "noise": floor.to_dict(),
@@ -113,16 +109,6 @@ class Measurement:
             "seed": self.seed,
             "left_out": dict(self.left_out),
         }
-
-
-@dataclass(frozen=True)
-class _Scan:
-    """The pass over the chunks: per-row columns, class sums, probabilities of the rows kept for class figures."""
-
-    columns: RowColumns
-    sums: BinSums
-    kept: np.ndarray
-    draws: Resamples
 
 
 def measure(
@@ -144,11 +130,9 @@ def measure(
     'overconfident by 24.8 points'
     """
     check_n_bins(n_bins)
-    if isinstance(predictions, TopKPredictions):
-        raise predictions.refusal("every metric (calibrant.metrics.stream gives those of the top label)")
     labels, weights = predictions.labels, predictions.weights
     drawn = draw(predictions.n, resamples, seed)
-    scanned = _scan(predictions, drawn, n_bins, engine)
+    scanned = scan_predictions(predictions, drawn, n_bins=n_bins, engine=engine)
     columns = scanned.columns
     progress.step("intervals", 0, 3)
     values, intervals = _top_label(columns, weights, drawn, n_bins)
@@ -178,7 +162,7 @@ def measure(
         resamples=resamples,
         seed=seed,
         verdict=verdict(estimates, floor),
-        metrics={name: estimates[name] for name in ORDER if name in estimates},
+        metrics=Figures({name: estimates[name] for name in ORDER if name in estimates}),
         noise_floor=floor,
         bins=bins,
         classes=class_profile(columns, scanned.sums, labels, weights, n_bins),
@@ -190,7 +174,7 @@ def measure(
 def verdict(metrics: Mapping[str, Estimate], floor: NoiseFloor) -> str:
     """One line: which way and by how much confidence departs from accuracy, if by more than chance.
 
-    Points are percentage points of mean confidence less accuracy. Where bins err in both directions, so that the
+    Points are percentage points of mean confidence minus accuracy. Where bins err in both directions, so that the
     mean hides more than half of the error, both directions are named.
     """
     if floor.p_value >= SIGNIFICANCE:
@@ -203,13 +187,6 @@ def verdict(metrics: Mapping[str, Estimate], floor: NoiseFloor) -> str:
             f"confidence, underconfident by {100 * under:.1f} in others"
         )
     return f"{'overconfident' if gap > 0 else 'underconfident'} by {100 * abs(gap):.1f} points"
-
-
-def _scan(predictions: Predictions, drawn: Resamples, n_bins: int, engine: str | Engine) -> _Scan:
-    draws = drawn.fewer(class_rows(predictions.n_classes, n_bins))
-    wanted = np.arange(predictions.n) if draws.rows is None else draws.rows
-    columns, sums, kept = scan_chunks(predictions, wanted, n_bins, engine)
-    return _Scan(columns, sums, kept, draws)
 
 
 def _top_label(
@@ -235,7 +212,7 @@ def _top_label(
     }
     cells = TopLabelCells.build(*given, drawn, n_bins=n_bins)
     intervals = bin_error_intervals(cells, values)
-    correction = _debiasing(bin_sums(*given, n_bins, "width"))
+    correction = float(bin_sums(*given, n_bins, "width").noise_squared)
     intervals["debiased_ece"] = debiased_interval(cells, values["debiased_ece"], correction, cells.width)
     intervals |= smooth_error_intervals(cells, values)
     intervals |= ranking_intervals(cells, drawn.take(correct), values)
@@ -248,14 +225,6 @@ def _top_label(
     }
     values |= {name: float(np.average(column.astype(np.float64), weights=weights)) for name, column in means.items()}
     return values, intervals | mean_intervals(means, weights, drawn)[0]
-
-
-def _debiasing(sums: BinSums) -> float:
-    """Σ (n_b/n)·A(1−A)/(n_b−1): what noise alone adds to the squared error."""
-    counted = sums.weight >= 2
-    accuracy = sums.correct / np.where(counted, sums.weight, 1.0)
-    noise = np.where(counted, accuracy * (1 - accuracy) / np.where(counted, sums.weight - 1, 1.0), 0.0)
-    return float((sums.weight * noise).sum() / sums.weight.sum())
 
 
 def _class_spread(

@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
-from calibrant.core.bins import check_n_bins, width_edges, width_index
 from calibrant.evaluation.consistency import drawn_right
+from calibrant.metrics.binning import bin_index
+from calibrant.metrics.reliability import Reliability, reliability_of
 
 NORMAL_975 = 1.959963984540054
-
-
-@dataclass(frozen=True)
-class ReliabilityBins:
-    """Equal-width bins (M,); an empty bin has count 0 and NaN elsewhere.
-
-    lower, upper : the edges; a bin is (lower, upper].
-    count, weight : rows and their weight.
-    confidence, accuracy : weighted means.
-    accuracy_low, accuracy_high : 95% Wilson interval of the accuracy.
-    noise_low, noise_high : where the accuracy of a calibrated model would lie in 95% of data sets like this one.
-    """
-
-    lower: np.ndarray
-    upper: np.ndarray
-    count: np.ndarray
-    weight: np.ndarray
-    confidence: np.ndarray
-    accuracy: np.ndarray
-    accuracy_low: np.ndarray
-    accuracy_high: np.ndarray
-    noise_low: np.ndarray
-    noise_high: np.ndarray
 
 
 def reliability_bins(
@@ -40,11 +18,15 @@ def reliability_bins(
     correct: np.ndarray,
     *,
     n_bins: int = 15,
+    binning: str = "width",
     weights: np.ndarray | None = None,
     draws: int = 400,
     seed: int = 0,
-) -> ReliabilityBins:
+) -> Reliability:
     """Bin the top-label confidences (n,) and set beside each bin's accuracy its interval and the noise band.
+
+    The interval is Wilson's at 95%. The band holds 95% of the accuracies that labels drawn from the confidences
+    themselves give (Bröcker & Smith 2007).
 
     Examples
     --------
@@ -53,20 +35,18 @@ def reliability_bins(
     ([1, 3], [0.0, 1.0])
     """
     confidence = np.asarray(confidence)
-    index = width_index(confidence, check_n_bins(n_bins))
-    confidence = np.clip(confidence.astype(np.float64), 0.0, 1.0)
-    mass = np.ones(len(confidence)) if weights is None else np.asarray(weights, dtype=np.float64)
+    mass = None if weights is None else np.asarray(weights, dtype=np.float64)
+    bins = reliability_of(confidence, np.asarray(correct), mass, n_bins=n_bins, binning=binning)
+    index = bin_index(confidence, mass, n_bins, binning)
     count = np.bincount(index, minlength=n_bins)
-    weight = np.bincount(index, mass, minlength=n_bins)
-    squares = np.bincount(index, mass**2, minlength=n_bins)
-    drawn = drawn_right(confidence, index, n_bins, weights, draws=draws, seed=seed)
+    squares = count if mass is None else np.bincount(index, mass**2, minlength=n_bins)
+    stated = np.clip(confidence.astype(np.float64), 0.0, 1.0)
+    drawn = drawn_right(stated, index, n_bins, mass, draws=draws, seed=seed)
     with np.errstate(invalid="ignore", divide="ignore"):
-        accuracy = np.bincount(index, mass * correct, minlength=n_bins) / weight
-        stated = np.bincount(index, mass * confidence, minlength=n_bins) / weight
-        low, high = wilson_interval(accuracy, weight**2 / squares)
-        noise_low, noise_high = np.quantile(drawn, [0.025, 0.975], axis=0) / weight
-    edges = width_edges(n_bins)
-    return ReliabilityBins(edges[:-1], edges[1:], count, weight, stated, accuracy, low, high, noise_low, noise_high)
+        # Kish's number of equally weighted rows that would be as noisy: the plain count where there are no weights
+        low, high = wilson_interval(bins.accuracy, bins.weight**2 / squares)
+        noise_low, noise_high = np.quantile(drawn, [0.025, 0.975], axis=0) / bins.weight
+    return replace(bins, count=count, accuracy_low=low, accuracy_high=high, noise_low=noise_low, noise_high=noise_high)
 
 
 def wilson_interval(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

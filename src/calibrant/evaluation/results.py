@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from calibrant.metrics.registry import HIGHER_IS_BETTER
-
-UNRANKED = frozenset({"confidence", "entropy"})
-"""Plain descriptions: neither high nor low is good."""
+from calibrant.core.metric_facts import ALIASES, known_name, sign
 
 
 @dataclass(frozen=True)
@@ -26,6 +22,20 @@ class Estimate:
     def to_dict(self) -> dict[str, float | None]:
         """`{"value", "low", "high"}`; a missing bound is None."""
         return {name: _number(getattr(self, name)) for name in ("value", "low", "high")}
+
+
+class Figures(dict[str, Estimate]):
+    """Estimates by name; an earlier name finds the same figure."""
+
+    def __missing__(self, name: str) -> Estimate:
+        if (known := known_name(name)) in self:
+            return self[known]
+        raise KeyError(name)
+
+    def to_dict(self) -> dict[str, dict[str, float | None]]:
+        """Plain JSON data; earlier names stand beside the present ones for one minor version."""
+        earlier = {old: self[new] for old, new in ALIASES.items() if new in self}
+        return {name: estimate.to_dict() for name, estimate in (self | earlier).items()}
 
 
 @dataclass(frozen=True)
@@ -91,7 +101,7 @@ class MethodRow:
 
     method: str
     calibrator: Any = None
-    metrics: Mapping[str, Estimate] = field(default_factory=dict)
+    metrics: Figures = field(default_factory=Figures)
     fit_seconds: float = float("nan")
     error: str | None = None
     n_parameters: int | None = None
@@ -109,7 +119,7 @@ class MethodRow:
         """The row as plain JSON data, without calibrator and columns."""
         return {
             "method": self.method,
-            "metrics": {name: estimate.to_dict() for name, estimate in self.metrics.items()},
+            "metrics": self.metrics.to_dict(),
             "fit_seconds": _number(self.fit_seconds),
             "error": self.error,
             "n_parameters": self.n_parameters,
@@ -170,9 +180,9 @@ class Comparison:
 
     def ranking(self, metric: str) -> list[str]:
         """Methods from best to worst by one metric; rows that failed are left out."""
-        sign = -1.0 if metric in HIGHER_IS_BETTER else 1.0
+        metric = known_name(metric)
         done = [row for row in self.rows if metric in row.metrics and np.isfinite(row.metrics[metric].value)]
-        return [row.method for row in sorted(done, key=lambda row: sign * row.metrics[metric].value)]
+        return [row.method for row in sorted(done, key=lambda row: sign(metric) * row.metrics[metric].value)]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data, as the published schema `compare.json` describes it."""

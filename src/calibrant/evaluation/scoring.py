@@ -7,32 +7,21 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.core.bin_sums import BinSums, over, total_gap, under
 from calibrant.core.bins import width_index
 from calibrant.core.blas import one_blas_thread
-from calibrant.core.softmax import softmax
+from calibrant.data import Predictions
+from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples, inverted_interval
 from calibrant.evaluation.classwise_intervals import CLASS_RESAMPLES, mean_error, width_noise
-from calibrant.evaluation.intervals import (
-    TopLabelCells,
-    absolute,
-    bin_error_intervals,
-    class_rows,
-    mean_intervals,
-    negative,
-    positive,
-)
-from calibrant.evaluation.results import ClassProfile, Estimate, TestColumns
-from calibrant.kernels.rows import RowColumns, scan
-from calibrant.metrics.binning import BinSums
-from calibrant.metrics.classwise import class_sums
-from calibrant.metrics.inputs import Checked
+from calibrant.evaluation.intervals import TopLabelCells, bin_error_intervals, mean_intervals
+from calibrant.evaluation.results import ClassProfile, Estimate, Figures, TestColumns
+from calibrant.evaluation.scan import scan_predictions
+from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.top_label import adaptive_ece_of, ece_of, over_under_confidence_of
 
-BLOCK_ELEMENTS = 8_000_000
-"""Logits that are transformed at a time: the calibrated matrix is never whole in memory."""
-
 METRICS = (
-    "ece", "adaptive_ece", "classwise_ece", "nll", "brier", "accuracy", "over_confidence", "under_confidence",
+    "ece", "adaptive_ece", "sce", "nll", "brier", "accuracy", "over_confidence", "under_confidence",
 )  # fmt: skip
 """What a comparison reports, in the order of its table."""
 
@@ -43,22 +32,17 @@ class Scored:
 
     columns: TestColumns
     classes: ClassProfile
-    metrics: dict[str, Estimate]
+    metrics: Figures
     draws: dict[str, np.ndarray]
 
 
 @one_blas_thread()  # hundreds of thin products: the waits of a second thread cost ten times the work
 def score(
-    calibrator: Any,
-    logits: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
-    *,
-    resamples: Resamples,
-    n_bins: int,
+    calibrator: Any, test: Predictions, *, resamples: Resamples, n_bins: int, engine: str | Engine = "local"
 ) -> Scored:
-    """Figures of a fitted calibrator on test logits (n, K)."""
-    columns, sums, kept = _pass(calibrator, logits, labels, weights, resamples=resamples, n_bins=n_bins)
+    """Figures of a fitted calibrator on test predictions, from one pass over them."""
+    scanned = scan_predictions(test, resamples, n_bins=n_bins, calibrator=calibrator, engine=engine, columns="scores")
+    columns, sums, labels, weights = scanned.columns, scanned.sums, test.labels, test.weights
     confidence, correct = columns.confidence, columns.correct
     means = {"nll": columns.nll, "brier": columns.brier, "accuracy": correct}
     intervals, draws = mean_intervals(means, weights, resamples)
@@ -67,26 +51,23 @@ def score(
     values |= {
         "ece": ece_of(confidence, correct, weights, n_bins=n_bins),
         "adaptive_ece": adaptive_ece_of(confidence, correct, weights, n_bins=n_bins),
-        "classwise_ece": float(sums.norm(1).mean()),
+        "sce": float(sums.norm(1).mean()),
         "over_confidence": split.over,
         "under_confidence": split.under,
     }
     cells = TopLabelCells.build(confidence, correct, weights, resamples, n_bins=n_bins, fine=1)
     intervals |= bin_error_intervals(cells, values)
     draws |= _error_draws(cells)
-    class_draws = _class_draws(resamples, logits.shape[1], n_bins)
-    mine, mass = class_draws.take(labels), None if weights is None else class_draws.take(weights)
-    noise = width_noise(kept, mine, mass, draws=class_draws, n_bins=n_bins)
-    norm, residual = mean_error(logits.shape[1]), sums.excess.ravel()
-    intervals["classwise_ece"] = inverted_interval(
-        norm, residual, noise[:CLASS_RESAMPLES], value=values["classwise_ece"]
-    )
-    draws["classwise_ece"] = norm(residual + noise)
-    metrics = {name: Estimate(values[name], *intervals[name]) for name in METRICS}
+    mine, mass = scanned.draws.take(labels), None if weights is None else scanned.draws.take(weights)
+    noise = width_noise(scanned.kept, mine, mass, draws=scanned.draws, n_bins=n_bins)
+    norm, residual = mean_error(test.n_classes), sums.excess.ravel()
+    intervals["sce"] = inverted_interval(norm, residual, noise[:CLASS_RESAMPLES], value=values["sce"])
+    draws["sce"] = norm(residual + noise)
+    metrics = Figures({name: Estimate(values[name], *intervals[name]) for name in METRICS})
     # thirty methods of a million rows are kept side by side: no wider than what diagrams can show
     narrow = columns.prediction.astype(np.int32), columns.nll.astype(np.float32), columns.brier.astype(np.float32)
-    test = TestColumns(confidence, correct, *narrow)
-    return Scored(test, class_profile(columns, sums, labels, weights, n_bins), metrics, draws)
+    shown = TestColumns(confidence, correct, *narrow)
+    return Scored(shown, class_profile(columns, sums, labels, weights, n_bins), metrics, draws)
 
 
 def class_profile(
@@ -105,49 +86,15 @@ def class_profile(
         top = gaps.reshape(n_classes, n_bins) / predicted[:, None]
     return ClassProfile(
         ece=sums.norm(1),
-        over=positive(sums.excess),
-        under=negative(sums.excess),
+        over=over(sums.excess),
+        under=under(sums.excess),
         accuracy=accuracy,
         nll=nll,
         count=count,
         predicted=predicted,
-        top_over=positive(top),
-        top_under=negative(top),
+        top_over=over(top),
+        top_under=under(top),
     )
-
-
-def _pass(
-    calibrator: Any,
-    logits: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
-    *,
-    resamples: Resamples,
-    n_bins: int,
-) -> tuple[RowColumns, BinSums, np.ndarray]:
-    """Transform the test rows block by block: per-row columns, class sums, probabilities of the resampled rows."""
-    n, n_classes = logits.shape
-    chosen = _class_draws(resamples, n_classes, n_bins).rows
-    wanted = np.arange(n) if chosen is None else chosen
-    kept = np.empty((len(wanted), n_classes), dtype=np.float32)
-    parts, sums = [], None
-    step = max(1, BLOCK_ELEMENTS // n_classes)
-    for start in range(0, n, step):
-        block = slice(start, min(start + step, n))
-        calibrated = calibrator.transform(logits[block])
-        parts.append(scan(calibrated, labels[block], from_logits=True, columns="scores", first_row=start))
-        probabilities = softmax(calibrated)
-        part_weights = None if weights is None else weights[block]
-        part = class_sums(Checked(probabilities, labels[block], part_weights, False), n_bins, "width")
-        sums = part if sums is None else sums + part
-        inside = (wanted >= start) & (wanted < block.stop)
-        kept[inside] = probabilities[wanted[inside] - start]
-    assert sums is not None  # noqa: S101 (n ≥ 1 has passed the gate)
-    return RowColumns(*map(np.concatenate, zip(*parts, strict=True))), sums, kept
-
-
-def _class_draws(resamples: Resamples, n_classes: int, n_bins: int) -> Resamples:
-    return resamples.fewer(class_rows(n_classes, n_bins))
 
 
 def _error_draws(cells: TopLabelCells) -> dict[str, np.ndarray]:
@@ -155,8 +102,8 @@ def _error_draws(cells: TopLabelCells) -> dict[str, np.ndarray]:
     drawn = residual + noise
     equal_mass, mass_noise, _ = cells.binned(cells.mass)
     return {
-        "ece": absolute(drawn),
-        "over_confidence": positive(drawn),
-        "under_confidence": negative(drawn),
-        "adaptive_ece": absolute(equal_mass + mass_noise),
+        "ece": total_gap(drawn),
+        "over_confidence": over(drawn),
+        "under_confidence": under(drawn),
+        "adaptive_ece": total_gap(equal_mass + mass_noise),
     }

@@ -14,6 +14,7 @@ from zipfile import BadZipFile, is_zipfile
 import numpy as np
 
 from calibrant.core.errors import InputError
+from calibrant.core.metric_facts import known_name
 from calibrant.core.softmax import softmax
 from calibrant.data import Predictions, open_predictions
 
@@ -174,7 +175,7 @@ def _metric(metric: str | Callable[..., float]) -> tuple[str, Callable[..., floa
 
     if metric not in METRICS:
         raise InputError(f"no metric is called {metric!r}; there are: {', '.join(METRICS)}")
-    return metric, METRICS["sce" if metric == "classwise_ece" else metric]
+    return metric, METRICS[known_name(metric)]
 
 
 def _check_classes(method: str, calibrator: Any, predictions: Predictions) -> None:

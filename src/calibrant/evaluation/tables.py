@@ -7,22 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calibrant.core.metric_facts import facts, number
+
 if TYPE_CHECKING:
     from calibrant.evaluation.results import Comparison, MethodRow
-
-TITLES = {
-    "ece": "ECE %",
-    "adaptive_ece": "adaECE %",
-    "classwise_ece": "classECE %",
-    "nll": "NLL",
-    "brier": "Brier",
-    "accuracy": "accuracy %",
-    "over_confidence": "over %",
-    "under_confidence": "under %",
-}
-PERCENT = frozenset(TITLES) - {"nll", "brier"}
-PLAIN_COLUMNS = ("over_confidence", "under_confidence")
-"""Columns in which no figure is marked: a low one alone is no merit."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +32,12 @@ def cell(comparison: Comparison, row: MethodRow, metric: str) -> Cell:
     interval = ""
     if np.isfinite(estimate.low):
         interval = f"[{number(metric, estimate.low)}, {number(metric, estimate.high)}]"
-    if metric in PLAIN_COLUMNS:
+    if facts(metric).better == 0:  # a low one alone is no merit
         return Cell(number(metric, estimate.value), interval)
     order = comparison.ranking(metric)
     best = order[0] == row.method
     second = len(order) > 1 and order[1] == row.method
     return Cell(number(metric, estimate.value), interval, best, second, metric in row.ties and not best)
-
-
-def number(metric: str, value: float) -> str:
-    """A figure as tables print it: percent with two places, scores with four."""
-    return f"{100 * value:.2f}" if metric in PERCENT else f"{value:.4f}"
 
 
 def share(value: float) -> str:
@@ -97,7 +80,7 @@ def dataframe(comparison: Comparison) -> Any:
 
 
 def _header(comparison: Comparison) -> list[str]:
-    metrics = [TITLES.get(name, name) for name in comparison.metric_names]
+    metrics = [facts(name).label + (" %" if facts(name).percent else "") for name in comparison.metric_names]
     return ["method", *metrics, "changed predictions %", "changed rankings %", "P(beats best)", "fit s"]
 
 

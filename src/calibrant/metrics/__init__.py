@@ -32,6 +32,7 @@ from calibrant.metrics.ks import ks_error
 from calibrant.metrics.mmce import mmce
 from calibrant.metrics.ranking import rank_changes
 from calibrant.metrics.registry import ADDITIVE, METRICS
+from calibrant.metrics.reliability import Reliability, reliability
 from calibrant.metrics.scores import accuracy, brier, confidence, entropy, nll
 from calibrant.metrics.selective import RiskCoverage, aurc, confidence_auroc, risk_coverage
 from calibrant.metrics.smooth import smooth_ece
@@ -40,11 +41,9 @@ from calibrant.metrics.streaming import stream
 from calibrant.metrics.sweep import sweep_ece
 from calibrant.metrics.top_label import (
     OverUnderConfidence,
-    Reliability,
     adaptive_ece,
     ece,
     over_under_confidence,
-    reliability,
 )
 
 __all__ = [

@@ -12,20 +12,21 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.core.bin_sums import BinSums
 from calibrant.core.bins import check_n_bins, width_edges, width_index
 from calibrant.core.errors import InputError
+from calibrant.data.top_k import KIND as TOP_K
 from calibrant.kernels.rows import LEVELS, RowColumns
-from calibrant.metrics.binning import BinSums, bin_sums, check_choice, check_norm
+from calibrant.metrics.binning import bin_sums, check_choice, check_norm
 from calibrant.metrics.class_losses import ClasswiseLosses, class_loss_sums, losses_of_sums
 from calibrant.metrics.classwise import ClasswiseOverUnder, class_sums, over_under_of_class_sums
 from calibrant.metrics.debiased import debiased_norm
 from calibrant.metrics.inputs import Checked, check, total_weight
+from calibrant.metrics.reliability import Reliability, reliability_of_sums
 from calibrant.metrics.soft import SoftSums, bin_temperature, soft_sums
 from calibrant.metrics.top_label import (
     OverUnderConfidence,
-    Reliability,
     over_under_of_sums,
-    reliability_of_sums,
 )
 
 
@@ -94,10 +95,11 @@ def update_all(
     metrics: Iterable[Additive], chunk: Any, labels: Any = None, sample_weight: Any = None, *, from_logits: bool = False
 ) -> None:
     """Update several metrics with one pass over a chunk (and one more for the classwise ones)."""
-    if labels is None and hasattr(chunk, "row_columns"):
+    kind = getattr(chunk, "kind", None) if labels is None else None
+    if kind == TOP_K:
         _update_top_k(list(metrics), chunk)
         return
-    if labels is None and hasattr(chunk, "labels"):
+    if kind is not None:
         from_logits = chunk.kind == "logits"
         chunk, labels, sample_weight = chunk.values, chunk.labels, chunk.weights
     weighs_nothing = sample_weight is not None and not np.any(sample_weight)

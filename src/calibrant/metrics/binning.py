@@ -1,14 +1,10 @@
-"""Bins of the top label: their sums, and the norms of the gaps between confidence and accuracy in them.
-
-Everything that is a function of the sums is additive: sums of chunks add up to the sums of the whole.
-"""
+"""Sums over the bins of the top label."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from calibrant.core.bin_sums import BinSums
 from calibrant.core.bins import check_n_bins, mass_index, width_index
 from calibrant.core.errors import InputError
 from calibrant.core.threads import map_blocks, row_blocks
@@ -17,38 +13,6 @@ from calibrant.kernels.dispatch import pick
 
 _ELEMENTS_PER_ROW = 4
 """A binned row costs about as much as this many elements of a matrix: from half a million rows on, compile."""
-
-
-@dataclass(frozen=True)
-class BinSums:
-    """Σw, Σw·confidence and Σw·correct of each bin; any leading axes (classes, resamples) are kept."""
-
-    weight: np.ndarray
-    confidence: np.ndarray
-    correct: np.ndarray
-
-    def __add__(self, other: BinSums) -> BinSums:
-        return BinSums(self.weight + other.weight, self.confidence + other.confidence, self.correct + other.correct)
-
-    @property
-    def excess(self) -> np.ndarray:
-        """Signed gap of each bin as a share of the whole: (n_b/n)·(C_b − A_b); over-confidence is positive."""
-        return (self.confidence - self.correct) / self.weight.sum(axis=-1, keepdims=True)
-
-    @property
-    def gap(self) -> np.ndarray:
-        """C_b − A_b; 0 in an empty bin."""
-        return (self.confidence - self.correct) / np.where(self.weight > 0, self.weight, 1.0)
-
-    def norm(self, p: float) -> np.ndarray:
-        """(Σ_b (n_b/n)·|A_b − C_b|^p)^(1/p), over the last axis."""
-        if p == 1:
-            return np.abs(self.excess).sum(axis=-1)
-        gap = np.abs(self.gap)
-        if np.isinf(p):
-            return np.where(self.weight > 0, gap, 0.0).max(axis=-1)
-        share = self.weight / self.weight.sum(axis=-1, keepdims=True)
-        return (share * gap**p).sum(axis=-1) ** (1 / p)
 
 
 def check_norm(norm: float) -> float:

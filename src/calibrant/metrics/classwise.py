@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core.arrays import PROBABILITY_TOLERANCE, explain_bad_values
+from calibrant.core.bin_sums import BinSums, over, under
 from calibrant.core.bins import check_n_bins
 from calibrant.core.softmax import softmax
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.bins import class_width_sums
 from calibrant.kernels.dispatch import pick
-from calibrant.metrics.binning import BinSums, check_choice, check_norm
+from calibrant.metrics.binning import check_choice, check_norm
 from calibrant.metrics.class_mass import class_mass_sums
 from calibrant.metrics.inputs import Checked, check
 
@@ -217,8 +218,7 @@ def classwise_over_under(
 
 def over_under_of_class_sums(sums: BinSums) -> ClasswiseOverUnder:
     """The split of every class's bin sums."""
-    excess = sums.excess
-    return ClasswiseOverUnder(np.maximum(excess, 0).sum(axis=-1), np.maximum(-excess, 0).sum(axis=-1))
+    return ClasswiseOverUnder(over(sums.excess), under(sums.excess))
 
 
 def class_sums(checked: Checked, n_bins: int, binning: str) -> BinSums:

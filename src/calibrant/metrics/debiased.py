@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibrant.metrics.binning import BinSums, bin_sums
+from calibrant.core.bin_sums import BinSums
+from calibrant.metrics.binning import bin_sums
 from calibrant.metrics.inputs import top_label
 
 
@@ -53,8 +54,6 @@ def debiased_ece_of(
 
 def debiased_norm(sums: BinSums) -> np.ndarray:
     """The debiased ℓ2 norm of bin sums, over the last axis."""
-    counted = sums.weight >= 2
-    accuracy = sums.correct / np.where(counted, sums.weight, 1.0)
-    noise = accuracy * (1 - accuracy) / np.where(counted, sums.weight - 1, 1.0)
     share = sums.weight / sums.weight.sum(axis=-1, keepdims=True)
-    return np.sqrt(np.maximum(np.where(counted, share * (sums.gap**2 - noise), 0.0).sum(axis=-1), 0.0))
+    squares = np.where(sums.weight >= 2, share * sums.gap**2, 0.0).sum(axis=-1)
+    return np.sqrt(np.maximum(squares - sums.noise_squared, 0.0))

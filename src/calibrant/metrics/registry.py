@@ -19,6 +19,7 @@ from calibrant.metrics import (
 )
 from calibrant.metrics.class_losses import classwise_losses
 from calibrant.metrics.mmce import mmce, mmce_of
+from calibrant.metrics.reliability import reliability, reliability_of
 
 METRICS: dict[str, Callable[..., Any]] = {
     "ece": top_label.ece,
@@ -44,7 +45,7 @@ METRICS: dict[str, Callable[..., Any]] = {
     "risk_coverage": selective.risk_coverage,
     "classwise_losses": classwise_losses,
     "classwise_over_under": classwise.classwise_over_under,
-    "reliability": top_label.reliability,
+    "reliability": reliability,
 }
 """Every metric of (probabilities, labels); `rank_changes` compares two sets of predictions and stands apart."""
 
@@ -61,7 +62,7 @@ OF_COLUMNS: dict[str, Callable[..., Any]] = {
     "confidence_auroc": selective.confidence_auroc_of,
     "aurc": selective.aurc_of,
     "risk_coverage": selective.risk_coverage_of,
-    "reliability": top_label.reliability_of,
+    "reliability": reliability_of,
 }
 """The top-label metrics as functions of (confidence, correct, weights): what resampling calls."""
 
@@ -91,9 +92,3 @@ ADDITIVE: dict[str, type[additive.Additive]] = {
     "reliability": additive.AdditiveReliability,
 }
 """The additive form of each metric that has one."""
-
-HIGHER_IS_BETTER = frozenset({"accuracy", "confidence_auroc"})
-"""Of all other errors and scores, less is better."""
-
-NEITHER_IS_BETTER = frozenset({"entropy", "confidence"})
-"""Descriptions of the predictions, not errors."""

@@ -60,6 +60,10 @@ class RiskCoverage:
     threshold: np.ndarray
     """Keep confidences of at least this."""
 
+    def at(self, coverage: float) -> float:
+        """Risk when at least this share is kept (ties are kept together)."""
+        return float(self.risk[np.searchsorted(self.coverage, coverage - 1e-12)])
+
 
 def risk_coverage(
     probabilities: ArrayLike,

@@ -7,11 +7,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibrant.core.bin_sums import BinSums
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import InputError
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.soft_bins import memberships
-from calibrant.metrics.binning import BinSums, check_choice, check_norm
+from calibrant.metrics.binning import check_choice, check_norm
 from calibrant.metrics.inputs import top_label
 
 

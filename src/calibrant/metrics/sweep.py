@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibrant.core.bin_sums import BinSums
 from calibrant.core.bins import cumulate, rank_slack
-from calibrant.metrics.binning import BinSums, check_norm
+from calibrant.metrics.binning import check_norm
 from calibrant.metrics.groups import Groups, confidence_groups
 from calibrant.metrics.inputs import top_label
 

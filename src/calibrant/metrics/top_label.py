@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibrant.core.bins import width_edges
-from calibrant.metrics.binning import BinSums, bin_index, bin_sums, check_choice, check_norm
+from calibrant.core.bin_sums import BinSums, over, under
+from calibrant.metrics.binning import bin_index, bin_sums, check_choice, check_norm
 from calibrant.metrics.inputs import top_label, total_weight
 
 
@@ -146,7 +146,7 @@ def over_under_confidence(
     """Split the ECE into over- and under-confidence (Frenkel & Goldberger 2021, eq. 3-4).
 
     ``over = Σ_b (n_b/n)·max(0, C_b − A_b)``, ``under = Σ_b (n_b/n)·max(0, A_b − C_b)``; they add up to the ECE, and
-    their difference is the mean confidence less the accuracy.
+    their difference is the mean confidence minus the accuracy.
 
     Parameters
     ----------
@@ -179,91 +179,11 @@ def over_under_confidence_of(
 
 def over_under_of_sums(sums: BinSums) -> OverUnderConfidence:
     """The split of one row of bin sums."""
-    excess = sums.excess
-    return OverUnderConfidence(float(np.maximum(excess, 0).sum()), float(np.maximum(-excess, 0).sum()))
-
-
-@dataclass(frozen=True)
-class Reliability:
-    """The bins behind a reliability diagram; NaN marks the mean of an empty bin."""
-
-    edges: np.ndarray
-    """Bin edges (M+1,); for equal mass, the lowest confidence of each bin and the highest of all."""
-    counts: np.ndarray
-    """Weight in each bin (M,)."""
-    confidence: np.ndarray
-    """Mean confidence of each bin (M,)."""
-    accuracy: np.ndarray
-    """Share of right predictions in each bin (M,)."""
-
-    @property
-    def gap(self) -> np.ndarray:
-        """Confidence less accuracy (M,); 0 in an empty bin."""
-        return np.where(self.counts > 0, self.confidence - self.accuracy, 0.0)
-
-    @property
-    def ece(self) -> float:
-        """The ECE that these bins add up to."""
-        return float((self.counts * np.abs(self.gap)).sum() / self.counts.sum())
-
-
-def reliability(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
-    *,
-    n_bins: int = 15,
-    binning: str = "width",
-    sample_weight: ArrayLike | None = None,
-    from_logits: bool = False,
-) -> Reliability:
-    """Counts, mean confidence and accuracy of each bin: the data of a reliability diagram (DeGroot & Fienberg 1983).
-
-    Parameters
-    ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
-
-    Examples
-    --------
-    >>> from calibrant.metrics import reliability
-    >>> bins = reliability([[0.75, 0.25], [0.0, 1.0]], [0, 0], n_bins=2)
-    >>> bins.counts.tolist(), bins.accuracy.tolist()
-    ([0.0, 2.0], [nan, 0.5])
-    """
-    confidence, correct, weights = top_label(probabilities, labels, sample_weight, from_logits)
-    return reliability_of(confidence, correct, weights, n_bins=n_bins, binning=binning)
-
-
-def reliability_of(
-    confidence: np.ndarray,
-    correct: np.ndarray,
-    weights: np.ndarray | None = None,
-    *,
-    n_bins: int = 15,
-    binning: str = "width",
-) -> Reliability:
-    """`reliability` of columns."""
-    sums = bin_sums(confidence, correct, weights, n_bins, binning)
-    if binning == "width":
-        return reliability_of_sums(sums, width_edges(n_bins))
-    index = bin_index(confidence, weights, n_bins, binning)
-    lowest = np.full(n_bins, np.inf)
-    np.minimum.at(lowest, index, confidence.astype(np.float64))
-    # an empty bin opens where the next one does
-    edges = np.minimum.accumulate(np.append(lowest, confidence.max())[::-1])[::-1]
-    return reliability_of_sums(sums, edges)
-
-
-def reliability_of_sums(sums: BinSums, edges: np.ndarray) -> Reliability:
-    """Means of one row of bin sums between given edges."""
-    counts = np.where(sums.weight > 0, sums.weight, np.nan)
-    return Reliability(edges, sums.weight, sums.confidence / counts, sums.correct / counts)
+    return OverUnderConfidence(float(over(sums.excess)), float(under(sums.excess)))
 
 
 def mean_gap_of(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """Mean confidence less accuracy: the signed gap, positive where the model promises too much."""
+    """Mean confidence minus accuracy: the signed gap, positive where the model promises too much."""
     total = total_weight(len(confidence), weights)
     excess = confidence - correct.astype(np.float64)
     return float((excess.sum() if weights is None else np.dot(excess, weights)) / total)

@@ -8,10 +8,10 @@ import numpy as np
 
 from calibrant.core.bins import width_index
 from calibrant.evaluation.deferral import clopper_pearson, risk_coverage_curve, threshold_for_error
+from calibrant.evaluation.reliability import reliability_bins
 from calibrant.evaluation.results import ClassProfile, Comparison, MethodRow, TestColumns
 from calibrant.evaluation.shift import ShiftCurves
 from calibrant.report.labels import class_temperatures
-from calibrant.report.plots.reliability import reliability_of_columns
 
 HISTOGRAM_BINS = 40
 CLASS_CELLS = 25_000
@@ -36,16 +36,19 @@ def baseline(comparison: Comparison) -> str | None:
 
 def reliability_table(comparison: Comparison) -> Table:
     """Bins of every method's reliability diagram."""
-    names = ("left", "right", "confidence", "accuracy", "count", "low", "high", "band_low", "band_high")
+    names = {"left": "lower", "right": "upper", "low": "accuracy_low", "high": "accuracy_high"}
+    names |= {"band_low": "noise_low", "band_high": "noise_high"}
+    names |= {name: name for name in ("confidence", "accuracy", "count")}
     table: Table = {"method": [], **{name: [] for name in names}, "height": []}
     for row, columns in finished(comparison):
-        bins = reliability_of_columns(
+        bins = reliability_bins(
             columns.confidence, columns.correct, n_bins=comparison.n_bins, weights=comparison.weights
         )
-        table["method"] += [row.method] * len(bins.count)
-        for name in names:
-            table[name] += _rounded(getattr(bins, name))
-        table["height"] += _rounded(bins.count / max(1, bins.count.max(initial=1)))
+        full = bins.filled
+        table["method"] += [row.method] * int(full.sum())
+        for name, field in names.items():
+            table[name] += _rounded(getattr(bins, field)[full])
+        table["height"] += _rounded(bins.count[full] / max(1, bins.count.max(initial=1)))
     return table
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from calibrant.core.metric_facts import MetricFacts, facts
 from calibrant.evaluation.shift import ShiftCurves
-from calibrant.report.labels import Metric, metric
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif'
 
@@ -38,7 +38,7 @@ def charts(shift: ShiftCurves | None = None) -> dict[str, dict[str, Any]]:
     """Every chart of the page by the id of the place it is drawn in."""
     if shift is None:
         return _always()
-    return {**_always(), "shift": _finish(_shift(list(shift.methods), metric(shift.metric)))}
+    return {**_always(), "shift": _finish(_shift(list(shift.methods), facts(shift.metric)))}
 
 
 @cache
@@ -297,7 +297,7 @@ def _coverage() -> Any:
     )
 
 
-def _shift(methods: list[str], look: Metric) -> Any:
+def _shift(methods: list[str], look: MetricFacts) -> Any:
     import altair as alt
 
     data = alt.Chart(alt.NamedData("shift")).transform_calculate(
@@ -305,7 +305,7 @@ def _shift(methods: list[str], look: Metric) -> Any:
     )
     number = ".1%" if look.percent else ".3f"
     y = alt.Y(
-        "value:Q", title=look.label, axis=alt.Axis(format=".0%" if look.percent else "~g"), scale=alt.Scale(zero=True)
+        "value:Q", title=look.heading, axis=alt.Axis(format=".0%" if look.percent else "~g"), scale=alt.Scale(zero=True)
     )
     # the same explicit domain lets Vega-Lite draw one legend for colour and shape
     colors = alt.Scale(domain=methods, range=[f"var(--line-{place % 7})" for place in range(len(methods))])
@@ -316,7 +316,7 @@ def _shift(methods: list[str], look: Metric) -> Any:
     tooltip = [
         alt.Tooltip("method:N"),
         alt.Tooltip("severity:O"),
-        alt.Tooltip("value:Q", title=look.label, format=number),
+        alt.Tooltip("value:Q", title=look.heading, format=number),
         alt.Tooltip("error:Q", title="± standard error", format=number),
     ]
     lines = data.mark_line().encode(x=x, y=y, color=color, strokeWidth=weight)
@@ -325,4 +325,4 @@ def _shift(methods: list[str], look: Metric) -> Any:
         x=x, y=y, color=color, shape=shape, tooltip=tooltip
     )
     chart = alt.layer(lines, bars, points).add_params(alt.param(name="method", value=""))
-    return chart.properties(height=320, description=f"{look.label} over the severity of the shift")
+    return chart.properties(height=320, description=f"{look.heading} over the severity of the shift")

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 import calibrant
+from calibrant.core.metric_facts import facts as metric_facts
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.shift import ShiftCurves
 from calibrant.evaluation.tables import cell
 from calibrant.report.aggregate import baseline, finished
-from calibrant.report.labels import better, class_temperatures, figure, learned, metric, seconds, summary
+from calibrant.report.labels import class_temperatures, figure, learned, seconds, summary
 
 
 def navigation(*, classes: bool, shift: bool) -> str:
@@ -93,7 +94,7 @@ def cards(comparison: Comparison) -> str:
     for name in ("ece", "nll", "brier", "accuracy"):
         if name not in best.metrics:
             continue
-        look, estimate = metric(name), best.metrics[name]
+        look, estimate = metric_facts(name), best.metrics[name]
         start = figure(before.metrics[name].value, percent=look.percent)
         old = "" if before is best else f'<span class="from">{start} → </span>'
         more = look.meaning
@@ -102,7 +103,7 @@ def cards(comparison: Comparison) -> str:
             more += f"; 95% interval {low} to {high}"
         value = figure(estimate.value, percent=look.percent)
         tiles.append(
-            f'<div class="stat"><p class="name">{look.label}</p><p class="value">{old}{value}</p>'
+            f'<div class="stat"><p class="name">{look.heading}</p><p class="value">{old}{value}</p>'
             f'<p class="more">{more}</p></div>'
         )
     return "".join(tiles)
@@ -121,7 +122,9 @@ def table(comparison: Comparison) -> str:
     """The sortable table of methods."""
     names = comparison.metric_names
     heads = [("Method", "short name; choose one to see it in the charts")]
-    heads += [(metric(name).label, metric(name).meaning) for name in names]
+    # the split of the ECE goes by its short names: the table has many columns
+    shown = [(metric_facts(name), metric_facts(name).better == 0) for name in names]
+    heads += [(look.column.capitalize() if part else look.heading, look.meaning) for look, part in shown]
     heads += list(EXTRA_COLUMNS)
     sorted_by = names.index(comparison.criterion) + 1 if comparison.criterion in names else -1
     cells = "".join(
@@ -147,7 +150,7 @@ def table(comparison: Comparison) -> str:
 def _direction(comparison: Comparison, sorted_here: bool) -> str:
     if not sorted_here:
         return "none"
-    return "descending" if better(comparison.criterion) > 0 else "ascending"
+    return "descending" if metric_facts(comparison.criterion).better > 0 else "ascending"
 
 
 def _table_row(comparison: Comparison, row: MethodRow, names: list[str]) -> str:
@@ -169,7 +172,7 @@ def _table_row(comparison: Comparison, row: MethodRow, names: list[str]) -> str:
 def _figure_cell(comparison: Comparison, row: MethodRow, name: str) -> str:
     shown, estimate = cell(comparison, row, name), row.metrics[name]
     kinds = [kind for kind, is_so in (("best", shown.best), ("second", shown.second)) if is_so]
-    percent = metric(name).percent
+    percent = metric_facts(name).percent
     value = figure(estimate.value, percent=percent)
     bounds = ""
     if np.isfinite(estimate.low):
@@ -188,7 +191,7 @@ def _sortable(value: float) -> str:
 
 def table_key(comparison: Comparison) -> str:
     """What the marks mean."""
-    label = metric(comparison.criterion).label
+    label = metric_facts(comparison.criterion).label
     return (
         f"<b>Bold</b>: best of the column; <u>underlined</u>: second; ≈: within noise of the best, by a paired "
         f"bootstrap over the test rows. The winner is chosen by {escape(label)}. {escape(comparison.verdict)}."
@@ -230,7 +233,8 @@ def classes_note(classes: Mapping[str, Any]) -> str:
 def shift_lead(shift: ShiftCurves) -> str:
     """What the shift section compares."""
     kinds = ", ".join(escape(name) for name in shift.corruptions)
-    return f"{escape(metric(shift.metric).label)} as the data move away from what the model was fitted on: {kinds}."
+    label = escape(metric_facts(shift.metric).heading)
+    return f"{label} as the data move away from what the model was fitted on: {kinds}."
 
 
 def parameters(comparison: Comparison) -> str:

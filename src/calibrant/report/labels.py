@@ -1,51 +1,12 @@
-"""The words of the page: what metrics are called, how their figures are printed, and what calibrators learned."""
+"""The words of the page: how figures are printed, and what calibrators learned."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from calibrant.evaluation.results import HIGHER_IS_BETTER, UNRANKED, MethodRow
-
-
-class Metric(NamedTuple):
-    """How one metric is shown."""
-
-    label: str
-    percent: bool
-    meaning: str
-
-
-METRICS: dict[str, Metric] = {
-    "ece": Metric("ECE", True, "mean gap between confidence and accuracy"),
-    "adaptive_ece": Metric("Adaptive ECE", True, "the same gap over bins of equal size"),
-    "classwise_ece": Metric("Classwise ECE", True, "the same gap for every class's probability, averaged"),
-    "sce": Metric("Classwise ECE", True, "the same gap for every class's probability, averaged"),
-    "over_confidence": Metric("Too sure", True, "the part of ECE where confidence exceeds accuracy"),
-    "under_confidence": Metric("Not sure enough", True, "the part of ECE where accuracy exceeds confidence"),
-    "nll": Metric("NLL", False, "log loss: surprise at the true class, in nats"),
-    "brier": Metric("Brier", False, "squared error of all probabilities"),
-    "accuracy": Metric("Accuracy", True, "share of right predictions"),
-    "confidence": Metric("Confidence", True, "mean probability of the predicted class"),
-    "entropy": Metric("Entropy", False, "mean spread of the probabilities, in nats"),
-    "mce": Metric("Largest gap", True, "gap of the worst bin"),
-    "ks_error": Metric("KS error", True, "largest gap accumulated over confidence, without bins"),
-    "smooth_ece": Metric("Smooth ECE", True, "gap after kernel smoothing, without bins"),
-    "debiased_ece": Metric("Debiased ECE", True, "the gap with its sampling noise taken off"),
-    "aurc": Metric("AURC", False, "mean error over all deferral rates"),
-    "confidence_auroc": Metric("Confidence AUROC", True, "how well confidence tells right from wrong"),
-}
-
-
-def metric(name: str) -> Metric:
-    """How a metric is shown; one that is not listed goes by its own name."""
-    return METRICS.get(name, Metric(name.replace("_", " "), False, ""))
-
-
-def better(name: str) -> int:
-    """−1 where low values are good, +1 where high ones are, 0 where neither is."""
-    return 0 if name in UNRANKED else 1 if name in HIGHER_IS_BETTER else -1
+from calibrant.evaluation.results import MethodRow
 
 
 def figure(value: float, *, percent: bool) -> str:

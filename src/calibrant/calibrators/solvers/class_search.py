@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from calibrant.core.bin_sums import total_gap
 from calibrant.core.bins import width_index
 from calibrant.core.rows import Rows
 from calibrant.core.threads import map_blocks, row_blocks
@@ -64,7 +65,7 @@ class ClassSearch:
         gaps = np.sum([gaps for gaps, _ in parts], axis=0)
         for row, position in by_position([doubtful for _, doubtful in parts]):
             self._add_exactly(gaps, row, position, self._with(None, self.grid[position]))
-        best = self._first_lowest(np.abs(gaps).sum(axis=0) / self.total, None)
+        best = self._first_lowest(total_gap(gaps, self.total, axis=0), None)
         self.temperatures = np.full(self.rows.n_classes, self.grid[best])
         return float(self.grid[best])
 
@@ -108,7 +109,7 @@ class ClassSearch:
         gaps = np.sum([gaps for gaps, _ in parts], axis=0)
         for chosen, position in by_position([doubtful for _, doubtful in parts]):
             self._add_exactly(gaps, chosen, position, self._with(j, tried[position]))
-        return np.abs(gaps).sum(axis=0) / self.total
+        return total_gap(gaps, self.total, axis=0)
 
     def set_class(self, j: int, temperature: float) -> None:
         """Give the class just tried a new temperature."""
@@ -140,7 +141,7 @@ class ClassSearch:
     def _outcome(self, top: Top) -> Outcome:
         gaps = np.zeros((self.n_bins, 1))
         hits = self._add_rows(gaps, 0, top, slice(None))
-        return Outcome(float(np.abs(gaps).sum() / self.total), hits / self.total)
+        return Outcome(float(total_gap(gaps[:, 0], self.total)), hits / self.total)
 
     def _without(self, j: int) -> Top:
         """The leading class of each row when class j is left out."""

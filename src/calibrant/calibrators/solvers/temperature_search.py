@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from calibrant.core.bin_sums import total_gap
 from calibrant.core.bins import mass_index
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
@@ -31,7 +32,7 @@ def width_errors(rows: Rows, n_bins: int) -> Errors:
 
     def errors(temperatures: np.ndarray) -> np.ndarray:
         (sums,) = rows.total(statistic, kernel, 1.0 / temperatures, n_bins)
-        return np.abs(sums[:, 1] - sums[:, 2]).sum(axis=1) / rows.total_weight
+        return total_gap(sums[:, 1] - sums[:, 2], rows.total_weight)
 
     return errors
 
@@ -60,7 +61,7 @@ def adaptive_errors(rows: Rows, n_bins: int) -> Errors:
         for index, confidence in enumerate(np.ascontiguousarray(confidences.T)):
             bins = mass_index(confidence, n_bins, rows.weights)
             sums = index_sums(bins, confidence, correct, rows.weights, n_bins)
-            found[index] = np.abs(sums[1] - sums[2]).sum() / rows.total_weight
+            found[index] = total_gap(sums[1] - sums[2], rows.total_weight)
         return found
 
     return errors

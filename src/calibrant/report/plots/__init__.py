@@ -1,24 +1,26 @@
 """Figures for papers, public as `calibrant.plots`: compute → data → plot, each with `ax=`.
 
 Functions named after a figure draw it and return the matplotlib axes. Functions named after the data behind it return
-a frozen dataclass; `reliability`, `class_calibration`, `class_loss_trace` and `simplex_paths` can `plot(ax=None)`.
+a frozen dataclass; `class_calibration`, `class_loss_trace` and `simplex_paths` can `plot(ax=None)`, and
+`draw_reliability` draws the bins of `reliability`.
 Nothing here touches matplotlib's global state: without `ax=`, a figure of its own is made (`ax.figure.savefig`).
 """
 
+from calibrant.metrics.selective import RiskCoverage
 from calibrant.report.plots.classes import (
     ClassCalibration,
     class_calibration,
     class_ece_vs_accuracy,
     class_temperature_vs_accuracy,
 )
-from calibrant.report.plots.coverage import RiskCoverage, risk_coverage, risk_coverage_curve
+from calibrant.report.plots.coverage import risk_coverage, risk_coverage_curve
 from calibrant.report.plots.models import (
     ErrorAndEntropy,
     accuracy_confidence_curve,
     ece_vs_entropy,
     error_and_entropy,
 )
-from calibrant.report.plots.reliability import Reliability, reliability, reliability_diagram
+from calibrant.report.plots.reliability import Reliability, draw_reliability, reliability, reliability_diagram
 from calibrant.report.plots.shift import shift_curves
 from calibrant.report.plots.simplex import SimplexPaths, simplex_paths, simplex_trajectories
 from calibrant.report.plots.style import PALETTE
@@ -37,6 +39,7 @@ __all__ = [
     "class_ece_vs_accuracy",
     "class_loss_trace",
     "class_temperature_vs_accuracy",
+    "draw_reliability",
     "ece_vs_entropy",
     "error_and_entropy",
     "loss_traces",

@@ -7,7 +7,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from calibrant.evaluation import deferral
-from calibrant.evaluation.deferral import RiskCoverage
+from calibrant.metrics.selective import RiskCoverage
 from calibrant.report.plots.style import PALETTE, axes_or_new, checked, percent_axis, tidy, top_label
 
 if TYPE_CHECKING:

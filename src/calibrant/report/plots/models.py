@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrant.report.plots.reliability import reliability, reliability_of_columns
+from calibrant.metrics.top_label import adaptive_ece_of
+from calibrant.report.plots.reliability import reliability
 from calibrant.report.plots.style import (
     MARKERS,
     NEUTRAL,
@@ -81,10 +82,10 @@ def error_and_entropy(
     0.6931
     """
     matrix, targets = checked(probabilities, labels, from_logits=from_logits)
-    bins = reliability_of_columns(*top_label(matrix, targets), n_bins=n_bins, binning="mass")
+    error = adaptive_ece_of(*top_label(matrix, targets), n_bins=n_bins)
     values = matrix.astype(np.float64)
     logs = np.log(np.where(values > 0, values, 1))
-    return ErrorAndEntropy(ece=bins.ece, entropy=float(-(values * logs).sum(axis=1).mean()))
+    return ErrorAndEntropy(ece=error, entropy=float(-(values * logs).sum(axis=1).mean()))
 
 
 def ece_vs_entropy(

@@ -1,0 +1,80 @@
+"""What a metric is called, in which unit it is shown, and which direction is good: the one table that every view reads.
+
+Figures are fractions everywhere in the library; `percent` says that a view multiplies by 100.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class MetricFacts(NamedTuple):
+    """How one metric is shown."""
+
+    label: str
+    """As a line or a heading names it."""
+    column: str
+    """The same in a narrow column, without the percent sign."""
+    percent: bool
+    """Shown in percent; else as it is."""
+    better: int
+    """−1 where low values are good, +1 where high ones are, 0 where neither is by itself."""
+    meaning: str
+    """One line of explanation."""
+
+    @property
+    def heading(self) -> str:
+        """The label with a capital letter."""
+        return self.label[:1].upper() + self.label[1:]
+
+
+FACTS: dict[str, MetricFacts] = {
+    "ece": MetricFacts("ECE", "ECE", True, -1, "mean gap between confidence and accuracy"),
+    "over_confidence": MetricFacts("overconfidence", "over", True, 0, "the part of ECE where confidence is too high"),
+    "under_confidence": MetricFacts("underconfidence", "under", True, 0, "the part of ECE where confidence is too low"),
+    "mce": MetricFacts("largest bin (MCE)", "MCE", True, -1, "gap of the worst bin"),
+    "adaptive_ece": MetricFacts("adaptive ECE", "ada", True, -1, "the same gap over bins of equal size"),
+    "debiased_ece": MetricFacts("debiased ECE", "debiased", True, -1, "the gap with its sampling noise subtracted"),
+    "sweep_ece": MetricFacts("sweep ECE", "sweep", True, -1, "the gap over as many bins as stay monotone"),
+    "smooth_ece": MetricFacts("smooth ECE", "smooth", True, -1, "gap after kernel smoothing, without bins"),
+    "soft_ece": MetricFacts("soft ECE", "soft", True, -1, "gap over soft bins, as the training loss measures it"),
+    "ks_error": MetricFacts("KS error", "KS", True, -1, "largest gap accumulated over confidence, without bins"),
+    "mmce": MetricFacts("MMCE", "MMCE", True, -1, "kernel mean of the gap, without bins"),
+    "sce": MetricFacts("classwise ECE", "class", True, -1, "the gap of every class's probability, averaged"),
+    "ace": MetricFacts("ACE", "ACE", True, -1, "classwise gap over ranges of equal size"),
+    "marginal_ece": MetricFacts("marginal ECE", "marginal", True, -1, "root mean square of the classwise gaps"),
+    "nll": MetricFacts("NLL", "NLL", False, -1, "log loss: surprise at the true class, in nats"),
+    "brier": MetricFacts("Brier", "Brier", False, -1, "squared error of all probabilities"),
+    "accuracy": MetricFacts("accuracy", "acc", True, 1, "share of right predictions"),
+    "confidence": MetricFacts("mean confidence", "confidence", True, 0, "mean probability of the predicted class"),
+    "entropy": MetricFacts("mean entropy", "entropy", False, 0, "mean spread of the probabilities, in nats"),
+    "confidence_auroc": MetricFacts(
+        "confidence AUROC", "conf AUROC", True, 1, "how well confidence tells right from wrong"
+    ),
+    "aurc": MetricFacts("AURC", "AURC", True, -1, "mean error over all deferral rates"),
+    "classwise_loss_std": MetricFacts("class loss spread", "class std", False, -1, "spread of the class losses"),
+}
+
+ALIASES = {"classwise_ece": "sce"}
+"""Earlier names of single figures; `metrics.classwise_ece` itself is the vector over classes."""
+
+
+def known_name(name: str) -> str:
+    """The present name of a figure."""
+    return ALIASES.get(name, name)
+
+
+def facts(name: str) -> MetricFacts:
+    """The facts of a metric; one that is not listed goes by its own name, and less of it is better."""
+    plain = name.replace("_", " ")
+    return FACTS.get(known_name(name), MetricFacts(plain, plain, False, -1, ""))
+
+
+def sign(name: str) -> float:
+    """What to multiply a figure by so that less is better."""
+    return -1.0 if facts(name).better > 0 else 1.0
+
+
+def number(name: str, value: float, places: int = 4) -> str:
+    """A figure as tables print it: percent with two places, others with `places`."""
+    return f"{100 * value:.2f}" if facts(name).percent else f"{value:.{places}f}"

@@ -1,0 +1,140 @@
+"""The pass of `measure` and `compare` over predictions, chunk by chunk on an engine.
+
+It keeps a few numbers per row and sums by class, so a file larger than memory can be measured, as it is or under a
+fitted calibrator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from calibrant.core import progress
+from calibrant.core.bin_sums import BinSums
+from calibrant.core.errors import InputError
+from calibrant.data import Predictions
+from calibrant.data.chunks import Chunk, cut
+from calibrant.data.top_k import KIND as TOP_K
+from calibrant.engines.engine import Engine, opened
+from calibrant.evaluation.bootstrap import Resamples
+from calibrant.evaluation.intervals import class_rows
+from calibrant.kernels.rows import RowColumns, scan
+from calibrant.metrics.classwise import class_sums, probability_block
+from calibrant.metrics.inputs import Checked
+
+Part = tuple[list[RowColumns], BinSums, list[np.ndarray], int]
+"""Columns of the rows, sums by class, probabilities of the wanted rows, number of rows."""
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """What is kept of a pass: columns of all rows, sums by class, and the rows kept for the intervals of classes.
+
+    kept : probabilities (m, K) of the rows that `draws` resamples.
+    """
+
+    columns: RowColumns
+    sums: BinSums
+    kept: np.ndarray
+    draws: Resamples
+
+
+def scan_predictions(
+    predictions: Predictions,
+    drawn: Resamples,
+    *,
+    n_bins: int,
+    calibrator: Any = None,
+    engine: str | Engine = "local",
+    columns: str = "all",
+) -> Scanned:
+    """One pass over the rows as they are, or as a fitted calibrator transforms them.
+
+    Parameters
+    ----------
+    drawn : the resamples of the rows; class figures use as many of them as a table of classes × bins allows.
+    columns : how much to compute of each row, as in `kernels.rows.scan`.
+    """
+    refuse_top_k(predictions)
+    draws = drawn.fewer(class_rows(predictions.n_classes, n_bins))
+    wanted = np.arange(predictions.n) if draws.rows is None else draws.rows
+    order = np.argsort(wanted, kind="stable")
+    work = partial(_scanned, wanted=wanted[order], n_bins=n_bins, calibrator=calibrator, columns=columns)
+    stage = "" if calibrator is not None else "measuring"
+    with opened(engine) as running:
+        merge = partial(_merge, n_rows=predictions.n, stage=stage)
+        found, sums, kept, _ = running.run(work, cut(predictions), merge)
+    chosen = np.empty((len(wanted), predictions.n_classes), dtype=predictions.dtype)
+    chosen[order] = np.concatenate(kept)
+    return Scanned(RowColumns(*map(np.concatenate, zip(*found, strict=True))), sums, chosen, draws)
+
+
+def top_columns(predictions: Predictions, engine: str | Engine = "local") -> RowColumns:
+    """Confidence, prediction and correctness of every row, from a pass that also checks every value."""
+    refuse_top_k(predictions)
+    with opened(engine) as running:
+        parts = running.run(_top, cut(predictions), lambda left, right: left + right)
+    return RowColumns(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def refuse_top_k(predictions: Predictions) -> None:
+    """Raise where only the top of each row is known."""
+    if predictions.kind == TOP_K:
+        words: Any = predictions
+        raise words.refusal("every metric (calibrant.metrics.stream gives those of the top label)")
+
+
+def _top(chunk: Chunk) -> list[RowColumns]:
+    return [_columns(chunk, checked, row, "top") for checked, row in _blocks(chunk, None)]
+
+
+def _blocks(chunk: Chunk, calibrator: Any) -> Iterator[tuple[Checked, int]]:
+    """The rows of a chunk in memory, and the number of the first among all rows."""
+    row = chunk.first_row
+    if calibrator is None:
+        for part in chunk.parts(check=False):
+            yield Checked(part.values, part.labels, part.weights, part.kind == "logits"), row
+            row += part.n
+        return
+    for rows in chunk.rows(check=False):
+        yield Checked(calibrator.transform(rows.logits), rows.labels, rows.weights, True), row
+        row += rows.n
+
+
+def _columns(chunk: Chunk, checked: Checked, row: int, columns: str) -> RowColumns:
+    name, first_row = chunk.source.locate(row - chunk.first_row)
+    called = f"{name}: {chunk.field}" if name else chunk.field
+    with chunk.naming():
+        return scan(
+            checked.values, checked.labels, from_logits=checked.from_logits, columns=columns,
+            name=called, first_row=first_row,
+        )  # fmt: skip
+
+
+def _scanned(chunk: Chunk, *, wanted: np.ndarray, n_bins: int, calibrator: Any, columns: str) -> Part:
+    found, kept, sums = [], [], None
+    for checked, row in _blocks(chunk, calibrator):
+        n_rows, n_classes = checked.values.shape
+        if calibrator is not None and n_classes != chunk.n_classes:
+            raise InputError(f"the calibrator returned {n_classes} columns, but there are {chunk.n_classes} classes")
+        found.append(_columns(chunk, checked, row, columns))
+        binned = class_sums(checked, n_bins, "width")
+        sums = binned if sums is None else sums + binned
+        inside = wanted[np.searchsorted(wanted, row) : np.searchsorted(wanted, row + n_rows)]
+        some = Checked(checked.values[inside - row], checked.labels[:1], None, checked.from_logits)
+        kept.append(probability_block(some, slice(0, None)) if len(inside) else np.empty((0, n_classes)))
+    assert sums is not None  # noqa: S101 (a chunk has rows)
+    return found, sums, kept, chunk.n
+
+
+def _merge(left: Part, right: Part, *, n_rows: int, stage: str) -> Part:
+    left[0].extend(right[0])
+    left[2].extend(right[2])
+    done = left[3] + right[3]
+    if stage:
+        progress.step(stage, done, n_rows)
+    return left[0], left[1] + right[1], left[2], done

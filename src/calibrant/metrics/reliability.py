@@ -1,0 +1,146 @@
+"""The bins behind a reliability diagram, whoever asks for them: a metric, a measurement, a page or a figure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from calibrant.core.bin_sums import BinSums, over, under
+from calibrant.core.bins import width_edges
+from calibrant.metrics.binning import bin_index, bin_sums
+from calibrant.metrics.inputs import top_label
+
+
+def _missing() -> np.ndarray:
+    return np.empty(0)
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Bins (M,) of confidence; NaN marks the means of an empty bin."""
+
+    edges: np.ndarray
+    """Bin edges (M+1,); for equal mass, the lowest confidence of each bin and the highest of all."""
+    counts: np.ndarray
+    """Weight in each bin."""
+    confidence: np.ndarray
+    """Mean confidence of each bin."""
+    accuracy: np.ndarray
+    """Share of right predictions in each bin."""
+    count: np.ndarray = field(default_factory=_missing)
+    """Number of rows; this and what follows is filled in by `evaluation.reliability.reliability_bins`, else empty."""
+    accuracy_low: np.ndarray = field(default_factory=_missing)
+    """Lower end of the 95% Wilson interval of the accuracy."""
+    accuracy_high: np.ndarray = field(default_factory=_missing)
+    """Its upper end."""
+    noise_low: np.ndarray = field(default_factory=_missing)
+    """The accuracy of a calibrated model lies between this …"""
+    noise_high: np.ndarray = field(default_factory=_missing)
+    """… and this in 95% of data sets like this one."""
+
+    @property
+    def lower(self) -> np.ndarray:
+        """Where each bin begins (M,); an equal-width bin is (lower, upper]."""
+        return self.edges[:-1]
+
+    @property
+    def upper(self) -> np.ndarray:
+        """Where each bin ends (M,)."""
+        return self.edges[1:]
+
+    @property
+    def weight(self) -> np.ndarray:
+        """The same as `counts`."""
+        return self.counts
+
+    @property
+    def filled(self) -> np.ndarray:
+        """Which bins hold any weight (M,)."""
+        return self.counts > 0
+
+    @property
+    def n(self) -> int:
+        """Rows in all bins together."""
+        return int(self.count.sum())
+
+    @property
+    def share(self) -> np.ndarray:
+        """Each bin's part of all weight (M,)."""
+        return self.counts / self.counts.sum()
+
+    @property
+    def gap(self) -> np.ndarray:
+        """Confidence minus accuracy (M,); 0 in an empty bin."""
+        return np.where(self.filled, self.confidence - self.accuracy, 0.0)
+
+    @property
+    def over(self) -> float:
+        """The part of the calibration error where confidence is too high."""
+        return float(over(self.share * self.gap))
+
+    @property
+    def under(self) -> float:
+        """The part of the calibration error where confidence is too low."""
+        return float(under(self.share * self.gap))
+
+    @property
+    def ece(self) -> float:
+        """The ECE that these bins add up to."""
+        return self.over + self.under
+
+
+def reliability(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    n_bins: int = 15,
+    binning: str = "width",
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> Reliability:
+    """Counts, mean confidence and accuracy of each bin: the data of a reliability diagram (DeGroot & Fienberg 1983).
+
+    Parameters
+    ----------
+    probabilities : array (n, K)
+        Probabilities, or logits with `from_logits`.
+    labels : array (n,)
+        Class indices 0 … K−1.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import reliability
+    >>> bins = reliability([[0.75, 0.25], [0.0, 1.0]], [0, 0], n_bins=2)
+    >>> bins.counts.tolist(), bins.accuracy.tolist()
+    ([0.0, 2.0], [nan, 0.5])
+    """
+    confidence, correct, weights = top_label(probabilities, labels, sample_weight, from_logits)
+    return reliability_of(confidence, correct, weights, n_bins=n_bins, binning=binning)
+
+
+def reliability_of(
+    confidence: np.ndarray,
+    correct: np.ndarray,
+    weights: np.ndarray | None = None,
+    *,
+    n_bins: int = 15,
+    binning: str = "width",
+) -> Reliability:
+    """`reliability` of columns."""
+    sums = bin_sums(confidence, correct, weights, n_bins, binning)
+    if binning == "width":
+        return reliability_of_sums(sums, width_edges(n_bins))
+    index = bin_index(confidence, weights, n_bins, binning)
+    lowest = np.full(n_bins, np.inf)
+    np.minimum.at(lowest, index, confidence.astype(np.float64))
+    # an empty bin opens where the next one does
+    edges = np.minimum.accumulate(np.append(lowest, confidence.max())[::-1])[::-1]
+    return reliability_of_sums(sums, edges)
+
+
+def reliability_of_sums(sums: BinSums, edges: np.ndarray) -> Reliability:
+    """Means of one row of bin sums between given edges."""
+    weight = np.where(sums.weight > 0, sums.weight, np.nan)
+    return Reliability(edges, sums.weight, sums.confidence / weight, sums.correct / weight)
