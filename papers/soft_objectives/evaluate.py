@@ -9,7 +9,7 @@ from images import CORRUPTIONS, SEVERITIES, Dataset, Split, corrupt
 from torch import Tensor
 from training import Trainer
 
-SCALINGS = ("none", "ts", "ts-soft")
+SCALINGS = ("none", "ts", "ts-soft", "ts-hard")
 
 
 def shifted_test_sets(test: Split) -> dict[str, Tensor]:
@@ -26,6 +26,7 @@ def evaluate(trainer: Trainer, data: Dataset, shifted: dict[str, Tensor]) -> dic
         "none": 1.0,
         "ts": fit_temperature(validation, data.validation.labels, "nll"),
         "ts-soft": fit_temperature(validation, data.validation.labels, "soft_ece"),
+        "ts-hard": fit_temperature(validation, data.validation.labels, "hard_ece"),
     }
     shift: dict[str, dict[str, Any]] = {}
     for name, images in shifted.items():

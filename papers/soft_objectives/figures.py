@@ -93,12 +93,17 @@ def negative_log_likelihood(logits: Tensor, labels: Tensor) -> float:
 
 
 def fit_temperature(logits: Tensor, labels: Tensor, objective: str) -> float:
-    """The temperature of lowest NLL ("nll") or lowest soft ECE ("soft_ece"), to four digits."""
+    """The temperature of lowest NLL ("nll"), soft ECE ("soft_ece", bin form) or its hard-binned twin ("hard_ece")."""
     wide = logits.double()
 
     def value(log_temperature: float) -> float:
         scaled = wide / math.exp(log_temperature)
-        return negative_log_likelihood(scaled, labels) if objective == "nll" else float(soft_ece(scaled, labels))
+        if objective == "hard_ece":
+            confidence, correct = top_label(scaled, labels)
+            return float(binned_error(confidence, correct, width_index(confidence), N_BINS, 2))
+        if objective == "soft_ece":
+            return float(soft_ece(scaled, labels, weighting="bin"))
+        return negative_log_likelihood(scaled, labels)
 
     centre, reach = 0.0, math.log(8.0)
     for _ in range(6):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from evaluate import evaluate, shifted_test_sets
 from images import Dataset, read_dataset, synthetic_dataset
@@ -23,12 +24,16 @@ from training import Recipe, Trainer
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A setting and a seed; `tag` says what it is run for, and of those waiting the lowest `rank` goes first."""
+    """A setting and a seed; `tag` says what it is run for, and of those waiting the lowest `rank` goes first.
+
+    keep_logits : bring home the validation and test logits as well
+    """
 
     setting: Setting
     seed: int
     tag: str = "table"
     rank: int = 0
+    keep_logits: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +43,11 @@ class Source:
     folder: Path | None
     device: str
     shift: bool = True
+    name: str = "cifar100"
 
     def open(self) -> Dataset:
         """The dataset on the device."""
-        return synthetic_dataset() if self.folder is None else read_dataset(self.folder, device=self.device)
+        return synthetic_dataset() if self.folder is None else read_dataset(self.folder, self.name, self.device)
 
 
 class Worker:
@@ -50,7 +56,7 @@ class Worker:
     def __init__(self, source: Source, recipe: Recipe) -> None:
         torch.backends.cudnn.benchmark = True
         torch.backends.cuda.matmul.allow_tf32 = True
-        self.data, self.recipe = source.open(), recipe
+        self.data, self.recipe, self.name = source.open(), recipe, source.name
         self.shifted = shifted_test_sets(self.data.test) if source.shift else {}
         self.trainer = Trainer(recipe, self.data.train, self.data.n_classes)
 
@@ -62,8 +68,10 @@ class Worker:
             torch.cuda.synchronize()
         trained = time.perf_counter()
         figures = evaluate(self.trainer, self.data, self.shifted)
+        kept = {"logits": self._logits()} if job.keep_logits else {}
         return {
             "tag": job.tag,
+            "data": self.name,
             "row": job.setting.row,
             "setting": dataclasses.asdict(job.setting),
             "seed": job.seed,
@@ -72,8 +80,15 @@ class Worker:
             "train_seconds": round(trained - started, 2),
             "evaluate_seconds": round(time.perf_counter() - trained, 2),
             **figures,
+            **kept,
         }
 
+    def _logits(self) -> dict[str, np.ndarray]:
+        parts = {"val": self.data.validation.images, "test": self.data.test.images}
+        return {name: self.trainer.logits(images).half().cpu().numpy() for name, images in parts.items()}
+
+
+RUNS_PER_FILE = 4
 
 _rank = operator.attrgetter("rank")
 
@@ -85,6 +100,8 @@ class Pool:
 
     def __init__(self, source: Source, recipe: Recipe, *, n_workers: int, deadline: float, out: Path) -> None:
         self.deadline, self.out = deadline, out
+        self.kept: dict[str, np.ndarray] = {}
+        self.n_files = 1
         self.local: Worker | None = None
         if n_workers < 2:
             self.local = Worker(source, recipe)
@@ -138,8 +155,19 @@ class Pool:
 
     def _write(self, answer: dict[str, Any]) -> None:
         self.out.parent.mkdir(parents=True, exist_ok=True)
+        logits = answer.pop("logits", None)
+        if logits is not None:
+            self._keep_logits(f"{answer['data']} {answer['row']} seed {answer['seed']}", logits)
         with self.out.open("a") as file:
             file.write(json.dumps(_rounded(answer)) + "\n")
+
+
+    def _keep_logits(self, name: str, logits: dict[str, np.ndarray]) -> None:
+        """Add the arrays to the last `logits-N.npz` beside the results; a file takes a few runs and stays small."""
+        if len(self.kept) == 2 * RUNS_PER_FILE:
+            self.kept, self.n_files = {}, self.n_files + 1
+        self.kept |= {f"{name} {part}": values for part, values in logits.items()}
+        np.savez_compressed(self.out.parent / f"logits-{self.n_files}.npz", **self.kept)
 
 
 def _serve(source: Source, recipe: Recipe, deadline: float, tasks: Any, answers: Any) -> None:

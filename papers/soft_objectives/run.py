@@ -26,7 +26,8 @@ from training import Recipe
 def main(arguments: list[str] | None = None) -> int:
     """Command line of the study."""
     options = parse(arguments, __doc__)
-    jobs = missing(table_jobs(options.seeds, options.rows), known_results(options), options.epochs)
+    wanted = table_jobs(options.seeds, options.rows) if options.jobs is None else listed_jobs(options.jobs)
+    jobs = missing(wanted, known_results(options), options.epochs, options.dataset)
     if options.tiny:
         jobs = jobs[: options.tiny]
     pool = open_pool(options)
@@ -53,21 +54,30 @@ def known_results(options: argparse.Namespace) -> list[dict[str, Any]]:
     return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
 
-def missing(jobs: list[Job], known: list[dict[str, Any]], epochs: int) -> list[Job]:
-    """The jobs no known result answers."""
-    answered = {(Setting(**run["setting"]), run["seed"]) for run in known if run["recipe"]["epochs"] == epochs}
+def listed_jobs(path: Path) -> list[Job]:
+    """The jobs of a JSON file, in its order: a list of {"setting": {...}, "seed": 0, "keep_logits": false}."""
+    entries = json.loads(path.read_text())
+    return [Job(**{**one, "setting": Setting(**one["setting"]), "rank": place}) for place, one in enumerate(entries)]
+
+
+def missing(jobs: list[Job], known: list[dict[str, Any]], epochs: int, dataset: str = "cifar100") -> list[Job]:
+    """The jobs no known result of this dataset answers."""
+    known = [run for run in known if run["recipe"]["epochs"] == epochs and run.get("data", "cifar100") == dataset]
+    answered = {(Setting(**run["setting"]), run["seed"]) for run in known}
     return [job for job in jobs if (job.setting, job.seed) not in answered]
 
 
 def parse(arguments: list[str] | None, description: str | None) -> argparse.Namespace:
     """Options shared by the table and the tuning."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of cifar100.zip and val_index.npy")
+    parser.add_argument("--data", type=Path, help="folder of cifar100.zip or cifar10.zip and val_index.npy")
     parser.add_argument("--out", type=Path, required=True, help="file of results, one JSON line a run; appended to")
     parser.add_argument("--known", type=Path, nargs="*", default=[], help="folders of results not to run again")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rows", type=int, nargs="*", help="only these rows of the table, by number")
     parser.add_argument("--tracks", nargs="*", help="tuning: only these rows, by name")
+    parser.add_argument("--jobs", type=Path, help="JSON list of runs to make instead of the table's")
+    parser.add_argument("--dataset", choices=["cifar100", "cifar10"], default="cifar100")
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--workers", type=int, default=4, help="runs at once")
     parser.add_argument("--budget-seconds", type=float, default=1e9, help="start no run that would not end in time")
@@ -89,7 +99,7 @@ def open_pool(options: argparse.Namespace) -> Pool:
         return Pool(Source(None, "cpu", shift=True), recipe, n_workers=1, deadline=deadline, out=options.out)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     recipe = Recipe(epochs=options.epochs, compiled=not options.no_compile, graphs=not options.no_graphs)
-    source = Source(options.data, device, shift=not options.no_shift)
+    source = Source(options.data, device, shift=not options.no_shift, name=options.dataset)
     return Pool(source, recipe, n_workers=options.workers, deadline=deadline, out=options.out)
 
 

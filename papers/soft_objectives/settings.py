@@ -60,7 +60,7 @@ class Setting:
             return partial(losses.soft_avuc, kappa=self.kappa, temperature=self.temperature)
         if self.secondary == "soft_ece":
             return partial(losses.soft_ece, weighting=self.weighting, temperature=self.temperature)
-        return losses.mmce
+        return losses.soft_marginal_ece if self.secondary == "soft_marginal_ece" else losses.mmce
 
 
 STRONG_DECAY = 1e-3
