@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from run import figures
+from clamp_figures import figures
 
 from calibrant import DirichletCalibration, MatrixScaling, TemperatureScaling, VectorScaling
 
 
-def outputs_study(path: Path, n_seeds: int) -> dict[str, Any]:
+def outputs_study(path: Path) -> dict[str, Any]:
     """Figures of each calibrator fitted on `val` and measured on `test`; the fits are deterministic."""
     with np.load(path) as file:
         val, test = file["val_logits"].astype(np.float64), file["test_logits"].astype(np.float64)
@@ -25,9 +25,9 @@ def outputs_study(path: Path, n_seeds: int) -> dict[str, Any]:
         "MS-ODIR": MatrixScaling(penalty_off_diagonal="cv", penalty_bias="cv"),
         "Dir-ODIR": DirichletCalibration(penalty_off_diagonal="cv", penalty_bias="cv"),
     }
-    rows = {"No calibration": figures(torch.from_numpy(test), test_labels)}
+    rows = {"No calibration": figures(torch.from_numpy(test), torch.from_numpy(test_labels))}
     for name, calibrator in methods.items():
         calibrated = calibrator.fit(val, val_labels).transform(test)
-        rows[name] = figures(torch.from_numpy(np.asarray(calibrated)), test_labels)
+        rows[name] = figures(torch.from_numpy(np.asarray(calibrated)), torch.from_numpy(test_labels))
         print(name, rows[name], flush=True)
     return {"checkpoint": path.stem, "rows": rows}

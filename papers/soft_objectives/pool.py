@@ -161,7 +161,6 @@ class Pool:
         with self.out.open("a") as file:
             file.write(json.dumps(_rounded(answer)) + "\n")
 
-
     def _keep_logits(self, name: str, logits: dict[str, np.ndarray]) -> None:
         """Add the arrays to the last `logits-N.npz` beside the results; a file takes a few runs and stays small."""
         if len(self.kept) == 2 * RUNS_PER_FILE:

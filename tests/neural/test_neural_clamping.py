@@ -14,9 +14,15 @@ from torch import nn  # noqa: E402
 
 import calibrant as cal  # noqa: E402
 from calibrant.core import progress  # noqa: E402
-from calibrant.neural.entropy_init import entropy_gradient, feasible_box, greatest_feasible_step  # noqa: E402
+from calibrant.neural.entropy_init import (  # noqa: E402
+    entropy_gradient,
+    feasible_box,
+    greatest_feasible_step,
+    input_units,
+)
+from calibrant.neural.losses.focal import focal  # noqa: E402
 from calibrant.neural.losses.terms import entropy  # noqa: E402
-from calibrant.neural.scaling import best_temperature  # noqa: E402
+from calibrant.neural.scaling import best_focal_temperature, best_temperature  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -91,10 +97,14 @@ def test_pool_is_scored_on_rows_held_out_and_progress_is_told() -> None:
     clamping = cal.NeuralClamping(epochs=3, gamma_pool=(0.0, 1.0), penalty_pool=(0.1, 1.0))
     with progress.listen(lambda stage, done, total, note: stages.append((stage, done, total))):
         clamping.fit(model, batches(inputs, labels))
-    assert {(score.gamma, score.penalty) for score in clamping.scores_} == {(0, 0.1), (0, 1), (1, 0.1), (1, 1)}
-    best = min(clamping.scores_, key=lambda score: score.ece)
+    pairs = {(gamma, penalty) for gamma in (0, 1) for penalty in (0.1, 1, np.inf)}
+    assert {(score.gamma, score.penalty) for score in clamping.scores_} == pairs
+    best = min((score for score in clamping.scores_ if not score.loses_accuracy), key=lambda score: score.ece)
     assert (clamping.gamma_, clamping.penalty_) == (best.gamma, best.penalty)
-    assert ("choosing gamma and penalty", 4, 4) in stages
+    assert ("choosing gamma and penalty", 6, 6) in stages
+    cal.NeuralClamping(0.0, 0.1, epochs=3).fit(model, batches(inputs, labels))
+    with progress.listen(lambda stage, done, total, note: stages.append((stage, done, total))):
+        cal.NeuralClamping(0.0, 0.1, epochs=3).fit(model, batches(inputs, labels))
     assert ("fitting", 3, 3) in stages
 
 
@@ -232,9 +242,74 @@ def test_bad_parameters_are_refused(parameters, message: str) -> None:
 def test_a_descent_that_diverges_is_told_and_leaves_no_nan() -> None:
     model, inputs, labels = linear_problem(50)
     clamping = cal.NeuralClamping(0.0, 0.1, learning_rate=1e8, epochs=3)
-    with pytest.warns(cal.FitWarning, match="diverged in epoch"):
+    with pytest.warns(cal.FitWarning, match=r"diverged in epoch \d at learning_rate 1e\+08: δ is refused"):
         clamped = clamping.fit(model, batches(inputs, labels))
-    assert bool(clamped(inputs).isfinite().all())
+    assert not clamping.delta_.any()
+    expected = best_temperature(model(inputs).detach(), labels)
+    assert clamping.temperature_ == pytest.approx(expected)
+    torch.testing.assert_close(clamped(inputs), model(inputs) / expected)
+
+
+def test_tabular_inputs_have_one_range_per_feature() -> None:
+    inputs = torch.tensor([[0.0, 1000.0], [2.0, -1000.0]])
+    low, high = feasible_box(inputs, None)
+    assert low.tolist() == [0.0, -1000.0]
+    assert high.tolist() == [2.0, 1000.0]
+    assert input_units(inputs).tolist() == [1.0, 1000.0]
+
+
+def scaled_problem(seed: int):
+    """A linear network on four features, one of them on the scale 1000 and one on 0.001."""
+    generator = torch.Generator().manual_seed(seed)
+    scales = torch.tensor([1000.0, 1.0, 1.0, 0.001])
+    model = nn.Linear(4, 3)
+    with torch.no_grad():
+        model.weight.copy_(3 * torch.randn(3, 4, generator=generator) / scales)
+        model.bias.zero_()
+    inputs = scales * torch.randn(1600, 4, generator=generator)
+    labels = (model(inputs).detach() + 4 * torch.randn(1600, 3, generator=generator)).argmax(1)
+    return model, inputs, labels
+
+
+@pytest.mark.parametrize("init", ["data-driven", "normal", "zeros"])
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+def test_features_of_very_different_scale_cost_no_accuracy(init: str) -> None:
+    model, inputs, labels = scaled_problem(0)
+    clamping = cal.NeuralClamping(gamma_pool=(0.0, 0.5), penalty_pool=(0.001, 10.0), init=init, epochs=20)
+    clamped = clamping.fit(model, batches(inputs[:800], labels[:800], 400))
+    before, after = (float((net(inputs[800:]).argmax(1) == labels[800:]).double().mean()) for net in (model, clamped))
+    assert after > before - 0.01
+    assert 0.2 < clamping.temperature_ < 5
+
+
+def test_a_perturbation_that_loses_accuracy_is_refused() -> None:
+    model, inputs, labels = scaled_problem(1)
+    clamping = cal.NeuralClamping(0.0, 0.0, "normal", init_std=2.0, epochs=1, learning_rate=1e-9)
+    with pytest.warns(cal.FitWarning, match=r"falls from \d\d\.\d\d% to \d\d\.\d\d%: δ is refused and T alone"):
+        clamping.fit(model, batches(inputs, labels, 400))
+    assert not clamping.delta_.any()
+    assert clamping.penalty_ == np.inf
+
+
+def test_the_penalty_is_that_of_a_sum_of_losses() -> None:
+    """Twice the rows with twice λ have the same optimum: eq. 9 is a sum."""
+    model, inputs, labels = linear_problem(200)
+    settings = {"init": "zeros", "epochs": 40, "learning_rate": 0.02, "patience": 40}
+    once = cal.NeuralClamping(0.0, 20.0, batch_size=200, **settings).fit(model, [(inputs, labels)])
+    twice = [(torch.cat([inputs, inputs]), torch.cat([labels, labels]))]
+    again = cal.NeuralClamping(0.0, 40.0, batch_size=400, **settings).fit(model, twice)
+    torch.testing.assert_close(once.delta, again.delta)
+    assert bool(once.delta.any())
+
+
+def test_focal_temperature_is_the_minimiser() -> None:
+    model, inputs, labels = linear_problem()
+    logits = model(inputs).detach()
+    for gamma in (0.0, 0.5, 2.0):
+        found = best_focal_temperature(logits, labels, gamma)
+        grid = torch.linspace(0.8, 1.25, 451, dtype=torch.float64) * found
+        losses = [float(focal(logits / value, labels, gamma=gamma)) for value in grid]
+        assert grid[int(np.argmin(losses))] == pytest.approx(found, rel=2e-3)
 
 
 def test_fit_needs_no_gradients_from_its_caller_and_attach_needs_a_fit() -> None:

@@ -31,18 +31,37 @@ def entropy_gradient(model: nn.Module, inputs: Tensor, temperature: float, batch
 
 
 def feasible_box(inputs: Tensor, bounds: tuple[Any, Any] | None) -> tuple[Tensor, Tensor]:
-    """The limits [α, β] an input may reach, of one input's shape: given, or the data's range per channel."""
+    """The limits [α, β] an input may reach, of one input's shape: given, or the data's range.
+
+    The data's range is one per channel of (n, C, …) and one per feature of (n, m), as features may differ in scale.
+    """
     shape = inputs.shape[1:]
     if bounds is None:
-        # (n, C, …): one range a channel; (n, m): one range for all
-        other_axes = [0, *range(2, inputs.ndim)] if inputs.ndim > 2 else list(range(inputs.ndim))
-        low, high = inputs.amin(dim=other_axes, keepdim=True)[0], inputs.amax(dim=other_axes, keepdim=True)[0]
+        axes = other_axes(inputs)
+        low, high = inputs.amin(dim=axes, keepdim=True)[0], inputs.amax(dim=axes, keepdim=True)[0]
     else:
         low, high = (torch.as_tensor(side, dtype=inputs.dtype, device=inputs.device) for side in bounds)
         if bool((low > inputs).any()) or bool((high < inputs).any()):
             reach = f"{float(inputs.min()):.4g} to {float(inputs.max()):.4g}"
             raise InputError(f"inputs reach from {reach}, outside the bounds given: widen bounds to hold every input")
     return low.expand(shape), high.expand(shape)
+
+
+def other_axes(inputs: Tensor) -> list[int]:
+    """The axes to reduce so that one number per channel (n, C, …) or per feature (n, m) is left."""
+    return [0, *range(2, inputs.ndim)]
+
+
+def input_units(inputs: Tensor) -> Tensor:
+    """Standard deviation of each channel or feature, of one input's shape; 0 where the inputs are constant.
+
+    Examples
+    --------
+    >>> input_units(torch.tensor([[1.0, 100.0], [3.0, 100.0]]))
+    tensor([1., 0.])
+    """
+    spread = inputs.double().std(dim=other_axes(inputs), correction=0, keepdim=True)[0].to(inputs.dtype)
+    return spread.expand(inputs.shape[1:]).clone()
 
 
 def greatest_feasible_step(gradient: Tensor, inputs: Tensor, low: Tensor, high: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import warnings
 from collections.abc import Iterable, Sequence
@@ -17,22 +18,28 @@ from calibrant.calibrators.learned import RECORD, TEMPERATURE, Learned
 from calibrant.core import progress
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.metrics import ece
+from calibrant.neural.accuracy_guard import accuracy_loss
 from calibrant.neural.clamped_module import ClampedModule
-from calibrant.neural.entropy_init import entropy_gradient, feasible_box, greatest_feasible_step
+from calibrant.neural.entropy_init import entropy_gradient, feasible_box, greatest_feasible_step, input_units
 from calibrant.neural.losses.focal import focal
 from calibrant.neural.model_io import check_logits, device_of, evaluation_mode, joined, read_batches, run_model
-from calibrant.neural.scaling import best_temperature
+from calibrant.neural.scaling import LIMIT, best_focal_temperature, best_temperature
 
 INITS = ("data-driven", "normal", "zeros")
 
 
 @dataclass(frozen=True)
 class CandidateScore:
-    """How one pair of the pool did on rows held out from its fit."""
+    """How one pair of the pool did on rows held out from its fit; a penalty of infinity is T alone, without δ.
+
+    loses_accuracy : its held-out accuracy is lower than without δ by more than the noise, so it cannot be chosen
+    """
 
     gamma: float
     penalty: float
     ece: float
+    accuracy: float
+    loses_accuracy: bool
 
 
 @dataclass(frozen=True)
@@ -50,20 +57,27 @@ class _CalibrationSet:
 class NeuralClamping:
     """Joint input perturbation and temperature scaling (Tang, Chen, Ho 2022).
 
-    min over δ, T of the mean focal_γ(f(x + δ)/T, y) + λ‖δ‖² (eqs. 8–9), by SGD with momentum.
+    min over δ, T of Σ focal_γ(f(x + δ)/T, y) + λ‖δ/s‖² (eqs. 8–9), by SGD with momentum on that sum divided by n.
+    s is the standard deviation of each channel, or of each feature of tabular inputs: 1 for the standardised images
+    of the paper. A fit that diverges, or that loses accuracy on the calibration rows beyond the noise, is refused
+    with a `FitWarning`: δ is then 0 and T alone is learned.
 
     Parameters
     ----------
     gamma : γ ≥ 0, or "auto" to choose from `gamma_pool`
-    penalty : λ ≥ 0, or "auto" to choose from `penalty_pool`
-    init : start of δ: "data-driven" (Theorem 1), "normal" (standard deviation 0.01) or "zeros"
+    penalty : λ ≥ 0 in units of eq. 9 (a sum of losses), or "auto" to choose from `penalty_pool`; infinity is T alone
+    init : start of δ: "data-driven" (Theorem 1), "normal" (see `init_std`) or "zeros"
+    init_std : standard deviation of the normal start in units of s; 0.1 is the paper's variance of 0.01, the code of
+        its authors has 0.01
     temperature_init : start of T: "ts", the optimum of temperature scaling, or a number (the paper's is 1)
     train_input, train_output : hold δ or T at its start instead of learning it
-    gamma_pool, penalty_pool : candidates; each pair is scored by the ECE of rows held out from its fit
+    gamma_pool, penalty_pool : candidates; each pair, and T alone with each γ, is scored by the ECE of rows held out
+        from its fit, and a pair that loses held-out accuracy beyond the noise is left out
     folds : parts of the calibration set that are held out in turn while choosing
     learning_rate, momentum, batch_size, epochs : of the SGD
     patience : epochs without a better calibration loss before the fit stops
-    bounds : (low, high) of feasible inputs, numbers or tensors; None takes the data's own range per channel
+    bounds : (low, high) of feasible inputs, numbers or tensors; None takes the data's own range per channel,
+        or per feature of tabular inputs
     device : where the model is expected to be; None takes the model's own
     seed : of the random start, the folds and the order of the rows
 
@@ -92,11 +106,12 @@ class NeuralClamping:
         penalty: float | str = "auto",
         init: str = "data-driven",
         *,
+        init_std: float = 0.1,
         temperature_init: float | str = "ts",
         train_input: bool = True,
         train_output: bool = True,
         gamma_pool: Sequence[float] = (0.0, 0.1, 0.2, 0.5, 1.0),
-        penalty_pool: Sequence[float] = (0.01, 0.1, 1.0),
+        penalty_pool: Sequence[float] = (0.001, 0.1, 10.0),
         folds: int = 2,
         learning_rate: float = 0.001,
         momentum: float = 0.9,
@@ -110,6 +125,7 @@ class NeuralClamping:
         self.gamma = gamma
         self.penalty = penalty
         self.init = init
+        self.init_std = init_std
         self.temperature_init = temperature_init
         self.train_input = train_input
         self.train_output = train_output
@@ -134,6 +150,11 @@ class NeuralClamping:
             data = self._collect(model, loader, device)
             gamma, penalty = self._choose(model, data)
             delta, temperature, trace = self._descend(model, data, gamma, penalty, "fitting")
+            refusal = self._refusal(model, data, delta, len(trace))
+            if refusal:
+                warnings.warn(f"{refusal}: δ is refused and T alone is learned", FitWarning, stacklevel=2)
+                penalty = math.inf
+                delta, temperature = torch.zeros_like(delta), self._temperature_alone(data, gamma)
         self.delta_, self.temperature_, self.loss_trace_ = delta, temperature, trace
         self.gamma_, self.penalty_ = gamma, penalty
         self.module_ = ClampedModule(model, delta, temperature)
@@ -151,11 +172,15 @@ class NeuralClamping:
         for name, value in (("gamma", self.gamma), ("penalty", self.penalty)):
             if isinstance(value, str) and value != "auto":
                 raise InputError(f"{name} must be a number or 'auto', got {value!r}")
-            if not isinstance(value, str) and not (isinstance(value, Real) and 0 <= value < math.inf):
-                raise InputError(f"{name} must be 0 or more and finite, or 'auto', got {value}")
+            limit = math.inf if name == "gamma" else math.nan
+            if not isinstance(value, str) and not (isinstance(value, Real) and value >= 0 and value != limit):
+                finite = " and finite" if name == "gamma" else ""
+                raise InputError(f"{name} must be 0 or more{finite}, or 'auto', got {value}")
         for name, pool in (("gamma_pool", self.gamma_pool), ("penalty_pool", self.penalty_pool)):
             if len(pool) == 0:
                 raise InputError(f"{name} is empty: give at least one candidate")
+        if isinstance(self.init_std, str) or not 0 <= self.init_std < math.inf:
+            raise InputError(f"init_std must be 0 or more and finite, got {self.init_std!r}")
         start = self.temperature_init
         if start != "ts" and (isinstance(start, str) or not start > 0):
             raise InputError(f"temperature_init must be 'ts' or a number above 0, got {start!r}")
@@ -190,89 +215,123 @@ class NeuralClamping:
         return data
 
     def _choose(self, model: nn.Module, data: _CalibrationSet) -> tuple[float, float]:
-        gammas = self.gamma_pool if isinstance(self.gamma, str) else (self.gamma,)
-        penalties = self.penalty_pool if isinstance(self.penalty, str) else (self.penalty,)
-        pairs = [(float(gamma), float(penalty)) for gamma in gammas for penalty in penalties]
+        gammas = [float(one) for one in (self.gamma_pool if isinstance(self.gamma, str) else (self.gamma,))]
+        penalties = [float(one) for one in (self.penalty_pool if isinstance(self.penalty, str) else (self.penalty,))]
         self.scores_: tuple[CandidateScore, ...] = ()
-        if len(pairs) == 1:
-            return pairs[0]
+        if len(gammas) == len(penalties) == 1:
+            return gammas[0], penalties[0]
+        # T alone first: of equal scores the first is taken
+        penalties = [math.inf, *(one for one in penalties if one != math.inf)]
+        pairs = [(gamma, penalty) for penalty in penalties for gamma in gammas]
         order = torch.randperm(len(data.labels), generator=torch.Generator().manual_seed(self.seed))
         folds = [fold.to(data.labels.device) for fold in order.chunk(self.folds)]
         scores = []
         for number, (gamma, penalty) in enumerate(pairs):
-            error = self._held_out_ece(model, data, folds, gamma, penalty)
-            scores.append(CandidateScore(gamma, penalty, error))
-            progress.step("choosing gamma and penalty", number + 1, len(pairs), f"ECE {error:.4f}")
+            scores.append(self._score(model, data, folds, gamma, penalty))
+            note = f"ECE {scores[-1].ece:.4f}"
+            progress.step("choosing gamma and penalty", number + 1, len(pairs), note)
         self.scores_ = tuple(scores)
-        best = min(scores, key=lambda score: score.ece)
+        best = min((one for one in scores if not one.loses_accuracy), key=lambda one: one.ece)
         return best.gamma, best.penalty
 
-    def _held_out_ece(
+    def _score(
         self, model: nn.Module, data: _CalibrationSet, folds: list[Tensor], gamma: float, penalty: float
-    ) -> float:
+    ) -> CandidateScore:
+        """Held-out figures of a pair; a descent that diverges has an infinite ECE."""
         logits = torch.empty_like(data.logits)
         for fold in folds:
             kept = torch.ones(len(data.labels), dtype=torch.bool, device=fold.device)
             kept[fold] = False
             delta, temperature, _ = self._descend(model, data.take(kept.nonzero()[:, 0]), gamma, penalty, "")
-            with torch.no_grad():
-                parts = [model(part + delta) / temperature for part in data.inputs[fold].split(self.batch_size)]
-            logits[fold] = torch.cat(parts).to(logits.dtype)
-        return float(ece(logits.cpu().numpy(), data.labels.cpu().numpy(), from_logits=True))
+            if bool(delta.isnan().any()):
+                return CandidateScore(gamma, penalty, math.inf, 0.0, True)
+            logits[fold] = (self._logits(model, data.inputs[fold], delta) / temperature).to(logits.dtype)
+        error = float(ece(logits.cpu().numpy(), data.labels.cpu().numpy(), from_logits=True))
+        accuracy = float((logits.argmax(1) == data.labels).double().mean())
+        return CandidateScore(gamma, penalty, error, accuracy, bool(accuracy_loss(data.logits, logits, data.labels)))
 
-    def _start(self, model: nn.Module, data: _CalibrationSet) -> tuple[Tensor, float]:
-        fitted = best_temperature(data.logits, data.labels)
-        temperature = fitted if isinstance(self.temperature_init, str) else float(self.temperature_init)
-        delta = torch.zeros_like(data.inputs[0])
+    def _refusal(self, model: nn.Module, data: _CalibrationSet, delta: Tensor, epochs: int) -> str:
+        """Why a δ cannot be taken, or nothing."""
+        if bool(delta.isnan().any()):
+            return f"the descent diverged in epoch {epochs} at learning_rate {self.learning_rate:g}"
+        if not bool(delta.any()):
+            return ""
+        return accuracy_loss(data.logits, self._logits(model, data.inputs, delta), data.labels)
+
+    def _logits(self, model: nn.Module, inputs: Tensor, delta: Tensor) -> Tensor:
+        with torch.no_grad():
+            return torch.cat([model(part + delta) for part in inputs.split(self.batch_size)])
+
+    def _temperature_alone(self, data: _CalibrationSet, gamma: float) -> float:
+        if self.train_output:
+            return best_focal_temperature(data.logits, data.labels, gamma)
+        return self._start_temperature(data)
+
+    def _start_temperature(self, data: _CalibrationSet) -> float:
+        if isinstance(self.temperature_init, str):
+            return best_temperature(data.logits, data.labels)
+        return float(self.temperature_init)
+
+    def _start(self, model: nn.Module, data: _CalibrationSet, units: Tensor) -> Tensor:
+        """Where δ begins."""
         if self.init == "normal":
             generator = torch.Generator().manual_seed(self.seed)
-            delta += 0.01 * torch.randn(delta.shape, generator=generator).to(delta)
-        elif self.init == "data-driven":
+            return self.init_std * units * torch.randn(units.shape, generator=generator).to(units)
+        if self.init == "data-driven":
+            fitted = best_temperature(data.logits, data.labels)
             gradient = entropy_gradient(model, data.inputs, fitted, self.batch_size)
             low, high = feasible_box(data.inputs, self.bounds)
-            delta = greatest_feasible_step(gradient, data.inputs, low, high)
-        return delta, temperature
+            return greatest_feasible_step(gradient, data.inputs, low, high)
+        return torch.zeros_like(units)
 
     def _descend(
         self, model: nn.Module, data: _CalibrationSet, gamma: float, penalty: float, stage: str
     ) -> tuple[Tensor, float, list[float]]:
-        """SGD on δ and log T (so that T > 0) from the chosen start; the state of lowest epoch loss is kept."""
-        delta, temperature = self._start(model, data)
-        delta = delta.requires_grad_()
-        log_temperature = torch.tensor(math.log(temperature), device=delta.device, requires_grad=True)
-        learned = ([delta] if self.train_input else []) + ([log_temperature] if self.train_output else [])
+        """SGD on u = δ/s and log T (so that T > 0); the state of lowest epoch loss is kept; δ is NaN on divergence."""
+        if penalty == math.inf:
+            return torch.zeros_like(data.inputs[0]), self._temperature_alone(data, gamma), []
+        units = input_units(data.inputs)
+        start, temperature = self._start(model, data, units), self._start_temperature(data)
+        # a constant input has no unit: what Theorem 1 gives it stays, and nothing is learned there
+        fixed = torch.where(units == 0, start, torch.zeros_like(start))
+        scaled = torch.where(
+            units == 0, torch.zeros_like(start), start / units.clamp_min(torch.finfo(units.dtype).tiny)
+        )
+        scaled = scaled.requires_grad_()
+        log_temperature = torch.tensor(math.log(temperature), device=scaled.device, requires_grad=True)
+        learned = ([scaled] if self.train_input else []) + ([log_temperature] if self.train_output else [])
         if not learned:
-            return delta.detach(), temperature, []
+            return start, temperature, []
         optimizer = torch.optim.SGD(learned, lr=self.learning_rate, momentum=self.momentum)
         generator = torch.Generator().manual_seed(self.seed)
-        best, stale = (math.inf, delta.detach().clone(), log_temperature.detach().clone()), 0
+        best, stale = (math.inf, scaled.detach().clone(), log_temperature.detach().clone()), 0
         trace: list[float] = []
+        n = len(data.labels)
         for epoch in range(self.epochs):
-            before = (delta.detach().clone(), log_temperature.detach().clone())
-            total = torch.zeros((), device=delta.device)
-            for index in torch.randperm(len(data.labels), generator=generator).split(self.batch_size):
-                rows = index.to(delta.device)
-                logits = model(data.inputs[rows] + delta) / log_temperature.exp()
-                loss = focal(logits, data.labels[rows], gamma=gamma) + penalty * delta.square().sum()
+            before = (scaled.detach().clone(), log_temperature.detach().clone())
+            total = torch.zeros((), device=scaled.device)
+            for index in torch.randperm(n, generator=generator).split(self.batch_size):
+                rows = index.to(scaled.device)
+                logits = model(data.inputs[rows] + (fixed + units * scaled)) / log_temperature.exp()
+                loss = focal(logits, data.labels[rows], gamma=gamma) + penalty / n * scaled.square().sum()
                 for parameter, gradient in zip(learned, torch.autograd.grad(loss, learned), strict=True):
                     parameter.grad = gradient
                 optimizer.step()
                 total += loss.detach() * len(rows)
-            trace.append(float(total) / len(data.labels))
+            trace.append(float(total) / n)
             if stage:
                 progress.step(stage, epoch + 1, self.epochs, f"loss {trace[-1]:.5f}")
+            reached = float(log_temperature.detach().abs())
+            if not (math.isfinite(trace[-1]) and bool(scaled.detach().isfinite().all()) and reached <= LIMIT):
+                return torch.full_like(start, math.nan), temperature, trace
             stale = 0 if trace[-1] < best[0] - 1e-7 else stale + 1
             if trace[-1] < best[0]:
                 best = (trace[-1], *before)
-            if not bool(torch.stack([total, delta.detach().sum(), log_temperature.detach().exp()]).isfinite().all()):
-                message = f"the descent diverged in epoch {epoch + 1} at learning_rate {self.learning_rate:g}"
-                warnings.warn(f"{message}: the best state before it is kept", FitWarning, stacklevel=4)
-                break
             if stale >= self.patience:
                 break
-        else:
-            return delta.detach(), float(log_temperature.detach().exp()), trace
-        return best[1], float(best[2].exp()), trace
+        # while the loss still falls, the state after the last epoch is better than the one before it
+        _, scaled, log_temperature = best if stale else (0.0, scaled.detach(), log_temperature.detach())
+        return fixed + units * scaled, float(log_temperature.exp()), trace
 
     def artifact_state(self) -> dict[str, Any]:
         """What a saved artifact holds: everything learned but the network."""
@@ -282,7 +341,7 @@ class NeuralClamping:
             "gamma_": self.gamma_,
             "penalty_": self.penalty_,
             "loss_trace_": list(self.loss_trace_),
-            "scores_": [[score.gamma, score.penalty, score.ece] for score in self.scores_],
+            "scores_": [list(dataclasses.astuple(score)) for score in self.scores_],
         }
 
     def restore_artifact_state(self, state: dict[str, Any]) -> None:

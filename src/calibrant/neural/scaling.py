@@ -1,4 +1,4 @@
-"""The temperature of lowest mean NLL, in torch: a start for methods that train on the device."""
+"""The temperature of lowest mean NLL or focal loss, in torch: a start for methods that train on the device."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 
 import torch
 from torch import Tensor
+
+from calibrant.neural.losses.focal import focal
 
 LIMIT = math.log(1e4)
 """The optimum of separable or worthless logits lies at 0 or infinity; the search stops at this |log T|."""
@@ -44,3 +46,35 @@ def best_temperature(logits: Tensor, labels: Tensor, weights: Tensor | None = No
             break
         scale = proposal
     return 1 / scale
+
+
+def best_focal_temperature(logits: Tensor, labels: Tensor, gamma: float) -> float:
+    """argmin_T of the mean focal_γ(z/T, y); golden-section search in log T around the optimum of γ = 0.
+
+    Examples
+    --------
+    >>> z = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0]])
+    >>> y = torch.tensor([0, 0, 1])
+    >>> best_focal_temperature(z, y, 0.0) < best_focal_temperature(z, y, 1.0)  # focal prefers less confidence
+    True
+    """
+    plain = best_temperature(logits, labels)
+    if gamma == 0:
+        return plain
+    wide = logits.detach().double()
+
+    def loss(log_temperature: float) -> float:
+        return float(focal(wide / math.exp(log_temperature), labels, gamma=gamma))
+
+    ratio = (math.sqrt(5) - 1) / 2
+    low, high = (max(-LIMIT, min(LIMIT, math.log(plain) + side)) for side in (-3.0, 3.0))
+    inner = [high - ratio * (high - low), low + ratio * (high - low)]
+    values = [loss(one) for one in inner]
+    while high - low > 1e-6:
+        if values[0] < values[1]:
+            high, inner, values = inner[1], [inner[1] - ratio * (inner[1] - low), inner[0]], [math.nan, values[0]]
+            values[0] = loss(inner[0])
+        else:
+            low, inner, values = inner[0], [inner[1], inner[0] + ratio * (high - inner[0])], [values[1], math.nan]
+            values[1] = loss(inner[1])
+    return math.exp((low + high) / 2)
