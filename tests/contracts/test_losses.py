@@ -115,7 +115,7 @@ def loop_binned(c, a, weighting, norm, n_bins=15, temperature=0.01):
     return total
 
 
-def loop_soft_ece(z, y, weighting="bin", norm=2):
+def loop_soft_ece(z, y, weighting="label", norm=2):
     return loop_binned(*top(z, y), weighting, norm) ** (1 / norm)
 
 
@@ -148,7 +148,7 @@ CASES: dict[str, tuple[Callable, Callable]] = {
         partial(loop_soft_avuc, kappa=0.3, temperature=0.3),
     ),
     "soft_ece": (losses.soft_ece, loop_soft_ece),
-    "soft_ece label": (partial(losses.soft_ece, weighting="label"), partial(loop_soft_ece, weighting="label")),
+    "soft_ece bin": (partial(losses.soft_ece, weighting="bin"), partial(loop_soft_ece, weighting="bin")),
     "soft_ece 1": (partial(losses.soft_ece, norm=1), partial(loop_soft_ece, norm=1)),
     "soft_marginal_ece": (losses.soft_marginal_ece, loop_soft_marginal_ece),
 }
@@ -165,7 +165,7 @@ MODULES = {
     "avuc": losses.AvUCLoss(),
     "avuc_gs": losses.AvUCGSLoss(),
     "soft_avuc 0.3": losses.SoftAvUCLoss(0.3, 0.3),
-    "soft_ece label": losses.SoftECELoss(weighting="label"),
+    "soft_ece bin": losses.SoftECELoss(weighting="bin"),
     "soft_marginal_ece": losses.SoftMarginalECELoss(),
 }
 

@@ -48,7 +48,37 @@ def test_soft_becomes_hard_as_temperature_falls(data) -> None:
     if float((c * 15 - (c * 15).round()).abs().min()) < 1e-2:
         return
     hard = cal.metrics.ece(logits.numpy(), labels.numpy(), norm=2, from_logits=True)
-    assert float(losses.soft_ece(logits, labels, temperature=1e-6)) == pytest.approx(hard, abs=1e-9)
+    assert float(losses.soft_ece(logits, labels, temperature=1e-6, weighting="bin")) == pytest.approx(hard, abs=1e-9)
+
+
+@given(batches(), st.sampled_from([1, 2, 3]))
+def test_proposition_1_both_forms_tend_to_the_hard_ones_and_the_label_form_is_larger(data, norm) -> None:
+    """Karandikar et al. 2021: as T → 0, SB-ECE of each form is the binned ECE of that form; bin form ≤ label form."""
+    logits, labels = data
+    c, _ = top_label(logits, labels)
+    soft = {w: float(losses.soft_ece(logits, labels, norm=norm, weighting=w)) for w in ("bin", "label")}
+    assert soft["bin"] <= soft["label"] + 1e-12
+    if float((c * 15 - (c * 15).round()).abs().min()) < 1e-2:
+        return
+    for weighting in ("bin", "label"):
+        hard = cal.metrics.ece(logits.numpy(), labels.numpy(), norm=norm, weighting=weighting, from_logits=True)
+        gaps = []
+        for temperature in (1e-3, 1e-4, 1e-6):
+            found = losses.soft_ece(logits, labels, norm=norm, weighting=weighting, temperature=temperature)
+            gaps.append(abs(float(found) - hard))
+        assert gaps[-1] < 1e-8
+        assert gaps[-1] <= min(gaps) + 1e-8
+
+
+def test_the_loss_defaults_to_the_label_form_and_the_metric_to_the_bin_form() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits, labels = 2 * torch.randn(50, 4, generator=generator), torch.randint(0, 4, (50,), generator=generator)
+    label, by_bin = (losses.soft_ece(logits, labels, weighting=w) for w in ("label", "bin"))
+    torch.testing.assert_close(losses.soft_ece(logits, labels), label)
+    torch.testing.assert_close(losses.SoftECELoss()(logits, labels), label)
+    metric = cal.metrics.soft_ece(logits.double().numpy(), labels.numpy(), from_logits=True)
+    assert metric == pytest.approx(float(by_bin), abs=1e-5)
+    assert float(label) > float(by_bin) + 1e-3
 
 
 @given(batches())
@@ -56,7 +86,7 @@ def test_soft_as_temperature_grows(data) -> None:
     logits, labels = data
     c, a = top_label(logits, labels)
     gap, spread = abs(float((c - a).mean())), float((c - a.mean()).square().mean().sqrt())
-    assert float(losses.soft_ece(logits, labels, temperature=1e9)) == pytest.approx(gap, abs=1e-6)
+    assert float(losses.soft_ece(logits, labels, temperature=1e9, weighting="bin")) == pytest.approx(gap, abs=1e-6)
     label = float(losses.soft_ece(logits, labels, temperature=1e9, weighting="label"))
     assert label == pytest.approx(spread, abs=1e-6)
 
@@ -140,9 +170,14 @@ def test_losses_agree_with_the_metrics_of_the_library() -> None:
     rng = np.random.default_rng(0)
     logits, labels = 2 * rng.normal(size=(300, 7)), rng.integers(0, 7, 300)
     z, y = torch.from_numpy(logits), torch.from_numpy(labels)
-    for name in ("brier", "mmce", "soft_ece"):
-        expected = getattr(cal.metrics, name)(logits, labels, from_logits=True)
-        assert float(getattr(losses, name)(z, y)) == pytest.approx(expected, abs=1e-9), name
+    for name, options in (
+        ("brier", {}),
+        ("mmce", {}),
+        ("soft_ece", {"weighting": "bin"}),
+        ("soft_ece", {"weighting": "label"}),
+    ):
+        expected = getattr(cal.metrics, name)(logits, labels, from_logits=True, **options)
+        assert float(getattr(losses, name)(z, y, **options)) == pytest.approx(expected, abs=1e-9), name
 
 
 def test_gradient_stops_through_the_confidence_only() -> None:

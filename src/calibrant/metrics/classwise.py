@@ -160,7 +160,8 @@ def marginal_ece(
 ) -> float:
     """Marginal calibration error over all classes (Kumar et al. 2019; Karandikar et al. 2021, app. J).
 
-    ``(1/K Σ_j ECE_{j,p}^p)^(1/p)`` over bins of equal mass, p = 2.
+    ``(1/K Σ_j ECE_{j,p}^p)^(1/p)`` over bins of equal mass, p = 2: a mean over classes. The figures printed by
+    Karandikar et al. fit the sum ``(Σ_j ECE_{j,p}^p)^(1/p)``, which is K^(1/p) times this value.
 
     Parameters
     ----------

@@ -42,6 +42,9 @@ def soft_ece(
         Class indices 0 … K−1.
     temperature : float
         T; towards 0 the bins turn hard.
+    weighting : {"bin", "label"}
+        "bin" is the counterpart of the ECE and the default here; the training loss `calibrant.losses.soft_ece`
+        defaults to "label", the form that the paper trains.
     decay : float, optional
         d > 1 sets T = 1/(M² ln d): at a centre the neighbour's membership is 1/d of its own.
 

@@ -38,8 +38,8 @@ class CandidateScore:
     gamma: float
     penalty: float
     ece: float
-    accuracy: float
-    loses_accuracy: bool
+    accuracy: float = math.nan
+    loses_accuracy: bool = False
 
 
 @dataclass(frozen=True)

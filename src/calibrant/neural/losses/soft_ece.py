@@ -16,7 +16,7 @@ def soft_ece(
     n_bins: int = 15,
     temperature: float = 0.01,
     norm: float = 2,
-    weighting: str = "bin",
+    weighting: str = "label",
     decay: float | None = None,
 ) -> Tensor:
     """SB-ECE of the top label (Karandikar et al. 2021, eqs. 11 and 12).
@@ -31,7 +31,8 @@ def soft_ece(
     n_bins : M equal bins of [0, 1]; their centres are ξ_j
     temperature : T, how soft the bins are
     norm : p ≥ 1
-    weighting : "bin" or "label"
+    weighting : "label", the form that the paper trains, or "bin", the form that the metric `calibrant.metrics.soft_ece`
+        reports by default
     decay : d > 1 sets T = 1/(M² ln d) instead: at a centre the neighbour's membership is 1/d of its own
 
     Examples
@@ -65,7 +66,7 @@ class SoftECELoss(nn.Module):
         n_bins: int = 15,
         temperature: float = 0.01,
         norm: float = 2,
-        weighting: str = "bin",
+        weighting: str = "label",
         decay: float | None = None,
     ) -> None:
         super().__init__()

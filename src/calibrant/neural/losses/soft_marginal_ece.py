@@ -20,6 +20,7 @@ def soft_marginal_ece(
     """Soft-binned marginal ECE, the extension proposed in Karandikar et al. 2021, app. J.
 
     ((1/K) Σ_k Σ_j (S_jk/n)·|A_jk − C_jk|^p)^(1/p): eq. 11 for every class k, its probability p_k against 1{y = k}.
+    A mean over classes; without the 1/K the value is K^(1/p) times as large.
 
     Parameters
     ----------
