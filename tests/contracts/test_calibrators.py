@@ -63,6 +63,22 @@ class Chunks:
     """Rows in several pieces that offer only what an additive fit may use."""
 
     pieces: list[Rows]
+    in_memory = False
+
+    def row_weights(self) -> np.ndarray | None:
+        return None if self.pieces[0].weights is None else np.concatenate([piece.weights for piece in self.pieces])
+
+    def gather(self, statistic):
+        parts = [piece.gather(statistic) for piece in self.pieces]
+        return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+
+    gather_top = gather
+
+    def reweighted(self, factor):
+        return Chunks([piece.reweighted(factor) for piece in self.pieces])
+
+    def whole(self):
+        raise AssertionError("an additive fit asked for all rows at once")
 
     @property
     def n(self) -> int:

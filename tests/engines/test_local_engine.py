@@ -201,7 +201,7 @@ def test_per_row_columns_wait_in_a_scratch_file_when_large(forty, monkeypatch):
     assert np.array_equal(spilled.weights_, cal.get("cws").fit(logits, labels, sample_weight=weights).weights_)
     with opened("local") as engine:
         rows = ChunkedRows(parts, engine)
-        whole = rows.spilled()
+        whole = rows.whole()
         assert isinstance(whole.logits, np.memmap)
         assert np.array_equal(whole.logits, logits)
         scratch = Path(whole.logits.filename)

@@ -13,7 +13,6 @@ from calibrant.calibrators.helpers.confidence_bins import (
     keep_prediction,
     map_rows,
     quantile_bins,
-    row_weights,
     top_columns,
 )
 from calibrant.calibrators.learned import EDGES, SMALL, Learned
@@ -87,9 +86,9 @@ class BinTemperatureScaling(Calibrator):
             raise InputError(f"objective must be 'gap' or 'nll', got {self.objective!r}")
         n_bins = check_n_bins(self.n_bins)
         top = top_columns(rows)
-        self.edges_, bins = quantile_bins(top, row_weights(rows), n_bins)
+        self.edges_, bins = quantile_bins(top, rows.row_weights(), n_bins)
         equations: Any
-        if isinstance(rows, Rows):
+        if rows.in_memory:
             equations = BinEquations(rows, top.prediction, bins, matches_accuracy=self.objective == "gap")
         else:
             equations = ChunkedBinEquations(rows, self.edges_, bins, matches_accuracy=self.objective == "gap")

@@ -9,12 +9,12 @@ import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator, fact
-from calibrant.calibrators.helpers.weighted_rows import SmoothedRows, reweighted
 from calibrant.calibrators.learned import INNER, RECORD, Learned
 from calibrant.calibrators.solvers.fixed_point import FixedPoint
 from calibrant.core.bin_sums import total_gap
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.progress import step
+from calibrant.core.row_views import SmoothedRows
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax
 from calibrant.kernels.bins import width_sums
@@ -157,7 +157,7 @@ class ClassLossScaling(Calibrator):
             self.class_weights_[present] = weights
             factors = (1 + self.class_weights_) * inverse * rows.total_weight / present.sum()
             before_it = None if refit == 0 else self.calibrator_
-            self.calibrator_ = self._refit(reweighted(rows, _ByClass(factors)), before_it)
+            self.calibrator_ = self._refit(rows.reweighted(_ByClass(factors)), before_it)
             self._record(rows, self.calibrator_)
             after = self._losses[present]
             if refit == 0:
@@ -177,7 +177,7 @@ class ClassLossScaling(Calibrator):
         change = np.inf
         for refit in range(MAX_REFITS):
             # the refits overshoot in turn: weights between the last two answers settle much sooner
-            between = reweighted(rows, _Focal((previous, self.calibrator_), FOCUS))
+            between = rows.reweighted(_Focal((previous, self.calibrator_), FOCUS))
             previous, self.calibrator_ = self.calibrator_, self._refit(between, self.calibrator_)
             self._record(rows, self.calibrator_)
             change = abs(self._trace[-1][0] - self._trace[-2][0])

@@ -10,7 +10,6 @@ from calibrant.calibrators.helpers.confidence_bins import (
     fill_empty,
     map_rows,
     quantile_bins,
-    row_weights,
     top_columns,
 )
 from calibrant.calibrators.learned import EDGES, Learned
@@ -73,7 +72,7 @@ class ConfidenceWeightScaling(Calibrator):
         return len(self.weights_)
 
     def _fit(self, rows: Rows) -> None:
-        top, weights = top_columns(rows), row_weights(rows)
+        top, weights = top_columns(rows), rows.row_weights()
         if isinstance(self.n_bins, str):
             if self.n_bins != "auto":
                 raise InputError(f"n_bins must be a whole number of at least 1, or 'auto', got {self.n_bins!r}")

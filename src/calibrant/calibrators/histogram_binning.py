@@ -9,7 +9,6 @@ from calibrant.calibrators.helpers.confidence_bins import (
     ConfidenceBins,
     fill_empty,
     quantile_bins,
-    row_weights,
     top_columns,
 )
 from calibrant.calibrators.helpers.one_vs_rest import check_mode, class_columns, class_probabilities, normalised
@@ -79,7 +78,7 @@ class HistogramBinning(Calibrator):
         else:
             columns, n_columns = class_columns(rows), rows.n_classes
         self.edges_, self.values_ = np.empty((n_columns, n_bins + 1)), np.empty((n_columns, n_bins))
-        weights = row_weights(rows)
+        weights = rows.row_weights()
         for j, column in enumerate(columns):
             self.edges_[j], bins = quantile_bins(column, weights, n_bins)
             self.values_[j] = bin_frequencies(bins)

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.isotonic import IsotonicRegression
 
 from calibrant.calibrators.base import Calibrator, fact
-from calibrant.calibrators.helpers.confidence_bins import row_weights, top_columns
+from calibrant.calibrators.helpers.confidence_bins import top_columns
 from calibrant.calibrators.helpers.one_vs_rest import check_mode, class_columns, class_probabilities, normalised
 from calibrant.calibrators.helpers.top_label import log_odds_of, with_confidence
 from calibrant.calibrators.learned import CHANCE, Learned
@@ -76,7 +76,7 @@ class IsotonicCalibration(Calibrator):
         else:
             columns, n_columns = class_columns(rows), rows.n_classes
         margin = min(0.5, 0.5 / rows.total_weight)
-        knots, values, weights = [], [], row_weights(rows)
+        knots, values, weights = [], [], rows.row_weights()
         for j, column in enumerate(columns):
             solver = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
             solver.fit(column.confidence, column.correct.astype(np.float64), sample_weight=weights)

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.helpers.confidence_bins import row_weights, top_columns
+from calibrant.calibrators.helpers.confidence_bins import top_columns
 from calibrant.calibrators.helpers.top_label import log_odds_of, with_confidence
 from calibrant.calibrators.learned import CHANCE, Learned
 from calibrant.core.errors import InputError
@@ -66,7 +66,7 @@ class SplineCalibration(Calibrator):
     def _fit(self, rows: Rows) -> None:
         if isinstance(self.n_knots, bool) or self.n_knots != int(self.n_knots) or self.n_knots < 3:
             raise InputError(f"n_knots must be a whole number of at least 3, got {self.n_knots!r}")
-        confidence, share, error, mass = cumulative_error(top_columns(rows), row_weights(rows))
+        confidence, share, error, mass = cumulative_error(top_columns(rows), rows.row_weights())
         knots = np.linspace(0.0, 1.0, int(self.n_knots))
         basis = CubicSpline(knots, np.eye(len(knots)), bc_type="natural")
         # evenly spaced shares see rows of equal confidence as the straight piece of the curve that they are

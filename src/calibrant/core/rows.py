@@ -6,10 +6,10 @@ memory and a thousand files on a cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,6 +20,54 @@ SMALLEST_BLOCK = 1 << 18
 
 Statistic = Callable[..., tuple[Any, ...]]
 """`statistic(logits, labels, weights, *parameters)` → a tuple of numbers or arrays that add up over rows."""
+
+
+Factor = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""`factor(logits, labels)` → what each row's weight is multiplied by (n,)."""
+
+
+class RowSource(Protocol):
+    """Rows to fit on, wherever they are: in memory, in files, of which only the top is known, or seen otherwise."""
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+
+    @property
+    def n_classes(self) -> int:
+        """Number of columns."""
+
+    @property
+    def total_weight(self) -> float:
+        """Sum of the weights; n where there are none."""
+
+    @property
+    def in_memory(self) -> bool:
+        """Are `logits`, `labels` and `weights` arrays at hand, as in `Rows`?"""
+
+    def class_weight(self) -> np.ndarray:
+        """Total weight of each class (K,); 0 for a class that is absent."""
+
+    def row_weights(self) -> np.ndarray | None:
+        """The weight of each row (n,), or None where all weigh the same."""
+
+    def sample(self, size: int) -> RowSource:
+        """About `size` rows, for a cheap first estimate."""
+
+    def total(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
+        """Sum of `statistic(logits, labels, weights, *parameters)` over all rows."""
+
+    def gather(self, statistic: Statistic) -> Sequence[np.ndarray]:
+        """`statistic(logits, labels, weights)` → arrays with an entry per row, joined in the order of the rows."""
+
+    def gather_top(self, statistic: Statistic) -> Sequence[np.ndarray]:
+        """The same for confidence, prediction and correctness of each row, which some sources know by themselves."""
+
+    def whole(self) -> Rows:
+        """All rows as arrays, for fits that cannot go chunk by chunk."""
+
+    def reweighted(self, factor: Factor) -> RowSource:
+        """The same rows with their weights multiplied."""
 
 
 def add(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -48,6 +96,8 @@ class Rows:
     labels: np.ndarray
     weights: np.ndarray | None = None
 
+    in_memory = True
+
     @property
     def n(self) -> int:
         """Number of rows."""
@@ -66,6 +116,10 @@ class Rows:
     def class_weight(self) -> np.ndarray:
         """Total weight of each class (K,); 0 for a class that is absent."""
         return np.bincount(self.labels, weights=self.weights, minlength=self.n_classes).astype(np.float64)
+
+    def row_weights(self) -> np.ndarray | None:
+        """The weight of each row (n,), or None where all weigh the same."""
+        return self.weights
 
     def take(self, index: np.ndarray | slice) -> Rows:
         """The rows at these places."""
@@ -91,3 +145,24 @@ class Rows:
         for other in parts[1:]:
             result = add(result, other)
         return result
+
+    def gather(self, statistic: Statistic) -> Sequence[np.ndarray]:
+        """`statistic(logits, labels, weights)` → arrays with an entry per row, joined in the order of the rows."""
+
+        def part(block: slice) -> tuple[Any, ...]:
+            rows = self.take(block)
+            return statistic(rows.logits, rows.labels, rows.weights)
+
+        parts = map_blocks(part, row_blocks(self.n, self.n_classes))
+        return parts[0] if len(parts) == 1 else [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+
+    gather_top = gather
+
+    def whole(self) -> Rows:
+        """Itself."""
+        return self
+
+    def reweighted(self, factor: Factor) -> Rows:
+        """The same rows with their weights multiplied."""
+        (factors,) = self.gather(lambda logits, labels, _: (factor(logits, labels),))
+        return replace(self, weights=factors if self.weights is None else self.weights * factors)

@@ -12,7 +12,8 @@ import numpy as np
 from calibrant.core import progress
 from calibrant.core.checkpoint import Checkpoint
 from calibrant.core.fingerprint import SAMPLED_ROWS, fingerprint_of_sample
-from calibrant.core.rows import Rows, Statistic
+from calibrant.core.row_views import WeightedRows
+from calibrant.core.rows import Factor, Rows, Statistic
 from calibrant.data.chunks import Chunk, cut
 from calibrant.data.predictions import Predictions
 from calibrant.data.scratch import Scratch
@@ -60,6 +61,20 @@ class ChunkedRows:
         self._marked: dict[int, np.ndarray] = {}
         self._sample: Rows | None = None
         self._scratches: list[Scratch] = []
+
+    in_memory = False
+
+    def row_weights(self) -> np.ndarray | None:
+        """The weight of each row (n,), or None where all weigh the same."""
+        return self.weights
+
+    def gather_top(self, statistic: Statistic) -> Sums:
+        """`gather` of what is read off the top of each row."""
+        return self.gather(statistic)
+
+    def reweighted(self, factor: Factor) -> WeightedRows:
+        """A view of the same rows with their weights multiplied, pass by pass."""
+        return WeightedRows(self, factor)
 
     def class_weight(self) -> np.ndarray:
         """Total weight of each class (K,); 0 for a class that is absent."""
@@ -134,7 +149,7 @@ class ChunkedRows:
         self._checked = True
         return tuple(columns)
 
-    def spilled(self) -> Rows:
+    def whole(self) -> Rows:
         """All rows as arrays, for fits that cannot go chunk by chunk: a map of the file, or of a scratch copy on disk.
 
         Costs nothing but address space for one large uncompressed file; otherwise n·K·itemsize bytes of disk.

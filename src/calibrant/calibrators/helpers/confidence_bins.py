@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from calibrant.core.arrays import explain_bad_values
 from calibrant.core.bins import place, quantile_edges
-from calibrant.core.rows import Rows
+from calibrant.core.rows import RowSource
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.bins import index_sums
 from calibrant.kernels.dispatch import pick
-from calibrant.kernels.rows import TOP, RowColumns, scan, scan_logits
+from calibrant.kernels.rows import TOP, RowColumns, scan_logits
 
 
 @dataclass(frozen=True)
@@ -43,37 +42,14 @@ class ConfidenceBins:
         return self.mass > 0
 
 
-def top_columns(rows: Any) -> RowColumns:
+def top_columns(rows: RowSource) -> RowColumns:
     """Confidence (float64), prediction and correctness of each row, in one pass over the logits.
 
-    Of chunked rows they are what is kept: 13 bytes a row.
+    Of chunked rows they are what is kept: 13 bytes per row.
     """
-    if isinstance(rows, Rows):
-        return scan(rows.logits, rows.labels, from_logits=True, columns="top")
-    if hasattr(rows, "top_columns"):
-        return rows.top_columns()
     kernel, nothing = pick(scan_logits, rows.n * rows.n_classes), np.empty(0)
-    confidence, prediction, correct = _gather(rows, partial(_top, kernel=kernel))
+    confidence, prediction, correct = rows.gather_top(partial(_top, kernel=kernel))
     return RowColumns(confidence, prediction, correct, nothing, nothing, nothing)
-
-
-def row_weights(rows: Any) -> np.ndarray | None:
-    """The weight of each row (n,), or None where all weigh the same."""
-    if hasattr(rows, "weights"):
-        return rows.weights
-    return _gather(rows, _weights)[0]
-
-
-def _gather(rows: Any, statistic: Any) -> Sequence[np.ndarray]:
-    if hasattr(rows, "gather"):
-        return rows.gather(statistic)
-    (parts,) = rows.total(partial(_listed, statistic=statistic))
-    return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
-
-
-def _listed(logits, labels, weights, *, statistic):
-    # lists add up by joining, in the order of the rows
-    return ([statistic(logits, labels, weights)],)
 
 
 def _top(logits, labels, weights, *, kernel):
@@ -81,10 +57,6 @@ def _top(logits, labels, weights, *, kernel):
     if suspicious:
         explain_bad_values(logits, from_logits=True, name="logits")
     return found.confidence, found.prediction.astype(np.int32), found.correct
-
-
-def _weights(logits, labels, weights):
-    return (np.ones(len(labels)) if weights is None else weights,)
 
 
 def quantile_bins(top: RowColumns, weights: np.ndarray | None, n_bins: int) -> tuple[np.ndarray, ConfidenceBins]:

@@ -40,7 +40,7 @@ def fit_predictions(
             fit_top_k(calibrator, rows)
         else:
             # a fit that ranks or splits rows sees arrays: maps of files, not memory
-            calibrator.fit_rows(rows if calibrator.additive else rows.spilled())  # type: ignore[arg-type]
+            calibrator.fit_rows(rows if calibrator.additive else rows.whole())  # type: ignore[arg-type]
         calibrator.n_rows_, calibrator.fingerprint_ = rows.n, rows.fingerprint()
     if passes is not None:
         passes.remove()

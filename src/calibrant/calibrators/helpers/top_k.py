@@ -1,7 +1,7 @@
-"""Fits from top-k predictions: what k logits a row and the log-sum-exp of the rest allow, and with which error.
+"""Fits from top-k predictions: what k logits per row and the log-sum-exp of the rest allow, and with which error.
 
 Methods that read only the confidence and correctness of each row are exact. Temperature scaling is fitted to the middle
-of the bounds of `core.tail` and says how far the truth may be. Every other method is refused.
+of the bounds of `core.top_k_bounds` and says how far the truth may be. Every other method is refused.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.core.errors import InputError
+from calibrant.core.rows import Statistic
 from calibrant.core.top_k_bounds import log_masses
 from calibrant.data.chunked import ChunkedRows
 from calibrant.data.top_k import columns_of, top_rows
-from calibrant.kernels.rows import RowColumns
 
 if TYPE_CHECKING:
     from calibrant.calibrators.base import Calibrator
@@ -40,11 +40,9 @@ ZOOMS = 7
 class TopKRows(ChunkedRows):
     """Chunked rows of which only the top is known."""
 
-    def top_columns(self) -> RowColumns:
-        """Confidence, prediction and correctness of each row."""
-        nothing = np.empty(0)
-        columns = self.gather(partial(_top, n_classes=self.n_classes))
-        return RowColumns(*columns[:3], nothing, nothing, nothing)  # type: ignore[call-arg]
+    def gather_top(self, statistic: Statistic) -> tuple[Any, ...]:
+        """Confidence, prediction and correctness of each row, from the stored top instead of all logits."""
+        return self.gather(partial(_top, n_classes=self.n_classes))
 
     def losses(self, inverse_temperatures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Bounds of the mean NLL at each β (G,)."""

@@ -101,7 +101,7 @@ class VectorObjective:
         self.sums, self.times = pick(vector_sums, n_elements), pick(vector_product, n_elements)
         self.tolerance, self.norm, self.last_step = tolerance, 0.0, False
         self.kept: dict[str, tuple[Operator, Operator]] = {}
-        if self.dense and isinstance(rows, Rows) and n_elements < COMPILED_FROM:
+        if self.dense and rows.in_memory and n_elements < COMPILED_FROM:
             # a copy that lies class by class, as the kernel reads it
             self.rows = Rows(np.asfortranarray(rows.logits), rows.labels, rows.weights)
 

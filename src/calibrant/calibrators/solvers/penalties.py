@@ -40,10 +40,7 @@ def walk(rows: Rows, candidates: Sequence[Any], fit: Fit, loss: Loss, *, seed: i
     fit : (rows, candidate, start or None) → the fitted point.
     loss : (held-out rows, point) → their summed loss.
     """
-    if hasattr(rows, "spilled"):
-        rows = rows.spilled()  # folds pick rows: a map of the file or of a scratch copy
-    if not isinstance(rows, Rows):
-        raise InputError("'cv' needs all rows at once: give the penalty as a number to fit chunk by chunk")
+    rows = rows.whole()  # folds pick rows: a map of the file or of a scratch copy
     if rows.n < 2 * n_folds:
         return candidates[0]
     fold = content_folds(rows, n_folds, seed)

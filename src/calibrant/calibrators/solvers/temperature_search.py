@@ -8,7 +8,6 @@ import numpy as np
 
 from calibrant.core.bin_sums import total_gap
 from calibrant.core.bins import mass_index
-from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
 from calibrant.kernels.bins import index_sums, width_sums
@@ -50,8 +49,7 @@ def soft_errors(rows: Rows, n_bins: int) -> Errors:
 
 def adaptive_errors(rows: Rows, n_bins: int) -> Errors:
     """Equal-mass ECE of the top label at given temperatures; needs all rows at once, to rank them."""
-    if not hasattr(rows, "logits"):
-        raise InputError("objective 'adaptive_ece' ranks all rows, so it cannot be fitted chunk by chunk")
+    rows = rows.whole()
     kernel = pick(temperature_confidences, rows.n * rows.n_classes)
     correct = rows.logits.argmax(axis=1) == rows.labels
 

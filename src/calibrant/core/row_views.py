@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from calibrant.core.rows import Rows, Statistic, add
-from calibrant.core.threads import map_blocks, row_blocks
-
-Factor = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""`factor(logits, labels)` → what each row's weight is multiplied by (n,)."""
-
-
-def reweighted(rows: Any, factor: Factor) -> Any:
-    """The same rows with their weights multiplied: `Rows` in memory, else a view that does it pass by pass."""
-    if not isinstance(rows, Rows):
-        return WeightedRows(rows, factor)
-    blocks = row_blocks(rows.n, rows.n_classes)
-    factors = np.concatenate(map_blocks(lambda block: factor(rows.logits[block], rows.labels[block]), blocks))
-    return replace(rows, weights=factors if rows.weights is None else rows.weights * factors)
+from calibrant.core.errors import InputError
+from calibrant.core.rows import Factor, Rows, RowSource, Statistic, add
 
 
 @dataclass(frozen=True)
-class WeightedRows:
-    """A view of chunked rows with other weights."""
+class RowView:
+    """What views of other rows share."""
 
-    rows: Any
-    factor: Factor
+    rows: RowSource
+    in_memory = False
 
     @property
     def n(self) -> int:
@@ -40,6 +29,32 @@ class WeightedRows:
     def n_classes(self) -> int:
         """Number of columns."""
         return self.rows.n_classes
+
+    def total(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
+        """Sum of the statistic over the rows as they are seen."""
+        raise NotImplementedError
+
+    def row_weights(self) -> np.ndarray | None:
+        """The weight of each row (n,)."""
+        return self.gather(_weights)[0]
+
+    def gather(self, statistic: Statistic) -> Sequence[np.ndarray]:
+        """Arrays with an entry per row, joined in the order of the rows."""
+        (parts,) = self.total(partial(_listed, statistic=statistic))
+        return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+
+    gather_top = gather
+
+    def reweighted(self, factor: Factor) -> RowSource:
+        """The same rows with their weights multiplied."""
+        return WeightedRows(self, factor)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class WeightedRows(RowView):
+    """A view of rows with other weights."""
+
+    factor: Factor
 
     @property
     def total_weight(self) -> float:
@@ -58,23 +73,16 @@ class WeightedRows:
         """Sum of the statistic under the new weights."""
         return self.rows.total(_under_weights, self.factor, statistic, *parameters)
 
+    def whole(self) -> Rows:
+        """All rows as arrays with the new weights."""
+        return self.rows.whole().reweighted(self.factor)
+
 
 @dataclass(frozen=True)
-class SmoothedRows:
+class SmoothedRows(RowView):
     """Each row with its own label at weight 1−ε and with every label at ε/K: label smoothing of any likelihood."""
 
-    rows: Any
     smoothing: float
-
-    @property
-    def n(self) -> int:
-        """Number of rows."""
-        return self.rows.n
-
-    @property
-    def n_classes(self) -> int:
-        """Number of columns."""
-        return self.rows.n_classes
 
     @property
     def total_weight(self) -> float:
@@ -92,6 +100,31 @@ class SmoothedRows:
     def total(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
         """Sum of the statistic over all rows and labels."""
         return self.rows.total(_under_all_labels, self.smoothing, statistic, *parameters)
+
+    def row_weights(self) -> np.ndarray | None:
+        """The weight of each row (n,): smoothing does not change it."""
+        return self.rows.row_weights()
+
+    def gather(self, statistic: Statistic) -> Sequence[np.ndarray]:
+        """Arrays with an entry per row, from the rows with their own labels."""
+        return self.rows.gather(statistic)
+
+    gather_top = gather
+
+    def whole(self) -> Rows:
+        """Not to be had: a smoothed row has every label."""
+        raise InputError(
+            "'cv' needs one label per row, label smoothing gives each row all: give the penalty as a number"
+        )
+
+
+def _listed(logits, labels, weights, *, statistic):
+    # lists add up by joining, in the order of the rows
+    return ([statistic(logits, labels, weights)],)
+
+
+def _weights(logits, labels, weights):
+    return (np.ones(len(labels)) if weights is None else weights,)
 
 
 def _class_weight(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray]:
