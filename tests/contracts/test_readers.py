@@ -201,7 +201,7 @@ def spoil(case: str) -> tuple[dict[str, Any], list[str]]:
         arrays["labels"][2] = -1
         return arrays, ["labels", "-1", "0..2"]
     if case == "label float":
-        arrays["labels"] = arrays["labels"].astype(np.float64)
+        arrays["labels"] = arrays["labels"] + 0.5
         return arrays, ["labels", "whole numbers"]
     if case == "label text":
         arrays["labels"] = np.array(["cat"] * N)

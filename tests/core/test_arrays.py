@@ -78,7 +78,7 @@ def test_labels_of_any_whole_number_type(dtype: str) -> None:
     [
         ([0, 1, 12], r"labels reach 12, but the logits have columns 0\.\.9"),
         ([0, -4, 1], r"labels go down to -4, but the logits have columns 0\.\.9"),
-        ([0.0, 1.0, 2.0], "whole numbers.*float64"),
+        ([0.0, 1.0, 2.5], "whole numbers.*2.5 in row 2.*float64"),
         (["a", "b", "c"], "string"),
         ([True, False, True], "bool"),
         ([0, 1], "labels has 2 rows, but logits has 3"),

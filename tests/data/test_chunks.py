@@ -33,7 +33,7 @@ def test_chunks_hold_every_row_once_and_in_order(sizes, start, length, elements)
     parts = PartsSource([ArraySource(values[a:b]) for a, b in pairwise(borders)], "parts")
     start = min(start, n - 1)
     stop = min(start + length, n)
-    predictions = Predictions(SliceSource(parts, start, stop), "logits", labels[start:stop], checked=True)
+    predictions = Predictions.from_source(SliceSource(parts, start, stop), "logits", labels[start:stop], checked=True)
     chunks = cut(predictions, elements=elements)
     assert [chunk.first_row for chunk in chunks] == np.cumsum([0, *(chunk.n for chunk in chunks)])[:-1].tolist()
     rows = [rows for chunk in chunks for rows in chunk.rows(check=True)]

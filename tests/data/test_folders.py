@@ -47,8 +47,8 @@ def test_a_bad_value_names_its_part_and_the_row_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (Predictions.from_arrays(logits=np.eye(3), labels=[0, 1, 2], weights=np.ones(3)), "classes: 4 and 3"),
-        (Predictions.from_arrays(logits=np.eye(4), labels=[0, 1, 2, 3]), "weights: True and False"),
+        (Predictions.from_arrays(logits=2 * np.eye(3), labels=[0, 1, 2], weights=np.ones(3)), "classes: 4 and 3"),
+        (Predictions.from_arrays(logits=2 * np.eye(4), labels=[0, 1, 2, 3]), "weights: True and False"),
         (
             Predictions.from_arrays(probabilities=np.eye(4), labels=[0, 1, 2, 3], weights=np.ones(4)),
             "kind: logits and probabilities",

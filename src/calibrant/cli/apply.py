@@ -43,7 +43,7 @@ def _open(file: str, kind: str | None) -> dict[str, Any]:
     from calibrant.data import open_parts, open_predictions
 
     try:
-        return open_parts(file, kind=kind)
+        return open_parts(file, kind=kind, guard=False)
     except InputError:
         # one part without labels opens this way, and everything else that is wrong is said this way
-        return {"": open_predictions(file, kind=kind, require_labels=False)}
+        return {"": open_predictions(file, kind=kind, require_labels=False, guard=False)}

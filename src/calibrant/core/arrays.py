@@ -21,7 +21,7 @@ def check_matrix(values: Any, name: str = "logits") -> np.ndarray:
     """An n×K float matrix with n ≥ 1 rows and K ≥ 2 columns; float16 and integers are widened."""
     if hasattr(values, "toarray") and hasattr(values, "nnz"):
         raise InputError(f"{name} is a sparse matrix; calibrant needs a dense array of shape (n, K)")
-    array = _as_array(values, name)
+    array = as_array(values, name)
     check_matrix_shape(array.shape, array.dtype, name)
     return widen(array)
 
@@ -68,13 +68,12 @@ def widen(array: np.ndarray) -> np.ndarray:
 
 def check_labels(labels: Any, n_rows: int, n_classes: int, name: str = "labels", against: str = "logits") -> np.ndarray:
     """Class indices 0 … K−1, one a row, as int64."""
-    array = _as_array(labels, name)
+    array = as_array(labels, name)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
         raise InputError(f"{name} must have 1 dimension, got {array.ndim}, shape {array.shape}: give class indices")
-    if array.dtype.kind not in "iu":
-        raise InputError(f"{name} must be whole numbers 0..{n_classes - 1}, got dtype {_dtype_words(array.dtype)}")
+    array = whole_numbers(array, f"0..{n_classes - 1}", name)
     if len(array) != n_rows:
         raise InputError(f"{name} has {len(array)} rows, but {against} has {n_rows}")
     if n_rows == 0:
@@ -90,11 +89,87 @@ def check_labels(labels: Any, n_rows: int, n_classes: int, name: str = "labels",
     return indices
 
 
+def whole_numbers(array: np.ndarray, wanted: str, name: str) -> np.ndarray:
+    """An integer array; floats are accepted where every value is a whole number, as tables with gaps store them."""
+    if array.dtype.kind in "iu":
+        return array
+    if array.dtype.kind != "f":
+        raise InputError(f"{name} must be whole numbers {wanted}, got dtype {_dtype_words(array.dtype)}")
+    broken = array != np.floor(array)  # NaN differs from itself
+    broken |= ~(np.abs(array) < 2.0**53)
+    if broken.any():
+        row = int(broken.reshape(len(array), -1).any(axis=1).argmax())
+        value = array.reshape(len(array), -1)[row][broken.reshape(len(array), -1)[row]][0]
+        raise InputError(f"{name} must be whole numbers {wanted}, got {value} in row {row}, dtype {array.dtype}")
+    return array.astype(np.int64)
+
+
+def check_binary_labels(labels: Any, n_rows: int, name: str = "labels", against: str = "scores") -> np.ndarray:
+    """Outcomes 0 or 1 (or False, True), one per row, as int64."""
+    array = as_array(labels, name)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise InputError(f"{name} must have 1 dimension, got {array.ndim}, shape {array.shape}: give 0 or 1 per row")
+    if len(array) != n_rows:
+        raise InputError(f"{name} has {len(array)} rows, but {against} has {n_rows}")
+    return _zeros_and_ones(
+        array, name, f"{against} has 1 feature(s), one score per row, and more classes need a minimum of 2 columns"
+    )
+
+
+def check_label_matrix(
+    labels: Any, shape: tuple[int, ...], name: str = "labels", against: str = "scores"
+) -> np.ndarray:
+    """Outcomes 0 or 1, one per row and label (n×L), as int64."""
+    array = as_array(labels, name)
+    if array.shape != shape:
+        raise InputError(f"{name} has shape {array.shape}, but {against} has {shape}: give 0 or 1 per row and label")
+    return _zeros_and_ones(array, name, f"{against} has one score per label")
+
+
+def _zeros_and_ones(array: np.ndarray, name: str, why: str) -> np.ndarray:
+    if array.dtype.kind == "b":
+        return array.astype(np.int64)
+    found = whole_numbers(array, "0 or 1", name).astype(np.int64, copy=False)
+    if found.size and (found.min() < 0 or found.max() > 1):
+        raise InputError(f"{name} range from {found.min()} to {found.max()}, but outcomes are 0 or 1: {why}")
+    return found
+
+
+def check_shares(shares: Any, shape: tuple[int, ...], name: str = "label_shares") -> np.ndarray:
+    """Shares of annotators that chose each class (n×K), as float64; every row sums to one."""
+    array = as_array(shares, name)
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{name} must hold real numbers, got dtype {_dtype_words(array.dtype)}")
+    if array.shape != shape:
+        raise InputError(f"{name} has shape {array.shape}, but the scores have {shape}: give one share per class")
+    array = array.astype(np.float64)
+    check_values(array, from_logits=False, name=name)
+    return array / array.sum(axis=1, keepdims=True)
+
+
+def check_scores(values: np.ndarray, *, from_logits: bool, name: str, first_row: int = 0) -> None:
+    """Raise unless every logit is finite, or every probability lies in [0, 1]; rows need not sum to anything."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        fine = np.isfinite(values.sum(dtype=np.float64))
+    if not fine and not np.isfinite(values).all():
+        explain_bad_values(values.reshape(len(values), -1), from_logits=True, name=name, first_row=first_row)
+    if from_logits:
+        return
+    lowest, highest = float(values.min()), float(values.max())
+    if lowest < 0 or highest > 1:
+        raise InputError(
+            f"{name} range from {lowest:.4g} to {highest:.4g}, but probabilities lie in [0, 1]: "
+            'if these are logits, say so (kind="logits" or --kind logits)'
+        )
+
+
 def check_weights(weights: Any, n_rows: int, name: str = "sample_weight") -> np.ndarray | None:
     """Finite weights ≥ 0 with a positive sum as float64, or None for weights of one."""
     if weights is None:
         return None
-    array = _as_array(weights, name)
+    array = as_array(weights, name)
     if array.dtype.kind not in "fiub":
         raise InputError(f"{name} must hold real numbers, got dtype {_dtype_words(array.dtype)}")
     if array.ndim == 0:
@@ -132,6 +207,24 @@ def check_values(values: np.ndarray, *, from_logits: bool, name: str = "logits",
         explain_bad_values(values, from_logits=False, name=name, first_row=first_row)
 
 
+def look_like_probabilities(values: np.ndarray) -> bool:
+    """Do two or more rows all lie in [0, 1] and sum to one, as softmax outputs do and logits never do?"""
+    if values.ndim != 2 or values.shape[1] < 2 or len(values) < 2:
+        return False
+    head = values[:64]  # real logits fail here, so that the whole matrix is read only where it matters
+    for part in (head, values) if len(values) > len(head) else (head,):
+        if not (part.min() >= 0 and part.max() <= 1 + PROBABILITY_TOLERANCE):
+            return False
+        if not (np.abs(part.sum(axis=1, dtype=np.float64) - 1) <= PROBABILITY_TOLERANCE).all():
+            return False
+    return True
+
+
+def probabilities_error(n_rows: int, name: str, remedy: str) -> InputError:
+    """The error for probabilities that were passed as logits."""
+    return InputError(f"{name} are probabilities: all {n_rows} rows lie in [0, 1] and sum to 1; {remedy}")
+
+
 def explain_bad_values(values: np.ndarray, *, from_logits: bool, name: str, first_row: int = 0) -> None:
     """Raise the InputError that names the first bad value; return only if there is none."""
     finite = np.isfinite(values)
@@ -160,13 +253,22 @@ def explain_bad_values(values: np.ndarray, *, from_logits: bool, name: str, firs
         )
 
 
-def _as_array(values: Any, name: str) -> np.ndarray:
+def as_array(values: Any, name: str) -> np.ndarray:
+    """A numpy array from anything that can be one; torch tensors with a gradient, of bfloat16 or on a GPU included."""
     try:
-        return np.asarray(values)
+        return np.asarray(_on_host(values))
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
         # ragged lists, tensors that require a gradient: numpy's first sentence says what is wrong
         reason = " ".join(str(error).split()).split(". ")[0]
         raise InputError(f"{name} cannot be read as an array: {reason}") from error
+
+
+def _on_host(values: Any) -> Any:
+    """A tensor without its gradient, in main memory, of a dtype that numpy has; anything else as it is."""
+    if not (hasattr(values, "detach") and hasattr(values, "cpu")):
+        return values
+    found = values.detach().cpu()
+    return found.float() if str(found.dtype) == "torch.bfloat16" else found
 
 
 def _dtype_words(dtype: np.dtype[Any]) -> str:

@@ -35,3 +35,16 @@ def _below(logits: np.ndarray, peak: np.ndarray) -> np.ndarray:
     # the gap of two finite logits may exceed the dtype: as −Inf its exponential is the same 0
     with np.errstate(over="ignore"):
         return logits - peak
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(−z)) of every element."""
+    with np.errstate(over="ignore"):
+        small = np.exp(-np.abs(logits))
+    return np.where(logits >= 0, 1 / (1 + small), small / (1 + small)).astype(logits.dtype, copy=False)
+
+
+def log_odds(probabilities: np.ndarray) -> np.ndarray:
+    """log p − log(1 − p) of every element; zeros and ones follow the rule of `log_probabilities`."""
+    one = probabilities.dtype.type(1)
+    return log_probabilities(probabilities) - log_probabilities(one - probabilities)

@@ -80,7 +80,7 @@ class Chunk:
             if self.kind == TOP_K:
                 yield TopKPredictions(source, self.n_classes, labels, weights, checked=True)
             else:
-                yield Predictions(source, self.kind, labels, weights, field=self.field, checked=True)
+                yield Predictions.from_source(source, self.kind, labels, weights, field=self.field, checked=True)
             start += len(block)
 
     def _check(self, block: np.ndarray, done: int) -> None:

@@ -1,12 +1,13 @@
-"""`.csv` and `.csv.gz`: one row a line under a header that says what each column is.
+"""`.csv` and `.csv.gz`: one row per line under a header that says what each column is.
 
     label,weight,logit_cat,logit_dog
     0,1.0,2.5,-0.5
 
-`label` (or `labels`), perhaps `weight` (`weights`, `sample_weight`), and one column a class, in the order of the
-classes: `logit_NAME` or `probability_NAME`. Numbers 0 … K − 1 as names are no class names. Any other column, such as
-a file name, is left out. Without columns of such a prefix `kind=` makes all but label and weight the values. Values
-become float64. The text is parsed once: what does not fit into memory goes to an unnamed temporary file.
+`label` (or `labels`), perhaps `weight` (`weights`, `sample_weight`), and one column per class, in the order of the
+classes: `logit_NAME` or `probability_NAME`; see `calibrant.data.columns` for other layouts. Numbers 0 … K − 1 as names
+are no class names. Labels may be the names of the classes. Any other column, such as a file name, is read only when it
+is asked for. Values become float64. The text is parsed once: what does not fit into memory goes to an unnamed temporary
+file.
 """
 
 from __future__ import annotations
@@ -26,128 +27,180 @@ import numpy as np
 from calibrant.core import progress
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
-from calibrant.data.fields import CLASS_NAMES, KINDS, LABELS, WEIGHTS, ArrayField, Field
-from calibrant.data.limits import MAX_CLASSES, MAX_TEXT_BYTES, ROOM_FOR_TEXT, check_expansion
-from calibrant.data.predictions import Predictions
+from calibrant.data.columns import Layout, canonical, layout
+from calibrant.data.fields import (
+    CLASS_NAMES,
+    CLUSTERS,
+    CONFIDENCE,
+    CORRECT,
+    GROUPS,
+    LABELS,
+    OTHER_LABELS,
+    PREDICTIONS,
+    SCORES,
+    WEIGHTS,
+    ArrayField,
+    Field,
+    Wanted,
+)
+from calibrant.data.limits import MAX_TEXT_BYTES, ROOM_FOR_TEXT, check_expansion
+from calibrant.data.predictions import KINDS, Predictions
 from calibrant.data.scratch import ScratchFile
+from calibrant.data.source import Source
 
-PREFIXES = {
-    "logit_": "logits",
-    "logits_": "logits",
-    "probability_": "probabilities",
-    "probabilities_": "probabilities",
-    "prob_": "probabilities",
-}
 BLOCK_BYTES = 2**21
+
+TEXTS = frozenset({*LABELS, *OTHER_LABELS, *GROUPS, *CLUSTERS, CORRECT})
+"""Columns that may hold words."""
 
 
 @dataclass(frozen=True)
-class Layout:
-    """What the columns of a table are; `values`, `label` and `weight` are places among the columns that are read."""
+class Table:
+    """What the columns of a file are: places in the file of those that hold numbers, and of those that may be words."""
 
-    kind: str
-    values: list[int]
-    class_names: list[str] | None
-    label: int | None
-    weight: int | None
-    columns: list[int]
-    """Places in the file of the columns that are read."""
-    width: int
-    """Columns of the file."""
+    names: list[str]
+    layout: Layout
+    numbers: list[int]
+    texts: list[int]
+    row_names: bool
+    """Is there one more column in the rows than in the header?"""
+
+    @property
+    def width(self) -> int:
+        """Columns of the file."""
+        return len(self.names)
 
 
-def fields(path: Path, kind: str | None = None) -> dict[str, Field]:
-    """The columns of the table, parsed."""
+def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
+    """The columns of the table; those with a role are parsed, all others when they are asked for."""
     with _opened(path) as lines:
-        layout = _layout(lines.readline(MAX_TEXT_BYTES), path, kind)
-        labels: list[np.ndarray] = []
-        weights: list[np.ndarray] = []
+        table = _table(lines.readline(MAX_TEXT_BYTES), _first_row(path), path, wanted)
+        texts: dict[int, list[np.ndarray]] = {place: [] for place in table.texts}
         scratch = ScratchFile()
         n_rows = 0
         for block in _blocks(lines, path):
-            if len(layout.columns) < layout.width:
-                block = _narrowed(block, layout, path, n_rows)  # noqa: PLW2901
-            table = _parse(block, layout, path, n_rows)
-            scratch.write(table[:, layout.values])
-            if layout.label is not None:
-                labels.append(_whole_numbers(block, layout.label, path, n_rows))
-            if layout.weight is not None:
-                weights.append(table[:, layout.weight].copy())
-            n_rows += len(table)
+            numbers, words = _parse(block, table, path, n_rows)
+            scratch.write(numbers)
+            for place, cells in words.items():
+                texts[place].append(cells)
+            n_rows += len(block)
             progress.step(f"parsing {path.name}", n_rows)
-    found: dict[str, Field] = {layout.kind: scratch.field((n_rows, len(layout.values)), path)}
-    if layout.label is not None:
-        found["labels"] = ArrayField(np.concatenate(labels) if labels else np.empty(0, np.int64))
-    if layout.weight is not None:
-        found["weights"] = ArrayField(np.concatenate(weights) if weights else np.empty(0))
-    if layout.class_names is not None:
-        found[CLASS_NAMES] = ArrayField(np.array(layout.class_names, dtype=str))
+    return _fields(path, table, scratch, texts, n_rows)
+
+
+def _fields(
+    path: Path, table: Table, scratch: ScratchFile, texts: dict[int, list[np.ndarray]], n_rows: int
+) -> dict[str, Field]:
+    whole = scratch.field((n_rows, len(table.numbers)), path)
+    place_of = {table.names[place]: index for index, place in enumerate(table.numbers)}
+    found: dict[str, Field] = {}
+    for key, columns in table.layout.matrices.items():
+        found[key] = PickedField(whole, [place_of[column] for column in columns])
+    inside = table.layout.columns
+    for name, place in place_of.items():
+        if name not in inside:
+            found[name] = PickedField(whole, place)
+    for place, blocks in texts.items():
+        found[table.names[place]] = ArrayField(_words(blocks))
+    for place, name in enumerate(table.names):
+        if name and name not in inside and name not in found:
+            found[name] = TextField(path, place, n_rows)
+    if table.layout.class_names is not None:
+        found[CLASS_NAMES] = ArrayField(np.array(table.layout.class_names, dtype=str))
     return found
 
 
-def _layout(header: bytes, path: Path, kind: str | None) -> Layout:
+def _first_row(path: Path) -> bytes:
+    with _opened(path) as lines:
+        lines.readline(MAX_TEXT_BYTES)
+        return lines.readline(MAX_TEXT_BYTES)
+
+
+def _table(header: bytes, first_row: bytes, path: Path, wanted: Wanted) -> Table:
     if not header.strip():
         raise InputError(f"{path} is empty: a table needs the header label,logit_0,logit_1,...")
     try:
         names = [name.strip() for name in next(csv.reader([header.decode("utf-8-sig")]))]
     except (UnicodeDecodeError, csv.Error, StopIteration) as error:
         raise InputError(f"{path}: the header is not UTF-8 text with commas: {header[:40]!r}") from error
-    if len(names) > MAX_CLASSES:
-        raise InputError(f"{path}: the header has {len(names)} columns, but at most {MAX_CLASSES} are read")
-    label = next((index for index, name in enumerate(names) if name in LABELS), None)
-    weight = next((index for index, name in enumerate(names) if name in WEIGHTS), None)
-    rest = [index for index in range(len(names)) if index not in (label, weight)]
-    found: dict[str, list[int]] = {word: [] for word in KINDS}
-    stripped: dict[int, str] = {}
-    for index in rest:
-        prefix = next((prefix for prefix in PREFIXES if names[index].startswith(prefix)), None)
-        if prefix is not None:
-            found[PREFIXES[prefix]].append(index)
-            stripped[index] = names[index][len(prefix) :]
-    said = [word for word in KINDS if found[word]]
-    if len(said) == 2 and kind is None:
-        raise InputError(f"{path} has columns of logits and of probabilities: choose with kind= or --kind")
-    if not said and kind is not None:
-        return _placed(kind, rest, _class_names([names[index] for index in rest], path), label, weight, len(names))
-    chosen = kind or (said[0] if said else "")
-    if not found.get(chosen):
-        wanted = {"logits": "logit_...", "probabilities": "probability_..."}.get(chosen, "logit_... or probability_...")
-        mark = next((mark for mark in ("\t", ";") if len(names) == 1 and mark in names[0]), None)
-        if mark is not None:
-            raise InputError(f"{path} has one column, {names[0][:60]!r}: part the columns by commas, not by {mark!r}")
-        raise InputError(
-            f"{path} has no columns {wanted}, only {', '.join(names)[:200]}: rename them, or give kind= (--kind)"
-        )
-    values = found[chosen]
-    return _placed(chosen, values, _class_names([stripped[i] for i in values], path), label, weight, len(names))
+    names = canonical(names)
+    row_names = _width(first_row) == len(names) + 1  # R writes row names without a name for their column
+    names = ["", *names] if row_names else names
+    arranged = layout([name for name in names if name], wanted, str(path))
+    chosen = {text for text in (wanted.labels, wanted.cluster) if isinstance(text, str)} | {*wanted.by}
+    words = {name for name in names if name in TEXTS or name in chosen} - arranged.columns
+    singles = {*SCORES, CONFIDENCE, PREDICTIONS, *WEIGHTS, str(wanted.scores), str(wanted.weights)} - words
+    texts = [place for place, name in enumerate(names) if name in words]
+    numbers = [place for place, name in enumerate(names) if name in arranged.columns or name in singles]
+    if any(key in KINDS for key in arranged.matrices):
+        # single columns beside a matrix of scores are not scores; one that is not numeric must not stop the reader
+        keep = {*WEIGHTS, str(wanted.weights)}
+        numbers = [place for place in numbers if names[place] in arranged.columns or names[place] in keep]
+    return Table(names, arranged, numbers, texts, row_names)
 
 
-def _placed(  # noqa: PLR0917 (what a layout holds)
-    kind: str, values: list[int], names: list[str] | None, label: int | None, weight: int | None, width: int
-) -> Layout:
-    columns = sorted({*values, *(column for column in (label, weight) if column is not None)})
-    place = {column: index for index, column in enumerate(columns)}
-    return Layout(
-        kind,
-        [place[column] for column in values],
-        names,
-        None if label is None else place[label],
-        None if weight is None else place[weight],
-        columns,
-        width,
-    )
+def _width(row: bytes) -> int:
+    try:
+        return len(next(csv.reader([row.decode("latin-1")]), []))
+    except csv.Error:
+        return 0
 
 
-def _class_names(names: list[str], path: Path) -> list[str] | None:
-    if not all(name.isdecimal() and len(name) < 10 for name in names):
-        return names
-    numbers = [int(name) for name in names]
-    if numbers != list(range(len(names))):
-        raise InputError(
-            f"{path}: the class columns are numbered {str(numbers)[1:60].rstrip(']')}, "
-            f"but they must stand in the order 0..{len(names) - 1}"
-        )
-    return None
+class PickedField(Field):
+    """Some columns of a parsed table, or one."""
+
+    def __init__(self, whole: Field, places: list[int] | int) -> None:
+        self._whole, self._places = whole, places
+        rows, width = whole.shape
+        self._all = places == list(range(width))
+        self.shape = (rows,) if isinstance(places, int) else (rows, len(places))
+        self.dtype = whole.dtype
+
+    def read(self) -> np.ndarray:
+        """The columns, in memory."""
+        return np.ascontiguousarray(self._whole.read()[:, self._places])
+
+    def source(self, name: str) -> Source:
+        """Their rows."""
+        behind = self._whole.source(name)
+        if self._all:
+            return behind
+        return PickedSource(behind, [self._places] if isinstance(self._places, int) else self._places)
+
+
+class PickedSource(Source):
+    """Some columns of another source."""
+
+    def __init__(self, source: Source, places: list[int]) -> None:
+        self.name, self.dtype = source.name, source.dtype
+        self.shape = (source.shape[0], len(places))
+        self._source, self._places = source, places
+
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """Copies of the columns."""
+        for block in self._source.blocks(start, stop, rows):
+            yield np.ascontiguousarray(block[:, self._places])
+
+
+class TextField(Field):
+    """A column that nobody has asked for yet: its cells are read from the file again, as texts."""
+
+    def __init__(self, path: Path, place: int, n_rows: int) -> None:
+        self.path, self.place = path, place
+        self.shape, self.dtype = (n_rows,), np.dtype(object)
+
+    def read(self) -> np.ndarray:
+        """The cells, as texts."""
+        cells: list[str] = []
+        with _opened(self.path) as lines:
+            lines.readline(MAX_TEXT_BYTES)
+            for block in _blocks(lines, self.path):
+                cells.extend(row[self.place] for row in csv.reader(line.decode("utf-8", "replace") for line in block))
+        return np.array(cells, dtype=str)
+
+    def source(self, name: str) -> Source:
+        """Raise: texts are no scores."""
+        raise InputError(f"{self.path}: column {self.place} was not read as numbers: name it with --scores")
 
 
 def _blocks(lines: IO[bytes], path: Path) -> Iterator[list[bytes]]:
@@ -161,61 +214,67 @@ def _blocks(lines: IO[bytes], path: Path) -> Iterator[list[bytes]]:
             yield block
 
 
-def _parse(block: list[bytes], layout: Layout, path: Path, first_row: int) -> np.ndarray:
+def _parse(block: list[bytes], table: Table, path: Path, first_row: int) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+    """The numbers (rows × columns of numbers) and the cells of the columns that may hold words."""
+    words: dict[int, np.ndarray] = {}
     texts = [line.decode("latin-1") for line in block]
+    if len(table.numbers) < table.width:
+        texts, words = _narrowed(block, table, path, first_row)
     try:
-        table = np.loadtxt(texts, delimiter=",", dtype=np.float64, ndmin=2, comments=None, quotechar='"')
+        numbers = np.loadtxt(texts, delimiter=",", dtype=np.float64, ndmin=2, comments=None, quotechar='"')
     except (ValueError, OverflowError) as error:
-        _explain(texts, layout, path, first_row)
+        _explain(texts, table, path, first_row)
         raise InputError(f"{path}: {' '.join(str(error).split())[:120]}") from error
-    expected = len(block), len(layout.columns)
-    if table.shape != expected:
-        _explain(texts, layout, path, first_row)
-        raise InputError(f"{path} has {table.shape} cells, but {expected} were expected")
-    return table
+    expected = len(block), len(table.numbers)
+    if numbers.shape != expected:
+        _explain(texts, table, path, first_row)
+        raise InputError(f"{path} has {numbers.shape} cells, but {expected} were expected")
+    return numbers, words
 
 
-def _narrowed(block: list[bytes], layout: Layout, path: Path, first_row: int) -> list[bytes]:
-    """The lines without the columns that nobody reads."""
-    lines = []
+def _narrowed(block: list[bytes], table: Table, path: Path, first_row: int) -> tuple[list[str], dict[int, np.ndarray]]:
+    """The lines without the columns that are no numbers, and the cells of those that may be words."""
+    lines: list[str] = []
+    words: dict[int, list[str]] = {place: [] for place in table.texts}
     for row, line in enumerate(block, first_row):
         try:
-            (cells,) = csv.reader([line.decode("latin-1")])
+            (cells,) = csv.reader([line.decode("utf-8", "replace")])
         except (csv.Error, ValueError) as error:
             raise InputError(f"{path} cannot be cut into columns in row {row}: {line[:40]!r}") from error
-        if len(cells) != layout.width:
-            raise InputError(f"{path} has {len(cells)} columns in row {row}, but {layout.width} in the header")
-        lines.append(",".join([cells[column] for column in layout.columns]).encode("latin-1"))
-    return lines
+        if len(cells) != table.width:
+            raise InputError(f"{path} has {len(cells)} columns in row {row}, but {table.width} in the header")
+        lines.append(",".join([cells[column] for column in table.numbers]))
+        for place, column in words.items():
+            column.append(cells[place].strip())
+    return lines, {place: np.array(column, dtype=str) for place, column in words.items()}
 
 
-def _explain(texts: list[str], layout: Layout, path: Path, first_row: int) -> None:
+def _explain(texts: list[str], table: Table, path: Path, first_row: int) -> None:
     """Raise the InputError that names the first bad cell."""
     for row, text in enumerate(texts, first_row):
         cells = text.split(",")
-        if len(cells) != len(layout.columns):
-            raise InputError(f"{path} has {len(cells)} columns in row {row}, but {len(layout.columns)} in the header")
+        if len(cells) != len(table.numbers):
+            raise InputError(f"{path} has {len(cells)} columns in row {row}, but {len(table.numbers)} in the header")
         for place, cell in enumerate(cells):
             try:
                 float(cell.strip().strip('"'))
             except ValueError as error:
-                field = {layout.label: "label", layout.weight: "weight"}.get(place, layout.kind)
-                column = layout.columns[place]
+                column = table.numbers[place]
+                name = table.names[column]
+                field = next((key for key, members in table.layout.matrices.items() if name in members), name)
                 raise InputError(
                     f"{path}: {field} in row {row}, column {column} is not a number: {cell.strip()[:40]!r}"
                 ) from error
 
 
-def _whole_numbers(block: list[bytes], column: int, path: Path, first_row: int) -> np.ndarray:
-    """Labels from their text, because 1.0 and 1 are the same number but only one is a class index."""
-    cells = [line.split(b",", column + 1)[column].strip().strip(b'"') for line in block]
-    texts = np.array(cells)
-    if texts.itemsize <= 18 and np.char.isdigit(texts).all():
-        return texts.astype(np.int64)
-    for row, cell in enumerate(cells, first_row):
-        if not cell.removeprefix(b"-").isdigit() or len(cell) > 18:
-            raise InputError(f"{path}: labels must be whole numbers, got {cell[:40].decode('latin-1')!r} in row {row}")
-    return np.array([int(cell) for cell in cells], np.int64)
+def _words(blocks: list[np.ndarray]) -> np.ndarray:
+    """Whole numbers where every cell is one, other numbers where every cell is one, else the texts."""
+    cells = np.concatenate(blocks) if blocks else np.empty(0, "U1")
+    try:
+        digits = cells.size and cells.itemsize <= 18 * 4 and np.char.isdigit(cells).all()
+        return cells.astype(np.int64 if digits else np.float64)
+    except ValueError:
+        return cells
 
 
 @contextmanager

@@ -38,12 +38,16 @@ def check_alike(parts: list[Predictions]) -> None:
     first = parts[0]
     for part in parts[1:]:
         for word, ours, theirs in (
+            ("task", first.task, part.task),
             ("kind", first.kind, part.kind),
             ("number of classes", first.n_classes, part.n_classes),
             ("number of columns", first.source.shape[1], part.source.shape[1]),
             ("class names", first.class_names, part.class_names),
             ("having labels", first.has_labels, part.has_labels),
             ("having weights", first.weights is not None, part.weights is not None),
+            ("having label shares", first.label_shares is not None, part.label_shares is not None),
+            ("having clusters", first.clusters is not None, part.clusters is not None),
+            ("groups", sorted(first.groups), sorted(part.groups)),
         ):
             if ours != theirs:
                 raise InputError(
@@ -55,13 +59,37 @@ def join(parts: list[Predictions], name: str) -> Predictions:
     """The rows of all parts, one after another."""
     check_alike(parts)
     first = parts[0]
-    labels = np.concatenate([part.labels for part in parts]) if first.has_labels else None
-    weights = (
-        np.concatenate([part.weights for part in parts if part.weights is not None])
-        if first.weights is not None
-        else None
-    )
     source = PartsSource([part.source for part in parts], name)
+    labels = _joined([part._labels for part in parts])
+    weights = _joined([part.weights for part in parts])
     if isinstance(first, TopKPredictions):
         return TopKPredictions(source, first.n_classes, labels, weights, first.class_names)
-    return Predictions(source, first.kind, labels, weights, first.class_names, field=first.field)
+    return Predictions.from_source(
+        source,
+        first.kind,
+        labels,
+        weights,
+        first.class_names,
+        task=first.task,
+        label_shares=_joined([part.label_shares for part in parts]),
+        groups={word: np.concatenate([part.groups[word] for part in parts]) for word in first.groups},
+        clusters=_clusters(parts),
+        field=first.field,
+    )
+
+
+def _joined(columns: list[np.ndarray | None]) -> np.ndarray | None:
+    there = [column for column in columns if column is not None]
+    return np.concatenate(there) if there else None
+
+
+def _clusters(parts: list[Predictions]) -> np.ndarray | None:
+    """Clusters of all parts; numbers that only count the images of one file must not meet those of another."""
+    if not all(part.local_clusters for part in parts):
+        return _joined([part.clusters for part in parts])
+    found, first = [], 0
+    for part in parts:
+        clusters = np.asarray(part.clusters)
+        found.append(clusters + first)
+        first += int(clusters.max()) + 1
+    return np.concatenate(found)

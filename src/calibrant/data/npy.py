@@ -18,8 +18,8 @@ import numpy as np
 
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
-from calibrant.data.fields import CLASS_NAMES, KINDS, LABELS, WEIGHTS, Field, Header
-from calibrant.data.predictions import Predictions
+from calibrant.data.fields import CLASS_NAMES, LABELS, WEIGHTS, Field, Header, Wanted
+from calibrant.data.predictions import KINDS, Predictions
 from calibrant.data.raw import RawField
 
 MAGIC = b"\x93NUMPY"
@@ -27,10 +27,10 @@ MAX_HEADER = 10_000
 PLAIN_DTYPE = re.compile(r"[<>|=]?([fiub?])(1|2|4|8|16)?|[<>|=]?[US]\d{1,8}")
 
 
-def fields(path: Path, kind: str | None = None) -> dict[str, Field]:
+def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     """The matrix at `path` and the files beside it that belong to it."""
     path = matrix_path(path)
-    word = _kind_word(path.stem)
+    kind, word = wanted.kind, _kind_word(path.stem)
     if word is None and path.stem.split("_")[-1] in (*LABELS, *WEIGHTS, CLASS_NAMES):
         raise InputError(f"{path} is the companion of a matrix: open the file of the logits or probabilities")
     if word is None and kind is None:

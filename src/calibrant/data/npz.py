@@ -19,12 +19,12 @@ import numpy as np
 from calibrant.core.arrays import widen
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
-from calibrant.data.fields import BrokenField, Field, Header
+from calibrant.data.fields import BrokenField, Field, Header, Wanted
 from calibrant.data.limits import check_expansion
 from calibrant.data.npy import header_bytes, read_header, vectors
 from calibrant.data.predictions import CHUNK_BYTES, Predictions
 from calibrant.data.raw import RawField
-from calibrant.data.source import ArraySource, Source, widened_dtype
+from calibrant.data.source import ArraySource, Source, matrix_shape, widened_dtype
 
 DAMAGE = (
     zipfile.BadZipFile,
@@ -44,7 +44,7 @@ LOCAL_HEADER = 30
 ALIGNMENT = 64
 
 
-def fields(path: Path, kind: str | None = None) -> dict[str, Field]:
+def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     """Every array of the archive, unread, by its name without `.npy`."""
     if path.stat().st_size == 0:
         raise InputError(f"{path} is empty (0 bytes): it is not an npz archive")
@@ -147,7 +147,7 @@ class DeflatedSource(Source):
 
     def __init__(self, field: DeflatedField, name: str) -> None:
         self.name = name
-        self.shape = (field.shape[0], field.shape[1])
+        self.shape = matrix_shape(field.shape)
         self.dtype = widened_dtype(field.dtype)
         self._field = field
 

@@ -9,43 +9,60 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from calibrant.core.errors import InputError
 from calibrant.data import datasets
-from calibrant.data.fields import assemble, check_kind, split_names
+from calibrant.data.assemble import assemble, split_names
+from calibrant.data.fields import NotedFields, Wanted
 from calibrant.data.folder import part_paths
 from calibrant.data.formats import HOLDS_PARTS, SUFFIXES, format_of, suffix_of
+from calibrant.data.gather import check_kind
 from calibrant.data.npy import array_field, matrix_path
 from calibrant.data.parts import is_pattern, matching, open_all, without_bad_parts
 from calibrant.data.predictions import Predictions
+from calibrant.data.tasks import check_task
 
 
 def open_predictions(
-    path: str | os.PathLike[str],
+    path: Any,
     *,
     kind: str | None = None,
+    task: str | None = None,
+    scores: str | None = None,
     labels: Any = None,
     weights: Any = None,
+    by: Any = None,
+    cluster: Any = None,
     class_names: Sequence[str] | None = None,
+    ignore_index: int | None = None,
     require_labels: bool = True,
     skip_bad_parts: bool = False,
     engine: Any = "local",
+    guard: bool = True,
 ) -> Predictions:
     """Open a file or folder of predictions, or an embedded data set, without reading its values yet.
 
     Parameters
     ----------
-    path : str or path
-        `.npz`, `.npy` (a pair), `.parquet`, `.safetensors`, `.csv`, `.csv.gz`, a pickle of arrays, a folder of such
-        files, a pattern (`parts/*.npz`), the same behind any fsspec address (`s3://bucket/parts/*.parquet`), or an
-        embedded name (`cifar100-resnet18#test`). `file#val` picks the arrays `val_logits`, `val_labels`.
+    path : str, path or object
+        `.npz`, `.npy` (a pair), `.parquet`, `.safetensors`, `.csv`, `.csv.gz`, `.jsonl`, `.pt`, a pickle of arrays, a
+        folder of such files, a pattern (`parts/*.npz`), the same behind any fsspec address
+        (`s3://bucket/parts/*.parquet`), or an embedded name (`cifar100-resnet18#test`). `file#val` picks the arrays
+        `val_logits`, `val_labels`. Objects in memory work too: a frame (pandas, polars, pyarrow), a dictionary of
+        arrays, an object with `.predictions` and `.label_ids`, or a pair `(scores, labels)`.
     kind : {"logits", "probabilities"}, optional
         What the values are, where the file does not say or holds both.
-    labels, weights : array or path of an `.npy` file, optional
-        Used in place of those in the file.
+    task : {"multiclass", "binary", "multilabel", "pairs"}, optional
+        Where names and shapes do not tell.
+    scores : str, optional
+        The array or column of the scores, or the columns: `"risk"`, `"a,b,c"`, `"prob_*"`.
+    labels, weights, cluster : str, path of an `.npy` file, or array, optional
+        The array or column that holds them, or arrays used in place of those in the file.
+    by : str or sequence of str, optional
+        Arrays or columns that become `groups`.
     class_names : sequence of str, optional
         Used in place of those in the file.
+    ignore_index : int, optional
+        Rows with this label are left out (−100 in Hugging Face and torch).
     require_labels : bool
         False accepts a file without labels.
     skip_bad_parts : bool
@@ -53,6 +70,8 @@ def open_predictions(
         is read once to find them.
     engine : "local", "dask", the address of a scheduler, or an engine
         Where `skip_bad_parts` reads them.
+    guard : bool
+        False accepts logits that look like probabilities.
 
     Returns
     -------
@@ -63,70 +82,104 @@ def open_predictions(
     >>> test = open_predictions("cifar10-resnet18#test")
     >>> test.n, test.n_classes, test.kind
     (10000, 10, 'logits')
+    >>> open_predictions({"confidence": [0.9, 0.6], "correct": [True, False]}).task
+    'pairs'
     """
-    check_kind(kind)
-    options: dict[str, Any] = {
-        "labels": _vector(labels, "labels"),
-        "weights": _vector(weights, "weights"),
-        "class_names": None if class_names is None else [str(name) for name in class_names],
-        "require_labels": require_labels,
-    }
+    wanted = describe(
+        kind=kind,
+        task=task,
+        scores=scores,
+        labels=labels,
+        weights=weights,
+        by=by,
+        cluster=cluster,
+        class_names=class_names,
+        ignore_index=ignore_index,
+        require_labels=require_labels,
+        guard=guard,
+    )
+    if not isinstance(path, (str, os.PathLike)):
+        from calibrant.data.objects import from_object
+
+        return from_object(path, wanted)
     text = os.fspath(path).removeprefix("file://")
     if _is_remote(text):
         from calibrant.data.remote import expand, open_remote
 
         addresses, split = expand(text)
         if addresses == [text.rpartition("#")[0] or text]:
-            return open_remote(addresses[0], split, kind, options)
-        joined = open_all(
-            addresses, text, lambda part: open_remote(part, split, kind, options), skip_bad_parts=skip_bad_parts
-        )
+            return open_remote(addresses[0], split, wanted)
+        joined = open_all(addresses, text, lambda part: open_remote(part, split, wanted), skip_bad_parts=skip_bad_parts)
         return without_bad_parts(joined, engine) if skip_bad_parts else joined
     file, split = locate(text)
     if not file.is_dir() and not is_pattern(str(file)):
-        return open_file(file, split, kind, options)
-    if labels is not None or weights is not None:
+        return open_file(file, split, wanted)
+    if any(given is not None and not isinstance(given, str) for given in (wanted.labels, wanted.weights)):
         what = "is a folder" if file.is_dir() else "stands for several files"
         raise InputError(f"{file} {what}: labels and weights must be in its files")
     found = part_paths(file) if file.is_dir() else matching(str(file))
-    joined = open_all(
-        found, str(file), lambda part: open_file(part, split, kind, options), skip_bad_parts=skip_bad_parts
-    )
+    joined = open_all(found, str(file), lambda part: open_file(part, split, wanted), skip_bad_parts=skip_bad_parts)
     return without_bad_parts(joined, engine) if skip_bad_parts else joined
+
+
+def describe(
+    *,
+    kind: str | None = None,
+    task: str | None = None,
+    scores: str | None = None,
+    labels: Any = None,
+    weights: Any = None,
+    by: Any = None,
+    cluster: Any = None,
+    class_names: Sequence[str] | None = None,
+    ignore_index: int | None = None,
+    require_labels: bool = True,
+    guard: bool = True,
+) -> Wanted:
+    """What the caller says about a file, checked; paths of `.npy` files are read."""
+    check_kind(kind)
+    check_task(task)
+    names = [by] if isinstance(by, str) else list(by or ())
+    return Wanted(
+        kind,
+        task,
+        scores,
+        _vector(labels, "labels"),
+        _vector(weights, "weights"),
+        tuple(word.strip() for name in names for word in str(name).split(",") if word.strip()),
+        _vector(cluster, "cluster"),
+        None if class_names is None else [str(name) for name in class_names],
+        require_labels,
+        ignore_index,
+        guard,
+    )
 
 
 def _is_remote(text: str) -> bool:
     return re.match(r"[a-z][a-z0-9+.-]+(::|://)", text) is not None
 
 
-def open_parts(
-    path: str | os.PathLike[str], *, kind: str | None = None, labels: Any = None, require_labels: bool = True
-) -> dict[str, Predictions]:
+def open_parts(path: str | os.PathLike[str], **options: Any) -> dict[str, Predictions]:
     """The one part that `path` names, under "", or every part of a file that has only named ones.
 
     >>> sorted(open_parts("cifar10-resnet18"))
     ['test', 'val']
     """
     if _is_remote(os.fspath(path)):
-        return {"": open_predictions(path, kind=kind, labels=labels, require_labels=require_labels)}
+        return {"": open_predictions(path, **options)}
     file, split = locate(path)
-    one_part = split or labels is not None or file.is_dir() or is_pattern(str(file))
+    arrays = any(options.get(word) is not None for word in ("labels", "weights"))
+    one_part = split or arrays or file.is_dir() or is_pattern(str(file))
     if one_part or SUFFIXES.get(suffix_of(file)) not in HOLDS_PARTS:
-        return {"": open_predictions(path, kind=kind, labels=labels, require_labels=require_labels)}
-    check_kind(kind)
+        return {"": open_predictions(path, **options)}
+    wanted = describe(**options)
     with _naming(file):
-        fields = format_of(file).fields(file, kind)
+        fields = format_of(file).fields(file, wanted)
         splits = split_names(fields)
         if "" in splits or not splits:
             splits = [""]
         return {
-            split: assemble(
-                fields,
-                display_name(file) + (f"#{split}" if split else ""),
-                split,
-                kind=kind,
-                require_labels=require_labels,
-            )
+            split: assemble(fields, display_name(file) + (f"#{split}" if split else ""), split, wanted)
             for split in splits
         }
 
@@ -167,11 +220,14 @@ def display_name(file: Path) -> str:
     return file.stem if file.parent == datasets.FOLDER else str(file)
 
 
-def open_file(file: Path, split: str, kind: str | None, options: dict[str, Any]) -> Predictions:
+def open_file(file: Path, split: str, wanted: Wanted) -> Predictions:
     """Open one local file."""
     name = display_name(file) + (f"#{split}" if split else "")
     with _naming(file):
-        return assemble(format_of(file).fields(file, kind), name, split, kind=kind, **options)
+        found = format_of(file).fields(file, wanted)
+        made = assemble(found, name, split, wanted)
+        made.notes = tuple(found.notes) if isinstance(found, NotedFields) else ()
+        return made
 
 
 @contextmanager
@@ -183,12 +239,15 @@ def _naming(file: Path) -> Iterator[None]:
         raise InputError(f"{file} cannot be read: {error.strerror or error}") from error
 
 
-def _vector(given: Any, what: str) -> np.ndarray | None:
-    if given is None or not isinstance(given, (str, os.PathLike)):
+def _vector(given: Any, what: str) -> Any:
+    """An array, the name of one, or the content of an `.npy` file, which wins over a name."""
+    if not isinstance(given, (str, os.PathLike)):
         return given
     file = Path(given)
     if file.suffix != ".npy":
-        raise InputError(f"{what}={str(file)!r} must be an array or the path of an .npy file")
+        if isinstance(given, os.PathLike):
+            raise InputError(f"{what}={str(file)!r} must be an array, the name of one, or the path of an .npy file")
+        return given
     if not file.is_file():
         raise InputError(f"{file} does not exist: there is no such file for the {what}")
     return array_field(file).read()

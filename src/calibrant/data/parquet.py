@@ -1,7 +1,8 @@
-"""`.parquet`: a column `logits` or `probabilities` of lists of K numbers, and a column `labels`.
+"""`.parquet`: a column `logits` or `probabilities` of lists of K numbers, and a column `labels`; or wide columns.
 
-Fixed-size lists are best; lists of varying type are read too when every row has the same length. Class names are a
-JSON list in the schema's metadata under `class_names`. Values are streamed batch by batch.
+Fixed-size lists are best; lists of varying type are read too when every row has the same length. Wide tables follow the
+same names as CSV (`calibrant.data.columns`). Class names are a JSON list in the schema's metadata under `class_names`.
+Values are streamed batch by batch.
 """
 
 from __future__ import annotations
@@ -17,18 +18,19 @@ import numpy as np
 from calibrant.core.arrays import widen
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
-from calibrant.data.fields import CLASS_NAMES, Field
+from calibrant.data.columns import canonical, is_wide, layout
+from calibrant.data.fields import CLASS_NAMES, ArrayField, Field, Wanted
 from calibrant.data.limits import check_counts, check_expansion
 from calibrant.data.npy import vectors
 from calibrant.data.parquet_footer import check_footer
-from calibrant.data.predictions import Predictions
+from calibrant.data.predictions import KINDS, Predictions
 from calibrant.data.safetensors import names_field
-from calibrant.data.source import Source, widened_dtype
+from calibrant.data.source import Source, matrix_shape, widened_dtype
 
 VECTOR_BATCH = 2**20
 
 
-def fields(path: Path, kind: str | None = None) -> dict[str, Field]:
+def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     """Every column that holds numbers, or lists of numbers, unread."""
     if path.stat().st_size == 0:
         raise InputError(f"{path} is empty (0 bytes): it is not a parquet file")
@@ -40,12 +42,78 @@ def fields(path: Path, kind: str | None = None) -> dict[str, Field]:
         schema = file.schema_arrow
         columns = [ColumnField(path, column.name, column.type, n_rows) for column in schema]
         text = (schema.metadata or {}).get(CLASS_NAMES.encode())
-    for column in columns:
+    names = canonical([column.column for column in columns])
+    for name, column in zip(names, columns, strict=True):
         column.measure_lists()
-        found[column.column] = column
+        found[name] = column
     if text is not None:
         found[CLASS_NAMES] = names_field(text, f"{path}: {CLASS_NAMES}")
-    return found
+    if {"values", "indices"} <= set(names):
+        return found  # top-k predictions
+    parts = _parts_of(names)
+    if parts or not is_wide(names, wanted):
+        return found  # lists under plain names, or with a prefix such as val_logits
+    arranged = layout(names, wanted, str(path))
+    for key, members in arranged.matrices.items():
+        found[key] = WideField(path, key, [found[member] for member in members])
+    if arranged.class_names is not None and CLASS_NAMES not in found:
+        found[CLASS_NAMES] = ArrayField(np.array(arranged.class_names, dtype=str))
+    return {key: value for key, value in found.items() if key not in arranged.columns or key in arranged.matrices}
+
+
+def _parts_of(names: list[str]) -> bool:
+    return any(name.endswith(tuple(f"_{kind}" for kind in KINDS)) for name in names)
+
+
+class WideField(Field):
+    """Several columns side by side as one matrix."""
+
+    def __init__(self, path: Path, key: str, members: list[Any]) -> None:
+        self.path, self.called = path, f"{path}: {key}"
+        self.columns = [member.column for member in members]
+        bad = next((member for member in members if member.dtype.kind not in "fiub" or len(member.shape) > 1), None)
+        if bad is not None:
+            raise InputError(f"{bad.called} must hold one real number per row, got dtype {bad.dtype}")
+        self.shape = (members[0].shape[0], len(members))
+        self.dtype = np.result_type(*(member.dtype for member in members))
+
+    def read(self) -> np.ndarray:
+        """The matrix, in memory."""
+        check_expansion(self.nbytes, self.path.stat().st_size, self.called)
+        return np.concatenate(list(WideSource(self, "").blocks(0, self.shape[0], VECTOR_BATCH)))
+
+    def source(self, name: str) -> Source:
+        """Its rows."""
+        return WideSource(self, name)
+
+
+class WideSource(Source):
+    """Rows of several columns, read in batches."""
+
+    def __init__(self, field: WideField, name: str) -> None:
+        self.name, self.shape = name, matrix_shape(field.shape)
+        self.dtype = widened_dtype(field.dtype)
+        self._path, self._columns, self._called = field.path, field.columns, field.called
+
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """Blocks in order; row groups before `start` are not read."""
+        at = start
+        for first, batch in _numbered_batches(self._path, self._columns, start, rows):
+            if at >= stop:
+                return
+            piece = batch.slice(max(at - first, 0), stop - max(at, first))
+            if piece.num_rows:
+                block = np.empty((piece.num_rows, len(self._columns)), self.dtype)
+                for place, column in enumerate(self._columns):
+                    block[:, place] = _numbers(piece.column(column), f"{self._called}, {column} near row {at}")
+                yield block
+                at += piece.num_rows
+        if at < stop:
+            raise InputError(f"{self._called} ends after {at} of {self.shape[0]} rows")
+
+    def cuts(self, rows: int) -> list[int]:
+        """The first rows of row groups, at least `rows` apart."""
+        return _group_cuts(self._path, rows)
 
 
 class ColumnField(Field):
@@ -67,8 +135,12 @@ class ColumnField(Field):
     def read(self) -> np.ndarray:
         """The whole column of numbers."""
         check_expansion(self.nbytes, self.path.stat().st_size, self.called)
+        if len(self.shape) == 2:
+            return np.concatenate(list(ColumnSource(self, "").blocks(0, self.shape[0], VECTOR_BATCH)))
         pieces = [_numbers(batch.column(0), self.called) for batch in _batches(self.path, self.column, VECTOR_BATCH)]
         column = np.concatenate(pieces) if pieces else np.empty(0, self.dtype)
+        if column.dtype.kind == "O" and all(isinstance(item, str) for item in column):
+            column = column.astype(str)
         if column.shape != self.shape:
             raise InputError(f"{self.called} holds {len(column)} rows, but the file claims {self.shape[0]}")
         return column
@@ -90,7 +162,7 @@ class ColumnSource(Source):
 
     def __init__(self, field: ColumnField, name: str) -> None:
         self.name = name
-        self.shape = (field.shape[0], field.shape[1])
+        self.shape = matrix_shape(field.shape)
         self.dtype = widened_dtype(field.dtype)
         self._path, self._column, self._called = field.path, field.column, field.called
         check_expansion(field.nbytes, field.path.stat().st_size, field.called)
@@ -98,7 +170,7 @@ class ColumnSource(Source):
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """Blocks in order; row groups before `start` are not read."""
         at = start
-        for first, batch in _numbered_batches(self._path, self._column, start, rows):
+        for first, batch in _numbered_batches(self._path, [self._column], start, rows):
             if at >= stop:
                 return
             piece = batch.column(0).slice(max(at - first, 0), stop - max(at, first))
@@ -110,18 +182,15 @@ class ColumnSource(Source):
 
     def cuts(self, rows: int) -> list[int]:
         """The first rows of row groups, at least `rows` apart."""
-        found, first = [0], 0
-        with _opened(self._path) as file:
-            for group in range(file.metadata.num_row_groups - 1):
-                first += file.metadata.row_group(group).num_rows
-                if first - found[-1] >= rows:
-                    found.append(first)
-        return found
+        return _group_cuts(self._path, rows)
 
     def _matrix(self, lists: Any, first_row: int) -> np.ndarray:
         import pyarrow as pa
 
         n_classes = self.shape[1]
+        if not (pa.types.is_fixed_size_list(lists.type) or hasattr(lists, "offsets")):
+            values = widen(_numbers(lists, f"{self._called} near row {first_row}")).reshape(len(lists), 1)
+            return values if values.flags.writeable else values.copy()
         if lists.null_count:
             row = first_row + int(np.flatnonzero(lists.is_null().to_numpy(zero_copy_only=False))[0])
             raise InputError(f"{self._called} is missing in row {row}: every row needs {n_classes} numbers")
@@ -135,6 +204,16 @@ class ColumnSource(Source):
         numbers = _numbers(lists.flatten(), f"{self._called} near row {first_row}")
         values = widen(numbers).reshape(len(lists), n_classes)
         return values if values.flags.writeable else values.copy()  # arrow's own buffers are read-only
+
+
+def _group_cuts(path: Path, rows: int) -> list[int]:
+    found, first = [0], 0
+    with _opened(path) as file:
+        for group in range(file.metadata.num_row_groups - 1):
+            first += file.metadata.row_group(group).num_rows
+            if first - found[-1] >= rows:
+                found.append(first)
+    return found
 
 
 def _numbers(column: Any, called: str) -> np.ndarray:
@@ -154,11 +233,11 @@ def _numpy_dtype(arrow_type: Any) -> np.dtype[Any]:
 
 
 def _batches(path: Path, column: str, rows: int) -> Iterator[Any]:
-    for _, batch in _numbered_batches(path, column, 0, rows):
+    for _, batch in _numbered_batches(path, [column], 0, rows):
         yield batch
 
 
-def _numbered_batches(path: Path, column: str, start: int, rows: int) -> Iterator[tuple[int, Any]]:
+def _numbered_batches(path: Path, columns: list[str], start: int, rows: int) -> Iterator[tuple[int, Any]]:
     """(number of the first row, batch) from the row group that holds row `start` on."""
     with _opened(path) as file:
         first = 0
@@ -169,9 +248,9 @@ def _numbered_batches(path: Path, column: str, start: int, rows: int) -> Iterato
                 first += count
             else:
                 groups.append(group)
-        for batch in file.iter_batches(batch_size=rows, row_groups=groups, columns=[column], use_threads=False):
-            if batch.num_columns != 1:
-                raise InputError(f"{path}: {column} was found in {batch.num_columns} columns")
+        for batch in file.iter_batches(batch_size=rows, row_groups=groups, columns=columns, use_threads=False):
+            if batch.num_columns != len(columns):
+                raise InputError(f"{path}: {', '.join(columns)[:80]} was found in {batch.num_columns} columns")
             yield first, batch
             first += batch.num_rows
 

@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 from calibrant.core.errors import InputError
-from calibrant.data.fields import ArrayField, Field
+from calibrant.data.fields import ArrayField, Field, Wanted
 from calibrant.data.npy import PLAIN_DTYPE
 
 SPLITS = {1: ("",), 2: ("val", "test"), 3: ("train", "val", "test")}
@@ -29,10 +29,10 @@ ROOM_PER_BYTE = 8
 """Bytes of array that a byte of the file may become: two bytes hold a small integer, which takes eight in an array."""
 
 
-def fields(path: Path, kind: str | None = None) -> dict[str, Field]:
+def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     """The arrays of the pickle under the names of their layout."""
     content = load_arrays(path)
-    named = content if isinstance(content, dict) else _name_tuple(content, kind or "logits", path)
+    named = content if isinstance(content, dict) else _name_tuple(content, wanted.kind or "logits", path)
     room = ROOM_PER_BYTE * path.stat().st_size + 2**20
     found = {name: _field(value, f"{path}: {name}", room) for name, value in named.items()}
     return {name: value for name, value in found.items() if value is not None}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from calibrant.core import progress
-from calibrant.core.arrays import check_labels, check_matrix, check_values, check_weights
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
-from calibrant.core.softmax import log_probabilities, softmax
-from calibrant.data.source import ArraySource, SliceSource, Source
+from calibrant.core.softmax import log_odds, log_probabilities, sigmoid, softmax
+from calibrant.data.source import ArraySource, SliceSource, Source, TakenSource
+from calibrant.data.tasks import FLAT, check_task_values
+
+if TYPE_CHECKING:
+    from calibrant.data.fields import Field
 
 KINDS = ("logits", "probabilities")
 
@@ -21,46 +24,124 @@ CHUNK_BYTES = 64 * 2**20
 
 
 class Predictions:
-    """Logits or probabilities of n rows and K classes, with labels, perhaps weights and class names.
+    """Logits or probabilities of n rows with their labels, perhaps weights, groups, clusters and class names.
 
+    Give `logits=` or `probabilities=` (or `scores` with `kind=`; bare scores are logits), or `confidence=` and
+    `correct=`. The task follows from the names and shapes, or from `task=`; it is never guessed from the values.
     The values may live in a file larger than memory: they are read when asked for, `chunks` never holds more than
-    about 64 MB of them, and a large uncompressed file is memory-mapped by `logits`. Every value is checked when it
-    is read: finite logits, or probabilities whose rows sum to one. Build it with `open_predictions` or
-    `Predictions.from_arrays`.
+    about 64 MB of them, and a large uncompressed file is memory-mapped by `logits`. `open_predictions` reads files.
 
     Parameters
     ----------
-    source : Source
-        The n×K values.
+    scores : array (n, K), (n,) or (N, K, H, W)
+        Scores of which `kind` says what they are.
+    labels : array
+        (n,) class numbers or names; (n,) of 0/1 for binary; (n, L) of 0/1 for multilabel; (N, H, W) for dense scores.
     kind : {"logits", "probabilities"}
-        What the values are; never guessed.
-    labels : ndarray of int64, shape (n,), or None
-        Checked class indices.
-    weights : ndarray of float64, shape (n,), or None
-        Checked weights.
-    class_names : sequence of str, length K, or None
+        What `scores` are; logits unless said otherwise.
+    task : {"multiclass", "binary", "multilabel", "pairs"}, optional
+        Where the shapes do not tell: an (n, 2) matrix is multiclass unless this says binary.
+    label_shares : array (n, K), optional
+        In place of labels: the share of annotators that chose each class.
+    weights, clusters : array (n,), optional
+        How often each row counts; what is independent of each other (patient, image, document).
+    groups : array (n,) or mapping of names to arrays (n,), optional
+        Whom to compare.
+    class_names : sequence of str, optional
         Names of the columns.
-    field : str
-        What the values are called in the file, for error messages.
-    checked : bool
-        Are the values known to be good?
+    ignore_index : int, optional
+        Rows with this label are left out.
 
     Attributes
     ----------
     skipped : tuple of str
         Why parts of a folder or pattern were left out, where that was asked for.
+    extras : mapping of str to Field
+        Other arrays of the file with an entry per row, not yet read.
+    notes : tuple of str
+        What a reader had to decide, such as the value of a missing option.
+    local_clusters : bool
+        Do the clusters only count the images of this file?
 
     Examples
     --------
     >>> import numpy as np
-    >>> p = Predictions.from_arrays(probabilities=np.array([[0.75, 0.25], [0.5, 0.5]]), labels=np.array([0, 1]))
-    >>> p.kind, p.n, p.n_classes
-    ('probabilities', 2, 2)
+    >>> p = Predictions(probabilities=np.array([[0.75, 0.25], [0.5, 0.5]]), labels=np.array([0, 1]))
+    >>> p.task, p.kind, p.n, p.n_classes
+    ('multiclass', 'probabilities', 2, 2)
     >>> float(np.exp(p[:1].logits[0, 0]).round(12))
     0.75
+    >>> Predictions(probabilities=[0.9, 0.2], labels=[1, 0]).task
+    'binary'
     """
 
+    source: Source
+    kind: str
+    task: str
+    weights: np.ndarray | None
+    label_shares: np.ndarray | None
+    groups: dict[str, np.ndarray]
+    clusters: np.ndarray | None
+    class_names: tuple[str, ...] | None
+    field: str
+    skipped: tuple[str, ...]
+    extras: Mapping[str, Field]
+    notes: tuple[str, ...]
+    local_clusters: bool
+
     def __init__(
+        self,
+        scores: Any = None,
+        labels: Any = None,
+        *,
+        kind: str | None = None,
+        task: str | None = None,
+        logits: Any = None,
+        probabilities: Any = None,
+        confidence: Any = None,
+        correct: Any = None,
+        label_shares: Any = None,
+        weights: Any = None,
+        groups: Any = None,
+        clusters: Any = None,
+        class_names: Sequence[str] | None = None,
+        ignore_index: int | None = None,
+        name: str = "",
+    ) -> None:
+        from calibrant.data.gather import join_arrays
+
+        given = {"scores": scores, "logits": logits, "probabilities": probabilities, "confidence": confidence}
+        join_arrays(
+            self,
+            {word: value for word, value in given.items() if value is not None},
+            kind=kind,
+            task=task,
+            labels=labels,
+            correct=correct,
+            label_shares=label_shares,
+            weights=weights,
+            groups=groups,
+            clusters=clusters,
+            class_names=class_names,
+            ignore_index=ignore_index,
+            name=name,
+        )
+
+    @classmethod
+    def from_arrays(cls, **arrays: Any) -> Predictions:
+        """The same as `Predictions(...)`, by names only."""
+        return cls(**arrays)
+
+    @classmethod
+    def from_source(
+        cls, source: Source, kind: str, labels: np.ndarray | None, *args: Any, **columns: Any
+    ) -> Predictions:
+        """Predictions whose values come from a source; labels and the other columns have passed their checks."""
+        made = cls.__new__(cls)
+        made._set(source, kind, labels, *args, **columns)
+        return made
+
+    def _set(
         self,
         source: Source,
         kind: str,
@@ -68,45 +149,24 @@ class Predictions:
         weights: np.ndarray | None = None,
         class_names: Sequence[str] | None = None,
         *,
+        task: str = "multiclass",
+        label_shares: np.ndarray | None = None,
+        groups: Mapping[str, np.ndarray] | None = None,
+        clusters: np.ndarray | None = None,
         field: str = "",
         checked: bool = False,
     ) -> None:
-        self.source = source
-        self.kind = kind
+        self.source, self.kind, self.task = source, kind, task
         self.class_names = None if class_names is None else tuple(class_names)
-        self.weights = weights
+        self.weights, self.label_shares, self.clusters = weights, label_shares, clusters
+        self.groups = dict(groups or {})
         self.field = field or kind
-        self.skipped: tuple[str, ...] = ()
+        self.skipped, self.notes, self.extras = (), (), {}
+        self.local_clusters = False
         self._labels = labels
         self._checked = checked
         self._values: np.ndarray | None = None
         self._converted: np.ndarray | None = None
-
-    @classmethod
-    def from_arrays(
-        cls,
-        *,
-        logits: Any = None,
-        probabilities: Any = None,
-        labels: Any = None,
-        weights: Any = None,
-        class_names: Sequence[str] | None = None,
-        name: str = "",
-    ) -> Predictions:
-        """Check arrays in memory and join them; give either logits or probabilities, (n, K), and labels (n,)."""
-        if (logits is None) == (probabilities is None):
-            raise InputError("give either logits or probabilities, and not both")
-        kind = "probabilities" if logits is None else "logits"
-        prefix = f"{name}: " if name else ""
-        values = check_matrix(probabilities if logits is None else logits, prefix + kind)
-        check_values(values, from_logits=kind == "logits", name=prefix + kind)
-        n_rows, n_classes = values.shape
-        if labels is not None:
-            labels = check_labels(labels, n_rows, n_classes, f"{prefix}labels", kind)
-        weights = check_weights(weights, n_rows, f"{prefix}weights")
-        if class_names is not None and len(class_names) != n_classes:
-            raise InputError(f"{prefix}class_names has {len(class_names)} names, but {kind} has {n_classes} columns")
-        return cls(ArraySource(values, name), kind, labels, weights, class_names, checked=True)
 
     @property
     def name(self) -> str:
@@ -120,8 +180,13 @@ class Predictions:
 
     @property
     def n_classes(self) -> int:
-        """Number of classes K."""
-        return self.source.shape[1]
+        """Number of classes K; 2 for binary and pairs, the number of labels for multilabel."""
+        return 2 if self.flat else self.source.shape[1]
+
+    @property
+    def flat(self) -> bool:
+        """Is there one score per row (binary, pairs)?"""
+        return self.task in FLAT
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -130,31 +195,34 @@ class Predictions:
 
     @property
     def has_labels(self) -> bool:
-        """Are there labels?"""
-        return self._labels is not None
+        """Are there labels or label shares?"""
+        return self._labels is not None or self.label_shares is not None
 
     @property
     def labels(self) -> np.ndarray:
-        """Class indices (n,), int64; an InputError where there are none."""
+        """Class numbers (n,), outcomes (n,) or (n, L), int64; an InputError where there are none."""
         if self._labels is None:
-            raise InputError(f"{self.name or 'these predictions'} has no labels, and this needs them")
+            where = self.name or "these predictions"
+            if self.label_shares is not None:
+                raise InputError(f"{where} has label shares instead of labels: use expanded() where labels are needed")
+            raise InputError(f"{where} has no labels, and this needs them")
         return self._labels
 
     @property
     def values(self) -> np.ndarray:
-        """The values (n, K) as they are stored, float16 widened; a map of a large uncompressed file."""
+        """The values (n, K), or (n,) for one score per row, as stored, float16 widened; large files are mapped."""
         if self._values is None:
             self._values = self._load()
-        return self._values
+        return self._values[:, 0] if self.flat else self._values
 
     @property
     def logits(self) -> np.ndarray:
-        """Logits (n, K); of probabilities, their logarithms."""
+        """Logits of the shape of `values`; of probabilities, their logarithms, or log odds of single scores."""
         return self.values if self.kind == "logits" else self._convert()
 
     @property
     def probabilities(self) -> np.ndarray:
-        """Probabilities (n, K); of logits, their softmax."""
+        """Probabilities of the shape of `values`; of logits, their softmax, or sigmoid of single scores."""
         return self.values if self.kind == "probabilities" else self._convert()
 
     def chunks(self, rows: int | None = None) -> Iterator[Predictions]:
@@ -170,6 +238,52 @@ class Predictions:
     def rows(self) -> Rows:
         """Everything in memory, as calibrators take it."""
         return Rows(self.logits, self.labels, self.weights)
+
+    def expanded(self) -> Predictions:
+        """Label shares as rows: each row once per class that someone chose, weighted by the share; else itself.
+
+        The rows made from one row form a cluster, unless there are clusters already.
+        """
+        if self.label_shares is None:
+            return self
+        row, label = np.nonzero(self.label_shares)
+        weights = self.label_shares[row, label]
+        if self.weights is not None:
+            weights = weights * self.weights[row]
+        made = Predictions.from_source(
+            TakenSource(self.source, row),
+            self.kind,
+            label.astype(np.int64),
+            weights,
+            self.class_names,
+            task=self.task,
+            groups={name: column[row] for name, column in self.groups.items()},
+            clusters=row if self.clusters is None else self.clusters[row],
+            field=self.field,
+            checked=self._checked,
+        )
+        made.notes = self.notes
+        return made
+
+    def with_source(
+        self, source: Source, kind: str | None = None, *, field: str = "", checked: bool = False
+    ) -> Predictions:
+        """The same rows with other values; labels and all other columns stay."""
+        made = Predictions.from_source(
+            source,
+            kind or self.kind,
+            self._labels,
+            self.weights,
+            self.class_names,
+            task=self.task,
+            label_shares=self.label_shares,
+            groups=self.groups,
+            clusters=self.clusters,
+            field=field or self.field,
+            checked=checked,
+        )
+        made.skipped, made.notes, made.extras = self.skipped, self.notes, self.extras
+        return made
 
     def __len__(self) -> int:
         return self.n
@@ -191,24 +305,38 @@ class Predictions:
                 raise IndexError(f"a mask of shape {index.shape} cannot pick from {self.n} rows")
             index = np.flatnonzero(index)
         self._refuse_empty(index.size)
-        return self._part(ArraySource(self.values[index], self.name), index, checked=True)
+        picked = self.values[index]
+        picked = picked[:, None] if self.flat else picked
+        return self._part(ArraySource(picked, self.name), index, checked=True)
 
     def __repr__(self) -> str:
         where = f" of {self.name}" if self.name else ""
+        width = "" if self.flat else f" × {self.n_classes} {'labels' if self.task == 'multilabel' else 'classes'}"
+        task = "" if self.task == "multiclass" else f"{self.task}, "
         extras = "" if self.weights is None else ", weighted"
-        return f"<Predictions{where}: {self.n} rows × {self.n_classes} classes, {self.kind}, {self.dtype}{extras}>"
+        return f"<Predictions{where}: {self.n} rows{width}, {task}{self.kind}, {self.dtype}{extras}>"
 
     def _part(self, source: Source, index: slice | np.ndarray, checked: bool) -> Predictions:
-        labels = None if self._labels is None else self._labels[index]
-        weights = None if self.weights is None else self.weights[index]
-        return Predictions(source, self.kind, labels, weights, self.class_names, field=self.field, checked=checked)
+        return Predictions.from_source(
+            source,
+            self.kind,
+            _taken(self._labels, index),
+            _taken(self.weights, index),
+            self.class_names,
+            task=self.task,
+            label_shares=_taken(self.label_shares, index),
+            groups={name: column[index] for name, column in self.groups.items()},
+            clusters=_taken(self.clusters, index),
+            field=self.field,
+            checked=checked,
+        )
 
     def _refuse_empty(self, selected: int) -> None:
         if selected == 0:
             raise InputError(f"the selection holds 0 of the {self.n} rows, while a minimum of 1 is required")
 
     def _chunk_rows(self) -> int:
-        return max(1, CHUNK_BYTES // (self.n_classes * self.dtype.itemsize))
+        return max(1, CHUNK_BYTES // (self.source.shape[1] * self.dtype.itemsize))
 
     def _checked_blocks(self, rows: int) -> Iterator[np.ndarray]:
         done = 0
@@ -224,7 +352,7 @@ class Predictions:
         self._checked = True
 
     def _check_block(self, block: np.ndarray, called: str, first_row: int) -> None:
-        check_values(block, from_logits=self.kind == "logits", name=called, first_row=first_row)
+        check_task_values(self.task, block, from_logits=self.kind == "logits", name=called, first_row=first_row)
 
     def _load(self) -> np.ndarray:
         whole = self.source.whole()
@@ -242,8 +370,24 @@ class Predictions:
     def _convert(self) -> np.ndarray:
         if self._converted is not None:
             return self._converted
-        converted = softmax(self.values) if self.kind == "logits" else log_probabilities(self.values)
+        converted = (
+            to_probabilities(self.values, self.task) if self.kind == "logits" else to_logits(self.values, self.task)
+        )
         if converted.nbytes <= CHUNK_BYTES:
             # small enough to keep: callers ask again and again
             self._converted = converted
         return converted
+
+
+def to_logits(probabilities: np.ndarray, task: str) -> np.ndarray:
+    """Logits of probabilities: logarithms of a row over classes, log odds of single scores."""
+    return log_probabilities(probabilities) if task == "multiclass" else log_odds(probabilities)
+
+
+def to_probabilities(logits: np.ndarray, task: str) -> np.ndarray:
+    """Probabilities of logits: softmax of a row over classes, sigmoid of single scores."""
+    return softmax(logits) if task == "multiclass" else sigmoid(logits)
+
+
+def _taken(column: np.ndarray | None, index: slice | np.ndarray) -> np.ndarray | None:
+    return None if column is None else column[index]

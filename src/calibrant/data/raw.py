@@ -11,7 +11,7 @@ import numpy as np
 from calibrant.core.arrays import widen
 from calibrant.core.errors import InputError
 from calibrant.data.fields import Field, Header
-from calibrant.data.source import Source, widened_dtype
+from calibrant.data.source import Source, matrix_shape, widened_dtype
 
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """numpy has no bfloat16: the upper half of a float32, marked by this dtype until it is widened."""
@@ -52,7 +52,7 @@ class MappedSource(Source):
 
     def __init__(self, field: RawField, name: str) -> None:
         self.name = name
-        self.shape = (field.shape[0], field.shape[1])
+        self.shape = matrix_shape(field.shape)
         self.dtype = widened_dtype(field.dtype)
         self._path, self._offset, self._stored = field.path, field.offset, field.header.dtype
 
@@ -91,7 +91,7 @@ class ColumnMajorSource(Source):
 
     def __init__(self, field: RawField, name: str) -> None:
         self.name = name
-        self.shape = (field.shape[0], field.shape[1])
+        self.shape = matrix_shape(field.shape)
         self.dtype = widened_dtype(field.dtype)
         self._path, self._offset, self._stored = field.path, field.offset, field.header.dtype
 

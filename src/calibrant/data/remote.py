@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.errors import InputError, MissingExtraError
-from calibrant.data.fields import CLASS_NAMES, KINDS, LABELS, WEIGHTS
+from calibrant.data.fields import CLASS_NAMES, LABELS, WEIGHTS, Wanted
 from calibrant.data.formats import SUFFIXES, suffix_of
 from calibrant.data.npy import is_companion
-from calibrant.data.predictions import Predictions
-from calibrant.data.source import Source
+from calibrant.data.predictions import KINDS, Predictions
+from calibrant.data.source import DifferenceSource, Source, TakenSource
+from calibrant.data.top_k import TopKPredictions
 
 CACHE_BYTES = 8 * 2**30
 """What fetched parts may take on disk, unless CALIBRANT_CACHE_BYTES says otherwise."""
@@ -51,27 +52,27 @@ def expand(text: str) -> tuple[list[str], str]:
     return [system.unstrip_protocol(name) for name in parts], split
 
 
-def open_remote(address: str, split: str, kind: str | None, options: dict[str, Any]) -> Predictions:
+def open_remote(address: str, split: str, wanted: Wanted) -> Predictions:
     """Open one file: it is fetched for its header, labels and weights; its values are read when asked for."""
-    found = _open_local(address, split, kind, options)
-    labels = found.labels if found.has_labels else None
-    source = FetchedSource(address, found, split, kind)
-    return Predictions(source, found.kind, labels, found.weights, found.class_names, field=found.field)
+    found = _open_local(address, split, wanted)
+    if not isinstance(found.source, (DifferenceSource, TakenSource)) and not isinstance(found, TopKPredictions):
+        return found.with_source(FetchedSource(address, found, split, wanted))
+    return found  # rows that are made from others of the file: the local copy is read
 
 
 class FetchedSource(Source):
     """Rows of a remote file."""
 
-    def __init__(self, address: str, opened: Predictions, split: str, kind: str | None) -> None:
+    def __init__(self, address: str, opened: Predictions, split: str, wanted: Wanted) -> None:
         self.name = address + (f"#{split}" if split else "")
-        self.shape = (opened.n, opened.n_classes)
+        self.shape = opened.source.shape
         self.dtype = opened.dtype
-        self._address, self._split, self._kind = address, split, kind
+        self._address, self._split = address, split
+        self._wanted = Wanted(wanted.kind, opened.task, wanted.scores, require_labels=False)
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """Blocks of the fetched file."""
-        options = {"labels": None, "weights": None, "class_names": None, "require_labels": False}
-        local = _open_local(self._address, self._split, self._kind, options).source
+        local = _open_local(self._address, self._split, self._wanted).source
         if local.shape != self.shape:
             raise InputError(f"{self.name} had {self.shape[0]} rows when it was opened, and now {local.shape[0]}")
         for block in local.blocks(start, stop, rows):
@@ -83,12 +84,12 @@ class FetchedSource(Source):
         return [0]
 
 
-def _open_local(address: str, split: str, kind: str | None, options: dict[str, Any]) -> Predictions:
+def _open_local(address: str, split: str, wanted: Wanted) -> Predictions:
     from calibrant.data.opening import open_file
 
     local = fetch(address)
     try:
-        return open_file(local, split, kind, options)
+        return open_file(local, split, wanted)
     except InputError as error:
         raise InputError(str(error).replace(str(local), address)) from error
 

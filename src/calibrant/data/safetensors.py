@@ -14,7 +14,7 @@ import numpy as np
 
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
-from calibrant.data.fields import CLASS_NAMES, ArrayField, BrokenField, Field, Header
+from calibrant.data.fields import CLASS_NAMES, ArrayField, BrokenField, Field, Header, Wanted
 from calibrant.data.limits import MAX_TEXT_BYTES
 from calibrant.data.npy import vectors
 from calibrant.data.predictions import Predictions
@@ -38,7 +38,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 METADATA = "__metadata__"
 
 
-def fields(path: Path, kind: str | None = None) -> dict[str, Field]:
+def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     """Every tensor of the file, unread."""
     header, start = _header(path)
     metadata = header.pop(METADATA, {})

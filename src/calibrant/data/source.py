@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import widen
+from calibrant.core.arrays import check_values, widen
+from calibrant.core.softmax import log_probabilities
 
 
 class Source(ABC):
@@ -60,13 +61,18 @@ def widened_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return widen(np.empty((0, 2), dtype)).dtype
 
 
+def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
+    """(n, K) of a matrix; one score per row is a matrix of one column."""
+    return (shape[0], 1) if len(shape) == 1 else (shape[0], shape[1])
+
+
 class ArraySource(Source):
     """A matrix in memory."""
 
     def __init__(self, array: np.ndarray, name: str = "") -> None:
         self.name = name
-        self.array = widen(array)
-        self.shape = (array.shape[0], array.shape[1])
+        self.shape = matrix_shape(array.shape)
+        self.array = widen(array).reshape(self.shape)
         self.dtype = self.array.dtype
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
@@ -148,3 +154,55 @@ class PartsSource(Source):
     def cuts(self, rows: int) -> list[int]:
         """Those of all parts."""
         return [start + cut for part, start in zip(self._parts, self._starts, strict=False) for cut in part.cuts(rows)]
+
+
+class TakenSource(Source):
+    """Rows of another source in ascending order, some of them several times or not at all."""
+
+    def __init__(self, source: Source, rows: np.ndarray) -> None:
+        self.name = source.name
+        self.shape = (len(rows), source.shape[1])
+        self.dtype = source.dtype
+        self._source, self._rows = source, rows
+
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """Blocks gathered from the span of the source that holds their rows."""
+        for first in range(start, stop, rows):
+            own = self._rows[first : min(first + rows, stop)]
+            lowest, highest = int(own[0]), int(own[-1]) + 1
+            span = np.concatenate(list(self._source.blocks(lowest, highest, rows)))
+            yield span[own - lowest]
+
+    def locate(self, row: int) -> tuple[str, int]:
+        """The place in the source behind."""
+        return self._source.locate(int(self._rows[row]))
+
+
+class DifferenceSource(Source):
+    """The log odds (n×1) of the second of two columns: z₁ − z₀, or log p₁ − log p₀ of probabilities."""
+
+    def __init__(self, source: Source, kind: str) -> None:
+        self.name, self.dtype = source.name, source.dtype
+        self.shape = (source.shape[0], 1)
+        self._source, self._kind = source, kind
+
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """Differences of the blocks of the source behind."""
+        done = start
+        for block in self._source.blocks(start, stop, rows):
+            if self._kind == "probabilities":
+                name, row = self.locate(done)
+                called = f"{name}: probabilities" if name else "probabilities"
+                check_values(block, from_logits=False, name=called, first_row=row)
+                yield log_probabilities(block[:, 1:]) - log_probabilities(block[:, :1])
+            else:
+                yield block[:, 1:] - block[:, :1]
+            done += len(block)
+
+    def locate(self, row: int) -> tuple[str, int]:
+        """The place in the source behind."""
+        return self._source.locate(row)
+
+    def cuts(self, rows: int) -> list[int]:
+        """Those of the source behind."""
+        return self._source.cuts(rows)

@@ -53,7 +53,7 @@ class TopKPredictions(Predictions):
         *,
         checked: bool = False,
     ) -> None:
-        super().__init__(source, KIND, labels, weights, class_names, field="values", checked=checked)
+        self._set(source, KIND, labels, weights, class_names, field="values", checked=checked)
         self._n_classes = n_classes
 
     @classmethod

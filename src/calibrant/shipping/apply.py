@@ -34,7 +34,10 @@ class CalibratedSource(Source):
     def pieces(self) -> list[Source]:
         """One for each piece of the predictions behind, without their labels: all that another process needs."""
         behind = self._predictions
-        pieces = (Predictions(piece, behind.kind, None, field=behind.field) for piece in behind.source.pieces())
+        pieces = (
+            Predictions.from_source(piece, behind.kind, None, task=behind.task, field=behind.field)
+            for piece in behind.source.pieces()
+        )
         return [CalibratedSource(self._calibrator, piece, self._kind) for piece in pieces]
 
     def cuts(self, rows: int) -> list[int]:
@@ -56,6 +59,5 @@ def calibrate_predictions(calibrator: Any, predictions: Predictions, kind: str =
     if predictions.n_classes != known:
         name = predictions.name or "these predictions"
         raise InputError(f"{name} has {predictions.n_classes} classes, but the calibrator was fitted on {known}")
-    labels = predictions.labels if predictions.has_labels else None
     source = CalibratedSource(calibrator, predictions, kind)
-    return Predictions(source, kind, labels, predictions.weights, predictions.class_names, field=f"calibrated {kind}")
+    return predictions.with_source(source, kind, field=f"calibrated {kind}")

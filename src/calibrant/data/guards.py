@@ -1,0 +1,98 @@
+"""Guards against silent nonsense: probabilities stored as logits, and test rows that were also fit rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from calibrant.core.arrays import look_like_probabilities, probabilities_error
+from calibrant.data.predictions import Predictions
+from calibrant.data.source import Source
+
+PROBABILITIES_REMEDY = 'give kind="probabilities" (--kind probabilities)'
+
+HEAD = 64
+"""Rows that are looked at first; real logits never pass there, so that the rest need not be read."""
+
+SHARED = 0.2
+"""Share of the unique score rows that may coincide between two sets by chance."""
+
+IDS = ("id", "ids", "row", "row_id", "uid", "sample_id", "image_id")
+"""Names of columns that identify a row."""
+
+
+def refuse_probabilities(predictions: Predictions) -> None:
+    """Raise if values that are called logits are probabilities."""
+    if predictions.kind == "logits" and predictions.task == "multiclass":
+        called = f"{predictions.name}: {predictions.field}" if predictions.name else predictions.field
+        refuse_probability_rows(predictions.source, called)
+
+
+def refuse_probability_rows(source: Source, called: str) -> None:
+    """Raise if two or more rows all lie in [0, 1] and sum to one."""
+    rows = source.shape[0]
+    if rows < 2 or source.shape[1] < 2:
+        return
+    head = next(iter(source.blocks(0, min(HEAD, rows), HEAD)))
+    if not look_like_probabilities(head):
+        return
+    step = max(HEAD, 2**22 // source.shape[1])
+    if all(look_like_probabilities(np.concatenate([head[:1], block])) for block in source.blocks(0, rows, step)):
+        raise probabilities_error(rows, called, PROBABILITIES_REMEDY)
+
+
+def shared_rows(val: Predictions, test: Predictions) -> str:
+    """Why the two sets seem to hold the same rows; empty where nothing suggests it.
+
+    Equal arrays, equal identifiers, or over a fifth of the score rows that occur once: rows that repeat within a set,
+    as those of forests do, tell nothing.
+    """
+    if val.source.shape[1] != test.source.shape[1]:
+        return ""
+    word = next((word for word in IDS if word in val.extras and word in test.extras), None)
+    if word is not None:
+        return _shared_ids(val, test, word)  # identifiers that differ outweigh scores that coincide
+    mine, theirs = _hashes(val), _hashes(test)
+    if len(mine) == len(theirs) and np.array_equal(mine, theirs):
+        return f"all {test.n:,} test rows are the fit rows"
+    once_mine, once_theirs = _once(mine), _once(theirs)
+    fewest = min(len(once_mine), len(once_theirs))
+    if fewest < SHARED * min(val.n, test.n):
+        return ""  # too few distinct scores to tell
+    both = len(np.intersect1d(once_mine, once_theirs))
+    return (
+        f"{both:,} of the {test.n:,} test rows have exactly the scores of a fit row" if both > SHARED * fewest else ""
+    )
+
+
+def _shared_ids(val: Predictions, test: Predictions, word: str) -> str:
+    mine, theirs = np.unique(val.extras[word].read()), np.unique(test.extras[word].read())
+    both = len(np.intersect1d(mine, theirs))
+    few = both <= SHARED * min(len(mine), len(theirs))
+    return "" if few else f"{both:,} of the {test.n:,} test rows have the {word} of a fit row"
+
+
+def _hashes(predictions: Predictions) -> np.ndarray:
+    """A 64-bit hash of the scores of each row."""
+    width = predictions.source.shape[1]
+    odd = np.random.default_rng(20).integers(1, 2**63, 2 * width, dtype=np.uint64) | np.uint64(1)
+    return np.concatenate([_hash(block, odd) for block in _blocks(predictions)])
+
+
+def _blocks(predictions: Predictions) -> Iterator[np.ndarray]:
+    step = max(1, 2**22 // predictions.source.shape[1])
+    return predictions.source.blocks(0, predictions.n, step)
+
+
+def _hash(block: np.ndarray, odd: np.ndarray) -> np.ndarray:
+    bits = np.ascontiguousarray(block, dtype=np.float64).view(np.uint64)
+    with np.errstate(over="ignore"):
+        mixed = (bits ^ (bits >> np.uint64(29))) * odd[: bits.shape[1]]
+        mixed ^= mixed >> np.uint64(32)
+        return (mixed * odd[bits.shape[1] :]).sum(axis=1, dtype=np.uint64)
+
+
+def _once(hashes: np.ndarray) -> np.ndarray:
+    values, counts = np.unique(hashes, return_counts=True)
+    return values[counts == 1]
