@@ -28,7 +28,7 @@ def check_matrix(values: Any, name: str = "logits") -> np.ndarray:
 
 def check_scores(values: Any, name: str = "scores") -> np.ndarray:
     """One score per row, (n,) or (n, 1), as a float array (n,) with n ≥ 1; float16 and integers are widened."""
-    array = _as_array(values, name)
+    array = as_array(values, name)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
@@ -104,7 +104,7 @@ def whole_numbers(array: np.ndarray, wanted: str, name: str) -> np.ndarray:
     return array.astype(np.int64)
 
 
-def check_binary_labels(labels: Any, n_rows: int, name: str = "labels", against: str = "scores") -> np.ndarray:
+def check_outcomes(labels: Any, n_rows: int, name: str = "labels", against: str = "scores") -> np.ndarray:
     """Outcomes 0 or 1 (or False, True), one per row, as int64."""
     array = as_array(labels, name)
     if array.ndim == 2 and array.shape[1] == 1:
@@ -149,7 +149,7 @@ def check_shares(shares: Any, shape: tuple[int, ...], name: str = "label_shares"
     return array / array.sum(axis=1, keepdims=True)
 
 
-def check_scores(values: np.ndarray, *, from_logits: bool, name: str, first_row: int = 0) -> None:
+def check_score_values(values: np.ndarray, *, from_logits: bool, name: str, first_row: int = 0) -> None:
     """Raise unless every logit is finite, or every probability lies in [0, 1]; rows need not sum to anything."""
     with np.errstate(over="ignore", invalid="ignore"):
         fine = np.isfinite(values.sum(dtype=np.float64))

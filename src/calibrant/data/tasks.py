@@ -17,10 +17,10 @@ import numpy as np
 
 from calibrant.core.arrays import (
     as_array,
-    check_binary_labels,
     check_label_matrix,
     check_labels,
-    check_scores,
+    check_outcomes,
+    check_score_values,
     check_values,
 )
 from calibrant.core.errors import InputError
@@ -72,7 +72,7 @@ def check_task_labels(  # noqa: PLR0917
     if array.dtype.kind in "USO" and array.size:
         array = _numbers_of_texts(array, task, class_names, name)
     if task in FLAT:
-        return check_binary_labels(array, n_rows, name, against)
+        return check_outcomes(array, n_rows, name, against)
     if task == "multilabel":
         if array.ndim == 1 and shape[1] == 1:
             array = array[:, None]
@@ -120,4 +120,4 @@ def check_task_values(task: str, block: np.ndarray, *, from_logits: bool, name: 
     if task == "multiclass":
         check_values(block, from_logits=from_logits, name=name, first_row=first_row)
     else:
-        check_scores(block, from_logits=from_logits, name=name, first_row=first_row)
+        check_score_values(block, from_logits=from_logits, name=name, first_row=first_row)
