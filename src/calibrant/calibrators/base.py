@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from calibrant.calibrators.helpers.confidence_bins import map_rows
 from calibrant.calibrators.learned import Learned, spec_of
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
-from calibrant.core.arrays import check_labels, check_matrix, check_scores, check_values, check_weights
+from calibrant.core.arrays import check_counts, check_labels, check_matrix, check_scores, check_values, check_weights
 from calibrant.core.binary_rows import BinaryRows, check_binary_labels, is_one_column, two_columns
 from calibrant.core.blas import one_blas_thread
 from calibrant.core.errors import FitWarning, InputError
@@ -93,6 +93,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
             matrix = identified = self._check_logits(logits, reset=True)
             labels = check_labels(y, *matrix.shape)
             rows = Rows(matrix, labels, check_weights(sample_weight, len(matrix)))
+        check_counts(rows.weights)
         self.fit_rows(rows)
         self.n_rows_, self.fingerprint_ = rows.n, fingerprint(identified, labels, rows.weights)
         return self
@@ -296,7 +297,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
         self.objective_trace_ = np.empty(0)
 
     def _probabilities(self, given: np.ndarray) -> np.ndarray:
-        return softmax(two_columns(self._transform_binary(given)) if given.ndim == 1 else self._transform(given))
+        calibrated = two_columns(self._transform_binary(given)) if given.ndim == 1 else self._transform(given)
+        return _keep_winner(softmax(calibrated), calibrated.argmax(axis=1))
 
     def _check_logits(self, logits: Any, *, reset: bool) -> np.ndarray:
         """A matrix (n×K) that may enter `fit` (`reset`) or a prediction."""
@@ -350,7 +352,16 @@ def _admitted(values: np.ndarray) -> np.ndarray:
 
 def _narrow(probabilities: np.ndarray) -> np.ndarray:
     """Probabilities in float32 whose argmax is still that of the float64 ones."""
-    narrow, winner = probabilities.astype(np.float32), probabilities.argmax(axis=1)
-    lost = np.flatnonzero(narrow.argmax(axis=1) != winner)
-    narrow[lost, winner[lost]] = np.nextafter(narrow[lost].max(axis=1), np.float32(2))
-    return narrow
+    return _keep_winner(probabilities.astype(np.float32), probabilities.argmax(axis=1))
+
+
+def _keep_winner(probabilities: np.ndarray, winner: np.ndarray) -> np.ndarray:
+    """The same array; where rounding made another class win, this one gets the next larger number.
+
+    At a very high temperature logits differ by less than probabilities can.
+    """
+    lost = np.flatnonzero(probabilities.argmax(axis=1) != winner)
+    if len(lost):
+        highest = probabilities[lost].max(axis=1)
+        probabilities[lost, winner[lost]] = np.nextafter(highest, probabilities.dtype.type(2))
+    return probabilities

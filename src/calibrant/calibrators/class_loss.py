@@ -27,6 +27,13 @@ SMOOTHING, FOCUS = 0.05, 3.0
 N_BINS = 15
 MAX_REFITS = 60
 TOLERANCE = 1e-7
+
+SMALLEST_SPREAD = 0.02
+"""Class losses that lie closer together, as a share of their mean after the first refit, are divided by this share.
+
+A calibrator with a scale per class can make all class losses equal. There the normalised losses jump between −1 and 1
+with the last bit of a loss, and no fixed point exists; with a smallest spread they pass through 0.
+"""
 """Largest change of a class weight (or of a loss, for the baselines) from one refit to the next at a fixed point."""
 
 
@@ -152,7 +159,7 @@ class ClassLossScaling(Calibrator):
         inverse = np.where(present, 1.0 / np.where(present, totals, 1.0), 0.0)
         before = self._losses[present]
         weights = class_weights(before, self.normalization, self.alpha_, self.beta_)
-        search = FixedPoint()
+        search, smallest = FixedPoint(), 0.0
         for refit in range(MAX_REFITS):
             self.class_weights_[present] = weights
             factors = (1 + self.class_weights_) * inverse * rows.total_weight / present.sum()
@@ -162,7 +169,8 @@ class ClassLossScaling(Calibrator):
             after = self._losses[present]
             if refit == 0:
                 self.alpha_, self.beta_ = choose_shape(before, after, self.normalization, rows.n_classes)
-            target = class_weights(after, self.normalization, self.alpha_, self.beta_)
+                smallest = SMALLEST_SPREAD * float(after.mean())
+            target = class_weights(after, self.normalization, self.alpha_, self.beta_, smallest)
             if np.abs(target - weights).max() <= TOLERANCE:
                 return
             weights = np.clip(search.following(weights, target), -0.5 * self.beta_, 0.5 * self.beta_)
@@ -203,19 +211,24 @@ class ClassLossScaling(Calibrator):
         return self.calibrator_._transform(logits)
 
 
-def normalise_losses(losses: np.ndarray, normalization: str) -> np.ndarray:
-    """L̄ of the class losses (eq. 4 and app. A); 0 where they do not differ."""
+def normalise_losses(losses: np.ndarray, normalization: str, smallest_spread: float = 0.0) -> np.ndarray:
+    """L̄ of the class losses (eq. 4 and app. A); 0 where they do not differ.
+
+    The spread that divides them is at least `smallest_spread`.
+    """
     if len(losses) < 2 or np.ptp(losses) <= 1e-12 * max(1.0, float(np.abs(losses).max())):
         return np.zeros_like(losses)
     if normalization == "normal":
-        return (losses - losses.mean()) / losses.std(ddof=1)
-    scaled = (losses - losses.min()) / np.ptp(losses)
+        return (losses - losses.mean()) / max(losses.std(ddof=1), smallest_spread)
+    scaled = (losses - losses.min()) / max(np.ptp(losses), smallest_spread)
     return scaled - scaled.mean() if normalization == "centered_minmax" else scaled
 
 
-def class_weights(losses: np.ndarray, normalization: str, alpha: float, beta: float) -> np.ndarray:
+def class_weights(
+    losses: np.ndarray, normalization: str, alpha: float, beta: float, smallest_spread: float = 0.0
+) -> np.ndarray:
     """w_i = β/(1 + exp(−L̄_i/α)) − β/2 (eq. 5): odd in L̄, within ±β/2."""
-    return 0.5 * beta * np.tanh(0.5 * normalise_losses(losses, normalization) / alpha)
+    return 0.5 * beta * np.tanh(0.5 * normalise_losses(losses, normalization, smallest_spread) / alpha)
 
 
 def choose_shape(before: np.ndarray, after: np.ndarray, normalization: str, n_classes: int) -> tuple[float, float]:

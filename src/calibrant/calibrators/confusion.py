@@ -15,6 +15,7 @@ from calibrant.calibrators.shape import IDENTITY, fit_shape, shape_losses
 from calibrant.calibrators.solvers.diagonal import common_unit
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.calibrators.solvers.newton import Operator, Solution, newton_cg, warn_unless_converged
+from calibrant.calibrators.temperature import fit_inverse_temperature
 from calibrant.core.blas import one_blas_thread
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
@@ -116,7 +117,7 @@ class ConfusionScaling(Calibrator):
 
     def _fit(self, rows: Rows) -> None:
         path = self._path(rows.n_classes)
-        if len(path) == 1 or rows.n < 2 * FOLDS:
+        if len(path) == 1 or rows.total_weight < 2 * FOLDS:
             self._finish(rows, path[:1])
         else:
             self._held_out(rows, content_folds(rows, FOLDS, self.seed))
@@ -206,8 +207,9 @@ def _near(losses: list[np.ndarray], weights: np.ndarray | None) -> list[int]:
     near = []
     for index, loss in enumerate(losses):
         excess = loss - losses[best]
-        spread = weights * (excess - np.average(excess, weights=weights))
-        if means[index] - means[best] <= NEAR * np.sqrt(spread @ spread) / weights.sum():
+        spread = excess - np.average(excess, weights=weights)
+        # a weight of 2 is the row twice, so its square counts twice
+        if means[index] - means[best] <= NEAR * np.sqrt(weights @ spread**2) / weights.sum():
             near.append(index)
     return near
 
@@ -220,7 +222,8 @@ class _Walker:
         self.unit = common_unit(rows)
         self.inputs = _inputs(rows.logits, self.unit, dtype)
         self.point = np.zeros((rows.n_classes, rows.n_classes + 2))
-        self.point[:, -2] = 1.0
+        # the temperature itself, also where the unit of the scales is another
+        self.point[:, -2] = fit_inverse_temperature(rows).value / self.unit
 
     def step(self, penalties: Penalties) -> Solution | None:
         """Move to the optimum at these penalties; a temperature alone is there already."""

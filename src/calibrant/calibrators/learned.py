@@ -14,8 +14,9 @@ import numpy as np
 
 from calibrant.core.errors import InputError
 
-LARGE = 1e12
-SMALL = 1e-12
+LARGE = 1e30
+SMALL = 1e-30
+"""What a parameter may be: float32 holds it, its inverse and its product with an ordinary logit."""
 
 TASKS = ("multiclass", "binary")
 """What a calibrator may be fitted to: a matrix n×K of logits, or one logit per row (n,)."""
@@ -37,7 +38,7 @@ class Learned(NamedTuple):
 
 TEMPERATURE = Learned((), SMALL, LARGE)
 EDGES = Learned(("B+1",), 0.0, 1.0, increasing=True)
-CHANCE = (SMALL, 1.0 - SMALL)
+CHANCE = (1e-12, 1.0 - 1e-12)
 """Range of probabilities whose log-odds are taken."""
 
 INNER = Learned(kind="calibrator")

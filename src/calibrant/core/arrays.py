@@ -7,14 +7,21 @@ fused kernels that read the matrix anyway call `explain_bad_values` only when th
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 
-from calibrant.core.errors import InputError
+from calibrant.core.errors import FitWarning, InputError
 
 PROBABILITY_TOLERANCE = 1e-3
 """How far a row of probabilities may be from a sum of one: room for float16 files, not for logits."""
+
+FEWEST_COUNTS, MANY_COUNTS, IMPOSSIBLE_COUNTS = 0.2, 50.0, 1e12
+"""Means of positive weights: below the first an error, above the second a warning, above the third an error."""
+
+LARGEST_EXPONENT = 100
+"""Weights within 2^±100 can be squared and summed as they are."""
 
 
 def check_matrix(values: Any, name: str = "logits") -> np.ndarray:
@@ -67,7 +74,7 @@ def widen(array: np.ndarray) -> np.ndarray:
 
 
 def check_labels(labels: Any, n_rows: int, n_classes: int, name: str = "labels", against: str = "logits") -> np.ndarray:
-    """Class indices 0 … K−1, one a row, as int64."""
+    """Class indices 0 … K−1, one per row, as int64."""
     array = as_array(labels, name)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -175,7 +182,7 @@ def check_weights(weights: Any, n_rows: int, name: str = "sample_weight") -> np.
     if array.ndim == 0:
         array = np.full(n_rows, float(array))
     if array.ndim != 1 or len(array) != n_rows:
-        raise InputError(f"{name} has shape {array.shape}, but there are {n_rows} rows: give one weight a row")
+        raise InputError(f"{name} has shape {array.shape}, but there are {n_rows} rows: give one weight per row")
     array = array.astype(np.float64, copy=False)
     if not np.isfinite(array).all():
         row = int(np.flatnonzero(~np.isfinite(array))[0])
@@ -190,6 +197,38 @@ def check_weights(weights: Any, n_rows: int, name: str = "sample_weight") -> np.
     if not np.isfinite(total):
         raise InputError(f"{name} reaches {array.max():g} and its sum overflows: divide the weights by their maximum")
     return array
+
+
+def check_counts(weights: np.ndarray | None, name: str = "sample_weight") -> None:
+    """Raise unless checked weights can be counts of rows: 2 means the row twice. A large mean is only a warning.
+
+    Methods that know how much data they have (penalties, bins of a minimum size, held-out folds, debiasing) take the
+    sum of the weights as the number of rows. Weights that sum to 1 would tell them that there is one row.
+    """
+    if weights is None:
+        return
+    positive = weights[weights > 0]
+    total, n_rows = float(positive.sum()), len(positive)
+    if not FEWEST_COUNTS * n_rows <= total <= IMPOSSIBLE_COUNTS * n_rows:
+        raise InputError(
+            f"{name}: these sum to {total:.4g} over {n_rows:,} rows of positive weight, but a weight counts rows "
+            f"(2 is the row twice): multiply by n / sum = {n_rows / total if total > 1e-300 else np.inf:.4g}"
+        )
+    if total > MANY_COUNTS * n_rows:
+        warnings.warn(
+            f"{name} has a mean of {total / n_rows:.4g}: each row counts as that many independent rows; if that is not "
+            "meant, multiply by n / sum",
+            FitWarning,
+            stacklevel=3,
+        )
+
+
+def unit_scale(weights: np.ndarray | None) -> np.ndarray | None:
+    """Weights for ratios of sums: extreme ones times a power of two, so that no sum or product leaves float64."""
+    if weights is None:
+        return None
+    exponent = int(np.frexp(weights.max())[1])
+    return weights if abs(exponent) <= LARGEST_EXPONENT else np.ldexp(weights, -exponent)
 
 
 def check_values(values: np.ndarray, *, from_logits: bool, name: str = "logits", first_row: int = 0) -> None:
@@ -254,7 +293,15 @@ def explain_bad_values(values: np.ndarray, *, from_logits: bool, name: str, firs
 
 
 def as_array(values: Any, name: str) -> np.ndarray:
-    """A numpy array from anything that can be one; torch tensors with a gradient, of bfloat16 or on a GPU included."""
+    """A numpy array from anything that can be one; torch tensors with a gradient, of bfloat16 or on a GPU included.
+
+    Masked entries and ragged lists are an InputError.
+    """
+    masked = _masked(values)
+    if masked is not None and (count := int(np.ma.count_masked(masked))) > 0:
+        raise InputError(
+            f"{name} is a masked array with {count} masked values: remove those rows (or fill the values) first"
+        )
     try:
         return np.asarray(_on_host(values))
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
@@ -269,6 +316,15 @@ def _on_host(values: Any) -> Any:
         return values
     found = values.detach().cpu()
     return found.float() if str(found.dtype) == "torch.bfloat16" else found
+
+
+def _masked(values: Any) -> Any:
+    """The masked array among the values, or None."""
+    if isinstance(values, np.ma.MaskedArray):
+        return values
+    if isinstance(values, (list, tuple)):
+        return next((value for value in values if isinstance(value, np.ma.MaskedArray) and value.mask.any()), None)
+    return None
 
 
 def _dtype_words(dtype: np.dtype[Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import check_labels
+from calibrant.core.arrays import as_array, check_labels
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
 
@@ -56,7 +56,7 @@ def is_one_column(values: Any) -> bool:
 
 def check_binary_labels(labels: Any, n_rows: int, name: str = "labels") -> np.ndarray:
     """Labels 0 and 1, one per row, as int64; booleans are accepted."""
-    array = np.asarray(labels)
+    array = as_array(labels, name)
     checked = check_labels(array.astype(np.int64) if array.dtype == bool else array, n_rows, 1 << 62, name, "scores")
     if checked.max() > 1:
         raise InputError(

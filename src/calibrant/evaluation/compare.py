@@ -14,6 +14,7 @@ from sklearn.base import clone
 
 from calibrant.calibrators.registry import get, names
 from calibrant.core import progress
+from calibrant.core.arrays import check_counts
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.metric_facts import known_name, sign
@@ -88,6 +89,8 @@ def compare(
     val, test = as_predictions(val, "val"), as_predictions(test, "test")
     if val.n_classes != test.n_classes:
         raise InputError(f"val has {val.n_classes} classes, but test has {test.n_classes}: give the same classes")
+    check_counts(val.weights, "weights of val")
+    check_counts(test.weights, "weights of test")
     fit_rows, before = _FitRows(val, engine), top_columns(test, engine)
     drawn = draw(test.n, resamples, seed)
     rows, scored = [], {}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core import progress
+from calibrant.core.arrays import check_counts
 from calibrant.core.bins import check_n_bins
 from calibrant.data import Predictions
 from calibrant.engines.engine import Engine
@@ -131,6 +132,7 @@ def measure(
     """
     check_n_bins(n_bins)
     labels, weights = predictions.labels, predictions.weights
+    check_counts(weights, "weights")
     drawn = draw(predictions.n, resamples, seed)
     scanned = scan_predictions(predictions, drawn, n_bins=n_bins, engine=engine)
     columns = scanned.columns

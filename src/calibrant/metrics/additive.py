@@ -103,7 +103,7 @@ def update_all(
         from_logits = chunk.kind == "logits"
         chunk, labels, sample_weight = chunk.values, chunk.labels, chunk.weights
     weighs_nothing = sample_weight is not None and not np.any(sample_weight)
-    checked = check(chunk, labels, None if weighs_nothing else sample_weight, from_logits)
+    checked = check(chunk, labels, None if weighs_nothing else sample_weight, from_logits, weights_are="parts")
     metrics = list(metrics)
     wanted = [metric.columns for metric in metrics if metric.columns]
     columns = checked.columns(max(wanted, key=LEVELS.__getitem__)) if wanted else None

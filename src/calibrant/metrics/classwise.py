@@ -226,7 +226,10 @@ def class_sums(checked: Checked, n_bins: int, binning: str) -> BinSums:
     """Bin sums (K, n_bins) of every class's probability, checking the values on the way."""
     n_bins = check_n_bins(n_bins)
     if check_choice("binning", binning, ("width", "mass")) == "mass":
-        blocks = map_blocks(lambda block: probability_block(checked, block), row_blocks(*checked.values.shape))
+        # in float32 many probabilities would tie at 0 or 1, and ties decide which bin of equal mass a row is in
+        blocks = map_blocks(
+            lambda block: probability_block(checked, block, np.float64), row_blocks(*checked.values.shape)
+        )
         probabilities = np.concatenate(blocks) if checked.from_logits else checked.values
         return BinSums(*class_mass_sums(probabilities, checked.labels, checked.weights, n_bins))
     kernel = pick(class_width_sums, checked.values.size)
@@ -238,15 +241,16 @@ def class_sums(checked: Checked, n_bins: int, binning: str) -> BinSums:
     return BinSums(*np.sum(map_blocks(part, row_blocks(*checked.values.shape)), axis=0))
 
 
-def probability_block(checked: Checked, block: slice) -> np.ndarray:
-    """Checked probabilities of some rows, through the softmax where the matrix holds logits."""
+def probability_block(checked: Checked, block: slice, dtype: Any = None) -> np.ndarray:
+    """Checked probabilities of some rows, through the softmax (of this precision) where the matrix holds logits."""
+    dtype = checked.values.dtype if dtype is None else dtype
     rows = np.ascontiguousarray(checked.values[block])
     with np.errstate(over="ignore", invalid="ignore"):
         sound = np.isfinite(rows.sum())
     if checked.from_logits:
         if not sound:
             explain_bad_values(rows, from_logits=True, name=checked.name, first_row=block.start)
-        return softmax(rows)
+        return softmax(rows.astype(dtype, copy=False))
     if not (sound and rows.min() >= 0 and np.abs(rows.sum(axis=1) - 1).max() <= PROBABILITY_TOLERANCE):
         explain_bad_values(rows, from_logits=False, name=checked.name, first_row=block.start)
     return rows

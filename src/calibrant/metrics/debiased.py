@@ -19,9 +19,10 @@ def debiased_ece(
     sample_weight: ArrayLike | None = None,
     from_logits: bool = False,
 ) -> float:
-    """ℓ2 ECE less what sampling noise alone adds to it (Kumar et al. 2019, def. 5.1).
+    """ℓ2 ECE minus what sampling noise alone adds to it (Kumar et al. 2019, def. 5.1).
 
     ``√max(0, Σ_b (n_b/n)·[(C_b − A_b)² − A_b(1 − A_b)/(n_b − 1)])``; bins of fewer than 2 samples count 0.
+    Weights are counts: a mean below 0.2 is an `InputError`.
 
     Parameters
     ----------
@@ -36,7 +37,7 @@ def debiased_ece(
     >>> debiased_ece([[0.75, 0.25]] * 4, [1, 1, 1, 1])
     0.75
     """
-    confidence, correct, weights = top_label(probabilities, labels, sample_weight, from_logits)
+    confidence, correct, weights = top_label(probabilities, labels, sample_weight, from_logits, weights_are="counts")
     return debiased_ece_of(confidence, correct, weights, n_bins=n_bins, binning=binning)
 
 

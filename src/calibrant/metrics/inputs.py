@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import check_labels, check_matrix, check_weights
+from calibrant.core.arrays import check_counts, check_labels, check_matrix, check_weights, unit_scale
 from calibrant.kernels.rows import RowColumns, scan
 
 
@@ -30,20 +30,31 @@ class Checked:
         return scan(self.values, self.labels, from_logits=self.from_logits, columns=wanted)
 
 
-def check(probabilities: Any, labels: Any, sample_weight: Any, from_logits: bool) -> Checked:
-    """Pass the three inputs of a metric through the gate."""
+def check(
+    probabilities: Any, labels: Any, sample_weight: Any, from_logits: bool, *, weights_are: str = "shares"
+) -> Checked:
+    """Pass the three inputs of a metric through the gate.
+
+    `weights_are`: "shares" for a ratio of sums, which takes any scale; "counts" for a metric that asks how many rows
+    there are; "parts" for one chunk of many, whose weights stay as they are.
+    """
     name = "logits" if from_logits else "probabilities"
     matrix = check_matrix(probabilities, name)
     n_rows, n_classes = matrix.shape
     indices = check_labels(labels, n_rows, n_classes, against=name)
-    return Checked(matrix, indices, check_weights(sample_weight, n_rows), from_logits)
+    weights = check_weights(sample_weight, n_rows)
+    if weights_are == "counts":
+        check_counts(weights)
+    elif weights_are == "shares":
+        weights = unit_scale(weights)
+    return Checked(matrix, indices, weights, from_logits)
 
 
 def top_label(
-    probabilities: Any, labels: Any, sample_weight: Any, from_logits: bool
+    probabilities: Any, labels: Any, sample_weight: Any, from_logits: bool, *, weights_are: str = "shares"
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Confidence, correctness and weights of every row: all that a top-label metric reads."""
-    checked = check(probabilities, labels, sample_weight, from_logits)
+    checked = check(probabilities, labels, sample_weight, from_logits, weights_are=weights_are)
     columns = checked.columns("correct")
     return columns.confidence, columns.correct, checked.weights
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibrant.core.arrays import check_matrix, check_weights
+from calibrant.core.arrays import as_array, check_counts, check_matrix, check_weights
 from calibrant.core.errors import InputError
 from calibrant.kernels.rows import scan
 
@@ -40,6 +40,7 @@ def rank_changes(
     if len(first) != len(second):
         raise InputError(f"before has {len(first)} rows, but after has {len(second)}")
     weights = check_weights(sample_weight, len(first))
+    check_counts(weights)
     total = float(len(first)) if weights is None else float(weights.sum())
     if len(first) == 1 and total <= 1:
         return 0.0
@@ -76,7 +77,7 @@ def reversed_pairs(before: np.ndarray, after: np.ndarray, weights: np.ndarray | 
 
 
 def _confidences(values: ArrayLike, name: str, from_logits: bool) -> np.ndarray:
-    array = np.asarray(values)
+    array = as_array(values, name)
     if array.ndim == 2:
         return scan(check_matrix(array, name), None, from_logits=from_logits, columns="correct", name=name).confidence
     if array.ndim != 1 or array.dtype.kind not in "fiu" or len(array) == 0:

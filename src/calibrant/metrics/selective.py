@@ -108,7 +108,7 @@ def aurc(
     """Area under the risk-coverage curve (Geifman et al. 2019).
 
     ``1/n Σ_k risk(k)``, risk(k) the error rate of the k most confident samples. Samples of equal confidence come in
-    no order: the mean over all their orders is taken.
+    no order: the mean over all their orders is taken. Weights are counts: a mean below 0.2 is an `InputError`.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def aurc(
     >>> aurc([[0.75, 0.25], [0.0, 1.0]], [1, 1])
     0.25
     """
-    return aurc_of(*top_label(probabilities, labels, sample_weight, from_logits))
+    return aurc_of(*top_label(probabilities, labels, sample_weight, from_logits, weights_are="counts"))
 
 
 def aurc_of(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None) -> float:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calibrant.core.arrays import check_counts
 from calibrant.core.checkpoint import Checkpoint
 from calibrant.core.errors import InputError
 from calibrant.data import Predictions, open_predictions
@@ -30,6 +31,7 @@ def fit_predictions(
         predictions = open_predictions(predictions)
     if not isinstance(predictions, Predictions):
         raise InputError(f"predictions must be a Predictions or a path, got {type(predictions).__name__}")
+    check_counts(predictions.weights, f"{predictions.name}: weights" if predictions.name else "weights")
     with opened(engine) as running:
         passes = None if checkpoint is None else Checkpoint(checkpoint, identity(calibrator, predictions))
         rows = ChunkedRows(predictions, running, passes)

@@ -56,7 +56,7 @@ def content_folds(rows: Rows, n_folds: int, seed: int) -> np.ndarray:
     if rows.n_classes == 2:
         tied = rows.logits[:, 0] == rows.logits[:, 1]
         hashes = _mix(hashes + (tied * rows.labels).astype(np.uint64))
-    _, first, cell = np.unique(hashes, return_index=True, return_inverse=True)
+    first, cell = _cells(hashes, stratum)
     mass = np.bincount(cell, weights=weights)
     limit = max(FEWEST_HEAVY, HEAVY_SHARE * weights.sum() / n_folds)
     heavy = mass > limit
@@ -67,6 +67,20 @@ def content_folds(rows: Rows, n_folds: int, seed: int) -> np.ndarray:
     if len(copies):
         fold[copies] = _deal(_codes(cell[copies], rows.labels[copies]), hashes[copies], weights[copies], n_folds)
     return fold
+
+
+def _cells(hashes: np.ndarray, stratum: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """One row of each distinct (hash, stratum), and the number of each row's pair.
+
+    Rows that are each other's permutation share a hash; the stratum tells them apart, so that it is no accident of the
+    row order which of them stands for the pair.
+    """
+    order = np.lexsort((stratum, hashes))
+    opens = np.ones(len(order), dtype=bool)
+    opens[1:] = (np.diff(hashes[order]) != 0) | (np.diff(stratum[order]) != 0)
+    cell = np.empty(len(order), dtype=np.int64)
+    cell[order] = np.cumsum(opens) - 1
+    return order[opens], cell
 
 
 def _codes(cell: np.ndarray, labels: np.ndarray) -> np.ndarray:

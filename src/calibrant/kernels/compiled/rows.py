@@ -138,10 +138,16 @@ def _logits(  # noqa: PLR0917
         if highest >= infinity or lowest <= ~infinity:
             suspicious = True
             continue
-        peak_bits = highest if highest >= 0 else highest ^ magnitude
-        first = n_classes
-        for j in range(n_classes):
-            first = min(first, j if bits[row, j] == peak_bits else n_classes)
+        if highest == 0:
+            # -0.0 spells an integer of its own, but ties with the +0.0 that is the peak here
+            first = n_classes
+            for j in range(n_classes):
+                first = min(first, j if values[row, j] == 0 else n_classes)
+        else:
+            peak_bits = highest if highest >= 0 else highest ^ magnitude
+            first = n_classes
+            for j in range(n_classes):
+                first = min(first, j if bits[row, j] == peak_bits else n_classes)
         peak = np.float64(values[row, first])
         total = 0.0
         squares = 0.0
