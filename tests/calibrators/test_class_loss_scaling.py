@@ -159,3 +159,32 @@ def test_long_tails_are_mended(shared_data, name, plain, scaled):
     after = ClassLossScaling(TemperatureScaling()).fit(*fit).predict_proba(test)
     assert calibrant.metrics.ece(before, truth) == pytest.approx(plain, abs=0.002)
     assert calibrant.metrics.ece(after, truth) == pytest.approx(scaled, abs=0.002)
+
+
+def test_the_detached_focal_baseline_balances_the_gradients_weighted_by_its_factor():
+    logits, labels = uneven()
+    fitted = ClassLossScaling(TemperatureScaling(), loss="focal_detached").fit(logits, labels)
+    temperature = fitted.calibrator_.temperature_
+    log_p = log_softmax(logits / temperature)
+    own = log_p[np.arange(len(labels)), labels]
+    pull = logits[np.arange(len(labels)), labels] - (np.exp(log_p) * logits).sum(axis=1)
+    factor = (1 - np.exp(own)) ** 3
+    assert (factor * pull).sum() == pytest.approx(0, abs=1e-4 * np.abs(factor * pull).sum())
+    printed = ClassLossScaling(TemperatureScaling(), loss="focal").fit(logits, labels)
+    assert abs(printed.calibrator_.temperature_ - temperature) > 0.01
+
+
+def test_alpha_and_beta_after_a_first_step():
+    logits, labels = uneven()
+    fitted = {word: ClassLossScaling(TemperatureScaling(), alpha_beta=word) for word in ("refit", "first_step")}
+    for one in fitted.values():
+        one.fit(logits, labels)
+        assert 0.1 <= one.alpha_ <= 0.5 * np.log(4) + 1e-12
+        assert 1.5 <= one.beta_ <= 2.0
+    before = mean_losses(logits, labels)
+    weights = class_weights(before, "normal", 0.5 * np.log(4), 1.5)
+    assert weights.argmax() == fitted["first_step"].class_weights_.argmax()
+    start = ClassLossScaling(TemperatureScaling()).fit(logits, labels)
+    assert start.alpha_ == fitted["refit"].alpha_
+    with pytest.raises(InputError, match="alpha_beta must be one of refit, first_step, got 'later'"):
+        ClassLossScaling(TemperatureScaling(), alpha_beta="later").fit(logits, labels)

@@ -26,13 +26,16 @@ def literal_outcome(logits, labels, weights, temperatures, n_bins):
     return np.abs(gaps).sum() / weights.sum(), (weights * correct).sum() / weights.sum()
 
 
-def literal_search(logits, labels, weights=None, *, grid=GRID, n_bins=15, max_sweeps=5, preserve_accuracy=True):
-    """Algorithm 1 of the paper, word for word."""
+def literal_search(
+    logits, labels, weights=None, *, grid=GRID, n_bins=15, max_sweeps=5, preserve_accuracy=True, tolerance=0.0
+):
+    """Algorithm 1 of the paper, word for word; a tolerance lets accuracy fall by so much below that of the start."""
     logits = logits.astype(np.float64)
     weights = np.ones(len(logits)) if weights is None else weights
     n_classes = logits.shape[1]
     starts = [literal_outcome(logits, labels, weights, np.full(n_classes, t), n_bins)[0] for t in grid]
     temperatures = np.full(n_classes, grid[int(np.argmin(starts))])
+    floor = literal_outcome(logits, labels, weights, temperatures, n_bins)[1] - tolerance if tolerance else np.inf
     for _ in range(max_sweeps):
         before = temperatures.copy()
         for j in range(n_classes):
@@ -42,7 +45,7 @@ def literal_search(logits, labels, weights=None, *, grid=GRID, n_bins=15, max_sw
                 trial = temperatures.copy()
                 trial[j] = t
                 ece, hits = literal_outcome(logits, labels, weights, trial, n_bins)
-                if (hits >= accuracy - 1e-12 or not preserve_accuracy) and ece < lowest:
+                if (hits >= min(accuracy, floor) - 1e-12 or not preserve_accuracy) and ece < lowest:
                     lowest, chosen = ece, t
             if lowest < present - 1e-12:
                 temperatures[j] = chosen
@@ -99,6 +102,19 @@ def test_equals_the_literal_search(kind, seed, n_rows, n_classes, n_bins, preser
     grid = GRID[rng.random(len(GRID)) < 0.25] if seed % 2 else np.arange(1, 21) / 5
     fitted = ClassTemperatureScaling(grid=grid, **options).fit(logits, labels, weights)
     np.testing.assert_array_equal(fitted.temperatures_, literal_search(logits, labels, weights, grid=grid, **options))
+
+
+@pytest.mark.parametrize("tolerance", [0.01, 0.03, 1.0])
+def test_an_accuracy_tolerance_lies_between_both_searches(tolerance):
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 4, 300)
+    logits = rng.normal(0, 3, (300, 4)) + 2 * np.eye(4)[labels]
+    fitted = ClassTemperatureScaling(accuracy_tolerance=tolerance).fit(logits, labels)
+    np.testing.assert_array_equal(fitted.temperatures_, literal_search(logits, labels, tolerance=tolerance))
+    assert fitted.accuracy_trace_.min() >= fitted.accuracy_trace_[0] - tolerance - 1e-12
+    free = ClassTemperatureScaling(preserve_accuracy=False).fit(logits, labels)
+    if tolerance == 1.0:
+        np.testing.assert_array_equal(fitted.temperatures_, free.temperatures_)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -20,7 +20,11 @@ from calibrant.core.softmax import log_softmax
 from calibrant.kernels.bins import width_sums
 
 NORMALIZATIONS = ("normal", "centered_minmax", "minmax")
-LOSSES = ("cross_entropy", "label_smoothing", "focal")
+LOSSES = ("cross_entropy", "label_smoothing", "focal", "focal_detached")
+ALPHA_BETA = ("refit", "first_step")
+FIRST_STEP = 0.02
+"""Share of the way to the refit that counts as the optimiser's first step: the learning rate of the authors' code."""
+
 SMOOTHING, FOCUS = 0.05, 3.0
 """The paper's strengths of its two baselines (§5.3)."""
 
@@ -52,9 +56,14 @@ class ClassLossScaling(Calibrator):
         weights are the loss weights, so honouring sample weights is all it takes.
     normalization : {"normal", "centered_minmax", "minmax"}
         L̄ = (L − mean)/std; (L − mean)/(max − min); (L − min)/(max − min) (app. A).
-    loss : {"cross_entropy", "label_smoothing", "focal"}
+    loss : {"cross_entropy", "label_smoothing", "focal", "focal_detached"}
         The method, or one of the paper's two baselines: the calibrator refitted with label smoothing 0.05 or with
-        the focal loss of γ = 3, and no class weights.
+        the focal loss of γ = 3, and no class weights. "focal" is the loss as printed; "focal_detached" treats the
+        factor (1 − p)^γ as a weight without gradient, as the authors' code does.
+    alpha_beta : {"refit", "first_step"}
+        Where the class losses after the change come from when α and β are chosen on eq. 6: from the first refit, or
+        from the first step of an optimiser, as in the paper. α lies in [0.1, ½·ln K] and β in [1.5, 2]; the standard
+        deviation that normalises the losses is that of a sample (K − 1 in the divisor).
 
     Attributes
     ----------
@@ -84,10 +93,11 @@ class ClassLossScaling(Calibrator):
         "ece_trace_": RECORD,
     }
 
-    def __init__(self, calibrator, normalization="normal", loss="cross_entropy"):
+    def __init__(self, calibrator, normalization="normal", loss="cross_entropy", *, alpha_beta="refit"):
         self.calibrator = calibrator
         self.normalization = normalization
         self.loss = loss
+        self.alpha_beta = alpha_beta
 
     @fact
     def keeps_prediction(self) -> bool:
@@ -127,7 +137,7 @@ class ClassLossScaling(Calibrator):
         self._record(rows, None)
         if self.loss == "cross_entropy":
             self._fit_class_weights(rows)
-        elif self.loss == "focal":
+        elif self.loss in ("focal", "focal_detached"):
             self._fit_focal(rows)
         else:
             self.calibrator_ = self._refit(SmoothedRows(rows, SMOOTHING))
@@ -141,6 +151,8 @@ class ClassLossScaling(Calibrator):
             raise InputError(f"normalization must be one of {', '.join(NORMALIZATIONS)}, got {self.normalization!r}")
         if self.loss not in LOSSES:
             raise InputError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
+        if self.alpha_beta not in ALPHA_BETA:
+            raise InputError(f"alpha_beta must be one of {', '.join(ALPHA_BETA)}, got {self.alpha_beta!r}")
         if getattr(self.calibrator, "objective", "nll") != "nll":
             raise InputError(
                 f"{type(self.calibrator).__name__} minimises {self.calibrator.objective!r}, but class losses can only "
@@ -168,7 +180,8 @@ class ClassLossScaling(Calibrator):
             self._record(rows, self.calibrator_)
             after = self._losses[present]
             if refit == 0:
-                self.alpha_, self.beta_ = choose_shape(before, after, self.normalization, rows.n_classes)
+                changed = after if self.alpha_beta == "refit" else self._losses_after_a_step(rows)[present]
+                self.alpha_, self.beta_ = choose_shape(before, changed, self.normalization, rows.n_classes)
                 smallest = SMALLEST_SPREAD * float(after.mean())
             target = class_weights(after, self.normalization, self.alpha_, self.beta_, smallest)
             if np.abs(target - weights).max() <= TOLERANCE:
@@ -185,18 +198,27 @@ class ClassLossScaling(Calibrator):
         change = np.inf
         for refit in range(MAX_REFITS):
             # the refits overshoot in turn: weights between the last two answers settle much sooner
-            between = rows.reweighted(_Focal((previous, self.calibrator_), FOCUS))
+            between = rows.reweighted(
+                _Focal((previous, self.calibrator_), FOCUS, detached=self.loss == "focal_detached")
+            )
             previous, self.calibrator_ = self.calibrator_, self._refit(between, self.calibrator_)
             self._record(rows, self.calibrator_)
             change = abs(self._trace[-1][0] - self._trace[-2][0])
             if change <= TOLERANCE:
                 return
             step("focal weights", refit + 1, None, f"change {change:.1e}")
-        warnings.warn(f"the focal fit still moves by {change:.1e} a refit", FitWarning, stacklevel=5)
+        if change > 1e-5:
+            warnings.warn(f"the focal fit still moves by {change:.1e} a refit", FitWarning, stacklevel=5)
 
     def _refit(self, rows: Any, previous: Calibrator | None = None) -> Calibrator:
         fresh = clone(self.calibrator)
         return (fresh if previous is None else fresh.go_on_from(previous)).fit_rows(rows)
+
+    def _losses_after_a_step(self, rows: Rows) -> np.ndarray:
+        """Class losses (K,) a small step from the uncalibrated logits towards those of the refit."""
+        losses, _ = rows.total(_losses_and_bins, _Step(self.calibrator_, FIRST_STEP))
+        totals = rows.class_weight()
+        return np.where(totals > 0, losses / np.where(totals > 0, totals, 1.0), 0.0)
 
     def _record(self, rows: Rows, calibrator: Calibrator | None) -> None:
         losses, sums = rows.total(_losses_and_bins, calibrator)
@@ -255,15 +277,27 @@ class _ByClass:
         return self.factors[labels]
 
 
+class _Step:
+    """Logits a share of the way from what they are to what a calibrator makes of them."""
+
+    def __init__(self, calibrator: Calibrator, share: float) -> None:
+        self.calibrator = calibrator
+        self.share = share
+
+    def _transform(self, logits: np.ndarray) -> np.ndarray:
+        return (1 - self.share) * logits + self.share * self.calibrator._transform(logits)
+
+
 class _Focal:
     """(1−p)^γ − γ·p·(1−p)^(γ−1)·log p: how much of the NLL's gradient the focal loss keeps at a row.
 
-    With several calibrators, the mean of what each says.
+    With several calibrators, the mean of what each says; detached, the first term alone.
     """
 
-    def __init__(self, calibrators: tuple[Calibrator, ...], focus: float) -> None:
+    def __init__(self, calibrators: tuple[Calibrator, ...], focus: float, *, detached: bool = False) -> None:
         self.calibrators = calibrators
         self.focus = focus
+        self.detached = detached
 
     def __call__(self, logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
         each = np.arange(len(labels))
@@ -271,7 +305,9 @@ class _Focal:
         for calibrator in self.calibrators:
             log_p = log_softmax(calibrator._transform(logits).astype(np.float64))[each, labels]
             p = np.exp(log_p)
-            kept += (1 - p) ** self.focus - self.focus * p * (1 - p) ** (self.focus - 1) * log_p
+            kept += (1 - p) ** self.focus
+            if not self.detached:
+                kept -= self.focus * p * (1 - p) ** (self.focus - 1) * log_p
         return kept / len(self.calibrators)
 
 

@@ -30,6 +30,9 @@ class ClassTemperatureScaling(Calibrator):
     preserve_accuracy : bool
         Allow only grid values whose fit accuracy is not below the accuracy before the class was visited.
         False is the unconstrained U-CTS.
+    accuracy_tolerance : float
+        Fit accuracy that the whole search may give away, as a share of the rows: 0 is CTS, 1 is U-CTS, 0.002 lies
+        between them. Only with `preserve_accuracy`.
     max_sweeps : int
         Most rounds over all classes.
     n_bins : int
@@ -65,9 +68,12 @@ class ClassTemperatureScaling(Calibrator):
     requires_logits = True
     learns = {"temperatures_": Learned(("K",), SMALL), "ece_trace_": RECORD, "accuracy_trace_": RECORD}
 
-    def __init__(self, objective="ece", *, preserve_accuracy=True, max_sweeps=5, n_bins=15, grid=None):
+    def __init__(
+        self, objective="ece", *, preserve_accuracy=True, accuracy_tolerance=0.0, max_sweeps=5, n_bins=15, grid=None
+    ):
         self.objective = objective
         self.preserve_accuracy = preserve_accuracy
+        self.accuracy_tolerance = accuracy_tolerance
         self.max_sweeps = max_sweeps
         self.n_bins = n_bins
         self.grid = grid
@@ -93,14 +99,19 @@ class ClassTemperatureScaling(Calibrator):
     def _fit_ece(self, rows: Rows) -> None:
         if isinstance(self.max_sweeps, bool) or self.max_sweeps != int(self.max_sweeps) or self.max_sweeps < 0:
             raise InputError(f"max_sweeps must be a whole number of at least 0, got {self.max_sweeps!r}")
+        if isinstance(self.accuracy_tolerance, str) or not 0 <= self.accuracy_tolerance <= 1:
+            raise InputError(f"accuracy_tolerance must lie in [0, 1], got {self.accuracy_tolerance!r}")
         search = ClassSearch(rows, temperature_grid(self.grid), check_n_bins(self.n_bins))
         search.start()
         outcomes = [search.refresh()]
+        fewest_hits = np.inf
+        if self.accuracy_tolerance > 0:
+            fewest_hits = (outcomes[0].accuracy - self.accuracy_tolerance) * rows.total_weight
         n_steps = rows.n_classes * self.max_sweeps
         for sweep in range(self.max_sweeps):
             changed = False
             for j in range(rows.n_classes):
-                changed |= search.improve_class(j, self.preserve_accuracy)
+                changed |= search.improve_class(j, self.preserve_accuracy, fewest_hits)
                 step("class temperatures", sweep * rows.n_classes + j + 1, n_steps, f"sweep {sweep + 1}")
             outcomes.append(search.refresh())
             if not changed:

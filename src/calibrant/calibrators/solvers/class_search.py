@@ -74,16 +74,20 @@ class ClassSearch:
         self.top = scaled_top(self.rows.logits, self.temperatures)
         return self._outcome(self.top)
 
-    def improve_class(self, j: int, preserve_accuracy: bool) -> bool:
-        """Move class j to its best grid temperature; whether that changed it."""
-        ece = self.try_class(j, preserve_accuracy)
+    def improve_class(self, j: int, preserve_accuracy: bool, fewest_hits: float = np.inf) -> bool:
+        """Move class j to its best grid temperature; whether that changed it.
+
+        With `preserve_accuracy` a value may leave no fewer rows right than there are now, or than `fewest_hits` where
+        that is less.
+        """
+        ece = self.try_class(j, preserve_accuracy, fewest_hits)
         present = np.searchsorted(self.grid, self.temperatures[j])
         if not ece.min() < ece[present] - TIE:
             return False
         self.set_class(j, float(self.grid[self._first_lowest(ece, j)]))
         return True
 
-    def try_class(self, j: int, preserve_accuracy: bool) -> np.ndarray:
+    def try_class(self, j: int, preserve_accuracy: bool, fewest_hits: float = np.inf) -> np.ndarray:
         """ECE of every grid temperature of class j, all others frozen; infinite where accuracy would fall."""
         self._values = self._column(j)
         self._others = self._without(j)
@@ -94,7 +98,10 @@ class ClassSearch:
         if preserve_accuracy:
             hits = class_hits(rows, self.grid)
             present = np.searchsorted(self.grid, self.temperatures[j])
-            positions = np.flatnonzero(hits >= hits[present] - TIE * self.total)
+            spare = 0.0
+            if fewest_hits < np.inf:
+                spare = max(0.0, float(self.weights @ (self.top[1] == self.rows.labels)) - fewest_hits)
+            positions = np.flatnonzero(hits >= hits[present] - spare - TIE * self.total)
         ece = np.full(len(self.grid), np.inf)
         if len(positions) > 1:
             ece[positions] = self._class_ece(j, rows, self.grid[positions])

@@ -1,0 +1,125 @@
+"""Class temperatures shrunk towards one temperature."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.class_temperature import ClassTemperatureScaling
+from calibrant.calibrators.helpers.confidence_bins import map_rows
+from calibrant.calibrators.learned import RECORD, SMALL, Learned
+from calibrant.calibrators.solvers.folds import content_folds
+from calibrant.calibrators.temperature import TemperatureScaling
+from calibrant.core.errors import InputError
+from calibrant.core.progress import step
+from calibrant.core.rows import Rows
+from calibrant.core.softmax import log_softmax
+
+SHARES = tuple(round(0.1 * place, 1) for place in range(11))
+"""Candidate shares of the class temperatures; 0 is one temperature, 1 is CTS by likelihood."""
+
+
+class ShrunkenClassTemperature(Calibrator):
+    """Class temperatures between one temperature and CTS, T_j = T^(1−s)·C_j^s (this project's).
+
+    T is the geometric mean of the two single temperatures of lowest log loss and of lowest ECE, C_j are the class
+    temperatures of lowest log loss. The share s is the candidate of lowest held-out log loss in cross-validation. Class
+    temperatures of few rows are noisy: s is small then, and 0 leaves one temperature.
+
+    Parameters
+    ----------
+    share : float in [0, 1] or "cv"
+        s, or "cv" to choose it from 0, 0.1 … 1.
+    folds : int
+        Parts of the cross-validation.
+    seed : int
+        Of the folds.
+
+    Attributes
+    ----------
+    temperatures_ : array (K,)
+    share_ : float
+    share_losses_ : array (11,)
+        Held-out log loss of each candidate; empty where the share was given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant import ShrunkenClassTemperature
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(0, 3, 600)
+    >>> logits = rng.normal(0, 3, (600, 3)) + 3 * np.eye(3)[labels]
+    >>> fitted = ShrunkenClassTemperature(share=0.0).fit(logits, labels)
+    >>> bool(np.ptp(fitted.temperatures_) < 1e-12)  # one temperature
+    True
+    """
+
+    requires_logits = True
+    learns = {
+        "temperatures_": Learned(("K",), SMALL),
+        "share_": Learned((), 0.0, 1.0),
+        "share_losses_": RECORD,
+    }
+
+    def __init__(self, share="cv", *, folds=5, seed=0):
+        self.share = share
+        self.folds = folds
+        self.seed = seed
+
+    @property
+    def n_parameters_(self) -> int:
+        """One temperature per class."""
+        return len(self.temperatures_)
+
+    def _fit(self, rows: Rows) -> None:
+        self._check()
+        self.share_losses_ = np.empty(0)
+        self.share_ = self._choose(rows) if isinstance(self.share, str) else float(self.share)
+        self.temperatures_ = between(*ends(rows), self.share_)
+
+    def _check(self) -> None:
+        if isinstance(self.share, str):
+            if self.share != "cv":
+                raise InputError(f"share must lie in [0, 1], or be 'cv', got {self.share!r}")
+        elif isinstance(self.share, bool) or not 0 <= self.share <= 1:
+            raise InputError(f"share must lie in [0, 1], or be 'cv', got {self.share!r}")
+        if isinstance(self.folds, bool) or self.folds != int(self.folds) or self.folds < 2:
+            raise InputError(f"folds must be a whole number of at least 2, got {self.folds!r}")
+
+    def _choose(self, rows: Rows) -> float:
+        """The share of lowest held-out log loss; the smallest of equals."""
+        if not hasattr(rows, "logits"):
+            raise InputError("cts-shrunk searches the lowest ECE, so it cannot be fitted chunk by chunk")
+        fold = content_folds(rows, self.folds, self.seed)
+        weights = np.ones(rows.n) if rows.weights is None else rows.weights
+        losses = np.zeros(len(SHARES))
+        for part in range(self.folds):
+            held, kept = np.flatnonzero(fold == part), np.flatnonzero(fold != part)
+            usable = len(held) and weights[kept].sum() > 0 and len(np.unique(rows.labels[kept])) > 1
+            if usable:
+                given = None if rows.weights is None else weights[kept]
+                single, classes = ends(Rows(rows.logits[kept], rows.labels[kept], given))
+                logits = rows.logits[held].astype(np.float64)
+                own = np.arange(len(held)), rows.labels[held]
+                for place, share in enumerate(SHARES):
+                    scores = log_softmax(logits / between(single, classes, share))
+                    losses[place] -= weights[held] @ scores[own]
+            step("shares of class temperatures", part + 1, self.folds)
+        self.share_losses_ = losses / weights.sum()
+        return SHARES[int(np.argmin(self.share_losses_.round(12)))]
+
+    def _transform(self, logits: np.ndarray) -> np.ndarray:
+        temperatures = self.temperatures_.astype(logits.dtype)
+        return map_rows(lambda block: logits[block] / temperatures, logits)
+
+
+def ends(rows: Rows) -> tuple[float, np.ndarray]:
+    """The single temperature and the class temperatures (K,) that a share lies between."""
+    by_loss = TemperatureScaling().fit_rows(rows).temperature_
+    by_error = TemperatureScaling(objective="ece").fit_rows(rows).temperature_
+    return float(np.sqrt(by_loss * by_error)), ClassTemperatureScaling(objective="nll").fit_rows(rows).temperatures_
+
+
+def between(single: float, classes: np.ndarray, share: float) -> np.ndarray:
+    """T^(1−s)·C_j^s."""
+    return single ** (1 - share) * classes**share
