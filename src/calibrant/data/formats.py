@@ -18,10 +18,14 @@ SUFFIXES = {
     ".p": "pickles",
     ".pkl": "pickles",
     ".pickle": "pickles",
+    ".pt": "torch_files",
+    ".pth": "torch_files",
+    ".jsonl": "json_lines",
+    ".ndjson": "json_lines",
 }
-"""Suffix to module; a module has `fields(path, kind)` and, if the format can be written, `write(parts, path)`."""
+"""Suffix to module; a module has `fields(path, wanted)` and, if the format can be written, `write(parts, path)`."""
 
-HOLDS_PARTS = ("npz", "safetensors", "pickles")
+HOLDS_PARTS = ("npz", "safetensors", "pickles", "torch_files")
 """Formats in which one file can hold several parts (`#val`, `#test`)."""
 
 

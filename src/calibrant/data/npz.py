@@ -78,10 +78,10 @@ def _field(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Fie
         )
     if member.compress_type == zipfile.ZIP_DEFLATED:
         return DeflatedField(path, member.filename, begins, header)
-    return StoredField(path, _data_offset(path, member) + begins, header, called, member)
+    return StoredField(path, data_offset(path, member) + begins, header, called, member)
 
 
-def _data_offset(path: Path, member: zipfile.ZipInfo) -> int:
+def data_offset(path: Path, member: zipfile.ZipInfo) -> int:
     """First byte of a member: its local header repeats the name and has its own extra field."""
     with path.open("rb") as file:
         file.seek(member.header_offset)

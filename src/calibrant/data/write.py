@@ -14,6 +14,9 @@ from calibrant.data.formats import HOLDS_PARTS, SUFFIXES, format_of, suffix_of
 from calibrant.data.predictions import Predictions
 from calibrant.data.top_k import TopKPredictions
 
+READ_ONLY = ("pickles", "torch_files")
+"""Formats that can run code in other readers are never written."""
+
 
 def write_predictions(predictions: Predictions | Mapping[str, Predictions], path: str | os.PathLike[str]) -> list[Path]:
     """Write predictions to `path`, in the format of its suffix; return the files written.
@@ -34,7 +37,7 @@ def write_predictions(predictions: Predictions | Mapping[str, Predictions], path
         raise InputError(f"there is nothing to write to {target}")
     module = format_of(target)
     if not hasattr(module, "write"):
-        writable = [suffix for suffix, name in SUFFIXES.items() if name != "pickles"]
+        writable = [suffix for suffix, name in SUFFIXES.items() if name not in READ_ONLY]
         raise InputError(f"{target}: {suffix_of(target)} files are only read, never written: use {', '.join(writable)}")
     if len(parts) > 1 and SUFFIXES[suffix_of(target)] not in HOLDS_PARTS:
         first = next(iter(parts))
