@@ -316,3 +316,32 @@ def test_a_fit_whose_optimum_lies_at_infinity_gives_up_soon():
         fitted = VectorScaling().fit(logits, labels)
     assert fitted.n_iter_ < 25
     assert np.isfinite(fitted.transform(logits)).all()
+
+
+@pytest.mark.parametrize("weighting", ["bin", "label"])
+@pytest.mark.parametrize(("bandwidth", "norm"), [(0.01, 2.0), (0.05, 1.0)])
+def test_the_soft_temperature_minimises_the_metric_of_its_form(weighting, bandwidth, norm):
+    from calibrant.metrics import soft_ece
+
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 5, 600)
+    logits = 3 * (rng.normal(size=(600, 5)) + 1.5 * np.eye(5)[labels])
+    options = {"norm": norm, "weighting": weighting}
+    fitted = calibrant.TemperatureScaling("soft_ece", bandwidth=bandwidth, **options).fit(logits, labels)
+
+    def error(temperature):
+        return soft_ece(logits / temperature, labels, temperature=bandwidth, from_logits=True, **options)
+
+    best = error(fitted.temperature_)
+    assert fitted.objective_trace_[-1] == pytest.approx(best, abs=1e-7)
+    assert best <= min(error(fitted.temperature_ * factor) for factor in np.geomspace(0.3, 3, 61)) + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("parameters", "word"),
+    [({"bandwidth": 0}, "bandwidth"), ({"norm": 0.5}, "norm"), ({"weighting": "row"}, "weighting")],
+)
+def test_bad_options_of_the_soft_temperature_are_named(parameters, word):
+    logits = np.random.default_rng(0).normal(size=(40, 3))
+    with pytest.raises(calibrant.InputError, match=word):
+        calibrant.TemperatureScaling("soft_ece", **parameters).fit(logits, logits.argmax(axis=1))

@@ -11,6 +11,7 @@ from calibrant import ConfidenceWeightScaling, WeightScaling
 from calibrant.core.bins import mass_index, place
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import softmax
+from calibrant.metrics import rank_changes
 
 
 def random_data(seed, n_rows=400, n_classes=5, sharpness=3.0):
@@ -121,3 +122,30 @@ def test_auto_number_of_bins_beats_the_extremes_on_new_data(rng):
 def test_bad_parameters_are_named(calibrator, rng):
     with pytest.raises(InputError, match=r"objective|n_bins"):
         calibrator.fit(rng.normal(size=(10, 3)), rng.integers(0, 3, 10))
+
+
+def test_monotone_weights_keep_every_order_and_plain_ones_do_not():
+    rng = np.random.default_rng(4)
+    labels = rng.integers(0, 5, 3000)
+    logits = rng.normal(0, 2, (3000, 5)) + 1.5 * np.eye(5)[labels]
+    # the surest rows are wrong more often: plain weights fall there
+    sure = np.argsort(-logits.max(axis=1))[:400]
+    labels[sure] = rng.integers(0, 5, 400)
+    before = softmax(logits).max(axis=1)
+    plain, rising = (ConfidenceWeightScaling(12, monotone=one).fit(logits, labels) for one in (False, True))
+    assert (np.diff(plain.weights_) < 0).any()
+    assert (np.diff(rising.weights_) >= 0).all()
+    shares = [rank_changes(before, one.predict_proba(logits).max(axis=1)) for one in (plain, rising)]
+    assert shares[0] > 0
+    assert shares[1] == 0
+    assert rising.keeps_ranking
+    assert not plain.keeps_ranking
+
+
+def test_monotone_weights_change_nothing_where_they_rise_already():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 20_000)
+    logits = rng.normal(0, 1, (20_000, 4)) + 2 * np.eye(4)[labels]
+    plain, rising = (ConfidenceWeightScaling(2, monotone=one).fit(3 * logits, labels) for one in (False, True))
+    assert (np.diff(plain.weights_) > 0).all()
+    np.testing.assert_allclose(rising.weights_, plain.weights_)

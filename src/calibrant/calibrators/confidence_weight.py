@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.helpers.confidence_bins import (
     ConfidenceBins,
     fill_empty,
@@ -40,6 +40,10 @@ class ConfidenceWeightScaling(Calibrator):
     n_bins : int or "auto"
         Equal-mass bins. "auto" takes the number of lowest held-out adaptive ECE in 5-fold cross-validation (on its own
         fit data every number of bins has an adaptive ECE of about 0).
+    monotone : bool
+        Let the weights never fall from bin to bin of rising confidence (isotonic regression of A_i − 1/K on
+        C_i − 1/K). Confidences then keep their order over all rows, which plain CWS reverses where a bin has a
+        smaller weight than the one below it; a bin changed so no longer has confidence = accuracy.
 
     Attributes
     ----------
@@ -62,9 +66,15 @@ class ConfidenceWeightScaling(Calibrator):
     additive = True
     learns = {"weights_": Learned(("B",), 0.0, 1.0), "edges_": EDGES}
 
-    def __init__(self, n_bins=15, *, seed=0):
+    def __init__(self, n_bins=15, *, monotone=False, seed=0):
         self.n_bins = n_bins
+        self.monotone = monotone
         self.seed = seed
+
+    @fact
+    def keeps_ranking(self) -> bool:
+        """Weights that do not fall keep the order of confidences."""
+        return bool(self.monotone)
 
     @property
     def n_parameters_(self) -> int:
@@ -81,6 +91,8 @@ class ConfidenceWeightScaling(Calibrator):
             n_bins = check_n_bins(self.n_bins)
         self.edges_, bins = quantile_bins(top, weights, n_bins)
         self.weights_ = bin_weights(bins, rows.n_classes)
+        if self.monotone:
+            self.weights_ = rising_weights(self.weights_, bins, rows.n_classes)
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         confidence = scan(logits, None, from_logits=True, columns="top").confidence
@@ -95,6 +107,22 @@ def bin_weights(bins: ConfidenceBins, n_classes: int) -> np.ndarray:
     with np.errstate(invalid="ignore", divide="ignore"):
         weights = np.where(above > 0, (bins.accuracy - uniform) / above, 1.0)
     return fill_empty(np.clip(weights, 0.0, 1.0), bins.filled)
+
+
+def rising_weights(weights: np.ndarray, bins: ConfidenceBins, n_classes: int) -> np.ndarray:
+    """The non-decreasing weights of least Σ n_i (A_i − 1/K − α_i (C_i − 1/K))², before clipping to [0, 1]."""
+    from sklearn.isotonic import isotonic_regression
+
+    uniform = 1.0 / n_classes
+    above = bins.confidence - uniform
+    usable = bins.filled & (above > 0)
+    if usable.sum() < 2:
+        return weights
+    target = (bins.accuracy[usable] - uniform) / above[usable]
+    rising = isotonic_regression(target, sample_weight=bins.mass[usable] * above[usable] ** 2)
+    # an unusable bin takes the weight of the usable one below it, so that nothing falls
+    place = np.maximum(np.searchsorted(np.flatnonzero(usable), np.arange(len(weights)), side="right") - 1, 0)
+    return np.clip(rising, 0.0, 1.0)[place]
 
 
 def choose_n_bins(top: RowColumns, weights: np.ndarray | None, n_classes: int, seed: int) -> int:

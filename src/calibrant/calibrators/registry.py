@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         ParameterizedTemperatureScaling as ParameterizedTemperatureScaling,
     )
     from calibrant.calibrators.shape import ShapeScaling as ShapeScaling
+    from calibrant.calibrators.shrunken_class_temperature import ShrunkenClassTemperature as ShrunkenClassTemperature
     from calibrant.calibrators.spline import SplineCalibration as SplineCalibration
     from calibrant.calibrators.structured_matrix import StructuredMatrixScaling as StructuredMatrixScaling
     from calibrant.calibrators.temperature import TemperatureScaling as TemperatureScaling
@@ -77,6 +78,7 @@ METHODS: dict[str, Method] = {
     "cts": _method("class_temperature", "ClassTemperatureScaling"),
     "u-cts": _method("class_temperature", "ClassTemperatureScaling", preserve_accuracy=False),
     "cts-nll": _method("class_temperature", "ClassTemperatureScaling", objective="nll"),
+    "cts-shrunk": _method("shrunken_class_temperature", "ShrunkenClassTemperature"),
     "vs": _method("vector", "VectorScaling"),
     "ms": _method("matrix", "MatrixScaling"),
     "sms": _method("structured_matrix", "StructuredMatrixScaling"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.class_temperature import ClassTemperatureScaling
-from calibrant.calibrators.helpers.confidence_bins import map_rows
 from calibrant.calibrators.learned import RECORD, SMALL, Learned
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.calibrators.temperature import TemperatureScaling
@@ -108,9 +109,8 @@ class ShrunkenClassTemperature(Calibrator):
         self.share_losses_ = losses / weights.sum()
         return SHARES[int(np.argmin(self.share_losses_.round(12)))]
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
-        temperatures = self.temperatures_.astype(logits.dtype)
-        return map_rows(lambda block: logits[block] / temperatures, logits)
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        return logits / xp.astype(learned.temperatures_, logits.dtype)
 
 
 def ends(rows: Rows) -> tuple[float, np.ndarray]:

@@ -55,6 +55,9 @@ class TemperatureScaling(Calibrator):
         Search the neighbourhood of the best grid value again at a tenth of the spacing, three times.
     n_bins : int
         Of the calibration errors.
+    bandwidth, norm, weighting : float, float, {"bin", "label"}
+        Of the soft-binned ECE: how soft its bins are, the order p, and the form (eq. 11 or eq. 12), as in
+        `calibrant.metrics.soft_ece`. Other objectives do not use them.
 
     Attributes
     ----------
@@ -77,11 +80,16 @@ class TemperatureScaling(Calibrator):
     few_parameters = True
     learns = {"temperature_": TEMPERATURE, "temperature_bounds_": RECORD}
 
-    def __init__(self, objective="nll", grid=None, refine=False, n_bins=15):
+    def __init__(
+        self, objective="nll", grid=None, refine=False, n_bins=15, *, bandwidth=0.01, norm=2.0, weighting="bin"
+    ):
         self.objective = objective
         self.grid = grid
         self.refine = refine
         self.n_bins = n_bins
+        self.bandwidth = bandwidth
+        self.norm = norm
+        self.weighting = weighting
 
     @fact
     def additive(self) -> bool:
@@ -107,10 +115,22 @@ class TemperatureScaling(Calibrator):
 
     def _search(self, rows: Rows) -> tuple[float, np.ndarray]:
         n_bins = check_n_bins(self.n_bins)
-        if self.objective == "soft_ece" and self.grid is None:
-            return minimise_smooth(soft_errors(rows, n_bins), 1.0 / fit_inverse_temperature(rows).value)
-        measure = {"ece": width_errors, "adaptive_ece": adaptive_errors, "soft_ece": soft_errors}[self.objective]
-        return search_grid(measure(rows, n_bins), temperature_grid(self.grid), self.refine)
+        if self.objective == "soft_ece":
+            errors = soft_errors(rows, n_bins, *self._soft_options())
+            if self.grid is None:
+                return minimise_smooth(errors, 1.0 / fit_inverse_temperature(rows).value)
+        else:
+            errors = {"ece": width_errors, "adaptive_ece": adaptive_errors}[self.objective](rows, n_bins)
+        return search_grid(errors, temperature_grid(self.grid), self.refine)
+
+    def _soft_options(self) -> tuple[float, float, str]:
+        if isinstance(self.bandwidth, str) or not 0 < self.bandwidth < float("inf"):
+            raise InputError(f"bandwidth must be above 0 and finite, got {self.bandwidth!r}")
+        if isinstance(self.norm, str) or not 1 <= self.norm < float("inf"):
+            raise InputError(f"norm must be at least 1 and finite, got {self.norm!r}")
+        if self.weighting not in ("bin", "label"):
+            raise InputError(f"weighting must be 'bin' or 'label', got {self.weighting!r}")
+        return float(self.bandwidth), float(self.norm), self.weighting
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         inverse = np.full(logits.shape[1], 1.0 / self.temperature_)

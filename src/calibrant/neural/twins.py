@@ -175,6 +175,7 @@ BUILDERS: dict[str, Callable[[Any], nn.Module]] = {
     "Identity": lambda one: IdentityTwin(),
     "TemperatureScaling": lambda one: _diagonal(1 / one.temperature_),
     "ClassTemperatureScaling": lambda one: _diagonal(1 / np.asarray(one.temperatures_)),
+    "ShrunkenClassTemperature": lambda one: _diagonal(1 / np.asarray(one.temperatures_)),
     "VectorScaling": lambda one: _diagonal(one.scale_, one.bias_),
     "MatrixScaling": lambda one: MatrixTwin(one.matrix_, one.bias_, of_log_probabilities=False),
     "StructuredMatrixScaling": lambda one: MatrixTwin(one.matrix_, one.bias_, of_log_probabilities=False),

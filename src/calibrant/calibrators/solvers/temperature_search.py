@@ -13,7 +13,7 @@ from calibrant.core.rows import Rows
 from calibrant.kernels.bins import index_sums, width_sums
 from calibrant.kernels.dispatch import pick
 from calibrant.kernels.scaling import temperature_confidences
-from calibrant.kernels.soft_bins import soft_bin_error, soft_bin_sums
+from calibrant.kernels.soft_bins import memberships, soft_bin_error, soft_bin_sums
 
 SOFTNESS, SOFT_NORM = 0.01, 2.0
 """Bin temperature and norm of the metric `soft_ece`."""
@@ -36,13 +36,19 @@ def width_errors(rows: Rows, n_bins: int) -> Errors:
     return errors
 
 
-def soft_errors(rows: Rows, n_bins: int) -> Errors:
-    """Soft-binned ECE of the top label at given temperatures."""
-    statistic, kernel = _soft_statistic, pick(temperature_confidences, rows.n * rows.n_classes)
+def soft_errors(
+    rows: Rows, n_bins: int, bandwidth: float = SOFTNESS, norm: float = SOFT_NORM, weighting: str = "bin"
+) -> Errors:
+    """Soft-binned ECE of the top label at given temperatures; the label form passes over the rows twice."""
+    kernel = pick(temperature_confidences, rows.n * rows.n_classes)
 
     def errors(temperatures: np.ndarray) -> np.ndarray:
-        (sums,) = rows.total(statistic, kernel, 1.0 / temperatures, n_bins)
-        return np.array([soft_bin_error(part, SOFT_NORM) for part in sums])
+        (sums,) = rows.total(_soft_statistic, kernel, 1.0 / temperatures, n_bins, bandwidth)
+        if weighting == "bin":
+            return np.array([soft_bin_error(part, norm) for part in sums])
+        accuracy = sums[:, 2] / np.maximum(sums[:, 0], np.finfo(np.float64).tiny)
+        (total,) = rows.total(_label_statistic, kernel, 1.0 / temperatures, accuracy, bandwidth, norm)
+        return (total / rows.total_weight) ** (1 / norm)
 
     return errors
 
@@ -117,7 +123,19 @@ def _width_statistic(logits, labels, weights, kernel, inverse_temperatures, n_bi
     return (np.stack([width_sums(confidence, correct, weights, n_bins) for confidence in confidences]),)
 
 
-def _soft_statistic(logits, labels, weights, kernel, inverse_temperatures, n_bins):  # noqa: PLR0917
+def _soft_statistic(logits, labels, weights, kernel, inverse_temperatures, n_bins, bandwidth):  # noqa: PLR0917
     correct = logits.argmax(axis=1) == labels
     confidences = np.ascontiguousarray(kernel(logits, inverse_temperatures).T)
-    return (np.stack([soft_bin_sums(confidence, correct, weights, n_bins, SOFTNESS) for confidence in confidences]),)
+    return (np.stack([soft_bin_sums(confidence, correct, weights, n_bins, bandwidth) for confidence in confidences]),)
+
+
+def _label_statistic(logits, labels, weights, kernel, inverse_temperatures, accuracy, bandwidth, norm):  # noqa: PLR0917
+    """Σ_i w_i Σ_j m_ij·|A_j − c_i|^p at each temperature (eq. 12), A_j being the accuracy of all rows in bin j."""
+    mass = np.ones(len(labels)) if weights is None else weights
+    confidences = np.ascontiguousarray(kernel(logits, inverse_temperatures).T)
+    found = []
+    for confidence, accuracies in zip(confidences, accuracy, strict=True):
+        membership = memberships(confidence, accuracy.shape[1], bandwidth)
+        gaps = np.abs(accuracies - confidence[:, None].astype(np.float64)) ** norm
+        found.append(mass @ (membership * gaps).sum(axis=1))
+    return (np.array(found),)

@@ -187,6 +187,7 @@ WRITERS: dict[str, Writer] = {
     "Identity": _identity,
     "TemperatureScaling": _temperature,
     "ClassTemperatureScaling": _class_temperature,
+    "ShrunkenClassTemperature": _class_temperature,
     "VectorScaling": _vector,
     "MatrixScaling": _matrix,
     "StructuredMatrixScaling": _matrix,
