@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import typer
 
@@ -14,16 +15,40 @@ def serve(
     port: int = typer.Option(8080, "--port", min=0, max=65535, help="Port to bind to; 0 takes any that is free."),
     max_rows: int = typer.Option(65_536, "--max-rows", min=1, help="Most rows of one request."),
     max_megabytes: int = typer.Option(64, "--max-megabytes", min=1, help="Largest body of one request."),
+    max_connections: int = typer.Option(2048, "--max-connections", min=1, help="Most connections at a time."),
+    max_requests: int = typer.Option(512, "--max-requests", min=1, help="Most requests answered at a time."),
     timeout: float = typer.Option(30.0, "--timeout", min=0.1, help="Seconds a body may take to arrive."),
+    header_timeout: float = typer.Option(10.0, "--header-timeout", min=0.1, help="Seconds for a request's headers."),
+    drain: float = typer.Option(0.0, "--drain", min=0.0, help="Seconds between SIGTERM and the end of service."),
+    reload: bool = typer.Option(True, "--reload/--no-reload", help="Take over a new ARTIFACT while running."),
+    access_log: bool = typer.Option(True, "--access-log/--no-access-log", help="One JSON line per request on stderr."),
+    rate: float = typer.Option(0.01, "--false-alarm-rate", help="Of the monitor behind /feedback."),
+    batch: str = typer.Option(
+        None, "--batch", help="A number, or the field that names the batch of a feedback answer."
+    ),
+    by: str = typer.Option(None, "--by", help="Field that names the group of a feedback answer."),
+    state: str = typer.Option(None, "--monitor-state", help="File that keeps the monitor between runs."),
     as_json: bool = typer.Option(False, "--json", help="Print where the service listens as JSON."),
 ) -> None:
-    """Serve a calibrator: POST logits to /calibrate as JSON, npy or Arrow; see / for the rest. Stop with Ctrl-C."""
+    """Serve a calibrator: POST numbers to /calibrate as JSON, npy or Arrow; see / for the rest. Stop with Ctrl-C."""
+    from calibrant.shipping.access_log import AccessLog
     from calibrant.shipping.artifact import read_artifact
     from calibrant.shipping.serve import Limits
     from calibrant.shipping.serve import serve as run
 
+    limits = Limits(
+        body_bytes=max_megabytes << 20,
+        rows=max_rows,
+        header_seconds=header_timeout,
+        body_seconds=timeout,
+        connections=max_connections,
+        requests=max_requests,
+        drain_seconds=drain,
+    )
     loaded = read_artifact(artifact)
-    limits = Limits(body_bytes=max_megabytes << 20, rows=max_rows, body_seconds=timeout)
+
+    def desk(served: Any) -> Any:
+        return _desk(served.digest, rate, batch, by, state)
 
     def announce(address: str) -> None:
         if as_json:
@@ -33,4 +58,22 @@ def serve(
         if host not in ("127.0.0.1", "localhost", "::1"):
             typer.echo("warning: no password protects this service; put it behind a proxy that asks for one", err=True)
 
-    run(loaded, host=host, port=port, limits=limits, announce=announce)
+    run(
+        artifact if reload else loaded,
+        host=host,
+        port=port,
+        limits=limits,
+        feedback=desk,
+        access_log=AccessLog() if access_log else None,
+        announce=announce,
+    )
+
+
+def _desk(artifact: str, rate: float, batch: str | None, by: str | None, state: str | None) -> Any:
+    from calibrant.monitor import GroupMonitor, Monitor
+    from calibrant.shipping.feedback import FeedbackDesk
+
+    size = int(batch) if batch is not None and batch.isdigit() else None
+    kind = Monitor if by is None else GroupMonitor
+    monitor = kind(false_alarm_rate=rate, batch=size)
+    return FeedbackDesk(monitor, batch=None if size else batch, by=by, state=state, artifact=artifact)

@@ -131,15 +131,7 @@ class _Kept:
 
 def _choices(follower: Any) -> dict[str, Any]:
     """What the user chose, of a follower."""
-    from calibrant.monitor import GroupMonitor
-
-    monitor = follower.monitor
-    settings = (
-        monitor.settings
-        if isinstance(monitor, GroupMonitor)
-        else {name: getattr(monitor, name) for name in ("false_alarm_rate", "window", "n_bins", "batch", "digits")}
-    )
-    chosen = {name: value for name, value in settings.items() if name != "seed"}
+    chosen = {name: value for name, value in follower.monitor.settings.items() if name != "seed"}
     feed = follower.feed
     return {**chosen, "batch": chosen["batch"] or feed.batch, "by": feed.by, "id": feed.id}
 

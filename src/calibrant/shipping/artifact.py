@@ -95,12 +95,17 @@ def load(path: str | os.PathLike[str]) -> Any:
 
 def read_artifact(path: str | os.PathLike[str]) -> Artifact:
     """The calibrator of a file together with what the header says about it."""
-    _check_size(path)
-    content = Path(path).read_bytes()
+    content = read_content(path)
     try:
         return from_bytes(content)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def read_content(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of an artifact, whose size and first bytes have been looked at before."""
+    _check_size(path)
+    return Path(path).read_bytes()
 
 
 def to_bytes(calibrator: Any, **about: Any) -> bytes:

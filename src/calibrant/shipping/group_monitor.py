@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.errors import InputError
-from calibrant.shipping.monitor import SETTINGS, Monitor
+from calibrant.shipping.monitor import Monitor
 
 STATE_FORMAT = 1
 FIRST_GROUPS = 16
@@ -41,8 +41,7 @@ class GroupMonitor:
     """
 
     def __init__(self, **settings: Any) -> None:
-        whole = Monitor(**settings)
-        self.settings = {name: getattr(whole, name) for name in SETTINGS}
+        self.settings = Monitor(**settings).settings
         self.reset()
 
     def reset(self) -> None:
@@ -140,8 +139,7 @@ class GroupMonitor:
             if state["group_format"] != STATE_FORMAT or len(state["groups"]) > MAX_GROUPS:
                 raise InputError(f"monitor state has format {state['group_format']!r}, but {STATE_FORMAT} is read")
             total = Monitor.from_json(json.dumps(state["total"]))
-            settings = {name: getattr(total, name) for name in SETTINGS}
-            monitor = cls(**{**settings, "false_alarm_rate": state["false_alarm_rate"]})
+            monitor = cls(**{**total.settings, "false_alarm_rate": state["false_alarm_rate"]})
             monitor.total, monitor.n_left_out = total, int(state["n_left_out"])
             monitor.groups = {name: Monitor.from_json(json.dumps(kept)) for name, kept in state["groups"].items()}
         except InputError:

@@ -1,4 +1,4 @@
-"""Logits over HTTP: JSON, npy and Arrow bodies to a matrix, and probabilities back; every limit before allocation."""
+"""Numbers over HTTP: JSON, npy and Arrow bodies to a matrix, and an answer back; every limit before allocation."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import io
 import json
 import math
 import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import check_matrix, check_values
+from calibrant.core.arrays import check_matrix, check_scores, check_values
 from calibrant.core.errors import InputError
 
 orjson: Any
@@ -23,70 +26,143 @@ JSON = "application/json"
 NPY = "application/x-npy"
 ARROW = "application/vnd.apache.arrow.stream"
 FORMATS = (JSON, NPY, ARROW)
+NDJSON = "application/x-ndjson"
 
 LARGEST_LOGIT = 1e6
 MAX_NPY_HEADER = 4096
+KINDS = ("logits", "probabilities")
+UNCHECKED_JSON_BYTES = 1 << 20
+"""Below this size even the worst JSON takes little memory."""
 
 
 class MalformedBodyError(InputError):
     """The bytes are not what their content type says."""
 
 
-def decode(body: bytes, content_type: str, *, n_classes: int, max_rows: int) -> np.ndarray:
-    """The logits (n×K) of a request body, checked: shape, finite, none above 1e6 in size."""
+@dataclass(frozen=True)
+class Wanted:
+    """What a request must bring: rows of K numbers, or one score per row where the calibrator is binary."""
+
+    n_classes: int
+    max_rows: int
+    binary: bool = False
+
+    @property
+    def width(self) -> int:
+        """Numbers per row."""
+        return 1 if self.binary else self.n_classes
+
+
+def decode(body: bytes, content_type: str, wanted: Wanted, kind: str = "logits") -> np.ndarray:
+    """The logits (n×K, or (n,) for a binary calibrator) of a request body, checked: shape, finite, at most 1e6 in size.
+
+    `kind` says what npy numbers are; JSON and Arrow bodies name it themselves. Probabilities become their logarithms
+    (binary: log-odds), so that a probability of 0 is −inf.
+    """
     if content_type == JSON:
-        matrix = _from_json(body, max_rows)
+        kind, matrix = _from_json(body, wanted)
     elif content_type == NPY:
         matrix = _from_npy(body)
     else:
-        matrix = _from_arrow(body, n_classes, max_rows)
-    matrix = check_matrix(matrix)
-    if matrix.shape[1] != n_classes:
-        raise InputError(f"logits have {matrix.shape[1]} columns, but the calibrator knows {n_classes} classes")
-    if len(matrix) > max_rows:
-        raise InputError(f"logits have {len(matrix)} rows, but one request may bring {max_rows}: split the batch")
-    check_values(matrix, from_logits=True)
+        kind, matrix = _from_arrow(body, wanted)
+    if wanted.binary:
+        matrix = check_scores(matrix, kind)
+    else:
+        matrix = check_matrix(matrix, kind)
+        if matrix.shape[1] != wanted.n_classes:
+            raise InputError(
+                f"{kind} have {matrix.shape[1]} columns, but the calibrator knows {wanted.n_classes} classes"
+            )
+    if len(matrix) > wanted.max_rows:
+        raise InputError(
+            f"{kind} have {len(matrix)} rows, but one request may bring {wanted.max_rows}: split the batch"
+        )
+    if kind == "probabilities":
+        return _logarithms(matrix, wanted.binary)
     largest = max(float(matrix.max()), -float(matrix.min()))
+    if not math.isfinite(largest):
+        check_values(matrix.reshape(len(matrix), -1), from_logits=True)
     if largest > LARGEST_LOGIT:
         raise InputError(f"logits reach {largest:.4g} in size, but at most {LARGEST_LOGIT:g} is served")
     return matrix
 
 
-def encode(probabilities: np.ndarray, content_type: str) -> bytes:
-    """Probabilities (n×K) as a response body."""
+def _logarithms(probabilities: np.ndarray, binary: bool) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        if not binary:
+            check_values(probabilities, from_logits=False, name="probabilities")
+            return np.log(probabilities)
+        if not ((probabilities >= 0) & (probabilities <= 1)).all():
+            bad = probabilities[~((probabilities >= 0) & (probabilities <= 1))][0]
+            raise InputError(f"probabilities must lie in [0, 1], got {bad:g}")
+        return np.log(probabilities) - np.log1p(-probabilities)
+
+
+def encode(values: np.ndarray, content_type: str, predictions: np.ndarray, kind: str = "probabilities") -> bytes:
+    """Probabilities or calibrated logits, (n×K) or (n,), as a response body; JSON and Arrow bring predictions too."""
     if content_type == NPY:
         buffer = io.BytesIO()
-        np.lib.format.write_array(buffer, np.ascontiguousarray(probabilities), allow_pickle=False)
+        np.lib.format.write_array(buffer, np.ascontiguousarray(values), allow_pickle=False)
         return buffer.getvalue()
     if content_type == ARROW:
-        return _to_arrow(probabilities)
-    predictions = probabilities.argmax(axis=1)
+        return _to_arrow(values, predictions, kind)
     if orjson is not None:
         # straight from the arrays: twenty times as fast as through lists
-        answer = {"probabilities": np.ascontiguousarray(probabilities), "predictions": predictions}
+        answer = {kind: np.ascontiguousarray(values), "predictions": np.ascontiguousarray(predictions)}
         return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
-    lists = {"probabilities": probabilities.tolist(), "predictions": predictions.tolist()}
+    lists = {kind: values.tolist(), "predictions": predictions.tolist()}
     return json.dumps(lists, allow_nan=False, separators=(",", ":")).encode()
 
 
-def _from_json(body: bytes, max_rows: int) -> np.ndarray:
+def _from_json(body: bytes, wanted: Wanted) -> tuple[str, np.ndarray]:
+    _check_structure(body, wanted)
     document = _parse_json(body)
-    if not isinstance(document, dict) or set(document) != {"logits"}:
-        raise InputError('the body must be {"logits": [[…], …]} and nothing else')
-    rows = document["logits"]
+    if not isinstance(document, dict) or len(document) != 1 or not set(document) <= set(KINDS):
+        raise InputError('the body must be {"logits": [[…], …]} or {"probabilities": [[…], …]} and nothing else')
+    ((kind, rows),) = document.items()
+    if wanted.binary and isinstance(rows, list) and rows and not any(isinstance(row, list) for row in rows):
+        rows = [[row] for row in rows]
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
-        raise InputError("logits must be a list of rows, each a list of numbers")
-    if len(rows) > max_rows:
-        raise InputError(f"logits have {len(rows)} rows, but one request may bring {max_rows}: split the batch")
+        raise InputError(f"{kind} must be a list of rows, each a list of numbers")
+    if len(rows) > wanted.max_rows:
+        raise InputError(f"{kind} have {len(rows)} rows, but one request may bring {wanted.max_rows}: split the batch")
     if len({len(row) for row in rows}) > 1:
-        raise InputError(f"logits have rows of different lengths: {sorted({len(row) for row in rows})[:4]}")
-    # asarray would take true for 1 and "2" for 2
-    if not {type(number) for row in rows for number in row} <= {int, float}:
-        raise InputError("logits must be numbers, nothing else")
+        raise InputError(f"{kind} have rows of different lengths: {sorted({len(row) for row in rows})[:4]}")
+    if rows and rows[0] and len(rows[0]) != wanted.width:
+        raise InputError(f"{kind} have {len(rows[0])} columns, but the calibrator knows {wanted.n_classes} classes")
+    # asarray would take true for 1, "2" for 2 and null for NaN
+    if not set(map(type, chain.from_iterable(rows))) <= {int, float}:
+        raise InputError(f"{kind} must be numbers, nothing else")
     try:
-        return np.array(rows, dtype=np.float64).reshape(len(rows), -1 if rows else 0)
+        matrix = np.array(rows, dtype=np.float64)
     except OverflowError as error:
-        raise InputError("logits hold a number too large for a double") from error
+        raise InputError(f"{kind} hold a number too large for a double") from error
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{kind} must be numbers, nothing else") from error
+    if rows and matrix.ndim != 2:
+        raise InputError(f"{kind} must be a list of rows, each a list of numbers")
+    return kind, matrix.reshape(len(rows), -1 if rows else 0)
+
+
+def _check_structure(body: bytes, wanted: Wanted) -> None:
+    """Raise if a large body cannot be a matrix of the wanted size: lists and objects take far more memory."""
+    if len(body) <= UNCHECKED_JSON_BYTES:
+        return
+    most = {b"{": 1, b'"': 8, b"[": wanted.max_rows + 1, b",": wanted.max_rows * (wanted.width + 1)}
+    for sign, limit in most.items():
+        found = _count(body, sign)
+        if found > limit:
+            raise InputError(
+                f"the body holds {found} times {sign.decode()!r}, but {wanted.max_rows} rows of numbers need at most "
+                f"{limit}: split the batch"
+            )
+
+
+def _count(body: bytes, sign: bytes) -> int:
+    """How often a sign occurs; faster than bytes.count for signs that occur often, such as commas."""
+    numbers, block = np.frombuffer(body, dtype=np.uint8), 1 << 20
+    starts = range(0, len(numbers), block)
+    return sum(int(np.count_nonzero(numbers[start : start + block] == sign[0])) for start in starts)
 
 
 def _parse_json(body: bytes) -> Any:
@@ -94,7 +170,9 @@ def _parse_json(body: bytes) -> Any:
         try:
             return orjson.loads(body)
         except orjson.JSONDecodeError:
-            pass  # the standard parser says what is wrong in the words our clients know
+            if len(body) > UNCHECKED_JSON_BYTES:
+                raise MalformedBodyError("the body is not JSON") from None
+            # the standard parser says what is wrong in the words our clients know
     try:
         return json.loads(body, parse_constant=_refuse_constant)
     except InputError:
@@ -104,24 +182,40 @@ def _parse_json(body: bytes) -> Any:
 
 
 def _from_npy(body: bytes) -> np.ndarray:
-    stream = io.BytesIO(body)
-    try:
-        version = np.lib.format.read_magic(stream)
-        reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        shape, fortran, dtype = reader(stream, max_header_size=MAX_NPY_HEADER)
-    except Exception as error:
-        # numpy parses the header as a Python literal: bytes that are none raise whatever its tokenizer raises
-        raise MalformedBodyError(f"the body is not an npy array ({type(error).__name__})") from error
+    length = (
+        int.from_bytes(body[8:12], "little") + 12 if body[6:7] == b"\x02" else int.from_bytes(body[8:10], "little") + 10
+    )
+    if length > MAX_NPY_HEADER + 12:
+        raise MalformedBodyError(f"this is not an npy array: its header claims {length} bytes, above {MAX_NPY_HEADER}")
+    shape, fortran, dtype = _npy_header(body[:length])
+    if len(shape) not in (1, 2) or any(type(size) is not int or not 0 <= size < 2**48 for size in shape):
+        words = str(shape)[:60]
+        if len(shape) in (1, 2):
+            raise MalformedBodyError(f"the npy header has the shape {words}, but sizes are whole numbers from 0 on")
+        raise InputError(f"logits must have 2 dimensions (rows, classes), got {len(shape)}, shape {words}")
     if dtype.hasobject or dtype.kind not in "fiu" or dtype.itemsize > 8:
         raise InputError(f"npy logits must be float or whole numbers of at most 64 bits, got {dtype}")
-    expected, present = math.prod(shape) * dtype.itemsize, len(body) - stream.tell()
+    expected, present = math.prod(shape) * dtype.itemsize, len(body) - length
     if expected != present:
         raise MalformedBodyError(f"the npy header claims {expected} bytes of data, but {present} follow")
-    array = np.frombuffer(body, dtype=dtype, offset=stream.tell())
+    array = np.frombuffer(body, dtype=dtype, offset=length)
     return array.reshape(shape, order="F" if fortran else "C")
 
 
-def _from_arrow(body: bytes, n_classes: int, max_rows: int) -> np.ndarray:
+@lru_cache(maxsize=256)
+def _npy_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order and dtype; kept, because numpy's reader takes as long as a calibration and clients repeat shapes."""
+    stream = io.BytesIO(header)
+    try:
+        version = np.lib.format.read_magic(stream)
+        reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+        return reader(stream, max_header_size=MAX_NPY_HEADER)
+    except Exception as error:
+        # numpy parses the header as a Python literal: bytes that are none raise whatever its tokenizer raises
+        raise MalformedBodyError(f"the body is not an npy array ({type(error).__name__})") from error
+
+
+def _from_arrow(body: bytes, wanted: Wanted) -> tuple[str, np.ndarray]:
     try:
         import pyarrow as pa
         from pyarrow import ipc
@@ -130,36 +224,42 @@ def _from_arrow(body: bytes, n_classes: int, max_rows: int) -> np.ndarray:
     try:
         _refuse_compressed(body)
         reader = ipc.open_stream(body)
-        if "logits" not in reader.schema.names:
-            raise InputError(f"the Arrow stream has columns {reader.schema.names[:4]}, but needs one called 'logits'")
+        kind = next((kind for kind in KINDS if kind in reader.schema.names), None)
+        if kind is None:
+            found = [str(name)[:40] for name in reader.schema.names[:4]]
+            raise InputError(f"the Arrow stream has columns {found}, but needs one called 'logits' or 'probabilities'")
         parts, n_rows = [], 0
         for batch in reader:
             n_rows += batch.num_rows
-            if n_rows > max_rows:
-                raise InputError(f"logits have more than {max_rows} rows, the most one request may bring")
+            if n_rows > wanted.max_rows:
+                raise InputError(f"{kind} have more than {wanted.max_rows} rows, the most one request may bring")
             batch.validate(full=True)
-            parts.append(_column_matrix(batch.column(batch.schema.get_field_index("logits")), n_classes))
+            parts.append(_column_matrix(batch.column(batch.schema.get_field_index(kind)), kind, wanted))
     except InputError:
         raise
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, struct.error, IndexError) as error:
         raise MalformedBodyError(f"the body is not an Arrow stream ({type(error).__name__})") from error
-    return np.concatenate(parts) if parts else np.empty((0, n_classes))
+    return kind, np.concatenate(parts) if parts else np.empty((0, wanted.width))
 
 
-def _column_matrix(column: Any, n_classes: int) -> np.ndarray:
+def _column_matrix(column: Any, name: str, wanted: Wanted) -> np.ndarray:
     import pyarrow as pa
 
     kind = column.type
+    if wanted.binary and (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
+        if column.null_count:
+            raise InputError(f"column {name!r} holds nulls: every row needs its number")
+        return column.to_numpy(zero_copy_only=False).reshape(-1, 1)
     is_list = pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind)
     if not is_list or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
-        raise InputError(f"column 'logits' has type {kind}, but needs a list of numbers a row")
+        raise InputError(f"column {name!r} has type {str(kind)[:60]}, but needs a list of numbers per row")
     flat = column.flatten()
     if column.null_count or flat.null_count:
-        raise InputError("column 'logits' holds nulls: every row needs its numbers")
+        raise InputError(f"column {name!r} holds nulls: every row needs its numbers")
     widths = {int(width) for width in np.unique(column.value_lengths().to_numpy(zero_copy_only=False))}
-    if widths - {n_classes}:
-        raise InputError(f"logits have {sorted(widths)[:4]} columns, but the calibrator knows {n_classes} classes")
-    return flat.to_numpy(zero_copy_only=False).reshape(-1, n_classes)
+    if widths - {wanted.width}:
+        raise InputError(f"{name} have {sorted(widths)[:4]} columns, but the calibrator takes {wanted.width}")
+    return flat.to_numpy(zero_copy_only=False).reshape(-1, wanted.width)
 
 
 def _refuse_compressed(body: bytes) -> None:
@@ -197,13 +297,14 @@ def _flatbuffer_field(data: bytes, table: int, field: int) -> int:
     return table + offset if offset else 0
 
 
-def _to_arrow(probabilities: np.ndarray) -> bytes:
+def _to_arrow(values: np.ndarray, predictions: np.ndarray, kind: str) -> bytes:
     import pyarrow as pa
     from pyarrow import ipc
 
-    flat = pa.array(np.ascontiguousarray(probabilities).ravel())
-    column = pa.FixedSizeListArray.from_arrays(flat, probabilities.shape[1])
-    table = pa.record_batch({"probabilities": column, "prediction": pa.array(probabilities.argmax(axis=1))})
+    column = pa.array(np.ascontiguousarray(values).ravel())
+    if values.ndim == 2:
+        column = pa.FixedSizeListArray.from_arrays(column, values.shape[1])
+    table = pa.record_batch({kind: column, "prediction": pa.array(predictions)})
     sink = io.BytesIO()
     with ipc.new_stream(sink, table.schema) as writer:
         writer.write_batch(table)

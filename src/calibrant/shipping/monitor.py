@@ -126,6 +126,11 @@ class Monitor:
         return self.alarm_at is not None
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """The constructor's parameters."""
+        return {name: getattr(self, name) for name in SETTINGS}
+
+    @property
     def open_batch(self) -> str | None:
         """Name of the batch that is still open, where batches are named."""
         return self._open_name

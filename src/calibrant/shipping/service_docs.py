@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from calibrant.shipping.http_codec import ARROW, JSON, LARGEST_LOGIT, NPY
+from calibrant.shipping.http_codec import ARROW, JSON, KINDS, LARGEST_LOGIT, NDJSON, NPY, Wanted
 
 BINARY = {"type": "string", "format": "binary"}
 PROBLEMS = {
@@ -15,33 +15,66 @@ PROBLEMS = {
     "422": "the numbers do not fit the calibrator",
     "503": "the service is stopping or overloaded",
 }
+CHANCE = {"type": "number", "minimum": 0, "maximum": 1}
+NUMBER = {"type": "number", "minimum": -LARGEST_LOGIT, "maximum": LARGEST_LOGIT}
 
 
-def openapi(version: str, n_classes: int, max_rows: int) -> dict[str, Any]:
-    """The OpenAPI 3.1 document of a service for K classes."""
-    number = {"type": "number", "minimum": -LARGEST_LOGIT, "maximum": LARGEST_LOGIT}
-    row = {"type": "array", "items": number, "minItems": n_classes, "maxItems": n_classes}
-    logits = {"type": "array", "items": row, "minItems": 1, "maxItems": max_rows}
-    chances = {"type": "array", "items": {"type": "number", "minimum": 0, "maximum": 1}}
-    body = {"type": "object", "required": ["logits"], "properties": {"logits": logits}, "additionalProperties": False}
-    answer = {
-        "type": "object",
-        "required": ["probabilities", "predictions"],
-        "properties": {
-            "probabilities": {"type": "array", "items": chances},
-            "predictions": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": n_classes - 1}},
+def openapi(version: str, wanted: Wanted) -> dict[str, Any]:
+    """The OpenAPI 3.1 document of a service."""
+    feedback = {
+        "operationId": "feedback",
+        "summary": "Outcomes of earlier answers, for the monitor",
+        "requestBody": {"required": True, "content": {JSON: {"schema": _FEEDBACK}, NDJSON: {"schema": BINARY}}},
+        "responses": {
+            "200": {"description": "what was taken", "content": {JSON: {"schema": _TAKEN}}},
+            **{status: _problem(text) for status, text in PROBLEMS.items()},
         },
     }
-    calibrate = {
+    ready = _get("ready", "Whether new requests are welcome", JSON, {"type": "object"})
+    ready["responses"]["503"] = {"description": "stopping or overloaded", "content": {JSON: {"schema": {}}}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "calibrant", "version": version, "description": "Calibrated probabilities from logits."},
+        "paths": {
+            "/calibrate": {"post": _calibrate(wanted)},
+            "/calibrator": {"get": _get("calibrator", "What is served", JSON, {"type": "object"})},
+            "/feedback": {"post": feedback},
+            "/monitor": {"get": _get("monitor", "What the monitor knows", JSON, {"type": "object"})},
+            "/health": {"get": _get("health", "Whether the process answers", JSON, _HEALTH)},
+            "/readyz": {"get": ready},
+            "/metrics": {"get": _get("metrics", "Prometheus figures", "text/plain", {"type": "string"})},
+        },
+        "components": {"schemas": {"Problem": _PROBLEM}},
+    }
+
+
+def _calibrate(wanted: Wanted) -> dict[str, Any]:
+    example = [0.5] if wanted.binary else [round(0.1 * k, 1) for k in range(min(wanted.n_classes, 1000))]
+    last = wanted.n_classes - 1
+    predictions = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": last}}
+    answers = [
+        {
+            "type": "object",
+            "required": [kind, "predictions"],
+            "properties": {kind: {"type": "array"}, "predictions": predictions},
+        }
+        for kind in KINDS
+    ]
+    what = "scores" if wanted.binary else f"logits of {wanted.n_classes} classes"
+    return {
         "operationId": "calibrate",
-        "summary": f"Logits of {n_classes} classes in, calibrated probabilities out",
+        "summary": f"{what.capitalize()} or probabilities in, calibrated probabilities out",
         "description": "The answer has the request's format unless Accept names another of the three.",
+        "parameters": [
+            _choice("kind", "what npy numbers are; JSON and Arrow name it themselves", "logits"),
+            _choice("output", "what comes back: probabilities, or calibrated logits", "probabilities"),
+        ],
         "requestBody": {
             "required": True,
             "content": {
                 JSON: {
-                    "schema": body,
-                    "example": {"logits": [[round(0.1 * k, 1) for k in range(min(n_classes, 1000))]]},
+                    "schema": {"oneOf": [_matrix("logits", NUMBER, wanted), _matrix("probabilities", CHANCE, wanted)]},
+                    "example": {"logits": [example]},
                 },
                 NPY: {"schema": BINARY},
                 ARROW: {"schema": BINARY},
@@ -49,27 +82,49 @@ def openapi(version: str, n_classes: int, max_rows: int) -> dict[str, Any]:
         },
         "responses": {
             "200": {
-                "description": "calibrated probabilities, one row for each row of logits",
-                "content": {JSON: {"schema": answer}, NPY: {"schema": BINARY}, ARROW: {"schema": BINARY}},
+                "description": "one row of answers for each row of the request",
+                "content": {JSON: {"schema": {"oneOf": answers}}, NPY: {"schema": BINARY}, ARROW: {"schema": BINARY}},
             },
             **{status: _problem(text) for status, text in PROBLEMS.items()},
         },
     }
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "calibrant", "version": version, "description": "Calibrated probabilities from logits."},
-        "paths": {
-            "/calibrate": {"post": calibrate},
-            "/calibrator": {"get": _get("calibrator", "What is served", JSON, {"type": "object"})},
-            "/health": {"get": _get("health", "Whether the service answers", JSON, _HEALTH)},
-            "/metrics": {"get": _get("metrics", "Prometheus figures", "text/plain", {"type": "string"})},
-        },
-        "components": {"schemas": {"Problem": _PROBLEM}},
-    }
+
+
+def _matrix(name: str, number: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
+    row = {"type": "array", "items": number, "minItems": wanted.width, "maxItems": wanted.width}
+    rows = {"type": "array", "items": row, "minItems": 1, "maxItems": wanted.max_rows}
+    return {"type": "object", "required": [name], "properties": {name: rows}, "additionalProperties": False}
+
+
+def _choice(name: str, words: str, default: str) -> dict[str, Any]:
+    schema = {"type": "string", "enum": list(KINDS), "default": default}
+    return {"name": name, "in": "query", "description": words, "required": False, "schema": schema}
 
 
 _HEALTH = {"type": "object", "required": ["status"], "properties": {"status": {"const": "ok"}}}
 _PROBLEM = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+_ANSWER = {
+    "type": "object",
+    "required": ["confidence", "correct"],
+    "properties": {
+        "confidence": CHANCE,
+        "correct": {"type": "boolean"},
+        "id": {"type": "string", "description": "an answer that is sent twice counts once"},
+        "artifact": {"type": "string", "description": "the header x-calibrant-artifact of the answer"},
+    },
+    "description": "or probabilities (or logits) and label instead of confidence and correct",
+}
+_FEEDBACK = {
+    "type": "object",
+    "required": ["answers"],
+    "properties": {"answers": {"type": "array", "items": _ANSWER}},
+    "example": {"answers": [{"confidence": 0.9, "correct": True, "id": "order-17"}]},
+}
+_TAKEN = {
+    "type": "object",
+    "required": ["taken", "duplicates", "stale", "n", "alarm"],
+    "properties": {"taken": {"type": "integer"}, "alarm": {"type": "boolean"}},
+}
 
 
 def _get(name: str, summary: str, content_type: str, schema: dict[str, Any]) -> dict[str, Any]:

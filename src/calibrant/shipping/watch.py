@@ -35,6 +35,7 @@ class Feed:
     id: str | None = None
     seen: SeenIds = field(default_factory=SeenIds)
     n_duplicates: int = 0
+    id_is_optional: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.monitor, GroupMonitor) != (self.by is not None):
@@ -43,7 +44,10 @@ class Feed:
     def parse(self, record: Any) -> tuple[float, bool, str, str] | None:
         """Confidence, correctness, batch and group of a record; None where its id has been counted before."""
         confidence, correct = answer_of(record)
-        batch, group, name = (None if key is None else _field(record, key) for key in (self.batch, self.by, self.id))
+        batch, group = (None if key is None else _field(record, key) for key in (self.batch, self.by))
+        name = None
+        if self.id is not None and not (self.id_is_optional and self.id not in record):
+            name = _field(record, self.id)
         if name is not None and not self.seen.is_new(name):
             self.n_duplicates += 1
             return None
@@ -64,7 +68,7 @@ class Feed:
 
     def state(self) -> dict[str, Any]:
         """Monitor and ids as plain values for JSON."""
-        options = {name: getattr(self, name) for name in ("batch", "by", "id", "n_duplicates")}
+        options = {name: getattr(self, name) for name in ("batch", "by", "id", "n_duplicates", "id_is_optional")}
         return {**options, "seen": self.seen.state(), "monitor": json.loads(self.monitor.to_json())}
 
     @classmethod
@@ -75,9 +79,9 @@ class Feed:
         if any(value is not None and not isinstance(value, str) for value in fields.values()):
             raise InputError(f"the state of a watch names fields that are not texts: {fields}")
         seen = SeenIds.from_state(state["seen"], SeenIds().limit)
-        return cls(
-            kind.from_json(json.dumps(state["monitor"])), **fields, seen=seen, n_duplicates=state["n_duplicates"]
-        )
+        feed = cls(kind.from_json(json.dumps(state["monitor"])), fields["batch"], fields["by"], fields["id"], seen)
+        feed.n_duplicates, feed.id_is_optional = int(state["n_duplicates"]), bool(state["id_is_optional"])
+        return feed
 
 
 class LogWatch:
@@ -123,25 +127,13 @@ class LogWatch:
         """Monitor and position as JSON with a checksum, to continue after a restart."""
         counts = {"n_lines": self.n_lines, "n_bad": self.n_bad, "first_problem": self.first_problem}
         content = {"file": self.file.state(), "feed": self.feed.state(), **counts}
-        return json.dumps({"watch_state": STATE_FORMAT, "checksum": _checksum(content), "content": content})
+        return dump_state(content)
 
     @classmethod
     def from_state(cls, path: str, text: str) -> LogWatch:
         """The watch that `state` described; a damaged state raises DamagedStateError, anything else InputError."""
-        if not text.strip("\0 \n") or text.startswith('{"watch_state"'):
-            try:
-                document = json.loads(text)
-                sound = document["checksum"] == _checksum(document["content"])
-            except (ValueError, KeyError, TypeError, RecursionError):
-                sound = False
-            if not sound:
-                raise DamagedStateError("the state is damaged (cut off or altered)")
+        content = parse_state(text)
         try:
-            document = json.loads(text)
-            if document["watch_state"] != STATE_FORMAT:
-                found = document["watch_state"]
-                raise InputError(f"the state of a watch has format {found!r}, but this calibrant reads {STATE_FORMAT}")
-            content = document["content"]
             feed = Feed.from_state(content["feed"])
             watch = cls(path, feed.monitor, batch=feed.batch, by=feed.by, id=feed.id)
             watch.feed, watch.file = feed, LogFile.from_state(path, content["file"])
@@ -163,6 +155,29 @@ class LogWatch:
             self.n_bad += 1
             self.first_problem = self.first_problem or f"line {self.n_lines}: {error}"[:300]
             return None
+
+
+def dump_state(content: dict[str, Any]) -> str:
+    """Plain values as JSON with a checksum."""
+    return json.dumps({"watch_state": STATE_FORMAT, "checksum": _checksum(content), "content": content})
+
+
+def parse_state(text: str) -> dict[str, Any]:
+    """The content that `dump_state` wrote; DamagedStateError where it was cut off or altered."""
+    try:
+        document = json.loads(text)
+        if document["watch_state"] != STATE_FORMAT:
+            found = document["watch_state"]
+            raise InputError(f"the state of a watch has format {found!r}, but this calibrant reads {STATE_FORMAT}")
+        if document["checksum"] != _checksum(document["content"]):
+            raise DamagedStateError("the state is damaged (altered)")
+        return document["content"]
+    except InputError:
+        raise
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        if not text.strip("\0 \n") or text.startswith('{"watch_state"'):
+            raise DamagedStateError("the state is damaged (cut off or altered)") from error
+        raise InputError(f"this is not the state of a watch ({type(error).__name__})") from error
 
 
 def parse_record(line: str | bytes) -> dict[str, Any]:
@@ -231,6 +246,6 @@ def _row(record: dict[str, Any], kind: str) -> tuple[float, bool]:
         raise InputError(f"label is {str(label)[:40]!r}, but must be a whole number from 0 to {len(values) - 1}")
     if kind == "logits":
         values = softmax(values)
-    elif values.min() < 0 or abs(values.sum() - 1) > 1e-3:
-        raise InputError(f"probabilities sum to {values.sum():.4g}, but must sum to 1")
+    elif values.min() < 0 or values.max() > 1.001 or abs(values.sum() - 1) > 1e-3:
+        raise InputError("probabilities must lie in [0, 1] and sum to 1")
     return float(min(values.max(), 1.0)), bool(values.argmax() == label)

@@ -1,0 +1,103 @@
+"""The artifact that a service answers with, and its replacement while the service runs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.errors import InputError
+from calibrant.shipping.artifact import Artifact, from_bytes, read_content
+from calibrant.shipping.http_codec import Wanted
+
+
+@dataclass(frozen=True)
+class Served:
+    """One artifact, ready to answer; a request keeps the one it began with."""
+
+    artifact: Artifact
+    n_classes: int
+    binary: bool
+    digest: str
+
+    @classmethod
+    def of(cls, artifact: Artifact, content: bytes = b"") -> Served:
+        """An artifact that has been tried on one row."""
+        if artifact.n_classes is None:
+            raise InputError(f"{artifact.method} is part of a network and cannot be served over logits")
+        binary = getattr(artifact.calibrator, "task_", "multiclass") == "binary"
+        served = cls(artifact, artifact.n_classes, binary, hashlib.sha256(content).hexdigest()[:12] if content else "")
+        served.answer(np.zeros(1) if binary else np.zeros((1, artifact.n_classes)), "probabilities")
+        return served
+
+    def wanted(self, max_rows: int) -> Wanted:
+        """What a request must bring."""
+        return Wanted(self.n_classes, max_rows, self.binary)
+
+    def answer(self, logits: np.ndarray, output: str) -> tuple[np.ndarray, np.ndarray]:
+        """Probabilities (n×K) or calibrated logits, and the predictions (n,)."""
+        calibrator = self.artifact.calibrator
+        with np.errstate(all="ignore"):
+            values = calibrator.predict_proba(logits) if output == "probabilities" else calibrator.transform(logits)
+        if not np.isfinite(values).all():
+            raise InputError("these logits lead to values that are not finite: send logits of a smaller size")
+        predictions = values.argmax(axis=1) if values.ndim == 2 and values.shape[1] > 1 else (values.ravel() > 0) * 1
+        return values, predictions
+
+    def about(self) -> dict[str, Any]:
+        """What GET /calibrator says."""
+        artifact = self.artifact
+        fit = {name: getattr(artifact, name) for name in ("n", "fingerprint", "before", "after")}
+        return {
+            "method": artifact.method,
+            "task": "binary" if self.binary else "multiclass",
+            "n_classes": self.n_classes,
+            "class_names": artifact.class_names,
+            "fit": fit,
+            "library": artifact.library,
+            "artifact": self.digest,
+        }
+
+
+class ArtifactFile:
+    """A path that is looked at again and again."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._signature: tuple[int, int, int] | None = None
+
+    def load(self) -> Served:
+        """The artifact there is now."""
+        self._signature = self._look()
+        content = read_content(self.path)
+        try:
+            return Served.of(from_bytes(content), content)
+        except InputError as error:
+            raise InputError(f"{self.path}: {error}") from error
+
+    def changed(self) -> bool:
+        """Whether the file is another one than at the last `load`; a missing file is waited for."""
+        found = self._look()
+        return found is not None and found != self._signature
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            about = os.stat(self.path)
+        except OSError:
+            return None
+        return about.st_ino, about.st_mtime_ns, about.st_size
+
+    def replacement(self, current: Served) -> Served | None:
+        """The new artifact, or None where its content is the same; one that cannot take over raises InputError."""
+        new = self.load()
+        if new.digest == current.digest:
+            return None
+        if (new.n_classes, new.binary) != (current.n_classes, current.binary):
+            raise InputError(
+                f"{self.path} now has {new.n_classes} classes, but the service was started with {current.n_classes}: "
+                "restart it to serve another task"
+            )
+        return new

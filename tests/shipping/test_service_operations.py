@@ -1,0 +1,342 @@
+"""The service in operation: abuse, logs, readiness, reloads, feedback, binary artifacts."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+import calibrant
+from calibrant.core.errors import InputError
+from calibrant.monitor import GroupMonitor, Monitor
+from calibrant.shipping.access_log import AccessLog
+from calibrant.shipping.artifact import Artifact, save
+from calibrant.shipping.feedback import FeedbackDesk
+from calibrant.shipping.http_codec import ARROW, JSON, NDJSON, NPY, Wanted, decode
+from calibrant.shipping.serve import Limits, create_app
+from calibrant.shipping.served import ArtifactFile
+
+K = 5
+
+
+@pytest.fixture(scope="module")
+def artifact(fitted):
+    return Artifact(fitted("ts"), K)
+
+
+@pytest.fixture
+def started(tmp_path, fitted):
+    """Start the command with further options; gives its port and process."""
+    running = []
+
+    def start(*options, path=tmp_path / "cal.safetensors", **more):
+        if not path.exists():
+            save(fitted("ts"), path)
+        command = [sys.executable, "-m", "calibrant", "serve", str(path), "--port", "0", "--json", *options]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
+        running.append(process)
+        return int(json.loads(process.stdout.readline())["address"].rpartition(":")[2]), process
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def answers(n: int, gap: float = 0.0, seed: int = 0) -> list[dict]:
+    rng = np.random.default_rng(seed)
+    confidence = rng.uniform(0.6, 0.95, n)
+    right = rng.random(n) < confidence - gap
+    return [{"confidence": c, "correct": r} for c, r in zip(confidence.tolist(), right.tolist(), strict=True)]
+
+
+def figures(client) -> dict[str, float]:
+    lines = client.get("/metrics").text.splitlines()
+    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if not line.startswith("#")}
+
+
+def test_slow_connections_are_given_up_and_never_block_a_normal_client(started):
+    port, _ = started("--header-timeout", "1", "--timeout", "1", "--max-connections", "40")
+    head = b"POST /calibrate HTTP/1.1\r\nhost: x\r\n"
+    body = b"content-type: application/json\r\ncontent-length: 1000\r\n\r\n{"
+    slow = []
+    for number in range(120):  # three times as many as there are places
+        one = socket.create_connection(("127.0.0.1", port), timeout=20)
+        one.sendall(head + (body if number % 2 else b""))
+        slow.append(one)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20) as client:
+        for _ in range(20):
+            assert client.post("/calibrate", json={"logits": [[0.0] * K]}).status_code == 200
+        replies = [_drain(one) for one in slow]
+        assert all(reply[:12] in (b"", b"HTTP/1.1 408") for reply in replies)
+        assert sum(reply.startswith(b"HTTP/1.1 408") for reply in replies) >= 20
+        found = figures(client)
+    assert found['calibrant_connections_closed_total{reason="full"}'] >= 80
+    assert found['calibrant_connections_closed_total{reason="headers"}'] >= 10
+    assert found["calibrant_connections"] == 1
+
+
+def _drain(one: socket.socket) -> bytes:
+    reply = b""
+    try:
+        while part := one.recv(4096):
+            reply += part
+    except ConnectionError:
+        pass
+    one.close()
+    return reply
+
+
+def test_endless_headers_are_cut(started):
+    port, _ = started()
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as one:
+        one.sendall(b"GET / HTTP/1.1\r\nx: ")
+        try:
+            for _ in range(100):
+                one.sendall(b"y" * 4096)
+        except ConnectionError:
+            return
+        assert _drain(one).startswith(b"HTTP/1.1 431")
+
+
+def test_structures_that_are_no_matrix_are_refused_before_they_are_built():
+    wanted = Wanted(K, 1000)
+    size = 3 << 20
+    for part in (b"[],", b"{},", b'"",', b"0,"):
+        body = b'{"logits": [[' + part * (size // len(part)) + b"0]]}"
+        with pytest.raises(InputError, match="at most"):
+            decode(body, JSON, wanted)
+    rows = np.random.default_rng(0).normal(size=(40_000, K)).round(9)  # a large honest body
+    body = json.dumps({"logits": rows.tolist()}).encode()
+    assert len(body) > 1 << 20
+    np.testing.assert_array_equal(decode(body, JSON, Wanted(K, 40_000)), rows)
+
+
+def test_a_full_service_says_so(artifact):
+    with TestClient(create_app(artifact, Limits(requests=0))) as client:
+        answer = client.post("/calibrate", json={"logits": [[0.0] * K]})
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert (client.get("/readyz").status_code, client.get("/health").status_code) == (503, 200)
+    with TestClient(create_app(artifact, Limits(waiting_bytes=10, body_bytes=100))) as client:
+        assert client.post("/calibrate", json={"logits": [[0.125] * K] * 2}).status_code == 200
+        assert client.get("/readyz").json()["status"] == "ready"
+
+
+def test_probabilities_in_and_logits_out(artifact):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(6, K))
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    expected = artifact.calibrator.predict_proba(np.log(probabilities))
+    with TestClient(create_app(artifact)) as client:
+        named = client.post("/calibrate", json={"probabilities": probabilities.tolist()}).json()
+        np.testing.assert_allclose(named["probabilities"], expected, rtol=1e-12)
+        buffer = io.BytesIO()
+        np.save(buffer, probabilities)
+        raw = client.post("/calibrate?kind=probabilities&output=logits", content=buffer.getvalue(),
+                          headers={"content-type": NPY})  # fmt: skip
+        back = np.load(io.BytesIO(raw.content))
+        np.testing.assert_allclose(back, artifact.calibrator.transform(np.log(probabilities)), rtol=1e-12)
+        answer = client.post("/calibrate?output=logits", json={"logits": logits.tolist()}).json()
+        np.testing.assert_allclose(answer["logits"], artifact.calibrator.transform(logits))
+        assert answer["predictions"] == logits.argmax(axis=1).tolist()
+        for body in ({"probabilities": [[0.5] * K]}, {"probabilities": [[1.5, -0.5, 0, 0, 0]]}):
+            assert client.post("/calibrate", json=body).status_code == 422
+        assert client.post("/calibrate?kind=odds", json={"logits": [[0] * K]}).status_code == 422
+
+
+def test_a_binary_artifact_is_served(tmp_path):
+    import pyarrow as pa
+    from pyarrow import ipc
+
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=400) * 3
+    calibrator = calibrant.get("ts").fit(scores, (rng.random(400) < 1 / (1 + np.exp(-scores / 2))).astype(int))
+    save(calibrator, tmp_path / "cal.safetensors")
+    z = np.array([-2.0, 0.5, 3.0])
+    expected = calibrator.predict_proba(z)
+    sink = io.BytesIO()
+    batch = pa.record_batch({"logits": pa.array(z)})
+    with ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    with TestClient(create_app(ArtifactFile(tmp_path / "cal.safetensors"))) as client:
+        assert client.get("/calibrator").json()["task"] == "binary"
+        for rows in (z.tolist(), z[:, None].tolist()):
+            answer = client.post("/calibrate", json={"logits": rows}).json()
+            np.testing.assert_allclose(answer["probabilities"], expected)
+            assert answer["predictions"] == [0, 1, 1]
+        chances = (1 / (1 + np.exp(-z))).tolist()
+        again = client.post("/calibrate", json={"probabilities": chances}).json()
+        np.testing.assert_allclose(again["probabilities"], expected, rtol=1e-9)
+        stream = client.post("/calibrate", content=sink.getvalue(), headers={"content-type": ARROW})
+        table = ipc.open_stream(stream.content).read_all()
+        np.testing.assert_allclose(np.stack(table["probabilities"].to_numpy()), expected)
+        logits = client.post("/calibrate?output=logits", json={"logits": z.tolist()}).json()
+        np.testing.assert_allclose(logits["logits"], calibrator.transform(z))
+        for body in ({"logits": [[1, 2]]}, {"probabilities": [1.5]}, {"logits": [[1], 2]}):
+            assert client.post("/calibrate", json=body).status_code == 422
+
+
+def test_every_request_is_a_line_of_json(artifact):
+    stream = io.StringIO()
+    log = AccessLog(stream)
+    with TestClient(create_app(artifact, access_log=log)) as client:
+        mine = client.post("/calibrate", json={"logits": [[0.0] * K] * 3}, headers={"x-request-id": "order 17"})
+        assert mine.headers["x-request-id"] == "order 17"
+        other = client.get("/nowhere%1b[31m", headers={"x-request-id": "x" * 500})
+        assert len(other.headers["x-request-id"]) < 40
+    log.close()
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    first, second = (line for line in lines if line["event"] == "request")
+    assert {name: first[name] for name in ("method", "path", "status", "rows", "request_id")} == {
+        "method": "POST", "path": "/calibrate", "status": 200, "rows": 3, "request_id": "order 17"}  # fmt: skip
+    assert first["bytes_in"] > 10
+    assert first["bytes_out"] == len(mine.content)
+    assert first["ms"] > 0
+    assert second["status"] == 404
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_a_log_that_nobody_reads_costs_lines_but_no_request(artifact):
+    class Stuck(io.StringIO):
+        gate = threading.Event()
+
+        def write(self, text):
+            self.gate.wait(20)
+            return super().write(text)
+
+    stream = Stuck()
+    log = AccessLog(stream)
+    for number in range(25_000):
+        log.event("test", number=number)
+    assert log.n_dropped > 0
+    Stuck.gate.set()
+    log.close()
+    assert "log lines dropped" in stream.getvalue()
+
+
+def test_an_artifact_is_replaced_between_two_requests(tmp_path, fitted, monkeypatch):
+    monkeypatch.setattr("calibrant.shipping.service.LOOK_SECONDS", 0.02)
+    path = tmp_path / "cal.safetensors"
+    save(fitted("ts"), path)
+    row = [[0.0, 1.0, 2.0, 3.0, 4.0]]
+    expected = {name: fitted(name).predict_proba(np.array(row)) for name in ("ts", "vs")}
+    log = AccessLog(io.StringIO())
+    with TestClient(create_app(ArtifactFile(path), access_log=log)) as client:
+        before = client.post("/calibrate", json={"logits": row})
+        client.post("/feedback", json={"answers": answers(50)})
+        np.testing.assert_allclose(before.json()["probabilities"], expected["ts"])
+        path.write_bytes(b"half an artifact")  # not renamed into place: seen while it is written
+        _until(lambda: figures(client)['calibrant_reloads_total{outcome="failed"}'] >= 1)
+        np.testing.assert_allclose(client.post("/calibrate", json={"logits": row}).json()["probabilities"],
+                                   expected["ts"])  # fmt: skip
+        save(calibrant.Identity().fit(np.eye(3), [0, 1, 2]), path)  # another number of classes
+        _until(lambda: figures(client)['calibrant_reloads_total{outcome="failed"}'] >= 2)
+        save(fitted("vs"), path)
+        _until(lambda: client.get("/calibrator").json()["method"] == "VectorScaling")
+        after = client.post("/calibrate", json={"logits": row})
+        np.testing.assert_allclose(after.json()["probabilities"], expected["vs"])
+        old, new = (answer.headers["x-calibrant-artifact"] for answer in (before, after))
+        assert old != new == client.get("/readyz").json()["artifact"]
+        assert client.get("/monitor").json() == {"n": 0, "alarm": False}  # a new artifact, a new monitor
+        taken = client.post("/feedback", json={"answers": [{**one, "artifact": old} for one in answers(5)]}).json()
+        assert (taken["taken"], taken["stale"]) == (0, 5)
+        path.unlink()
+        assert client.post("/calibrate", json={"logits": row}).status_code == 200
+
+
+def _until(condition) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_an_alarm_is_in_the_next_scrape(artifact):
+    stream = io.StringIO()
+    log = AccessLog(stream)
+    with TestClient(create_app(artifact, access_log=log)) as client:
+        assert client.get("/monitor").json() == {"n": 0, "alarm": False}
+        client.post("/feedback", json={"answers": answers(300)})
+        assert figures(client)['calibrant_monitor_alarm{group=""}'] == 0
+        body = "\n".join(json.dumps(one) for one in answers(600, gap=0.3, seed=1))
+        taken = client.post("/feedback", content=body, headers={"content-type": NDJSON}).json()
+        assert taken == {"taken": 600, "duplicates": 0, "stale": 0, "n": 900, "alarm": True}
+        found = figures(client)
+        assert found['calibrant_monitor_alarm{group=""}'] == 1
+        assert found["calibrant_monitor_answers"] == 900
+        assert found['calibrant_monitor_evidence{group=""}'] > 100
+        assert "overconfident" in client.get("/monitor").json()["suspect"]
+        open_metrics = client.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+        assert open_metrics.text.endswith("# EOF\n")
+    log.close()
+    assert any(json.loads(line)["event"] == "calibration alarm" for line in stream.getvalue().splitlines())
+
+
+def test_feedback_is_taken_whole_or_not_at_all(artifact):
+    with TestClient(create_app(artifact, Limits(rows=100))) as client:
+        good = {"probabilities": [0.1, 0.9], "label": 1, "id": "a"}
+        assert client.post("/feedback", json=good).json()["taken"] == 1
+        assert client.post("/feedback", json={"answers": [good, {**good, "id": 7}]}).json()["duplicates"] == 1
+        for bad in ({"answers": [good, {"confidence": 2}]}, {"answers": 3}, [1], {"answers": [[]]}, {}):
+            answer = client.post("/feedback", json=bad)
+            assert (answer.status_code, "\n" in answer.json()["error"]) == (422, False)
+        assert client.post("/feedback", json={"answers": answers(101)}).status_code == 422
+        assert client.post("/feedback", content=b"{", headers={"content-type": JSON}).status_code == 400
+        assert client.post("/feedback", content=b"x", headers={"content-type": NPY}).status_code == 415
+        assert client.get("/monitor").json()["n"] == 2
+
+
+def test_feedback_by_group_and_batch_survives_a_restart(artifact, tmp_path):
+    state = tmp_path / "monitor.json"
+
+    def desk():
+        return FeedbackDesk(GroupMonitor(), batch="day", by="site", state=state)
+
+    rows = [{**one, "site": "n" if i % 2 else 's"\n', "day": i // 10} for i, one in enumerate(answers(400, 0.4))]
+    with TestClient(create_app(artifact, feedback=desk())) as client:
+        assert client.post("/feedback", json={"answers": rows[:200]}).json()["taken"] == 200
+        assert client.post("/feedback", json={"answers": answers(1)}).status_code == 422
+    with TestClient(create_app(artifact, feedback=desk())) as client:
+        assert client.post("/feedback", json={"answers": rows[200:]}).json()["n"] == 400
+        assert figures(client)['calibrant_monitor_alarm{group="n"}'] == 1
+    with pytest.raises(InputError, match="other monitor options"):
+        FeedbackDesk(Monitor(), state=state)
+    state.write_text("{}")
+    with pytest.raises(InputError, match="move it away"):
+        desk()
+
+
+def test_readiness_ends_before_service_does(started):
+    port, process = started("--drain", "2")
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20) as client:
+        _until(lambda: _status(client, "/readyz") == 200)
+        process.send_signal(signal.SIGTERM)
+        _until(lambda: client.get("/readyz").status_code == 503)
+        assert client.post("/calibrate", json={"logits": [[0.0] * K]}).status_code == 200
+    _, errors = process.communicate(timeout=20)
+    assert {json.loads(line)["status"] for line in errors.splitlines()} == {200, 503}
+
+
+def _status(client, path) -> int:
+    try:
+        return client.get(path).status_code
+    except httpx.ConnectError:
+        return 0
+
+
+def test_a_stranger_without_a_home_serves_from_a_read_only_file_system(benchmark_script, capsys):
+    seconds = benchmark_script("service_abuse").container(200, 10, 2)
+    assert len(seconds) == 2
+    if os.geteuid() == 0:
+        assert "uid of the service: 65534" in capsys.readouterr().out
