@@ -27,11 +27,23 @@ from calibrant.metrics.classwise import (
     marginal_ece,
     sce,
 )
+from calibrant.metrics.clinical import calibration_intercept, calibration_slope, observed_expected
 from calibrant.metrics.debiased import debiased_ece
-from calibrant.metrics.ks import ks_error
+from calibrant.metrics.decision import DecisionCurve, ThresholdMetrics, decision_curve, net_benefit, threshold_metrics
+from calibrant.metrics.decomposition import ScoreDecomposition, score_decomposition
+from calibrant.metrics.discrimination import average_precision, roc_auc
+from calibrant.metrics.flexible import (
+    FlexibleCalibration,
+    e50,
+    e90,
+    flexible_calibration,
+    integrated_calibration_index,
+)
+from calibrant.metrics.ks import ks_error, kuiper_error
+from calibrant.metrics.mce import mce
 from calibrant.metrics.mmce import mmce
 from calibrant.metrics.ranking import rank_changes
-from calibrant.metrics.registry import ADDITIVE, METRICS
+from calibrant.metrics.registry import ADDITIVE, BINARY, METRICS
 from calibrant.metrics.reliability import Reliability, reliability
 from calibrant.metrics.scores import accuracy, brier, confidence, entropy, nll
 from calibrant.metrics.selective import RiskCoverage, aurc, confidence_auroc, risk_coverage
@@ -48,6 +60,7 @@ from calibrant.metrics.top_label import (
 
 __all__ = [
     "ADDITIVE",
+    "BINARY",
     "METRICS",
     "Additive",
     "AdditiveAccuracy",
@@ -66,34 +79,53 @@ __all__ = [
     "AdditiveSoftEce",
     "ClasswiseLosses",
     "ClasswiseOverUnder",
+    "DecisionCurve",
+    "FlexibleCalibration",
     "OverUnderConfidence",
     "Reliability",
     "RiskCoverage",
+    "ScoreDecomposition",
+    "ThresholdMetrics",
     "accuracy",
     "ace",
     "adaptive_ece",
     "aurc",
+    "average_precision",
     "brier",
+    "calibration_intercept",
+    "calibration_slope",
     "classwise_ece",
     "classwise_losses",
     "classwise_over_under",
     "confidence",
     "confidence_auroc",
     "debiased_ece",
+    "decision_curve",
+    "e50",
+    "e90",
     "ece",
     "entropy",
+    "flexible_calibration",
+    "integrated_calibration_index",
     "ks_error",
+    "kuiper_error",
     "marginal_ece",
+    "mce",
     "mmce",
+    "net_benefit",
     "nll",
+    "observed_expected",
     "over_under_confidence",
     "rank_changes",
     "reliability",
     "risk_coverage",
+    "roc_auc",
     "sce",
+    "score_decomposition",
     "smooth_ece",
     "soft_ece",
     "stream",
     "sweep_ece",
+    "threshold_metrics",
     "update_all",
 ]

@@ -1,13 +1,29 @@
-"""From what a caller hands a metric to the checked columns that the metric is computed from."""
+"""From what a caller hands a metric to the checked columns that the metric is computed from.
+
+Probabilities (n, K) are asked about the predicted class; one probability per row, (n,), is asked about the positive
+class: p plays the part of the confidence and the label 0/1 that of correctness.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import check_counts, check_labels, check_matrix, check_weights, unit_scale
+from calibrant.core.arrays import (
+    PROBABILITY_TOLERANCE,
+    check_counts,
+    check_labels,
+    check_matrix,
+    check_scores,
+    check_weights,
+    unit_scale,
+)
+from calibrant.core.binary_rows import check_binary_labels
+from calibrant.core.errors import InputError
+from calibrant.core.odds import finite_log_odds, probability_log_odds, sigmoid, softplus
 from calibrant.kernels.rows import RowColumns, scan
 
 
@@ -29,6 +45,61 @@ class Checked:
         """Per-row columns ("correct", "top", "scores" or "all") from one pass over the matrix."""
         return scan(self.values, self.labels, from_logits=self.from_logits, columns=wanted)
 
+    def right(self) -> np.ndarray:
+        """Is the prediction of each row right (n,)?"""
+        return self.columns("correct").correct
+
+
+@dataclass(frozen=True)
+class CheckedScores(Checked):
+    """One probability or logit per row of the positive class, labels 0/1 and weights that passed the gate.
+
+    `values` holds the same as two columns. Logits of ±inf stand for probabilities of 0 and 1.
+    """
+
+    scores: np.ndarray
+
+    @cached_property
+    def probability(self) -> np.ndarray:
+        """P(y = 1) of each row (n,): in the dtype of the probabilities, float64 from logits."""
+        return sigmoid(self.scores.astype(np.float64)) if self.from_logits else self.scores
+
+    @cached_property
+    def log_odds(self) -> np.ndarray:
+        """log p − log(1 − p) of each row, finite: exact 0 and 1 are taken as half the smallest other p and 1 − p."""
+        raw = self.scores.astype(np.float64) if self.from_logits else probability_log_odds(self.scores)
+        return finite_log_odds(raw)
+
+    @property
+    def positive(self) -> np.ndarray:
+        """Is the label 1 (n,)?"""
+        return self.labels == 1
+
+    def losses(self) -> np.ndarray:
+        """−log of the probability of the label (n,): inf where p = 0 meets y = 1 or p = 1 meets y = 0."""
+        if self.from_logits:
+            wide = self.scores.astype(np.float64)
+            return softplus(np.where(self.positive, -wide, wide))
+        wide = self.scores.astype(np.float64)
+        with np.errstate(divide="ignore"):
+            return -np.where(self.positive, np.log(wide), np.log1p(-wide))
+
+    def columns(self, wanted: str) -> RowColumns:
+        """Columns of the question "how likely is the positive class": p for confidence, y = 1 for correctness."""
+        p = self.probability
+        wide = p.astype(np.float64)
+        positive = self.positive
+        smallest = np.finfo(p.dtype).tiny
+        nll = np.minimum(self.losses(), -np.log(smallest))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            parts = np.where(wide > 0, wide * np.log(wide), 0.0) + np.where(wide < 1, (1 - wide) * np.log1p(-wide), 0.0)
+        prediction = (p >= 0.5).astype(np.int64)
+        return RowColumns(p, prediction, positive, nll, (wide - positive) ** 2, np.maximum(-parts, 0.0))
+
+    def right(self) -> np.ndarray:
+        """Is p ≥ ½ where the label is 1, and below it where it is 0 (n,)?"""
+        return (self.probability >= 0.5) == self.positive
+
 
 def check(
     probabilities: Any, labels: Any, sample_weight: Any, from_logits: bool, *, weights_are: str = "shares"
@@ -38,16 +109,54 @@ def check(
     `weights_are`: "shares" for a ratio of sums, which takes any scale; "counts" for a metric that asks how many rows
     there are; "parts" for one chunk of many, whose weights stay as they are.
     """
+    if np.ndim(probabilities) == 1:
+        return check_binary(probabilities, labels, sample_weight, from_logits, weights_are=weights_are)
     name = "logits" if from_logits else "probabilities"
     matrix = check_matrix(probabilities, name)
     n_rows, n_classes = matrix.shape
     indices = check_labels(labels, n_rows, n_classes, against=name)
+    return Checked(matrix, indices, _weights(sample_weight, n_rows, weights_are), from_logits)
+
+
+def _weights(sample_weight: Any, n_rows: int, weights_are: str) -> np.ndarray | None:
     weights = check_weights(sample_weight, n_rows)
     if weights_are == "counts":
         check_counts(weights)
-    elif weights_are == "shares":
-        weights = unit_scale(weights)
-    return Checked(matrix, indices, weights, from_logits)
+    return unit_scale(weights) if weights_are == "shares" else weights
+
+
+def check_binary(
+    probabilities: Any, labels: Any, sample_weight: Any, from_logits: bool, *, weights_are: str = "shares"
+) -> CheckedScores:
+    """Pass one probability per row, labels 0/1 and weights through the gate."""
+    name = "logits" if from_logits else "probabilities"
+    shape = np.shape(probabilities)
+    if len(shape) == 2 and shape[1] == 2:
+        raise InputError(
+            f"{name} has shape {shape}, but this metric asks about one positive class: give the column of the positive "
+            "class, for instance probabilities[:, 1]"
+        )
+    scores = check_scores(probabilities, name)
+    if np.isnan(scores).any():
+        raise InputError(f"{name} contains NaN in row {int(np.isnan(scores).argmax())}: every value must be a number")
+    if not from_logits:
+        lowest, highest = float(scores.min()), float(scores.max())
+        if lowest < 0 or highest > 1 + PROBABILITY_TOLERANCE:
+            raise InputError(
+                f"{name} range from {lowest:.4g} to {highest:.4g}, but probabilities lie in [0, 1]: "
+                'if these are logits, say so (from_logits=True, kind="logits" or --kind logits)'
+            )
+        scores = np.minimum(scores, scores.dtype.type(1))
+    n_rows = len(scores)
+    # beyond ±745 the probability of the other class is 0 in float64
+    first, second = (np.zeros_like(scores), np.clip(scores, -745, 745)) if from_logits else (1 - scores, scores)
+    return CheckedScores(
+        np.stack([first, second], axis=1),
+        check_binary_labels(labels, n_rows),
+        _weights(sample_weight, n_rows, weights_are),
+        from_logits,
+        scores,
+    )
 
 
 def top_label(
@@ -55,6 +164,8 @@ def top_label(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Confidence, correctness and weights of every row: all that a top-label metric reads."""
     checked = check(probabilities, labels, sample_weight, from_logits, weights_are=weights_are)
+    if isinstance(checked, CheckedScores):
+        return checked.probability, checked.positive, checked.weights
     columns = checked.columns("correct")
     return columns.confidence, columns.correct, checked.weights
 

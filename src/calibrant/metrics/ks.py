@@ -1,4 +1,4 @@
-"""The Kolmogorov-Smirnov calibration error: no bins at all."""
+"""The Kolmogorov-Smirnov and the Kuiper calibration error: no bins at all."""
 
 from __future__ import annotations
 
@@ -40,3 +40,37 @@ def ks_error_of(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray
     """`ks_error` of columns."""
     groups = confidence_groups(confidence, correct, weights)
     return float(np.abs(np.cumsum(groups.excess)).max() / groups.weight.sum())
+
+
+def kuiper_error(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> float:
+    """Range of the cumulated gaps, ``max_k S_k − min_k S_k`` with ``S_k = 1/n Σ_{c_i ≤ t_k} (a_i − c_i)`` and S_0 = 0.
+
+    The largest gap of any interval of confidences (Arrieta-Ibarra et al. 2022); tied confidences are summed first.
+
+    Parameters
+    ----------
+    probabilities : array (n, K), or (n,) of the positive class
+        Probabilities, or logits with `from_logits`.
+    labels : array (n,)
+        Class indices 0 … K−1.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import kuiper_error
+    >>> kuiper_error([0.25, 0.75], [1, 0])
+    0.375
+    """
+    return kuiper_error_of(*top_label(probabilities, labels, sample_weight, from_logits))
+
+
+def kuiper_error_of(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None) -> float:
+    """`kuiper_error` of columns."""
+    groups = confidence_groups(confidence, correct, weights)
+    path = np.cumsum(groups.excess)
+    return float((max(path.max(), 0.0) - min(path.min(), 0.0)) / groups.weight.sum())

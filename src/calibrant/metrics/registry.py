@@ -8,7 +8,12 @@ from typing import Any
 from calibrant.metrics import (
     additive,
     classwise,
+    clinical,
     debiased,
+    decision,
+    decomposition,
+    discrimination,
+    flexible,
     ks,
     scores,
     selective,
@@ -18,6 +23,7 @@ from calibrant.metrics import (
     top_label,
 )
 from calibrant.metrics.class_losses import classwise_losses
+from calibrant.metrics.mce import mce, mce_of
 from calibrant.metrics.mmce import mmce, mmce_of
 from calibrant.metrics.reliability import reliability, reliability_of
 
@@ -32,6 +38,8 @@ METRICS: dict[str, Callable[..., Any]] = {
     "debiased_ece": debiased.debiased_ece,
     "sweep_ece": sweep.sweep_ece,
     "ks_error": ks.ks_error,
+    "kuiper_error": ks.kuiper_error,
+    "mce": mce,
     "smooth_ece": smooth.smooth_ece,
     "soft_ece": soft.soft_ece,
     "mmce": mmce,
@@ -49,6 +57,23 @@ METRICS: dict[str, Callable[..., Any]] = {
 }
 """Every metric of (probabilities, labels); `rank_changes` compares two sets of predictions and stands apart."""
 
+BINARY: dict[str, Callable[..., Any]] = {
+    "calibration_slope": clinical.calibration_slope,
+    "calibration_intercept": clinical.calibration_intercept,
+    "observed_expected": clinical.observed_expected,
+    "integrated_calibration_index": flexible.integrated_calibration_index,
+    "e50": flexible.e50,
+    "e90": flexible.e90,
+    "flexible_calibration": flexible.flexible_calibration,
+    "net_benefit": decision.net_benefit,
+    "decision_curve": decision.decision_curve,
+    "threshold_metrics": decision.threshold_metrics,
+    "roc_auc": discrimination.roc_auc,
+    "average_precision": discrimination.average_precision,
+    "score_decomposition": decomposition.score_decomposition,
+}
+"""The metrics of one probability per row, P(y = 1), and labels 0/1; those above take such columns too."""
+
 OF_COLUMNS: dict[str, Callable[..., Any]] = {
     "ece": top_label.ece_of,
     "over_under_confidence": top_label.over_under_confidence_of,
@@ -56,6 +81,8 @@ OF_COLUMNS: dict[str, Callable[..., Any]] = {
     "debiased_ece": debiased.debiased_ece_of,
     "sweep_ece": sweep.sweep_ece_of,
     "ks_error": ks.ks_error_of,
+    "kuiper_error": ks.kuiper_error_of,
+    "mce": mce_of,
     "smooth_ece": smooth.smooth_ece_of,
     "soft_ece": soft.soft_ece_of,
     "mmce": mmce_of,

@@ -1,4 +1,8 @@
-"""Proper scores and plain means, each a mean of one per-row column."""
+"""Proper scores and plain means, each a mean of one per-row column.
+
+Of one probability per row (n,) they ask about the positive class: the log loss and the entropy of p, mean (p − y)²,
+the share of rows where p ≥ ½ says the label, and mean p.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,8 @@ def brier(
 ) -> float:
     """Brier score summed over classes, between 0 and 2 (Brier 1950).
 
-    ``1/n Σ_i Σ_j (p_ij − 1{y_i=j})²``; for two classes it is twice the one-column form.
+    ``1/n Σ_i Σ_j (p_ij − 1{y_i=j})²``; for two classes it is twice the one-column form ``1/n Σ_i (p_i − y_i)²``, which
+    is the answer for one probability per row.
 
     Parameters
     ----------
@@ -87,7 +92,7 @@ def accuracy(
     0.5
     """
     checked = check(probabilities, labels, sample_weight, from_logits)
-    return mean(checked.columns("correct").correct, checked.weights)
+    return mean(checked.right(), checked.weights)
 
 
 def entropy(

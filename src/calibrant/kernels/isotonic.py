@@ -1,0 +1,66 @@
+"""Distinct scores with their counts, and the non-decreasing fit to them: pool adjacent violators."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from calibrant.core.threads import map_blocks
+from calibrant.kernels.dispatch import pick
+
+_ELEMENTS_PER_ROW = 4
+"""A sorted row costs about as much as this many elements of a matrix: from half a million rows on, compile."""
+
+
+class ScoreGroups(NamedTuple):
+    """Distinct scores, ascending, with the weight and the weight of positive labels at each."""
+
+    scores: np.ndarray
+    weight: np.ndarray
+    positive: np.ndarray
+
+
+def score_groups(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> ScoreGroups:
+    """Rows of equal score as one group; rows of weight 0 are left out.
+
+    Parameters
+    ----------
+    scores : array (n,), finite
+    labels : array (n,) of 0/1 or bool
+    weights : array (n,) or None
+    """
+    positive = np.asarray(labels, dtype=bool)
+    if weights is None:
+        # counts need no places, and sorting values is faster than sorting places; the two classes sort side by side
+        with_label, without = map_blocks(np.sort, [scores[positive], scores[~positive]])
+        return pick(merge_groups, _ELEMENTS_PER_ROW * len(scores))(with_label, without)
+    kept = weights > 0
+    if not kept.all():
+        scores, positive, weights = scores[kept], positive[kept], weights[kept]
+    order = np.argsort(scores)
+    ordered, mass = scores[order], weights[order].astype(np.float64)
+    opens = _opens(ordered)
+    hits = np.where(positive[order], mass, 0.0)
+    return ScoreGroups(ordered[opens], np.add.reduceat(mass, opens), np.add.reduceat(hits, opens))
+
+
+def merge_groups(positive: np.ndarray, negative: np.ndarray) -> ScoreGroups:
+    """Groups of the sorted scores of positive and of negative rows."""
+    ordered = np.sort(np.concatenate([positive, negative]), kind="stable")  # two runs: one merge
+    opens = _opens(ordered)
+    distinct = ordered[opens]
+    counts = np.diff(np.append(opens, len(ordered))).astype(np.float64)
+    upto = np.searchsorted(positive, distinct, side="right")
+    return ScoreGroups(distinct, counts, np.diff(upto, prepend=0).astype(np.float64))
+
+
+def _opens(ordered: np.ndarray) -> np.ndarray:
+    return np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+
+
+def isotonic_values(groups: ScoreGroups) -> np.ndarray:
+    """Share of positives at each distinct score, non-decreasing, of least squares and of highest likelihood alike."""
+    from scipy.optimize import isotonic_regression
+
+    return np.clip(isotonic_regression(groups.positive / groups.weight, weights=groups.weight).x, 0.0, 1.0)

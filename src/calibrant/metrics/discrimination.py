@@ -1,0 +1,76 @@
+"""Can one probability per row tell positives from negatives?"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from calibrant.metrics.groups import confidence_groups
+from calibrant.metrics.inputs import check_binary
+from calibrant.metrics.selective import confidence_auroc_of
+
+
+def roc_auc(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> float:
+    """Chance that a positive has a higher probability than a negative, ties counted half (Hanley & McNeil 1982).
+
+    The area under the ROC curve; where one of the classes is absent there is nothing to tell apart, and it is 0.5.
+
+    Parameters
+    ----------
+    probabilities : array (n,)
+        Probabilities of the positive class, or logits with `from_logits`.
+    labels : array (n,)
+        0 or 1.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import roc_auc
+    >>> roc_auc([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
+    0.75
+    """
+    checked = check_binary(probabilities, labels, sample_weight, from_logits)
+    return confidence_auroc_of(checked.scores, checked.positive, checked.weights)
+
+
+def average_precision(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
+) -> float:
+    """Area under the precision-recall curve as a step function, ``Σ_k (R_k − R_{k−1})·P_k`` over the distinct scores.
+
+    Without positives there is no recall, and the answer is 0.
+
+    Parameters
+    ----------
+    probabilities : array (n,)
+        Probabilities of the positive class, or logits with `from_logits`.
+    labels : array (n,)
+        0 or 1.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import average_precision
+    >>> round(average_precision([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]), 4)
+    0.8333
+    """
+    checked = check_binary(probabilities, labels, sample_weight, from_logits)
+    return average_precision_of(checked.scores, checked.positive, checked.weights)
+
+
+def average_precision_of(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray | None = None) -> float:
+    """`average_precision` of columns."""
+    groups = confidence_groups(scores, positive, weights)
+    found, flagged = groups.correct[::-1], groups.weight[::-1]
+    total = found.sum()
+    if total <= 0:
+        return 0.0
+    return float((found * np.cumsum(found) / np.cumsum(flagged)).sum() / total)
