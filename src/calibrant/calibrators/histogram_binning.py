@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator, fact
@@ -14,7 +16,10 @@ from calibrant.calibrators.helpers.confidence_bins import (
 from calibrant.calibrators.helpers.one_vs_rest import check_mode, class_columns, class_probabilities, normalised
 from calibrant.calibrators.helpers.top_label import log_odds_of, with_confidence
 from calibrant.calibrators.learned import CHANCE, Learned
+from calibrant.calibrators.solvers.positive_class import positive_columns, sigmoid_map, step_value
+from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.bins import check_n_bins, place
+from calibrant.core.odds import sigmoid
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
 from calibrant.kernels.rows import scan
@@ -32,6 +37,9 @@ class HistogramBinning(Calibrator):
         are rescaled to the rest and the prediction stays (see `calibrators/helpers/top_label.py`).
         "one_vs_rest": every class's probability is replaced by the frequency of the class in the bin, and the rows
         are normalised; predictions may change.
+
+    Of one score per row the probability of the positive class is replaced by the frequency of positives in its bin,
+    whatever the mode.
 
     Attributes
     ----------
@@ -57,8 +65,8 @@ class HistogramBinning(Calibrator):
 
     @fact
     def keeps_prediction(self) -> bool:
-        """One map of the top confidence keeps it."""
-        return self.mode == "top_label"
+        """One map of the top confidence keeps it; a map of the positive class need not."""
+        return self.task_ != "binary" and self.mode == "top_label"
 
     @fact
     def additive(self) -> bool:
@@ -69,6 +77,20 @@ class HistogramBinning(Calibrator):
     def n_parameters_(self) -> int:
         """One value per bin."""
         return self.values_.size
+
+    def _fit_binary(self, rows: BinaryRows) -> None:
+        edges, bins = quantile_bins(positive_columns(rows), rows.weights, check_n_bins(self.n_bins))
+        self.edges_, self.values_ = edges[None], bin_frequencies(bins)[None]
+
+    def _transform_binary(self, scores: np.ndarray) -> np.ndarray:
+        index = place(sigmoid(scores.astype(np.float64)), self.edges_[0])
+        return log_odds_of(self.values_[0][index]).astype(scores.dtype)
+
+    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+        share = step_value(
+            xp, sigmoid_map(xp, xp.astype(scores, xp.float64)), learned.edges_[0, :], learned.values_[0, :]
+        )
+        return xp.astype(xp.log(share) - xp.log1p(-share), scores.dtype)
 
     def _fit(self, rows: Rows) -> None:
         n_bins = check_n_bins(self.n_bins)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from sklearn.isotonic import IsotonicRegression
 
@@ -10,9 +12,12 @@ from calibrant.calibrators.helpers.confidence_bins import top_columns
 from calibrant.calibrators.helpers.one_vs_rest import check_mode, class_columns, class_probabilities, normalised
 from calibrant.calibrators.helpers.top_label import log_odds_of, with_confidence
 from calibrant.calibrators.learned import CHANCE, Learned
+from calibrant.calibrators.solvers.positive_class import interpolate, isotonic_knots
+from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
+from calibrant.kernels.isotonic import score_groups
 from calibrant.kernels.rows import scan
 
 
@@ -28,6 +33,9 @@ class IsotonicCalibration(Calibrator):
         are rescaled to the rest and the prediction stays (see `calibrators/helpers/top_label.py`).
         "one_vs_rest": one map for each class's probability against the class or not, then rows are normalised;
         predictions may change.
+
+    Of one score per row the probability of the positive class is mapped, whatever the mode: the isotonic fit of the
+    labels to the scores, linear in the score between its knots.
 
     Attributes
     ----------
@@ -51,14 +59,20 @@ class IsotonicCalibration(Calibrator):
         "values_": Learned(("M",), *CHANCE),
         "offsets_": Learned(("C+1",), 0, increasing=True),
     }
+    learns_binary = {"knots_": Learned(("M",), increasing=True), "values_": Learned(("M",), *CHANCE, increasing=True)}
 
     def __init__(self, mode="top_label"):
         self.mode = mode
 
     @fact
     def keeps_prediction(self) -> bool:
-        """One map of the top confidence keeps it."""
-        return self.mode == "top_label"
+        """One map of the top confidence keeps it; a map of the positive class need not."""
+        return self.task_ != "binary" and self.mode == "top_label"
+
+    @fact
+    def keeps_ranking(self) -> bool:
+        """Scores of the positive class are never reversed."""
+        return self.task_ == "binary"
 
     @fact
     def additive(self) -> bool:
@@ -69,6 +83,17 @@ class IsotonicCalibration(Calibrator):
     def n_parameters_(self) -> int:
         """One value per knot."""
         return len(self.values_)
+
+    def _fit_binary(self, rows: BinaryRows) -> None:
+        groups = score_groups(rows.scores.astype(np.float64), rows.labels, rows.weights)
+        self.knots_, self.values_ = isotonic_knots(groups)
+
+    def _transform_binary(self, scores: np.ndarray) -> np.ndarray:
+        return log_odds_of(np.interp(scores, self.knots_, self.values_)).astype(scores.dtype)
+
+    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+        share = interpolate(xp, xp.astype(scores, xp.float64), learned.knots_, learned.values_)
+        return xp.astype(xp.log(share) - xp.log1p(-share), scores.dtype)
 
     def _fit(self, rows: Rows) -> None:
         if check_mode(self.mode) == "top_label":
@@ -87,6 +112,8 @@ class IsotonicCalibration(Calibrator):
         self.knots_, self.values_ = np.concatenate(knots), np.concatenate(values)
 
     def _check_learned(self) -> None:
+        if self.task_ == "binary":
+            return
         knots, offsets = np.asarray(self.knots_), np.asarray(self.offsets_)
         whole = offsets.dtype.kind in "iu" and offsets[0] == 0 and offsets[-1] == len(knots)
         if not whole or (np.diff(offsets) < 1).any():

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     # for type checkers: `calibrant` re-exports these names, which load on use
     from calibrant.calibrators.auto import AutoCalibrator as AutoCalibrator
     from calibrant.calibrators.base import Calibrator as Calibrator
+    from calibrant.calibrators.beta import BetaCalibration as BetaCalibration
     from calibrant.calibrators.bin_temperature import BinTemperatureScaling as BinTemperatureScaling
     from calibrant.calibrators.class_loss import ClassLossScaling as ClassLossScaling
     from calibrant.calibrators.class_temperature import ClassTemperatureScaling as ClassTemperatureScaling
@@ -34,13 +35,17 @@ if TYPE_CHECKING:
     from calibrant.calibrators.parameterized_temperature import (
         ParameterizedTemperatureScaling as ParameterizedTemperatureScaling,
     )
+    from calibrant.calibrators.platt import PlattScaling as PlattScaling
+    from calibrant.calibrators.quadratic import QuadraticScaling as QuadraticScaling
     from calibrant.calibrators.shape import ShapeScaling as ShapeScaling
     from calibrant.calibrators.shrunken_class_temperature import ShrunkenClassTemperature as ShrunkenClassTemperature
     from calibrant.calibrators.spline import SplineCalibration as SplineCalibration
     from calibrant.calibrators.structured_matrix import StructuredMatrixScaling as StructuredMatrixScaling
+    from calibrant.calibrators.structured_vector import StructuredVectorScaling as StructuredVectorScaling
     from calibrant.calibrators.temperature import TemperatureScaling as TemperatureScaling
     from calibrant.calibrators.top_label_map import TopLabelMap as TopLabelMap
     from calibrant.calibrators.vector import VectorScaling as VectorScaling
+    from calibrant.calibrators.venn_abers import VennAbers as VennAbers
     from calibrant.calibrators.weight import WeightScaling as WeightScaling
 
 ENTRY_POINTS = "calibrant.calibrators"
@@ -94,6 +99,11 @@ METHODS: dict[str, Method] = {
     "hb": _method("histogram_binning", "HistogramBinning"),
     "iso": _method("isotonic", "IsotonicCalibration"),
     "spline": _method("spline", "SplineCalibration"),
+    "svs": _method("structured_vector", "StructuredVectorScaling"),
+    "platt": _method("platt", "PlattScaling"),
+    "beta": _method("beta", "BetaCalibration"),
+    "quad": _method("quadratic", "QuadraticScaling"),
+    "va": _method("venn_abers", "VennAbers"),
     "auto": _method("auto", "AutoCalibrator")._replace(listed=False),
     "neural-clamping": Method("calibrant.neural.neural_clamping", "NeuralClamping", {}, False, around_model=True),
 }

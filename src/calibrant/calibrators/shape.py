@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, reduce
+from typing import Any
 
 import numpy as np
 from sklearn.base import clone
@@ -11,7 +12,11 @@ from sklearn.base import clone
 from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.helpers.confidence_bins import keep_prediction, map_rows
 from calibrant.calibrators.learned import INNER, Learned
+from calibrant.calibrators.platt import PlattScaling
+from calibrant.calibrators.solvers.folds import FOLDS, content_folds
+from calibrant.calibrators.solvers.positive_class import fit_positive_shape, positive_features
 from calibrant.calibrators.temperature import TemperatureScaling
+from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.rows import Rows, add
 from calibrant.core.softmax import log_softmax
 from calibrant.core.threads import map_blocks, row_blocks
@@ -46,6 +51,9 @@ class ShapeScaling(Calibrator):
     Σ w·NLL(softmax u) + ‖θ − (1, 0, 0, 0)‖²: a conditional logit, so the problem is convex and Newton's method
     solves it in a few passes. The predicted class of the inner calibrator stays first.
 
+    Of one score per row the log-odds s of the positive class are bent, after Platt scaling unless another calibrator is
+    given: u = θ·(s, −log(1 − p), log(p + 0.01), s·log(1 − max(p, 1 − p))/5, 1).
+
     An inner calibrator of more than 5 parameters is surer of its fit data than of new data; θ is then learned from
     its held-out answers (`fit_held_out`).
 
@@ -59,7 +67,7 @@ class ShapeScaling(Calibrator):
     Attributes
     ----------
     calibrator_ : the fitted inner calibrator.
-    shape_ : array (4,)
+    shape_ : array (4,), or (5,) of one score per row
         θ.
 
     Examples
@@ -74,6 +82,7 @@ class ShapeScaling(Calibrator):
     """
 
     learns = {"calibrator_": INNER, "shape_": Learned((4,))}
+    learns_binary = {"calibrator_": INNER, "shape_": Learned((5,))}
 
     def __init__(self, calibrator=None, *, seed=0):
         self.calibrator = calibrator
@@ -81,8 +90,8 @@ class ShapeScaling(Calibrator):
 
     @fact
     def keeps_prediction(self) -> bool:
-        """As the inner calibrator."""
-        return self.calibrator is None or self.calibrator.keeps_prediction
+        """As the inner calibrator; of the positive class alone nothing is kept."""
+        return self.task_ != "binary" and (self.calibrator is None or self.calibrator.keeps_prediction)
 
     @fact
     def requires_logits(self) -> bool:
@@ -91,8 +100,26 @@ class ShapeScaling(Calibrator):
 
     @property
     def n_parameters_(self) -> int:
-        """Those of the inner calibrator and the four of the shape."""
-        return self.calibrator_.n_parameters_ + len(IDENTITY)
+        """Those of the inner calibrator and of the shape."""
+        return self.calibrator_.n_parameters_ + len(self.shape_)
+
+    def _fit_binary(self, rows: BinaryRows) -> None:
+        self.calibrator_ = PlattScaling() if self.calibrator is None else clone(self.calibrator)
+        if self.calibrator_.few_parameters or rows.total_weight < 2 * FOLDS:
+            inner = self.calibrator_.fit_rows(rows)._transform_binary(rows.scores)
+        else:
+            inner = self.calibrator_.fit_held_out(rows, content_folds(rows.matrix(), FOLDS, self.seed))
+        found = fit_positive_shape(inner, rows)
+        self.shape_, self.objective_trace_ = found.point, found.trace
+        self.n_iter_ = max(1, len(found.trace))
+
+    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+        inner = self.calibrator_._map_binary(xp, scores, learned.calibrator_)
+        wide = xp.astype(inner, xp.float64)
+        bent = learned.shape_[4] + xp.zeros_like(wide)
+        for j, column in enumerate(positive_features(xp, wide)):
+            bent = bent + learned.shape_[j] * column
+        return xp.astype(bent, scores.dtype)
 
     def _fit(self, rows: Rows) -> None:
         self.calibrator_ = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy.interpolate import CubicSpline
 
-from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.helpers.confidence_bins import top_columns
 from calibrant.calibrators.helpers.top_label import log_odds_of, with_confidence
 from calibrant.calibrators.learned import CHANCE, Learned
+from calibrant.calibrators.solvers.bent_slopes import bent_map, fit_bent
+from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
 from calibrant.kernels.rows import RowColumns, scan
@@ -26,6 +30,10 @@ class SplineCalibration(Calibrator):
     H by least squares, and c + H'(t) is the calibrated confidence. The other probabilities are rescaled to the rest
     and the prediction stays (see `calibrators/helpers/top_label.py`).
 
+    Of one score per row the log-odds s of the positive class are mapped by an increasing quadratic spline of highest
+    likelihood: its slope is a broken line, 0 or more at every knot, and constant beyond the outer knots, which stand at
+    the 2.5th and 97.5th percentile. A weak pull leads to Platt scaling.
+
     Parameters
     ----------
     n_knots : int
@@ -33,6 +41,7 @@ class SplineCalibration(Calibrator):
 
     Attributes
     ----------
+    knots_, slopes_, start_ : of one score per row: the knots, the slope at each, and the value at the first.
     knot_values_ : array (n_knots,)
         The spline's values at its evenly spaced knots over [0, 1].
     confidences_, values_ : array
@@ -47,27 +56,54 @@ class SplineCalibration(Calibrator):
     array([[0.75, 0.25]])
     """
 
-    keeps_prediction = True
     additive = True
     learns = {
         "knot_values_": Learned(("N",)),
         "confidences_": Learned(("M",), 0.0, 1.0, increasing=True),
         "values_": Learned(("M",), *CHANCE),
     }
+    learns_binary = {
+        "knots_": Learned(("N",), increasing=True),
+        "slopes_": Learned(("N",), 0.0),
+        "start_": Learned(()),
+    }
 
     def __init__(self, n_knots=6):
         self.n_knots = n_knots
 
+    @fact
+    def keeps_prediction(self) -> bool:
+        """A map of the top confidence keeps it; a map of the positive class need not."""
+        return self.task_ != "binary"
+
+    @fact
+    def keeps_ranking(self) -> bool:
+        """Scores of the positive class are never reversed."""
+        return self.task_ == "binary"
+
     @property
     def n_parameters_(self) -> int:
         """One value per knot."""
-        return len(self.knot_values_)
+        return len(self.slopes_) + 1 if self.task_ == "binary" else len(self.knot_values_)
 
-    def _fit(self, rows: Rows) -> None:
+    def _check_knots(self) -> int:
         if isinstance(self.n_knots, bool) or self.n_knots != int(self.n_knots) or self.n_knots < 3:
             raise InputError(f"n_knots must be a whole number of at least 3, got {self.n_knots!r}")
+        return int(self.n_knots)
+
+    def _fit_binary(self, rows: BinaryRows) -> None:
+        found = fit_bent(rows, self._check_knots())
+        self.knots_, self.slopes_, self.start_ = found.knots, found.slopes, found.start
+        self.objective_trace_, self.n_iter_ = found.trace, max(1, len(found.trace))
+
+    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+        parts = (xp.astype(one, scores.dtype) for one in (learned.knots_, learned.slopes_, learned.start_))
+        return bent_map(xp, scores, *parts)
+
+    def _fit(self, rows: Rows) -> None:
+        n_knots = self._check_knots()
         confidence, share, error, mass = cumulative_error(top_columns(rows), rows.row_weights())
-        knots = np.linspace(0.0, 1.0, int(self.n_knots))
+        knots = np.linspace(0.0, 1.0, n_knots)
         basis = CubicSpline(knots, np.eye(len(knots)), bc_type="natural")
         # evenly spaced shares see rows of equal confidence as the straight piece of the curve that they are
         evenly = np.linspace(0.0, 1.0, TABLE_SIZE)

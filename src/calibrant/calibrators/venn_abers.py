@@ -1,0 +1,90 @@
+"""Venn-Abers calibration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from calibrant.calibrators.binary import BinaryCalibrator
+from calibrant.calibrators.learned import Learned
+from calibrant.core.binary_rows import BinaryRows
+from calibrant.kernels.isotonic import score_groups
+from calibrant.kernels.venn_abers import venn_abers_tables
+
+
+class VennAbers(BinaryCalibrator):
+    """Two isotonic fits, with the new point labelled 0 and labelled 1, bracket its probability (Vovk et al. 2015).
+
+    For a new score p₀ and p₁ are the isotonic values at it once it joins the fit data with label 0 or 1; one of the two
+    is a perfectly calibrated forecast, whatever the data. The point forecast is p₁/(1 − p₀ + p₁), which minimises the
+    regret of the log loss; it is never 0 or 1. Both are computed for every possible score at the fit, in
+    O(n log n) altogether.
+
+    Attributes
+    ----------
+    low_knots_, low_values_ : p₀ is low_values_[i] where i of the knots do not exceed the score.
+    high_knots_, high_values_ : p₁ is high_values_[i] where i of the knots are below the score.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant import VennAbers
+    >>> fitted = VennAbers().fit(np.array([-2.0, -1.0, 0.5, 1.0]), [0, 1, 0, 1])
+    >>> fitted.predict_interval(np.array([0.0])).round(4)
+    array([[0.3333, 0.6667]])
+    """
+
+    keeps_ranking = True
+    learns = {
+        "low_knots_": Learned(("M",), increasing=True),
+        "low_values_": Learned(("M+1",), 0.0, 1.0, increasing=True),
+        "high_knots_": Learned(("N",), increasing=True),
+        "high_values_": Learned(("N+1",), 0.0, 1.0, increasing=True),
+    }
+
+    @property
+    def n_parameters_(self) -> int:
+        """One value per step of the two functions."""
+        return len(self.low_values_) + len(self.high_values_)
+
+    def _fit_binary(self, rows: BinaryRows) -> None:
+        groups = score_groups(rows.scores.astype(np.float64), rows.labels, rows.weights)
+        low, high = venn_abers_tables(groups)
+        self.low_knots_, self.low_values_ = _steps(groups.scores, low)
+        self.high_knots_, self.high_values_ = _steps(groups.scores, high)
+
+    def predict_interval(self, logits: Any) -> np.ndarray:
+        """p₀ and p₁ of each row (n×2): the low and the high end of the probability of the positive class."""
+        check_is_fitted(self)
+        if self.task_ == "binary":
+            scores = self._check_scores(logits, reset=False)
+        else:
+            matrix = self._check_logits(logits, reset=False)
+            scores = matrix[:, 1] - matrix[:, 0]
+        return np.stack(self._ends(scores), axis=1)
+
+    def _ends(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        wide = scores.astype(np.float64)
+        low = self.low_values_[np.searchsorted(self.low_knots_, wide, side="right")]
+        high = self.high_values_[np.searchsorted(self.high_knots_, wide, side="left")]
+        # of equal values rounding may put the lower end above the upper one
+        return np.minimum(low, high), np.maximum(low, high)
+
+    def _transform_binary(self, scores: np.ndarray) -> np.ndarray:
+        low, high = self._ends(scores)
+        return (np.log(high) - np.log1p(-low)).astype(scores.dtype)
+
+    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+        wide = xp.astype(scores, xp.float64)
+        low = xp.take(learned.low_values_, xp.searchsorted(learned.low_knots_, wide, side="right"))
+        high = xp.take(learned.high_values_, xp.searchsorted(learned.high_knots_, wide, side="left"))
+        return xp.astype(xp.log(xp.maximum(low, high)) - xp.log1p(-xp.minimum(low, high)), scores.dtype)
+
+
+def _steps(knots: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The knots at which a step function changes, and its values between them."""
+    values = np.maximum.accumulate(np.clip(values, 0.0, 1.0))
+    changes = np.flatnonzero(values[1:] != values[:-1])
+    return knots[changes], values[np.concatenate([changes, [len(values) - 1]])]
