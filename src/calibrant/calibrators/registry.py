@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from calibrant.calibrators.kept_prediction import KeptPrediction as KeptPrediction
     from calibrant.calibrators.label_shift import LabelShift as LabelShift
     from calibrant.calibrators.matrix import MatrixScaling as MatrixScaling
+    from calibrant.calibrators.multilabel import MultilabelCalibrator as MultilabelCalibrator
     from calibrant.calibrators.parameterized_temperature import (
         ParameterizedTemperatureScaling as ParameterizedTemperatureScaling,
     )
@@ -104,6 +105,7 @@ METHODS: dict[str, Method] = {
     "beta": _method("beta", "BetaCalibration"),
     "quad": _method("quadratic", "QuadraticScaling"),
     "va": _method("venn_abers", "VennAbers"),
+    "multilabel": _method("multilabel", "MultilabelCalibrator")._replace(listed=False),
     "auto": _method("auto", "AutoCalibrator")._replace(listed=False),
     "neural-clamping": Method("calibrant.neural.neural_clamping", "NeuralClamping", {}, False, around_model=True),
 }

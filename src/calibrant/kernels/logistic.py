@@ -182,18 +182,21 @@ def _newton(  # noqa: PLR0917
 
 
 def _direction(point: np.ndarray, gradient: np.ndarray, hessian: np.ndarray, lower: np.ndarray) -> np.ndarray:
-    """Newton's step over the coordinates that are not held at their bound."""
-    at_bound = point <= lower
-    free = ~(at_bound & (gradient > 0))
+    """The step to the minimum of the local parabola, with no coordinate below its bound.
+
+    Coordinates that the step would take below their bound go to the bound, and the others are solved for again.
+    """
+    held = (point <= lower) & (gradient > 0)
     while True:
-        direction = np.zeros(len(point))
-        inner = hessian[np.ix_(free, free)]
+        free = ~held
+        direction = np.where(held, np.where(held, lower, 0.0) - np.where(held, point, 0.0), 0.0)
+        slope = gradient + hessian @ direction
         # collinear columns have flat directions: the smallest of all steps is taken
-        direction[free] = -np.linalg.lstsq(inner, gradient[free], rcond=1e-14)[0]
-        held = free & at_bound & (direction < 0)
-        if not held.any():
+        direction[free] = -np.linalg.lstsq(hessian[np.ix_(free, free)], slope[free], rcond=1e-14)[0]
+        crossing = free & (point + direction < lower)
+        if not crossing.any():
             return direction
-        free &= ~held
+        held |= crossing
 
 
 def logistic_sums(

@@ -20,8 +20,8 @@ from calibrant.metrics.flexible import weighted_quantile
 OUTER_SHARES = (0.025, 0.975)
 """Where the outer knots stand; beyond them the map is straight."""
 
-PULL_TO_LINE = 1.0
-"""Strength of the pull of a spline to Platt scaling: about as much as one more row."""
+PULL_TO_LINE = 2.0
+"""Strength of the pull of a spline to Platt scaling: about as much as two more rows."""
 
 
 def slope_columns(scores: np.ndarray, knots: np.ndarray) -> np.ndarray:

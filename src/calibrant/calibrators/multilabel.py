@@ -1,0 +1,277 @@
+"""Calibration of many labels at once, each by its own map as far as its rows pay for it."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.beta import beta_columns
+from calibrant.calibrators.learned import RECORD, Learned
+from calibrant.calibrators.registry import resolve
+from calibrant.calibrators.solvers.bent_slopes import slope_columns
+from calibrant.calibrators.solvers.folds import FOLDS, content_folds
+from calibrant.calibrators.solvers.shrunken import Labelled, fit_labels, summed_losses
+from calibrant.core.arrays import check_weights
+from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.fingerprint import fingerprint
+from calibrant.core.multilabel_rows import MultilabelRows, check_label_matrix, check_score_matrix
+from calibrant.core.odds import odds_floor, sigmoid
+from calibrant.core.rows import Rows
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+FAMILIES = ("platt", "beta", "quad")
+"""Maps with a few parameters that can be shrunk; "auto" tries them in this order."""
+
+STRENGTHS = (np.inf, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
+"""What cross-validation tries, strongest first; the first leaves one map for all labels."""
+
+PATIENCE = 2
+"""Strengths in a row that may lose before the search ends."""
+
+ENTRIES = 200_000
+"""Of scores from which the strength is chosen; with more, labels are taken evenly by how often they occur."""
+
+
+class MultilabelCalibrator(Calibrator):
+    """A binary map per label, shrunk towards the map of all labels together.
+
+    With s the log-odds of a label, its map is that of Platt, beta or quadratic calibration; its parameters minimise the
+    label's log loss plus a pull to the pooled fit, whose strength is chosen by cross-validation over rows. A label with
+    a few positives gets nearly the pooled map, a frequent one nearly its own.
+
+    Parameters
+    ----------
+    calibrator : {"auto", "platt", "beta", "quad"}
+        The map of each label; "auto" takes the one of the lowest cross-validated log loss.
+    strength : number, inf or "cv"
+        Of the pull, in rows of maximal curvature times four (Σ p(1 − p)); inf is one map for all labels.
+    seed : int
+        Of the folds.
+
+    Attributes
+    ----------
+    coef_ : array (L, d)
+        Parameters of each label's map: slopes and intercept.
+    pooled_ : array (d,)
+        Those of the pooled map.
+    range_ : array (2,)
+        Lowest and highest score of the fit data.
+    floor_ : array (L, 2)
+        Log-odds that −inf and inf stand for, by label: half the smallest p and half the smallest 1 − p of the fit data.
+    family_, strength_ : the chosen map and strength.
+    scores_ : dict
+        Cross-validated log loss of each family that was tried.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant import MultilabelCalibrator
+    >>> rng = np.random.default_rng(0)
+    >>> scores = 2 * rng.normal(size=(500, 8)) - 2
+    >>> labels = rng.random((500, 8)) < 1 / (1 + np.exp(-scores / 2))
+    >>> fitted = MultilabelCalibrator("platt").fit(scores, labels)
+    >>> fitted.coef_.shape, fitted.predict_proba(scores).shape
+    ((8, 2), (500, 8))
+    """
+
+    tasks = ("multilabel",)
+    learns = {
+        "coef_": Learned(("K", "D")),
+        "pooled_": Learned(("D",)),
+        "range_": Learned((2,), increasing=True),
+        "floor_": Learned(("K", 2)),
+        "family_": RECORD,
+        "strength_": RECORD,
+        "scores_": RECORD,
+    }
+    retired = frozenset()
+
+    def __init__(self, calibrator="auto", *, strength="cv", seed=0):
+        self.calibrator = calibrator
+        self.strength = strength
+        self.seed = seed
+
+    @property
+    def n_parameters_(self) -> int:
+        """Parameters of all labels' maps."""
+        return int(np.size(self.coef_))
+
+    def fit(self, logits: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Learn from logits (n×L), one per label, and labels (n×L) of 0 and 1."""
+        if y is None:
+            raise InputError("MultilabelCalibrator requires y to be passed, but the target y is None")
+        scores = check_score_matrix(logits)
+        labels = check_label_matrix(y, scores.shape)
+        weights = check_weights(sample_weight, len(scores))
+        self.fit_rows(MultilabelRows(scores, labels, weights))
+        self.n_rows_, self.fingerprint_ = len(scores), fingerprint(scores, labels.ravel(), weights)
+        return self
+
+    def fit_rows(self, rows: Any) -> Self:
+        """Learn from rows that have passed the gate."""
+        started = time.perf_counter()
+        self.task_ = "multilabel"
+        self.n_features_in_ = rows.n_labels
+        self.classes_ = np.arange(rows.n_labels)
+        self.n_iter_, self.objective_trace_ = 1, np.empty(0)
+        self._fit_labels(rows)
+        self.fit_seconds_ = time.perf_counter() - started
+        return self
+
+    def transform(self, logits: Any) -> np.ndarray:
+        """Calibrated logits (n×L) of the input's dtype."""
+        check_is_fitted(self)
+        return self._transform(self._check(logits))
+
+    def predict_proba(self, logits: Any) -> np.ndarray:
+        """Calibrated probability of each label (n×L)."""
+        check_is_fitted(self)
+        scores = self._check(logits)
+        return sigmoid(self._transform(scores.astype(np.float64))).astype(scores.dtype)
+
+    def predict(self, logits: Any) -> np.ndarray:
+        """1 where the calibrated probability of a label is above ½ (n×L)."""
+        return (self.transform(logits) > 0).astype(np.int64)
+
+    def _check(self, logits: Any) -> np.ndarray:
+        scores = check_score_matrix(logits)
+        if scores.shape[1] != self.n_features_in_:
+            raise InputError(
+                f"logits have {scores.shape[1]} columns, but the fit had {self.n_features_in_} labels: one per label"
+            )
+        return scores
+
+    def _fit_labels(self, rows: MultilabelRows) -> None:
+        families = self._families()
+        strength = self._check_strength()
+        counted = rows.scores if rows.weights is None else rows.scores[rows.weights > 0]
+        self.floor_ = np.array([odds_floor(column) for column in counted.astype(np.float64).T])
+        rows = MultilabelRows(self._floored(rows.scores), rows.labels, rows.weights)
+        counted = rows.scores if rows.weights is None else rows.scores[rows.weights > 0]
+        low, high = float(counted.min()), float(counted.max())
+        self.range_ = np.array([low, high if high > low else low + 1.0])
+        self._warn_of_rare(rows)
+        found: dict[str, _Choice] = {}
+        self.family_, self.strength_ = families[0], strength
+        if len(families) > 1 or isinstance(strength, str):
+            for family in families:
+                found[family] = self._choose(family, rows, strength)
+            self.family_ = min(families, key=lambda family: found[family].loss)
+            self.strength_ = found[self.family_].strength
+        self.scores_ = {family: choice.loss for family, choice in found.items()}
+        data = self._data(self.family_, rows)
+        pooled = data.pooled()
+        self.pooled_, self.coef_ = pooled.point, fit_labels(data, pooled, float(self.strength_))
+
+    def _floored(self, scores: np.ndarray) -> np.ndarray:
+        """Scores in which infinite ones are replaced by the floor of their label."""
+        infinite = np.isinf(scores)
+        if not infinite.any():
+            return scores
+        low, high = self.floor_.T.astype(scores.dtype)
+        return np.where(infinite, np.where(scores < 0, low, high), scores)
+
+    def _families(self) -> tuple[str, ...]:
+        if isinstance(self.calibrator, str):
+            name = self.calibrator.strip().lower()
+            name = name if name == "auto" else resolve(name)
+            if name == "auto":
+                return FAMILIES
+            if name in FAMILIES:
+                return (name,)
+        raise InputError(
+            f"MultilabelCalibrator takes calibrator='auto', {', '.join(map(repr, FAMILIES))}, got {self.calibrator!r}"
+        )
+
+    def _check_strength(self) -> float | str:
+        if isinstance(self.strength, str) and self.strength == "cv":
+            return "cv"
+        if isinstance(self.strength, (bool, str)) or not float(self.strength) > 0:
+            raise InputError(f"strength must be a number above 0, inf or 'cv', got {self.strength!r}")
+        return float(self.strength)
+
+    def _warn_of_rare(self, rows: MultilabelRows) -> None:
+        weight = np.ones(rows.n) if rows.weights is None else rows.weights
+        positives = weight @ rows.labels
+        empty = int(((positives == 0) | (positives == weight.sum())).sum())
+        if empty:
+            warnings.warn(
+                f"{empty} of {rows.n_labels} labels have one value in all rows: they lean on the pooled map",
+                FitWarning,
+                stacklevel=5,
+            )
+
+    def _data(self, family: str, rows: MultilabelRows) -> Labelled:
+        scores = np.ascontiguousarray(rows.scores.T, dtype=np.float64)
+        if family == "platt":
+            columns = scores[None]
+        else:
+            flat = scores.reshape(-1)
+            made = beta_columns(flat) if family == "beta" else slope_columns(flat, self.range_)
+            columns = made.reshape(len(made), *scores.shape)
+        labels = np.ascontiguousarray(rows.labels.T, dtype=np.float64)
+        return Labelled(columns, labels, rows.weights, non_negative=family != "platt")
+
+    def _choose(self, family: str, rows: MultilabelRows, strength: float | str) -> _Choice:
+        """The strength of the lowest cross-validated log loss, and that loss per entry."""
+        rows = rows.some_labels(max(1, ENTRIES // rows.n))
+        data = self._data(family, rows)
+        fold = content_folds(Rows(rows.scores, np.zeros(rows.n, dtype=np.int64), rows.weights), FOLDS, self.seed)
+        parts = []
+        for number in range(FOLDS):
+            inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+            if min(len(inside), len(outside)) and (
+                rows.weights is None or min(rows.weights[inside].sum(), rows.weights[outside].sum()) > 0
+            ):
+                train = data.take_rows(inside)
+                parts.append((train, data.take_rows(outside), train.pooled()))
+        if not parts:
+            return _Choice(np.inf if isinstance(strength, str) else strength, np.inf)
+        total = rows.labels.shape[1] * (rows.n if rows.weights is None else float(rows.weights.sum()))
+        best, worse = _Choice(np.inf, np.inf), 0
+        points: list[Any] = [None] * len(parts)
+        for candidate in STRENGTHS if isinstance(strength, str) else (strength,):
+            points = [
+                fit_labels(train, pooled, candidate, start, tolerance=1e-3)
+                for (train, _, pooled), start in zip(parts, points, strict=True)
+            ]
+            losses = [summed_losses(test, point).sum() for (_, test, _), point in zip(parts, points, strict=True)]
+            loss = float(sum(losses)) / total
+            if loss < best.loss:
+                best, worse = _Choice(candidate, loss), 0
+            else:
+                worse += 1
+                if worse >= PATIENCE:
+                    break
+        return best
+
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        coef, floor = (xp.astype(one, logits.dtype) for one in (learned.coef_, learned.floor_))
+        logits = xp.where(xp.isinf(logits), xp.where(logits < 0, floor[:, 0], floor[:, 1]), logits)
+        if self.family_ == "platt":
+            return logits * coef[:, 0] + coef[:, 1]
+        zero = xp.zeros_like(logits)
+        if self.family_ == "beta":
+            rest = xp.log1p(xp.exp(-xp.abs(logits)))
+            first, second = xp.minimum(logits, zero) - rest, xp.maximum(logits, zero) + rest
+            return first * coef[:, 0] + second * coef[:, 1] + coef[:, 2]
+        ends = xp.astype(learned.range_, logits.dtype)
+        width = ends[1] - ends[0]
+        along = xp.minimum(xp.maximum(logits - ends[0], zero), zero + width)
+        inside = along * (coef[:, 0] + along * (coef[:, 1] - coef[:, 0]) / (2 * width))
+        before = coef[:, 0] * xp.minimum(logits - ends[0], zero)
+        return coef[:, 2] + inside + before + coef[:, 1] * xp.maximum(logits - ends[1], zero)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    strength: float
+    loss: float

@@ -1,0 +1,74 @@
+"""The fit data of a multi-label problem: one score and one label 0/1 per row and label."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.arrays import widen
+from calibrant.core.errors import InputError
+
+
+@dataclass(frozen=True)
+class MultilabelRows:
+    """Checked scores (n×L), labels (n×L) of 0 and 1, weights (n,) or None."""
+
+    scores: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray | None = None
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return len(self.scores)
+
+    @property
+    def n_labels(self) -> int:
+        """Number of labels."""
+        return self.scores.shape[1]
+
+    @property
+    def total_weight(self) -> float:
+        """Sum of the weights; n where there are none."""
+        return float(self.n) if self.weights is None else float(self.weights.sum())
+
+    def take(self, index: np.ndarray | slice) -> MultilabelRows:
+        """The rows at these places."""
+        weights = None if self.weights is None else self.weights[index]
+        return MultilabelRows(self.scores[index], self.labels[index], weights)
+
+    def some_labels(self, most: int) -> MultilabelRows:
+        """At most this many labels, taken evenly in the order of how often they occur; all where there are no more."""
+        if self.n_labels <= most:
+            return self
+        weight = np.ones(self.n) if self.weights is None else self.weights
+        # labels of equal frequency are ordered by their scores, so that their numbers do not matter
+        order = np.lexsort((weight @ self.scores, weight @ self.labels))
+        chosen = order[np.linspace(0, self.n_labels - 1, most).round().astype(np.intp)]
+        return MultilabelRows(self.scores[:, chosen], self.labels[:, chosen], self.weights)
+
+
+def check_score_matrix(scores: Any, name: str = "logits") -> np.ndarray:
+    """A float matrix (n×L) with n, L ≥ 1; ±inf stand for probabilities of 0 and 1, NaN is refused."""
+    array = np.asarray(scores)
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{name} must hold real numbers, got dtype {array.dtype}")
+    if array.ndim != 2 or not array.shape[0] or not array.shape[1]:
+        raise InputError(f"{name} must have the shape (n, L) with one column per label, got {array.shape}")
+    matrix = widen(array)
+    if np.isnan(matrix).any():
+        row, column = np.argwhere(np.isnan(matrix))[0]
+        raise InputError(f"{name} contains NaN in row {row}, column {column}: every value must be a number")
+    return matrix
+
+
+def check_label_matrix(labels: Any, shape: tuple[int, ...], name: str = "labels") -> np.ndarray:
+    """Labels 0 and 1 (n×L) as int8; booleans and whole floats are accepted."""
+    array = np.asarray(labels)
+    if array.shape != shape:
+        raise InputError(f"{name} have shape {array.shape}, but the logits have {shape}: one 0 or 1 per row and label")
+    if array.dtype.kind not in "fiub" or not ((array == 0) | (array == 1)).all():
+        raise InputError(f"{name} must be 0 or 1 for every row and label")
+    return array.astype(np.int8)
