@@ -177,6 +177,7 @@ BUILDERS: dict[str, Callable[[Any], nn.Module]] = {
     "ClassTemperatureScaling": lambda one: _diagonal(1 / np.asarray(one.temperatures_)),
     "ShrunkenClassTemperature": lambda one: _diagonal(1 / np.asarray(one.temperatures_)),
     "VectorScaling": lambda one: _diagonal(one.scale_, one.bias_),
+    "StructuredVectorScaling": lambda one: _diagonal(one.scale_, one.bias_),
     "MatrixScaling": lambda one: MatrixTwin(one.matrix_, one.bias_, of_log_probabilities=False),
     "StructuredMatrixScaling": lambda one: MatrixTwin(one.matrix_, one.bias_, of_log_probabilities=False),
     "DirichletCalibration": lambda one: MatrixTwin(one.matrix_, one.bias_, of_log_probabilities=True),

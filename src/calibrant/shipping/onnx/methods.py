@@ -189,6 +189,7 @@ WRITERS: dict[str, Writer] = {
     "ClassTemperatureScaling": _class_temperature,
     "ShrunkenClassTemperature": _class_temperature,
     "VectorScaling": _vector,
+    "StructuredVectorScaling": _vector,
     "MatrixScaling": _matrix,
     "StructuredMatrixScaling": _matrix,
     "DirichletCalibration": _dirichlet,
