@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.calibrators.learned import SMALL
+from calibrant.calibrators.learned import CHANCE
 from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.odds import sigmoid, softplus
 from calibrant.kernels.isotonic import ScoreGroups, isotonic_values
@@ -38,7 +38,7 @@ def isotonic_knots(groups: ScoreGroups) -> tuple[np.ndarray, np.ndarray]:
         block = values == end
         if block.any():
             stated = -np.expm1(-np.average(softplus(sign * groups.scores[block]), weights=groups.weight[block]))
-            values[block] = abs(end - max(min(margin, stated), SMALL))
+            values[block] = abs(end - max(min(margin, stated), CHANCE[0]))
     values = np.clip(values, min(margin, values[0]), max(1.0 - margin, values[-1]))
     bends = np.ones(len(values), dtype=bool)
     bends[1:-1] = (values[1:-1] != values[:-2]) | (values[1:-1] != values[2:])
