@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from calibrant.data.chunked import SPILL_BYTES
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples, draw
 from calibrant.evaluation.consistency import consistency_test
+from calibrant.evaluation.grouping import Grouping, clusters_by, columns_by, make_grouping
+from calibrant.evaluation.groups import group_analysis
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.scan import top_columns
 from calibrant.evaluation.scoring import METRICS, Scored, score
@@ -44,6 +47,8 @@ def compare(
     resamples: int = 1000,
     seed: int = 0,
     n_bins: int = 15,
+    by: Any = None,
+    cluster: Any = None,
     engine: str | Engine = "local",
 ) -> Comparison:
     """Fit methods on `val`, measure them on `test`, with paired bootstrap intervals.
@@ -65,6 +70,10 @@ def compare(
         Seed of the resamples.
     n_bins : int
         Bins of the calibration errors.
+    by : one or two columns of groups of the test rows
+        Each method's figures of every group then stand in its row, as in `measure`.
+    cluster : a column
+        What is independent (a patient, an image): whole clusters are drawn.
     engine : "local", "dask", the address of a Dask scheduler, or an engine
         Where passes over the rows run; files are read chunk by chunk.
 
@@ -92,7 +101,9 @@ def compare(
     check_counts(val.weights, "weights of val")
     check_counts(test.weights, "weights of test")
     fit_rows, before = _FitRows(val, engine), top_columns(test, engine)
-    drawn = draw(test.n, resamples, seed)
+    clusters = clusters_by(test, cluster)
+    drawn = draw(test.n, resamples, seed, clusters)
+    grouping = None if by is None else make_grouping(columns_by(test, by), test.n)
     rows, scored = [], {}
     for place, (name, calibrator) in enumerate(chosen.items()):
         progress.step("comparing methods", place, len(chosen), name)
@@ -103,7 +114,8 @@ def compare(
         if figures is not None:
             scored[name] = figures
     progress.step("comparing methods", len(chosen), len(chosen))
-    rows = [_finish(row, before, test.weights, n_bins=n_bins, seed=seed) for row in rows]
+    judge = partial(_finish, before=before, weights=test.weights, clusters=clusters, n_bins=n_bins, seed=seed)
+    rows = [_with_groups(judge(row), grouping, test.weights, clusters, n_bins, resamples) for row in rows]
     rows, best, second = _rank(rows, scored, criterion)
     first = next((row for row in rows if row.method == "none" and row.error is None), None)
     first = first or next((row for row in rows if row.error is None), None)
@@ -217,18 +229,40 @@ def _run(
     return row, figures
 
 
+def _with_groups(  # noqa: PLR0917
+    row: MethodRow,
+    grouping: Grouping | None,
+    weights: np.ndarray | None,
+    clusters: np.ndarray | None,
+    n_bins: int,
+    resamples: int,
+) -> MethodRow:
+    columns = row.columns
+    if columns is None or grouping is None:
+        return row
+    groups = group_analysis(
+        columns.confidence, columns.correct, grouping,
+        weights=weights, clusters=clusters, scores={"nll": columns.nll, "brier": columns.brier},
+        n_bins=n_bins, resamples=resamples,
+    )  # fmt: skip
+    return replace(row, groups=groups)
+
+
 def _finish(
     row: MethodRow,
+    *,
     before: RowColumns,
     weights: np.ndarray | None,
-    *,
+    clusters: np.ndarray | None,
     n_bins: int,
     seed: int,
 ) -> MethodRow:
     if row.columns is None:
         return row
     columns = row.columns
-    floor = consistency_test(columns.confidence, columns.correct, n_bins=n_bins, weights=weights, seed=seed)
+    floor = consistency_test(
+        columns.confidence, columns.correct, n_bins=n_bins, weights=weights, seed=seed, clusters=clusters
+    )
     return replace(
         row,
         changed_predictions=float(np.average(columns.prediction != before.prediction, weights=weights)),

@@ -16,6 +16,8 @@ from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples, draw
 from calibrant.evaluation.classwise_intervals import classwise_estimates
 from calibrant.evaluation.consistency import consistency_test
+from calibrant.evaluation.grouping import clusters_by, columns_by, make_grouping
+from calibrant.evaluation.groups import GroupAnalysis, group_analysis, group_fields
 from calibrant.evaluation.intervals import (
     TopLabelCells,
     bin_error_intervals,
@@ -58,6 +60,7 @@ class Measurement:
     """What `measure` found; figures are fractions, not percent.
 
     left_out : metrics that were not computed, with the reason.
+    groups : the figures of every group, where `by` asked for them.
     """
 
     n: int
@@ -72,6 +75,7 @@ class Measurement:
     classes: ClassProfile
     class_names: tuple[str, ...] | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
+    groups: GroupAnalysis | None = None
 
     def worst_classes(self, count: int = 5) -> list[int]:
         """The classes of largest classwise ECE, worst first."""
@@ -109,18 +113,25 @@ class Measurement:
             "resamples": self.resamples,
             "seed": self.seed,
             "left_out": dict(self.left_out),
+            **({} if self.groups is None else group_fields(self.groups)),
         }
 
 
 def measure(
     predictions: Predictions,
     *,
+    by: Any = None,
+    cluster: Any = None,
     n_bins: int = 15,
     resamples: int = 1000,
     seed: int = 0,
     engine: str | Engine = "local",
 ) -> Measurement:
     """Every metric of the library with 95% intervals, and whether the error is more than chance.
+
+    by : one or two columns of groups (names, an array of a value per row, or a mapping of names to arrays), each of
+        which is then measured by itself; "age:5" cuts a column of numbers into five quantile groups.
+    cluster : what is independent (a patient, an image): a column, of which whole clusters are drawn.
 
     Examples
     --------
@@ -133,7 +144,8 @@ def measure(
     check_n_bins(n_bins)
     labels, weights = predictions.labels, predictions.weights
     check_counts(weights, "weights")
-    drawn = draw(predictions.n, resamples, seed)
+    clusters = clusters_by(predictions, cluster)
+    drawn = draw(predictions.n, resamples, seed, clusters)
     scanned = scan_predictions(predictions, drawn, n_bins=n_bins, engine=engine)
     columns = scanned.columns
     progress.step("intervals", 0, 3)
@@ -154,7 +166,14 @@ def measure(
     estimates |= class_estimates
     progress.step("intervals", 2, 3)
     confidence, correct = columns.confidence, columns.correct
-    floor = consistency_test(confidence, correct, n_bins=n_bins, weights=weights, seed=seed)
+    floor = consistency_test(confidence, correct, n_bins=n_bins, weights=weights, seed=seed, clusters=clusters)
+    groups = None
+    if by is not None:
+        groups = group_analysis(
+            confidence, correct, make_grouping(columns_by(predictions, by), predictions.n),
+            weights=weights, clusters=clusters, scores={"nll": columns.nll, "brier": columns.brier},
+            n_bins=n_bins, resamples=resamples, seed=seed,
+        )  # fmt: skip
     bins = reliability_bins(confidence, correct, n_bins=n_bins, weights=weights, seed=seed)
     progress.step("intervals", 3, 3)
     return Measurement(
@@ -170,6 +189,7 @@ def measure(
         classes=class_profile(columns, scanned.sums, labels, weights, n_bins),
         class_names=predictions.class_names,
         left_out=left_out,
+        groups=groups,
     )
 
 

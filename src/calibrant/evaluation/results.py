@@ -114,6 +114,8 @@ class MethodRow:
     columns: TestColumns | None = None
     classes: ClassProfile | None = None
     warnings: tuple[str, ...] = ()
+    groups: Any = None
+    """`groups.GroupAnalysis` of the test rows under this method, where groups were asked for."""
 
     def to_dict(self) -> dict[str, Any]:
         """The row as plain JSON data, without calibrator and columns."""
@@ -130,6 +132,7 @@ class MethodRow:
             "ties": list(self.ties),
             "noise_floor": None if self.noise_floor is None else self.noise_floor.to_dict(),
             "warnings": list(self.warnings),
+            **({} if self.groups is None else {"groups": [one.to_dict() for one in self.groups.groups]}),
         }
 
 
