@@ -258,6 +258,8 @@ def _check_size(path: str | os.PathLike[str]) -> None:
     """Look at the size and the first eight bytes before reading the rest."""
     if os.path.isdir(path):
         raise InputError(f"{path} is a folder: give an artifact, such as cal.safetensors")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise InputError(f"{path} is a pipe or a device: give an artifact, such as cal.safetensors")
     try:
         with open(path, "rb") as file:
             _check_prefix(file.read(8), os.path.getsize(path))
