@@ -22,6 +22,7 @@ VERBS = (
     "fit",
     "apply",
     "export",
+    "info",
     "serve",
     "watch",
     "monitor",
