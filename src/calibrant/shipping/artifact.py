@@ -326,7 +326,11 @@ def _probe(calibrator: Any, n_classes: int) -> None:
             probabilities = calibrator.predict_proba(logits)
         if probabilities.shape != (len(logits), n_classes) or not np.isfinite(probabilities).all():
             raise InputError("the saved calibrator gives values that are not finite")
-        if probabilities.min() < 0 or np.abs(probabilities.sum(axis=1, dtype=np.float64) - 1).max() > 1e-3:
+        if calibrator.task_ == "multilabel":
+            sums_to_one = True  # every label has a probability of its own
+        else:
+            sums_to_one = np.abs(probabilities.sum(axis=1, dtype=np.float64) - 1).max() <= 1e-3
+        if probabilities.min() < 0 or probabilities.max() > 1 + 1e-3 or not sums_to_one:
             raise InputError("the saved calibrator gives rows that are not probabilities")
 
 
