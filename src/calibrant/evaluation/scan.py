@@ -21,6 +21,7 @@ from calibrant.data.chunks import Chunk, cut
 from calibrant.data.top_k import KIND as TOP_K
 from calibrant.engines.engine import Engine, opened
 from calibrant.evaluation.bootstrap import Resamples
+from calibrant.evaluation.flat import flat_columns, is_flat, two_class
 from calibrant.evaluation.intervals import class_rows
 from calibrant.kernels.rows import RowColumns, scan
 from calibrant.metrics.classwise import class_sums, probability_block
@@ -95,6 +96,13 @@ def _top(chunk: Chunk) -> list[RowColumns]:
 def _blocks(chunk: Chunk, calibrator: Any) -> Iterator[tuple[Checked, int]]:
     """The rows of a chunk in memory, and the number of the first among all rows."""
     row = chunk.first_row
+    if is_flat(chunk.task):
+        for part in chunk.parts(check=False):
+            values = part.values if calibrator is None else calibrator.transform(part.logits)
+            from_logits = calibrator is not None or part.kind == "logits"
+            yield two_class(values, part.labels, part.weights, from_logits), row
+            row += part.n
+        return
     if calibrator is None:
         for part in chunk.parts(check=False):
             yield Checked(part.values, part.labels, part.weights, part.kind == "logits"), row
@@ -109,6 +117,8 @@ def _columns(chunk: Chunk, checked: Checked, row: int, columns: str) -> RowColum
     name, first_row = chunk.source.locate(row - chunk.first_row)
     called = f"{name}: {chunk.field}" if name else chunk.field
     with chunk.naming():
+        if is_flat(chunk.task):
+            return flat_columns(checked, name=called, first_row=first_row)
         return scan(
             checked.values, checked.labels, from_logits=checked.from_logits, columns=columns,
             name=called, first_row=first_row,

@@ -14,6 +14,7 @@ from calibrant.data import Predictions
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples, inverted_interval
 from calibrant.evaluation.classwise_intervals import CLASS_RESAMPLES, mean_error, width_noise
+from calibrant.evaluation.flat import hits
 from calibrant.evaluation.intervals import TopLabelCells, bin_error_intervals, mean_intervals
 from calibrant.evaluation.results import ClassProfile, Estimate, Figures, TestColumns
 from calibrant.evaluation.scan import scan_predictions
@@ -44,7 +45,7 @@ def score(
     scanned = scan_predictions(test, resamples, n_bins=n_bins, calibrator=calibrator, engine=engine, columns="scores")
     columns, sums, labels, weights = scanned.columns, scanned.sums, test.labels, test.weights
     confidence, correct = columns.confidence, columns.correct
-    means = {"nll": columns.nll, "brier": columns.brier, "accuracy": correct}
+    means = {"nll": columns.nll, "brier": columns.brier, "accuracy": hits(columns, test.task)}
     intervals, draws = mean_intervals(means, weights, resamples)
     values = {name: float(np.average(column, weights=weights)) for name, column in means.items()}
     split = over_under_confidence_of(confidence, correct, weights, n_bins=n_bins)
