@@ -6,11 +6,14 @@ row is 1 where p ≥ 0.5.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from calibrant.core.arrays import check_score_values
 from calibrant.core.softmax import sigmoid
-from calibrant.data.tasks import FLAT
+from calibrant.data import Predictions
+from calibrant.data.source import Source
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.inputs import Checked
 
@@ -23,7 +26,10 @@ def about(task: str) -> str:
 
 
 def two_class(values: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, from_logits: bool) -> Checked:
-    """One score per row (m,) as the matrix [0, z] or [1 − p, p] (m×2), which the sums by class read."""
+    """Single scores (m,) or (m, L) as rows of [0, z] or [1 − p, p] (m·L×2), which the sums by class read."""
+    if values.ndim == 2:
+        weights = None if weights is None else np.repeat(weights, values.shape[1])
+        values, labels = values.reshape(-1), labels.reshape(-1)
     other = np.zeros_like(values) if from_logits else 1 - values
     return Checked(np.stack([other, values], axis=1), labels, weights, from_logits)
 
@@ -55,6 +61,38 @@ def hits(columns: RowColumns, task: str) -> np.ndarray:
     return columns.prediction == columns.correct if task == "binary" else columns.correct
 
 
-def is_flat(task: str) -> bool:
-    """Has the task one score per row?"""
-    return task in FLAT
+def flattened(predictions: Predictions) -> Predictions:
+    """Every row and label as a row of a binary problem; the labels of one row form a cluster."""
+    n, width = predictions.source.shape
+    return Predictions.from_source(
+        FlattenedSource(predictions.source),
+        predictions.kind,
+        predictions.labels.reshape(-1),
+        None if predictions.weights is None else np.repeat(predictions.weights, width),
+        task="binary",
+        groups={name: np.repeat(column, width) for name, column in predictions.groups.items()},
+        clusters=np.repeat(np.arange(n) if predictions.clusters is None else predictions.clusters, width),
+        field=predictions.field,
+    )
+
+
+class FlattenedSource(Source):
+    """The columns of each row one after another (n·L×1)."""
+
+    def __init__(self, source: Source) -> None:
+        self.name, self.dtype = source.name, source.dtype
+        self.shape = (source.shape[0] * source.shape[1], 1)
+        self._source = source
+
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """Blocks of the rows behind, cut to size."""
+        width = self._source.shape[1]
+        for first in range(start, stop, rows):
+            last = min(first + rows, stop)
+            top, bottom = first // width, -(-last // width)
+            block = np.concatenate(list(self._source.blocks(top, bottom, bottom - top))).reshape(-1, 1)
+            yield block[first - top * width : last - top * width]
+
+    def locate(self, row: int) -> tuple[str, int]:
+        """The row behind."""
+        return self._source.locate(row // self._source.shape[1])

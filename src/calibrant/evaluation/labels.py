@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from calibrant.calibrators.identity import Identity
 from calibrant.data import Predictions
-from calibrant.data.source import Source
 from calibrant.evaluation.bootstrap import draw
+from calibrant.evaluation.grouping import clusters_by, columns_by
 from calibrant.evaluation.results import Figures
 from calibrant.evaluation.scoring import score
 
@@ -29,19 +27,20 @@ class LabelFigures:
         return {"name": self.name, "n_positive": self.n_positive, "metrics": self.metrics.to_dict()}
 
 
-def flattened(predictions: Predictions) -> Predictions:
-    """Every row and label as a row of a binary problem; the labels of one row form a cluster."""
-    n, width = predictions.source.shape
-    return Predictions.from_source(
-        FlattenedSource(predictions.source),
-        predictions.kind,
-        predictions.labels.reshape(-1),
-        None if predictions.weights is None else np.repeat(predictions.weights, width),
-        task="binary",
-        groups={name: np.repeat(column, width) for name, column in predictions.groups.items()},
-        clusters=np.repeat(np.arange(n) if predictions.clusters is None else predictions.clusters, width),
-        field=predictions.field,
-    )
+def repeated(predictions: Predictions, by: Any, cluster: Any) -> tuple[Any, Any]:
+    """Groups and clusters for the rows that figures are made of.
+
+    A row of many labels, or with label shares, stands for several of them: they share its group, and form a cluster.
+    """
+    if predictions.task == "multilabel":
+        rows = np.repeat(np.arange(predictions.n), predictions.n_classes)
+    elif predictions.label_shares is not None:
+        rows = np.nonzero(predictions.label_shares)[0]
+    else:
+        return by, cluster
+    groups = None if by is None else {name: column[rows] for name, column in columns_by(predictions, by).items()}
+    clusters = clusters_by(predictions, cluster)
+    return groups, rows if clusters is None else clusters[rows]
 
 
 def one_label(predictions: Predictions, place: int) -> Predictions:
@@ -63,30 +62,18 @@ def label_figures(predictions: Predictions, *, n_bins: int, resamples: int, seed
     found = []
     for place, name in enumerate(names):
         column = one_label(predictions, place)
-        raw = Identity().fit(column.logits, column.labels, sample_weight=column.weights)
-        figures = score(raw, column, resamples=drawn, n_bins=n_bins).metrics
+        figures = score(RawScores(), column, resamples=drawn, n_bins=n_bins).metrics
         del figures["sce"]  # the same as the ECE where there is one probability
         found.append(LabelFigures(str(name), int(column.labels.sum()), figures))
     return tuple(found)
 
 
-class FlattenedSource(Source):
-    """The columns of each row one after another (n·L×1)."""
+class RawScores:
+    """Scores as they are: what a method must beat."""
 
-    def __init__(self, source: Source) -> None:
-        self.name, self.dtype = source.name, source.dtype
-        self.shape = (source.shape[0] * source.shape[1], 1)
-        self._source = source
+    n_parameters_ = 0
+    keeps_prediction = keeps_ranking = True
 
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
-        """Blocks of the rows behind, cut to size."""
-        width = self._source.shape[1]
-        for first in range(start, stop, rows):
-            last = min(first + rows, stop)
-            top, bottom = first // width, -(-last // width)
-            block = np.concatenate(list(self._source.blocks(top, bottom, bottom - top))).reshape(-1, 1)
-            yield block[first - top * width : last - top * width]
-
-    def locate(self, row: int) -> tuple[str, int]:
-        """The row behind."""
-        return self._source.locate(row // self._source.shape[1])
+    def transform(self, logits: np.ndarray) -> np.ndarray:
+        """The same logits."""
+        return logits

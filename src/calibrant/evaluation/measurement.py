@@ -17,9 +17,9 @@ from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples, draw
 from calibrant.evaluation.classwise_intervals import classwise_estimates
 from calibrant.evaluation.consistency import consistency_test
+from calibrant.evaluation.flat import about, flattened, hits, two_class
 from calibrant.evaluation.grouping import clusters_by, columns_by, make_grouping
 from calibrant.evaluation.groups import GroupAnalysis, group_analysis, group_fields
-from calibrant.evaluation.flat import about, hits, two_class
 from calibrant.evaluation.intervals import (
     TopLabelCells,
     bin_error_intervals,
@@ -29,7 +29,7 @@ from calibrant.evaluation.intervals import (
     smooth_error_intervals,
     spread_interval,
 )
-from calibrant.evaluation.labels import LabelFigures, flattened, label_figures
+from calibrant.evaluation.labels import LabelFigures, label_figures, repeated
 from calibrant.evaluation.reliability import reliability_bins
 from calibrant.evaluation.results import ClassProfile, Estimate, Figures, NoiseFloor
 from calibrant.evaluation.scan import scan_predictions
@@ -54,13 +54,15 @@ TOO_FEW = "too few rows to tell"
 FEWEST_ROWS, FEWEST_ERRORS = 30, 5
 """Below these no verdict is given."""
 
+CLASSWISE = ("ace", "marginal_ece", "classwise_loss_std")
+
 LABEL_RESAMPLES = 200
 """Resamples behind the intervals of single labels, of which there may be a thousand."""
 
 ORDER = (
     "ece", "over_confidence", "under_confidence", "mce", "adaptive_ece", "debiased_ece", "sweep_ece", "smooth_ece",
     "soft_ece", "ks_error", "mmce", "sce", "ace", "marginal_ece", "nll", "brier", "accuracy",
-    "confidence", "entropy", "confidence_auroc", "roc_auc", "aurc", "classwise_loss_std",
+    "confidence", "entropy", "confidence_auroc", "aurc", "classwise_loss_std",
 )  # fmt: skip
 """The order in which figures are shown."""
 
@@ -186,11 +188,9 @@ def measure(
     predictions = as_predictions(predictions, kind=kind, task=task)
     refuse_probabilities(predictions)
     check_counts(predictions.weights, "weights")
+    by, cluster = repeated(predictions, by, cluster)
     if predictions.task == "multilabel":
-        by, cluster = _repeated(predictions, by, cluster, np.repeat(np.arange(predictions.n), predictions.n_classes))
         return _measure_labels(predictions, by, cluster, n_bins=n_bins, resamples=resamples, seed=seed, engine=engine)
-    if predictions.label_shares is not None:
-        by, cluster = _repeated(predictions, by, cluster, np.nonzero(predictions.label_shares)[0])
     given, predictions = predictions, predictions.expanded()
     labels, weights = predictions.labels, predictions.weights
     clusters = clusters_by(predictions, cluster)
@@ -213,6 +213,9 @@ def measure(
         whole=lambda: _whole(predictions),
     )
     estimates |= class_estimates
+    if predictions.flat:
+        for name in CLASSWISE:
+            estimates.pop(name, None)  # one probability per row: the ECE itself, or nothing
     progress.step("intervals", 2, 3)
     confidence, correct = columns.confidence, columns.correct
     floor = consistency_test(confidence, correct, n_bins=n_bins, weights=weights, seed=seed, clusters=clusters)
@@ -225,7 +228,7 @@ def measure(
         )  # fmt: skip
     bins = reliability_bins(confidence, correct, n_bins=n_bins, weights=weights, seed=seed)
     progress.step("intervals", 3, 3)
-    too_few = too_few_to_tell(confidence, correct, weights)
+    too_few = too_few_to_tell(confidence, correct, weights, predictions.task)
     return Measurement(
         n=given.n,
         n_classes=predictions.n_classes,
@@ -233,7 +236,7 @@ def measure(
         resamples=resamples,
         seed=seed,
         verdict=TOO_FEW if too_few else verdict(estimates, floor, predictions.task),
-        metrics=Figures({name: estimates[name] for name in ORDER if name in estimates}),
+        metrics=Figures({name: estimates[name] for name in (*ORDER, "roc_auc") if name in estimates}),
         noise_floor=floor,
         bins=bins,
         classes=class_profile(columns, scanned.sums, labels, weights, n_bins),
@@ -259,19 +262,16 @@ def _whole(predictions: Predictions) -> Checked:
     return Checked(values, predictions.labels, weights, from_logits)
 
 
-def too_few_to_tell(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None) -> bool:
-    """Fewer than 30 rows, or fewer than 5 errors both expected and observed."""
+def too_few_to_tell(
+    confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None, task: str = "multiclass"
+) -> bool:
+    """Fewer than 30 rows, or fewer than 5 errors both expected and observed; of a binary task, also events."""
     mass = np.ones(len(correct)) if weights is None else weights
-    expected = float(mass @ (1 - confidence.astype(np.float64)))
-    observed = float(mass @ (1 - correct.astype(np.float64)))
-    return len(correct) < FEWEST_ROWS or max(expected, observed) < FEWEST_ERRORS
-
-
-def _repeated(predictions: Predictions, by: Any, cluster: Any, rows: np.ndarray) -> tuple[Any, np.ndarray]:
-    """Groups and clusters of rows that each stand for several: those of one row form a cluster at least."""
-    groups = None if by is None else {name: column[rows] for name, column in columns_by(predictions, by).items()}
-    clusters = clusters_by(predictions, cluster)
-    return groups, rows if clusters is None else clusters[rows]
+    stated, seen = confidence.astype(np.float64), correct.astype(np.float64)
+    most = max(float(mass @ (1 - stated)), float(mass @ (1 - seen)))
+    if task == "binary":
+        most = min(most, max(float(mass @ stated), float(mass @ seen)))
+    return len(correct) < FEWEST_ROWS or most < FEWEST_ERRORS
 
 
 def _measure_labels(predictions: Predictions, by: Any, cluster: np.ndarray, **options: Any) -> Measurement:

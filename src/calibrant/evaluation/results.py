@@ -151,6 +151,8 @@ class Comparison:
     noise_floor : the consistency test of the uncalibrated scores (of the first row that worked where "none" is absent).
     n_bins, resamples, seed : how the figures were made.
     verdict : one sentence.
+    task : what the numbers are; see `calibrant.data.tasks`.
+    warnings : what a reader of the figures should know, such as rows that are in both sets.
     """
 
     rows: tuple[MethodRow, ...]
@@ -168,6 +170,8 @@ class Comparison:
     resamples: int
     seed: int
     verdict: str = ""
+    task: str = "multiclass"
+    warnings: tuple[str, ...] = ()
 
     def row(self, method: str) -> MethodRow:
         """The row of a method by short name."""
@@ -202,6 +206,9 @@ class Comparison:
             "resamples": self.resamples,
             "seed": self.seed,
             "noise_floor": None if self.noise_floor is None else self.noise_floor.to_dict(),
+            "task": self.task,
+            "about": "predicted class" if self.task in ("multiclass", "pairs") else "positive class",
+            "warnings": list(self.warnings),
         }
 
     def to_json(self, indent: int | None = 2) -> str:
