@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from array_api_compat import numpy as numpy_namespace
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
@@ -11,9 +12,9 @@ from sklearn.base import clone
 
 import calibrant
 from calibrant import ConfusionScaling, InputError, KeptPrediction, LabelShift, ShapeScaling, TemperatureScaling
-from calibrant.calibrators.kept_prediction import carry
+from calibrant.calibrators.kept_prediction import put_first
 from calibrant.calibrators.label_shift import estimate_prior
-from calibrant.calibrators.shape import IDENTITY, PRIOR_ROWS, features, fit_shape
+from calibrant.calibrators.shape import IDENTITY, PRIOR_ROWS, fit_shape, stacked_features
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax, softmax
 
@@ -31,7 +32,7 @@ def mean_nll(logits, labels):
 def test_the_shape_is_the_optimum_of_its_convex_problem():
     logits, labels = problem(400, 5)
     every = np.arange(len(labels))
-    inputs = features(log_softmax(logits))
+    inputs = stacked_features(logits)
 
     def objective(point):
         scores = log_softmax(np.tensordot(point, inputs, 1))
@@ -123,7 +124,7 @@ def test_carried_predictions_come_first_and_keep_the_mass(seed, n_classes):
     rng = np.random.default_rng(seed)
     scores = log_softmax(rng.normal(size=(20, n_classes)) * 3)
     wanted = rng.integers(0, n_classes, 20)
-    kept = carry(scores, wanted)
+    kept = put_first(numpy_namespace, scores, np.eye(scores.shape[1])[wanted])
     assert (kept.argmax(axis=1) == wanted).all()
     # the two that swap share what they had, so nothing is lost unless a third was ahead as well
     every, rest = np.arange(20), scores.copy()

@@ -14,7 +14,6 @@ import calibrant
 from calibrant.calibrators import registry
 from calibrant.core.errors import InputError
 from calibrant.shipping.onnx import OPSET, export_onnx, to_onnx
-from calibrant.shipping.onnx import methods as onnx_methods
 
 K = 5
 OPTIONS = onnxruntime.SessionOptions()
@@ -210,7 +209,8 @@ def test_what_cannot_be_exported_says_why(fitted):
 
 
 def test_constants_agree_with_the_methods():
+    from calibrant.calibrators import parameterized_temperature
     from calibrant.calibrators.solvers.temperature_network import LOWEST_TEMPERATURE
 
-    assert onnx_methods.LOWEST_TEMPERATURE == LOWEST_TEMPERATURE
+    assert parameterized_temperature.LOWEST_TEMPERATURE == LOWEST_TEMPERATURE
     assert OPSET == 17

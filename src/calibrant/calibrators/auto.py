@@ -140,8 +140,11 @@ class AutoCalibrator(Calibrator):
             shift.calibrator, shift.calibrator_ = clone(self.calibrator_), self.calibrator_
             self.calibrator_ = shift
 
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        return self.calibrator_._map(xp, logits, learned.calibrator_)
+
     def _transform(self, logits: np.ndarray) -> np.ndarray:
-        return self.calibrator_.transform(logits)
+        return self.calibrator_._transform(logits)
 
     def _candidates(self) -> dict[str, Any]:
         given = self.candidates

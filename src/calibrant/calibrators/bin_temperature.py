@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.helpers.confidence_bins import (
     fill_empty,
-    keep_prediction,
-    map_rows,
     quantile_bins,
     top_columns,
 )
@@ -19,11 +18,10 @@ from calibrant.calibrators.learned import EDGES, SMALL, Learned
 from calibrant.calibrators.solvers.bin_roots import BinEquations, solve_roots
 from calibrant.calibrators.solvers.bin_streaming import ChunkedBinEquations
 from calibrant.calibrators.solvers.grids import temperature_grid
-from calibrant.core.bins import check_n_bins, place
+from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
-from calibrant.kernels.rows import scan
 
 GRID_GAIN = 1e-5
 """How much closer to the accuracy a grid temperature must bring a bin to be taken."""
@@ -124,10 +122,7 @@ class BinTemperatureScaling(Calibrator):
             step("bin temperatures", position + 1, len(grid))
         return best
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
-        top = scan(logits, None, from_logits=True, columns="top")
-        inverse = (1.0 / self.temperatures_[place(top.confidence, self.edges_)]).astype(logits.dtype)[:, None]
-        return map_rows(
-            lambda block: keep_prediction(logits[block] * inverse[block], top.prediction[block]),
-            logits,
-        )
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        bin_index = maps.place(xp, maps.confidence(xp, logits), learned.edges_)
+        inverse = maps.like(xp, maps.look_up(1.0 / learned.temperatures_, bin_index), logits)
+        return maps.keep_prediction(xp, logits * inverse, maps.prediction(xp, logits))

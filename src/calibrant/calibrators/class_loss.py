@@ -229,6 +229,9 @@ class ClassLossScaling(Calibrator):
         gaps = float(total_gap(sums[1] - sums[2], rows.total_weight))
         self._trace.append((float((1 + self.class_weights_) @ self._losses), float(spread), gaps))
 
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        return self.calibrator_._map(xp, logits, learned.calibrator_)
+
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         return self.calibrator_._transform(logits)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator, fact
-from calibrant.calibrators.helpers.confidence_bins import map_rows
 from calibrant.calibrators.learned import RECORD, SMALL, Learned
+from calibrant.calibrators.maps import like
 from calibrant.calibrators.solvers.class_search import ClassSearch
 from calibrant.calibrators.solvers.diagonal import fit_class_scales
 from calibrant.calibrators.solvers.grids import temperature_grid
@@ -130,11 +132,6 @@ class ClassTemperatureScaling(Calibrator):
         self.objective_trace_ = solution.trace
         self.n_iter_ = solution.n_iter
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
-        temperatures = self.temperatures_.astype(logits.dtype)
-
-        def part(block: slice) -> np.ndarray:
-            # division, not a product with 1/T: logits that tie in the search tie here
-            return logits[block] / temperatures
-
-        return map_rows(part, logits)
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        # division, not a product with 1/T: logits that tie in the search tie here
+        return logits / like(xp, learned.temperatures_, logits)

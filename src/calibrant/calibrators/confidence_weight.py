@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.helpers.confidence_bins import (
     ConfidenceBins,
     fill_empty,
-    map_rows,
     quantile_bins,
     top_columns,
 )
 from calibrant.calibrators.learned import EDGES, Learned
 from calibrant.calibrators.solvers.folds import content_folds
-from calibrant.calibrators.weight import mix_with_uniform
 from calibrant.core.bin_sums import total_gap
 from calibrant.core.bins import check_n_bins, mass_index, place
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
 from calibrant.kernels.bins import index_sums
-from calibrant.kernels.rows import RowColumns, scan
+from calibrant.kernels.rows import RowColumns
 
 CANDIDATES = (1, 2, 3, 4, 5, 6, 8, 10, 11, 12, 13, 15, 20, 25, 30, 40)
 """Numbers of bins that "auto" tries."""
@@ -64,6 +65,7 @@ class ConfidenceWeightScaling(Calibrator):
 
     keeps_prediction = True
     additive = True
+    reads_only_top = True
     learns = {"weights_": Learned(("B",), 0.0, 1.0), "edges_": EDGES}
 
     def __init__(self, n_bins=15, *, monotone=False, seed=0):
@@ -94,10 +96,9 @@ class ConfidenceWeightScaling(Calibrator):
         if self.monotone:
             self.weights_ = rising_weights(self.weights_, bins, rows.n_classes)
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
-        confidence = scan(logits, None, from_logits=True, columns="top").confidence
-        weights = self.weights_[place(confidence, self.edges_)]
-        return map_rows(lambda block: mix_with_uniform(logits[block], weights[block]), logits)
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        bin_index = maps.place(xp, maps.confidence(xp, logits), learned.edges_)
+        return maps.mix_with_uniform(xp, logits, maps.look_up(learned.weights_, bin_index))
 
 
 def bin_weights(bins: ConfidenceBins, n_classes: int) -> np.ndarray:

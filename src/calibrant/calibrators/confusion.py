@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from operator import methodcaller
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import inf
 
+from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.helpers.confidence_bins import map_rows
 from calibrant.calibrators.learned import RECORD, TEMPERATURE, Learned
 from calibrant.calibrators.shape import IDENTITY, fit_shape, shape_losses
 from calibrant.calibrators.solvers.diagonal import common_unit
@@ -165,13 +166,19 @@ class ConfusionScaling(Calibrator):
                 raise InputError(f"{name} must be a number of at least 0, got {value!r}")
         return [given]
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
-        point = np.column_stack([self.matrix_, self.scale_, self.bias_])
+    def _learned(self) -> SimpleNamespace:
+        found = super()._learned()
+        if not self.matrix_.any():
+            # no confusion was learned, so that its product need not be taken
+            del found.matrix_
+        return found
 
-        def part(block: slice) -> np.ndarray:
-            return _scores(*_inputs(logits[block], 1.0 / self.temperature_, np.float64), point).astype(logits.dtype)
-
-        return map_rows(part, logits)
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        scaled = maps.wide(xp, logits) * (1.0 / learned.temperature_)
+        scores = (scaled - xp.mean(scaled, axis=1, keepdims=True)) * learned.scale_ + learned.bias_
+        if hasattr(learned, "matrix_"):
+            scores = scores + xp.matmul(xp.log1p(maps.softmax(xp, scaled) / FLOOR), learned.matrix_.T)
+        return maps.like(xp, scores, logits)
 
 
 def _inputs(logits: np.ndarray, unit: float, dtype: type) -> tuple[np.ndarray, np.ndarray]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
+from calibrant.calibrators.maps import log_softmax
 from calibrant.calibrators.matrix import MatrixScaling
-from calibrant.core.softmax import log_softmax
 
 
 class DirichletCalibration(MatrixScaling):
@@ -44,5 +44,5 @@ class DirichletCalibration(MatrixScaling):
     requires_logits = False
     _log_probabilities = True
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
-        return super()._transform(log_softmax(logits))
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        return super()._map(xp, log_softmax(xp, logits), learned)

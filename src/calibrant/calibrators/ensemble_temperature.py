@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import TEMPERATURE, Learned
+from calibrant.calibrators.maps import keep_prediction, like, log_probabilities, prediction, softmax
 from calibrant.calibrators.solvers.simplex import minimise_on_simplex, minimise_quadratic
 from calibrant.calibrators.solvers.temperature_search import minimise_smooth
 from calibrant.calibrators.temperature import fit_inverse_temperature, warn_of_limit
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
-from calibrant.core.softmax import log_probabilities, softmax
 from calibrant.kernels.mixture import mixture_nll, mixture_squares
-from calibrant.kernels.transform import restore_prediction
 
 
 class EnsembleTemperatureScaling(Calibrator):
@@ -90,15 +90,12 @@ class EnsembleTemperatureScaling(Calibrator):
         if not converged:
             warnings.warn(f"the weights did not converge in {len(trace)} steps", FitWarning, stacklevel=5)
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
-        dtype = logits.dtype.type
-        mixed = dtype(self.weights_[0]) * softmax(logits * dtype(1.0 / self.temperature_))
-        mixed += dtype(self.weights_[1]) * softmax(logits)
-        mixed += dtype(self.weights_[2] / logits.shape[1])
-        result = log_probabilities(mixed)
-        # where the uniform part swallows the rest, the predicted class keeps a hair's breadth
-        restore_prediction(logits, result)
-        return result
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        weights = like(xp, learned.weights_, logits)
+        mixed = weights[0] * softmax(xp, logits * like(xp, 1.0 / learned.temperature_, logits))
+        mixed = mixed + weights[1] * softmax(xp, logits) + weights[2] / logits.shape[1]
+        # where the uniform part is all there is, the predicted class still leads
+        return keep_prediction(xp, log_probabilities(xp, mixed), prediction(xp, logits))
 
 
 def _squared_errors(rows: Rows):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.helpers.confidence_bins import (
     ConfidenceBins,
@@ -13,8 +14,8 @@ from calibrant.calibrators.helpers.confidence_bins import (
     quantile_bins,
     top_columns,
 )
-from calibrant.calibrators.helpers.one_vs_rest import check_mode, class_columns, class_probabilities, normalised
-from calibrant.calibrators.helpers.top_label import log_odds_of, with_confidence
+from calibrant.calibrators.helpers.one_vs_rest import check_mode, class_columns
+from calibrant.calibrators.helpers.top_label import log_odds_of
 from calibrant.calibrators.learned import CHANCE, Learned
 from calibrant.calibrators.solvers.positive_class import positive_columns, sigmoid_map, step_value
 from calibrant.core.binary_rows import BinaryRows
@@ -22,7 +23,6 @@ from calibrant.core.bins import check_n_bins, place
 from calibrant.core.odds import sigmoid
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
-from calibrant.kernels.rows import scan
 
 
 class HistogramBinning(Calibrator):
@@ -57,6 +57,7 @@ class HistogramBinning(Calibrator):
     array([[0.75, 0.25]])
     """
 
+    reads_only_top = True
     learns = {"edges_": Learned(("C", "B+1"), 0.0, 1.0, increasing=True), "values_": Learned(("C", "B"), *CHANCE)}
 
     def __init__(self, n_bins=15, *, mode="top_label"):
@@ -106,12 +107,12 @@ class HistogramBinning(Calibrator):
             self.values_[j] = bin_frequencies(bins)
             step("histogram binning", j + 1, n_columns)
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
-        if len(self.edges_) == 1:
-            top = scan(logits, None, from_logits=True, columns="top")
-            return with_confidence(logits, log_odds_of(self.values_[0][place(top.confidence, self.edges_[0])]))
-        maps = zip(class_probabilities(logits), self.edges_, self.values_, strict=True)
-        return normalised((values[place(column, edges)] for column, edges, values in maps), logits.dtype)
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        if learned.edges_.shape[0] == 1:
+            bin_index = maps.place(xp, maps.confidence(xp, logits), learned.edges_[0])
+            return maps.with_confidence(xp, logits, maps.log_odds(xp, maps.look_up(learned.values_[0], bin_index)))
+        mapped = maps.steps_by_class(xp, maps.class_chances(xp, logits), learned.edges_, learned.values_)
+        return maps.normalised(xp, mapped, logits)
 
 
 def bin_frequencies(bins: ConfidenceBins) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.core.rows import Rows
@@ -25,6 +25,8 @@ class Identity(Calibrator):
     keeps_ranking = True
     additive = True
 
+    reads_only_top = True
+
     @property
     def n_parameters_(self) -> int:
         """Nothing is learned."""
@@ -33,5 +35,5 @@ class Identity(Calibrator):
     def _fit(self, rows: Rows) -> None:
         pass
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
-        return logits.copy()
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        return logits

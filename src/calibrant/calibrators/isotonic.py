@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from sklearn.isotonic import IsotonicRegression
 
+from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.helpers.confidence_bins import top_columns
-from calibrant.calibrators.helpers.one_vs_rest import check_mode, class_columns, class_probabilities, normalised
-from calibrant.calibrators.helpers.top_label import log_odds_of, with_confidence
+from calibrant.calibrators.helpers.one_vs_rest import check_mode, class_columns
+from calibrant.calibrators.helpers.top_label import log_odds_of
 from calibrant.calibrators.learned import CHANCE, Learned
 from calibrant.calibrators.solvers.positive_class import interpolate, isotonic_knots
 from calibrant.core.binary_rows import BinaryRows
@@ -18,7 +21,6 @@ from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
 from calibrant.kernels.isotonic import score_groups
-from calibrant.kernels.rows import scan
 
 
 class IsotonicCalibration(Calibrator):
@@ -54,6 +56,7 @@ class IsotonicCalibration(Calibrator):
     array([[0.75, 0.25]])
     """
 
+    reads_only_top = True
     learns = {
         "knots_": Learned(("M",), 0.0, 1.0),
         "values_": Learned(("M",), *CHANCE),
@@ -122,13 +125,25 @@ class IsotonicCalibration(Calibrator):
         if not np.isin(falls, offsets).all():
             raise InputError("IsotonicCalibration.knots_ must not decrease within a map")
 
-    def _column(self, j: int, probabilities: np.ndarray) -> np.ndarray:
-        own = slice(self.offsets_[j], self.offsets_[j + 1])
-        return np.interp(probabilities, self.knots_[own], self.values_[own])
+    def _learned(self) -> SimpleNamespace:
+        """The maps as tables (C×W); shorter ones repeat their last knot."""
+        if self.task_ == "binary":
+            return super()._learned()
+        cuts = [slice(*pair) for pair in pairwise(self.offsets_)]
+        width = max(cut.stop - cut.start for cut in cuts)
+        tables = {"knots": self.knots_, "values": self.values_}
+        return SimpleNamespace(
+            **{
+                name: np.stack(
+                    [np.pad(table[cut], (0, width - (cut.stop - cut.start)), mode="edge") for cut in cuts]
+                ).astype(np.float64)
+                for name, table in tables.items()
+            }
+        )
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
-        if len(self.offsets_) == 2:
-            top = scan(logits, None, from_logits=True, columns="top")
-            return with_confidence(logits, log_odds_of(self._column(0, top.confidence)))
-        columns = enumerate(class_probabilities(logits))
-        return normalised((self._column(j, column) for j, column in columns), logits.dtype)
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        if learned.knots.shape[0] == 1:
+            accuracy = maps.interpolate(xp, maps.confidence(xp, logits), learned.knots[0], learned.values[0])
+            return maps.with_confidence(xp, logits, maps.log_odds(xp, accuracy))
+        mapped = maps.lines_by_class(xp, maps.class_chances(xp, logits), learned.knots, learned.values)
+        return maps.normalised(xp, mapped, logits)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
+from array_api_compat import numpy as numpy_namespace
 from sklearn.base import clone
 
+from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
-from calibrant.calibrators.helpers.confidence_bins import keep_prediction, map_rows
+from calibrant.calibrators.helpers.confidence_bins import map_rows
 from calibrant.calibrators.learned import INNER
 from calibrant.core.rows import Rows
-from calibrant.core.softmax import log_softmax
 
 
 class KeptPrediction(Calibrator):
@@ -63,21 +67,18 @@ class KeptPrediction(Calibrator):
 
     def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
         self.calibrator_ = clone(self.calibrator)
-        return carry(self.calibrator_.fit_held_out(rows, fold), rows.logits.argmax(axis=1))
+        answers = self.calibrator_.fit_held_out(rows, fold)
+        return map_rows(lambda block: put_first(numpy_namespace, answers[block], rows.logits[block]), answers)
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
-        return carry(self.calibrator_._transform(logits), logits.argmax(axis=1))
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        return put_first(xp, self.calibrator_._map(xp, logits, learned.calibrator_), logits)
 
 
-def carry(logits: np.ndarray, prediction: np.ndarray) -> np.ndarray:
-    """Log-probabilities (n×K) that put these classes first."""
-
-    def part(block: slice) -> np.ndarray:
-        scores, kept = log_softmax(logits[block]), prediction[block]
-        winner = scores.argmax(axis=1)
-        moved = np.flatnonzero(winner != kept)
-        both = np.logaddexp(scores[moved, winner[moved]], scores[moved, kept[moved]]) - np.log(2.0)
-        scores[moved, winner[moved]] = scores[moved, kept[moved]] = both
-        return keep_prediction(scores, kept)
-
-    return map_rows(part, logits)
+def put_first(xp: Any, calibrated: Any, logits: Any) -> Any:
+    """Log-probabilities (n×K) of calibrated logits that put the prediction of the raw logits first."""
+    scores, kept = maps.log_softmax(xp, calibrated), maps.prediction(xp, logits)
+    winner = maps.prediction(xp, scores)
+    first, second = maps.entry(xp, scores, winner), maps.entry(xp, scores, kept)
+    both = second + maps.softplus(xp, first - second) - math.log(2.0)
+    moved = (maps.is_column(xp, scores, winner) | maps.is_column(xp, scores, kept)) & (winner != kept)
+    return maps.keep_prediction(xp, xp.where(moved, both, scores), kept)

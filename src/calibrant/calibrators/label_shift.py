@@ -8,6 +8,7 @@ import numpy as np
 from numpy import inf
 from sklearn.base import clone
 
+from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.confusion import ConfusionScaling
 from calibrant.calibrators.learned import INNER, Learned
@@ -96,13 +97,10 @@ class LabelShift(Calibrator):
         # a class the target does not have keeps a finite offset
         direction = np.log(np.maximum(ratio, 1e-6))
         self.offset_ = fit_offset(weighted, direction) * direction
-        return Rows(self._shift(rows.logits), rows.labels, weights)
+        return Rows(rows.logits + self.offset_.astype(rows.logits.dtype), rows.labels, weights)
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
-        return self.calibrator_._transform(self._shift(logits))
-
-    def _shift(self, logits: np.ndarray) -> np.ndarray:
-        return logits + self.offset_.astype(logits.dtype)
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        return self.calibrator_._map(xp, logits + maps.like(xp, learned.offset_, logits), learned.calibrator_)
 
 
 def _target(given: Any, rows: Rows, prior: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import RECORD, Learned
+from calibrant.calibrators.maps import like
 from calibrant.calibrators.solvers.affine import Ridge, fit_affine
 from calibrant.calibrators.solvers.newton import warn_unless_converged
 from calibrant.calibrators.solvers.penalties import check_penalty, walk
@@ -113,5 +114,5 @@ class MatrixScaling(Calibrator):
 
         return walk(rows, candidates, fit, loss, seed=self.seed)
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
-        return logits @ self.matrix_.T.astype(logits.dtype) + self.bias_.astype(logits.dtype)
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        return xp.matmul(logits, like(xp, learned.matrix_, logits).T) + like(xp, learned.bias_, logits)

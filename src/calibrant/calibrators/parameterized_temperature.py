@@ -9,7 +9,9 @@ from scipy.optimize import minimize
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import SMALL, Learned
+from calibrant.calibrators.maps import keep_increasing, largest, like, wide
 from calibrant.calibrators.solvers.temperature_network import (
+    LOWEST_TEMPERATURE,
     Network,
     Problem,
     evaluate,
@@ -93,7 +95,8 @@ class ParameterizedTemperatureScaling(Calibrator):
     def temperatures(self, logits: Any) -> np.ndarray:
         """T of each row (n,), always above 0."""
         matrix = self._check_logits(logits, reset=False)
-        return temperatures(matrix, self._network())
+        network = Network(self.weights_, self.biases_, self.feature_mean_, self.feature_scale_)
+        return temperatures(matrix, network)
 
     @property
     def n_parameters_(self) -> int:
@@ -192,8 +195,12 @@ class ParameterizedTemperatureScaling(Calibrator):
         if not 0 <= self.held_out_share < 1:
             raise InputError(f"held_out_share must lie in [0, 1), got {self.held_out_share}")
 
-    def _network(self) -> Network:
-        return Network(self.weights_, self.biases_, self.feature_mean_, self.feature_scale_)
-
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
-        return (logits / temperatures(logits, self._network())[:, None]).astype(logits.dtype, copy=False)
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        exact = wide(xp, logits)
+        hidden = (largest(xp, exact, learned.feature_mean_.shape[0]) - learned.feature_mean_) / learned.feature_scale_
+        layers = list(zip(learned.weights_, learned.biases_, strict=True))
+        for weight, bias in layers[:-1]:
+            hidden = xp.tanh(xp.matmul(hidden, weight) + bias)
+        output = xp.abs(xp.matmul(hidden, layers[-1][0]) + layers[-1][1])
+        temperature = xp.maximum(output, xp.full_like(output, LOWEST_TEMPERATURE))
+        return keep_increasing(xp, like(xp, exact / temperature, logits), logits)

@@ -318,7 +318,7 @@ def _read_entry_points() -> None:
             warnings.warn(f"the calibrator {point.name} ({point.value}) was left out: {reason}", stacklevel=2)
 
 
-FACTS = ("keeps_prediction", "keeps_ranking", "additive", "requires_logits")
+FACTS = ("keeps_prediction", "keeps_ranking", "additive", "requires_logits", "reads_only_top")
 
 
 class MethodTable(list[dict[str, Any]]):

@@ -7,10 +7,12 @@ from functools import partial, reduce
 from typing import Any
 
 import numpy as np
+from array_api_compat import numpy as numpy_namespace
 from sklearn.base import clone
 
+from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
-from calibrant.calibrators.helpers.confidence_bins import keep_prediction, map_rows
+from calibrant.calibrators.helpers.confidence_bins import map_rows
 from calibrant.calibrators.learned import INNER, Learned
 from calibrant.calibrators.platt import PlattScaling
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
@@ -136,29 +138,37 @@ class ShapeScaling(Calibrator):
         self.shape_, self.objective_trace_ = fit_shape(Rows(logits, rows.labels, rows.weights))
         self.n_iter_ = max(1, len(self.objective_trace_) - 1)
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
-        return self._bend(self.calibrator_._transform(logits))
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        return bend(xp, self.calibrator_._map(xp, logits, learned.calibrator_), learned.shape_)
 
     def _bend(self, logits: np.ndarray) -> np.ndarray:
-        def part(block: slice) -> np.ndarray:
-            bent = np.tensordot(self.shape_, features(log_softmax(logits[block].astype(np.float64))), 1)
-            return keep_prediction(log_softmax(bent).astype(logits.dtype), logits[block].argmax(axis=1))
-
-        return map_rows(part, logits)
+        return map_rows(lambda block: bend(numpy_namespace, logits[block], self.shape_), logits)
 
 
-def features(log_probabilities: np.ndarray) -> np.ndarray:
-    """φ (4×n×K) of log-probabilities (n×K)."""
-    probabilities = np.exp(log_probabilities)
-    sureness = np.log1p(-np.minimum(probabilities.max(axis=1, keepdims=True), LARGEST_CONFIDENCE)) / 5
-    return np.stack(
-        [
-            log_probabilities,
-            -np.log1p(-np.minimum(probabilities, LARGEST_P)),
-            np.log(probabilities + FLOOR),
-            log_probabilities * sureness,
-        ]
+def bend(xp: Any, logits: Any, shape: Any) -> Any:
+    """Log-probabilities Σ_m θ_m·φ_m of calibrated logits (n×K), their prediction kept first."""
+    inputs = features(xp, maps.log_softmax(xp, maps.wide(xp, logits)))
+    bent = inputs[0] * shape[0] + inputs[1] * shape[1] + inputs[2] * shape[2] + inputs[3] * shape[3]
+    scores = maps.like(xp, maps.log_softmax(xp, bent), logits)
+    return maps.keep_prediction(xp, scores, maps.prediction(xp, logits))
+
+
+def features(xp: Any, log_probabilities: Any) -> tuple[Any, Any, Any, Any]:
+    """φ, four matrices (n×K), of log-probabilities (n×K)."""
+    probabilities = xp.exp(log_probabilities)
+    peak = xp.max(probabilities, axis=1, keepdims=True)
+    sureness = xp.log1p(-xp.minimum(peak, xp.full_like(peak, LARGEST_CONFIDENCE))) / 5
+    return (
+        log_probabilities,
+        -xp.log1p(-xp.minimum(probabilities, xp.full_like(probabilities, LARGEST_P))),
+        xp.log(probabilities + FLOOR),
+        log_probabilities * sureness,
     )
+
+
+def stacked_features(logits: np.ndarray) -> np.ndarray:
+    """φ (4×n×K) of logits (n×K), for the fit."""
+    return np.stack(features(numpy_namespace, log_softmax(logits.astype(np.float64))))
 
 
 def shape_sums(
@@ -167,7 +177,7 @@ def shape_sums(
     """Σ w·NLL of the bent logits, its gradient (4,) and Hessian (4×4): a statistic for `Rows.total`."""
     parts = []
     for block in row_blocks(len(logits), logits.shape[1], BLOCK_ELEMENTS):
-        inputs = features(log_softmax(logits[block].astype(np.float64)))
+        inputs = stacked_features(logits[block])
         parts.append(bent_sums(inputs, labels[block], None if weights is None else weights[block], shape))
     return reduce(add, parts)
 
@@ -193,7 +203,7 @@ def shape_losses(rows: Rows, shape: np.ndarray) -> np.ndarray:
     losses = np.empty(rows.n)
     for block in row_blocks(rows.n, rows.n_classes, BLOCK_ELEMENTS):
         part = rows.take(block)
-        scores = log_softmax(np.tensordot(shape, features(log_softmax(part.logits.astype(np.float64))), 1))
+        scores = log_softmax(np.tensordot(shape, stacked_features(part.logits), 1))
         losses[block] = -scores[np.arange(part.n), part.labels]
     return losses
 
@@ -232,7 +242,7 @@ def fit_shape(rows: Rows, *, start: np.ndarray = IDENTITY, tolerance: float = 1e
 def _kept_sums(rows: Rows) -> Callable[[np.ndarray], tuple[float, np.ndarray, np.ndarray]]:
     """`shape_sums` over these rows as a function of θ alone; the features, half of the work, are computed once."""
     parts = [rows.take(block) for block in row_blocks(rows.n, rows.n_classes, BLOCK_ELEMENTS)]
-    inputs = map_blocks(lambda part: features(log_softmax(part.logits.astype(np.float64))), parts)
+    inputs = map_blocks(lambda part: stacked_features(part.logits), parts)
 
     def total(shape: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         def one(place: int) -> tuple[float, np.ndarray, np.ndarray]:

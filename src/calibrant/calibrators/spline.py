@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from scipy.interpolate import CubicSpline
 
+from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.helpers.confidence_bins import top_columns
-from calibrant.calibrators.helpers.top_label import log_odds_of, with_confidence
 from calibrant.calibrators.learned import CHANCE, Learned
 from calibrant.calibrators.solvers.bent_slopes import bent_map, fit_bent
 from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
-from calibrant.kernels.rows import RowColumns, scan
+from calibrant.kernels.rows import RowColumns
 
 TABLE_SIZE = 1024
 """Most points of the map that are kept; between them it is linear."""
@@ -57,6 +57,7 @@ class SplineCalibration(Calibrator):
     """
 
     additive = True
+    reads_only_top = True
     learns = {
         "knot_values_": Learned(("N",)),
         "confidences_": Learned(("M",), 0.0, 1.0, increasing=True),
@@ -116,9 +117,9 @@ class SplineCalibration(Calibrator):
         self.confidences_ = confidence[chosen]
         self.values_ = np.clip(calibrated, margin, 1.0 - margin)[chosen]
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
-        top = scan(logits, None, from_logits=True, columns="top")
-        return with_confidence(logits, log_odds_of(np.interp(top.confidence, self.confidences_, self.values_)))
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        accuracy = maps.interpolate(xp, maps.confidence(xp, logits), learned.confidences_, learned.values_)
+        return maps.with_confidence(xp, logits, maps.log_odds(xp, accuracy))
 
 
 def cumulative_error(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import RECORD, Learned
+from calibrant.calibrators.maps import like
 from calibrant.calibrators.solvers.affine import Ridge, fit_affine
 from calibrant.calibrators.solvers.diagonal import common_unit, fit_vector
 from calibrant.calibrators.solvers.newton import Solution, warn_unless_converged
@@ -122,8 +124,13 @@ class StructuredMatrixScaling(Calibrator):
 
         return walk(rows, STRENGTHS, fit, loss, seed=self.seed)
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
-        bias = self.bias_.astype(logits.dtype)
+    def _learned(self) -> SimpleNamespace:
+        found = super()._learned()
+        # without the off-diagonal the matrix is a scale per class
+        return found if self.off_diagonal else SimpleNamespace(scale=np.diag(found.matrix_), bias_=found.bias_)
+
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        bias = like(xp, learned.bias_, logits)
         if not self.off_diagonal:
-            return logits * np.diag(self.matrix_).astype(logits.dtype) + bias
-        return logits @ self.matrix_.T.astype(logits.dtype) + bias
+            return logits * like(xp, learned.scale, logits) + bias
+        return xp.matmul(logits, like(xp, learned.matrix_, logits).T) + bias

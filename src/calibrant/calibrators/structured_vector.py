@@ -9,6 +9,7 @@ from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import RECORD, Learned
+from calibrant.calibrators.maps import like
 from calibrant.calibrators.solvers.diagonal import fit_vector
 from calibrant.calibrators.solvers.newton import Solution, warn_unless_converged
 from calibrant.calibrators.solvers.penalties import check_penalty, walk
@@ -87,6 +88,9 @@ class StructuredVectorScaling(Calibrator):
             return part.total(vector_sums, *point)[0]
 
         return walk(rows, STRENGTHS, fit, loss, seed=self.seed)
+
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        return logits * like(xp, learned.scale_, logits) + like(xp, learned.bias_, logits)
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         return scale_rows(logits, self.scale_, self.bias_)

@@ -11,6 +11,7 @@ import numpy as np
 
 from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.learned import RECORD, TEMPERATURE
+from calibrant.calibrators.maps import keep_increasing, like
 from calibrant.calibrators.solvers.grids import temperature_grid
 from calibrant.calibrators.solvers.newton import InverseTemperature, solve_inverse_temperature
 from calibrant.calibrators.solvers.temperature_search import (
@@ -131,6 +132,9 @@ class TemperatureScaling(Calibrator):
         if self.weighting not in ("bin", "label"):
             raise InputError(f"weighting must be 'bin' or 'label', got {self.weighting!r}")
         return float(self.bandwidth), float(self.norm), self.weighting
+
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        return keep_increasing(xp, logits * like(xp, 1.0 / learned.temperature_, logits), logits)
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         inverse = np.full(logits.shape[1], 1.0 / self.temperature_)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from array_api_compat import numpy as numpy_namespace
 from sklearn.base import clone
 
+from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
-from calibrant.calibrators.helpers.top_label import top_label, with_mapped_confidence
+from calibrant.calibrators.helpers.top_label import top_label
 from calibrant.calibrators.learned import INNER, Learned
 from calibrant.core.rows import Rows
 
@@ -99,11 +103,21 @@ class TopLabelMap(Calibrator):
         self.map_, self.objective_trace_ = fit_map(top.log_odds, top.prediction == rows.labels, weights)
         self.n_iter_ = max(1, len(self.objective_trace_) - 1)
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
-        return self._remap(self.calibrator_._transform(logits))
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        return _remapped(xp, self.calibrator_._map(xp, logits, learned.calibrator_), learned.map_)
 
     def _remap(self, logits: np.ndarray) -> np.ndarray:
-        return with_mapped_confidence(logits, lambda log_odds: features(log_odds) @ self.map_)
+        return _remapped(numpy_namespace, logits, self.map_)
+
+
+def _remapped(xp: Any, logits: Any, parameters: Any) -> Any:
+    """Log-probabilities whose predicted class has log-odds a·log c − b·log(1 − c) + d."""
+
+    def change(log_odds: Any) -> Any:
+        right, wrong = -maps.softplus(xp, -log_odds), maps.softplus(xp, log_odds)
+        return right * parameters[0] + wrong * parameters[1] + parameters[2]
+
+    return maps.with_mapped_confidence(xp, logits, change)
 
 
 def features(log_odds: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import Learned
+from calibrant.calibrators.maps import like
 from calibrant.calibrators.solvers.diagonal import fit_vector
 from calibrant.calibrators.solvers.newton import warn_unless_converged
 from calibrant.calibrators.solvers.penalties import check_penalty, walk
@@ -72,6 +73,9 @@ class VectorScaling(Calibrator):
         self.objective_trace_ = solution.trace
         if penalty > 0 or not warn_of_absent(rows, self.bias_):
             warn_unless_converged("VectorScaling", solution)
+
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        return logits * like(xp, learned.scale_, logits) + like(xp, learned.bias_, logits)
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         return scale_rows(logits, self.scale_, self.bias_)

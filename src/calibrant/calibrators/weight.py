@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.helpers.confidence_bins import (
     ConfidenceBins,
-    keep_prediction,
-    map_rows,
     top_columns,
 )
 from calibrant.calibrators.learned import Learned
+from calibrant.calibrators.maps import mix_with_uniform
 from calibrant.core.bins import check_n_bins, mass_index
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
-from calibrant.core.softmax import log_probabilities, softmax
 
 
 class WeightScaling(Calibrator):
@@ -54,6 +54,7 @@ class WeightScaling(Calibrator):
     keeps_ranking = True
     additive = True
     few_parameters = True
+    reads_only_top = True
     learns = {"weight_": Learned((), 0.0)}
 
     def __init__(self, objective="least_squares", *, n_bins=13):
@@ -77,9 +78,8 @@ class WeightScaling(Calibrator):
         confidence, accuracy = bins.confidence[bins.filled] - uniform, bins.accuracy[bins.filled] - uniform
         self.weight_ = float(np.clip(solvers[self.objective](confidence, accuracy, bins.mass[bins.filled]), 0.0, 1.0))
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
-        weights = np.full(len(logits), self.weight_)
-        return map_rows(lambda block: mix_with_uniform(logits[block], weights[block]), logits)
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        return mix_with_uniform(xp, logits, learned.weight_)
 
 
 def least_squares_weight(confidence: np.ndarray, accuracy: np.ndarray, mass: np.ndarray) -> float:
@@ -97,12 +97,3 @@ def least_absolute_weight(confidence: np.ndarray, accuracy: np.ndarray, mass: np
     order = np.argsort(ratio, kind="stable")
     below = np.cumsum(leverage[leverage > 0][order])
     return float(ratio[order][np.searchsorted(below, 0.5 * below[-1])])
-
-
-def mix_with_uniform(logits: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """log(α·softmax(z) + (1 − α)/K) of each row, α its own weight; the predicted class stays ahead even at α = 0."""
-    mixed = softmax(logits)
-    share = weights.astype(logits.dtype)[:, None]
-    mixed *= share
-    mixed += (1 - share) / logits.dtype.type(logits.shape[1])
-    return keep_prediction(log_probabilities(mixed), logits.argmax(axis=1))

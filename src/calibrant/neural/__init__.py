@@ -15,7 +15,6 @@ if importlib.util.find_spec("torch") is None:
     raise MissingExtraError("torch", "torch")
 
 _NAMES = {
-    "ParameterizedTemperatureScaling": "parameterized_temperature",
     "NeuralClamping": "neural_clamping",
     "ClampedModule": "clamped_module",
     "CalibratedModule": "calibrated_module",

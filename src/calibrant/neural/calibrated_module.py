@@ -9,8 +9,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from calibrant.core.errors import InputError
+from calibrant.neural.learned_module import LearnedModule
 from calibrant.neural.model_io import device_of
-from calibrant.neural.twins import twin_of
 
 OUTPUTS = ("probabilities", "log_probabilities", "logits")
 
@@ -23,8 +23,8 @@ class CalibratedModule(nn.Module):
 
     Parameters
     ----------
-    model : module from inputs to logits (n, K); used as it is, its mode included
-    calibrator : a fitted calibrator for K classes
+    model : module from inputs to logits (n, K), or (n,) for binary scores; used as it is, its mode included
+    calibrator : a fitted calibrator for K classes, or for one score per row
     output : "probabilities", "log_probabilities" or "logits" (as the calibrator's `transform`)
 
     Examples
@@ -44,20 +44,23 @@ class CalibratedModule(nn.Module):
         device = device_of(model)
         check_is_fitted(calibrator)
         self.model = model
-        self.calibration = twin_of(calibrator).to(device)
-        self.n_classes = int(calibrator.n_features_in_)
+        self.calibration = LearnedModule(calibrator).to(device)
+        self.n_classes = len(calibrator.classes_)
+        self.task = calibrator.task_
         self.output = output
         self.training = model.training
 
     def forward(self, *inputs: Any) -> Tensor:
-        """Calibrated probabilities (n, K), or what `output` names."""
+        """Calibrated probabilities (n, K), or what `output` names; of one score per row (n, 2)."""
         logits = self.model(*inputs)
         if not isinstance(logits, Tensor):
             raise InputError(
                 f"the model returned a {type(logits).__name__}, but a tensor of logits is needed: "
                 "wrap it in a module that picks the logits"
             )
-        if logits.ndim != 2 or logits.shape[1] != self.n_classes:
+        if self.task == "binary":
+            logits = self._one_column(logits)
+        elif logits.ndim != 2 or logits.shape[1] != self.n_classes:
             raise InputError(
                 f"the model returned shape {tuple(logits.shape)}, but the calibrator was fitted on "
                 f"{self.n_classes} classes"
@@ -68,7 +71,17 @@ class CalibratedModule(nn.Module):
                 return self._finish(self.calibration(wide))
         return self._finish(self.calibration(wide))
 
+    def _one_column(self, logits: Tensor) -> Tensor:
+        if logits.ndim == 2 and logits.shape[1] == 1:
+            return logits[:, 0]
+        if logits.ndim != 1:
+            raise InputError(
+                f"the model returned shape {tuple(logits.shape)}, but the calibrator was fitted on one score per row"
+            )
+        return logits
+
     def _finish(self, calibrated: Tensor) -> Tensor:
-        if self.output == "probabilities":
-            return calibrated.softmax(dim=1)
-        return calibrated.log_softmax(dim=1) if self.output == "log_probabilities" else calibrated
+        if self.output == "logits":
+            return calibrated
+        rows = torch.stack([torch.zeros_like(calibrated), calibrated], dim=1) if calibrated.ndim == 1 else calibrated
+        return rows.softmax(dim=1) if self.output == "probabilities" else rows.log_softmax(dim=1)

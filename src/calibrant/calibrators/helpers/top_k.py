@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calibrant.calibrators.registry import methods
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Statistic
@@ -21,16 +22,6 @@ from calibrant.data.top_k import columns_of, top_rows
 
 if TYPE_CHECKING:
     from calibrant.calibrators.base import Calibrator
-
-EXACT = (
-    "Identity",
-    "WeightScaling",
-    "ConfidenceWeightScaling",
-    "HistogramBinning",
-    "IsotonicCalibration",
-    "SplineCalibration",
-)
-"""Methods that need nothing but the confidence and correctness of each row, at temperature 1."""
 
 EXPONENTS = np.linspace(-3.0, 3.0, 33)
 ZOOMS = 7
@@ -56,13 +47,14 @@ def fit_top_k(calibrator: Calibrator, rows: TopKRows) -> None:
     name = type(calibrator).__name__
     if isinstance(calibrator, TemperatureScaling) and calibrator.objective == "nll":
         _fit_temperature(calibrator, rows)
-    elif name in EXACT and calibrator.additive:
+    elif calibrator.reads_only_top and calibrator.additive:
         calibrator.fit_rows(rows)  # type: ignore[arg-type]
         calibrator.tail_error_ = 0.0
     else:
         objective = getattr(calibrator, "objective", None)
         called = name if objective is None else f"{name}(objective={objective!r})"
-        raise predictions.refusal(f"{called}; TemperatureScaling by likelihood and {', '.join(EXACT)} work")
+        exact = dict.fromkeys(row["class"] for row in methods("multiclass") if row["reads_only_top"])
+        raise predictions.refusal(f"{called}; TemperatureScaling by likelihood and {', '.join(exact)} work")
 
 
 def _fit_temperature(calibrator: TemperatureScaling, rows: TopKRows) -> None:

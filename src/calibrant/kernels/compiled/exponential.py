@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import types
+from numba import njit, types
 from numba.extending import overload
 
 from calibrant.kernels.compiled import elementary
-from calibrant.kernels.compiled.cached import njit
 
 REASSOCIATE = {"reassoc", "contract", "nsz", "arcp"}
 """Sums may be reordered into vector lanes; NaN and Inf keep their meaning."""

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
+from calibrant.calibrators.base import Calibrator
 from calibrant.core.errors import InputError, MissingExtraError
 
 try:
@@ -21,9 +24,10 @@ try:
 except ImportError as error:
     raise MissingExtraError("onnx", "onnx") from error
 
+from calibrant.shipping.onnx.arrays import OnnxArray
 from calibrant.shipping.onnx.attach import find_logits, load_model, opset_of, used_names, write_model
 from calibrant.shipping.onnx.graph import Graph
-from calibrant.shipping.onnx.methods import calibrate
+from calibrant.shipping.onnx.namespace import OnnxSpace
 
 OPSET = 17
 IR_VERSION = 8
@@ -55,14 +59,14 @@ def to_onnx(calibrator: Any, *, opset: int = OPSET, precision: str = "float64") 
     if opset > newest:
         raise InputError(f"opset {opset} does not exist yet: the installed onnx knows 1 to {newest}")
     graph = Graph(opset=opset, precision=precision)
-    n_classes = int(calibrator.n_features_in_)
+    _check_exportable(calibrator)
     outputs = ("calibrated_logits", "probabilities", "prediction")
     _write_nodes(graph, calibrator, "logits", TensorProto.FLOAT, outputs)
     body = helper.make_graph(
         graph.nodes,
         "calibrant",
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", n_classes])],
-        _output_infos(outputs, TensorProto.FLOAT, n_classes),
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, _input_shape(calibrator))],
+        _output_infos(outputs, TensorProto.FLOAT, calibrator),
         graph.constants,
     )
     model = helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)], producer_name="calibrant")
@@ -78,8 +82,8 @@ def append_to_model(
 
     Returns the model, which tensor was taken for the logits, and the names of the new outputs.
     """
-    n_classes = int(calibrator.n_features_in_)
-    found = find_logits(model, n_classes, output_name)
+    _check_exportable(calibrator)
+    found = find_logits(model, int(calibrator.n_features_in_), output_name)
     taken = used_names(model)
     prefix = _free("calibrant", taken)
     graph = Graph(opset=opset_of(model), precision=precision, prefix=prefix)
@@ -89,7 +93,7 @@ def append_to_model(
     _write_nodes(graph, calibrator, found.name, result_type, outputs)
     model.graph.node.extend(graph.nodes)
     model.graph.initializer.extend(graph.constants)
-    model.graph.output.extend(_output_infos(outputs, result_type, n_classes))
+    model.graph.output.extend(_output_infos(outputs, result_type, calibrator))
     return model, found.found, outputs
 
 
@@ -118,31 +122,59 @@ def export_onnx(
 
 
 def _write_nodes(graph: Graph, calibrator: Any, logits: str, result_type: int, outputs: tuple[str, str, str]) -> None:
-    n_classes = int(calibrator.n_features_in_)
-    exact = graph.cast(logits)
-    calibrated = calibrate(calibrator, graph, exact)
-    column = graph.argmax(exact if calibrator.keeps_prediction else calibrated)
-    narrow = graph.cast(calibrated, result_type)
-    probabilities = graph.cast(graph.softmax(calibrated), result_type)
-    probabilities = _favour(graph, probabilities, graph.is_column(column, n_classes), result_type)
-    for name, tensor in zip(outputs, (narrow, probabilities, graph.squeeze(column, 1)), strict=True):
-        graph.nodes.append(helper.make_node("Identity", [tensor], [name], name=f"{graph.prefix}/{name}"))
+    """Run the calibrator's map over a tensor of the graph, and name its results."""
+    xp = OnnxSpace(graph)
+    binary = calibrator.task_ == "binary"
+    given = xp.array(logits, (None,) if binary else (None, int(calibrator.n_features_in_)), np.float16)
+    exact = xp.astype(given, graph.dtype)
+    learned = _constants(xp, calibrator._learned())
+    calibrated = result = (calibrator._map_binary if binary else calibrator._map)(xp, exact, learned)
+    if binary:
+        exact, calibrated = (xp.stack([xp.zeros_like(one), one], axis=1) for one in (exact, calibrated))
+    column = xp.argmax(exact if calibrator.keeps_prediction else calibrated, axis=1, keepdims=True)
+    kind = helper.tensor_dtype_to_np_dtype(result_type)
+    chances = _favour(xp, xp.astype(xp.softmax_of_rows(calibrated), kind), column, kind)
+    for name, array in zip(outputs, (xp.astype(result, kind), chances, xp.squeeze(column, axis=1)), strict=True):
+        graph.nodes.append(helper.make_node("Identity", [array.tensor], [name], name=f"{graph.prefix}/{name}"))
 
 
-def _favour(graph: Graph, probabilities: str, mask: str, result_type: int) -> str:
+def _constants(xp: OnnxSpace, learned: Any) -> Any:
+    """What was learned, as constants of the graph."""
+    if isinstance(learned, SimpleNamespace):
+        return SimpleNamespace(**{name: _constants(xp, value) for name, value in vars(learned).items()})
+    return [_constants(xp, one) for one in learned] if isinstance(learned, list) else xp.asarray(learned)
+
+
+def _favour(xp: OnnxSpace, probabilities: OnnxArray, column: OnnxArray, kind: Any) -> OnnxArray:
     """Probabilities whose predicted class is strictly the largest: the others stop one rounding step below it."""
-    kind = np.float64 if result_type == TensorProto.DOUBLE else np.float32
-    below = graph.typed(kind(1) - 2 * np.finfo(kind).eps, kind)
-    zero = graph.typed(kind(0), kind)
-    predicted = graph.reduce("ReduceSum", graph.node("Where", mask, probabilities, zero))
-    return graph.node("Where", mask, probabilities, graph.node("Min", probabilities, graph.multiply(predicted, below)))
+    mask = xp.arange(probabilities.shape[1])[None, :] == column
+    below = np.dtype(kind).type(1) - 2 * np.finfo(kind).eps
+    graph = xp.graph
+    zero, factor = (graph.constant(np.asarray(value, dtype=kind)) for value in (0, below))
+    own = graph.with_axis("ReduceSum", graph.node("Where", mask.tensor, probabilities.tensor, zero), 1, keepdims=1)
+    lower = graph.node("Min", probabilities.tensor, graph.node("Mul", own, factor))
+    tensor = graph.node("Where", mask.tensor, probabilities.tensor, lower)
+    return xp.array(tensor, probabilities.shape, kind)
 
 
-def _output_infos(names: tuple[str, str, str], elem_type: int, n_classes: int) -> list[Any]:
-    matrix: list[str | int | None] = ["n", n_classes]
+def _check_exportable(calibrator: Any) -> None:
+    """Raise InputError for what is no map from logits to logits."""
+    if not isinstance(calibrator, Calibrator):
+        raise InputError(
+            f"{type(calibrator).__name__} cannot be exported to ONNX: it changes the network's input, so it is part of "
+            "the network; export the wrapped torch module"
+        )
+    check_is_fitted(calibrator)
+
+
+def _input_shape(calibrator: Any) -> list[str | int | None]:
+    return ["n"] if calibrator.task_ == "binary" else ["n", int(calibrator.n_features_in_)]
+
+
+def _output_infos(names: tuple[str, str, str], elem_type: int, calibrator: Any) -> list[Any]:
     return [
-        helper.make_tensor_value_info(names[0], elem_type, matrix),
-        helper.make_tensor_value_info(names[1], elem_type, matrix),
+        helper.make_tensor_value_info(names[0], elem_type, _input_shape(calibrator)),
+        helper.make_tensor_value_info(names[1], elem_type, ["n", len(calibrator.classes_)]),
         helper.make_tensor_value_info(names[2], TensorProto.INT64, ["n"]),
     ]
 

@@ -1,0 +1,135 @@
+"""One map per method: numpy's fast paths, torch and ONNX give the same answer, and keep the same prediction."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import calibrant as cal
+from calibrant.calibrators.registry import names
+from calibrant.core.errors import InputError
+
+torch = pytest.importorskip("torch")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+from calibrant.neural.learned_module import LearnedModule  # noqa: E402
+from calibrant.shipping.onnx import to_onnx  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+torch.set_num_threads(1)
+K = 5
+MULTI = [*names(), "hb one_vs_rest", "iso one_vs_rest", "ts+shift", "auto"]
+BINARY = names("binary")
+_fitted: dict[tuple[str, str], object] = {}
+
+
+def problem(n=300, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, K, n)
+    return 2.5 * (rng.normal(size=(n, K)) + 1.3 * np.eye(K)[labels]), labels
+
+
+def scores(n=300, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, n)
+    return 3 * (rng.normal(size=n) + 1.5 * labels - 0.5), labels
+
+
+def fitted(name, task="multiclass"):
+    if (name, task) not in _fitted:
+        short, _, mode = name.partition(" ")
+        calibrator = cal.get(short, **({"mode": mode} if mode else {}))
+        if short == "auto":
+            calibrator.set_params(candidates=["ts", "vs+top"], cv=2)
+        _fitted[name, task] = calibrator.fit(*(problem() if task == "multiclass" else scores()))
+    return _fitted[name, task]
+
+
+def hard_rows():
+    """Ordinary rows, ties (also of −0.0 and +0.0), near-ties and rows of very different size."""
+    rng = np.random.default_rng(7)
+    zeros = np.zeros((4, K))
+    zeros[1, 0] = zeros[2, 1:] = -0.0
+    return np.concatenate(
+        [
+            problem(120, seed=3)[0],
+            rng.integers(0, 3, size=(60, K)).astype(float),
+            1 + 1e-7 * rng.integers(0, 3, size=(60, K)),
+            rng.uniform(-500, 500, size=(40, K)),
+            zeros,
+        ]
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("name", MULTI)
+def test_torch_runs_the_map_of_numpy(name, dtype):
+    calibrator, rows = fitted(name), hard_rows().astype(dtype)
+    expected = calibrator.predict_proba(rows)
+    answer = LearnedModule(calibrator)(torch.from_numpy(rows))
+    assert answer.dtype == torch.from_numpy(rows).dtype
+    chances = answer.softmax(dim=1).numpy()
+    np.testing.assert_allclose(chances, expected, atol=1e-9 if dtype == np.float64 else 2e-5)
+    if calibrator.keeps_prediction:
+        np.testing.assert_array_equal(answer.argmax(dim=1).numpy(), rows.argmax(axis=1))
+        np.testing.assert_array_equal(calibrator.transform(rows).argmax(axis=1), rows.argmax(axis=1))
+
+
+@pytest.mark.parametrize("name", MULTI)
+def test_onnx_runs_the_map_of_numpy(name):
+    calibrator, rows = fitted(name), hard_rows().astype(np.float32)
+    chances, prediction = run(calibrator, rows)
+    np.testing.assert_allclose(chances, calibrator.predict_proba(rows.astype(np.float64)), atol=1e-6)
+    if calibrator.keeps_prediction:
+        np.testing.assert_array_equal(prediction, rows.argmax(axis=1))
+        np.testing.assert_array_equal(chances.argmax(axis=1), rows.argmax(axis=1))
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_one_score_per_row_in_torch_and_onnx(name):
+    calibrator = fitted(name, "binary")
+    given = np.concatenate([scores(200, seed=1)[0], [0.0, -0.0, 40.0, -40.0]]).astype(np.float32)
+    expected = calibrator.predict_proba(given.astype(np.float64))
+    chances, prediction = run(calibrator, given)
+    np.testing.assert_allclose(chances, expected, atol=2e-6)
+    np.testing.assert_array_equal(prediction, chances.argmax(axis=1))
+    module = cal.CalibratedModule(torch.nn.Identity(), calibrator)
+    for column in (torch.from_numpy(given), torch.from_numpy(given)[:, None]):
+        np.testing.assert_allclose(module(column).numpy(), expected, atol=2e-5)
+    with pytest.raises(InputError, match="fitted on one score per row"):
+        module(torch.zeros(3, 2))
+
+
+def run(calibrator, rows):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(to_onnx(calibrator).SerializeToString(), options)
+    _, chances, prediction = session.run(None, {"logits": rows})
+    return chances, prediction
+
+
+@pytest.mark.parametrize("confident", [0.21, 0.3, 0.45])
+def test_crowded_rows_share_the_rest_alike(confident):
+    """A predicted class below one half: others are capped, and what they lose goes to the rest, however small."""
+    calibrator = cal.HistogramBinning(n_bins=1).fit(*problem())
+    calibrator.values_ = np.full_like(calibrator.values_, confident)
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([rng.uniform(-2000, 2000, (50, K)), rng.normal(size=(50, K))]).astype(np.float32)
+    expected = calibrator.predict_proba(rows.astype(np.float64))
+    np.testing.assert_allclose(expected.max(axis=1), confident, atol=1e-9)
+    np.testing.assert_allclose(expected.sum(axis=1), 1, atol=1e-9)
+    np.testing.assert_allclose(run(calibrator, rows)[0], expected, atol=1e-6)
+    answer = LearnedModule(calibrator)(torch.from_numpy(rows.astype(np.float64))).softmax(dim=1).numpy()
+    np.testing.assert_allclose(answer, expected, atol=1e-9)
+
+
+class Odd(cal.Identity):
+    """A map that ONNX cannot express here."""
+
+    def _map(self, xp, logits, learned):
+        return xp.sort(logits, axis=1) + xp.bitwise_left_shift(logits, 1)
+
+
+def test_a_function_without_an_onnx_form_is_named():
+    with pytest.raises(InputError, match=r"xp\.bitwise_left_shift, which has no ONNX form"):
+        to_onnx(Odd().fit(*problem()))
