@@ -28,6 +28,7 @@ import numpy as np
 import psutil
 
 import calibrant
+from calibrant.shipping.artifact import digest_of
 from calibrant.shipping.http_codec import JSON, NPY
 
 COMMAND = [sys.executable, "-m", "calibrant", "serve"]
@@ -248,9 +249,7 @@ def reload(requests: int, reloads: int, clients: int = 4) -> tuple[int, int, set
 
 
 def _digest(path: Path) -> str:
-    import hashlib
-
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    return digest_of(path.read_bytes())[:12]
 
 
 def _get(port: int, path: str) -> str:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from calibrant.core.errors import InputError as InputError
     from calibrant.data import Predictions as Predictions
     from calibrant.data import open_predictions as open_predictions
+    from calibrant.evaluation.calibration_loss import calibration_loss as calibration_loss
     from calibrant.evaluation.compare import compare as compare
     from calibrant.evaluation.measurement import measure as measure
     from calibrant.neural.calibrated_module import CalibratedModule as CalibratedModule
@@ -47,6 +48,7 @@ _NAMES = {
     "BinaryCalibrator": "calibrant.calibrators.binary",
     "measure": "calibrant.evaluation.measurement",
     "compare": "calibrant.evaluation.compare",
+    "calibration_loss": "calibrant.evaluation.calibration_loss",
     "write_report": "calibrant.report",
     "save": "calibrant.shipping.artifact",
     "load": "calibrant.shipping.artifact",

@@ -101,7 +101,7 @@ def test_messages(tmp_path, rng):
     with pytest.raises(InputError, match=r"absent\.npz: there is no such file"):
         open_shift([tmp_path / "absent.npz"])
     (tmp_path / "text.npz").write_text("hello")
-    with pytest.raises(InputError, match="it is no zip archive"):
+    with pytest.raises(InputError, match="is not a whole npz archive"):
         open_shift([tmp_path / "text.npz"])
 
 

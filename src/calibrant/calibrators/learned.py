@@ -18,8 +18,8 @@ LARGE = 1e30
 SMALL = 1e-30
 """What a parameter may be: float32 holds it, its inverse and its product with an ordinary logit."""
 
-TASKS = ("multiclass", "binary")
-"""What a calibrator may be fitted to: a matrix n×K of logits, or one logit per row (n,)."""
+TASKS = ("multiclass", "binary", "multilabel")
+"""What a calibrator may be fitted to: logits n×K, one logit per row (n,), or one per row and label (n×L)."""
 
 
 class Learned(NamedTuple):

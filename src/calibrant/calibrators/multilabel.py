@@ -17,10 +17,10 @@ from calibrant.calibrators.registry import resolve
 from calibrant.calibrators.solvers.bent_slopes import slope_columns
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.solvers.shrunken import Labelled, fit_labels, summed_losses
-from calibrant.core.arrays import check_weights
+from calibrant.core.arrays import check_counts, check_label_matrix, check_weights
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.fingerprint import fingerprint
-from calibrant.core.multilabel_rows import MultilabelRows, check_label_matrix, check_score_matrix
+from calibrant.core.multilabel_rows import MultilabelRows, check_score_matrix
 from calibrant.core.odds import odds_floor, sigmoid
 from calibrant.core.rows import Rows
 
@@ -109,8 +109,9 @@ class MultilabelCalibrator(Calibrator):
         if y is None:
             raise InputError("MultilabelCalibrator requires y to be passed, but the target y is None")
         scores = check_score_matrix(logits)
-        labels = check_label_matrix(y, scores.shape)
+        labels = check_label_matrix(y, scores.shape, against="logits")
         weights = check_weights(sample_weight, len(scores))
+        check_counts(weights)
         self.fit_rows(MultilabelRows(scores, labels, weights))
         self.n_rows_, self.fingerprint_ = len(scores), fingerprint(scores, labels.ravel(), weights)
         return self
@@ -224,7 +225,8 @@ class MultilabelCalibrator(Calibrator):
         """The strength of the lowest cross-validated log loss, and that loss per entry."""
         rows = rows.some_labels(max(1, ENTRIES // rows.n))
         data = self._data(family, rows)
-        fold = content_folds(Rows(rows.scores, np.zeros(rows.n, dtype=np.int64), rows.weights), FOLDS, self.seed)
+        # the largest score in place of a label: folds then do not depend on the order of the labels
+        fold = content_folds(Rows(rows.scores, rows.scores.argmax(axis=1), rows.weights), FOLDS, self.seed)
         parts = []
         for number in range(FOLDS):
             inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
@@ -252,6 +254,13 @@ class MultilabelCalibrator(Calibrator):
                 if worse >= PATIENCE:
                     break
         return best
+
+    def _check_learned(self) -> None:
+        width = {"platt": 2, "beta": 3, "quad": 3}.get(self.family_)
+        if width != np.shape(self.coef_)[1]:
+            raise InputError(
+                f"MultilabelCalibrator.coef_ has {np.shape(self.coef_)[1]} columns, which no map {self.family_!r} has"
+            )
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         coef, floor = (xp.astype(one, logits.dtype) for one in (learned.coef_, learned.floor_))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from typing import Any
 
@@ -21,6 +22,7 @@ VERBS = (
     "fit",
     "apply",
     "export",
+    "info",
     "serve",
     "watch",
     "monitor",
@@ -68,6 +70,8 @@ def _options(
 
 def main() -> None:
     """Entry point of the `calibrant` command."""
+    # an exception instead of an end on the spot: temporary files are removed on the way out
+    signal.signal(signal.SIGTERM, _terminated)
     command = typer.main.get_command(build())
     try:
         with command.make_context("calibrant", sys.argv[1:]) as context:
@@ -89,6 +93,10 @@ def main() -> None:
         sys.exit(0)
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def _terminated(number: int, frame: Any) -> None:
+    sys.exit(128 + number)
 
 
 def _explain(error: Any) -> None:

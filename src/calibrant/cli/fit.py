@@ -132,7 +132,7 @@ def _fit_and_save(
     else:
         before = stream(predictions, FIGURES, engine=engine)
         after = stream(calibrate_predictions(calibrator, predictions), FIGURES, engine=engine)
-    save(calibrator, output, class_names=predictions.class_names, before=before, after=after)
+    save(calibrator, output, class_names=predictions.class_names, before=before, after=after, source=predictions.name)
     tail = {"tail_error": calibrator.tail_error_} if hasattr(calibrator, "tail_error_") else {}
     return {
         "class": type(calibrator).__name__,

@@ -8,6 +8,7 @@ import sys
 
 import typer
 
+from calibrant.cli import gate as gates
 from calibrant.cli.scale import ENGINE, SKIP_BAD_PARTS, skipped_words
 
 
@@ -21,9 +22,19 @@ def measure(
     seed: int = typer.Option(0, "--seed", min=0, help="Seed of the resamples."),
     engine: str = ENGINE,
     skip_bad_parts: bool = SKIP_BAD_PARTS,
+    max_ece: float = gates.MAX_ECE,
+    max_classwise_ece: float = gates.MAX_CLASSWISE_ECE,
+    max_nll: float = gates.MAX_NLL,
+    max_brier: float = gates.MAX_BRIER,
+    min_accuracy: float = gates.MIN_ACCURACY,
+    max_group_ece: float = gates.MAX_GROUP_ECE,
+    min_rows: int = gates.MIN_ROWS,
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
-    """Measure calibration: all metrics with 95% intervals, a verdict, a reliability diagram, the worst classes."""
+    """Measure calibration: all metrics with 95% intervals, a verdict, a reliability diagram, the worst classes.
+
+    With a limit (--max-ece …) the measurement is a gate: exit code 1 means that a figure is beyond its limit.
+    """
     _keep_blas_serial()
     from calibrant.cli.bar import progress_bar
     from calibrant.data import open_predictions
@@ -34,14 +45,26 @@ def measure(
         predictions = open_predictions(source, kind=kind, labels=labels, skip_bad_parts=skip_bad_parts, engine=running)
         result = run(predictions, n_bins=n_bins, resamples=resamples, seed=seed, engine=running)
     skipped = {"skipped_parts": list(predictions.skipped)} if skip_bad_parts else {}
+    document = {**result.to_dict(), **skipped}
+    gate = gates.check(
+        document,
+        at_most={"ece": max_ece, "sce": max_classwise_ece, "nll": max_nll, "brier": max_brier},
+        at_least={"accuracy": min_accuracy},
+        groups_at_most={"ece": max_group_ece},
+        min_rows=min_rows,
+    )
     if as_json:
-        typer.echo(json.dumps({**result.to_dict(), **skipped}, allow_nan=False))
-        return
-    if predictions.skipped:
-        typer.echo(f"warning: {skipped_words(predictions)}", err=True)
-    from calibrant.cli.measure_view import show
+        typer.echo(json.dumps({**document, **({} if gate is None else {"gate": gate})}, allow_nan=False))
+    else:
+        if predictions.skipped:
+            typer.echo(f"warning: {skipped_words(predictions)}", err=True)
+        from calibrant.cli.measure_view import show
 
-    show(result, predictions.name or source, predictions.kind)
+        show(result, predictions.name or source, predictions.kind)
+        if gate is not None:
+            typer.echo(f"\n{gates.words(gate)}")
+    if gate is not None and not gate["passed"]:
+        raise typer.Exit(1)
 
 
 def _keep_blas_serial() -> None:

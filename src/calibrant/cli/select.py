@@ -41,7 +41,14 @@ def select(
         chooser.fit(predictions.logits, predictions.labels, sample_weight=predictions.weights)
     before = {criterion: chooser.scores_["none"]} if "none" in chooser.scores_ else None
     after = {criterion: chooser.scores_[chooser.chosen_]}
-    save(chooser.calibrator_, output, class_names=predictions.class_names, before=before, after=after)
+    save(
+        chooser.calibrator_,
+        output,
+        class_names=predictions.class_names,
+        before=before,
+        after=after,
+        source=predictions.name,
+    )
     if as_json:
         result = {
             "chosen": chooser.chosen_,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.errors import FitWarning, InputError, NoRowsError
 
 PROBABILITY_TOLERANCE = 1e-3
 """How far a row of probabilities may be from a sum of one: room for float16 files, not for logits."""
@@ -56,7 +56,7 @@ def check_matrix_shape(shape: tuple[int, ...], dtype: np.dtype[Any], name: str =
         raise InputError(f"{name} must have 2 dimensions (rows, classes), got {len(shape)}, shape {shape}{remedy}")
     n_rows, n_classes = shape
     if n_rows < 1:
-        raise InputError(f"{name} has 0 sample(s) (shape={shape}) while a minimum of 1 is required")
+        raise NoRowsError(f"{name} has 0 sample(s) (shape={shape}) while a minimum of 1 is required")
     if n_classes < 2:
         raise InputError(
             f"{name} has {n_classes} feature(s) (shape={shape}) while a minimum of 2 is required: "

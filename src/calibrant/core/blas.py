@@ -5,6 +5,7 @@ Two threads of BLAS wait for each other at every product; on a busy machine that
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any
 
 _lock = threading.Lock()
 _state: dict[str, Any] = {"users": 0, "limit": None}
+_own = threading.local()
 
 
 @contextmanager
@@ -20,15 +22,29 @@ def one_blas_thread() -> Iterator[None]:
     """Hold BLAS to one thread; the first one in sets the limit, the last one out lifts it."""
     with _lock:
         _state["users"] += 1
-        if _state["users"] == 1:
+        _own.users = getattr(_own, "users", 0) + 1
+        if _state["limit"] is None:
             _state["limit"] = _controller().limit(limits=1, user_api="blas")
     try:
         yield
     finally:
         with _lock:
             _state["users"] -= 1
+            _own.users -= 1
             if _state["users"] == 0:
-                _state["limit"].restore_original_limits()
+                limit, _state["limit"] = _state["limit"], None
+                limit.restore_original_limits()
+
+
+def _in_child() -> None:
+    """Only the thread that forked lives on; a limit that others had set is lifted after the next use."""
+    _state["users"] = getattr(_own, "users", 0)
+    _lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    # nobody is inside the lock while the process forks, so that the child does not inherit it locked
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_in_child)
 
 
 @cache

@@ -5,6 +5,10 @@ class InputError(ValueError):
     """Bad input: the message is one line and names the field, both numbers and the remedy."""
 
 
+class NoRowsError(InputError):
+    """An input with 0 rows; as one part of many it is left out."""
+
+
 class MissingExtraError(ImportError):
     """An optional dependency is absent; the message names the extra that brings it."""
 

@@ -52,6 +52,20 @@ FACTS: dict[str, MetricFacts] = {
         "confidence AUROC", "conf AUROC", True, 1, "how well confidence tells right from wrong"
     ),
     "aurc": MetricFacts("AURC", "AURC", True, -1, "mean error over all deferral rates"),
+    "calibration_slope": MetricFacts("calibration slope", "slope", False, 0, "1 is perfect; below 1 p is too extreme"),
+    "calibration_intercept": MetricFacts(
+        "calibration intercept", "intercept", False, 0, "0 is perfect; above 0 p is too low on average"
+    ),
+    "observed_expected": MetricFacts("observed : expected", "O:E", False, 0, "events seen for each event expected"),
+    "integrated_calibration_index": MetricFacts("ICI", "ICI", True, -1, "mean gap of the smooth calibration curve"),
+    "e50": MetricFacts("E50", "E50", True, -1, "median gap of the smooth calibration curve"),
+    "e90": MetricFacts("E90", "E90", True, -1, "90th percentile of the gap of the smooth calibration curve"),
+    "kuiper_error": MetricFacts("Kuiper error", "Kuiper", True, -1, "largest gap over any range of p, without bins"),
+    "roc_auc": MetricFacts("ROC AUC", "AUC", False, 1, "chance that a positive gets a higher p than a negative"),
+    "average_precision": MetricFacts("average precision", "AP", False, 1, "area under the precision-recall curve"),
+    "miscalibration": MetricFacts("miscalibration", "MSC", False, -1, "part of the log loss that a map can mend"),
+    "discrimination": MetricFacts("discrimination", "DSC", False, 1, "what p tells beyond the base rate, in nats"),
+    "uncertainty": MetricFacts("uncertainty", "UNC", False, 0, "log loss of the base rate"),
     "classwise_loss_std": MetricFacts("class loss spread", "class std", False, -1, "spread of the class losses"),
 }
 

@@ -62,13 +62,3 @@ def check_score_matrix(scores: Any, name: str = "logits") -> np.ndarray:
         row, column = np.argwhere(np.isnan(matrix))[0]
         raise InputError(f"{name} contains NaN in row {row}, column {column}: every value must be a number")
     return matrix
-
-
-def check_label_matrix(labels: Any, shape: tuple[int, ...], name: str = "labels") -> np.ndarray:
-    """Labels 0 and 1 (n×L) as int8; booleans and whole floats are accepted."""
-    array = np.asarray(labels)
-    if array.shape != shape:
-        raise InputError(f"{name} have shape {array.shape}, but the logits have {shape}: one 0 or 1 per row and label")
-    if array.dtype.kind not in "fiub" or not ((array == 0) | (array == 1)).all():
-        raise InputError(f"{name} must be 0 or 1 for every row and label")
-    return array.astype(np.int8)

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import check_values
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
-from calibrant.core.softmax import log_probabilities
 from calibrant.core.threads import BLOCK_ELEMENTS
-from calibrant.data.predictions import Predictions
+from calibrant.data.predictions import Predictions, to_logits
 from calibrant.data.source import ArraySource, SliceSource, Source
+from calibrant.data.tasks import FLAT, check_task_values
 from calibrant.data.top_k import KIND as TOP_K
 from calibrant.data.top_k import TopKPredictions, check_block
 
@@ -41,6 +40,7 @@ class Chunk:
     """Its first row among all rows."""
     part: int
     n_parts: int
+    task: str = "multiclass"
 
     @property
     def n(self) -> int:
@@ -64,7 +64,8 @@ class Chunk:
         start = 0
         for block in self.values(check=check, most=most):
             own = slice(start, start + len(block))
-            logits = log_probabilities(block) if self.kind == "probabilities" else block
+            logits = to_logits(block, self.task) if self.kind == "probabilities" else block
+            logits = logits[:, 0] if self.task in FLAT else logits
             weights = None if self.weights is None else self.weights[own]
             yield Rows(logits, self.labels[own].astype(np.int64, copy=False), weights)
             start += len(block)
@@ -80,7 +81,9 @@ class Chunk:
             if self.kind == TOP_K:
                 yield TopKPredictions(source, self.n_classes, labels, weights, checked=True)
             else:
-                yield Predictions.from_source(source, self.kind, labels, weights, field=self.field, checked=True)
+                yield Predictions.from_source(
+                    source, self.kind, labels, weights, task=self.task, field=self.field, checked=True
+                )
             start += len(block)
 
     def _check(self, block: np.ndarray, done: int) -> None:
@@ -89,7 +92,7 @@ class Chunk:
         if self.kind == TOP_K:
             check_block(block, self.n_classes, called.removesuffix("values"), first_row)
         else:
-            check_values(block, from_logits=self.kind == "logits", name=called, first_row=first_row)
+            check_task_values(self.task, block, from_logits=self.kind == "logits", name=called, first_row=first_row)
 
     @contextmanager
     def naming(self) -> Iterator[None]:
@@ -137,6 +140,7 @@ def cut(predictions: Predictions, *, elements: int = CHUNK_ELEMENTS, with_labels
                     own.start,
                     part,
                     len(pieces),
+                    predictions.task,
                 )
             )
         offset += piece.shape[0]

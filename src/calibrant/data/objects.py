@@ -79,10 +79,10 @@ def _retold(given: Predictions, wanted: Wanted) -> Predictions:
             raise InputError(f"{given.name or 'the predictions'} hold a {given.task} task, not {wanted.task}")
         made = given.with_source(DifferenceSource(given.source, given.kind), "logits")
         made.task = "binary"
-    columns = {word: _column(given, word) for word in wanted.by}
+    columns = {word: column_of(given, word) for word in wanted.by}
     clusters = wanted.cluster
     if isinstance(clusters, str):
-        clusters = _column(given, clusters)
+        clusters = column_of(given, clusters)
     if (columns and set(columns) != set(given.groups)) or clusters is not None:
         made = made.with_source(made.source, checked=made._checked)
         made.groups = {**given.groups, **columns}
@@ -92,7 +92,8 @@ def _retold(given: Predictions, wanted: Wanted) -> Predictions:
     return made
 
 
-def _column(given: Predictions, word: str) -> np.ndarray:
+def column_of(given: Predictions, word: str) -> np.ndarray:
+    """A column of groups or any other column of the file, by name."""
     if word in given.groups:
         return given.groups[word]
     if word in given.extras:

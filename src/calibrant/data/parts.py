@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from calibrant.core import progress
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, NoRowsError
 from calibrant.data.chunks import Chunk, cut, part_error
 from calibrant.data.folder import check_alike, join, keep_parts
 from calibrant.data.predictions import Predictions
@@ -40,21 +40,26 @@ def open_all(
     """Open every part and join them in order; all must agree in kind, classes and in having labels and weights.
 
     A part that cannot be opened is an error that names it; with `skip_bad_parts` it is left out and listed in
-    `Predictions.skipped`.
+    `Predictions.skipped`. A part of 0 rows adds nothing.
     """
     good: list[Predictions] = []
     skipped: list[str] = []
+    empty = 0
     for number, address in enumerate(addresses):
         try:
             part = open_part(address)
             check_alike([*good[:1], part])
             good.append(part)
+        except NoRowsError:
+            empty += 1
         except InputError as error:
             named = part_error(error, str(address), number, len(addresses))
             if not skip_bad_parts:
                 raise named from error
             skipped.append(str(named))
         progress.step(f"opening {name}", number + 1, len(addresses))
+    if not good and empty:
+        raise NoRowsError(f"{name}: {empty} of {len(addresses)} parts have 0 rows, and no other can be read")
     return _joined(good, name, skipped)
 
 

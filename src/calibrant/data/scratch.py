@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
+import weakref
 from pathlib import Path
 
 import numpy as np
 
 from calibrant.data.fields import ArrayField, Field, Header
 from calibrant.data.predictions import CHUNK_BYTES
-from calibrant.data.raw import MappedSource, RawField
+from calibrant.data.raw import RawField, RowMajorSource
 from calibrant.data.source import Source
 
 
@@ -47,14 +48,16 @@ class Scratch:
         handle, name = tempfile.mkstemp(prefix="calibrant-")
         os.close(handle)
         self.path = Path(name)
-        self._owner = os.getpid()
-
-    def __del__(self) -> None:
-        if self._owner == os.getpid():
-            self.path.unlink(missing_ok=True)
+        # unlike `__del__`, also called when the interpreter ends
+        weakref.finalize(self, _remove, self.path, os.getpid())
 
     def __getstate__(self) -> dict[str, object]:
-        return {"path": self.path, "_owner": -1}
+        return {"path": self.path}
+
+
+def _remove(path: Path, owner: int) -> None:
+    if owner == os.getpid():
+        path.unlink(missing_ok=True)
 
 
 class SpooledField(RawField):
@@ -69,7 +72,7 @@ class SpooledField(RawField):
         return SpooledSource(self, self._scratch, name)
 
 
-class SpooledSource(MappedSource):
+class SpooledSource(RowMajorSource):
     """Rows in a scratch file."""
 
     def __init__(self, field: SpooledField, scratch: Scratch, name: str) -> None:

@@ -51,6 +51,9 @@ class Source(ABC):
         """The sources behind, one after another, each of which can be sent to another process by itself."""
         return [self]
 
+    def check_unchanged(self) -> None:  # noqa: B027 (most sources have nothing to check)
+        """Raise InputError where the file behind is no longer the one that was opened; memory never changes."""
+
     def cuts(self, rows: int) -> list[int]:
         """Rows about `rows` apart, 0 among them, at which reading may begin without reading what lies before."""
         return list(range(0, self.shape[0], rows))
@@ -102,6 +105,10 @@ class SliceSource(Source):
         """A view of the whole behind."""
         whole = self._source.whole()
         return None if whole is None else whole[self._start : self._start + self.shape[0]]
+
+    def check_unchanged(self) -> None:
+        """Ask the source behind."""
+        self._source.check_unchanged()
 
     def locate(self, row: int) -> tuple[str, int]:
         """The place in the source behind."""

@@ -17,6 +17,9 @@ Result = TypeVar("Result")
 CONNECT_SECONDS = 4
 """How long a scheduler may take to answer."""
 
+ANSWER_SECONDS = 5
+"""How often a client that waits asks whether the scheduler is still there."""
+
 RETRIES = 3
 """How often a chunk is tried again after its worker died or raised something other than bad input."""
 
@@ -38,12 +41,15 @@ class DaskEngine:
 
     def __init__(self, address: str | None = None, *, n_workers: int | None = None) -> None:
         try:
-            from distributed import Client, LocalCluster
+            from distributed import CancelledError, Client, LocalCluster
+            from distributed.client import FutureCancelledError
+            from distributed.comm import CommClosedError
         except ImportError as error:
             raise MissingExtraError("dask.distributed", "dask") from error
         # a dying worker fills the terminal with the scheduler's log; what matters comes back as an error
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
         self.cluster: Any = None
+        self.address = address or "this machine"
         if address is None:
             self.cluster = LocalCluster(
                 n_workers=n_workers or n_threads(),
@@ -51,6 +57,7 @@ class DaskEngine:
                 dashboard_address="127.0.0.1:0",
                 silence_logs=logging.CRITICAL,
             )
+        self._gone = (CancelledError, FutureCancelledError, CommClosedError)
         try:
             self.client = Client(self.cluster or address, timeout=CONNECT_SECONDS, set_as_default=False)
         except (OSError, ValueError, TypeError) as error:
@@ -83,13 +90,16 @@ class DaskEngine:
                     fold()
             while waiting:
                 fold()
+        except self._gone as error:
+            raise self._lost() from error
         finally:
-            self.client.cancel(list(waiting), force=True)
+            if self.client.status == "running":
+                self.client.cancel(list(waiting), force=True)
         return results[0]
 
     def close(self) -> None:
         """Leave the cluster; stop it if it was started here."""
-        self.client.close()
+        self.client.close(timeout=CONNECT_SECONDS)
         if self.cluster is not None:
             self.cluster.close()
 
@@ -98,10 +108,25 @@ class DaskEngine:
         return 4 * max(1, sum(threads.values()))
 
     def _result(self, future: Any) -> Any:
-        answer = future.result()
+        answer = self._answer(future)
         if isinstance(answer, _BadInput):
             raise InputError(answer.message)
         return answer
+
+    def _answer(self, future: Any) -> Any:
+        """What a worker answers; without a scheduler nobody would ever answer, so that it is asked for regularly."""
+        while True:
+            try:
+                return future.result(timeout=ANSWER_SECONDS)
+            except TimeoutError as error:
+                if self.client.status != "running":
+                    raise self._lost() from error
+
+    def _lost(self) -> InputError:
+        return InputError(
+            f"the Dask scheduler at {self.address} went away during the work: start it again, and the fit with the "
+            "same checkpoint goes on where it was"
+        )
 
 
 class _BadInput:

@@ -2,7 +2,8 @@
 
 Resample r gives row i the count N_ri ~ Poisson(1) (the Poisson bootstrap, which needs no pass to fix the total).
 Sums over a resample are then N·X for a table X of per-row columns, so that all metrics, and all methods of a
-comparison, share one set of draws: the comparison is paired.
+comparison, share one set of draws: the comparison is paired. Where rows come in clusters (a patient, an image), whole
+clusters are drawn.
 
 Two intervals come out of the draws.
 
@@ -17,7 +18,7 @@ Two intervals come out of the draws.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 
 import numpy as np
@@ -28,26 +29,36 @@ LEVEL = 0.95
 ROW_LIMIT = 16_384
 """Above this many rows, the noise is estimated on this many rows picked at random and scaled to n."""
 
+FEWEST_CLUSTERS = 200
+"""Clusters that tables by class keep, thinned where they are large."""
+
 Norm = Callable[[np.ndarray], np.ndarray]
 """Calibration error of residuals (…, F) → (…)."""
 
 
 @dataclass(frozen=True)
 class Resamples:
-    """Counts (R, m) of the m rows that are resampled.
+    """Counts (R, U) of the U units that are resampled: rows, or clusters of rows.
 
-    rows : their places among the n rows (m,), or None for all of them.
-    shrink : √(m/n), by which noise over n rows is smaller than over m.
+    rows : places of the m resampled rows among the n rows (m,), or None for all of them.
+    shrink : √(U/all units), by which noise over all units is smaller than over those resampled.
+    unit : the unit of each resampled row (m,), or None where each row is one.
     """
 
     counts: np.ndarray
     rows: np.ndarray | None
     shrink: float
+    unit: np.ndarray | None = None
+
+    @cached_property
+    def row_counts(self) -> np.ndarray:
+        """The count of each resampled row (R, m)."""
+        return self.counts if self.unit is None else self.counts[:, self.unit]
 
     @cached_property
     def by_row(self) -> np.ndarray:
         """The counts as (m, R), each row's together."""
-        return np.ascontiguousarray(self.counts.T)
+        return np.ascontiguousarray(self.row_counts.T)
 
     def take(self, column: np.ndarray) -> np.ndarray:
         """The resampled rows of a column (n, …)."""
@@ -55,10 +66,15 @@ class Resamples:
 
     def first(self, resamples: int) -> Resamples:
         """The first of the draws, for tables of figures that vary little from one to the next."""
-        return Resamples(self.counts[:resamples], self.rows, self.shrink)
+        return replace(self, counts=self.counts[:resamples])
 
     def fewer(self, n_rows: int) -> Resamples:
-        """The same draws over `n_rows` of the resampled rows, for tables too wide for all of them."""
+        """The same draws over `n_rows` of the resampled rows at most, for tables too wide for all of them.
+
+        Whole clusters are kept where enough of them fit; else each is thinned, which errs on the side of width.
+        """
+        if self.unit is not None:
+            return self._fewer_clusters(min(n_rows, ROW_LIMIT))
         m = self.counts.shape[1]
         if n_rows >= m:
             return self
@@ -67,9 +83,44 @@ class Resamples:
         rows = places if self.rows is None else self.rows[places]
         return Resamples(self.counts[:, places], rows, self.shrink * float(np.sqrt(n_rows / m)))
 
+    def _fewer_clusters(self, n_rows: int) -> Resamples:
+        assert self.unit is not None  # noqa: S101 (asked by the caller)
+        units, m = self.counts.shape[1], len(self.unit)
+        if n_rows >= m:
+            return self
+        generator = np.random.default_rng(m)
+        order = generator.permutation(units)
+        fitting = int(np.searchsorted(np.cumsum(np.bincount(self.unit, minlength=units)[order]), n_rows, side="right"))
+        chosen = order[: max(fitting, min(units, FEWEST_CLUSTERS))]
+        place = np.full(units, -1)
+        place[np.sort(chosen)] = np.arange(len(chosen))
+        kept = np.flatnonzero(place[self.unit] >= 0)
+        if len(kept) > n_rows:
+            kept = np.sort(generator.choice(kept, n_rows, replace=False))
+        rows = kept if self.rows is None else self.rows[kept]
+        shrink = self.shrink * float(np.sqrt(len(chosen) / units))
+        return Resamples(self.counts[:, np.sort(chosen)], rows, shrink, place[self.unit][kept])
+
     def sums(self, columns: np.ndarray) -> np.ndarray:
         """Sums (R, F) of columns (m, F) of the resampled rows."""
+        if self.unit is not None:
+            units = self.counts.shape[1]
+            columns = np.stack([np.bincount(self.unit, column, minlength=units) for column in columns.T], axis=1)
         return (self.counts @ np.ascontiguousarray(columns, dtype=np.float32)).astype(np.float64)
+
+    def cell_sums(self, cell: np.ndarray, column: np.ndarray, n_cells: int) -> np.ndarray:
+        """Sums (R, L) of a column (m,) of the resampled rows by the cell of each row (m,)."""
+        return (self.counts @ self.cell_table(cell, column, n_cells)).astype(np.float64)
+
+    def cell_table(self, cell: np.ndarray, column: np.ndarray, n_cells: int) -> np.ndarray:
+        """What each unit adds to each cell (U, L), float32."""
+        if self.unit is not None:
+            units = self.counts.shape[1]
+            flat = np.bincount(self.unit * n_cells + cell, column, minlength=units * n_cells)
+            return flat.reshape(units, n_cells).astype(np.float32)
+        table = np.zeros((len(column), n_cells), dtype=np.float32)
+        table[np.arange(len(column)), cell] = column
+        return table
 
     def mean_draws(self, columns: np.ndarray, mass: np.ndarray) -> np.ndarray:
         """Weighted means (R, F) of columns (m, F), as deviations from the mean over all m rows, scaled to n rows."""
@@ -79,18 +130,30 @@ class Resamples:
         return self.shrink * self.sums(mass[:, None] * centred) / np.maximum(weight, 1e-300)
 
 
-def draw(n_rows: int, resamples: int, seed: int) -> Resamples:
-    """The counts of `resamples` Poisson resamples of n rows."""
+def draw(n_rows: int, resamples: int, seed: int, clusters: np.ndarray | None = None) -> Resamples:
+    """The counts of `resamples` Poisson resamples of n rows, or of whole clusters.
+
+    clusters : the cluster of each row (n,), numbered from 0 by first appearance, or None where rows are independent.
+    """
     if isinstance(resamples, bool) or not isinstance(resamples, (int, np.integer)) or resamples < 1:
         raise InputError(f"resamples must be a whole number of at least 1, got {resamples!r}")
     generator = np.random.default_rng([seed, 7])
-    m = min(n_rows, ROW_LIMIT)
-    rows = None if m == n_rows else generator.choice(n_rows, m, replace=False, shuffle=True)
+    units = n_rows if clusters is None else int(clusters.max()) + 1
+    m = min(units, ROW_LIMIT)
+    rows = None if m == units else generator.choice(units, m, replace=False, shuffle=True)
     # 16 random bits pick a count from a table: several times faster than a Poisson generator
     counts = poisson_table()[generator.integers(0, 1 << 16, size=(resamples, m), dtype=np.uint16)]
-    # a resample of nothing has no mean; possible for a handful of rows only
+    # a resample of nothing has no mean; possible for a handful of units only
     counts[counts.sum(axis=1) == 0] = 1.0
-    return Resamples(counts, rows, float(np.sqrt(m / n_rows)))
+    shrink = float(np.sqrt(m / units))
+    if clusters is None:
+        return Resamples(counts, rows, shrink)
+    if rows is None:
+        return Resamples(counts, None, shrink, clusters)
+    place = np.full(units, -1)
+    place[rows] = np.arange(m)
+    kept = np.flatnonzero(place[clusters] >= 0)
+    return Resamples(counts, kept, shrink, place[clusters[kept]])
 
 
 @cache

@@ -79,7 +79,7 @@ def dense_noise(draws: Resamples, index: np.ndarray, gaps: np.ndarray, mass: np.
         table = np.zeros((m, size * n_bins), dtype=np.float32)
         places = (np.arange(m) * (size * n_bins))[:, None] + index[:, part] + np.arange(size) * n_bins
         table.ravel()[places] = gaps[:, part] * mass[:, None]
-        drawn = (draws.counts @ table) / total
+        drawn = (draws.row_counts @ table) / total
         noise[:, start * n_bins : part.stop * n_bins] = draws.shrink * (
             drawn - table.sum(axis=0, dtype=np.float64) / mass.sum()
         )

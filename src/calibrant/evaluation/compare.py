@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
-from calibrant.calibrators.registry import get, names
+from calibrant.calibrators.identity import Identity
+from calibrant.calibrators.task_methods import task_method, task_names
 from calibrant.core import progress
 from calibrant.core.arrays import check_counts
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.metric_facts import known_name, sign
-from calibrant.data import Predictions, open_predictions
+from calibrant.data import Predictions, as_predictions
 from calibrant.data.chunked import SPILL_BYTES
+from calibrant.data.guards import refuse_probabilities, shared_rows
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples, draw
 from calibrant.evaluation.consistency import consistency_test
+from calibrant.evaluation.flat import flattened
+from calibrant.evaluation.grouping import Grouping, clusters_by, columns_by, make_grouping
+from calibrant.evaluation.groups import group_analysis
+from calibrant.evaluation.labels import RawScores, repeated
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.scan import top_columns
 from calibrant.evaluation.scoring import METRICS, Scored, score
@@ -32,6 +38,8 @@ from calibrant.metrics.ranking import rank_changes
 TIE_TAIL = 0.025
 """A method ties with the best when it beats it in more than this share of the resamples (a two-sided 95% interval)."""
 
+SHARED_WORDS = "VAL and TEST share rows, so the figures flatter every method"
+
 Methods = str | Sequence[Any] | Mapping[str, Any]
 
 
@@ -40,10 +48,14 @@ def compare(
     test: Any,
     methods: Methods = "all",
     *,
+    kind: str | None = None,
+    task: str | None = None,
     criterion: str = "nll",
     resamples: int = 1000,
     seed: int = 0,
     n_bins: int = 15,
+    by: Any = None,
+    cluster: Any = None,
     engine: str | Engine = "local",
 ) -> Comparison:
     """Fit methods on `val`, measure them on `test`, with paired bootstrap intervals.
@@ -53,8 +65,10 @@ def compare(
 
     Parameters
     ----------
-    val, test : Predictions, path, or (logits, labels)
-        Rows to fit on and rows to measure on; K must agree.
+    val, test : Predictions, path, frame, dictionary of arrays, or (scores, labels)
+        Rows to fit on and rows to measure on; K and the task must agree.
+    kind, task : str, optional
+        What the values are, and the task, where nothing else says it; see `open_predictions`.
     methods : "all", a name, names, calibrators, or a mapping of names to calibrators
         Short names as `calibrant.get` knows them.
     criterion : str
@@ -65,6 +79,10 @@ def compare(
         Seed of the resamples.
     n_bins : int
         Bins of the calibration errors.
+    by : one or two columns of groups of the test rows
+        Each method's figures of every group then stand in its row, as in `measure`.
+    cluster : a column
+        What is independent (a patient, an image): whole clusters are drawn.
     engine : "local", "dask", the address of a Dask scheduler, or an engine
         Where passes over the rows run; files are read chunk by chunk.
 
@@ -85,14 +103,24 @@ def compare(
     criterion = known_name(criterion)
     if criterion not in METRICS:
         raise InputError(f"criterion must be one of {', '.join(METRICS)}, got {criterion!r}")
-    chosen = resolve_methods(methods)
-    val, test = as_predictions(val, "val"), as_predictions(test, "test")
+    val, test = (as_predictions(rows, name, kind=kind, task=task) for rows, name in ((val, "val"), (test, "test")))
+    if val.task != test.task:
+        raise InputError(f"val is a {val.task} task, but test is {test.task}: give task= (--task)")
+    chosen = resolve_methods(methods, val.task)
+    refuse_probabilities(val)
+    refuse_probabilities(test)
     if val.n_classes != test.n_classes:
         raise InputError(f"val has {val.n_classes} classes, but test has {test.n_classes}: give the same classes")
     check_counts(val.weights, "weights of val")
     check_counts(test.weights, "weights of test")
+    shared = shared_rows(val, test)
+    given, val, test = test, val.expanded(), test.expanded()
+    seen = flattened(test) if test.task == "multilabel" else test
     fit_rows, before = _FitRows(val, engine), top_columns(test, engine)
-    drawn = draw(test.n, resamples, seed)
+    by, cluster = repeated(given, by, cluster)
+    clusters = clusters_by(seen, cluster)
+    drawn = draw(seen.n, resamples, seed, clusters)
+    grouping = None if by is None else make_grouping(columns_by(seen, by), seen.n)
     rows, scored = [], {}
     for place, (name, calibrator) in enumerate(chosen.items()):
         progress.step("comparing methods", place, len(chosen), name)
@@ -103,7 +131,8 @@ def compare(
         if figures is not None:
             scored[name] = figures
     progress.step("comparing methods", len(chosen), len(chosen))
-    rows = [_finish(row, before, test.weights, n_bins=n_bins, seed=seed) for row in rows]
+    judge = partial(_finish, before=before, weights=seen.weights, clusters=clusters, n_bins=n_bins, seed=seed)
+    rows = [_with_groups(judge(row), grouping, seen.weights, clusters, n_bins, resamples) for row in rows]
     rows, best, second = _rank(rows, scored, criterion)
     first = next((row for row in rows if row.method == "none" and row.error is None), None)
     first = first or next((row for row in rows if row.error is None), None)
@@ -113,50 +142,43 @@ def compare(
         best=best,
         second=second,
         n_val=val.n,
-        n_test=test.n,
+        n_test=given.n,
         n_classes=test.n_classes,
         class_names=test.class_names or val.class_names,
-        labels=test.labels,
-        weights=test.weights,
+        labels=seen.labels,
+        weights=seen.weights,
         noise_floor=None if first is None else first.noise_floor,
         n_bins=n_bins,
         resamples=resamples,
         seed=seed,
+        task=test.task,
+        warnings=(f"{SHARED_WORDS}: {shared}",) if shared else (),
     )
     return replace(comparison, verdict=comparison_verdict(comparison))
 
 
-def as_predictions(given: Any, name: str) -> Predictions:
-    """Predictions from themselves, from a path, or from a pair (logits, labels)."""
-    if isinstance(given, Predictions):
-        return given
-    if isinstance(given, (str, os.PathLike)):
-        return open_predictions(given)
-    if isinstance(given, (tuple, list)) and len(given) == 2:
-        return Predictions.from_arrays(logits=given[0], labels=given[1], name=name)
-    raise InputError(f"{name} must be Predictions, a path or a pair (logits, labels), got {type(given).__name__}")
-
-
-def resolve_methods(methods: Methods) -> dict[str, Any]:
+def resolve_methods(methods: Methods, task: str = "multiclass") -> dict[str, Any]:
     """Names and unfitted calibrators; a calibrator that cannot even be built stands as its exception."""
     if isinstance(methods, Mapping):
         return dict(methods)
     if isinstance(methods, str):
-        methods = names() if methods == "all" else [part.strip() for part in methods.split(",") if part.strip()]
+        methods = (
+            task_names(task) if methods == "all" else [part.strip() for part in methods.split(",") if part.strip()]
+        )
     if len(methods) == 0:
-        raise InputError(f"methods is empty: name at least one of {', '.join(names())}")
+        raise InputError(f"methods is empty: name at least one of {', '.join(task_names(task))}")
     chosen: dict[str, Any] = {}
     for method in methods:
         if isinstance(method, str):
-            chosen[method] = _build(method)
+            chosen[method] = _build(method, task)
         else:
             chosen[_free_name(type(method).__name__, chosen)] = method
     return chosen
 
 
-def _build(name: str) -> Any:
+def _build(name: str, task: str) -> Any:
     try:
-        return get(name)
+        return task_method(name, task)
     except InputError:
         raise  # a misspelt name is the caller's mistake, not a method that failed
     except Exception as error:
@@ -180,7 +202,10 @@ class _FitRows:
         self.rows = val.rows() if mapped or not large else None
 
     def fit(self, calibrator: Any) -> Any:
-        """The calibrator, fitted."""
+        """A fitted copy of the calibrator."""
+        calibrator = clone(calibrator, safe=False)
+        if self.val.task == "multilabel" and isinstance(calibrator, Identity):
+            return RawScores()
         if self.rows is None:
             return calibrator.fit_predictions(self.val, engine=self.engine)
         calibrator.fit(self.rows.logits, self.rows.labels, sample_weight=self.rows.weights)
@@ -196,7 +221,7 @@ def _run(
             raise calibrator
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", FitWarning)
-            calibrator = fit_rows.fit(clone(calibrator, safe=False))
+            calibrator = fit_rows.fit(calibrator)
         seconds = time.perf_counter() - started
         figures = score(calibrator, test, resamples=drawn, n_bins=n_bins, engine=fit_rows.engine)
         n_parameters = int(calibrator.n_parameters_)
@@ -217,18 +242,40 @@ def _run(
     return row, figures
 
 
+def _with_groups(  # noqa: PLR0917
+    row: MethodRow,
+    grouping: Grouping | None,
+    weights: np.ndarray | None,
+    clusters: np.ndarray | None,
+    n_bins: int,
+    resamples: int,
+) -> MethodRow:
+    columns = row.columns
+    if columns is None or grouping is None:
+        return row
+    groups = group_analysis(
+        columns.confidence, columns.correct, grouping,
+        weights=weights, clusters=clusters, scores={"nll": columns.nll, "brier": columns.brier},
+        n_bins=n_bins, resamples=resamples,
+    )  # fmt: skip
+    return replace(row, groups=groups)
+
+
 def _finish(
     row: MethodRow,
+    *,
     before: RowColumns,
     weights: np.ndarray | None,
-    *,
+    clusters: np.ndarray | None,
     n_bins: int,
     seed: int,
 ) -> MethodRow:
     if row.columns is None:
         return row
     columns = row.columns
-    floor = consistency_test(columns.confidence, columns.correct, n_bins=n_bins, weights=weights, seed=seed)
+    floor = consistency_test(
+        columns.confidence, columns.correct, n_bins=n_bins, weights=weights, seed=seed, clusters=clusters
+    )
     return replace(
         row,
         changed_predictions=float(np.average(columns.prediction != before.prediction, weights=weights)),

@@ -28,6 +28,7 @@ def consistency_test(
     weights: np.ndarray | None = None,
     draws: int = 1000,
     seed: int = 0,
+    clusters: np.ndarray | None = None,
 ) -> NoiseFloor:
     """Noise floor and p-value of the equal-width top-label ECE.
 
@@ -37,6 +38,9 @@ def consistency_test(
     ----------
     confidence, correct : the top probability and whether it was right, (n,).
     weights : row weights (n,) or None.
+    clusters : the cluster of each row (n,), numbered from 0, or None. Labels of one cluster are not independent, so
+        the residuals Σ w(c − a) of whole clusters change their sign at random instead: under calibration their mean
+        is 0, whatever the dependence within a cluster.
 
     Examples
     --------
@@ -55,8 +59,18 @@ def consistency_test(
     total = mass.sum()
     _, stated, right = index_sums(index, confidence, np.asarray(correct), mass, n_bins)
     observed = total_gap(stated - right, total)
-    drawn = drawn_right(confidence, index, n_bins, weights, draws=draws, seed=seed)
-    errors = total_gap(stated - drawn, total)
+    if clusters is None:
+        drawn = drawn_right(confidence, index, n_bins, weights, draws=draws, seed=seed)
+        errors = total_gap(stated - drawn, total)
+    else:
+        residual = mass * (confidence - np.asarray(correct, dtype=np.float64))
+        errors = total_gap(flipped_sums(index, residual, clusters, n_bins, draws=draws, seed=seed), total)
+    return noise_floor(errors, observed)
+
+
+def noise_floor(errors: np.ndarray, observed: float) -> NoiseFloor:
+    """The floor and the p-value from the errors (R,) that chance alone gives."""
+    draws = len(errors)
     # sums taken in another order differ in the last bits: a tie must count as a tie
     at_least = int((errors >= observed - 1e-12).sum())
     low, critical, high = np.quantile(errors, [0.025, 0.95, 0.975])
@@ -95,6 +109,24 @@ def drawn_right(
     cell_bin = index[order][starts]
     for present in np.unique(cell_bin):
         result[:, present] = drawn[:, cell_bin == present].sum(axis=1)
+    return result
+
+
+def flipped_sums(
+    index: np.ndarray, residual: np.ndarray, clusters: np.ndarray, n_cells: int, *, draws: int, seed: int
+) -> np.ndarray:
+    """Sums of residuals (n,) by cell (R, n_cells) when whole clusters change their sign at random."""
+    from scipy.sparse import coo_array
+
+    generator = np.random.default_rng([seed, 13])
+    n_clusters = int(clusters.max()) + 1
+    table = coo_array((residual, (index, clusters)), shape=(n_cells, n_clusters)).tocsr()
+    result = np.empty((draws, n_cells))
+    block = max(1, 8_000_000 // n_clusters)
+    for start in range(0, draws, block):
+        size = min(block, draws - start)
+        signs = 2.0 * generator.integers(0, 2, size=(n_clusters, size), dtype=np.int8) - 1.0
+        result[start : start + size] = (table @ signs).T
     return result
 
 

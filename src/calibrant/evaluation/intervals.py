@@ -82,24 +82,22 @@ class TopLabelCells:
     @cached_property
     def noise(self) -> np.ndarray:
         """Deviations (R, L) of the cells' residuals."""
-        table = self._spread(self.weights * self.hits)
-        drawn = self.resamples.sums(table) / self._total[:, None]
-        return self.resamples.shrink * (drawn - table.sum(axis=0) / self.weights.sum())
+        column, count = self.weights * self.hits, len(self.confidence)
+        drawn = self.resamples.cell_sums(self.cell, column, count) / self._total[:, None]
+        return self.resamples.shrink * (drawn - np.bincount(self.cell, column, count) / self.weights.sum())
 
     @cached_property
     def _total(self) -> np.ndarray:
         return np.maximum(self.resamples.sums(self.weights[:, None])[:, 0], 1e-300)
 
-    def _spread(self, column: np.ndarray) -> np.ndarray:
-        table = np.zeros((len(column), len(self.confidence)), dtype=np.float32)
-        table[np.arange(len(column)), self.cell] = column
-        return table
-
     def draws_by_correctness(self, correct: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Weight of right and of wrong rows by cell: the resampled rows themselves first, then the draws (R+1, L)."""
-        right = self._spread(self.weights * correct)
-        wrong = self._spread(self.weights * ~correct)
-        return tuple(np.vstack([table.sum(axis=0), self.resamples.sums(table)]) for table in (right, wrong))  # type: ignore[return-value]
+        count, parts = len(self.confidence), (self.weights * correct, self.weights * ~correct)
+        right, wrong = (
+            np.vstack([np.bincount(self.cell, part, count), self.resamples.cell_sums(self.cell, part, count)])
+            for part in parts
+        )
+        return right, wrong
 
     def binned(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Residual (M,), noise (R, M) and share (M,) of bins given as the bin of each cell."""

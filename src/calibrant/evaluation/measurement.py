@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,15 @@ import numpy as np
 from calibrant.core import progress
 from calibrant.core.arrays import check_counts
 from calibrant.core.bins import check_n_bins
-from calibrant.data import Predictions
+from calibrant.data import Predictions, as_predictions
+from calibrant.data.guards import refuse_probabilities
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples, draw
 from calibrant.evaluation.classwise_intervals import classwise_estimates
 from calibrant.evaluation.consistency import consistency_test
+from calibrant.evaluation.flat import about, flattened, hits, two_class
+from calibrant.evaluation.grouping import clusters_by, columns_by, make_grouping
+from calibrant.evaluation.groups import GroupAnalysis, group_analysis, group_fields
 from calibrant.evaluation.intervals import (
     TopLabelCells,
     bin_error_intervals,
@@ -25,6 +29,7 @@ from calibrant.evaluation.intervals import (
     smooth_error_intervals,
     spread_interval,
 )
+from calibrant.evaluation.labels import LabelFigures, label_figures, repeated
 from calibrant.evaluation.reliability import reliability_bins
 from calibrant.evaluation.results import ClassProfile, Estimate, Figures, NoiseFloor
 from calibrant.evaluation.scan import scan_predictions
@@ -45,6 +50,15 @@ from calibrant.metrics.top_label import adaptive_ece_of, ece_of, over_under_conf
 
 SIGNIFICANCE = 0.05
 
+TOO_FEW = "too few rows to tell"
+FEWEST_ROWS, FEWEST_ERRORS = 30, 5
+"""Below these no verdict is given."""
+
+CLASSWISE = ("ace", "marginal_ece", "classwise_loss_std")
+
+LABEL_RESAMPLES = 200
+"""Resamples behind the intervals of single labels, of which there may be a thousand."""
+
 ORDER = (
     "ece", "over_confidence", "under_confidence", "mce", "adaptive_ece", "debiased_ece", "sweep_ece", "smooth_ece",
     "soft_ece", "ks_error", "mmce", "sce", "ace", "marginal_ece", "nll", "brier", "accuracy",
@@ -58,6 +72,10 @@ class Measurement:
     """What `measure` found; figures are fractions, not percent.
 
     left_out : metrics that were not computed, with the reason.
+    groups : the figures of every group, where `by` asked for them.
+    task : what the numbers are; see `calibrant.data.tasks`.
+    labels : of a multilabel task, the figures of each label by itself.
+    warnings : what a reader of the figures should know.
     """
 
     n: int
@@ -72,6 +90,15 @@ class Measurement:
     classes: ClassProfile
     class_names: tuple[str, ...] | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
+    groups: GroupAnalysis | None = None
+    task: str = "multiclass"
+    labels: tuple[LabelFigures, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def about(self) -> str:
+        """Which class the figures are about: the predicted or the positive one."""
+        return about(self.task)
 
     def worst_classes(self, count: int = 5) -> list[int]:
         """The classes of largest classwise ECE, worst first."""
@@ -109,18 +136,45 @@ class Measurement:
             "resamples": self.resamples,
             "seed": self.seed,
             "left_out": dict(self.left_out),
+            **({} if self.groups is None else group_fields(self.groups)),
+            "task": self.task,
+            "about": self.about,
+            "warnings": list(self.warnings),
+            **({"labels": [label.to_dict() for label in self.labels]} if self.task == "multilabel" else {}),
         }
 
 
 def measure(
-    predictions: Predictions,
+    predictions: Any,
     *,
+    by: Any = None,
+    cluster: Any = None,
+    kind: str | None = None,
+    task: str | None = None,
     n_bins: int = 15,
     resamples: int = 1000,
     seed: int = 0,
     engine: str | Engine = "local",
 ) -> Measurement:
     """Every metric of the library with 95% intervals, and whether the error is more than chance.
+
+    Parameters
+    ----------
+    predictions : Predictions, path, frame, dictionary of arrays, or (scores, labels)
+        Anything that `open_predictions` takes.
+    by : str, array or mapping, optional
+        One or two columns of groups (names, an array of a value per row, or a mapping of names to arrays), each of
+        which is then measured by itself; "age:5" cuts a column of numbers into five quantile groups.
+    cluster : str or array, optional
+        What is independent (a patient, an image): a column, of which whole clusters are drawn.
+    kind : {"logits", "probabilities"}, optional
+        What the values are, where nothing else says it.
+    task : {"multiclass", "binary", "multilabel", "pairs"}, optional
+        Where names and shapes do not tell. Figures of a binary or multilabel task are about the positive class.
+    n_bins, resamples, seed : int
+        Bins of the calibration errors; bootstrap resamples behind the intervals, and their seed.
+    engine : "local", "dask", the address of a Dask scheduler, or an engine
+        Where the pass over the rows runs.
 
     Examples
     --------
@@ -131,13 +185,20 @@ def measure(
     'overconfident by 24.8 points'
     """
     check_n_bins(n_bins)
+    predictions = as_predictions(predictions, kind=kind, task=task)
+    refuse_probabilities(predictions)
+    check_counts(predictions.weights, "weights")
+    by, cluster = repeated(predictions, by, cluster)
+    if predictions.task == "multilabel":
+        return _measure_labels(predictions, by, cluster, n_bins=n_bins, resamples=resamples, seed=seed, engine=engine)
+    given, predictions = predictions, predictions.expanded()
     labels, weights = predictions.labels, predictions.weights
-    check_counts(weights, "weights")
-    drawn = draw(predictions.n, resamples, seed)
+    clusters = clusters_by(predictions, cluster)
+    drawn = draw(predictions.n, resamples, seed, clusters)
     scanned = scan_predictions(predictions, drawn, n_bins=n_bins, engine=engine)
     columns = scanned.columns
     progress.step("intervals", 0, 3)
-    values, intervals = _top_label(columns, weights, drawn, n_bins)
+    values, intervals = _top_label(columns, weights, drawn, n_bins, predictions.task)
     progress.step("intervals", 1, 3)
     estimates = {name: Estimate(values[name], *intervals[name]) for name in values}
     spread = _class_spread(columns.nll, labels, weights, predictions.n_classes, scanned.draws)
@@ -149,31 +210,87 @@ def measure(
         weights,
         draws=scanned.draws,
         n_bins=n_bins,
-        whole=lambda: Checked(predictions.values, labels, weights, predictions.kind == "logits"),
+        whole=lambda: _whole(predictions),
     )
     estimates |= class_estimates
+    if predictions.flat:
+        for name in CLASSWISE:
+            estimates.pop(name, None)  # one probability per row: the ECE itself, or nothing
     progress.step("intervals", 2, 3)
     confidence, correct = columns.confidence, columns.correct
-    floor = consistency_test(confidence, correct, n_bins=n_bins, weights=weights, seed=seed)
+    floor = consistency_test(confidence, correct, n_bins=n_bins, weights=weights, seed=seed, clusters=clusters)
+    groups = None
+    if by is not None:
+        groups = group_analysis(
+            confidence, correct, make_grouping(columns_by(predictions, by), predictions.n),
+            weights=weights, clusters=clusters, scores={"nll": columns.nll, "brier": columns.brier},
+            n_bins=n_bins, resamples=resamples, seed=seed,
+        )  # fmt: skip
     bins = reliability_bins(confidence, correct, n_bins=n_bins, weights=weights, seed=seed)
     progress.step("intervals", 3, 3)
+    too_few = too_few_to_tell(confidence, correct, weights, predictions.task)
     return Measurement(
-        n=predictions.n,
+        n=given.n,
         n_classes=predictions.n_classes,
         n_bins=n_bins,
         resamples=resamples,
         seed=seed,
-        verdict=verdict(estimates, floor),
-        metrics=Figures({name: estimates[name] for name in ORDER if name in estimates}),
+        verdict=TOO_FEW if too_few else verdict(estimates, floor, predictions.task),
+        metrics=Figures({name: estimates[name] for name in (*ORDER, "roc_auc") if name in estimates}),
         noise_floor=floor,
         bins=bins,
         classes=class_profile(columns, scanned.sums, labels, weights, n_bins),
         class_names=predictions.class_names,
         left_out=left_out,
+        groups=groups,
+        task=predictions.task,
+        warnings=(*given.notes, *_hints(predictions)),
     )
 
 
-def verdict(metrics: Mapping[str, Estimate], floor: NoiseFloor) -> str:
+def _hints(predictions: Predictions) -> tuple[str, ...]:
+    """What a reader should know about how the rows were read."""
+    if predictions.task == "multiclass" and predictions.n_classes == 2:
+        return ("two columns are measured about the predicted class; --task binary asks about the positive class",)
+    return ()
+
+
+def _whole(predictions: Predictions) -> Checked:
+    values, weights, from_logits = predictions.values, predictions.weights, predictions.kind == "logits"
+    if predictions.flat:
+        return two_class(values, predictions.labels, weights, from_logits)
+    return Checked(values, predictions.labels, weights, from_logits)
+
+
+def too_few_to_tell(
+    confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None, task: str = "multiclass"
+) -> bool:
+    """Fewer than 30 rows, or fewer than 5 errors both expected and observed; of a binary task, also events."""
+    mass = np.ones(len(correct)) if weights is None else weights
+    stated, seen = confidence.astype(np.float64), correct.astype(np.float64)
+    most = max(float(mass @ (1 - stated)), float(mass @ (1 - seen)))
+    if task == "binary":
+        most = min(most, max(float(mass @ stated), float(mass @ seen)))
+    return len(correct) < FEWEST_ROWS or most < FEWEST_ERRORS
+
+
+def _measure_labels(predictions: Predictions, by: Any, cluster: np.ndarray, **options: Any) -> Measurement:
+    """All labels together, and each by itself."""
+    together = measure(flattened(predictions), by=by, cluster=cluster, **options)
+    fewer = min(options["resamples"], LABEL_RESAMPLES)
+    figures = label_figures(predictions, n_bins=options["n_bins"], resamples=fewer, seed=options["seed"])
+    return replace(
+        together,
+        n=predictions.n,
+        n_classes=predictions.n_classes,
+        class_names=predictions.class_names,
+        task="multilabel",
+        labels=figures,
+        warnings=predictions.notes,
+    )
+
+
+def verdict(metrics: Mapping[str, Estimate], floor: NoiseFloor, task: str = "multiclass") -> str:
     """One line: which way and by how much confidence departs from accuracy, if by more than chance.
 
     Points are percentage points of mean confidence minus accuracy. Where bins err in both directions, so that the
@@ -183,6 +300,13 @@ def verdict(metrics: Mapping[str, Estimate], floor: NoiseFloor) -> str:
         return "indistinguishable from calibrated"
     ece, over, under = (metrics[name].value for name in ("ece", "over_confidence", "under_confidence"))
     gap = over - under
+    if about(task) == "positive class":
+        if abs(gap) < ece / 2:
+            return (
+                f"miscalibrated by {100 * ece:.1f} points: probabilities of the positive class are too high by "
+                f"{100 * over:.1f} in some ranges, too low by {100 * under:.1f} in others"
+            )
+        return f"probabilities of the positive class are {100 * abs(gap):.1f} points too {'high' if gap > 0 else 'low'}"
     if abs(gap) < ece / 2:
         return (
             f"miscalibrated by {100 * ece:.1f} points: overconfident by {100 * over:.1f} in some ranges of "
@@ -192,7 +316,7 @@ def verdict(metrics: Mapping[str, Estimate], floor: NoiseFloor) -> str:
 
 
 def _top_label(
-    columns: RowColumns, weights: np.ndarray | None, drawn: Resamples, n_bins: int
+    columns: RowColumns, weights: np.ndarray | None, drawn: Resamples, n_bins: int, task: str
 ) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
     confidence, correct = columns.confidence, columns.correct
     given = (confidence, correct, weights)
@@ -221,12 +345,17 @@ def _top_label(
     means = {
         "nll": columns.nll,
         "brier": columns.brier,
-        "accuracy": correct,
+        "accuracy": hits(columns, task),
         "confidence": confidence,
         "entropy": columns.entropy,
     }
     values |= {name: float(np.average(column.astype(np.float64), weights=weights)) for name, column in means.items()}
-    return values, intervals | mean_intervals(means, weights, drawn)[0]
+    intervals |= mean_intervals(means, weights, drawn)[0]
+    if task == "binary":
+        # the ranking of outcomes by p is the ROC curve; deferral by p means nothing
+        values["roc_auc"], intervals["roc_auc"] = values.pop("confidence_auroc"), intervals.pop("confidence_auroc")
+        del values["aurc"]
+    return values, intervals
 
 
 def _class_spread(

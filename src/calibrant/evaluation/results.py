@@ -114,6 +114,8 @@ class MethodRow:
     columns: TestColumns | None = None
     classes: ClassProfile | None = None
     warnings: tuple[str, ...] = ()
+    groups: Any = None
+    """`groups.GroupAnalysis` of the test rows under this method, where groups were asked for."""
 
     def to_dict(self) -> dict[str, Any]:
         """The row as plain JSON data, without calibrator and columns."""
@@ -130,6 +132,7 @@ class MethodRow:
             "ties": list(self.ties),
             "noise_floor": None if self.noise_floor is None else self.noise_floor.to_dict(),
             "warnings": list(self.warnings),
+            **({} if self.groups is None else {"groups": [one.to_dict() for one in self.groups.groups]}),
         }
 
 
@@ -148,6 +151,8 @@ class Comparison:
     noise_floor : the consistency test of the uncalibrated scores (of the first row that worked where "none" is absent).
     n_bins, resamples, seed : how the figures were made.
     verdict : one sentence.
+    task : what the numbers are; see `calibrant.data.tasks`.
+    warnings : what a reader of the figures should know, such as rows that are in both sets.
     """
 
     rows: tuple[MethodRow, ...]
@@ -165,6 +170,8 @@ class Comparison:
     resamples: int
     seed: int
     verdict: str = ""
+    task: str = "multiclass"
+    warnings: tuple[str, ...] = ()
 
     def row(self, method: str) -> MethodRow:
         """The row of a method by short name."""
@@ -199,6 +206,9 @@ class Comparison:
             "resamples": self.resamples,
             "seed": self.seed,
             "noise_floor": None if self.noise_floor is None else self.noise_floor.to_dict(),
+            "task": self.task,
+            "about": "predicted class" if self.task in ("multiclass", "pairs") else "positive class",
+            "warnings": list(self.warnings),
         }
 
     def to_json(self, indent: int | None = 2) -> str:

@@ -21,6 +21,7 @@ from calibrant.data.chunks import Chunk, cut
 from calibrant.data.top_k import KIND as TOP_K
 from calibrant.engines.engine import Engine, opened
 from calibrant.evaluation.bootstrap import Resamples
+from calibrant.evaluation.flat import flat_columns, two_class
 from calibrant.evaluation.intervals import class_rows
 from calibrant.kernels.rows import RowColumns, scan
 from calibrant.metrics.classwise import class_sums, probability_block
@@ -60,15 +61,17 @@ def scan_predictions(
     columns : how much to compute of each row, as in `kernels.rows.scan`.
     """
     refuse_top_k(predictions)
-    draws = drawn.fewer(class_rows(predictions.n_classes, n_bins))
-    wanted = np.arange(predictions.n) if draws.rows is None else draws.rows
+    n_classes = predictions.n_classes if predictions.task == "multiclass" else 2
+    draws = drawn.fewer(class_rows(n_classes, n_bins))
+    n_rows = predictions.n * (predictions.n_classes if predictions.task == "multilabel" else 1)
+    wanted = np.arange(n_rows) if draws.rows is None else draws.rows
     order = np.argsort(wanted, kind="stable")
     work = partial(_scanned, wanted=wanted[order], n_bins=n_bins, calibrator=calibrator, columns=columns)
     stage = "" if calibrator is not None else "measuring"
     with opened(engine) as running:
         merge = partial(_merge, n_rows=predictions.n, stage=stage)
         found, sums, kept, _ = running.run(work, cut(predictions), merge)
-    chosen = np.empty((len(wanted), predictions.n_classes), dtype=predictions.dtype)
+    chosen = np.empty((len(wanted), n_classes), dtype=predictions.dtype)
     chosen[order] = np.concatenate(kept)
     return Scanned(RowColumns(*map(np.concatenate, zip(*found, strict=True))), sums, chosen, draws)
 
@@ -95,6 +98,13 @@ def _top(chunk: Chunk) -> list[RowColumns]:
 def _blocks(chunk: Chunk, calibrator: Any) -> Iterator[tuple[Checked, int]]:
     """The rows of a chunk in memory, and the number of the first among all rows."""
     row = chunk.first_row
+    if chunk.task != "multiclass":
+        for part in chunk.parts(check=False):
+            values = part.values if calibrator is None else calibrator.transform(part.logits)
+            from_logits = calibrator is not None or part.kind == "logits"
+            yield two_class(values, part.labels, part.weights, from_logits), row * _width(chunk)
+            row += part.n
+        return
     if calibrator is None:
         for part in chunk.parts(check=False):
             yield Checked(part.values, part.labels, part.weights, part.kind == "logits"), row
@@ -105,10 +115,17 @@ def _blocks(chunk: Chunk, calibrator: Any) -> Iterator[tuple[Checked, int]]:
         row += rows.n
 
 
+def _width(chunk: Chunk) -> int:
+    """Scores that one row stands for: each label of a multilabel task is a row of the figures."""
+    return chunk.source.shape[1] if chunk.task == "multilabel" else 1
+
+
 def _columns(chunk: Chunk, checked: Checked, row: int, columns: str) -> RowColumns:
-    name, first_row = chunk.source.locate(row - chunk.first_row)
+    name, first_row = chunk.source.locate(row // _width(chunk) - chunk.first_row)
     called = f"{name}: {chunk.field}" if name else chunk.field
     with chunk.naming():
+        if chunk.task != "multiclass":
+            return flat_columns(checked, name=called, first_row=first_row)
         return scan(
             checked.values, checked.labels, from_logits=checked.from_logits, columns=columns,
             name=called, first_row=first_row,
@@ -119,7 +136,7 @@ def _scanned(chunk: Chunk, *, wanted: np.ndarray, n_bins: int, calibrator: Any, 
     found, kept, sums = [], [], None
     for checked, row in _blocks(chunk, calibrator):
         n_rows, n_classes = checked.values.shape
-        if calibrator is not None and n_classes != chunk.n_classes:
+        if calibrator is not None and chunk.task == "multiclass" and n_classes != chunk.n_classes:
             raise InputError(f"the calibrator returned {n_classes} columns, but there are {chunk.n_classes} classes")
         found.append(_columns(chunk, checked, row, columns))
         binned = class_sums(checked, n_bins, "width")

@@ -14,6 +14,7 @@ from calibrant.data import Predictions
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples, inverted_interval
 from calibrant.evaluation.classwise_intervals import CLASS_RESAMPLES, mean_error, width_noise
+from calibrant.evaluation.flat import flattened, hits
 from calibrant.evaluation.intervals import TopLabelCells, bin_error_intervals, mean_intervals
 from calibrant.evaluation.results import ClassProfile, Estimate, Figures, TestColumns
 from calibrant.evaluation.scan import scan_predictions
@@ -42,9 +43,10 @@ def score(
 ) -> Scored:
     """Figures of a fitted calibrator on test predictions, from one pass over them."""
     scanned = scan_predictions(test, resamples, n_bins=n_bins, calibrator=calibrator, engine=engine, columns="scores")
-    columns, sums, labels, weights = scanned.columns, scanned.sums, test.labels, test.weights
+    seen = flattened(test) if test.task == "multilabel" else test
+    columns, sums, labels, weights = scanned.columns, scanned.sums, seen.labels, seen.weights
     confidence, correct = columns.confidence, columns.correct
-    means = {"nll": columns.nll, "brier": columns.brier, "accuracy": correct}
+    means = {"nll": columns.nll, "brier": columns.brier, "accuracy": hits(columns, seen.task)}
     intervals, draws = mean_intervals(means, weights, resamples)
     values = {name: float(np.average(column, weights=weights)) for name, column in means.items()}
     split = over_under_confidence_of(confidence, correct, weights, n_bins=n_bins)
@@ -60,7 +62,7 @@ def score(
     draws |= _error_draws(cells)
     mine, mass = scanned.draws.take(labels), None if weights is None else scanned.draws.take(weights)
     noise = width_noise(scanned.kept, mine, mass, draws=scanned.draws, n_bins=n_bins)
-    norm, residual = mean_error(test.n_classes), sums.excess.ravel()
+    norm, residual = mean_error(seen.n_classes), sums.excess.ravel()
     intervals["sce"] = inverted_interval(norm, residual, noise[:CLASS_RESAMPLES], value=values["sce"])
     draws["sce"] = norm(residual + noise)
     metrics = Figures({name: Estimate(values[name], *intervals[name]) for name in METRICS})

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 
 from calibrant.core.errors import InputError
 from calibrant.core.metric_facts import known_name
 from calibrant.core.softmax import softmax
-from calibrant.data import Predictions, open_predictions
+from calibrant.data import Predictions, npz, open_predictions
+from calibrant.data.fields import Wanted
 
 SHIFT_KEY = re.compile(r"shift_(?P<corruption>.+)_(?P<severity>\d+)$")
 FILE_NAME = re.compile(r"(?P<corruption>.+?)[_-](?P<severity>\d+)$")
@@ -189,27 +188,21 @@ def _bundle(path: Path) -> dict[tuple[str, int], Predictions]:
     """The shifted sets inside one `.npz`, or nothing if it holds none."""
     if path.suffix != ".npz" or not path.is_file():
         return {}
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            keys = [key for key in file.files if SHIFT_KEY.match(key)]
-            if not keys:
-                return {}
-            if "shift_labels" not in file.files:
-                raise InputError(f"{path}: has {keys[0]} but no shift_labels; it has {', '.join(file.files[:8])}")
-            labels = file["shift_labels"]
-            found = {}
-            for key in keys:
-                match = SHIFT_KEY.match(key)
-                assert match is not None  # noqa: S101 (the same pattern picked the key)
-                place = match["corruption"], int(match["severity"])
-                found[place] = Predictions.from_arrays(logits=file[key], labels=labels, name=f"{path}: {key}")
-            if {"test_logits", "test_labels"} <= set(file.files):
-                found["clean", 0] = _clean(file["test_logits"], file["test_labels"], labels, path)
-    except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
-        if isinstance(error, InputError):
-            raise
-        reason = error if is_zipfile(path) else "it is no zip archive"
-        raise InputError(f"{path}: not a readable .npz ({reason})") from error
+    arrays = npz.fields(path, Wanted())
+    keys = [key for key in arrays if SHIFT_KEY.match(key)]
+    if not keys:
+        return {}
+    if "shift_labels" not in arrays:
+        raise InputError(f"{path}: has {keys[0]} but no shift_labels; it has {', '.join(list(arrays)[:8])}")
+    labels = arrays["shift_labels"].read()
+    found = {}
+    for key in keys:
+        match = SHIFT_KEY.match(key)
+        assert match is not None  # noqa: S101 (the same pattern picked the key)
+        place = match["corruption"], int(match["severity"])
+        found[place] = Predictions.from_arrays(logits=arrays[key].read(), labels=labels, name=f"{path}: {key}")
+    if {"test_logits", "test_labels"} <= set(arrays):
+        found["clean", 0] = _clean(arrays["test_logits"].read(), arrays["test_labels"].read(), labels, path)
     return found
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import os
 from collections.abc import Callable
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 COMPILED_FROM = 2_000_000
@@ -35,5 +37,17 @@ def pick(twin: Callable[..., Any], n_elements: int) -> Callable[..., Any]:
     """The function of the same name in `kernels/compiled/<module>.py`, or the numpy twin itself."""
     if not use_compiled(n_elements):
         return twin
-    module = importlib.import_module(twin.__module__.replace("kernels.", "kernels.compiled."))
-    return getattr(module, twin.__name__)
+    module = _compiled_module(twin.__module__.replace("kernels.", "kernels.compiled."))
+    return twin if module is None else getattr(module, twin.__name__)
+
+
+@cache
+def _compiled_module(name: str) -> ModuleType | None:
+    """The module of compiled kernels, or None where numba cannot be loaded: then numpy does the work."""
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        logging.getLogger("calibrant").warning(
+            "compiled kernels cannot be loaded (%s: %s): numpy is used instead", type(error).__name__, error
+        )
+        return None

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibrant.kernels.isotonic import isotonic_values, score_groups
+from calibrant.core.odds import softplus
+from calibrant.kernels.isotonic import ScoreGroups, isotonic_values, score_groups
 from calibrant.metrics.binning import check_choice
 from calibrant.metrics.inputs import check_binary, mean
 
@@ -61,7 +62,18 @@ def score_decomposition(
         given = mean(checked.losses(), checked.weights)
     else:
         given = mean((checked.probability.astype(np.float64) - checked.positive) ** 2, checked.weights)
-    groups = score_groups(checked.scores, checked.positive, checked.weights)
+    return _parts(given, score_groups(checked.scores, checked.positive, checked.weights), score)
+
+
+def decomposition_of(
+    log_odds: np.ndarray, positive: np.ndarray, weights: np.ndarray | None = None
+) -> ScoreDecomposition:
+    """`score_decomposition` of the log loss of log-odds (n,)."""
+    given = mean(softplus(np.where(positive, -log_odds, log_odds)), weights)
+    return _parts(given, score_groups(log_odds, positive, weights), "nll")
+
+
+def _parts(given: float, groups: ScoreGroups, score: str) -> ScoreDecomposition:
     total = groups.weight.sum()
     share = groups.positive / groups.weight
     fitted = float(groups.weight @ _score_at(share, isotonic_values(groups), score) / total)

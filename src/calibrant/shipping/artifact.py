@@ -7,11 +7,13 @@ reads data and checks it: no pickle, no import by a path from the file, limits b
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ MAX_HEADER_BYTES = 64 << 20
 MAX_TENSORS = 10_000
 MAX_CLASSES = 1_000_000
 METADATA_KEY = "calibrant"
+OPTIONAL_FIT_KEYS = frozenset({"created", "source"})
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Artifact:
     after: Mapping[str, float] | None = None
     library: str = ""
     format: int = FORMAT
+    created: str | None = None
+    source: str | None = None
 
     @property
     def method(self) -> str:
@@ -64,6 +69,7 @@ def save(
     n: int | None = None,
     before: Mapping[str, float] | None = None,
     after: Mapping[str, float] | None = None,
+    source: str | None = None,
 ) -> None:
     """Write a fitted calibrator to one file, in one step: a crash leaves the old file or the new one.
 
@@ -73,6 +79,7 @@ def save(
     path : where to; the usual ending is `.safetensors`.
     class_names, before, after : kept in the header for whoever meets the file later.
     n, fingerprint : of the fit data; by default what the calibrator remembers of its fit.
+    source : name of the fit data, such as a file; kept beside the time of saving.
 
     Examples
     --------
@@ -83,7 +90,9 @@ def save(
     >>> load(path)
     Identity()
     """
-    content = to_bytes(calibrator, class_names=class_names, fingerprint=fingerprint, n=n, before=before, after=after)
+    about = {"class_names": class_names, "fingerprint": fingerprint, "n": n, "before": before, "after": after}
+    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    content = to_bytes(calibrator, **about, source=source, created=created)
     with atomic_write(path) as temporary:
         temporary.write_bytes(content)
 
@@ -108,6 +117,15 @@ def read_content(path: str | os.PathLike[str]) -> bytes:
     return Path(path).read_bytes()
 
 
+def digest_of(content: bytes) -> str:
+    """A name of an artifact's content: the same calibrator saved at another time has the same."""
+    header = read_header(content)
+    header["fit"].pop("created", None)
+    size = int.from_bytes(content[:8], "little")
+    text = json.dumps(header, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode() + content[8 + size :]).hexdigest()
+
+
 def to_bytes(calibrator: Any, **about: Any) -> bytes:
     """The content of an artifact; it has been read back and checked before it is returned."""
     from safetensors.numpy import save as to_safetensors
@@ -118,7 +136,7 @@ def to_bytes(calibrator: Any, **about: Any) -> bytes:
     n_classes = _n_classes(calibrator)
     names = about.get("class_names")
     n_rows = about.get("n") or getattr(calibrator, "n_rows_", None)
-    header = {
+    header: dict[str, Any] = {
         "format": FORMAT,
         "library": __version__,
         "n_classes": n_classes,
@@ -131,6 +149,7 @@ def to_bytes(calibrator: Any, **about: Any) -> bytes:
         },
         "calibrator": encoder.calibrator(calibrator),
     }
+    header["fit"].update({name: str(about[name]) for name in OPTIONAL_FIT_KEYS if about.get(name) is not None})
     text = json.dumps(header, allow_nan=False, ensure_ascii=True)
     content = to_safetensors(encoder.tensors, {METADATA_KEY: text})
     copy = from_bytes(content).calibrator
@@ -190,6 +209,8 @@ def from_bytes(content: bytes) -> Artifact:
         after=fit["after"],
         library=header["library"],
         format=header["format"],
+        created=fit.get("created"),
+        source=fit.get("source"),
     )
 
 
@@ -240,8 +261,11 @@ def _check_header(header: Any) -> None:
 
 
 def _check_fit(fit: Any) -> None:
-    if not isinstance(fit, dict) or set(fit) != {"n", "fingerprint", "before", "after"}:
+    if not isinstance(fit, dict) or set(fit) - OPTIONAL_FIT_KEYS != {"n", "fingerprint", "before", "after"}:
         raise InputError("fit must have the keys n, fingerprint, before and after")
+    for name in OPTIONAL_FIT_KEYS & set(fit):
+        if not isinstance(fit[name], str):
+            raise InputError(f"fit.{name} must be a text")
     if fit["n"] is not None and (type(fit["n"]) is not int or fit["n"] < 1):
         raise InputError(f"fit.n is {fit['n']!r}, but must be a whole number of at least 1")
     if fit["fingerprint"] is not None and not isinstance(fit["fingerprint"], str):
@@ -258,6 +282,8 @@ def _check_size(path: str | os.PathLike[str]) -> None:
     """Look at the size and the first eight bytes before reading the rest."""
     if os.path.isdir(path):
         raise InputError(f"{path} is a folder: give an artifact, such as cal.safetensors")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise InputError(f"{path} is a pipe or a device: give an artifact, such as cal.safetensors")
     try:
         with open(path, "rb") as file:
             _check_prefix(file.read(8), os.path.getsize(path))
@@ -300,7 +326,11 @@ def _probe(calibrator: Any, n_classes: int) -> None:
             probabilities = calibrator.predict_proba(logits)
         if probabilities.shape != (len(logits), n_classes) or not np.isfinite(probabilities).all():
             raise InputError("the saved calibrator gives values that are not finite")
-        if probabilities.min() < 0 or np.abs(probabilities.sum(axis=1, dtype=np.float64) - 1).max() > 1e-3:
+        if calibrator.task_ == "multilabel":
+            sums_to_one = True  # every label has a probability of its own
+        else:
+            sums_to_one = np.abs(probabilities.sum(axis=1, dtype=np.float64) - 1).max() <= 1e-3
+        if probabilities.min() < 0 or probabilities.max() > 1 + 1e-3 or not sums_to_one:
             raise InputError("the saved calibrator gives rows that are not probabilities")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.errors import InputError
-from calibrant.shipping.artifact import Artifact, from_bytes, read_content
+from calibrant.shipping.artifact import Artifact, digest_of, from_bytes, read_content
 from calibrant.shipping.http_codec import Wanted
 
 
@@ -29,7 +28,7 @@ class Served:
         if artifact.n_classes is None:
             raise InputError(f"{artifact.method} is part of a network and cannot be served over logits")
         binary = getattr(artifact.calibrator, "task_", "multiclass") == "binary"
-        served = cls(artifact, artifact.n_classes, binary, hashlib.sha256(content).hexdigest()[:12] if content else "")
+        served = cls(artifact, artifact.n_classes, binary, digest_of(content)[:12] if content else "")
         served.answer(np.zeros(1) if binary else np.zeros((1, artifact.n_classes)), "probabilities")
         return served
 
@@ -50,7 +49,7 @@ class Served:
     def about(self) -> dict[str, Any]:
         """What GET /calibrator says."""
         artifact = self.artifact
-        fit = {name: getattr(artifact, name) for name in ("n", "fingerprint", "before", "after")}
+        fit = {name: getattr(artifact, name) for name in ("n", "fingerprint", "before", "after", "created", "source")}
         return {
             "method": artifact.method,
             "task": "binary" if self.binary else "multiclass",

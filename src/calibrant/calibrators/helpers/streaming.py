@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,11 +14,16 @@ from calibrant.core.checkpoint import Checkpoint
 from calibrant.core.errors import InputError
 from calibrant.data import Predictions, open_predictions
 from calibrant.data.chunked import ChunkedRows
+from calibrant.data.source import ArraySource, Source
 from calibrant.data.top_k import TopKPredictions
 from calibrant.engines.engine import Engine, opened
 
 if TYPE_CHECKING:
     from calibrant.calibrators.base import Calibrator
+
+
+SAMPLED_PARTS, SAMPLED_BLOCKS, SAMPLED_ROWS = 64, 8, 32
+"""How much of the values a checkpoint looks at: blocks of rows, spread over the parts and over each part."""
 
 
 def fit_predictions(
@@ -44,6 +50,8 @@ def fit_predictions(
             # a fit that ranks or splits rows sees arrays: maps of files, not memory
             calibrator.fit_rows(rows if calibrator.additive else rows.whole())  # type: ignore[arg-type]
         calibrator.n_rows_, calibrator.fingerprint_ = rows.n, rows.fingerprint()
+    for piece in predictions.source.pieces():
+        piece.check_unchanged()
     if passes is not None:
         passes.remove()
     return calibrator
@@ -64,4 +72,28 @@ def identity(calibrator: Calibrator, predictions: Predictions) -> dict[str, Any]
         "kind": predictions.kind,
         "dtype": np.dtype(predictions.dtype).str,
         "data": digest.hexdigest()[:32],
+        "values": _values_digest(parts),
     }
+
+
+def _values_digest(parts: list[Source]) -> str:
+    """What identifies the values themselves: size and time of change of each file, and a hash of sampled rows.
+
+    Without it a fit that was killed would go on with the sums of other logits after its files were written anew.
+    """
+    digest = hashlib.sha256()
+    for piece in parts:
+        file = Path(piece.name)
+        if piece.name and file.is_file():
+            found = file.stat()
+            digest.update(repr((found.st_size, found.st_mtime_ns)).encode())
+    chosen = parts[:: max(1, len(parts) // SAMPLED_PARTS)]
+    for piece in chosen:
+        if isinstance(piece, ArraySource):
+            digest.update(np.ascontiguousarray(piece.array).data)
+            continue
+        cuts = piece.cuts(max(1, piece.shape[0] // SAMPLED_BLOCKS))
+        for start in cuts[:: max(1, len(cuts) // SAMPLED_BLOCKS)]:
+            for block in piece.blocks(start, min(start + SAMPLED_ROWS, piece.shape[0]), SAMPLED_ROWS):
+                digest.update(np.ascontiguousarray(block).data)
+    return digest.hexdigest()[:32]

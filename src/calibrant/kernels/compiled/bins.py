@@ -7,9 +7,9 @@ the last bit.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from calibrant.core.bins import width_edges
+from calibrant.kernels.compiled.cached import njit
 from calibrant.kernels.compiled.rows import frozen
 
 

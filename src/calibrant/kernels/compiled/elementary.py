@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from calibrant.kernels.compiled.cached import njit
 
 LOWEST_EXPONENT = -708.0
 """exp of anything lower is taken as exp(−708) ≈ 3e-308: zero beside the 1 of the row's maximum."""

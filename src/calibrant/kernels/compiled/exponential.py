@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
 
 from calibrant.kernels.compiled import elementary
+from calibrant.kernels.compiled.cached import njit
 
 REASSOCIATE = {"reassoc", "contract", "nsz", "arcp"}
 """Sums may be reordered into vector lanes; NaN and Inf keep their meaning."""

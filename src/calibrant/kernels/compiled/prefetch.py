@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from calibrant.kernels.compiled.cached import njit
 
 AHEAD_BYTES = 4096
 """How far before its use a row is asked for: about ten rows of a hundred float32."""

@@ -8,9 +8,9 @@ every finite number, so the same maximum finds them.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from calibrant.core.arrays import PROBABILITY_TOLERANCE
+from calibrant.kernels.compiled.cached import njit
 from calibrant.kernels.compiled.elementary import LOWEST_EXPONENT, exp_negative, log_positive
 from calibrant.kernels.compiled.prefetch import prefetch_row
 from calibrant.kernels.rows import ALL, SCORES, TOP, RowColumns

@@ -1,0 +1,49 @@
+"""Which methods serve a task, and what a short name stands for there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calibrant.calibrators.registry import get, names, resolve
+from calibrant.core.errors import InputError
+
+LABEL_METHODS = ("none", "auto", "platt", "beta", "quad")
+"""Short names for many labels: each stands for a `MultilabelCalibrator` of that map."""
+
+
+def task_names(task: str) -> list[str]:
+    """Short names of the listed methods that serve a task; pairs are a binary task of being right.
+
+    >>> task_names("multilabel")[0], "ts" in task_names("pairs")
+    ('none', True)
+    """
+    if task == "multilabel":
+        return list(LABEL_METHODS)
+    return names("multiclass" if task == "multiclass" else "binary")
+
+
+def task_method(name: str, task: str) -> Any:
+    """The unfitted calibrator that a short name stands for in a task; an InputError where it serves another one."""
+    if task != "multilabel":
+        calibrator = get(name)
+        check_task_method(calibrator, task, name)
+        return calibrator
+    known = name if name in ("auto", "multilabel") else resolve(name)
+    if known == "none":
+        from calibrant.calibrators.identity import Identity
+
+        return Identity()
+    if known == "multilabel":
+        return get("multilabel")
+    if known not in LABEL_METHODS:
+        raise InputError(f"{name} does not serve the task multilabel: these do: {', '.join(LABEL_METHODS)}")
+    return get("multilabel", calibrator=known)
+
+
+def check_task_method(calibrator: Any, task: str, name: str = "") -> None:
+    """Raise where a calibrator does not serve a task."""
+    served = getattr(calibrator, "tasks", ("multiclass", "binary"))
+    wanted = "binary" if task == "pairs" else task
+    if wanted not in served:
+        called = name or type(calibrator).__name__
+        raise InputError(f"{called} serves {' and '.join(served)} tasks, not {task}: see calibrant.methods()")

@@ -1,0 +1,79 @@
+"""Tasks of several labels, one sigmoid each: all labels as one binary problem, and each by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibrant.data import Predictions
+from calibrant.evaluation.bootstrap import draw
+from calibrant.evaluation.grouping import clusters_by, columns_by
+from calibrant.evaluation.results import Figures
+from calibrant.evaluation.scoring import score
+
+
+@dataclass(frozen=True)
+class LabelFigures:
+    """One label by itself: its name, how many rows have it, and figures about its positive class."""
+
+    name: str
+    n_positive: int
+    metrics: Figures
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return {"name": self.name, "n_positive": self.n_positive, "metrics": self.metrics.to_dict()}
+
+
+def repeated(predictions: Predictions, by: Any, cluster: Any) -> tuple[Any, Any]:
+    """Groups and clusters for the rows that figures are made of.
+
+    A row of many labels, or with label shares, stands for several of them: they share its group, and form a cluster.
+    """
+    if predictions.task == "multilabel":
+        rows = np.repeat(np.arange(predictions.n), predictions.n_classes)
+    elif predictions.label_shares is not None:
+        rows = np.nonzero(predictions.label_shares)[0]
+    else:
+        return by, cluster
+    groups = None if by is None else {name: column[rows] for name, column in columns_by(predictions, by).items()}
+    clusters = clusters_by(predictions, cluster)
+    return groups, rows if clusters is None else clusters[rows]
+
+
+def one_label(predictions: Predictions, place: int) -> Predictions:
+    """One column as a binary problem."""
+    return Predictions(
+        predictions.values[:, place],
+        predictions.labels[:, place],
+        kind=predictions.kind,
+        task="binary",
+        weights=predictions.weights,
+        clusters=predictions.clusters,
+    )
+
+
+def label_figures(predictions: Predictions, *, n_bins: int, resamples: int, seed: int) -> tuple[LabelFigures, ...]:
+    """Figures of each label, with intervals."""
+    drawn = draw(predictions.n, resamples, seed)
+    names = predictions.class_names or [str(place) for place in range(predictions.n_classes)]
+    found = []
+    for place, name in enumerate(names):
+        column = one_label(predictions, place)
+        figures = score(RawScores(), column, resamples=drawn, n_bins=n_bins).metrics
+        del figures["sce"]  # the same as the ECE where there is one probability
+        found.append(LabelFigures(str(name), int(column.labels.sum()), figures))
+    return tuple(found)
+
+
+class RawScores:
+    """Scores as they are: what a method must beat."""
+
+    n_parameters_ = 0
+    keeps_prediction = keeps_ranking = True
+
+    def transform(self, logits: np.ndarray) -> np.ndarray:
+        """The same logits."""
+        return logits

@@ -1,0 +1,141 @@
+"""Many labels: shrinkage between one map for all and one map each."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+
+from calibrant import MultilabelCalibrator, get, load, save
+from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.odds import sigmoid, softplus
+
+pytestmark = pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+
+
+def problem(n, n_labels, seed=0, spread=0.4, rare=-3.0):
+    rng = np.random.default_rng(seed)
+    slopes, shifts = 0.7 + 0.3 * spread * rng.normal(size=n_labels), spread * rng.normal(size=n_labels) - 0.3
+    base = rng.normal(size=n_labels) + rare
+    scores = 2 * rng.normal(size=(2 * n, n_labels)) + base
+    labels = (rng.random((2 * n, n_labels)) < sigmoid(slopes * scores + shifts)).astype(int)
+    return (scores[:n], labels[:n]), (scores[n:], labels[n:])
+
+
+def loss(scores, labels):
+    return float((softplus(scores) - labels * scores).mean())
+
+
+@pytest.mark.parametrize("family", ["platt", "beta", "quad"])
+def test_53_one_label_is_the_binary_method(family):
+    (scores, labels), _ = problem(400, 1, rare=0.0)
+    many = MultilabelCalibrator(family).fit(scores, labels)
+    one = get(family).fit(scores[:, 0], labels[:, 0])
+    np.testing.assert_allclose(many.predict_proba(scores)[:, 0], one.predict_proba(scores[:, 0])[:, 1], atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["auto", "platt"])
+def test_53_copies_of_a_label_share_one_map(family):
+    (scores, labels), _ = problem(300, 1, rare=0.0)
+    fitted = MultilabelCalibrator(family).fit(np.tile(scores, 4), np.tile(labels, 4))
+    np.testing.assert_allclose(fitted.coef_, np.tile(fitted.pooled_, (4, 1)), atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["platt", "beta", "quad"])
+def test_ends_of_the_shrinkage(family):
+    (scores, labels), _ = problem(500, 5, rare=-1.0)
+    pooled = MultilabelCalibrator(family, strength=np.inf).fit(scores, labels)
+    assert (pooled.coef_ == pooled.pooled_).all()
+    flat = get(family).fit(scores.ravel(), labels.ravel())
+    expected = flat.predict_proba(scores.ravel())[:, 1].reshape(scores.shape)
+    np.testing.assert_allclose(pooled.predict_proba(scores), expected, atol=1e-6)
+    separate = MultilabelCalibrator(family, strength=1e-7).fit(scores, labels)
+    for j in range(5):
+        own = loss(separate.transform(scores)[:, j], labels[:, j])
+        alone = loss(get(family).fit(scores[:, j], labels[:, j]).transform(scores[:, j]), labels[:, j])
+        # the quadratic maps of all labels share one range, so a label alone may bend a little further
+        assert own == pytest.approx(alone, abs=1e-6 if family != "quad" else 2e-3)
+
+
+@pytest.mark.parametrize(("rare", "spread", "n"), [(-5.0, 0.2, 1000), (-2.0, 1.0, 1000), (-4.0, 0.6, 1000)])
+def test_shrunken_fit_is_as_good_as_the_better_of_pooled_and_separate(rare, spread, n):
+    losses = np.zeros(3)
+    for seed in range(3):
+        (scores, labels), (fresh, truth) = problem(n, 30, seed, spread, rare)
+        for place, strength in enumerate((np.inf, 1e-3, "cv")):
+            fitted = MultilabelCalibrator("platt", strength=strength).fit(scores, labels)
+            losses[place] += loss(fitted.transform(fresh), truth)
+    assert losses[2] <= losses[:2].min() * 1.002
+
+
+def test_weights_order_dtype_pickles_and_artifacts(tmp_path):
+    (scores, labels), (fresh, _) = problem(250, 6, rare=-1.5)
+    rng = np.random.default_rng(0)
+    weights = rng.integers(0, 3, 250)
+    copies = rng.permutation(np.repeat(np.arange(250), weights))
+    weighted = MultilabelCalibrator().fit(scores, labels, sample_weight=weights)
+    repeated = MultilabelCalibrator().fit(scores[copies], labels[copies])
+    np.testing.assert_allclose(weighted.predict_proba(fresh), repeated.predict_proba(fresh), atol=1e-6)
+    order = np.array([3, 1, 5, 0, 2, 4])
+    permuted = MultilabelCalibrator().fit(scores[:, order], labels[:, order])
+    plain = MultilabelCalibrator().fit(scores, labels)
+    np.testing.assert_allclose(permuted.predict_proba(fresh[:, order]), plain.predict_proba(fresh)[:, order], atol=1e-6)
+    assert plain.transform(fresh.astype(np.float32)).dtype == np.float32
+    assert plain.task_ == "multilabel"
+    assert set(np.unique(plain.predict(fresh))) <= {0, 1}
+    again = pickle.loads(pickle.dumps(plain))
+    assert (again.transform(fresh) == plain.transform(fresh)).all()
+    save(plain, tmp_path / "many.safetensors")
+    loaded = load(tmp_path / "many.safetensors")
+    assert (loaded.transform(fresh) == plain.transform(fresh)).all()
+    assert loaded.family_ == plain.family_
+
+
+def test_infinite_scores_take_the_floor_of_their_label():
+    (scores, labels), (fresh, _) = problem(300, 3, rare=-1.0)
+    scores[:5, 0], scores[5:8, 1] = -np.inf, np.inf
+    fitted = MultilabelCalibrator("platt").fit(scores, labels)
+    assert np.isfinite(fitted.coef_).all()
+    smallest = sigmoid(scores[np.isfinite(scores[:, 0]), 0]).min()
+    assert sigmoid(fitted.floor_[0, 0]) == pytest.approx(smallest / 2)
+    fresh[0] = -np.inf, np.inf, -np.inf
+    assert np.isfinite(fitted.transform(fresh)).all()
+
+
+def test_labels_without_positives_lean_on_the_pooled_map():
+    (scores, labels), (fresh, _) = problem(400, 5, rare=-2.0)
+    labels[:, 2] = 0
+    with pytest.warns(FitWarning, match="1 of 5 labels have one value in all rows"):
+        fitted = MultilabelCalibrator("platt").fit(scores, labels)
+    assert np.isfinite(fitted.coef_).all()
+    for same in (np.zeros_like(labels), np.ones_like(labels)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)
+            assert np.isfinite(MultilabelCalibrator().fit(scores, same).transform(fresh)).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((np.zeros((4, 2)), np.zeros((4, 3), int)), r"labels has shape \(4, 3\), but logits has \(4, 2\)"),
+        ((np.zeros((4, 2)), np.full((4, 2), 2)), "outcomes are 0 or 1"),
+        ((np.full((4, 2), np.nan), np.zeros((4, 2), int)), "contains NaN in row 0, column 0"),
+        ((np.zeros(4), np.zeros(4, int)), r"shape \(n, L\)"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, words):
+    with pytest.raises(InputError, match=words) as caught:
+        MultilabelCalibrator().fit(*arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_parameters_are_named():
+    (scores, labels), _ = problem(50, 2, rare=0.0)
+    with pytest.raises(InputError, match="'auto', 'platt', 'beta', 'quad', got 'iso'"):
+        MultilabelCalibrator("iso").fit(scores, labels)
+    with pytest.raises(InputError, match="strength must be"):
+        MultilabelCalibrator(strength=-1).fit(scores, labels)
+    with pytest.raises(InputError, match="3 columns, but the fit had 2 labels"):
+        MultilabelCalibrator().fit(scores, labels).transform(np.zeros((4, 3)))

@@ -1,0 +1,74 @@
+"""Gates of `calibrant measure`: exit 1 when a figure is beyond its limit."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+
+import jsonschema
+import numpy as np
+import pytest
+
+from calibrant.cli.gate import check, words
+from calibrant.core.errors import InputError
+
+SCHEMA = json.loads((files("calibrant") / "schemas" / "measure.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """Overconfident predictions with an ECE of about 20%."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 800)
+    path = tmp_path_factory.mktemp("gate") / "test.npz"
+    np.savez(path, logits=4 * (np.eye(4)[labels] + rng.normal(size=(800, 4))), labels=labels)
+    return path
+
+
+def test_a_bad_model_turns_the_gate_red_and_a_loose_limit_green(run, file):
+    code, out, err = run("measure", file, "--resamples", 50, "--max-ece", 0.03, "--min-accuracy", 0.1)
+    assert (code, err) == (1, "")
+    assert "gate failed: ECE is " in out
+    assert "above the limit of 3.00%" in out
+    code, out, _ = run("measure", file, "--resamples", 50, "--max-ece", 0.9, "--max-classwise-ece", 0.9)
+    assert code == 0
+    assert out.rstrip().endswith("gate passed: 2 of 2 checks")
+
+
+def test_the_gate_is_in_the_document(run, file):
+    code, out, _ = run("measure", file, "--resamples", 50, "--json", "--max-nll", 0.01, "--min-accuracy", 0.999)
+    document = json.loads(out)
+    jsonschema.validate(document, SCHEMA)
+    assert code == 1
+    assert not document["gate"]["passed"]
+    nll, accuracy = document["gate"]["checks"]
+    assert (nll["metric"], nll["value"]) == ("nll", document["metrics"]["nll"]["value"])
+    assert (accuracy["kind"], accuracy["limit"], accuracy["passed"]) == ("at least", 0.999, False)
+    code, out, _ = run("measure", file, "--resamples", 50, "--json")
+    assert (code, "gate" in json.loads(out)) == (0, False)
+
+
+@pytest.mark.parametrize("arguments", [["--max-ece", "3"], ["--max-ece", "-0.1"], ["--max-ece", "x"]])
+def test_limits_that_mean_nothing_are_refused(run, file, arguments):
+    code, _, err = run("measure", file, *arguments)
+    assert (code, err.count("\n")) == (2, 1)
+
+
+def test_groups_below_the_smallest_size_are_left_out():
+    groups = [
+        {"by": {"site": "a"}, "n": 900, "metrics": {"ece": {"value": 0.02}}},
+        {"by": {"site": "b\x1b"}, "n": 800, "metrics": {"ece": 0.08}},
+        {"by": {"site": "c"}, "n": 20, "metrics": {"ece": 0.5}},
+    ]
+    document = {"metrics": {"ece": {"value": 0.03}}, "groups": groups}
+    gate = check(document, at_most={"ece": 0.05}, groups_at_most={"ece": 0.06}, min_rows=500)
+    assert [one["passed"] for one in gate["checks"]] == [True, True, False]
+    assert words(gate) == "gate failed: ECE of site=b? is 8.00%, above the limit of 6.00%"
+    assert check(document, at_most={"ece": None}) is None
+    with pytest.raises(InputError, match="lower --min-rows"):
+        check(document, at_most={}, groups_at_most={"ece": 0.06}, min_rows=1000)
+    with pytest.raises(InputError, match="--by"):
+        check({"metrics": {}}, at_most={}, groups_at_most={"ece": 0.06})
+    with pytest.raises(InputError, match="there is no sce"):
+        check(document, at_most={"sce": 0.1})
+    assert not check({"metrics": {"ece": {"value": float("nan")}}}, at_most={"ece": 0.5})["passed"]

@@ -1,0 +1,139 @@
+"""Files that other processes write to while they are read: an error that says so, never SIGBUS or mixed sums."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import calibrant as cal
+from calibrant.core.checkpoint import Checkpoint
+from calibrant.core.errors import InputError
+
+
+def write(folder, seed, n=3000, n_classes=20):
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % n_classes
+    logits = (rng.normal(size=(n, n_classes)) + 3 * np.eye(n_classes)[labels]).astype(np.float32)
+    np.save(folder / "val_logits.npy", logits)
+    np.save(folder / "val_labels.npy", labels)
+    return folder / "val_logits.npy"
+
+
+def test_a_file_cut_short_between_blocks_is_an_error(tmp_path):
+    path = write(tmp_path, 0)
+    blocks = cal.open_predictions(path).source.blocks(0, 3000, 1000)
+    next(blocks)
+    os.truncate(path, 2000)
+    with pytest.raises(InputError, match=r"changed while it was read \(240128 bytes before, 2000 now\)"):
+        next(blocks)
+
+
+def test_a_file_written_anew_between_blocks_is_an_error(tmp_path):
+    path = write(tmp_path, 0)
+    blocks = cal.open_predictions(path).source.blocks(0, 3000, 1000)
+    next(blocks)
+    os.utime(write(tmp_path, 1), ns=(1, 1))
+    with pytest.raises(InputError, match="changed while it was read"):
+        next(blocks)
+
+
+def test_blocks_are_memory_and_not_maps(tmp_path):
+    path = write(tmp_path, 0)
+    kept = list(cal.open_predictions(path).source.blocks(0, 3000, 1000))
+    os.truncate(path, 0)  # the pages of a map would be gone now
+    assert np.isfinite(np.concatenate(kept)).all()
+
+
+def test_blocks_that_are_held_are_not_overwritten(tmp_path):
+    path = write(tmp_path, 0, n=60_000)
+    whole = np.load(path)
+    held = [block[:1] for block in cal.open_predictions(path).source.blocks(0, 60_000, 20_000)]
+    assert (np.concatenate(held) == whole[[0, 20_000, 40_000]]).all()
+
+
+def test_files_that_others_may_write_are_not_mapped(tmp_path):
+    path = write(tmp_path, 0)
+    assert cal.open_predictions(path).source.whole() is not None
+    path.chmod(0o666)
+    assert cal.open_predictions(path).source.whole() is None
+
+
+def test_a_checkpoint_recognises_the_values(tmp_path, monkeypatch):
+    path, journal = write(tmp_path, 0), tmp_path / "journal"
+    recorded = Checkpoint.record
+
+    def killed(self, statistic, sums):
+        recorded(self, statistic, sums)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpoint, "record", killed)
+    with pytest.raises(KeyboardInterrupt):
+        cal.TemperatureScaling().fit_predictions(path, checkpoint=journal)
+    monkeypatch.undo()
+    write(tmp_path, 1)  # the same labels and shapes, other logits
+    with pytest.raises(InputError, match="checkpoint of another fit: its values is"):
+        cal.TemperatureScaling().fit_predictions(path, checkpoint=journal)
+    stamp = path.stat()
+    write(tmp_path, 0)
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    journal.unlink()
+    fitted = cal.TemperatureScaling().fit_predictions(path, checkpoint=journal)
+    assert not journal.exists()
+    assert fitted.temperature_ > 0
+
+
+def test_sigterm_removes_temporary_files(tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    script = (
+        "import sys, time\nfrom calibrant.cli import app\nfrom calibrant.core.atomic import atomic_write\n"
+        "from calibrant.data.scratch import Scratch\nimport calibrant.cli.convert as verb\n"
+        "def convert(source: str, target: str) -> None:\n"
+        "    held = Scratch()\n"
+        f"    with atomic_write({str(tmp_path / 'out.npz')!r}):\n"
+        "        print('ready', flush=True)\n        time.sleep(60)\n"
+        "verb.convert = convert\nsys.argv = ['calibrant', 'convert', 'a', 'b']\napp.main()\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONPATH": str(Path(cal.__file__).parents[1])}
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout.readline() == "ready\n"
+    assert list(scratch.iterdir())
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 143
+    assert list(scratch.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["scratch"]
+
+
+def test_an_artifact_that_is_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "cal.safetensors")
+    started = time.monotonic()
+    with pytest.raises(InputError, match="is a pipe or a device"):
+        cal.load(tmp_path / "cal.safetensors")
+    assert time.monotonic() - started < 5
+
+
+def test_an_empty_part_is_zero_rows(tmp_path):
+    rng = np.random.default_rng(0)
+    for number, n in enumerate((5, 0, 7)):
+        np.savez(tmp_path / f"part{number}.npz", logits=rng.normal(size=(n, 3)), labels=np.arange(n) % 3)
+    assert cal.open_predictions(tmp_path).n == 12
+    assert cal.open_predictions(str(tmp_path / "part*.npz")).n == 12
+    with pytest.raises(InputError, match="1 of 1 parts have 0 rows"):
+        cal.open_predictions(str(tmp_path / "part[1].npz"))
+
+
+def test_shift_refuses_what_the_reader_refuses(tmp_path, monkeypatch):
+    from calibrant.evaluation.shift import open_shift
+
+    path = tmp_path / "bomb.npz"
+    np.savez_compressed(path, shift_fog_1=np.zeros((200_000, 10)), shift_labels=np.zeros(200_000, dtype=np.int64))
+    monkeypatch.setenv("CALIBRANT_MAX_EXPANDED_BYTES", "1000000")
+    with pytest.raises(InputError, match="over 200 times as many"):
+        open_shift([path])

@@ -1,0 +1,123 @@
+"""Intervals of the clinical figures, and the cross-validated calibration loss."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import calibrant as cal
+from calibrant import metrics
+from calibrant.core.errors import InputError
+from calibrant.core.metric_facts import FACTS
+from calibrant.core.odds import sigmoid
+from calibrant.evaluation.bootstrap import draw
+from calibrant.evaluation.clinical import NAMES, clinical_estimates, clinical_values
+
+pytestmark = pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+
+
+def problem(seed, n=1000, slope=0.8, shift=0.2):
+    rng = np.random.default_rng(seed)
+    score = 1.5 * rng.normal(size=n) - 1
+    return score, rng.random(n) < sigmoid(slope * score + shift)
+
+
+def test_values_are_those_of_the_metrics():
+    score, label = problem(0)
+    weights = np.random.default_rng(1).integers(1, 4, len(score)).astype(float)
+    values = clinical_values(score, label, weights)
+    assert set(values) == set(NAMES) <= set(FACTS)
+    parts = metrics.score_decomposition(score, label, sample_weight=weights, from_logits=True)
+    for name, value in values.items():
+        if hasattr(parts, name):
+            assert value == pytest.approx(getattr(parts, name), abs=1e-12)
+        else:
+            metric = getattr(metrics, name)
+            assert value == pytest.approx(metric(score, label, sample_weight=weights, from_logits=True), abs=1e-9)
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say():
+    truth = clinical_values(*problem(10_000, n=200_000), None)
+    covered = {name: 0 for name in NAMES if name not in {"miscalibration", "discrimination", "uncertainty"}}
+    for seed in range(40):
+        score, label = problem(seed)
+        found = clinical_estimates(score, label, None, draw(len(score), 200, 0))
+        for name in covered:
+            assert found[name].low <= found[name].value <= found[name].high
+            covered[name] += found[name].low <= truth[name] <= found[name].high
+    for name, count in covered.items():
+        assert count >= (30 if name in {"e50", "e90"} else 34), (name, count)
+
+
+def test_parts_of_the_score_have_no_interval():
+    score, label = problem(1)
+    found = clinical_estimates(score, label, None, draw(len(score), 50, 0))
+    assert np.isnan(found["miscalibration"].low)
+    assert found["miscalibration"].value > 0
+
+
+@pytest.mark.parametrize("kind", ["rare", "one class", "constant", "two rows"])
+def test_degenerate_data_give_numbers(kind):
+    score, label = problem(2, n=400)
+    if kind == "rare":
+        label = np.arange(400) < 3
+    if kind == "one class":
+        label = np.zeros(400, bool)
+    if kind == "constant":
+        score = np.full(400, -1.0)
+    if kind == "two rows":
+        score, label = score[:2], np.array([True, False])
+    for name, estimate in clinical_estimates(score, label, None, draw(len(score), 50, 0)).items():
+        assert np.isfinite(estimate.value), name
+
+
+def test_64_calibration_loss():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 6000)
+    logits = 1.2 * np.eye(4)[labels] + rng.normal(size=(6000, 4)) * 0.9
+    fitted = cal.get("sms").fit(logits[:3000], labels[:3000])
+    repaired = cal.calibration_loss((fitted.transform(logits[3000:]), labels[3000:]))
+    assert abs(repaired.value) < 2 * repaired.standard_error + 1e-9
+    sharpened = cal.calibration_loss((4 * logits[3000:], labels[3000:]))
+    assert sharpened.value > 2 * sharpened.standard_error
+    assert sharpened.value + sharpened.refinement == pytest.approx(sharpened.score)
+    assert float(sharpened) == sharpened.value
+    assert "nats are miscalibration" in str(sharpened)
+
+
+@pytest.mark.parametrize("score", ["nll", "brier"])
+def test_calibration_loss_of_every_task(score):
+    z, y = problem(3, n=1500)
+    binary = cal.calibration_loss((3 * z, y), "platt", score=score)
+    assert binary.score == pytest.approx(getattr(metrics, score)(3 * z, y, from_logits=True), abs=1e-12)
+    assert binary.value > 2 * binary.standard_error
+    pairs = cal.calibration_loss({"confidence": sigmoid(3 * z), "correct": y}, "platt", score=score)
+    # rounding of the logits gives other folds
+    assert pairs.value == pytest.approx(binary.value, abs=2e-3)
+    labels = np.stack([y, y], axis=1)
+    many = cal.calibration_loss((np.stack([3 * z, 3 * z], axis=1), labels.astype(int)), score=score, task="multilabel")
+    assert many.score == pytest.approx(binary.score, abs=1e-12)
+    assert many.value > 2 * many.standard_error
+
+
+def test_calibration_loss_by_hand():
+    z, y = problem(4, n=300)
+    found = cal.calibration_loss((z, y), "platt", folds=3, seed=1)
+    from calibrant.calibrators.solvers.folds import content_folds
+    from calibrant.core.binary_rows import BinaryRows
+
+    fold = content_folds(BinaryRows(z, y.astype(int)).matrix(), 3, 1)
+    calibrated = np.empty(300)
+    for part in range(3):
+        fitted = cal.PlattScaling().fit(z[fold != part], y[fold != part].astype(int))
+        calibrated[fold == part] = fitted.transform(z[fold == part])
+    expected = metrics.nll(z, y, from_logits=True) - metrics.nll(calibrated, y, from_logits=True)
+    assert found.value == pytest.approx(expected, abs=1e-12)
+
+
+def test_calibration_loss_names_bad_options():
+    z, y = problem(5, n=50)
+    with pytest.raises(InputError, match="score must be one of"):
+        cal.calibration_loss((z, y), score="ece")
+    with pytest.raises(InputError, match="folds must be"):
+        cal.calibration_loss((z, y), folds=1)
