@@ -1,0 +1,342 @@
+"""The whole temperature fit as one Triton launch: Newton passes over the logits with a barrier between them.
+
+A persistent grid walks over the rows. After each pass every program writes its partial sums, waits for all others and
+adds the sums in the same fixed order, so that all programs take the same step and the answer has the same bits every
+time. The host waits once, for the result.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+THREADS_PER_SM = 512
+"""Programs × warps × 32 per multiprocessor: at 128 registers per thread all programs are resident at once, which the
+barrier needs."""
+
+MAX_REGISTERS = 128
+SAMPLE_ROWS = 2048
+"""The first estimate comes from about this many evenly spaced rows."""
+
+ONE_TILE = 2048
+"""Rows of up to this many classes are held in registers as a whole."""
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _tile_pass(  # noqa: PLR0917
+    logits,
+    labels,
+    weights,
+    n_rows,
+    row_step,
+    beta,
+    start,
+    step,
+    CLASSES: tl.constexpr,
+    STRIDE: tl.constexpr,
+    HAS_WEIGHTS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """Sums over this program's rows, tiles of whole rows: weight, loss, and β^k times its derivatives, k = 1 … 3."""
+    columns = tl.arange(0, BLOCK_K)
+    in_row = columns < CLASSES
+    weight_sum = tl.zeros([BLOCK_N], tl.float64)
+    loss_sum = tl.zeros([BLOCK_N], tl.float64)
+    slope_sum = tl.zeros([BLOCK_N], tl.float64)
+    curve_sum = tl.zeros([BLOCK_N], tl.float64)
+    bend_sum = tl.zeros([BLOCK_N], tl.float64)
+    beta32 = beta.to(tl.float32)
+    for tile in tl.range(start * BLOCK_N, n_rows, step * BLOCK_N):
+        place = tile + tl.arange(0, BLOCK_N)
+        inside = place < n_rows
+        row = place.to(tl.int64) * row_step
+        label = tl.load(labels + row, mask=inside, other=0)
+        own = tl.load(logits + row * STRIDE + label, mask=inside, other=0.0).to(tl.float32)
+        values = tl.load(
+            logits + row[:, None] * STRIDE + columns[None, :],
+            mask=inside[:, None] & in_row[None, :],
+            other=-float("inf"),
+        ).to(tl.float32)
+        peak = tl.max(values, axis=1)
+        peak = tl.where(inside, peak, 0.0)
+        gap = tl.where(in_row[None, :], values - peak[:, None], -1e30)
+        scaled = gap * beta32
+        mass = tl.exp2(scaled * LOG2_E)
+        scaled = tl.maximum(scaled, -200.0)  # its exponential is 0: only 0 × infinity must not appear
+        first = mass * scaled
+        second = first * scaled
+        s0 = tl.sum(mass, axis=1)
+        s1 = tl.sum(first, axis=1)
+        s2 = tl.sum(second, axis=1)
+        s3 = tl.sum(second * scaled, axis=1)
+        weight = tl.where(inside, 1.0, 0.0).to(tl.float64)
+        if HAS_WEIGHTS:
+            weight = tl.load(weights + row, mask=inside, other=0.0).to(tl.float64)
+        # float32 per row: its rounding averages out, and float64 divisions would be most of the code
+        true = (own - peak) * beta32
+        share = 1.0 / tl.where(inside, s0, 1.0)
+        mean = s1 * share
+        raw2 = s2 * share
+        raw3 = s3 * share
+        weight_sum += weight
+        loss_sum += weight * (-tl.log(share) - true).to(tl.float64)
+        slope_sum += weight * (mean - true).to(tl.float64)
+        curve_sum += weight * tl.maximum(raw2 - mean * mean, 0.0).to(tl.float64)
+        bend_sum += weight * (raw3 - mean * (3.0 * raw2 - 2.0 * mean * mean)).to(tl.float64)
+    return (
+        tl.sum(weight_sum, axis=0),
+        tl.sum(loss_sum, axis=0),
+        tl.sum(slope_sum, axis=0),
+        tl.sum(curve_sum, axis=0),
+        tl.sum(bend_sum, axis=0),
+    )
+
+
+@triton.jit
+def _long_pass(  # noqa: PLR0917
+    logits,
+    labels,
+    weights,
+    peaks,
+    n_rows,
+    row_step,
+    beta,
+    start,
+    step,
+    know_peaks,
+    CLASSES: tl.constexpr,
+    STRIDE: tl.constexpr,
+    HAS_WEIGHTS: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """The same for rows too long for one tile: one row at a time, in chunks of BLOCK_K classes."""
+    lanes = tl.arange(0, BLOCK_K)
+    weight_sum = tl.full([], 0.0, tl.float64)
+    loss_sum = tl.full([], 0.0, tl.float64)
+    slope_sum = tl.full([], 0.0, tl.float64)
+    curve_sum = tl.full([], 0.0, tl.float64)
+    bend_sum = tl.full([], 0.0, tl.float64)
+    beta32 = beta.to(tl.float32)
+    for place in tl.range(start, n_rows, step):
+        row = tl.full([], 0, tl.int64) + place * row_step
+        base = logits + row * STRIDE
+        label = tl.load(labels + row)
+        own = tl.load(base + label).to(tl.float32)
+        s0 = tl.zeros([BLOCK_K], tl.float32)
+        s1 = tl.zeros([BLOCK_K], tl.float32)
+        s2 = tl.zeros([BLOCK_K], tl.float32)
+        s3 = tl.zeros([BLOCK_K], tl.float32)
+        if know_peaks:
+            peak = tl.load(peaks + row)
+            for begin in tl.range(0, CLASSES, BLOCK_K):
+                values = tl.load(base + begin + lanes, mask=begin + lanes < CLASSES, other=-1e30).to(tl.float32)
+                scaled = tl.maximum((values - peak) * beta32, -200.0)
+                mass = tl.exp2(scaled * LOG2_E)
+                first = mass * scaled
+                second = first * scaled
+                s0 += mass
+                s1 += first
+                s2 += second
+                s3 += second * scaled
+        else:
+            peak = tl.max(tl.load(base + lanes, mask=lanes < CLASSES, other=-float("inf")).to(tl.float32), axis=0)
+            for begin in tl.range(0, CLASSES, BLOCK_K):
+                values = tl.load(base + begin + lanes, mask=begin + lanes < CLASSES, other=-1e30).to(tl.float32)
+                higher = tl.maximum(tl.max(values, axis=0), peak)
+                if higher > peak:
+                    # move the sums to the new peak: x becomes x − δ under every power
+                    shift = (higher - peak) * beta32
+                    shrink = tl.exp2(-shift * LOG2_E)
+                    s3 = shrink * (s3 - shift * (3.0 * s2 - shift * (3.0 * s1 - shift * s0)))
+                    s2 = shrink * (s2 - shift * (2.0 * s1 - shift * s0))
+                    s1 = shrink * (s1 - shift * s0)
+                    s0 = shrink * s0
+                    peak = higher
+                scaled = tl.maximum((values - peak) * beta32, -200.0)
+                mass = tl.exp2(scaled * LOG2_E)
+                first = mass * scaled
+                second = first * scaled
+                s0 += mass
+                s1 += first
+                s2 += second
+                s3 += second * scaled
+            tl.store(peaks + row, peak)
+        weight = tl.full([], 1.0, tl.float64)
+        if HAS_WEIGHTS:
+            weight = tl.load(weights + row).to(tl.float64)
+        true = ((own - peak) * beta32).to(tl.float64)
+        wide = tl.sum(s0, axis=0).to(tl.float64)
+        mean = tl.sum(s1, axis=0).to(tl.float64) / wide
+        raw2 = tl.sum(s2, axis=0).to(tl.float64) / wide
+        raw3 = tl.sum(s3, axis=0).to(tl.float64) / wide
+        weight_sum += weight
+        loss_sum += weight * (tl.log(wide) - true)
+        slope_sum += weight * (mean - true)
+        curve_sum += weight * tl.maximum(raw2 - mean * mean, 0.0)
+        bend_sum += weight * (raw3 - mean * (3.0 * raw2 - 2.0 * mean * mean))
+    return weight_sum, loss_sum, slope_sum, curve_sum, bend_sum
+
+
+@triton.jit
+def _publish(partials, pass_number, program, value, slot, PROGRAMS: tl.constexpr):
+    """Store one partial sum of this program; the others read it after the barrier."""
+    tl.store(partials + (pass_number * 5 + slot) * PROGRAMS + program, value)
+
+
+@triton.jit
+def _total(partials, pass_number, slot, n_programs, PROGRAMS: tl.constexpr):
+    """The sum over all programs, in a fixed order; read past the first-level cache."""
+    lanes = tl.arange(0, PROGRAMS)
+    values = tl.load(
+        partials + (pass_number * 5 + slot) * PROGRAMS + lanes, mask=lanes < n_programs, other=0.0, cache_modifier=".cg"
+    )
+    return tl.sum(values, axis=0)
+
+
+@triton.jit(do_not_specialize=["n_rows", "sample_step", "n_programs"])
+def temperature_kernel(  # noqa: PLR0917
+    logits,
+    labels,
+    weights,
+    peaks,
+    partials,
+    arrived,
+    answer,
+    n_rows,
+    sample_step,
+    n_programs,
+    first_beta,
+    CLASSES: tl.constexpr,
+    STRIDE: tl.constexpr,
+    MAX_PASSES: tl.constexpr,
+    ONE_PASS: tl.constexpr,
+    HAS_WEIGHTS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    LONG: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+):
+    """Find β = 1/T of the lowest mean NLL; `answer` = β, loss, slope, curvature, bend, status, passes, full passes.
+
+    Halley steps on the slope inside the bracket found so far, first on a sample of rows, then on all. status 1:
+    converged. With ONE_PASS the sums of one pass at `first_beta` over all rows are the answer.
+    """
+    program = tl.program_id(0)
+    beta = tl.full([], first_beta, tl.float64)
+    low = tl.full([], 0.0, tl.float64)
+    high = low + 1e300
+    previous = high
+    status = 0
+    passes = 0
+    full_passes = 0
+    row_step = sample_step
+    loss = low
+    slope = low
+    curve = low
+    bend = low
+    while (status == 0) & (passes < MAX_PASSES):
+        beta = beta.to(tl.float32).to(tl.float64)  # the number that the float32 exponentials see
+        n_part = (n_rows + row_step - 1) // row_step
+        if LONG:
+            know_peaks = full_passes > 0
+            w, a, b, c, d = _long_pass(
+                logits, labels, weights, peaks, n_part, row_step, beta, program, n_programs, know_peaks,
+                CLASSES, STRIDE, HAS_WEIGHTS, BLOCK_K,
+            )  # fmt: skip
+        else:
+            w, a, b, c, d = _tile_pass(
+                logits, labels, weights, n_part, row_step, beta, program, n_programs,
+                CLASSES, STRIDE, HAS_WEIGHTS, BLOCK_N, BLOCK_K,
+            )  # fmt: skip
+        _publish(partials, passes, program, w, 0, PROGRAMS)
+        _publish(partials, passes, program, a, 1, PROGRAMS)
+        _publish(partials, passes, program, b, 2, PROGRAMS)
+        _publish(partials, passes, program, c, 3, PROGRAMS)
+        _publish(partials, passes, program, d, 4, PROGRAMS)
+        tl.debug_barrier()
+        passes += 1
+        tl.atomic_add(arrived, 1, sem="acq_rel", scope="gpu")
+        while tl.atomic_add(arrived, 0, sem="acquire", scope="gpu") < passes * n_programs:
+            pass
+        tl.debug_barrier()
+        total = _total(partials, passes - 1, 0, n_programs, PROGRAMS)
+        loss = _total(partials, passes - 1, 1, n_programs, PROGRAMS) / total
+        slope = _total(partials, passes - 1, 2, n_programs, PROGRAMS) / total
+        curve = _total(partials, passes - 1, 3, n_programs, PROGRAMS) / total
+        bend = _total(partials, passes - 1, 4, n_programs, PROGRAMS) / total
+        if row_step == 1:
+            full_passes += 1
+        if ONE_PASS:
+            status = 1
+        else:
+            low = tl.where(slope < 0, beta, low)
+            high = tl.where(slope < 0, high, beta)
+            bottom = 2.0 * curve * curve - slope * bend
+            newton = tl.where(curve > 0, -slope / tl.where(curve > 0, curve, 1.0), tl.where(slope < 0, 1e6, -1e6))
+            halley = tl.where(bottom > 0, -2.0 * slope * curve / tl.where(bottom > 0, bottom, 1.0), newton)
+            near = (tl.abs(halley) <= 2e-3) & (tl.abs(slope) <= 0.1)
+            roughly = (tl.abs(halley) <= 0.1) & (tl.abs(slope) <= 0.1)
+            proposed = beta + beta * halley
+            if (row_step > 1) & roughly:
+                # the sample has said what it can: all rows from here on, with a bracket of their own
+                beta = proposed
+                row_step = 1
+                low = low * 0.0
+                high = low + 1e300
+                previous = high
+            elif near:
+                beta = proposed
+                status = 1
+            else:
+                following = tl.minimum(tl.maximum(proposed, beta / 8.0), beta * 8.0)
+                lost = (following <= low) | (following >= high) | (tl.abs(slope / beta) > previous * 0.5)
+                bracketed = (low > 0) & (high < 1e299)
+                middle = tl.where(
+                    bracketed, tl.sqrt(low) * tl.sqrt(tl.where(bracketed, high, 1.0)),
+                    tl.where(slope < 0, beta * 8.0, beta / 8.0),
+                )  # fmt: skip
+                previous = tl.abs(slope / beta)
+                beta = tl.where(lost, middle, following)
+    if program == 0:
+        tl.store(answer, beta)
+        tl.store(answer + 1, loss)
+        tl.store(answer + 2, slope)
+        tl.store(answer + 3, curve)
+        tl.store(answer + 4, bend)
+        tl.store(answer + 5, status)
+        tl.store(answer + 6, passes)
+        tl.store(answer + 7, full_passes)
+
+
+MAX_PASSES = 60
+
+
+def run(logits: Tensor, labels: Tensor, weights: Tensor | None, beta: float | None) -> Tensor:
+    """The fit from β = 1 (beta None), or the sums of one pass at β, as the eight numbers of `answer` on the device."""
+    n_rows, n_classes = logits.shape
+    long = n_classes > ONE_TILE
+    block_k = 2048 if long else max(16, triton.next_power_of_2(n_classes))
+    block_n = 1 if long else max(1, min(16, 4096 // block_k))
+    warps = 4
+    sms = torch.cuda.get_device_properties(logits.device).multi_processor_count
+    work = n_rows if long else triton.cdiv(n_rows, block_n)
+    programs = max(1, min(sms * (THREADS_PER_SM // (32 * warps)), work))
+    slots = triton.next_power_of_2(programs)
+    partials = torch.empty(MAX_PASSES * 5 * slots, dtype=torch.float64, device=logits.device)
+    arrived = torch.zeros(1, dtype=torch.int32, device=logits.device)
+    answer = torch.empty(8, dtype=torch.float64, device=logits.device)
+    peaks = torch.empty(n_rows if long else 1, dtype=torch.float32, device=logits.device)
+    sample_step = 1 if beta is not None or n_rows * n_classes < 1 << 21 else max(1, n_rows // SAMPLE_ROWS)
+    temperature_kernel[(programs,)](
+        logits, labels, labels if weights is None else weights, peaks, partials, arrived, answer,
+        n_rows, sample_step, programs, 1.0 if beta is None else float(beta),
+        CLASSES=n_classes, STRIDE=logits.stride(0), MAX_PASSES=MAX_PASSES, ONE_PASS=beta is not None, HAS_WEIGHTS=weights is not None,
+        BLOCK_N=block_n, BLOCK_K=block_k, LONG=long, PROGRAMS=slots,
+        num_warps=warps, maxnreg=MAX_REGISTERS,
+    )  # fmt: skip
+    return answer
