@@ -234,8 +234,13 @@ def sums_kernel(  # noqa: PLR0917
         slots = tl.arange(0, SLOTS)
         known = slots < 3 * BINS + 8
         total = tl.zeros([SLOTS], tl.float64)
-        for other in tl.range(0, n_programs):
-            total += tl.load(partials + other * (3 * BINS + 8) + slots, mask=known, other=0.0, cache_modifier=".cg")
+        for first in tl.range(0, n_programs, 32):
+            others = first + tl.arange(0, 32)
+            regions = tl.load(
+                partials + others[:, None] * (3 * BINS + 8) + slots[None, :],
+                mask=(others < n_programs)[:, None] & known[None, :], other=0.0, cache_modifier=".cg",
+            )  # fmt: skip
+            total += tl.sum(regions, axis=0)
         tl.store(state + slots, tl.load(state + slots, mask=known, other=0.0) + total, mask=known)
         tl.store(ticket, 0)
 
@@ -244,7 +249,7 @@ def blocks(n_classes: int) -> tuple[int, int, bool, int]:
     """BLOCK_N, BLOCK_K, whether rows are long, and warps."""
     long = n_classes > ONE_TILE
     block_k = 4096 if long else max(16, triton.next_power_of_2(n_classes))
-    return (1 if long else max(1, min(16, 4096 // block_k))), block_k, long, (8 if long else 4)
+    return (1 if long else max(1, min(8, 2048 // block_k))), block_k, long, (8 if long else 2 if block_k >= 512 else 4)
 
 
 class SumsLaunch:

@@ -320,9 +320,9 @@ def run(logits: Tensor, labels: Tensor, weights: Tensor | None, beta: float | No
     """The fit from β = 1 (beta None), or the sums of one pass at β, as the eight numbers of `answer` on the device."""
     n_rows, n_classes = logits.shape
     long = n_classes > ONE_TILE
-    block_k = 2048 if long else max(16, triton.next_power_of_2(n_classes))
+    block_k = 1024 if long else max(16, triton.next_power_of_2(n_classes))
     block_n = 1 if long else max(1, min(16, 4096 // block_k))
-    warps = 4
+    warps = 2 if block_k >= 512 else 4
     sms = torch.cuda.get_device_properties(logits.device).multi_processor_count
     work = n_rows if long else triton.cdiv(n_rows, block_n)
     programs = max(1, min(sms * (THREADS_PER_SM // (32 * warps)), work))

@@ -1,0 +1,87 @@
+"""Calibrators over torch tensors: fits and answers where the data is, as tensors on the same device."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from calibrant.core.errors import InputError
+
+if TYPE_CHECKING:
+    from calibrant.calibrators.base import Calibrator
+
+
+def fit_on_device(calibrator: Calibrator, logits: Any, labels: Any, weights: Any) -> None:
+    """Fit on a CUDA tensor; methods that are not additive copy the rows to the host and say so in the log."""
+    from calibrant.kernels.torch.rows import tensor_rows
+
+    rows: Any = tensor_rows(logits, labels, weights)
+    calibrator.fit_rows(rows if calibrator.additive else rows.whole())
+    calibrator.n_rows_ = rows.n
+
+
+def transform_tensor(calibrator: Calibrator, logits: Any) -> Any:
+    """Calibrated logits of a tensor (n×K or n), of its dtype and on its device."""
+    import torch
+
+    _check(calibrator, logits)
+    result = torch.empty_like(logits)
+    for block, calibrated in _calibrated(calibrator, logits):
+        result[block] = calibrated.reshape(result[block].shape).to(result.dtype)
+    return result
+
+
+def probabilities_of_tensor(calibrator: Calibrator, logits: Any) -> Any:
+    """Calibrated probabilities (n×K, or n×2 of one score per row) as a tensor on the same device."""
+    import torch
+
+    _check(calibrator, logits)
+    result = torch.empty((len(logits), calibrator._n_classes), dtype=logits.dtype, device=logits.device)
+    for block, calibrated in _calibrated(calibrator, logits):
+        if calibrated.ndim == 1:
+            calibrated = torch.stack([torch.zeros_like(calibrated), calibrated], dim=1)  # noqa: PLW2901
+        result[block] = calibrated.softmax(dim=1).to(result.dtype)
+    return result
+
+
+def _calibrated(calibrator: Calibrator, logits: Any) -> Any:
+    import torch
+    from array_api_compat import torch as xp
+
+    from calibrant.kernels.torch.plain import row_slices
+
+    binary = calibrator.task_ == "binary"
+    rows = logits.detach().reshape(-1) if binary else logits.detach()
+    narrow = rows.dtype in (torch.float16, torch.bfloat16)
+    learned = as_tensors(calibrator._learned(), logits.device)
+    for block in row_slices(len(rows), 1 if binary else rows.shape[1]):
+        part = rows[block].float() if narrow else rows[block]
+        mapped = calibrator._map_binary(xp, part, learned) if binary else calibrator._map(xp, part, learned)
+        yield block, mapped
+
+
+def as_tensors(learned: SimpleNamespace, device: Any) -> SimpleNamespace:
+    """What was learned as float64 tensors on a device."""
+    import torch
+
+    def one(value: Any) -> Any:
+        if isinstance(value, SimpleNamespace):
+            return as_tensors(value, device)
+        if isinstance(value, list):
+            return [one(item) for item in value]
+        return torch.as_tensor(value, device=device) if isinstance(value, np.ndarray) else value
+
+    return SimpleNamespace(**{name: one(value) for name, value in vars(learned).items()})
+
+
+def _check(calibrator: Calibrator, logits: Any) -> None:
+    width = 1 if logits.ndim == 1 else logits.shape[1]
+    if logits.ndim > 2 or width != calibrator.n_features_in_:
+        raise InputError(
+            f"logits have shape {tuple(logits.shape)}, but {type(calibrator).__name__} was fitted on "
+            f"{calibrator.n_features_in_} columns"
+        )
+    if not bool(logits.isfinite().all()):
+        raise InputError("logits hold NaN or infinite values")

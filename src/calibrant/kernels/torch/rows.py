@@ -1,0 +1,189 @@
+"""Rows of a fit that lie on a GPU: the same sums as `core.rows.Rows`, computed where the data is.
+
+A statistic with a form on the device (`TWINS`) runs there and only its sums come back. Any other is computed from
+blocks that are copied to the host one at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.core.errors import InputError
+from calibrant.core.rows import Factor, Rows, RowSource, Statistic, add
+from calibrant.kernels.torch import plain
+from calibrant.kernels.torch.dispatch import use_triton
+
+LOG = logging.getLogger("calibrant")
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class TensorRows:
+    """Logits (n×K) in any floating dtype, labels (n,) and weights (n,) or None, all on one device."""
+
+    in_memory = False
+
+    def __init__(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
+        self.tensor, self.target, self.mass = logits, labels, weights
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return int(self.tensor.shape[0])
+
+    @property
+    def n_classes(self) -> int:
+        """Number of columns."""
+        return int(self.tensor.shape[1])
+
+    @property
+    def total_weight(self) -> float:
+        """Sum of the weights; n where there are none."""
+        return float(self.n) if self.mass is None else float(self.mass.sum())
+
+    def class_weight(self) -> np.ndarray:
+        """Total weight of each class (K,)."""
+        counted = torch.bincount(self.target, self.mass, minlength=self.n_classes)
+        return _host(counted).astype(np.float64)
+
+    def row_weights(self) -> np.ndarray | None:
+        """The weight of each row (n,) on the host, or None."""
+        return None if self.mass is None else _host(self.mass)
+
+    def sample(self, size: int) -> TensorRows:
+        """About `size` evenly spaced rows."""
+        step = max(1, self.n // max(1, size))
+        return TensorRows(self.tensor[::step], self.target[::step], None if self.mass is None else self.mass[::step])
+
+    def total(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
+        """Sum of the statistic over all rows: on the device where it has a form there, else block by block."""
+        twin = TWINS.get(getattr(statistic, "__name__", ""))
+        if twin is not None:
+            return twin(self, *parameters)
+        parts = (statistic(*self._block(block), *parameters) for block in plain.row_slices(*self.tensor.shape))
+        return reduce(add, parts)
+
+    def gather(self, statistic: Statistic) -> Sequence[np.ndarray]:
+        """Arrays with an entry per row, from blocks on the host."""
+        parts = [statistic(*self._block(block)) for block in plain.row_slices(*self.tensor.shape)]
+        return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+
+    def gather_top(self, statistic: Statistic) -> Sequence[np.ndarray]:
+        """Confidence, prediction and correctness of each row, computed on the device."""
+        confidence, prediction, correct, *_, bad = columns(self.tensor, self.target, from_logits=True)
+        if int(bad):
+            raise InputError(f"{int(bad)} rows of logits hold NaN or infinite values")
+        return _host(confidence).astype(np.float64), _host(prediction).astype(np.int32), _host(correct)
+
+    def whole(self) -> Rows:
+        """All rows on the host, for fits that have no form on the device."""
+        LOG.info("copying %d×%d logits to the host: this fit has no form on the device", self.n, self.n_classes)
+        return Rows(*self._block(slice(None)))
+
+    def reweighted(self, factor: Factor) -> RowSource:
+        """The same rows with their weights multiplied by a function of logits and labels on the host."""
+        (factors,) = self.gather(lambda logits, labels, weights: (factor(logits, labels),))
+        mass = torch.as_tensor(factors, device=self.tensor.device)
+        return TensorRows(self.tensor, self.target, mass if self.mass is None else self.mass * mass)
+
+    def _block(self, block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        logits = self.tensor[block]
+        wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+        return _host(wide), _host(self.target[block]), None if self.mass is None else _host(self.mass[block])
+
+
+def tensor_rows(logits: Tensor, labels: Any, weights: Any) -> TensorRows:
+    """Check the inputs of a fit on a device; one wait for all checks together."""
+    if logits.ndim != 2 or logits.shape[1] < 2 or len(logits) == 0:
+        raise InputError(f"logits must have shape (n, K) with n ≥ 1 and K ≥ 2, got {tuple(logits.shape)}")
+    if logits.dtype not in FLOATS:
+        raise InputError(f"logits must be floating-point numbers, got {logits.dtype}")
+    rows = logits.detach()
+    rows = rows if rows.stride(1) == 1 else rows.contiguous()
+    target = torch.as_tensor(labels, device=rows.device)
+    if target.shape != (len(rows),):
+        raise InputError(f"labels must have shape ({len(rows)},), got {tuple(target.shape)}")
+    if target.is_floating_point() or target.dtype == torch.bool:
+        raise InputError(f"labels must be whole numbers, got {target.dtype}")
+    target = target.long()
+    mass = None if weights is None else torch.as_tensor(weights, device=rows.device).double()
+    if mass is not None and mass.shape != (len(rows),):
+        raise InputError(f"sample_weight must have shape ({len(rows)},), got {tuple(mass.shape)}")
+    lowest, highest = (int(end) for end in torch.aminmax(target))
+    if lowest < 0 or highest >= rows.shape[1]:
+        raise InputError(f"labels reach from {lowest} to {highest}, but the logits have columns 0..{rows.shape[1] - 1}")
+    if mass is not None and not bool((torch.isfinite(mass) & (mass >= 0)).all() & (mass.sum() > 0)):
+        raise InputError("sample_weight must be finite, not negative and not all zero")
+    return TensorRows(rows, target, mass)
+
+
+def columns(values: Tensor, labels: Tensor, *, from_logits: bool) -> tuple[Tensor, ...]:
+    """Confidence, prediction, correct, NLL, Brier, entropy of each row on the device, and the number of bad rows."""
+    if use_triton(values) and values.dtype != torch.float64:
+        from calibrant.kernels.torch import triton_rows
+
+        return triton_rows.columns(values, labels, from_logits=from_logits)
+    return plain.columns(values, labels, from_logits=from_logits)
+
+
+def fit_inverse_temperature(rows: TensorRows) -> tuple[float, float, int] | None:
+    """β of the lowest mean NLL, the loss and the passes, by one launch; None where it takes the general solver."""
+    if not use_triton(rows.tensor) or rows.tensor.dtype == torch.float64:
+        return None
+    from calibrant.kernels.torch import triton_temperature
+
+    answer = triton_temperature.run(rows.tensor, rows.target, rows.mass, None).tolist()
+    beta, loss, slope, *_ = answer
+    sound = answer[5] == 1 and all(map(np.isfinite, (beta, loss, slope)))
+    return (beta, loss, int(answer[6])) if sound else None
+
+
+def _temperature_sums(rows: TensorRows, beta: float) -> tuple[float, ...]:
+    return tuple(plain.temperature_sums(rows.tensor, rows.target, rows.mass, beta).tolist())
+
+
+def _vector_sums(rows: TensorRows, scale: np.ndarray, bias: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    kernels, both = _vector_kernels(rows), _device(rows, np.stack([scale, bias]))
+    loss, sums = kernels.vector_sums(rows.tensor, rows.target, rows.mass, *both)
+    found = _host(sums)
+    return float(loss), found[:2], found[2:]
+
+
+def _vector_product(
+    rows: TensorRows, scale: np.ndarray, bias: np.ndarray, direction: np.ndarray
+) -> tuple[np.ndarray]:
+    given = _device(rows, np.concatenate([np.stack([scale, bias]), direction]))
+    return (_host(_vector_kernels(rows).vector_product(rows.tensor, rows.mass, given[0], given[1], given[2:])),)
+
+
+def _vector_kernels(rows: TensorRows) -> Any:
+    if use_triton(rows.tensor) and rows.tensor.dtype != torch.float64:
+        from calibrant.kernels.torch import triton_vector
+
+        if rows.n_classes <= triton_vector.LONGEST:
+            return triton_vector
+    return plain
+
+
+TWINS: dict[str, Callable[..., tuple[Any, ...]]] = {
+    "temperature_sums": _temperature_sums,
+    "vector_sums": _vector_sums,
+    "vector_product": _vector_product,
+}
+"""Statistics of `kernels.scaling` by name, with their forms on the device."""
+
+
+def _device(rows: TensorRows, values: np.ndarray) -> Tensor:
+    kind = torch.float64 if rows.tensor.dtype == torch.float64 else torch.float32
+    return torch.as_tensor(values, dtype=kind).to(rows.tensor.device)
+
+
+def _host(values: Tensor) -> np.ndarray:
+    return values.detach().cpu().numpy()
