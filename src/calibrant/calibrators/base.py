@@ -14,6 +14,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from calibrant.calibrators.helpers.confidence_bins import map_rows
+from calibrant.calibrators.helpers.tensors import fit_on_device, probabilities_of_tensor, transform_tensor
 from calibrant.calibrators.learned import Learned, spec_of
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.core.arrays import check_counts, check_labels, check_matrix, check_scores, check_values, check_weights
@@ -23,6 +24,7 @@ from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.fingerprint import fingerprint
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import softmax
+from calibrant.core.tensors import is_tensor, on_device
 from calibrant.core.threads import map_blocks, row_blocks
 
 if TYPE_CHECKING:
@@ -85,6 +87,9 @@ class Calibrator(TransformerMixin, BaseEstimator):
         """Learn from held-out logits (n×K) and their labels (n,), or from one logit per row (n,) and labels 0 and 1."""
         if y is None:
             raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        if on_device(logits) and not is_one_column(logits):
+            fit_on_device(self, logits, y, sample_weight)
+            return self
         rows: Rows | BinaryRows
         if is_one_column(logits):
             scores = self._check_scores(logits, reset=True)
@@ -155,6 +160,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
     def transform(self, logits: Any) -> np.ndarray:
         """Calibrated logits of the input's shape and dtype; probability methods return log-probabilities."""
         check_is_fitted(self)
+        if is_tensor(logits):
+            return transform_tensor(self, logits)
         if self.task_ == "binary":
             scores = self._check_scores(logits, reset=False)
             shape = (-1, 1) if np.ndim(logits) == 2 else (-1,)
@@ -164,6 +171,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
     def predict_proba(self, logits: Any) -> np.ndarray:
         """Calibrated probabilities (n×K), or (n×2) of one score per row; rows sum to one."""
         check_is_fitted(self)
+        if is_tensor(logits):
+            return probabilities_of_tensor(self, logits)
         binary = self.task_ == "binary"
         given = self._check_scores(logits, reset=False) if binary else self._check_logits(logits, reset=False)
         probabilities = self._probabilities(given)

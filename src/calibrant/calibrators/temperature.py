@@ -143,6 +143,9 @@ class TemperatureScaling(Calibrator):
 
 def fit_inverse_temperature(rows: Rows) -> InverseTemperature:
     """β = 1/T of the lowest mean NLL: estimates from ever larger samples, then one or two passes over all rows."""
+    solved = rows.solved_temperature()
+    if solved is not None:
+        return InverseTemperature(solved.value, [solved.loss] * solved.n_passes, "", True)
     n_elements = rows.n * rows.n_classes
     statistic = pick(temperature_sums, n_elements)
     with serial() if n_elements < SERIAL_BELOW else nullcontext():

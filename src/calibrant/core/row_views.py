@@ -45,6 +45,9 @@ class RowView:
 
     gather_top = gather
 
+    def solved_temperature(self) -> None:
+        """Nothing is known without a solver."""
+
     def reweighted(self, factor: Factor) -> RowSource:
         """The same rows with their weights multiplied."""
         return WeightedRows(self, factor)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -24,6 +24,14 @@ Statistic = Callable[..., tuple[Any, ...]]
 
 Factor = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """`factor(logits, labels)` → what each row's weight is multiplied by (n,)."""
+
+
+class SolvedTemperature(NamedTuple):
+    """β = 1/T of the lowest mean NLL, the loss there and the passes it took."""
+
+    value: float
+    loss: float
+    n_passes: int
 
 
 class RowSource(Protocol):
@@ -68,6 +76,9 @@ class RowSource(Protocol):
 
     def reweighted(self, factor: Factor) -> RowSource:
         """The same rows with their weights multiplied."""
+
+    def solved_temperature(self) -> SolvedTemperature | None:
+        """The temperature of the lowest NLL, where the source finds it by itself (on a GPU); else None."""
 
 
 def add(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -161,6 +172,9 @@ class Rows:
     def whole(self) -> Rows:
         """Itself."""
         return self
+
+    def solved_temperature(self) -> None:
+        """Nothing is known without a solver."""
 
     def reweighted(self, factor: Factor) -> Rows:
         """The same rows with their weights multiplied."""

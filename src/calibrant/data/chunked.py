@@ -72,6 +72,9 @@ class ChunkedRows:
         """`gather` of what is read off the top of each row."""
         return self.gather(statistic)
 
+    def solved_temperature(self) -> None:
+        """Nothing is known without a solver."""
+
     def reweighted(self, factor: Factor) -> WeightedRows:
         """A view of the same rows with their weights multiplied, pass by pass."""
         return WeightedRows(self, factor)

@@ -24,6 +24,7 @@ from calibrant.core.arrays import (
 from calibrant.core.binary_rows import check_binary_labels
 from calibrant.core.errors import InputError
 from calibrant.core.odds import finite_log_odds, probability_log_odds, sigmoid, softplus
+from calibrant.core.tensors import on_device
 from calibrant.kernels.rows import RowColumns, scan
 
 
@@ -101,6 +102,25 @@ class CheckedScores(Checked):
         return (self.probability >= 0.5) == self.positive
 
 
+class CheckedTensor(Checked):
+    """A matrix on a GPU: its columns are computed there, and a metric that reads the matrix itself copies it."""
+
+    def __init__(self, tensor: Any, labels: np.ndarray, weights: np.ndarray | None, from_logits: bool) -> None:
+        for name, value in (("tensor", tensor), ("labels", labels), ("weights", weights), ("from_logits", from_logits)):
+            object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "values":
+            raise AttributeError(name)
+        return check_matrix(self.tensor, self.name)
+
+    def columns(self, wanted: str) -> RowColumns:
+        """Per-row columns by one pass on the device; only they are copied."""
+        from calibrant.kernels.torch.rows import host_columns
+
+        return host_columns(self.tensor, self.labels, from_logits=self.from_logits, name=self.name)
+
+
 def check(
     probabilities: Any, labels: Any, sample_weight: Any, from_logits: bool, *, weights_are: str = "shares"
 ) -> Checked:
@@ -112,10 +132,12 @@ def check(
     if np.ndim(probabilities) == 1:
         return check_binary(probabilities, labels, sample_weight, from_logits, weights_are=weights_are)
     name = "logits" if from_logits else "probabilities"
-    matrix = check_matrix(probabilities, name)
+    device = on_device(probabilities) and probabilities.ndim == 2
+    matrix = probabilities if device else check_matrix(probabilities, name)
     n_rows, n_classes = matrix.shape
     indices = check_labels(labels, n_rows, n_classes, against=name)
-    return Checked(matrix, indices, _weights(sample_weight, n_rows, weights_are), from_logits)
+    kind = CheckedTensor if device else Checked
+    return kind(matrix, indices, _weights(sample_weight, n_rows, weights_are), from_logits)
 
 
 def _weights(sample_weight: Any, n_rows: int, weights_are: str) -> np.ndarray | None:

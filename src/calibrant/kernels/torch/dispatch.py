@@ -9,7 +9,6 @@ from functools import cache
 from torch import Tensor
 
 
-
 @cache
 def triton_available() -> bool:
     """Is Triton installed? Asked without importing it."""

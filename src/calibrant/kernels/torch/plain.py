@@ -80,9 +80,7 @@ def vector_sums(
     return loss, sums
 
 
-def vector_product(
-    logits: Tensor, weights: Tensor | None, scale: Tensor, bias: Tensor, direction: Tensor
-) -> Tensor:
+def vector_product(logits: Tensor, weights: Tensor | None, scale: Tensor, bias: Tensor, direction: Tensor) -> Tensor:
     """The Hessian of `vector_sums` times a direction (2, K), as (2, K) in float64."""
     product = torch.zeros((2, logits.shape[1]), dtype=torch.float64, device=logits.device)
     for block in row_slices(*logits.shape):
@@ -95,6 +93,40 @@ def vector_product(
         product[1] += change.sum(dim=0)
         product[0] += (change * values).sum(dim=0)
     return product
+
+
+def column_moments(logits: Tensor, weights: Tensor | None) -> Tensor:
+    """Σ w·z, Σ w·|z| and Σ w·z² of each class: (3, K) in float64."""
+    sums = torch.zeros((3, logits.shape[1]), dtype=torch.float64, device=logits.device)
+    for block in row_slices(*logits.shape):
+        values = logits[block].double()
+        weight = torch.ones(len(values), dtype=torch.float64, device=logits.device)
+        weight = weight if weights is None else weights[block].double()
+        sums += torch.stack([weight @ values, weight @ values.abs(), weight @ values.square()])
+    return sums
+
+
+def vector_newton(
+    logits: Tensor, labels: Tensor, weights: Tensor | None, scale: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Loss, gradient (2, K) and Hessian (2K, 2K) of the mean-free NLL of softmax(s∘z + b), in float64."""
+    loss, sums = vector_sums(logits, labels, weights, scale, bias)
+    n_classes = logits.shape[1]
+    hessian = torch.zeros((2 * n_classes, 2 * n_classes), dtype=torch.float64, device=logits.device)
+    for block in row_slices(len(logits), 4 * n_classes):
+        values = logits[block].double()
+        share = (values * scale.double() + bias.double()).softmax(dim=1)
+        both = torch.cat([share * values, share], dim=1)
+        heavy = both if weights is None else both * weights[block].double()[:, None]
+        weight = torch.ones_like(values[:, 0]) if weights is None else weights[block].double()
+        hessian -= both.T @ heavy
+        own = torch.stack([weight @ (share * values.square()), weight @ (share * values), weight @ share])
+        each = torch.arange(n_classes, device=logits.device)
+        hessian[each, each] += own[0]
+        hessian[each, n_classes + each] += own[1]
+        hessian[n_classes + each, each] += own[1]
+        hessian[n_classes + each, n_classes + each] += own[2]
+    return loss, sums[:2], hessian
 
 
 def columns(values: Tensor, labels: Tensor, *, from_logits: bool) -> tuple[Tensor, ...]:

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from calibrant.core.errors import InputError
-from calibrant.core.rows import Factor, Rows, RowSource, Statistic, add
+from calibrant.core.rows import Factor, Rows, RowSource, SolvedTemperature, Statistic, add
+from calibrant.kernels.rows import RowColumns
 from calibrant.kernels.torch import plain
 from calibrant.kernels.torch.dispatch import use_triton
 
@@ -29,6 +30,7 @@ class TensorRows:
     """Logits (n×K) in any floating dtype, labels (n,) and weights (n,) or None, all on one device."""
 
     in_memory = False
+    fused = True
 
     def __init__(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         self.tensor, self.target, self.mass = logits, labels, weights
@@ -64,9 +66,10 @@ class TensorRows:
 
     def total(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
         """Sum of the statistic over all rows: on the device where it has a form there, else block by block."""
-        twin = TWINS.get(getattr(statistic, "__name__", ""))
+        name = getattr(statistic, "__name__", "")
+        twin = TWINS.get(name.removeprefix("precise_"))
         if twin is not None:
-            return twin(self, *parameters)
+            return twin(self.precise() if name.startswith("precise_") else self, *parameters)
         parts = (statistic(*self._block(block), *parameters) for block in plain.row_slices(*self.tensor.shape))
         return reduce(add, parts)
 
@@ -92,6 +95,26 @@ class TensorRows:
         (factors,) = self.gather(lambda logits, labels, weights: (factor(logits, labels),))
         mass = torch.as_tensor(factors, device=self.tensor.device)
         return TensorRows(self.tensor, self.target, mass if self.mass is None else self.mass * mass)
+
+    def precise(self) -> TensorRows:
+        """The same rows, whose sums take exponentials in float64."""
+        twin = TensorRows(self.tensor, self.target, self.mass)
+        twin.fused = False
+        return twin
+
+    def solved_temperature(self) -> SolvedTemperature | None:
+        """The temperature of the lowest NLL by one launch; None where the general solver is needed."""
+        if not self._use_fused():
+            return None
+        from calibrant.kernels.torch import triton_temperature
+
+        answer = triton_temperature.run(self.tensor, self.target, self.mass, None).tolist()
+        beta, loss, slope, *_ = answer
+        sound = answer[5] == 1 and all(map(np.isfinite, (beta, loss, slope)))
+        return SolvedTemperature(beta, loss, int(answer[6])) if sound else None
+
+    def _use_fused(self) -> bool:
+        return self.fused and use_triton(self.tensor) and self.tensor.dtype != torch.float64
 
     def _block(self, block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         logits = self.tensor[block]
@@ -133,16 +156,14 @@ def columns(values: Tensor, labels: Tensor, *, from_logits: bool) -> tuple[Tenso
     return plain.columns(values, labels, from_logits=from_logits)
 
 
-def fit_inverse_temperature(rows: TensorRows) -> tuple[float, float, int] | None:
-    """β of the lowest mean NLL, the loss and the passes, by one launch; None where it takes the general solver."""
-    if not use_triton(rows.tensor) or rows.tensor.dtype == torch.float64:
-        return None
-    from calibrant.kernels.torch import triton_temperature
-
-    answer = triton_temperature.run(rows.tensor, rows.target, rows.mass, None).tolist()
-    beta, loss, slope, *_ = answer
-    sound = answer[5] == 1 and all(map(np.isfinite, (beta, loss, slope)))
-    return (beta, loss, int(answer[6])) if sound else None
+def host_columns(values: Tensor, labels: np.ndarray, *, from_logits: bool, name: str) -> RowColumns:
+    """The columns of `kernels.rows.scan`, computed on the device and copied to the host."""
+    target = torch.as_tensor(labels, device=values.device)
+    *found, bad = columns(values.detach(), target, from_logits=from_logits)
+    if int(bad):
+        what = "NaN or infinite values" if from_logits else "values that are no probabilities"
+        raise InputError(f"{int(bad)} of {len(values)} rows of {name} hold {what}")
+    return RowColumns(*(_host(column) for column in found))
 
 
 def _temperature_sums(rows: TensorRows, beta: float) -> tuple[float, ...]:
@@ -156,15 +177,13 @@ def _vector_sums(rows: TensorRows, scale: np.ndarray, bias: np.ndarray) -> tuple
     return float(loss), found[:2], found[2:]
 
 
-def _vector_product(
-    rows: TensorRows, scale: np.ndarray, bias: np.ndarray, direction: np.ndarray
-) -> tuple[np.ndarray]:
+def _vector_product(rows: TensorRows, scale: np.ndarray, bias: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray]:
     given = _device(rows, np.concatenate([np.stack([scale, bias]), direction]))
     return (_host(_vector_kernels(rows).vector_product(rows.tensor, rows.mass, given[0], given[1], given[2:])),)
 
 
 def _vector_kernels(rows: TensorRows) -> Any:
-    if use_triton(rows.tensor) and rows.tensor.dtype != torch.float64:
+    if rows._use_fused():
         from calibrant.kernels.torch import triton_vector
 
         if rows.n_classes <= triton_vector.LONGEST:
@@ -172,16 +191,32 @@ def _vector_kernels(rows: TensorRows) -> Any:
     return plain
 
 
+def _vector_newton(
+    rows: TensorRows, scale: np.ndarray, bias: np.ndarray, with_hessian: bool = True
+) -> tuple[float, np.ndarray, np.ndarray]:
+    if not with_hessian:
+        return (*_vector_sums(rows, scale, bias)[:2], np.zeros((0, 0)))
+    both = _device(rows, np.stack([scale, bias]))
+    loss, gradient, hessian = plain.vector_newton(rows.tensor, rows.target, rows.mass, *both)
+    return float(loss), _host(gradient), _host(hessian)
+
+
+def _column_moments(rows: TensorRows) -> tuple[np.ndarray, ...]:
+    return tuple(_host(plain.column_moments(rows.tensor, rows.mass)))
+
+
 TWINS: dict[str, Callable[..., tuple[Any, ...]]] = {
     "temperature_sums": _temperature_sums,
     "vector_sums": _vector_sums,
     "vector_product": _vector_product,
+    "vector_newton": _vector_newton,
+    "column_moments": _column_moments,
 }
 """Statistics of `kernels.scaling` by name, with their forms on the device."""
 
 
 def _device(rows: TensorRows, values: np.ndarray) -> Tensor:
-    kind = torch.float64 if rows.tensor.dtype == torch.float64 else torch.float32
+    kind = torch.float32 if rows._use_fused() else torch.float64
     return torch.as_tensor(values, dtype=kind).to(rows.tensor.device)
 
 

@@ -21,7 +21,7 @@ SCALARS = 8
 
 
 @triton.jit
-def _tile(  # noqa: PLR0917
+def _tile(
     values_at, labels, row, inside, columns, CLASSES: tl.constexpr, STRIDE: tl.constexpr, FROM_LOGITS: tl.constexpr
 ):
     """Confidence, prediction, label's NLL, Brier score, entropy and finiteness of whole rows in one tile."""
@@ -63,10 +63,16 @@ def _tile(  # noqa: PLR0917
 
 
 @triton.jit
-def _long_row(  # noqa: PLR0917
-    values_at, labels, row, lanes, CLASSES: tl.constexpr, STRIDE: tl.constexpr, FROM_LOGITS: tl.constexpr,
+def _long_row(
+    values_at,
+    labels,
+    row,
+    lanes,
+    CLASSES: tl.constexpr,
+    STRIDE: tl.constexpr,
+    FROM_LOGITS: tl.constexpr,
     BLOCK_K: tl.constexpr,
-):  # fmt: skip
+):
     """The same of one row that is too long for a tile, in chunks; all answers have shape (1,)."""
     base = values_at + row * STRIDE
     label = tl.load(labels + row)
@@ -124,16 +130,35 @@ def _long_row(  # noqa: PLR0917
         good = (tl.abs(all_mass - 1.0) <= 1e-3) & (lowest + one >= 0.0)
     zero = tl.zeros([1], tl.int32)
     return (
-        label + zero, confidence, prediction + zero, nll, tl.maximum(brier, 0.0), tl.maximum(entropy, 0.0), good,
-    )  # fmt: skip
+        label + zero,
+        confidence,
+        prediction + zero,
+        nll,
+        tl.maximum(brier, 0.0),
+        tl.maximum(entropy, 0.0),
+        good,
+    )
 
 
 @triton.jit(do_not_specialize=["n_rows"])
-def columns_kernel(  # noqa: PLR0917
-    values_at, labels, confidence_at, prediction_at, correct_at, nll_at, brier_at, entropy_at, bad_at,
+def columns_kernel(
+    values_at,
+    labels,
+    confidence_at,
+    prediction_at,
+    correct_at,
+    nll_at,
+    brier_at,
+    entropy_at,
+    bad_at,
     n_rows,
-    CLASSES: tl.constexpr, STRIDE: tl.constexpr, FROM_LOGITS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, LONG: tl.constexpr,
-):  # fmt: skip
+    CLASSES: tl.constexpr,
+    STRIDE: tl.constexpr,
+    FROM_LOGITS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    LONG: tl.constexpr,
+):
     """Per-row columns of `kernels.rows.RowColumns`; `bad_at` counts rows with NaN or infinite values."""
     program = tl.program_id(0)
     lanes = tl.arange(0, BLOCK_K)
@@ -160,11 +185,29 @@ def columns_kernel(  # noqa: PLR0917
 
 
 @triton.jit(do_not_specialize=["n_rows", "n_programs", "ignore_index"])
-def sums_kernel(  # noqa: PLR0917
-    values_at, labels, weights, edges_at, state, partials, ticket, n_rows, n_programs, ignore_index,
-    CLASSES: tl.constexpr, STRIDE: tl.constexpr, N_BINS: tl.constexpr, HAS_WEIGHTS: tl.constexpr, HAS_IGNORE: tl.constexpr, FROM_LOGITS: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, BINS: tl.constexpr, SLOTS: tl.constexpr, LONG: tl.constexpr,
-):  # fmt: skip
+def sums_kernel(
+    values_at,
+    labels,
+    weights,
+    edges_at,
+    state,
+    partials,
+    ticket,
+    n_rows,
+    n_programs,
+    ignore_index,
+    CLASSES: tl.constexpr,
+    STRIDE: tl.constexpr,
+    N_BINS: tl.constexpr,
+    HAS_WEIGHTS: tl.constexpr,
+    HAS_IGNORE: tl.constexpr,
+    FROM_LOGITS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BINS: tl.constexpr,
+    SLOTS: tl.constexpr,
+    LONG: tl.constexpr,
+):
     """Add Σw, Σw·confidence, Σw·correct per bin and the `SCALARS` to the state (3·BINS + 8,), float64."""
     program = tl.program_id(0)
     lanes = tl.arange(0, BLOCK_K)
@@ -208,8 +251,12 @@ def sums_kernel(  # noqa: PLR0917
         place_in = tl.where((confidence > high_edge) & (place_in < N_BINS - 1), place_in + 1, place_in)
         counted = inside & good
         tl.atomic_add(own_bins + place_in, weight, mask=counted, sem="relaxed", scope="cta")
-        tl.atomic_add(own_bins + BINS + place_in, weight * confidence.to(tl.float64), mask=counted, sem="relaxed", scope="cta")
-        tl.atomic_add(own_bins + 2 * BINS + place_in, weight * right, mask=counted & (right > 0), sem="relaxed", scope="cta")
+        tl.atomic_add(
+            own_bins + BINS + place_in, weight * confidence.to(tl.float64), mask=counted, sem="relaxed", scope="cta"
+        )
+        tl.atomic_add(
+            own_bins + 2 * BINS + place_in, weight * right, mask=counted & (right > 0), sem="relaxed", scope="cta"
+        )
         weight = tl.where(counted, weight, 0.0)
         weight_sum += weight
         right_sum += weight * right
@@ -238,8 +285,10 @@ def sums_kernel(  # noqa: PLR0917
             others = first + tl.arange(0, 32)
             regions = tl.load(
                 partials + others[:, None] * (3 * BINS + 8) + slots[None, :],
-                mask=(others < n_programs)[:, None] & known[None, :], other=0.0, cache_modifier=".cg",
-            )  # fmt: skip
+                mask=(others < n_programs)[:, None] & known[None, :],
+                other=0.0,
+                cache_modifier=".cg",
+            )
             total += tl.sum(regions, axis=0)
         tl.store(state + slots, tl.load(state + slots, mask=known, other=0.0) + total, mask=known)
         tl.store(ticket, 0)
@@ -272,11 +321,29 @@ class SumsLaunch:
         block_n, block_k, long, warps = blocks(n_classes)
         programs = max(1, min(self.programs, triton.cdiv(n_rows, block_n)))
         sums_kernel[(programs,)](
-            values, labels, labels if weights is None else weights, self.edges, self.state, self.partials, self.ticket,
-            n_rows, programs, 0 if ignore_index is None else ignore_index,
-            CLASSES=n_classes, STRIDE=values.stride(0), N_BINS=self.n_bins, HAS_WEIGHTS=weights is not None, HAS_IGNORE=ignore_index is not None, FROM_LOGITS=from_logits,
-            BLOCK_N=block_n, BLOCK_K=block_k, BINS=self.bins, SLOTS=self.slots, LONG=long, num_warps=warps,
-        )  # fmt: skip
+            values,
+            labels,
+            labels if weights is None else weights,
+            self.edges,
+            self.state,
+            self.partials,
+            self.ticket,
+            n_rows,
+            programs,
+            0 if ignore_index is None else ignore_index,
+            CLASSES=n_classes,
+            STRIDE=values.stride(0),
+            N_BINS=self.n_bins,
+            HAS_WEIGHTS=weights is not None,
+            HAS_IGNORE=ignore_index is not None,
+            FROM_LOGITS=from_logits,
+            BLOCK_N=block_n,
+            BLOCK_K=block_k,
+            BINS=self.bins,
+            SLOTS=self.slots,
+            LONG=long,
+            num_warps=warps,
+        )
 
 
 def bins_padded(n_bins: int) -> int:
@@ -291,9 +358,19 @@ def columns(values: Tensor, labels: Tensor, *, from_logits: bool) -> tuple[Tenso
     made = [torch.empty(n_rows, dtype=kind, device=values.device) for kind in COLUMN_TYPES]
     bad = torch.zeros(1, dtype=torch.int32, device=values.device)
     columns_kernel[(triton.cdiv(n_rows, block_n),)](
-        values, labels, *made, bad, n_rows,
-        CLASSES=n_classes, STRIDE=values.stride(0), FROM_LOGITS=from_logits, BLOCK_N=block_n, BLOCK_K=block_k, LONG=long, num_warps=warps,
-    )  # fmt: skip
+        values,
+        labels,
+        *made,
+        bad,
+        n_rows,
+        CLASSES=n_classes,
+        STRIDE=values.stride(0),
+        FROM_LOGITS=from_logits,
+        BLOCK_N=block_n,
+        BLOCK_K=block_k,
+        LONG=long,
+        num_warps=warps,
+    )
     made[2] = made[2].bool()
     return (*made, bad)
 

@@ -27,7 +27,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def _tile_pass(  # noqa: PLR0917
+def _tile_pass(
     logits,
     labels,
     weights,
@@ -98,7 +98,7 @@ def _tile_pass(  # noqa: PLR0917
 
 
 @triton.jit
-def _long_pass(  # noqa: PLR0917
+def _long_pass(
     logits,
     labels,
     weights,
@@ -199,7 +199,7 @@ def _total(partials, pass_number, slot, n_programs, PROGRAMS: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["n_rows", "sample_step", "n_programs"])
-def temperature_kernel(  # noqa: PLR0917
+def temperature_kernel(
     logits,
     labels,
     weights,
@@ -245,14 +245,37 @@ def temperature_kernel(  # noqa: PLR0917
         if LONG:
             know_peaks = full_passes > 0
             w, a, b, c, d = _long_pass(
-                logits, labels, weights, peaks, n_part, row_step, beta, program, n_programs, know_peaks,
-                CLASSES, STRIDE, HAS_WEIGHTS, BLOCK_K,
-            )  # fmt: skip
+                logits,
+                labels,
+                weights,
+                peaks,
+                n_part,
+                row_step,
+                beta,
+                program,
+                n_programs,
+                know_peaks,
+                CLASSES,
+                STRIDE,
+                HAS_WEIGHTS,
+                BLOCK_K,
+            )
         else:
             w, a, b, c, d = _tile_pass(
-                logits, labels, weights, n_part, row_step, beta, program, n_programs,
-                CLASSES, STRIDE, HAS_WEIGHTS, BLOCK_N, BLOCK_K,
-            )  # fmt: skip
+                logits,
+                labels,
+                weights,
+                n_part,
+                row_step,
+                beta,
+                program,
+                n_programs,
+                CLASSES,
+                STRIDE,
+                HAS_WEIGHTS,
+                BLOCK_N,
+                BLOCK_K,
+            )
         _publish(partials, passes, program, w, 0, PROGRAMS)
         _publish(partials, passes, program, a, 1, PROGRAMS)
         _publish(partials, passes, program, b, 2, PROGRAMS)
@@ -297,9 +320,10 @@ def temperature_kernel(  # noqa: PLR0917
                 lost = (following <= low) | (following >= high) | (tl.abs(slope / beta) > previous * 0.5)
                 bracketed = (low > 0) & (high < 1e299)
                 middle = tl.where(
-                    bracketed, tl.sqrt(low) * tl.sqrt(tl.where(bracketed, high, 1.0)),
+                    bracketed,
+                    tl.sqrt(low) * tl.sqrt(tl.where(bracketed, high, 1.0)),
                     tl.where(slope < 0, beta * 8.0, beta / 8.0),
-                )  # fmt: skip
+                )
                 previous = tl.abs(slope / beta)
                 beta = tl.where(lost, middle, following)
     if program == 0:
@@ -333,10 +357,27 @@ def run(logits: Tensor, labels: Tensor, weights: Tensor | None, beta: float | No
     peaks = torch.empty(n_rows if long else 1, dtype=torch.float32, device=logits.device)
     sample_step = 1 if beta is not None or n_rows * n_classes < 1 << 21 else max(1, n_rows // SAMPLE_ROWS)
     temperature_kernel[(programs,)](
-        logits, labels, labels if weights is None else weights, peaks, partials, arrived, answer,
-        n_rows, sample_step, programs, 1.0 if beta is None else float(beta),
-        CLASSES=n_classes, STRIDE=logits.stride(0), MAX_PASSES=MAX_PASSES, ONE_PASS=beta is not None, HAS_WEIGHTS=weights is not None,
-        BLOCK_N=block_n, BLOCK_K=block_k, LONG=long, PROGRAMS=slots,
-        num_warps=warps, maxnreg=MAX_REGISTERS,
-    )  # fmt: skip
+        logits,
+        labels,
+        labels if weights is None else weights,
+        peaks,
+        partials,
+        arrived,
+        answer,
+        n_rows,
+        sample_step,
+        programs,
+        1.0 if beta is None else float(beta),
+        CLASSES=n_classes,
+        STRIDE=logits.stride(0),
+        MAX_PASSES=MAX_PASSES,
+        ONE_PASS=beta is not None,
+        HAS_WEIGHTS=weights is not None,
+        BLOCK_N=block_n,
+        BLOCK_K=block_k,
+        LONG=long,
+        PROGRAMS=slots,
+        num_warps=warps,
+        maxnreg=MAX_REGISTERS,
+    )
     return answer

@@ -17,7 +17,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def _softmax_tile(values_at, row, inside, in_row, columns, scale, bias, STRIDE: tl.constexpr):  # noqa: PLR0917
+def _softmax_tile(values_at, row, inside, in_row, columns, scale, bias, STRIDE: tl.constexpr):
     values = tl.load(
         values_at + row[:, None] * STRIDE + columns[None, :],
         mask=inside[:, None] & in_row[None, :],
@@ -31,10 +31,22 @@ def _softmax_tile(values_at, row, inside, in_row, columns, scale, bias, STRIDE: 
 
 
 @triton.jit(do_not_specialize=["n_rows", "n_programs"])
-def sums_kernel(  # noqa: PLR0917
-    values_at, labels, weights, scale_at, bias_at, losses, partials, n_rows, n_programs,
-    CLASSES: tl.constexpr, STRIDE: tl.constexpr, HAS_WEIGHTS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
+def sums_kernel(
+    values_at,
+    labels,
+    weights,
+    scale_at,
+    bias_at,
+    losses,
+    partials,
+    n_rows,
+    n_programs,
+    CLASSES: tl.constexpr,
+    STRIDE: tl.constexpr,
+    HAS_WEIGHTS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     """Loss per program, and per class Σ w·(q − 1{y})·(z, 1) and Σ w·q(1−q)·(z², z, 1): partials (programs, 5, K)."""
     program = tl.program_id(0)
     columns = tl.arange(0, BLOCK_K)
@@ -77,10 +89,22 @@ def sums_kernel(  # noqa: PLR0917
 
 
 @triton.jit(do_not_specialize=["n_rows", "n_programs"])
-def product_kernel(  # noqa: PLR0917
-    values_at, weights, scale_at, bias_at, step_scale_at, step_bias_at, partials, n_rows, n_programs,
-    CLASSES: tl.constexpr, STRIDE: tl.constexpr, HAS_WEIGHTS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
+def product_kernel(
+    values_at,
+    weights,
+    scale_at,
+    bias_at,
+    step_scale_at,
+    step_bias_at,
+    partials,
+    n_rows,
+    n_programs,
+    CLASSES: tl.constexpr,
+    STRIDE: tl.constexpr,
+    HAS_WEIGHTS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     """The Hessian times a direction: partials (programs, 2, K)."""
     program = tl.program_id(0)
     columns = tl.arange(0, BLOCK_K)
@@ -127,23 +151,45 @@ def vector_sums(
     losses = torch.empty(programs, dtype=torch.float64, device=logits.device)
     partials = torch.empty((programs, 5, n_classes), dtype=torch.float32, device=logits.device)
     sums_kernel[(programs,)](
-        logits, labels, labels if weights is None else weights, scale, bias, losses, partials,
-        n_rows, programs, CLASSES=n_classes, STRIDE=logits.stride(0),
-        HAS_WEIGHTS=weights is not None, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=8,
-    )  # fmt: skip
+        logits,
+        labels,
+        labels if weights is None else weights,
+        scale,
+        bias,
+        losses,
+        partials,
+        n_rows,
+        programs,
+        CLASSES=n_classes,
+        STRIDE=logits.stride(0),
+        HAS_WEIGHTS=weights is not None,
+        BLOCK_N=block_n,
+        BLOCK_K=block_k,
+        num_warps=8,
+    )
     return losses.sum(), partials.sum(dim=0, dtype=torch.float64)
 
 
-def vector_product(
-    logits: Tensor, weights: Tensor | None, scale: Tensor, bias: Tensor, direction: Tensor
-) -> Tensor:
+def vector_product(logits: Tensor, weights: Tensor | None, scale: Tensor, bias: Tensor, direction: Tensor) -> Tensor:
     """The Hessian times a direction (2, K), as (2, K) in float64 on the device."""
     programs, block_n, block_k = _shape(logits)
     n_rows, n_classes = logits.shape
     partials = torch.empty((programs, 2, n_classes), dtype=torch.float32, device=logits.device)
     product_kernel[(programs,)](
-        logits, logits if weights is None else weights, scale, bias, direction[0], direction[1], partials,
-        n_rows, programs, CLASSES=n_classes, STRIDE=logits.stride(0),
-        HAS_WEIGHTS=weights is not None, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=8,
-    )  # fmt: skip
+        logits,
+        logits if weights is None else weights,
+        scale,
+        bias,
+        direction[0],
+        direction[1],
+        partials,
+        n_rows,
+        programs,
+        CLASSES=n_classes,
+        STRIDE=logits.stride(0),
+        HAS_WEIGHTS=weights is not None,
+        BLOCK_N=block_n,
+        BLOCK_K=block_k,
+        num_warps=8,
+    )
     return partials.sum(dim=0, dtype=torch.float64)

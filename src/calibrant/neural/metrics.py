@@ -1,0 +1,142 @@
+"""Calibration metrics inside a training loop: updated batch by batch on the device, read when wanted.
+
+`update` launches work and returns: it never waits for the device. The state has the size of the bins, whatever the
+number of rows, and adds up over processes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.core.errors import InputError
+from calibrant.kernels.torch.sums import DeviceSums
+
+NAMES = ("ece", "mce", "nll", "brier", "accuracy", "confidence", "entropy")
+
+
+class CalibrationMetrics:
+    """ECE, NLL, Brier score and accuracy of a stream of batches, in one pass over each.
+
+    Parameters
+    ----------
+    n_bins : int
+        Equal-width bins (lo, hi] of the top confidence.
+    from_logits : bool
+        Whether `update` is given logits or probabilities.
+    ignore_index : int, optional
+        Rows with this label are left out, as padding is.
+    device : torch device, optional
+        Where the state lives; that of the first batch by default.
+
+    Examples
+    --------
+    >>> import torch
+    >>> metric = CalibrationMetrics(n_bins=10)
+    >>> metric.update(torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 0]))
+    >>> round(metric.compute()["accuracy"].item(), 2)
+    0.5
+    """
+
+    def __init__(
+        self, n_bins: int = 15, *, from_logits: bool = True, ignore_index: int | None = None, device: Any = None
+    ) -> None:
+        self.n_bins, self.from_logits, self.ignore_index, self.device = n_bins, from_logits, ignore_index, device
+        self.sums: DeviceSums | None = None if device is None else DeviceSums(n_bins, device)
+
+    def update(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
+        """Add a batch: logits (n, K), or dense (N, K, …) with labels (N, …)."""
+        if self.sums is None:
+            self.sums = DeviceSums(self.n_bins, logits.device)
+        values, target = as_rows(logits.detach(), labels)
+        self.sums.add(values, target, weights, from_logits=self.from_logits, ignore_index=self.ignore_index)
+
+    def compute(self) -> dict[str, Tensor]:
+        """Every metric of `NAMES` as a tensor () on the device; NaN before the first row."""
+        if self.sums is None:
+            raise InputError("compute() before update(): there are no rows yet")
+        return metrics_of(self.sums)
+
+    def reset(self) -> None:
+        """Forget all rows."""
+        if self.sums is not None:
+            self.sums.state.zero_()
+
+    def sync(self, group: Any = None) -> None:
+        """Add up the states of all processes of a torch.distributed group; every process then holds the total."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            if self.sums is None:
+                # a process without rows takes part with zeros
+                self.sums = DeviceSums(self.n_bins, self.device or "cpu")
+            torch.distributed.all_reduce(self.sums.state, group=group)
+
+    def __repr__(self) -> str:
+        rows = 0 if self.sums is None else int(self.sums.slot("rows"))
+        return f"CalibrationMetrics(n_bins={self.n_bins}, rows={rows})"
+
+
+def metrics_of(sums: DeviceSums) -> dict[str, Tensor]:
+    """Every metric of `NAMES` from the sums, as tensors; NaN where a row held NaN or infinite values."""
+    weight, confidence, correct = sums.bins()
+    total = sums.slot("weight")
+    gap = (confidence - correct).abs()
+    found = {
+        "ece": gap.sum() / total,
+        "mce": torch.where(weight > 0, gap / weight.clamp_min(1e-300), 0.0).amax(),
+        "nll": sums.slot("nll") / total,
+        "brier": sums.slot("brier") / total,
+        "accuracy": sums.slot("correct") / total,
+        "confidence": sums.slot("confidence") / total,
+        "entropy": sums.slot("entropy") / total,
+    }
+    nan = torch.full_like(total, torch.nan)
+    return {name: torch.where(sums.slot("bad") > 0, nan, value) for name, value in found.items()}
+
+
+def as_rows(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows (n, K) and labels (n,) of a batch; dense maps (N, K, H, W) become one row per position."""
+    if logits.ndim < 2:
+        raise InputError(f"logits must have shape (n, K) or (N, K, …), got {tuple(logits.shape)}")
+    expected = (logits.shape[0], *logits.shape[2:])
+    if tuple(labels.shape) != expected:
+        raise InputError(
+            f"labels must have shape {expected} for logits {tuple(logits.shape)}, got {tuple(labels.shape)}"
+        )
+    if logits.ndim > 2:
+        logits = logits.movedim(1, -1).reshape(-1, logits.shape[1])
+    return logits, labels.reshape(-1).long()
+
+
+def as_torchmetric(n_bins: int = 15, *, from_logits: bool = True, ignore_index: int | None = None) -> Any:
+    """The same as a `torchmetrics.Metric`, which Lightning logs and synchronises by itself.
+
+    `compute` returns the dictionary of all metrics; torchmetrics must be installed.
+    """
+    from torchmetrics import Metric
+
+    class CalibrationMetric(Metric):
+        """ECE, NLL, Brier score, accuracy of a stream of batches."""
+
+        full_state_update = False
+        is_differentiable = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_state("sums", default=DeviceSums(n_bins, "cpu").state, dist_reduce_fx="sum")
+
+        def update(self, logits: Tensor, labels: Tensor) -> None:
+            """Add a batch."""
+            holder = DeviceSums(n_bins, logits.device)
+            holder.state = self.sums
+            values, target = as_rows(logits.detach(), labels)
+            holder.add(values, target, from_logits=from_logits, ignore_index=ignore_index)
+
+        def compute(self) -> dict[str, Tensor]:
+            """Every metric as a tensor."""
+            holder = DeviceSums(n_bins, self.sums.device)
+            holder.state = self.sums
+            return metrics_of(holder)
+
+    return CalibrationMetric()

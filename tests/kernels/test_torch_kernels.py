@@ -1,0 +1,138 @@
+"""The kernels on tensors against the numpy ones; on CPU tensors, where the plain torch form runs."""
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant import TemperatureScaling, VectorScaling, metrics
+from calibrant.calibrators.helpers.tensors import fit_on_device
+from calibrant.core.errors import InputError
+from calibrant.kernels import scaling
+from calibrant.kernels.rows import scan
+from calibrant.kernels.torch import plain
+from calibrant.kernels.torch.rows import TensorRows, host_columns, tensor_rows
+from calibrant.kernels.torch.sums import DeviceSums
+
+
+def problem(n=400, n_classes=7, seed=0, weighted=False, dtype=np.float32):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, n_classes, n)
+    logits = (3 * rng.normal(size=(n, n_classes)) + 4 * np.eye(n_classes)[labels]).astype(dtype)
+    return logits, labels, rng.integers(1, 4, n).astype(float) if weighted else None
+
+
+def on_tensor(logits, labels, weights):
+    return TensorRows(
+        torch.as_tensor(logits), torch.as_tensor(labels), None if weights is None else torch.as_tensor(weights)
+    )
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+class TestSums:
+    def test_temperature(self, weighted):
+        rows = problem(weighted=weighted, dtype=np.float64)
+        found = on_tensor(*rows).total(scaling.temperature_sums, 0.7)
+        np.testing.assert_allclose(found, scaling.temperature_sums(*rows, 0.7), rtol=1e-10)
+
+    def test_vector(self, weighted):
+        rows, rng = problem(weighted=weighted, dtype=np.float64), np.random.default_rng(1)
+        scale, bias, direction = rng.random(7) + 0.5, rng.normal(size=7), rng.normal(size=(2, 7))
+        tensor = on_tensor(*rows)
+        for found, expected in zip(
+            tensor.total(scaling.vector_sums, scale, bias), scaling.vector_sums(*rows, scale, bias), strict=True
+        ):
+            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(
+            tensor.total(scaling.vector_product, scale, bias, direction)[0],
+            scaling.vector_product(*rows, scale, bias, direction)[0],
+            rtol=1e-9,
+            atol=1e-9,
+        )
+        for found, expected in zip(
+            tensor.total(scaling.vector_newton, scale, bias), scaling.vector_newton(*rows, scale, bias), strict=True
+        ):
+            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-8)
+        for found, expected in zip(tensor.total(scaling.column_moments), scaling.column_moments(*rows), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+    def test_a_statistic_without_a_form_on_the_device_reads_blocks(self, weighted, monkeypatch):
+        monkeypatch.setattr(plain, "BLOCK_ELEMENTS", 70)
+        rows = problem(weighted=weighted)
+
+        def top(logits, labels, weights):
+            return (float(logits.max(axis=1).sum()), float(weights.sum()) if weights is not None else 0.0)
+
+        np.testing.assert_allclose(on_tensor(*rows).total(top), top(*rows), rtol=1e-6)
+
+
+@pytest.mark.parametrize("from_logits", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_columns_are_those_of_the_scan(from_logits, dtype):
+    logits, labels, _ = problem(dtype=np.float64)
+    values = torch.as_tensor(logits) if from_logits else torch.as_tensor(logits).softmax(dim=1)
+    values = values.to(dtype)
+    if dtype == torch.bfloat16 and not from_logits:
+        values = torch.as_tensor(np.eye(7)[labels]).to(dtype)  # rows that still sum to one
+    seen = values.double().numpy() if dtype == torch.float64 else values.float().numpy()
+    found = host_columns(values, labels, from_logits=from_logits, name="values")
+    for name, one, other in zip(found._fields, found, scan(seen, labels, from_logits=from_logits), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-6, err_msg=name)
+
+
+def test_ties_go_to_the_first_class():
+    values = torch.tensor([[1.0, 1.0, 0.0], [-0.0, 0.0, -1.0]])
+    assert plain.first_maximum(values).tolist() == [0, 0]
+    assert plain._first_true(values == values.amax(dim=1, keepdim=True)).tolist() == [0, 0]
+
+
+def test_sums_add_up_to_the_metrics():
+    logits, labels, weights = problem(n=1000, weighted=True)
+    sums = DeviceSums(15, "cpu")
+    for block in (slice(0, 300), slice(300, 1000)):
+        sums.add(torch.as_tensor(logits[block]), torch.as_tensor(labels[block]), torch.as_tensor(weights[block]))
+    gaps = sums.bins()
+    total = sums.slot("weight")
+    options = {"from_logits": True, "sample_weight": weights}
+    assert float((gaps[1] - gaps[2]).abs().sum() / total) == pytest.approx(
+        metrics.ece(logits, labels, **options), abs=1e-6
+    )
+    assert float(sums.slot("nll") / total) == pytest.approx(metrics.nll(logits, labels, **options), abs=1e-6)
+    assert float(sums.slot("brier") / total) == pytest.approx(metrics.brier(logits, labels, **options), abs=1e-6)
+
+
+class TestFits:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_equal_those_on_arrays(self, dtype, weighted):
+        logits, labels, weights = problem(weighted=weighted, dtype=np.float64)
+        tensor = torch.as_tensor(logits).to(dtype)
+        for kind, name in ((TemperatureScaling, "temperature_"), (VectorScaling, "scale_")):
+            there = kind()
+            fit_on_device(there, tensor, labels, weights)
+            here = kind().fit(tensor.numpy(), labels, weights)
+            np.testing.assert_allclose(getattr(there, name), getattr(here, name), rtol=2e-6)
+
+    def test_answers_are_tensors_of_the_same_kind(self):
+        logits, labels, _ = problem()
+        fitted = TemperatureScaling().fit(logits, labels)
+        tensor = torch.as_tensor(logits)
+        for dtype, close in ((torch.float32, 1e-6), (torch.float64, 1e-6), (torch.bfloat16, 2e-2)):
+            answer = fitted.predict_proba(tensor.to(dtype))
+            assert answer.dtype == dtype
+            np.testing.assert_allclose(answer.double().numpy(), fitted.predict_proba(logits), atol=close)
+        np.testing.assert_allclose(fitted.transform(tensor).numpy(), fitted.transform(logits), rtol=1e-6)
+
+    def test_bad_input_is_refused_in_one_line(self):
+        logits, labels, _ = problem()
+        with pytest.raises(InputError, match=r"labels reach from 0 to 9, but the logits have columns 0\.\.6"):
+            tensor_rows(torch.as_tensor(logits), np.full(400, 9) * (np.arange(400) > 0), None)
+        with pytest.raises(InputError, match="shape"):
+            tensor_rows(torch.as_tensor(logits), labels[:5], None)
+        with pytest.raises(InputError, match="whole numbers"):
+            tensor_rows(torch.as_tensor(logits), labels + 0.5, None)
+        broken = torch.as_tensor(logits).clone()
+        broken[3, 2] = torch.nan
+        with pytest.raises(InputError, match="NaN"):
+            TemperatureScaling().fit(logits, labels).transform(broken)
+        with pytest.raises(InputError, match="1 of 400 rows"):
+            host_columns(broken, labels, from_logits=True, name="logits")
