@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.errors import InputError
-from calibrant.core.rows import Factor, Rows, RowSource, Statistic, add
+from calibrant.core.rows import Factor, Rows, RowSource, SolvedTemperature, Statistic, add
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,9 @@ class RowView:
 
     gather_top = gather
 
-    def solved_temperature(self) -> None:
+    def solved_temperature(self) -> SolvedTemperature | None:
         """Nothing is known without a solver."""
+        return None
 
     def reweighted(self, factor: Factor) -> RowSource:
         """The same rows with their weights multiplied."""

@@ -173,8 +173,9 @@ class Rows:
         """Itself."""
         return self
 
-    def solved_temperature(self) -> None:
+    def solved_temperature(self) -> SolvedTemperature | None:
         """Nothing is known without a solver."""
+        return None
 
     def reweighted(self, factor: Factor) -> Rows:
         """The same rows with their weights multiplied."""

@@ -13,7 +13,7 @@ from calibrant.core import progress
 from calibrant.core.checkpoint import Checkpoint
 from calibrant.core.fingerprint import SAMPLED_ROWS, fingerprint_of_sample
 from calibrant.core.row_views import WeightedRows
-from calibrant.core.rows import Factor, Rows, Statistic
+from calibrant.core.rows import Factor, Rows, SolvedTemperature, Statistic
 from calibrant.data.chunks import Chunk, cut
 from calibrant.data.predictions import Predictions
 from calibrant.data.scratch import Scratch
@@ -72,8 +72,9 @@ class ChunkedRows:
         """`gather` of what is read off the top of each row."""
         return self.gather(statistic)
 
-    def solved_temperature(self) -> None:
+    def solved_temperature(self) -> SolvedTemperature | None:
         """Nothing is known without a solver."""
+        return None
 
     def reweighted(self, factor: Factor) -> WeightedRows:
         """A view of the same rows with their weights multiplied, pass by pass."""

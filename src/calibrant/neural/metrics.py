@@ -6,7 +6,7 @@ number of rows, and adds up over processes.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -129,14 +129,14 @@ def as_torchmetric(n_bins: int = 15, *, from_logits: bool = True, ignore_index: 
         def update(self, logits: Tensor, labels: Tensor) -> None:
             """Add a batch."""
             holder = DeviceSums(n_bins, logits.device)
-            holder.state = self.sums
+            holder.state = cast(Tensor, self.sums)
             values, target = as_rows(logits.detach(), labels)
             holder.add(values, target, from_logits=from_logits, ignore_index=ignore_index)
 
         def compute(self) -> dict[str, Tensor]:
             """Every metric as a tensor."""
-            holder = DeviceSums(n_bins, self.sums.device)
-            holder.state = self.sums
+            holder = DeviceSums(n_bins, cast(Tensor, self.sums).device)
+            holder.state = cast(Tensor, self.sums)
             return metrics_of(holder)
 
     return CalibrationMetric()

@@ -139,7 +139,7 @@ def tensor_rows(logits: Tensor, labels: Any, weights: Any) -> TensorRows:
     mass = None if weights is None else torch.as_tensor(weights, device=rows.device).double()
     if mass is not None and mass.shape != (len(rows),):
         raise InputError(f"sample_weight must have shape ({len(rows)},), got {tuple(mass.shape)}")
-    lowest, highest = (int(end) for end in torch.aminmax(target))
+    lowest, highest = torch.stack(torch.aminmax(target)).tolist()
     if lowest < 0 or highest >= rows.shape[1]:
         raise InputError(f"labels reach from {lowest} to {highest}, but the logits have columns 0..{rows.shape[1] - 1}")
     if mass is not None and not bool((torch.isfinite(mass) & (mass >= 0)).all() & (mass.sum() > 0)):
