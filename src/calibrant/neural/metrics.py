@@ -14,7 +14,8 @@ from torch import Tensor
 from calibrant.core.errors import InputError
 from calibrant.kernels.torch.sums import DeviceSums
 
-NAMES = ("ece", "mce", "nll", "brier", "accuracy", "confidence", "entropy")
+NAMES = ("ece", "mce", "nll", "brier", "accuracy", "confidence")
+"""What `compute` returns; "entropy" too where it is asked for."""
 
 
 class CalibrationMetrics:
@@ -28,6 +29,8 @@ class CalibrationMetrics:
         Whether `update` is given logits or probabilities.
     ignore_index : int, optional
         Rows with this label are left out, as padding is.
+    entropy : bool
+        Whether `compute` gives the mean entropy too.
     device : torch device, optional
         Where the state lives; that of the first batch by default.
 
@@ -41,15 +44,22 @@ class CalibrationMetrics:
     """
 
     def __init__(
-        self, n_bins: int = 15, *, from_logits: bool = True, ignore_index: int | None = None, device: Any = None
+        self,
+        n_bins: int = 15,
+        *,
+        from_logits: bool = True,
+        ignore_index: int | None = None,
+        entropy: bool = False,
+        device: Any = None,
     ) -> None:
-        self.n_bins, self.from_logits, self.ignore_index, self.device = n_bins, from_logits, ignore_index, device
-        self.sums: DeviceSums | None = None if device is None else DeviceSums(n_bins, device)
+        self.n_bins, self.from_logits, self.ignore_index = n_bins, from_logits, ignore_index
+        self.entropy, self.device = entropy, device
+        self.sums: DeviceSums | None = None if device is None else DeviceSums(n_bins, device, entropy)
 
     def update(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Add a batch: logits (n, K), or dense (N, K, …) with labels (N, …)."""
         if self.sums is None:
-            self.sums = DeviceSums(self.n_bins, logits.device)
+            self.sums = DeviceSums(self.n_bins, logits.device, self.entropy)
         values, target = as_rows(logits.detach(), labels)
         self.sums.add(values, target, weights, from_logits=self.from_logits, ignore_index=self.ignore_index)
 
@@ -69,7 +79,7 @@ class CalibrationMetrics:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             if self.sums is None:
                 # a process without rows takes part with zeros
-                self.sums = DeviceSums(self.n_bins, self.device or "cpu")
+                self.sums = DeviceSums(self.n_bins, self.device or "cpu", self.entropy)
             torch.distributed.all_reduce(self.sums.state, group=group)
 
     def __repr__(self) -> str:
@@ -89,8 +99,9 @@ def metrics_of(sums: DeviceSums) -> dict[str, Tensor]:
         "brier": sums.slot("brier") / total,
         "accuracy": sums.slot("correct") / total,
         "confidence": sums.slot("confidence") / total,
-        "entropy": sums.slot("entropy") / total,
     }
+    if sums.entropy:
+        found["entropy"] = sums.slot("entropy") / total
     nan = torch.full_like(total, torch.nan)
     return {name: torch.where(sums.slot("bad") > 0, nan, value) for name, value in found.items()}
 

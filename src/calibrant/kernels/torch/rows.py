@@ -31,6 +31,7 @@ class TensorRows:
 
     in_memory = False
     fused = True
+    checked = False
 
     def __init__(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         self.tensor, self.target, self.mass = logits, labels, weights
@@ -52,6 +53,7 @@ class TensorRows:
 
     def class_weight(self) -> np.ndarray:
         """Total weight of each class (K,)."""
+        self.check_labels()
         counted = torch.bincount(self.target, self.mass, minlength=self.n_classes)
         return _host(counted).astype(np.float64)
 
@@ -66,6 +68,7 @@ class TensorRows:
 
     def total(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
         """Sum of the statistic over all rows: on the device where it has a form there, else block by block."""
+        self.check_labels()
         name = getattr(statistic, "__name__", "")
         twin = TWINS.get(name.removeprefix("precise_"))
         if twin is not None:
@@ -80,6 +83,7 @@ class TensorRows:
 
     def gather_top(self, statistic: Statistic) -> Sequence[np.ndarray]:
         """Confidence, prediction and correctness of each row, computed on the device."""
+        self.check_labels()
         confidence, prediction, correct, *_, bad = columns(self.tensor, self.target, from_logits=True)
         if int(bad):
             raise InputError(f"{int(bad)} rows of logits hold NaN or infinite values")
@@ -111,7 +115,20 @@ class TensorRows:
         answer = triton_temperature.run(self.tensor, self.target, self.mass, None).tolist()
         beta, loss, slope, *_ = answer
         sound = answer[5] == 1 and all(map(np.isfinite, (beta, loss, slope)))
-        return SolvedTemperature(beta, loss, int(answer[6])) if sound else None
+        if sound:
+            return SolvedTemperature(beta, loss, int(answer[6]))
+        self.check_labels()
+        return None
+
+    def check_labels(self) -> None:
+        """Raise InputError where a label has no column; the fused fit notices that by itself."""
+        if not self.checked:
+            lowest, highest = torch.stack(torch.aminmax(self.target)).tolist()
+            if lowest < 0 or highest >= self.n_classes:
+                raise InputError(
+                    f"labels reach from {lowest} to {highest}, but the logits have columns 0..{self.n_classes - 1}"
+                )
+            self.checked = True
 
     def _use_fused(self) -> bool:
         return self.fused and use_triton(self.tensor) and self.tensor.dtype != torch.float64
@@ -139,12 +156,12 @@ def tensor_rows(logits: Tensor, labels: Any, weights: Any) -> TensorRows:
     mass = None if weights is None else torch.as_tensor(weights, device=rows.device).double()
     if mass is not None and mass.shape != (len(rows),):
         raise InputError(f"sample_weight must have shape ({len(rows)},), got {tuple(mass.shape)}")
-    lowest, highest = torch.stack(torch.aminmax(target)).tolist()
-    if lowest < 0 or highest >= rows.shape[1]:
-        raise InputError(f"labels reach from {lowest} to {highest}, but the logits have columns 0..{rows.shape[1] - 1}")
     if mass is not None and not bool((torch.isfinite(mass) & (mass >= 0)).all() & (mass.sum() > 0)):
         raise InputError("sample_weight must be finite, not negative and not all zero")
-    return TensorRows(rows, target, mass)
+    found = TensorRows(rows, target, mass)
+    if not found._use_fused():
+        found.check_labels()
+    return found
 
 
 def columns(values: Tensor, labels: Tensor, *, from_logits: bool) -> tuple[Tensor, ...]:

@@ -24,13 +24,16 @@ class DeviceSums:
     n_bins : int
         Equal-width bins (lo, hi].
     device : torch device
+    entropy : bool
+        Whether the mean entropy is wanted too; it costs a third of the pass.
     """
 
-    def __init__(self, n_bins: int, device: Any) -> None:
+    def __init__(self, n_bins: int, device: Any, entropy: bool = False) -> None:
         self.n_bins = check_n_bins(n_bins)
         self.padded = max(16, 1 << (self.n_bins - 1).bit_length())
         self.state = torch.zeros(3 * self.padded + len(SLOTS), dtype=torch.float64, device=device)
         self.edges = torch.as_tensor(width_edges(self.n_bins, np.float32), device=device)
+        self.entropy = entropy
         self._launch: Any = None
 
     def add(
@@ -47,7 +50,7 @@ class DeviceSums:
             from calibrant.kernels.torch.triton_rows import SumsLaunch
 
             if self._launch is None:
-                self._launch = SumsLaunch(self.state, self.edges, self.n_bins)
+                self._launch = SumsLaunch(self.state, self.edges, self.n_bins, self.entropy)
             rows = values if values.stride(1) == 1 else values.contiguous()
             self._launch.add(rows, labels, weights, from_logits=from_logits, ignore_index=ignore_index)
         else:

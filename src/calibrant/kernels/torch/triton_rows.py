@@ -22,7 +22,15 @@ SCALARS = 8
 
 @triton.jit
 def _tile(
-    values_at, labels, row, inside, columns, CLASSES: tl.constexpr, STRIDE: tl.constexpr, FROM_LOGITS: tl.constexpr
+    values_at,
+    labels,
+    row,
+    inside,
+    columns,
+    CLASSES: tl.constexpr,
+    STRIDE: tl.constexpr,
+    FROM_LOGITS: tl.constexpr,
+    ENTROPY: tl.constexpr,
 ):
     """Confidence, prediction, label's NLL, Brier score, entropy and finiteness of whole rows in one tile."""
     in_row = columns < CLASSES
@@ -33,27 +41,31 @@ def _tile(
         mask=inside[:, None] & in_row[None, :],
         other=-float("inf"),
     ).to(tl.float32)
-    peak, prediction = tl.max(values, axis=1, return_indices=True)
+    peak = tl.max(values, axis=1)
+    prediction = tl.min(tl.where(values == peak[:, None], columns[None, :], CLASSES), axis=1)
     peak = tl.where(inside, peak, 0.0)
     if FROM_LOGITS:
         shifted = tl.where(in_row[None, :], values - peak[:, None], -1e30)
         mass = tl.exp2(shifted * LOG2_E)
         total = tl.sum(mass, axis=1)
         squares = tl.sum(mass * mass, axis=1)
-        mean = tl.sum(mass * tl.maximum(shifted, -200.0), axis=1)
         total = tl.where(inside, total, 1.0)
         log_total = tl.log(total)
+        entropy = tl.zeros_like(total)
+        if ENTROPY:
+            entropy = log_total - tl.sum(mass * tl.maximum(shifted, -200.0), axis=1) / total
         of_label = tl.exp2((own - peak) * LOG2_E) / total
         nll = log_total - (own - peak)
         confidence = 1.0 / total
         brier = squares / (total * total) - 2.0 * of_label + 1.0
-        entropy = log_total - mean / total
         good = (total >= 1.0) & (tl.abs(peak) < float("inf")) & (nll < float("inf"))
     else:
         kept = tl.where(inside[:, None] & in_row[None, :], values, 0.0)
         total = tl.sum(kept, axis=1)
-        positive = tl.where(kept > 0.0, kept, 1.0)
-        entropy = -tl.sum(positive * tl.log(positive), axis=1)
+        entropy = tl.zeros_like(total)
+        if ENTROPY:
+            positive = tl.where(kept > 0.0, kept, 1.0)
+            entropy = -tl.sum(positive * tl.log(positive), axis=1)
         brier = tl.sum(kept * kept, axis=1) - 2.0 * own + 1.0
         nll = -tl.log(tl.maximum(own, 1.1754943508222875e-38))
         confidence = peak
@@ -86,7 +98,8 @@ def _long_row(
     for begin in tl.range(0, CLASSES, BLOCK_K):
         in_row = begin + lanes < CLASSES
         values = tl.load(base + begin + lanes, mask=in_row, other=-float("inf")).to(tl.float32)
-        highest, place = tl.max(values, axis=0, return_indices=True)
+        highest = tl.max(values, axis=0)
+        place = tl.min(tl.where(values == highest, lanes, BLOCK_K), axis=0)
         if FROM_LOGITS:
             higher = tl.maximum(highest, peak)
             if highest > peak:
@@ -171,7 +184,7 @@ def columns_kernel(
         )
     else:
         label, confidence, prediction, nll, brier, entropy, good = _tile(
-            values_at, labels, row, inside, lanes, CLASSES, STRIDE, FROM_LOGITS
+            values_at, labels, row, inside, lanes, CLASSES, STRIDE, FROM_LOGITS, True
         )
     tl.store(confidence_at + row, confidence, mask=inside)
     tl.store(prediction_at + row, prediction.to(tl.int64), mask=inside)
@@ -202,6 +215,7 @@ def sums_kernel(
     HAS_WEIGHTS: tl.constexpr,
     HAS_IGNORE: tl.constexpr,
     FROM_LOGITS: tl.constexpr,
+    ENTROPY: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BINS: tl.constexpr,
@@ -237,7 +251,7 @@ def sums_kernel(
             )
         else:
             label, confidence, prediction, nll, brier, entropy, good = _tile(
-                values_at, labels, row, inside, lanes, CLASSES, STRIDE, FROM_LOGITS
+                values_at, labels, row, inside, lanes, CLASSES, STRIDE, FROM_LOGITS, ENTROPY
             )
         weight = tl.where(inside, 1.0, 0.0).to(tl.float64)
         if HAS_WEIGHTS:
@@ -298,16 +312,16 @@ def blocks(n_classes: int) -> tuple[int, int, bool, int]:
     """BLOCK_N, BLOCK_K, whether rows are long, and warps."""
     long = n_classes > ONE_TILE
     block_k = 4096 if long else max(16, triton.next_power_of_2(n_classes))
-    return (1 if long else max(1, min(8, 2048 // block_k))), block_k, long, (8 if long else 2 if block_k >= 512 else 4)
+    return (1 if long else max(1, min(8, 4096 // block_k))), block_k, long, (8 if long else 2 if block_k >= 512 else 4)
 
 
 class SumsLaunch:
     """`sums_kernel` with its scratch memory, for repeated additions to one state."""
 
-    def __init__(self, state: Tensor, edges: Tensor, n_bins: int) -> None:
+    def __init__(self, state: Tensor, edges: Tensor, n_bins: int, entropy: bool) -> None:
         device = state.device
-        self.state, self.edges, self.n_bins = state, edges, n_bins
-        self.programs = 4 * torch.cuda.get_device_properties(device).multi_processor_count
+        self.state, self.edges, self.n_bins, self.entropy = state, edges, n_bins, entropy
+        self.programs = 8 * torch.cuda.get_device_properties(device).multi_processor_count
         self.bins = bins_padded(n_bins)
         self.slots = triton.next_power_of_2(3 * self.bins + SCALARS)
         self.partials = torch.empty((3 * self.bins + SCALARS) * self.programs, dtype=torch.float64, device=device)
@@ -337,6 +351,7 @@ class SumsLaunch:
             HAS_WEIGHTS=weights is not None,
             HAS_IGNORE=ignore_index is not None,
             FROM_LOGITS=from_logits,
+            ENTROPY=self.entropy,
             BLOCK_N=block_n,
             BLOCK_K=block_k,
             BINS=self.bins,

@@ -56,7 +56,9 @@ def _tile_pass(
         inside = place < n_rows
         row = place.to(tl.int64) * row_step
         label = tl.load(labels + row, mask=inside, other=0)
-        own = tl.load(logits + row * STRIDE + label, mask=inside, other=0.0).to(tl.float32)
+        known = (label >= 0) & (label < CLASSES)
+        own = tl.load(logits + row * STRIDE + label, mask=inside & known, other=float("nan")).to(tl.float32)
+        own = tl.where(inside, own, 0.0)
         values = tl.load(
             logits + row[:, None] * STRIDE + columns[None, :],
             mask=inside[:, None] & in_row[None, :],
@@ -126,7 +128,7 @@ def _long_pass(
         row = tl.full([], 0, tl.int64) + place * row_step
         base = logits + row * STRIDE
         label = tl.load(labels + row)
-        own = tl.load(base + label).to(tl.float32)
+        own = tl.load(base + label, mask=(label >= 0) & (label < CLASSES), other=float("nan")).to(tl.float32)
         s0 = tl.zeros([BLOCK_K], tl.float32)
         s1 = tl.zeros([BLOCK_K], tl.float32)
         s2 = tl.zeros([BLOCK_K], tl.float32)
@@ -224,7 +226,7 @@ def temperature_kernel(
     """Find β = 1/T of the lowest mean NLL; `answer` = β, loss, slope, curvature, bend, status, passes, full passes.
 
     Halley steps on the slope inside the bracket found so far, first on a sample of rows, then on all. status 1:
-    converged. With ONE_PASS the sums of one pass at `first_beta` over all rows are the answer.
+    converged, 2: NaN. With ONE_PASS the sums of one pass at `first_beta` over all rows are the answer.
     """
     program = tl.program_id(0)
     beta = tl.full([], first_beta, tl.float64)
@@ -296,6 +298,9 @@ def temperature_kernel(
             full_passes += 1
         if ONE_PASS:
             status = 1
+        elif loss != loss:  # noqa: PLR0124
+            # NaN: a label outside the columns, or a bad logit
+            status = 2
         else:
             low = tl.where(slope < 0, beta, low)
             high = tl.where(slope < 0, high, beta)
