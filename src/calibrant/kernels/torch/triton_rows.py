@@ -312,7 +312,11 @@ def blocks(n_classes: int) -> tuple[int, int, bool, int]:
     """BLOCK_N, BLOCK_K, whether rows are long, and warps."""
     long = n_classes > ONE_TILE
     block_k = 4096 if long else max(16, triton.next_power_of_2(n_classes))
-    return (1 if long else max(1, min(8, 4096 // block_k))), block_k, long, (8 if long else 2 if block_k >= 512 else 4)
+    if long:
+        return 1, block_k, True, 8
+    return (
+        (max(1, 2048 // block_k), block_k, False, 2) if block_k >= 512 else (max(4, 512 // block_k), block_k, False, 4)
+    )
 
 
 class SumsLaunch:
