@@ -162,3 +162,151 @@ def test_labels_that_a_frozen_classifier_does_not_know(digits):
     fitted = GaussianNB().fit(X[known], y[known])
     with pytest.raises(InputError, match=r"digit 9.*does not know"):
         CalibratedClassifier(FrozenEstimator(fitted)).fit(X, y)
+
+
+class Recorder(LogisticRegression):
+    """Remembers what its fits were given."""
+
+    seen: list = []
+
+    def fit(self, X, y, sample_weight=None, flags=None, alpha=None):
+        type(self).seen.append((len(X), None if flags is None else np.asarray(flags), alpha))
+        return super().fit(X, y, sample_weight=sample_weight)
+
+
+def test_fit_parameters_reach_the_classifier_fold_by_fold(tumours):
+    X, _, y, _ = tumours
+    Recorder.seen = []
+    flags = np.arange(len(X))
+    CalibratedClassifier(Recorder(), method="platt", cv=3).fit(X, y, flags=flags, alpha=7)
+    assert len(Recorder.seen) == 3
+    for rows, given, alpha in Recorder.seen:
+        assert len(given) == rows < len(X)
+        assert alpha == 7
+        np.testing.assert_array_equal(given, flags[np.isin(flags, given)])
+
+
+def test_groups_reach_the_splitter(tumours):
+    from sklearn.model_selection import GroupKFold
+
+    X, _, y, _ = tumours
+    groups = np.arange(len(X)) // 7
+    Recorder.seen = []
+    flags = groups.copy()
+    CalibratedClassifier(Recorder(), method="platt", cv=GroupKFold(3)).fit(X, y, flags=flags, groups=groups)
+    for rows, given, _ in Recorder.seen:
+        # whole groups are left out
+        assert all((groups == group).sum() == (given == group).sum() for group in np.unique(given))
+        assert rows < len(X)
+    with pytest.raises(ValueError, match="groups"):
+        CalibratedClassifier(Recorder(), cv=GroupKFold(3)).fit(X, y)
+
+
+def test_metadata_routing(tumours):
+    import sklearn
+    from sklearn.model_selection import GroupKFold
+
+    X, _, y, _ = tumours
+    groups = np.arange(len(X)) // 7
+    with sklearn.config_context(enable_metadata_routing=True):
+        inner = Recorder().set_fit_request(flags=True, sample_weight=True)
+        Recorder.seen = []
+        model = CalibratedClassifier(inner, method="platt", cv=GroupKFold(3))
+        model.fit(X, y, sample_weight=np.ones(len(X)), groups=groups, flags=groups)
+        assert len(Recorder.seen) == 3
+        assert all(len(given) == rows for rows, given, _ in Recorder.seen)
+        with pytest.raises(ValueError, match="alpha"):
+            model.fit(X, y, groups=groups, alpha=1)
+
+
+def test_set_output_names_the_classes(tumours):
+    import pandas
+
+    X, X_test, y, _ = tumours
+    frame = pandas.DataFrame(X_test, index=np.arange(len(X_test)) + 100)
+    model = CalibratedClassifier(GaussianNB(), method="platt", cv=2).set_output(transform="pandas")
+    fitted = clone(model).fit(pandas.DataFrame(X), y)
+    answer = fitted.predict_proba(frame)
+    assert list(answer.columns) == ["benign", "malignant"]
+    assert list(answer.index) == list(frame.index)
+    assert (fitted.predict(frame) == fitted.classes_[answer.to_numpy().argmax(axis=1)]).all()
+    assert isinstance(fitted.set_output(transform="default").predict_proba(frame), np.ndarray)
+    with pytest.raises(InputError, match="transform must be one of"):
+        fitted.set_output(transform="xarray")
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "isotonic", "auto", "beta", "va", "spline"])
+def test_methods_by_the_names_of_scikit_learn(name, tumours):
+    X, X_test, y, y_test = tumours
+    forest = RandomForestClassifier(50, random_state=0)
+    model = CalibratedClassifier(forest, method=name, cv=3, ensemble=False).fit(X, y)
+    theirs = CalibratedClassifierCV(forest, method="sigmoid", cv=3, ensemble=False).fit(X, y)
+    assert model.calibrated_pairs_[0][1].task_ == "binary"
+    assert log_loss(y_test, model.predict_proba(X_test)) < 1.15 * log_loss(y_test, theirs.predict_proba(X_test))
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "isotonic"])
+def test_methods_of_scikit_learn_with_many_classes(name, digits):
+    X, X_test, y, y_test = digits
+    ours = CalibratedClassifier(GaussianNB(), method=name, cv=3).fit(X, y)
+    theirs = CalibratedClassifierCV(GaussianNB(), method=name, cv=3).fit(X, y)
+    assert log_loss(y_test, ours.predict_proba(X_test)) < 1.1 * log_loss(y_test, theirs.predict_proba(X_test))
+
+
+@pytest.mark.parametrize("writer", ["skops", "joblib"])
+@pytest.mark.parametrize("method", ["platt", "ts", calibrant.VennAbers()], ids=str)
+def test_a_whole_classifier_is_saved(writer, method, tumours, tmp_path):
+    from calibrant.sklearn import load_classifier, save_classifier
+
+    X, X_test, y, _ = tumours
+    model = CalibratedClassifier(make_pipeline(StandardScaler(), GaussianNB()), method=method, cv=2).fit(X, y)
+    folder = save_classifier(model, tmp_path / "model", estimators=writer)
+    if writer == "joblib":
+        with pytest.raises(InputError, match="allow_pickle=True"):
+            load_classifier(folder)
+    again = load_classifier(folder, allow_pickle=writer == "joblib")
+    np.testing.assert_array_equal(again.predict_proba(X_test), model.predict_proba(X_test))
+    np.testing.assert_array_equal(again.predict(X_test), model.predict(X_test))
+    assert again.classes_.tolist() == model.classes_.tolist()
+    clone(again).fit(X, y)
+    with pytest.raises(InputError, match="not an empty folder"):
+        save_classifier(model, folder)
+
+
+def test_an_unknown_type_is_named_before_it_is_loaded(tumours, tmp_path):
+    from calibrant.sklearn import load_classifier, save_classifier
+
+    X, X_test, y, _ = tumours
+    Recorder.seen = []
+    model = CalibratedClassifier(Recorder(), method="platt", cv=2).fit(X, y)
+    folder = save_classifier(model, tmp_path / "model")
+    with pytest.raises(InputError, match="Recorder") as caught:
+        load_classifier(folder)
+    assert "\n" not in str(caught.value)
+    known = f"{Recorder.__module__}.Recorder"
+    again = load_classifier(folder, trusted=[known])
+    np.testing.assert_array_equal(again.predict(X_test), model.predict(X_test))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "does not describe a classifier"),
+        ('{"format": 1, "pairs": -1}', "does not describe a classifier"),
+        (
+            '{"format": 9, "pairs": 1, "estimators": "skops", "classes": [0, 1], "dtype": "<i8", "method": "ts", '
+            '"parameters": {}}',
+            "format 9",
+        ),
+    ],
+)
+def test_a_damaged_folder_is_one_line(text, words, tmp_path):
+    from calibrant.sklearn import load_classifier
+
+    with pytest.raises(InputError, match=r"holds no classifier\.json"):
+        load_classifier(tmp_path)
+    (tmp_path / "classifier.json").write_text(text)
+    with pytest.raises(InputError, match=words) as caught:
+        load_classifier(tmp_path)
+    assert "\n" not in str(caught.value)

@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
@@ -13,16 +14,28 @@ from sklearn.model_selection import check_cv
 from sklearn.preprocessing import LabelEncoder
 from sklearn.utils import Tags, get_tags, indexable
 from sklearn.utils._indexing import _safe_indexing
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, has_fit_parameter
+from sklearn.utils.validation import (
+    _check_method_params,
+    _check_sample_weight,
+    check_is_fitted,
+    has_fit_parameter,
+)
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.registry import get
+from calibrant.calibrators.registry import get, resolve
 from calibrant.core.errors import InputError
 
 PROBABILITY_FLOOR = float(np.finfo(np.float32).eps)
 """A forest says 0 where it means "less than one tree in all": below this, log p would drown every other column."""
+
+
+MANY_CLASSES: dict[str, tuple[str, dict[str, Any]]] = {"platt": ("vs", {}), "iso": ("iso", {"mode": "one_vs_rest"})}
+"""What the names of scikit-learn's methods stand for with more than two classes."""
+
+FRAMES = ("default", "pandas", "polars")
 
 
 class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
@@ -37,7 +50,9 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     ----------
     estimator : a classifier; None means LogisticRegression. Wrap a fitted one in `sklearn.frozen.FrozenEstimator` to
         keep it as it is: then all data given to `fit` go to the calibrator.
-    method : a short name ("ts", "cts", "sctl+ts", …) or an unfitted calibrator.
+    method : a short name ("auto", "sigmoid", "isotonic", "ts", "beta", …) or an unfitted calibrator. With two classes
+        the score of the second one is calibrated. With more, "isotonic" works class by class and "sigmoid" is vector
+        scaling, a slope and a bias per class.
     cv : number of folds, a splitter, or an iterable of splits, as everywhere in scikit-learn.
     ensemble : True, False or "auto" (True unless the estimator is frozen).
     n_jobs : folds fitted at the same time.
@@ -57,7 +72,7 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     """
 
     def __init__(
-        self, estimator: Any = None, *, method: Any = "ts", cv: Any = None, ensemble: Any = "auto", n_jobs: Any = None
+        self, estimator: Any = None, *, method: Any = "auto", cv: Any = None, ensemble: Any = "auto", n_jobs: Any = None
     ) -> None:
         self.estimator = estimator
         self.method = method
@@ -65,8 +80,12 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self.ensemble = ensemble
         self.n_jobs = n_jobs
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> CalibratedClassifier:
-        """Train the classifier and calibrate it on held-out folds; y may hold labels of any type."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, **fit_params: Any) -> CalibratedClassifier:
+        """Train the classifier and calibrate it on held-out folds; y may hold labels of any type.
+
+        `fit_params` go to the classifier's `fit`, cut to the rows of a fold where they have an entry per row; `groups`
+        go to the splitter. With metadata routing switched on, they go where the requests say.
+        """
         if y is None:
             raise InputError("CalibratedClassifier requires y to be passed, but the target y is None")
         check_classification_targets(y)
@@ -75,7 +94,7 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         estimator = self._estimator()
         encoder = LabelEncoder().fit(getattr(estimator, "classes_", y) if _is_frozen(estimator) else y)
         self.classes_ = encoder.classes_
-        data = _Data(X, np.asarray(y), self._labels(encoder, y), weights)
+        data = _Data(X, np.asarray(y), self._labels(encoder, y), weights, *self._routed(X, sample_weight, fit_params))
         if _is_frozen(estimator):
             logits = class_logits(estimator, X, self.classes_)
             self.calibrated_pairs_ = [(estimator, self._calibrate(logits, data, slice(None)))]
@@ -91,16 +110,66 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Calibrated probabilities (n×K), columns in the order of `classes_`."""
         check_is_fitted(self)
+        return self._framed(self._probabilities(X), X)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The label of highest calibrated probability."""
+        check_is_fitted(self)
+        return self.classes_[self._probabilities(X).argmax(axis=1)]
+
+    def set_output(self, *, transform: str | None = None) -> CalibratedClassifier:
+        """Give probabilities as a frame ("pandas", "polars") with a column per class, or as an array ("default")."""
+        if transform is None:
+            return self
+        if transform not in FRAMES:
+            raise InputError(f"transform must be one of {', '.join(map(repr, FRAMES))}, got {transform!r}")
+        # under this name scikit-learn's `clone` keeps the choice
+        self._sklearn_output_config = {"transform": transform}
+        return self
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Where metadata of `fit` go: to the classifier's `fit` and the splitter's `split`."""
+        return (
+            MetadataRouter(owner=self)
+            .add_self_request(self)
+            .add(estimator=self._estimator(), method_mapping=MethodMapping().add(caller="fit", callee="fit"))
+            .add(splitter=self.cv, method_mapping=MethodMapping().add(caller="fit", callee="split"))
+        )
+
+    def _routed(self, X: Any, sample_weight: Any, fit_params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Parameters of the classifier's fit and of the splitter's split, without the weights."""
+        if not get_config()["enable_metadata_routing"]:
+            groups = fit_params.pop("groups", None)
+            return _check_method_params(X, fit_params), {} if groups is None else {"groups": groups}
+        given = dict(fit_params) if sample_weight is None else {"sample_weight": sample_weight, **fit_params}
+        routed = process_routing(self, "fit", **given)
+        of_estimator = {key: value for key, value in routed.estimator.fit.items() if key != "sample_weight"}
+        return _check_method_params(X, of_estimator), dict(routed.splitter.split)
+
+    def _probabilities(self, X: Any) -> np.ndarray:
         parts = [
-            calibrator.predict_proba(class_logits(estimator, X, self.classes_))
+            calibrator.predict_proba(self._scores(class_logits(estimator, X, self.classes_)))
             for estimator, calibrator in self.calibrated_pairs_
         ]
         return np.mean(parts, axis=0)
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The label of highest calibrated probability."""
-        best = self.predict_proba(X).argmax(axis=1)
-        return self.classes_[best]
+    def _framed(self, probabilities: np.ndarray, X: Any) -> Any:
+        wanted = getattr(self, "_sklearn_output_config", {}).get("transform", "default")
+        if wanted == "default":
+            return probabilities
+        names = [str(name) for name in self.classes_]
+        if wanted == "polars":
+            import polars
+
+            return polars.DataFrame(probabilities, schema=names, orient="row")
+        import pandas
+
+        return pandas.DataFrame(probabilities, columns=names, index=getattr(X, "index", None))
+
+    @staticmethod
+    def _scores(logits: np.ndarray) -> np.ndarray:
+        """One score per row where there are two classes."""
+        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
     def _estimator(self) -> Any:
         return LogisticRegression() if self.estimator is None else self.estimator
@@ -118,7 +187,7 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             )
         splitter = check_cv(self.cv, data.y, classifier=True)
         self._check_counts(getattr(splitter, "n_splits", 1), data)
-        splits = list(splitter.split(data.X, data.y))
+        splits = list(splitter.split(data.X, data.y, **data.split_params))
         ensemble = self.ensemble == "auto" or bool(self.ensemble)
         fits = Parallel(n_jobs=self.n_jobs)(
             delayed(_fit_fold)(estimator, data, *split, self.classes_) for split in splits
@@ -144,9 +213,17 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             )
 
     def _calibrate(self, logits: np.ndarray, data: _Data, index: Any) -> Calibrator:
-        calibrator = get(self.method) if isinstance(self.method, str) else clone(self.method)
         weights = None if data.weights is None else data.weights[index]
-        return calibrator.fit(logits, data.labels[index], sample_weight=weights)
+        return self._calibrator().fit(self._scores(logits), data.labels[index], sample_weight=weights)
+
+    def _calibrator(self) -> Any:
+        if not isinstance(self.method, str):
+            return clone(self.method)
+        name = resolve(self.method)
+        if len(self.classes_) > 2 and name in MANY_CLASSES:
+            name, parameters = MANY_CLASSES[name]
+            return get(name, **parameters)
+        return get(name)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -155,10 +232,19 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
 
 class _Data:
-    """The training data: X, y as given, y as class indices, weights or None."""
+    """The training data: X, y as given, y as class indices, weights or None, and what `fit` and `split` are given."""
 
-    def __init__(self, X: Any, y: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
+    def __init__(  # noqa: PLR0917
+        self,
+        X: Any,
+        y: np.ndarray,
+        labels: np.ndarray,
+        weights: np.ndarray | None,
+        fit_params: dict[str, Any],
+        split_params: dict[str, Any],
+    ) -> None:
         self.X, self.y, self.labels, self.weights = X, y, labels, weights
+        self.fit_params, self.split_params = fit_params, split_params
 
 
 def _fit_fold(estimator: Any, data: _Data, train: Any, test: Any, classes: np.ndarray) -> tuple[Any, np.ndarray]:
@@ -170,13 +256,14 @@ def _fit_estimator(estimator: Any, data: _Data, rows: Any) -> Any:
     everything = isinstance(rows, slice)
     X = data.X if everything else _safe_indexing(data.X, rows)
     fresh = clone(estimator)
+    given = data.fit_params if everything else _check_method_params(data.X, data.fit_params, indices=rows)
     if data.weights is None:
-        return fresh.fit(X, data.y[rows])
+        return fresh.fit(X, data.y[rows], **given)
     if not has_fit_parameter(fresh, "sample_weight"):
         name = type(fresh).__name__
         warnings.warn(f"{name} takes no sample_weight: only the calibrator uses the weights", UserWarning, stacklevel=2)
-        return fresh.fit(X, data.y[rows])
-    return fresh.fit(X, data.y[rows], sample_weight=data.weights[rows])
+        return fresh.fit(X, data.y[rows], **given)
+    return fresh.fit(X, data.y[rows], sample_weight=data.weights[rows], **given)
 
 
 def class_logits(estimator: Any, X: Any, classes: np.ndarray) -> np.ndarray:
