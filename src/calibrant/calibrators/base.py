@@ -247,6 +247,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
         for name, rule in spec_of(type(self), self.task_).items():
             if rule.kind == "calibrator":
                 found[name] = getattr(self, name)._learned()
+            elif rule.kind == "calibrators":
+                found[name] = [one._learned() for one in getattr(self, name)]
             elif rule.kind == "arrays":
                 found[name] = [np.asarray(one, dtype=np.float64) for one in getattr(self, name)]
             elif rule.kind == "array":

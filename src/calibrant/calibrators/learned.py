@@ -26,7 +26,7 @@ class Learned(NamedTuple):
     """Shape and inclusive range of one learned name.
 
     kind "array" holds numbers of this shape (None: any shape), "arrays" a list of such arrays, "calibrator" a fitted
-    calibrator, and "record" describes the fit and is never read by a prediction.
+    calibrator, "calibrators" a list of them, and "record" describes the fit and is never read by a prediction.
     """
 
     shape: tuple[str | int, ...] | None = None
@@ -42,6 +42,7 @@ CHANCE = (1e-12, 1.0 - 1e-12)
 """Range of probabilities whose log-odds are taken."""
 
 INNER = Learned(kind="calibrator")
+INNERS = Learned(kind="calibrators")
 RECORD = Learned(kind="record")
 
 EVERY_FIT: Mapping[str, Learned] = dict.fromkeys(
@@ -108,6 +109,11 @@ def _check_value(where: str, value: Any, rule: Learned, sizes: dict[str, int]) -
         if not hasattr(value, "fit_rows"):
             raise InputError(f"{where} must be a fitted calibrator, got a {type(value).__name__}")
         check_learned(value, sizes["K"])
+    elif rule.kind == "calibrators":
+        if not isinstance(value, (list, tuple)):
+            raise InputError(f"{where} must be a list of fitted calibrators, got a {type(value).__name__}")
+        for item in value:
+            _check_value(where, item, INNER, sizes)
     elif rule.kind == "arrays":
         if not isinstance(value, (list, tuple)) or not len(value):
             raise InputError(f"{where} must be a list of arrays")

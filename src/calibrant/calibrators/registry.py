@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from calibrant.calibrators.confusion import ConfusionScaling as ConfusionScaling
     from calibrant.calibrators.dirichlet import DirichletCalibration as DirichletCalibration
     from calibrant.calibrators.ensemble_temperature import EnsembleTemperatureScaling as EnsembleTemperatureScaling
+    from calibrant.calibrators.group import GroupCalibrator as GroupCalibrator
     from calibrant.calibrators.histogram_binning import HistogramBinning as HistogramBinning
     from calibrant.calibrators.identity import Identity as Identity
     from calibrant.calibrators.isotonic import IsotonicCalibration as IsotonicCalibration
@@ -116,6 +117,7 @@ SUFFIXES: dict[str, Method] = {
     "+shape": _method("shape", "ShapeScaling"),
     "+keep": _method("kept_prediction", "KeptPrediction"),
     "+shift": _method("label_shift", "LabelShift"),
+    "+group": _method("group", "GroupCalibrator"),
 }
 """What may precede or follow any method X: `X+top` maps the top confidence of X, and so on."""
 

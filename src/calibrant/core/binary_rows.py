@@ -14,11 +14,12 @@ from calibrant.core.rows import Rows
 
 @dataclass(frozen=True)
 class BinaryRows:
-    """Checked scores (n,), the logits of the positive class; labels (n,) of 0 and 1; weights (n,) or None."""
+    """Checked scores (n,), the logits of the positive class; labels (n,) of 0 and 1; weights, groups (n,) or None."""
 
     scores: np.ndarray
     labels: np.ndarray
     weights: np.ndarray | None = None
+    groups: np.ndarray | None = None
 
     @property
     def n(self) -> int:
@@ -32,12 +33,12 @@ class BinaryRows:
 
     def take(self, index: np.ndarray | slice) -> BinaryRows:
         """The rows at these places."""
-        weights = None if self.weights is None else self.weights[index]
-        return BinaryRows(self.scores[index], self.labels[index], weights)
+        weights, groups = (None if column is None else column[index] for column in (self.weights, self.groups))
+        return BinaryRows(self.scores[index], self.labels[index], weights, groups)
 
     def matrix(self) -> Rows:
         """The same rows as two-class logits [0, z]."""
-        return Rows(two_columns(self.scores), self.labels, self.weights)
+        return Rows(two_columns(self.scores), self.labels, self.weights, self.groups)
 
 
 def two_columns(scores: np.ndarray) -> np.ndarray:

@@ -101,11 +101,12 @@ def _in_float64(
 
 @dataclass(frozen=True)
 class Rows:
-    """Checked logits (n×K), labels (n,) and weights (n,) or None, in memory."""
+    """Checked logits (n×K), labels (n,), weights (n,) or None and group numbers (n,) or None, in memory."""
 
     logits: np.ndarray
     labels: np.ndarray
     weights: np.ndarray | None = None
+    groups: np.ndarray | None = None
 
     in_memory = True
 
@@ -134,8 +135,8 @@ class Rows:
 
     def take(self, index: np.ndarray | slice) -> Rows:
         """The rows at these places."""
-        weights = None if self.weights is None else self.weights[index]
-        return Rows(self.logits[index], self.labels[index], weights)
+        weights, groups = (None if column is None else column[index] for column in (self.weights, self.groups))
+        return Rows(self.logits[index], self.labels[index], weights, groups)
 
     def sample(self, size: int) -> Rows:
         """About `size` evenly spaced rows, for a cheap first estimate; all of them when there are fewer."""

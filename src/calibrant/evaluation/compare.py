@@ -25,12 +25,12 @@ from calibrant.data.guards import refuse_probabilities, shared_rows
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples, draw
 from calibrant.evaluation.consistency import consistency_test
-from calibrant.evaluation.flat import flattened
-from calibrant.evaluation.grouping import Grouping, clusters_by, columns_by, make_grouping
+from calibrant.evaluation.flat import about, flattened
+from calibrant.evaluation.grouping import Grouping, clusters_by, columns_by, common_groups, make_grouping
 from calibrant.evaluation.groups import group_analysis
 from calibrant.evaluation.labels import RawScores, repeated
 from calibrant.evaluation.results import Comparison, MethodRow
-from calibrant.evaluation.scan import top_columns
+from calibrant.evaluation.scan import at_groups, top_columns
 from calibrant.evaluation.scoring import METRICS, Scored, score
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.ranking import rank_changes
@@ -117,6 +117,8 @@ def compare(
     given, val, test = test, val.expanded(), test.expanded()
     seen = flattened(test) if test.task == "multilabel" else test
     fit_rows, before = _FitRows(val, engine), top_columns(test, engine)
+    if by is not None and test.task != "multilabel":
+        fit_rows.groups, fit_rows.test_groups = common_groups(val, test, by)
     by, cluster = repeated(given, by, cluster)
     clusters = clusters_by(seen, cluster)
     drawn = draw(seen.n, resamples, seed, clusters)
@@ -132,7 +134,7 @@ def compare(
             scored[name] = figures
     progress.step("comparing methods", len(chosen), len(chosen))
     judge = partial(_finish, before=before, weights=seen.weights, clusters=clusters, n_bins=n_bins, seed=seed)
-    rows = [_with_groups(judge(row), grouping, seen.weights, clusters, n_bins, resamples) for row in rows]
+    rows = [_with_groups(judge(row), grouping, seen.weights, clusters, n_bins, resamples, seen.task) for row in rows]
     rows, best, second = _rank(rows, scored, criterion)
     first = next((row for row in rows if row.method == "none" and row.error is None), None)
     first = first or next((row for row in rows if row.error is None), None)
@@ -200,12 +202,17 @@ class _FitRows:
         mapped = val.kind == "logits" and val.source.whole() is not None
         large = val.n * val.n_classes * val.dtype.itemsize > SPILL_BYTES
         self.rows = val.rows() if mapped or not large else None
+        self.groups: np.ndarray | None = None
+        self.test_groups: np.ndarray | None = None
 
     def fit(self, calibrator: Any) -> Any:
         """A fitted copy of the calibrator."""
         calibrator = clone(calibrator, safe=False)
         if self.val.task == "multilabel" and isinstance(calibrator, Identity):
             return RawScores()
+        if getattr(calibrator, "takes_groups", False):
+            rows = self.val.rows() if self.rows is None else self.rows
+            return calibrator.fit(rows.logits, rows.labels, sample_weight=rows.weights, groups=self.groups)
         if self.rows is None:
             return calibrator.fit_predictions(self.val, engine=self.engine)
         calibrator.fit(self.rows.logits, self.rows.labels, sample_weight=self.rows.weights)
@@ -223,12 +230,13 @@ def _run(
             warnings.simplefilter("always", FitWarning)
             calibrator = fit_rows.fit(calibrator)
         seconds = time.perf_counter() - started
-        figures = score(calibrator, test, resamples=drawn, n_bins=n_bins, engine=fit_rows.engine)
+        applied, notes = at_groups(calibrator, fit_rows.test_groups, test.n)
+        figures = score(applied, test, resamples=drawn, n_bins=n_bins, engine=fit_rows.engine)
         n_parameters = int(calibrator.n_parameters_)
     except Exception as error:
         reason = " ".join(f"{error}".split()) or type(error).__name__
         return MethodRow(name, error=reason, fit_seconds=time.perf_counter() - started), None
-    said = tuple(dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, FitWarning)))
+    said = tuple(dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, FitWarning))) + notes
     row = MethodRow(
         name,
         calibrator=calibrator,
@@ -249,13 +257,16 @@ def _with_groups(  # noqa: PLR0917
     clusters: np.ndarray | None,
     n_bins: int,
     resamples: int,
+    task: str,
 ) -> MethodRow:
     columns = row.columns
     if columns is None or grouping is None:
         return row
+    right = columns.prediction == columns.correct if about(task) == "positive class" else columns.correct
     groups = group_analysis(
         columns.confidence, columns.correct, grouping,
-        weights=weights, clusters=clusters, scores={"nll": columns.nll, "brier": columns.brier},
+        weights=weights, clusters=clusters, about=about(task),
+        scores={"accuracy": right, "nll": columns.nll, "brier": columns.brier},
         n_bins=n_bins, resamples=resamples,
     )  # fmt: skip
     return replace(row, groups=groups)

@@ -206,3 +206,20 @@ def _column(predictions: Any, given: Any) -> np.ndarray:
     from calibrant.data.objects import column_of
 
     return column_of(predictions, given)
+
+
+def common_groups(val: Any, test: Any, by: Any) -> tuple[np.ndarray | None, np.ndarray]:
+    """The name of each row's group in both sets, numbers cut at the same places; None where `val` lacks a column."""
+    after = columns_by(test, by)
+    try:
+        before = columns_by(val, list(after) if isinstance(by, (Mapping, np.ndarray)) else by)
+    except InputError:
+        before = {}
+    names: list[np.ndarray] = []
+    whole = before.keys() == after.keys() and all(len(column) == val.n for column in before.values())
+    for name, column in after.items():
+        both = np.concatenate([np.asarray(before[name]), np.asarray(column)]) if whole else np.asarray(column)
+        code, labels = encode(both, name, len(both))
+        own = np.array(labels)[code]
+        names = [own] if not names else [np.char.add(np.char.add(names[0], " & "), own)]
+    return (names[0][: val.n], names[0][val.n :]) if whole else (None, names[0])

@@ -223,7 +223,8 @@ def measure(
     if by is not None:
         groups = group_analysis(
             confidence, correct, make_grouping(columns_by(predictions, by), predictions.n),
-            weights=weights, clusters=clusters, scores={"nll": columns.nll, "brier": columns.brier},
+            weights=weights, clusters=clusters, about=about(predictions.task),
+            scores={"accuracy": hits(columns, predictions.task), "nll": columns.nll, "brier": columns.brier},
             n_bins=n_bins, resamples=resamples, seed=seed,
         )  # fmt: skip
     bins = reliability_bins(confidence, correct, n_bins=n_bins, weights=weights, seed=seed)

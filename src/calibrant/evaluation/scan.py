@@ -76,6 +76,33 @@ def scan_predictions(
     return Scanned(RowColumns(*map(np.concatenate, zip(*found, strict=True))), sums, chosen, draws)
 
 
+@dataclass(frozen=True)
+class AtGroups:
+    """A calibrator that treats groups of rows differently, with the group of every row."""
+
+    calibrator: Any
+    codes: np.ndarray
+
+    def transform_from(self, logits: np.ndarray, row: int) -> np.ndarray:
+        """Calibrated logits of the rows from number `row` on."""
+        return self.calibrator.transform_codes(logits, self.codes[row : row + len(logits)])
+
+
+def at_groups(calibrator: Any, groups: np.ndarray | None, n_rows: int) -> tuple[Any, tuple[str, ...]]:
+    """A calibrator with the groups of all rows where it takes them, and what a reader should know."""
+    if not getattr(calibrator, "takes_groups", False):
+        return calibrator, ()
+    codes = calibrator.group_codes(groups, n_rows, quiet=True)
+    unseen = int((codes < 0).sum())
+    return AtGroups(calibrator, codes), (f"{unseen} rows without a known group get the pooled fit",) if unseen else ()
+
+
+def _transformed(calibrator: Any, logits: np.ndarray, row: int) -> np.ndarray:
+    if isinstance(calibrator, AtGroups):
+        return calibrator.transform_from(logits, row)
+    return calibrator.transform(logits)
+
+
 def top_columns(predictions: Predictions, engine: str | Engine = "local") -> RowColumns:
     """Confidence, prediction and correctness of every row, from a pass that also checks every value."""
     refuse_top_k(predictions)
@@ -100,7 +127,7 @@ def _blocks(chunk: Chunk, calibrator: Any) -> Iterator[tuple[Checked, int]]:
     row = chunk.first_row
     if chunk.task != "multiclass":
         for part in chunk.parts(check=False):
-            values = part.values if calibrator is None else calibrator.transform(part.logits)
+            values = part.values if calibrator is None else _transformed(calibrator, part.logits, row)
             from_logits = calibrator is not None or part.kind == "logits"
             yield two_class(values, part.labels, part.weights, from_logits), row * _width(chunk)
             row += part.n
@@ -111,7 +138,7 @@ def _blocks(chunk: Chunk, calibrator: Any) -> Iterator[tuple[Checked, int]]:
             row += part.n
         return
     for rows in chunk.rows(check=False):
-        yield Checked(calibrator.transform(rows.logits), rows.labels, rows.weights, True), row
+        yield Checked(_transformed(calibrator, rows.logits, row), rows.labels, rows.weights, True), row
         row += rows.n
 
 

@@ -1,0 +1,181 @@
+"""What calibrators share that treat groups of rows differently: names of groups, and rows whose group is unknown."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from calibrant.calibrators.base import Calibrator, fact
+from calibrant.core.binary_rows import BinaryRows, two_columns
+from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.rows import Rows
+from calibrant.core.softmax import softmax
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+UNKNOWN = -1
+"""The number of a row whose group the fit has not seen."""
+
+
+class GroupedCalibrator(Calibrator):
+    """Base of calibrators whose `fit`, `transform`, `predict_proba` and `predict` take `groups`, one per row.
+
+    `groups` is an array (n,) of names or numbers, or a mapping of two columns, whose intersections are the groups. A
+    method writes `_fit` (of rows that carry group numbers), `_answers` and `_map_groups`.
+    """
+
+    takes_groups = True
+
+    def __init__(self, calibrator):
+        self.calibrator = calibrator
+
+    @fact
+    def keeps_prediction(self) -> bool:
+        """As the inner calibrator."""
+        return self.calibrator.keeps_prediction
+
+    @fact
+    def requires_logits(self) -> bool:
+        """As the inner calibrator."""
+        return self.calibrator.requires_logits
+
+    @property
+    def tasks(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Those of the inner calibrator."""
+        return self.calibrator.tasks
+
+    def fit(self, logits: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> Self:
+        """Learn from logits, labels and the group of each row; without groups all rows are one group."""
+        n_rows = len(logits)
+        names = group_names(groups, n_rows)
+        found, codes = np.unique(names, return_inverse=True)
+        self.groups_ = found.astype(object)
+        self._codes = codes
+        try:
+            return super().fit(logits, y, sample_weight)
+        finally:
+            del self._codes
+
+    def fit_rows(self, rows: Rows | BinaryRows) -> Self:
+        """Learn from rows that have passed the gate; rows without group numbers are one group."""
+        if rows.groups is None:
+            codes = getattr(self, "_codes", None)
+            if codes is None:
+                self.groups_ = np.array([""], dtype=object)
+                codes = np.zeros(rows.n, dtype=np.intp)
+            rows = replace(rows, groups=codes)
+        elif not hasattr(self, "groups_"):
+            self.groups_ = np.array([str(code) for code in range(int(rows.groups.max()) + 1)], dtype=object)
+        return super().fit_rows(rows)
+
+    def transform(self, logits: Any, groups: Any = None) -> np.ndarray:
+        """Calibrated logits of the input's shape and dtype; a row of an unseen group gets the pooled fit."""
+        check_is_fitted(self)
+        answers = self.transform_codes(logits, self.group_codes(groups, len(logits)))
+        return answers[:, None] if self.task_ == "binary" and np.ndim(logits) == 2 else answers
+
+    def predict_proba(self, logits: Any, groups: Any = None) -> np.ndarray:
+        """Calibrated probabilities (n×K), or (n×2) of one score per row; rows sum to one."""
+        calibrated = self.transform(logits, groups)
+        if self.task_ == "binary":
+            calibrated = two_columns(calibrated.reshape(-1))
+        return softmax(calibrated)
+
+    def predict(self, logits: Any, groups: Any = None) -> np.ndarray:
+        """The class of highest calibrated probability of each row; the first of equals."""
+        calibrated = self.transform(logits, groups)
+        if self.task_ == "binary":
+            return self.classes_[(calibrated.reshape(-1) > 0).astype(np.intp)]
+        return self.classes_[calibrated.argmax(axis=1)]
+
+    def transform_codes(self, logits: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        """`transform` of rows whose group numbers are known already."""
+        binary = self.task_ == "binary"
+        given = self._check_scores(logits, reset=False) if binary else self._check_logits(logits, reset=False)
+        return self._answers(given, codes)
+
+    def group_codes(self, groups: Any, n_rows: int, *, quiet: bool = False) -> np.ndarray:
+        """The number of each row's group (n,), −1 where the fit has not seen it, with a warning unless `quiet`."""
+        if len(self.groups_) == 1 and (groups is None or self.groups_[0] == ""):
+            return np.zeros(n_rows, dtype=np.intp)
+        if groups is None and quiet:
+            return np.full(n_rows, UNKNOWN)
+        if groups is None:
+            warnings.warn("no groups were given: all rows get the pooled fit", FitWarning, stacklevel=3)
+            return np.full(n_rows, UNKNOWN)
+        names = group_names(groups, n_rows)
+        known = self.groups_.astype(str)
+        place = np.minimum(np.searchsorted(known, names), len(known) - 1)
+        codes = np.where(known[place] == names, place, UNKNOWN)
+        unseen = np.unique(names[codes == UNKNOWN])
+        if len(unseen) and not quiet:
+            listed = ", ".join(unseen[:5]) + (", …" if len(unseen) > 5 else "")
+            warnings.warn(
+                f"{int((codes == UNKNOWN).sum())} rows are of groups that the fit has not seen ({listed}): "
+                "they get the pooled fit",
+                FitWarning,
+                stacklevel=3,
+            )
+        return codes
+
+    def _fit_binary(self, rows: BinaryRows) -> None:
+        self._fit(rows)  # type: ignore[arg-type]
+
+    def _transform(self, logits: np.ndarray) -> np.ndarray:
+        return self._answers(logits, np.full(len(logits), UNKNOWN if len(self.groups_) > 1 else 0))
+
+    def _transform_binary(self, scores: np.ndarray) -> np.ndarray:
+        return self._transform(scores)
+
+    def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
+        self.fit_rows(rows)
+        codes = np.zeros(rows.n, dtype=np.intp) if rows.groups is None else rows.groups
+        given = rows.scores if isinstance(rows, BinaryRows) else rows.logits
+        answers = np.empty_like(given)
+        for part in np.unique(fold):
+            out = np.flatnonzero(fold == part)
+            answers[out] = self._without(rows, fold != part)._answers(given[out], codes[out])
+        return answers
+
+    def _held_out_binary(self, rows: BinaryRows, fold: np.ndarray) -> np.ndarray:
+        return self._held_out(rows, fold)  # type: ignore[arg-type]
+
+    def _answers(self, given: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        """Calibrated logits of a matrix (n×K), or of scores (n,), whose rows belong to these groups."""
+        raise NotImplementedError
+
+    def _map_groups(self, xp: Any, logits: Any, group: Any, learned: Any) -> Any:
+        """`_answers` over the array API; `group` holds whole numbers (n,)."""
+        raise NotImplementedError
+
+
+def plain_answers(calibrator: Any, given: np.ndarray) -> np.ndarray:
+    """What a fitted calibrator without groups says of a matrix, or of scores."""
+    return calibrator._transform_binary(given) if given.ndim == 1 else calibrator._transform(given)
+
+
+def group_names(groups: Any, n_rows: int) -> np.ndarray:
+    """The name of each row's group (n,), as text; one nameless group where there are none."""
+    if groups is None:
+        return np.full(n_rows, "", dtype=str)
+    columns = list(groups.values()) if isinstance(groups, Mapping) else [groups]
+    names = []
+    for column in columns:
+        array = np.asarray(column)
+        if array.shape != (n_rows,):
+            raise InputError(f"groups has shape {array.shape}, but there are {n_rows} rows: give one group per row")
+        names.append(np.array([_text(value) for value in array.tolist()], dtype=str))
+    joined = names[0]
+    for other in names[1:]:
+        joined = np.char.add(np.char.add(joined, " & "), other)
+    return joined
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
