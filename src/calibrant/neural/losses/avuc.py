@@ -67,9 +67,12 @@ def _avuc(logits: Tensor, labels: Tensor, kappa: float, *, stop_confidence: bool
     return log_ratio(count, count * (correct != uncertain))
 
 
-def log_ratio(counted: Tensor, agreeing: Tensor) -> Tensor:
+def log_ratio(counted: Tensor, agreeing: Tensor, weights: Tensor | None = None) -> Tensor:
     """log(1 + clashing/agreeing) = log(counted/agreeing); a hair for either side keeps empty sets finite."""
     hair = torch.finfo(agreeing.dtype).eps ** 1.5
+    if weights is not None:
+        share = weights / weights.sum().clamp_min(1)
+        return ((share * counted).sum() + 2 * hair).log() - ((share * agreeing).sum() + hair).log()
     return (counted.mean() + 2 * hair).log() - (agreeing.mean() + hair).log()
 
 

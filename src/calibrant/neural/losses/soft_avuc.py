@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from calibrant.core.errors import InputError
 from calibrant.neural.losses.avuc import log_ratio
+from calibrant.neural.losses.groups import over_groups
 from calibrant.neural.losses.terms import entropy, log_probabilities
 
 
@@ -31,7 +32,16 @@ def soft_uncertainty(share: Tensor, kappa: float, temperature: float) -> Tensor:
     return ((share.logit(eps=margin) - math.log(kappa / (1 - kappa))) / temperature).sigmoid()
 
 
-def soft_avuc(logits: Tensor, labels: Tensor, *, kappa: float = 0.5, temperature: float = 0.1) -> Tensor:
+def soft_avuc(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    kappa: float = 0.5,
+    temperature: float = 0.1,
+    groups: Tensor | None = None,
+    n_groups: int | None = None,
+    group_form: str = "mean",
+) -> Tensor:
     """Soft AvUC, S-AvUC (Karandikar et al. 2021, eqs. 15–16).
 
     log(1 + (n_AU + n_IC)/(n_AC + n_IU)) with t = soft_uncertainty(h/ln K): a right row counts t·tanh h as uncertain
@@ -43,6 +53,9 @@ def soft_avuc(logits: Tensor, labels: Tensor, *, kappa: float = 0.5, temperature
     labels : (n,) tensor of class indices
     kappa : κ in (0, 1), the share of ln K where uncertainty begins
     temperature : T, how soft the threshold is
+    groups : (n,) tensor of whole numbers, optional
+        The loss is then taken in each group of the batch by itself; `group_form` is "mean" or "worst". `n_groups` says
+        how many there are, so that the device is not waited for.
 
     Examples
     --------
@@ -57,17 +70,30 @@ def soft_avuc(logits: Tensor, labels: Tensor, *, kappa: float = 0.5, temperature
     surprise = spread.tanh()
     uncertain = uncertainty * surprise
     certain = (1 - uncertainty) * (1 - surprise)
-    return log_ratio(uncertain + certain, torch.where(correct, certain, uncertain))
+    counted, agreeing = uncertain + certain, torch.where(correct, certain, uncertain)
+    return over_groups(lambda weights: log_ratio(counted, agreeing, weights), counted, groups, n_groups, group_form)
 
 
 class SoftAvUCLoss(nn.Module):
     """`soft_avuc` as a module."""
 
-    def __init__(self, kappa: float = 0.5, temperature: float = 0.1) -> None:
+    def __init__(
+        self, kappa: float = 0.5, temperature: float = 0.1, *, n_groups: int | None = None, group_form: str = "mean"
+    ) -> None:
         super().__init__()
         self.kappa = kappa
         self.temperature = temperature
+        self.n_groups = n_groups
+        self.group_form = group_form
 
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of a batch."""
-        return soft_avuc(logits, labels, kappa=self.kappa, temperature=self.temperature)
+    def forward(self, logits: Tensor, labels: Tensor, groups: Tensor | None = None) -> Tensor:
+        """The loss of a batch; `groups` (n,) where it is taken by group."""
+        return soft_avuc(
+            logits,
+            labels,
+            kappa=self.kappa,
+            temperature=self.temperature,
+            groups=groups,
+            n_groups=self.n_groups,
+            group_form=self.group_form,
+        )

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.core.errors import InputError
+from calibrant.neural.losses.groups import over_groups
 from calibrant.neural.losses.terms import bin_temperature, check_norm, memberships, power, root, top_label
 
 
@@ -18,6 +19,9 @@ def soft_ece(
     norm: float = 2,
     weighting: str = "label",
     decay: float | None = None,
+    groups: Tensor | None = None,
+    n_groups: int | None = None,
+    group_form: str = "mean",
 ) -> Tensor:
     """SB-ECE of the top label (Karandikar et al. 2021, eqs. 11 and 12).
 
@@ -34,6 +38,9 @@ def soft_ece(
     weighting : "label", the form that the paper trains, or "bin", the form that the metric `calibrant.metrics.soft_ece`
         reports by default
     decay : d > 1 sets T = 1/(M² ln d) instead: at a centre the neighbour's membership is 1/d of its own
+    groups : (n,) tensor of whole numbers, optional
+        The loss is then taken in each group of the batch by itself; `group_form` is "mean" or "worst". `n_groups` says
+        how many there are, so that the device is not waited for.
 
     Examples
     --------
@@ -42,20 +49,25 @@ def soft_ece(
     0.25
     """
     check_norm(norm)
+    if weighting not in ("bin", "label"):
+        raise InputError(f"weighting must be 'bin' or 'label', got {weighting!r}")
     softness = bin_temperature(n_bins, temperature, decay)
     confidence, correct = top_label(logits, labels)
-    membership = memberships(confidence, n_bins, softness)
-    size = membership.sum(dim=0)
-    divisor = size.clamp_min(torch.finfo(size.dtype).tiny)
-    if weighting == "bin":
-        bin_gap = (membership * (correct - confidence).unsqueeze(1)).sum(dim=0) / divisor  # A_j − C_j
-        power_sum = (size * power(bin_gap, norm)).sum()
-    elif weighting == "label":
-        bin_accuracy = (membership * correct.unsqueeze(1)).sum(dim=0) / divisor
-        power_sum = (membership * power(bin_accuracy - confidence.unsqueeze(1), norm)).sum()
-    else:
-        raise InputError(f"weighting must be 'bin' or 'label', got {weighting!r}")
-    return root(power_sum / correct.numel(), norm)
+    every = memberships(confidence, n_bins, softness)
+
+    def loss(weights: Tensor | None) -> Tensor:
+        membership = every if weights is None else every * weights.unsqueeze(1)
+        size = membership.sum(dim=0)
+        divisor = size.clamp_min(torch.finfo(size.dtype).tiny)
+        if weighting == "bin":
+            bin_gap = (membership * (correct - confidence).unsqueeze(1)).sum(dim=0) / divisor  # A_j − C_j
+            power_sum = (size * power(bin_gap, norm)).sum()
+        else:
+            bin_accuracy = (membership * correct.unsqueeze(1)).sum(dim=0) / divisor
+            power_sum = (membership * power(bin_accuracy - confidence.unsqueeze(1), norm)).sum()
+        return root(power_sum / (correct.numel() if weights is None else weights.sum().clamp_min(1)), norm)
+
+    return over_groups(loss, confidence, groups, n_groups, group_form)
 
 
 class SoftECELoss(nn.Module):
@@ -68,6 +80,9 @@ class SoftECELoss(nn.Module):
         norm: float = 2,
         weighting: str = "label",
         decay: float | None = None,
+        *,
+        n_groups: int | None = None,
+        group_form: str = "mean",
     ) -> None:
         super().__init__()
         self.n_bins = n_bins
@@ -75,9 +90,11 @@ class SoftECELoss(nn.Module):
         self.norm = norm
         self.weighting = weighting
         self.decay = decay
+        self.n_groups = n_groups
+        self.group_form = group_form
 
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of a batch."""
+    def forward(self, logits: Tensor, labels: Tensor, groups: Tensor | None = None) -> Tensor:
+        """The loss of a batch; `groups` (n,) where it is taken by group."""
         return soft_ece(
             logits,
             labels,
@@ -86,4 +103,7 @@ class SoftECELoss(nn.Module):
             norm=self.norm,
             weighting=self.weighting,
             decay=self.decay,
+            groups=groups,
+            n_groups=self.n_groups,
+            group_form=self.group_form,
         )

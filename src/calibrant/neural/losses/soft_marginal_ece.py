@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from calibrant.neural.losses.groups import over_groups
 from calibrant.neural.losses.terms import bin_temperature, check_batch, check_norm, memberships, power, root, wide
 
 
@@ -16,6 +17,9 @@ def soft_marginal_ece(
     temperature: float = 0.01,
     norm: float = 2,
     decay: float | None = None,
+    groups: Tensor | None = None,
+    n_groups: int | None = None,
+    group_form: str = "mean",
 ) -> Tensor:
     """Soft-binned marginal ECE, the extension proposed in Karandikar et al. 2021, app. J.
 
@@ -30,6 +34,9 @@ def soft_marginal_ece(
     temperature : T, how soft the bins are
     norm : p ≥ 1
     decay : d > 1 sets T = 1/(M² ln d) instead
+    groups : (n,) tensor of whole numbers, optional
+        The loss is then taken in each group of the batch by itself; `group_form` is "mean" or "worst". `n_groups` says
+        how many there are, so that the device is not waited for.
 
     Examples
     --------
@@ -41,29 +48,52 @@ def soft_marginal_ece(
     softness = bin_temperature(n_bins, temperature, decay)
     check_batch(logits, labels)
     probabilities = wide(logits).softmax(dim=1)
-    membership = memberships(probabilities, n_bins, softness)
+    every = memberships(probabilities, n_bins, softness)
     own = labels.long().unsqueeze(1)
     misses = probabilities.scatter_add(1, own, torch.full_like(probabilities[:, :1], -1.0))
-    gap = (membership * misses.unsqueeze(-1)).sum(dim=0)
-    size = membership.sum(dim=0)
-    bin_gap = gap / size.clamp_min(torch.finfo(size.dtype).tiny)
-    return root((size * power(bin_gap, norm)).sum() / probabilities.numel(), norm)
+
+    def loss(weights: Tensor | None) -> Tensor:
+        membership = every if weights is None else every * weights[:, None, None]
+        gap = (membership * misses.unsqueeze(-1)).sum(dim=0)
+        size = membership.sum(dim=0)
+        bin_gap = gap / size.clamp_min(torch.finfo(size.dtype).tiny)
+        rows = len(probabilities) if weights is None else weights.sum().clamp_min(1)
+        return root((size * power(bin_gap, norm)).sum() / (rows * probabilities.shape[1]), norm)
+
+    return over_groups(loss, probabilities, groups, n_groups, group_form)
 
 
 class SoftMarginalECELoss(nn.Module):
     """`soft_marginal_ece` as a module."""
 
     def __init__(
-        self, n_bins: int = 15, temperature: float = 0.01, norm: float = 2, decay: float | None = None
+        self,
+        n_bins: int = 15,
+        temperature: float = 0.01,
+        norm: float = 2,
+        decay: float | None = None,
+        *,
+        n_groups: int | None = None,
+        group_form: str = "mean",
     ) -> None:
         super().__init__()
         self.n_bins = n_bins
         self.temperature = temperature
         self.norm = norm
         self.decay = decay
+        self.n_groups = n_groups
+        self.group_form = group_form
 
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of a batch."""
+    def forward(self, logits: Tensor, labels: Tensor, groups: Tensor | None = None) -> Tensor:
+        """The loss of a batch; `groups` (n,) where it is taken by group."""
         return soft_marginal_ece(
-            logits, labels, n_bins=self.n_bins, temperature=self.temperature, norm=self.norm, decay=self.decay
+            logits,
+            labels,
+            n_bins=self.n_bins,
+            temperature=self.temperature,
+            norm=self.norm,
+            decay=self.decay,
+            groups=groups,
+            n_groups=self.n_groups,
+            group_form=self.group_form,
         )
