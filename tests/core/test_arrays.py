@@ -127,11 +127,13 @@ def test_weights_that_pass() -> None:
     arrays(np.float32, (6, 4), elements=st.floats(-(2.0**127), 2.0**127, width=32)),
     st.integers(0, 5),
     st.integers(0, 3),
-    st.sampled_from([np.nan, np.inf, -np.inf]),
+    st.sampled_from([np.nan, np.inf]),
 )
 def test_any_value_that_is_not_finite_is_found_and_no_other(
     logits: np.ndarray, row: int, column: int, value: float
 ) -> None:
+    check_values(logits, from_logits=True)
+    logits[row - 1, column] = -np.inf  # a probability of 0
     check_values(logits, from_logits=True)
     logits[row, column] = value
     with pytest.raises(InputError, match=rf"in row {row + 100}, column {column}"):

@@ -96,7 +96,7 @@ def test_values_in_memory_and_probabilities_can_be_cut_too(forty):
 
 
 @pytest.mark.parametrize("kernels", ["numpy", "numba"])
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("name", ["ts", "ws"])
 def test_a_bad_value_is_named_with_file_part_and_row(tmp_path, monkeypatch, made_up, write_parts, kernels, bad, name):
     monkeypatch.setenv("CALIBRANT_KERNELS", kernels)

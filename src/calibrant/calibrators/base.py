@@ -26,6 +26,8 @@ from calibrant.core.rows import Rows
 from calibrant.core.softmax import softmax
 from calibrant.core.tensors import is_tensor, on_device
 from calibrant.core.threads import map_blocks, row_blocks
+from calibrant.core.zeros import raised, warn_of_zeros
+from calibrant.kernels.floor import learn_floor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -101,9 +103,24 @@ class Calibrator(TransformerMixin, BaseEstimator):
             labels = check_labels(y, *matrix.shape)
             rows = Rows(matrix, labels, check_weights(sample_weight, len(matrix)))
         check_counts(rows.weights)
-        self.fit_rows(rows)
+        self.fit_rows(self._without_zeros(rows))
+        self._keep_floor()
         self.n_rows_, self.fingerprint_ = rows.n, fingerprint(identified, labels, rows.weights)
         return self
+
+    def _without_zeros(self, rows: Any) -> Any:
+        """Learn what a probability of 0 counts as, and rows in which it counts as that."""
+        given = rows.scores if isinstance(rows, BinaryRows) else rows.logits
+        self.floor_, n_zero = learn_floor(given, rows.weights)
+        warn_of_zeros(n_zero, rows.n, self.floor_)
+        return type(rows)(raised(given, self.floor_), rows.labels, rows.weights)
+
+    def _keep_floor(self) -> None:
+        """Give the calibrator inside this one, which may be used by itself, the same floor."""
+        inner = getattr(self, "calibrator_", None)
+        if isinstance(inner, Calibrator) and hasattr(self, "floor_"):
+            inner.floor_ = self.floor_
+            inner._keep_floor()
 
     def fit_rows(self, rows: Rows | BinaryRows) -> Self:
         """Learn from rows that have passed the gate."""
@@ -318,7 +335,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         self._check_width(logits, reset=reset)
         matrix = check_matrix(logits)
         validate_data(self, X=logits if hasattr(logits, "columns") else matrix, reset=reset, skip_check_array=True)
-        return _admitted(matrix)
+        return _admitted(matrix) if reset else raised(_admitted(matrix), getattr(self, "floor_", None))
 
     def _check_scores(self, scores: Any, *, reset: bool) -> np.ndarray:
         """One score per row (n,) that may enter `fit` (`reset`) or a prediction."""
@@ -326,7 +343,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         column = check_scores(scores)
         named = scores if hasattr(scores, "columns") else column[:, None]
         validate_data(self, X=named, reset=reset, skip_check_array=True)
-        return _admitted(column)
+        return _admitted(column) if reset else raised(_admitted(column), getattr(self, "floor_", None))
 
     def _check_width(self, values: Any, *, reset: bool) -> None:
         shape: tuple[int, ...] = getattr(values, "shape", ())

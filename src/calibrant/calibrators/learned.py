@@ -57,6 +57,7 @@ EVERY_FIT: Mapping[str, Learned] = dict.fromkeys(
         "n_rows_",
         "fingerprint_",
         "tail_error_",
+        "floor_",
     ),
     RECORD,
 )

@@ -157,11 +157,11 @@ def check_shares(shares: Any, shape: tuple[int, ...], name: str = "label_shares"
 
 
 def check_score_values(values: np.ndarray, *, from_logits: bool, name: str, first_row: int = 0) -> None:
-    """Raise unless every logit is finite, or every probability lies in [0, 1]; rows need not sum to anything."""
+    """Raise unless every logit is a number (±inf is p = 0 or 1), or every probability lies in [0, 1]."""
     with np.errstate(over="ignore", invalid="ignore"):
         fine = np.isfinite(values.sum(dtype=np.float64))
-    if not fine and not np.isfinite(values).all():
-        explain_bad_values(values.reshape(len(values), -1), from_logits=True, name=name, first_row=first_row)
+    if not fine and (np.isnan(values).any() or not (from_logits or np.isfinite(values).all())):
+        explain_bad_values(values.reshape(-1, 1), from_logits=from_logits, name=name, first_row=first_row)
     if from_logits:
         return
     lowest, highest = float(values.min()), float(values.max())
@@ -232,12 +232,12 @@ def unit_scale(weights: np.ndarray | None) -> np.ndarray | None:
 
 
 def check_values(values: np.ndarray, *, from_logits: bool, name: str = "logits", first_row: int = 0) -> None:
-    """Raise unless every logit is finite, or every row of probabilities lies in [0, 1] and sums to one."""
+    """Raise unless every row holds logits (−inf is a probability of 0), or probabilities that sum to one."""
     if from_logits:
         # a sum meets any NaN or Inf at the speed of memory; it may overflow by itself, so look again then
         with np.errstate(over="ignore", invalid="ignore"):
             suspicious = not np.isfinite(values.sum(dtype=values.dtype))
-        if suspicious and not np.isfinite(values).all():
+        if suspicious:
             explain_bad_values(values, from_logits=True, name=name, first_row=first_row)
         return
     sums = values.sum(axis=1, dtype=np.float64)
@@ -266,9 +266,16 @@ def probabilities_error(n_rows: int, name: str, remedy: str) -> InputError:
 
 def explain_bad_values(values: np.ndarray, *, from_logits: bool, name: str, first_row: int = 0) -> None:
     """Raise the InputError that names the first bad value; return only if there is none."""
-    finite = np.isfinite(values)
-    if not finite.all():
-        row, column = np.argwhere(~finite)[0]
+    fine = np.isfinite(values)
+    if from_logits and values.shape[1] > 1:
+        fine |= np.isneginf(values)
+        if fine.all() and (hopeless := np.isneginf(values).all(axis=1)).any():
+            row = int(np.flatnonzero(hopeless)[0])
+            raise InputError(f"{name} is -Inf in all columns of row {first_row + row}: no class has a probability")
+    elif from_logits:
+        fine |= np.isinf(values)
+    if not fine.all():
+        row, column = np.argwhere(~fine)[0]
         word = _nonfinite_word(values[row, column])
         remedy = "" if word == "NaN" else " (float16 overflows to Inf beyond 65504: store float32)"
         raise InputError(

@@ -26,6 +26,12 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return exponentials
 
 
+def log_stored(probabilities: np.ndarray) -> np.ndarray:
+    """The logarithms of stored probabilities; of a zero −inf, which `core.zeros` gives a value."""
+    with np.errstate(divide="ignore"):
+        return np.log(probabilities)
+
+
 def log_probabilities(probabilities: np.ndarray) -> np.ndarray:
     """Logits that softmax maps back to these probabilities; a zero becomes the smallest normal number."""
     return np.log(np.maximum(probabilities, np.finfo(probabilities.dtype).tiny))
@@ -45,6 +51,6 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 
 
 def log_odds(probabilities: np.ndarray) -> np.ndarray:
-    """log p − log(1 − p) of every element; zeros and ones follow the rule of `log_probabilities`."""
+    """log p − log(1 − p) of every element; −inf at 0 and inf at 1."""
     one = probabilities.dtype.type(1)
-    return log_probabilities(probabilities) - log_probabilities(one - probabilities)
+    return log_stored(probabilities) - log_stored(one - probabilities)

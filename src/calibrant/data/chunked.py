@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,10 +15,13 @@ from calibrant.core.checkpoint import Checkpoint
 from calibrant.core.fingerprint import SAMPLED_ROWS, fingerprint_of_sample
 from calibrant.core.row_views import WeightedRows
 from calibrant.core.rows import Factor, Rows, SolvedTemperature, Statistic
+from calibrant.core.zeros import floor_of, merge_minima, raised, warn_of_zeros
 from calibrant.data.chunks import Chunk, cut
 from calibrant.data.predictions import Predictions
 from calibrant.data.scratch import Scratch
 from calibrant.engines.engine import Engine
+from calibrant.kernels.column_minima import column_minima
+from calibrant.kernels.dispatch import pick
 
 SAMPLE_BYTES = 64 * 2**20
 """Most bytes of a sample of the rows, which is held in memory."""
@@ -127,6 +131,21 @@ class ChunkedRows:
             self.checkpoint.record(name, sums)
         return sums
 
+    def learn_floor(self) -> np.ndarray:
+        """What a probability of 0 counts as (K,), from a pass that also checks every value and names the data set.
+
+        From then on the rows hold that value in place of −inf.
+        """
+        kernel = pick(column_minima, self.n * self.n_classes)
+        work = partial(_minima, kernel=kernel, check=not self._checked, marks=self._stride)
+        (minima, n_zero), self._marked = self._run(work, self._chunks, _join_minima, "checking")
+        self._checked, self._sample = True, None
+        floor = floor_of(minima)
+        if n_zero:
+            warn_of_zeros(n_zero, self.n, floor)
+            self._chunks = [replace(chunk, floor=floor) for chunk in self._chunks]
+        return floor
+
     def gather(self, statistic: Callable[..., Sums]) -> Sums:
         """`statistic(logits, labels, weights)` → arrays with an entry a row, joined in the order of the rows.
 
@@ -161,7 +180,9 @@ class ChunkedRows:
         predictions = self.predictions
         nbytes = self.n * self.n_classes * predictions.dtype.itemsize
         if nbytes <= SPILL_BYTES or (predictions.kind == "logits" and predictions.source.whole() is not None):
-            return predictions.rows()
+            rows = predictions.rows()
+            floor = self._chunks[0].floor
+            return rows if floor is None else Rows(raised(rows.logits, floor), rows.labels, rows.weights)
         logits = self._scratch((self.n, self.n_classes), predictions.dtype)
         for chunk in self._chunks:
             done = chunk.first_row
@@ -240,6 +261,28 @@ def _summed(
         row += block.n
     assert sums is not None  # noqa: S101 (a chunk has rows)
     return sums, marked
+
+
+Minima = tuple[tuple[np.ndarray, int], dict[int, np.ndarray]]
+"""The smallest log-probability of each column and the rows with a zero; and the rows that name the data set."""
+
+
+def _minima(chunk: Chunk, *, kernel: Callable[..., Any], check: bool, marks: int) -> Minima:
+    found: tuple[np.ndarray, int] = np.full(chunk.n_classes, np.inf), 0
+    marked: dict[int, np.ndarray] = {}
+    row = chunk.first_row
+    for block in chunk.rows(check=check):
+        counted = block.logits if block.weights is None else block.logits[block.weights > 0]
+        if len(counted):
+            found = merge_minima(found, kernel(counted))
+        _mark(marked, block.logits, row, marks)
+        row += block.n
+    return found, marked
+
+
+def _join_minima(left: Minima, right: Minima) -> Minima:
+    left[1].update(right[1])
+    return merge_minima(left[0], right[0]), left[1]
 
 
 def _gathered(

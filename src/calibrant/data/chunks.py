@@ -13,6 +13,7 @@ import numpy as np
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
 from calibrant.core.threads import BLOCK_ELEMENTS
+from calibrant.core.zeros import raised
 from calibrant.data.predictions import Predictions, to_logits
 from calibrant.data.source import ArraySource, SliceSource, Source
 from calibrant.data.tasks import FLAT, check_task_values
@@ -41,6 +42,8 @@ class Chunk:
     part: int
     n_parts: int
     task: str = "multiclass"
+    floor: np.ndarray | None = None
+    """What a probability of 0 counts as (K,); None leaves it at −inf."""
 
     @property
     def n(self) -> int:
@@ -66,6 +69,7 @@ class Chunk:
             own = slice(start, start + len(block))
             logits = to_logits(block, self.task) if self.kind == "probabilities" else block
             logits = logits[:, 0] if self.task in FLAT else logits
+            logits = logits if self.floor is None else raised(logits, self.floor)
             weights = None if self.weights is None else self.weights[own]
             yield Rows(logits, self.labels[own].astype(np.int64, copy=False), weights)
             start += len(block)

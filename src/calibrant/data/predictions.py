@@ -10,7 +10,7 @@ import numpy as np
 from calibrant.core import progress
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
-from calibrant.core.softmax import log_odds, log_probabilities, sigmoid, softmax
+from calibrant.core.softmax import log_odds, log_stored, sigmoid, softmax
 from calibrant.data.source import ArraySource, SliceSource, Source, TakenSource
 from calibrant.data.tasks import FLAT, check_task_values
 
@@ -381,7 +381,7 @@ class Predictions:
 
 def to_logits(probabilities: np.ndarray, task: str) -> np.ndarray:
     """Logits of probabilities: logarithms of a row over classes, log odds of single scores."""
-    return log_probabilities(probabilities) if task == "multiclass" else log_odds(probabilities)
+    return log_stored(probabilities) if task == "multiclass" else log_odds(probabilities)
 
 
 def to_probabilities(logits: np.ndarray, task: str) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.arrays import check_values, widen
-from calibrant.core.softmax import log_probabilities
+from calibrant.core.softmax import log_stored
 
 
 class Source(ABC):
@@ -201,7 +201,7 @@ class DifferenceSource(Source):
                 name, row = self.locate(done)
                 called = f"{name}: probabilities" if name else "probabilities"
                 check_values(block, from_logits=False, name=called, first_row=row)
-                yield log_probabilities(block[:, 1:]) - log_probabilities(block[:, :1])
+                yield log_stored(block[:, 1:]) - log_stored(block[:, :1])
             else:
                 yield block[:, 1:] - block[:, :1]
             done += len(block)

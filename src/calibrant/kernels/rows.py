@@ -113,7 +113,7 @@ def scan_logits(logits: np.ndarray, labels: np.ndarray, level: int) -> tuple[Row
     with np.errstate(over="ignore", invalid="ignore"):
         shifted = logits.astype(np.float64)
         # the sum of finite logits may overflow
-        suspicious = not (np.isfinite(shifted.sum()) or np.isfinite(shifted).all())
+        suspicious = not (np.isfinite(shifted.sum()) or _sound(shifted))
         shifted -= shifted[rows, prediction][:, None]
         exponentials = np.exp(shifted)
         total = exponentials.sum(axis=1)
@@ -121,7 +121,9 @@ def scan_logits(logits: np.ndarray, labels: np.ndarray, level: int) -> tuple[Row
     nll = brier = entropy = np.empty(0)
     if level >= SCORES and not suspicious:
         log_total = np.log(total)
-        nll = log_total - shifted[rows, labels]
+        # a label of probability 0 costs what the smallest number of the dtype would
+        behind = shifted[rows, labels]
+        nll = log_total - np.where(np.isneginf(logits[rows, labels]), np.log(np.finfo(logits.dtype).tiny), behind)
         of_label = exponentials[rows, labels] / total
         squares = np.einsum("ij,ij->i", exponentials, exponentials) / total**2
         brier = np.maximum(squares - 2 * of_label + 1, 0.0)
@@ -130,6 +132,11 @@ def scan_logits(logits: np.ndarray, labels: np.ndarray, level: int) -> tuple[Row
             np.maximum(shifted, -745.0, out=shifted)
             entropy = np.maximum(log_total - np.einsum("ij,ij->i", exponentials, shifted) / total, 0.0)
     return RowColumns(1 / total, _kept(prediction, level), correct, nll, brier, entropy), suspicious
+
+
+def _sound(logits: np.ndarray) -> bool:
+    """Are these logits finite, or −inf in some columns of a row?"""
+    return bool((logits < np.inf).all() and np.isfinite(logits.max(axis=1)).all())
 
 
 def _kept(prediction: np.ndarray, level: int) -> np.ndarray:

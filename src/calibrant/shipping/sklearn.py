@@ -27,9 +27,10 @@ from sklearn.utils.validation import (
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.registry import get, resolve
 from calibrant.core.errors import InputError
+from calibrant.core.softmax import log_stored
 
-PROBABILITY_FLOOR = float(np.finfo(np.float32).eps)
-"""A forest says 0 where it means "less than one tree in all": below this, log p would drown every other column."""
+SMALLEST = float(np.finfo(np.float32).eps)
+"""The smallest positive probability of one of many classes that is taken at its word."""
 
 
 MANY_CLASSES: dict[str, tuple[str, dict[str, Any]]] = {"platt": ("vs", {}), "iso": ("iso", {"mode": "one_vs_rest"})}
@@ -279,8 +280,8 @@ def class_logits(estimator: Any, X: Any, classes: np.ndarray) -> np.ndarray:
         scores = np.asarray(estimator.decision_function(X), dtype=np.float64)
         floor = None
     elif hasattr(estimator, "predict_proba"):
-        scores = np.log(np.maximum(np.asarray(estimator.predict_proba(X), dtype=np.float64), PROBABILITY_FLOOR))
-        floor = np.log(PROBABILITY_FLOOR)
+        scores = _logarithms(np.asarray(estimator.predict_proba(X), dtype=np.float64))
+        floor = -np.inf
     else:
         raise InputError(f"{type(estimator).__name__} has neither decision_function nor predict_proba")
     if scores.ndim == 1:
@@ -297,6 +298,17 @@ def class_logits(estimator: Any, X: Any, classes: np.ndarray) -> np.ndarray:
     logits = np.full((len(scores), len(classes)), scores.min() if floor is None else floor)
     logits[:, np.searchsorted(classes, known)] = scores
     return logits
+
+
+def _logarithms(probabilities: np.ndarray) -> np.ndarray:
+    """log p; a zero stays −inf, because what it counts as is learned from the fit data.
+
+    With more than two classes positive values below `SMALLEST` are raised to it: naive Bayes gives 1e-200 to classes
+    that are right, and log p would then outweigh every other column.
+    """
+    if probabilities.shape[1] > 2:
+        probabilities = np.where(probabilities > 0, np.maximum(probabilities, SMALLEST), 0.0)
+    return log_stored(probabilities)
 
 
 def _is_frozen(estimator: Any) -> bool:

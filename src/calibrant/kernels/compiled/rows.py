@@ -40,7 +40,8 @@ def scan_logits(logits: np.ndarray, labels: np.ndarray, level: int) -> tuple[Row
     values, bits = _with_bits(logits)
     infinity = _bits(np.array(np.inf, dtype=values.dtype))[()]
     magnitude = np.iinfo(bits.dtype).max
-    suspicious = _logits(values, bits, frozen(labels), level, infinity, bits.dtype.type(magnitude), *columns)
+    at_zero = -float(np.log(np.finfo(values.dtype).tiny))
+    suspicious = _logits(values, bits, frozen(labels), level, infinity, bits.dtype.type(magnitude), at_zero, *columns)
     return columns, bool(suspicious)
 
 
@@ -123,7 +124,7 @@ def _probabilities(  # noqa: PLR0917
 
 @njit(nogil=True, cache=True, fastmath=REASSOCIATE, error_model="numpy")
 def _logits(  # noqa: PLR0917
-    values, bits, labels, level, infinity, magnitude, confidence, prediction, correct, nll, brier, entropy
+    values, bits, labels, level, infinity, magnitude, at_zero, confidence, prediction, correct, nll, brier, entropy
 ):
     n_rows, n_classes = values.shape
     suspicious = False
@@ -135,7 +136,8 @@ def _logits(  # noqa: PLR0917
             key = bits[row, j] if bits[row, j] >= 0 else bits[row, j] ^ magnitude
             highest = max(highest, key)
             lowest = min(lowest, key)
-        if highest >= infinity or lowest <= ~infinity:
+        # -Inf is a probability of 0, unless the whole row is
+        if highest >= infinity or lowest < ~infinity or highest <= ~infinity:
             suspicious = True
             continue
         if highest == 0:
@@ -166,7 +168,7 @@ def _logits(  # noqa: PLR0917
         if level >= SCORES:
             log_total = np.log(total)
             behind = peak - np.float64(values[row, labels[row]])
-            nll[row] = log_total + behind
+            nll[row] = log_total + (behind if values[row, labels[row]] > -np.inf else at_zero)
             of_label = np.exp(-behind) / total
             brier[row] = max(squares / (total * total) - 2.0 * of_label + 1.0, 0.0)
             if level >= ALL:

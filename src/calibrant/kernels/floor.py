@@ -1,0 +1,26 @@
+"""What a probability of 0 counts as, from arrays in memory; `core.zeros` states the rule."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+
+from calibrant.core.threads import map_blocks, row_blocks
+from calibrant.core.zeros import floor_of, merge_minima, scores_floor
+from calibrant.kernels.column_minima import column_minima
+from calibrant.kernels.dispatch import pick
+
+
+def learn_floor(logits: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, int]:
+    """The floor (K,) of a matrix of logits, or (2,: of 1 − p and of p) of scores (n,), and the rows with a zero.
+
+    Rows of weight 0 are not there.
+    """
+    if weights is not None and not weights.all():
+        logits = logits[weights > 0]
+    if logits.ndim == 1:
+        return scores_floor(logits), int(np.isinf(logits).sum())
+    kernel = pick(column_minima, logits.size)
+    minima, n_zero = reduce(merge_minima, map_blocks(lambda block: kernel(logits[block]), row_blocks(*logits.shape)))
+    return floor_of(minima), n_zero

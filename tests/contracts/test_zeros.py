@@ -1,0 +1,157 @@
+"""A probability of 0 counts as half the smallest positive one of its column: in every method, reader and artifact."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.ensemble import RandomForestClassifier
+
+import calibrant as cal
+from calibrant import metrics
+from calibrant.core.errors import FitWarning, InputError
+
+METHODS = (
+    "none",
+    "ts",
+    "cts-nll",
+    "vs",
+    "dir",
+    "ets",
+    "ws",
+    "cws",
+    "bts",
+    "ccts",
+    "hb",
+    "iso",
+    "spline",
+    "shape",
+    "conf",
+    "ts+top",
+    "sctl+ts",
+)
+
+
+def log(probabilities):
+    with np.errstate(divide="ignore"):
+        return np.log(probabilities)
+
+
+def rounded(probabilities, decimals=4):
+    short = np.round(probabilities.astype(np.float64), decimals)
+    return short / short.sum(axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def network():
+    data = cal.datasets.load("cifar10-resnet18")
+    return data.val.probabilities, data.val.labels, data.test.probabilities, data.test.labels
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_rounding_to_four_decimals_changes_little(method, network):
+    val, val_labels, test, test_labels = network
+    exact = cal.get(method).fit(log(val), val_labels)
+    with pytest.warns(FitWarning, match=r"rows hold a probability of 0: it counts as half") as caught:
+        short = cal.get(method).fit(log(rounded(val)), val_labels)
+    assert sum("probability of 0" in str(one.message) for one in caught) == 1
+    before, after = exact.predict_proba(log(test)), short.predict_proba(log(rounded(test)))
+    assert metrics.nll(after, test_labels) < 1.03 * metrics.nll(before, test_labels)
+    assert abs(metrics.ece(after, test_labels) - metrics.ece(before, test_labels)) < 0.01
+
+
+def test_the_floor_is_half_the_smallest_positive_probability(network):
+    val, labels, _, _ = network
+    short = rounded(val)
+    with pytest.warns(FitWarning):
+        fitted = cal.TemperatureScaling().fit(log(short), labels)
+    expected = np.where(short > 0, short, np.inf).min(axis=0) / 2
+    assert np.allclose(fitted.floor_, expected, rtol=1e-9)
+    row = np.array([[0.7, 0.3, *[0.0] * 8]])
+    raised = np.where(row > 0, row, fitted.floor_)
+    expected = log(raised) / fitted.temperature_
+    assert np.allclose(fitted.transform(log(row)), expected)
+
+
+def test_scores_of_both_infinities():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 400)
+    scores = 2 * rng.normal(size=400) + 3 * labels - 1
+    p = np.round(1 / (1 + np.exp(-scores)), 2)
+    odds = log(p) - log(1 - p)
+    for method in ("ts", "platt", "iso", "hb", "shape"):
+        with pytest.warns(FitWarning, match="rows hold a probability of 0"):
+            fitted = cal.get(method).fit(odds, labels)
+        assert np.allclose(fitted.floor_, [0.5 * (1 - p)[p < 1].min(), 0.5 * p[p > 0].min()])
+        low, high = fitted.predict_proba(np.array([-np.inf, np.inf]))[:, 1]
+        assert 0 < low < 0.2 < 0.8 < high < 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kernels", ["numpy", "numba"])
+def test_kernels_learn_the_same_floor(dtype, kernels, monkeypatch):
+    monkeypatch.setenv("CALIBRANT_KERNELS", kernels)
+    rng = np.random.default_rng(1)
+    logits = (4 * rng.normal(size=(300, 6))).astype(dtype)
+    logits[rng.random(logits.shape) < 0.2] = -np.inf
+    logits[:, 0] = 0.0
+    p = np.exp(logits.astype(np.float64))
+    p /= p.sum(axis=1, keepdims=True)
+    with pytest.warns(FitWarning):
+        fitted = cal.Identity().fit(logits, np.zeros(300, dtype=int))
+    assert np.allclose(fitted.floor_, np.where(p > 0, p, np.inf).min(axis=0) / 2, rtol=1e-4)
+
+
+def test_files_and_artifacts_follow_the_rule(tmp_path, network):
+    val, labels, test, _ = network
+    header = "label," + ",".join(f"probability_{j}" for j in range(10))
+    table = np.column_stack([labels[:800], val[:800]])
+    np.savetxt(tmp_path / "val.csv", table, ["%d"] + ["%.4f"] * 10, ",", header=header, comments="")
+    predictions = cal.open_predictions(tmp_path / "val.csv")
+    assert np.isneginf(predictions.logits).any()
+    for method in ("ts", "vs", "hb", "ts+top"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)
+            by_chunks = cal.get(method).fit_predictions(predictions)
+            at_once = cal.get(method).fit(predictions.logits, predictions.labels)
+        assert np.allclose(by_chunks.floor_, at_once.floor_, rtol=1e-6)
+        cal.save(by_chunks, tmp_path / "cal.safetensors")
+        loaded = cal.load(tmp_path / "cal.safetensors")
+        new = log(rounded(test[:50]))
+        assert (loaded.floor_ == by_chunks.floor_).all()
+        assert (loaded.predict_proba(new) == by_chunks.predict_proba(new)).all()
+        assert np.allclose(by_chunks.predict_proba(new), at_once.predict_proba(new), atol=1e-6)
+
+
+def test_a_forest_that_says_zero():
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(600, 4))
+    labels = (features[:, 0] + rng.normal(size=600) > 0).astype(int)
+    forest = RandomForestClassifier(10, random_state=0).fit(features[:300], labels[:300])
+    p = forest.predict_proba(features[300:])
+    assert (p == 0).any()
+    with pytest.warns(FitWarning, match="probability of 0"):
+        fitted = cal.get("ts").fit(log(p), labels[300:])
+    assert np.allclose(fitted.floor_, 0.05)
+
+
+@pytest.mark.parametrize("kernels", ["numpy", "numba"])
+def test_metrics_of_logits_take_minus_infinity(kernels, monkeypatch):
+    monkeypatch.setenv("CALIBRANT_KERNELS", kernels)
+    p = np.array([[0.75, 0.25, 0.0], [0.0, 1.0, 0.0], [0.25, 0.25, 0.5]])
+    for name in ("accuracy", "ece", "brier", "entropy", "nll", "ace", "sce"):
+        metric = getattr(metrics, name)
+        assert np.isclose(metric(log(p), [0, 1, 2], from_logits=True), metric(p, [0, 1, 2])), name
+    for bad in ([[np.inf, 0.0, 0.0]], [[np.nan, -np.inf, 0.0]], [[-np.inf] * 3]):
+        with pytest.raises(InputError):
+            metrics.nll(np.array(bad), [0], from_logits=True)
+        with pytest.raises(InputError):
+            cal.Identity().fit(np.array(bad * 2), [0, 1])
+
+
+def test_an_artifact_without_a_floor_says_what_to_do():
+    fitted = cal.Identity().fit(np.eye(3), np.arange(3))
+    del fitted.floor_
+    with pytest.raises(InputError, match="fit it again"):
+        fitted.transform(np.array([[0.0, -np.inf, 1.0]]))
