@@ -38,6 +38,9 @@ def fit_predictions(
     if not isinstance(predictions, Predictions):
         raise InputError(f"predictions must be a Predictions or a path, got {type(predictions).__name__}")
     check_counts(predictions.weights, f"{predictions.name}: weights" if predictions.name else "weights")
+    if predictions.task != "multiclass":
+        # one score per row or label: the columns fit in memory
+        return calibrator.fit(predictions.logits, predictions.labels, predictions.weights)
     with opened(engine) as running:
         passes = None if checkpoint is None else Checkpoint(checkpoint, identity(calibrator, predictions))
         rows = ChunkedRows(predictions, running, passes)
