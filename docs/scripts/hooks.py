@@ -19,6 +19,20 @@ OUTSIDE |= {
 LINK = re.compile(r"(\[[^\]]*\]\()([^)#\s:]+)(#[^)]*)?\)")
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put method pages that the nav does not mention at the end of the methods, so that a new page needs no entry."""
+    methods = next(section["Methods"] for section in config.nav or [] if "Methods" in section)
+    known = re.findall(r"methods/[\w-]+\.md", str(methods))
+    more = [
+        {page.read_text(encoding="utf-8").splitlines()[0].lstrip("# "): f"methods/{page.name}"}
+        for page in sorted((ROOT / "docs" / "methods").glob("*.md"))
+        if f"methods/{page.name}" not in known
+    ]
+    if more:
+        methods.append({"More methods": more})
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that live outside docs/, and the list of the studies."""
     for source, target in OUTSIDE.items():

@@ -17,6 +17,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import calibrant
+from calibrant.calibrators.registry import names
 from calibrant.core.softmax import softmax
 from calibrant.evaluation.reliability import reliability_bins
 
@@ -24,37 +25,31 @@ IMAGES = Path(__file__).resolve().parents[1] / "images"
 BEFORE, AFTER, GREY = "#d55e00", "#0072b2", "#888888"  # told apart by the colour-blind as well
 SHOWN = 2500
 
-METHODS = {
-    "identity": "none",
-    "temperature": "ts",
-    "class-temperature": "cts",
-    "vector": "vs",
-    "matrix": "ms",
-    "structured-matrix": "sms",
-    "dirichlet": "dir",
-    "shape": "shape",
-    "confusion": "conf",
+SHOWN_AS = {
     "kept-prediction": "vs+keep",
-    "ensemble-temperature": "ets",
-    "parameterized-temperature": "pts",
-    "weight": "ws",
-    "confidence-weight": "cws",
     "bin-temperature": "ccts",
     "class-loss": "sctl+ts",
     "top-label-map": "ts+top",
-    "histogram-binning": "hb",
-    "isotonic": "iso",
-    "spline": "spline",
 }
-"""Which short name each method page shows."""
+"""Pages that show another short name than the first of their class."""
+
+
+def methods() -> dict[str, str]:
+    """Page of each method → the short name its picture shows, from the registry."""
+    first: dict[str, str] = {}
+    for name in names():
+        module = type(calibrant.get(name)).__module__.rsplit(".", 1)[1]
+        first.setdefault(module.replace("_", "-"), name)
+    return {**first, **SHOWN_AS}
 
 
 def main(wanted: list[str]) -> None:
     """Draw those that were named, or all."""
     others = {"label-shift": label_shift, "neural-clamping": clamping, "auto": choice}
     alone = {"noise-floor": noise_floor, "simplex": simplex}
-    for name in wanted or [*METHODS, *others, *alone]:
-        draw = {**others, **alone}.get(name) or partial(of_method, METHODS[name])
+    shown = methods()
+    for name in wanted or [*shown, *others, *alone]:
+        draw = {**others, **alone}.get(name) or partial(of_method, shown[name])
         folder = IMAGES if name in alone else IMAGES / "methods"
         folder.mkdir(parents=True, exist_ok=True)
         save(draw(), folder / f"{name}.png")

@@ -176,3 +176,25 @@ def test_retired_parameters_of_old_artifacts_are_ignored():
     loaded = from_bytes(len(text).to_bytes(8, "little") + text + content[8 + size :]).calibrator
     assert repr(loaded) == "VectorScaling()"
     assert loaded.task_ == "multiclass"
+
+
+WRAPPERS = {
+    "sctl+": cal.ClassLossScaling,
+    "+top": cal.TopLabelMap,
+    "+shape": cal.ShapeScaling,
+    "+keep": cal.KeptPrediction,
+    "+shift": cal.LabelShift,
+    "auto": lambda inner: cal.AutoCalibrator([inner], cv=2),
+    "compare": None,
+}
+
+
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_the_callers_object_is_never_fitted_in_place(wrapper):
+    inner, data = cal.VectorScaling(penalty_bias=0.1), rows(90)
+    if wrapper == "compare":
+        cal.compare(data, data, [inner], resamples=10)
+    else:
+        WRAPPERS[wrapper](inner).fit(*data)
+    assert vars(inner) == {"penalty_bias": 0.1, "seed": 0}

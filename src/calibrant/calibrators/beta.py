@@ -45,7 +45,7 @@ class BetaCalibration(BinaryCalibrator):
     few_parameters = True
     learns = {"a_": Learned((), 0.0), "b_": Learned((), 0.0), "intercept_": Learned(())}
 
-    def __init__(self, penalty=0.0):
+    def __init__(self, penalty: float = 0.0) -> None:
         self.penalty = penalty
 
     @property

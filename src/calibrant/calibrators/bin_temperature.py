@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,9 @@ class BinTemperatureScaling(Calibrator):
     additive = True
     learns = {"temperatures_": Learned(("B",), SMALL), "edges_": EDGES}
 
-    def __init__(self, objective="gap", *, n_bins=15, grid=None):
+    def __init__(
+        self, objective: str = "gap", *, n_bins: int = 15, grid: Sequence[float] | np.ndarray | None = None
+    ) -> None:
         self.objective = objective
         self.n_bins = n_bins
         self.grid = grid

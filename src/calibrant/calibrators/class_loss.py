@@ -93,7 +93,14 @@ class ClassLossScaling(Calibrator):
         "ece_trace_": RECORD,
     }
 
-    def __init__(self, calibrator, normalization="normal", loss="cross_entropy", *, alpha_beta="refit"):
+    def __init__(
+        self,
+        calibrator: Calibrator,
+        normalization: str = "normal",
+        loss: str = "cross_entropy",
+        *,
+        alpha_beta: str = "refit",
+    ) -> None:
         self.calibrator = calibrator
         self.normalization = normalization
         self.loss = loss

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -71,8 +72,15 @@ class ClassTemperatureScaling(Calibrator):
     learns = {"temperatures_": Learned(("K",), SMALL), "ece_trace_": RECORD, "accuracy_trace_": RECORD}
 
     def __init__(
-        self, objective="ece", *, preserve_accuracy=True, accuracy_tolerance=0.0, max_sweeps=5, n_bins=15, grid=None
-    ):
+        self,
+        objective: str = "ece",
+        *,
+        preserve_accuracy: bool = True,
+        accuracy_tolerance: float = 0.0,
+        max_sweeps: int = 5,
+        n_bins: int = 15,
+        grid: Sequence[float] | np.ndarray | None = None,
+    ) -> None:
         self.objective = objective
         self.preserve_accuracy = preserve_accuracy
         self.accuracy_tolerance = accuracy_tolerance

@@ -68,7 +68,7 @@ class ConfidenceWeightScaling(Calibrator):
     reads_only_top = True
     learns = {"weights_": Learned(("B",), 0.0, 1.0), "edges_": EDGES}
 
-    def __init__(self, n_bins=15, *, monotone=False, seed=0):
+    def __init__(self, n_bins: int | str = 15, *, monotone: bool = False, seed: int = 0) -> None:
         self.n_bins = n_bins
         self.monotone = monotone
         self.seed = seed

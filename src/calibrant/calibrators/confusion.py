@@ -104,7 +104,9 @@ class ConfusionScaling(Calibrator):
         "penalties_": RECORD,
     }
 
-    def __init__(self, penalty="cv", *, penalty_scale=300.0, penalty_bias=100.0, seed=0):
+    def __init__(
+        self, penalty: float | str = "cv", *, penalty_scale: float = 300.0, penalty_bias: float = 100.0, seed: int = 0
+    ) -> None:
         self.penalty = penalty
         self.penalty_scale = penalty_scale
         self.penalty_bias = penalty_bias
@@ -160,7 +162,7 @@ class ConfusionScaling(Calibrator):
             raise InputError(f"penalty must be a number of at least 0 or 'cv', got {self.penalty!r}")
         if self.penalty == "cv":
             return list(PATH if n_classes <= MOST_CLASSES else dict.fromkeys(one._replace(matrix=inf) for one in PATH))
-        given = Penalties(self.penalty, self.penalty_scale, self.penalty_bias)
+        given = Penalties(float(self.penalty), self.penalty_scale, self.penalty_bias)
         for name, value in zip(("penalty", "penalty_scale", "penalty_bias"), given, strict=True):
             if not value >= 0:
                 raise InputError(f"{name} must be a number of at least 0, got {value!r}")

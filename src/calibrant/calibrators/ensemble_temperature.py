@@ -53,7 +53,7 @@ class EnsembleTemperatureScaling(Calibrator):
     few_parameters = True
     learns = {"temperature_": TEMPERATURE, "weights_": Learned((3,), 0.0, 1.0)}
 
-    def __init__(self, loss="nll"):
+    def __init__(self, loss: str = "nll") -> None:
         self.loss = loss
 
     @property

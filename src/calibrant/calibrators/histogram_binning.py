@@ -60,7 +60,7 @@ class HistogramBinning(Calibrator):
     reads_only_top = True
     learns = {"edges_": Learned(("C", "B+1"), 0.0, 1.0, increasing=True), "values_": Learned(("C", "B"), *CHANCE)}
 
-    def __init__(self, n_bins=15, *, mode="top_label"):
+    def __init__(self, n_bins: int = 15, *, mode: str = "top_label") -> None:
         self.n_bins = n_bins
         self.mode = mode
 

@@ -64,7 +64,7 @@ class IsotonicCalibration(Calibrator):
     }
     learns_binary = {"knots_": Learned(("M",), increasing=True), "values_": Learned(("M",), *CHANCE, increasing=True)}
 
-    def __init__(self, mode="top_label"):
+    def __init__(self, mode: str = "top_label") -> None:
         self.mode = mode
 
     @fact

@@ -49,7 +49,7 @@ class KeptPrediction(Calibrator):
     keeps_prediction = True
     learns = {"calibrator_": INNER}
 
-    def __init__(self, calibrator):
+    def __init__(self, calibrator: Calibrator) -> None:
         self.calibrator = calibrator
 
     @fact

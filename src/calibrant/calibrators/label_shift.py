@@ -65,7 +65,7 @@ class LabelShift(Calibrator):
         "offset_": Learned(("K",)),
     }
 
-    def __init__(self, calibrator, target_prior="uniform"):
+    def __init__(self, calibrator: Calibrator, target_prior: Any = "uniform") -> None:
         self.calibrator = calibrator
         self.target_prior = target_prior
 

@@ -59,7 +59,9 @@ class MatrixScaling(Calibrator):
     learns = {"matrix_": Learned(("K", "K")), "bias_": Learned(("K",)), "penalties_": RECORD}
     _log_probabilities = False
 
-    def __init__(self, penalty_off_diagonal=None, penalty_bias=None, seed=0):
+    def __init__(
+        self, penalty_off_diagonal: float | str | None = None, penalty_bias: float | str | None = None, seed: int = 0
+    ) -> None:
         self.penalty_off_diagonal = penalty_off_diagonal
         self.penalty_bias = penalty_bias
         self.seed = seed

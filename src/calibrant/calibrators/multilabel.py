@@ -94,7 +94,7 @@ class MultilabelCalibrator(Calibrator):
     }
     retired = frozenset()
 
-    def __init__(self, calibrator="auto", *, strength="cv", seed=0):
+    def __init__(self, calibrator: Any = "auto", *, strength: float | str = "cv", seed: int = 0) -> None:
         self.calibrator = calibrator
         self.strength = strength
         self.seed = seed

@@ -74,15 +74,15 @@ class ParameterizedTemperatureScaling(Calibrator):
     def __init__(
         self,
         *,
-        top_k=10,
-        hidden_units=5,
-        hidden_layers=2,
-        loss="nll",
-        max_iterations=100,
-        held_out_share=0.2,
-        patience=10,
-        seed=0,
-    ):
+        top_k: int = 10,
+        hidden_units: int = 5,
+        hidden_layers: int = 2,
+        loss: str = "nll",
+        max_iterations: int = 100,
+        held_out_share: float = 0.2,
+        patience: int = 10,
+        seed: int = 0,
+    ) -> None:
         self.top_k = top_k
         self.hidden_units = hidden_units
         self.hidden_layers = hidden_layers

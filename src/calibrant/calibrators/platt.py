@@ -42,7 +42,7 @@ class PlattScaling(BinaryCalibrator):
     few_parameters = True
     learns = {"slope_": Learned(()), "intercept_": Learned(())}
 
-    def __init__(self, penalty=0.0):
+    def __init__(self, penalty: float = 0.0) -> None:
         self.penalty = penalty
 
     @property

@@ -49,7 +49,7 @@ class QuadraticScaling(BinaryCalibrator):
     few_parameters = True
     learns = {"coef_": Learned((3,)), "range_": Learned((2,), increasing=True)}
 
-    def __init__(self, penalty=0.0):
+    def __init__(self, penalty: float = 0.0) -> None:
         self.penalty = penalty
 
     @property

@@ -86,7 +86,7 @@ class ShapeScaling(Calibrator):
     learns = {"calibrator_": INNER, "shape_": Learned((4,))}
     learns_binary = {"calibrator_": INNER, "shape_": Learned((5,))}
 
-    def __init__(self, calibrator=None, *, seed=0):
+    def __init__(self, calibrator: Calibrator | None = None, *, seed: int = 0) -> None:
         self.calibrator = calibrator
         self.seed = seed
 

@@ -62,7 +62,7 @@ class ShrunkenClassTemperature(Calibrator):
         "share_losses_": RECORD,
     }
 
-    def __init__(self, share="cv", *, folds=5, seed=0):
+    def __init__(self, share: float | str = "cv", *, folds: int = 5, seed: int = 0) -> None:
         self.share = share
         self.folds = folds
         self.seed = seed

@@ -69,7 +69,7 @@ class SplineCalibration(Calibrator):
         "start_": Learned(()),
     }
 
-    def __init__(self, n_knots=6):
+    def __init__(self, n_knots: int = 6) -> None:
         self.n_knots = n_knots
 
     @fact

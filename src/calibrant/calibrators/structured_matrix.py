@@ -63,14 +63,14 @@ class StructuredMatrixScaling(Calibrator):
 
     def __init__(
         self,
-        strength="cv",
+        strength: float | str = "cv",
         *,
-        penalty_diagonal=1.0,
-        penalty_off_diagonal=3.0,
-        penalty_bias=1.0,
-        off_diagonal=True,
-        seed=0,
-    ):
+        penalty_diagonal: float = 1.0,
+        penalty_off_diagonal: float = 3.0,
+        penalty_bias: float = 1.0,
+        off_diagonal: bool = True,
+        seed: int = 0,
+    ) -> None:
         self.strength = strength
         self.penalty_diagonal = penalty_diagonal
         self.penalty_off_diagonal = penalty_off_diagonal

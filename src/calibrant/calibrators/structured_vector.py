@@ -54,7 +54,9 @@ class StructuredVectorScaling(Calibrator):
     retired = frozenset()
     learns = {"scale_": Learned(("K",)), "bias_": Learned(("K",)), "strength_": RECORD}
 
-    def __init__(self, strength="cv", *, penalty_diagonal=1.0, penalty_bias=1.0, seed=0):
+    def __init__(
+        self, strength: float | str = "cv", *, penalty_diagonal: float = 1.0, penalty_bias: float = 1.0, seed: int = 0
+    ) -> None:
         self.strength = strength
         self.penalty_diagonal = penalty_diagonal
         self.penalty_bias = penalty_bias

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -82,8 +82,16 @@ class TemperatureScaling(Calibrator):
     learns = {"temperature_": TEMPERATURE, "temperature_bounds_": RECORD}
 
     def __init__(
-        self, objective="nll", grid=None, refine=False, n_bins=15, *, bandwidth=0.01, norm=2.0, weighting="bin"
-    ):
+        self,
+        objective: str = "nll",
+        grid: Sequence[float] | np.ndarray | None = None,
+        refine: bool = False,
+        n_bins: int = 15,
+        *,
+        bandwidth: float = 0.01,
+        norm: float = 2.0,
+        weighting: str = "bin",
+    ) -> None:
         self.objective = objective
         self.grid = grid
         self.refine = refine

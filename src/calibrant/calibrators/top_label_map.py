@@ -62,7 +62,7 @@ class TopLabelMap(Calibrator):
 
     learns = {"calibrator_": INNER, "map_": Learned((3,))}
 
-    def __init__(self, calibrator, *, seed=0):
+    def __init__(self, calibrator: Calibrator, *, seed: int = 0) -> None:
         self.calibrator = calibrator
         self.seed = seed
 

@@ -55,7 +55,7 @@ class VectorScaling(Calibrator):
     learns = {"scale_": Learned(("K",)), "bias_": Learned(("K",))}
     retired = frozenset({"penalty_off_diagonal"})
 
-    def __init__(self, penalty_bias=0.0, *, seed=0):
+    def __init__(self, penalty_bias: float | str = 0.0, *, seed: int = 0) -> None:
         self.penalty_bias = penalty_bias
         self.seed = seed
 

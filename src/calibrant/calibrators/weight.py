@@ -57,7 +57,7 @@ class WeightScaling(Calibrator):
     reads_only_top = True
     learns = {"weight_": Learned((), 0.0)}
 
-    def __init__(self, objective="least_squares", *, n_bins=13):
+    def __init__(self, objective: str = "least_squares", *, n_bins: int = 13) -> None:
         self.objective = objective
         self.n_bins = n_bins
 

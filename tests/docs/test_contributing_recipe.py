@@ -1,0 +1,134 @@
+"""The recipe of CONTRIBUTING.md, carried out word for word in a copy of the project: five files, and all works."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from blocks import ROOT, blocks
+
+pytest.importorskip("torch")
+pytest.importorskip("onnxruntime")
+
+COPIED = ("src", "tests", "docs/methods", "docs/scripts", "pyproject.toml", "CHANGELOG.md", "mkdocs.yml", "benchmarks")
+WORKS = """
+import sys, warnings
+scripts, configuration = sys.argv[1:]
+import numpy as np, torch, calibrant as cal
+from calibrant.cli import main
+warnings.simplefilter("ignore")
+rng = np.random.default_rng(0)
+labels = rng.integers(0, 4, 300)
+logits = (rng.normal(size=(300, 4)) + 2 * np.eye(4)[labels]).astype(np.float32)
+assert cal.compare((logits, labels), (logits, labels), ["none", "prior"], resamples=20).rows[1].error is None
+assert "prior" in [row["name"] for row in cal.methods()]
+fitted = cal.get("prior").fit(logits, labels)
+expected = fitted.predict_proba(logits)
+cal.save(fitted, "cal.safetensors")
+np.testing.assert_array_equal(cal.load("cal.safetensors").predict_proba(logits), expected)
+cal.export_onnx(fitted, "cal.onnx")
+import onnxruntime
+answer = onnxruntime.InferenceSession("cal.onnx").run(["probabilities"], {"logits": logits})[0]
+np.testing.assert_allclose(answer, expected, atol=1e-6)
+module = cal.CalibratedModule(torch.nn.Identity(), fitted)
+np.testing.assert_allclose(module(torch.from_numpy(logits)).numpy(), expected, atol=1e-5)
+binary = cal.get("prior").fit(logits[:, 0], labels == 0)
+assert binary.predict_proba(logits[:, 0]).shape == (300, 2)
+np.savez("val.npz", logits=logits, labels=labels)
+sys.argv = ["calibrant", "fit", "val.npz", "--method", "prior", "-o", "made.safetensors"]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+np.testing.assert_allclose(cal.load("made.safetensors").predict_proba(logits), expected, atol=1e-6)
+sys.path.insert(0, scripts)
+import hooks
+from mkdocs.config import load_config
+nav = str(hooks.on_config(load_config(configuration)).nav)
+assert "{'Prior shift': 'methods/prior-shift.md'}" in nav
+print("all works")
+"""
+
+
+def follow_recipe(copy: Path) -> set[str]:
+    """Do what CONTRIBUTING.md says; returns the files it names in its five steps."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    recipe = text[text.index("## Add a calibrator") : text.index("## The checks")]
+    method, registry_lines, test, page = (
+        block.body for block in blocks(recipe) if block.language in ("python", "markdown")
+    )
+    named = set(re.findall(r"^\*\*\d\. [^*]+\*\*.*?`([\w./-]+\.(?:py|md))`", recipe, flags=re.M))
+    (copy / "src/calibrant/calibrators/prior_shift.py").write_text(method, encoding="utf-8")
+    typing_line, table_line = registry_lines.splitlines()
+    registry = copy / "src/calibrant/calibrators/registry.py"
+    lines = registry.read_text(encoding="utf-8")
+    lines = lines.replace("\n\nENTRY_POINTS", f"\n{typing_line}\n\nENTRY_POINTS", 1)
+    lines = lines.replace("METHODS: dict[str, Method] = {\n", f"METHODS: dict[str, Method] = {{\n{table_line}\n", 1)
+    registry.write_text(lines, encoding="utf-8")
+    (copy / "tests/calibrators/test_prior_shift.py").write_text(test, encoding="utf-8")
+    (copy / "docs/methods/prior-shift.md").write_text(page, encoding="utf-8")
+    changelog = copy / "CHANGELOG.md"
+    changelog.write_text(changelog.read_text(encoding="utf-8") + "- Prior shift.\n", encoding="utf-8")
+    return named
+
+
+def changed_files(before: Path, after: Path) -> set[str]:
+    """Files that differ or are new, relative to the copy."""
+    found = set()
+    for path in after.rglob("*"):
+        old = before / path.relative_to(after)
+        if path.is_file() and not (old.exists() and filecmp.cmp(path, old, shallow=False)):
+            found.add(str(path.relative_to(after)))
+    return found
+
+
+def run(command: list[str], folder: Path, copy: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_the_recipe_for_a_calibrator_touches_five_files_and_everything_works(tmp_path: Path) -> None:
+    copy, work = tmp_path / "copy", tmp_path / "work"
+    work.mkdir()
+    for name in COPIED:
+        source, target = ROOT / name, copy / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.nbi", "*.nbc"))
+        else:
+            shutil.copy(source, target)
+    named = follow_recipe(copy)
+    changed = changed_files(ROOT, copy)
+    assert changed == named
+    assert len(changed) == 5
+    tests = [
+        "tests/calibrators/test_prior_shift.py",
+        "tests/contracts/test_calibrators.py",
+        "tests/contracts/test_maps.py",
+        "tests/shipping/test_artifact.py",
+        "tests/shipping/test_onnx_export.py",
+        "tests/calibrators/test_registry.py",
+    ]
+    checked = run(["-m", "pytest", *tests, "-k", "prior", "-p", "no:cacheprovider", "-q", "-n", "0"], copy, copy)
+    assert checked.returncode == 0, checked.stdout[-3000:] + checked.stderr[-1000:]
+    assert checked.stdout.count(".") > 15
+    script = work / "works.py"
+    script.write_text(WORKS, encoding="utf-8")
+    done = run([str(script), str(copy / "docs/scripts"), str(copy / "mkdocs.yml")], work, copy)
+    assert done.stdout.endswith("all works\n"), done.stdout + done.stderr
