@@ -60,6 +60,8 @@ def assemble(fields: Mapping[str, Field], name: str, split: str = "", wanted: Wa
     matrix = fields[key]
     called = f"{name}: {key}"
     columns = _Columns(fields, name, split, wanted, matrix.shape[:1], key)
+    if task is None and len(matrix.shape) == 1 and _only_correct(fields, split, wanted):
+        task = "pairs"
     labels = columns.labels(pairs=task == "pairs")
     if len(matrix.shape) > 2:
         return _dense(matrix, kind, task, columns, labels)
@@ -78,6 +80,12 @@ def assemble(fields: Mapping[str, Field], name: str, split: str = "", wanted: Wa
     if task == "binary" and matrix.shape[1:] == (2,):
         source, kind = DifferenceSource(source, kind), "logits"
     return columns.join(source, kind, task, labels)
+
+
+def _only_correct(fields: Mapping[str, Field], split: str, wanted: Wanted) -> bool:
+    """Does the file say which rows are correct, and nothing else that could be labels?"""
+    key = f"{split}_{CORRECT}" if split else CORRECT
+    return wanted.labels in (None, CORRECT) and key in fields and label_key(fields, split) is None
 
 
 def _top_k(fields: Mapping[str, Field], name: str, split: str, wanted: Wanted) -> Predictions:

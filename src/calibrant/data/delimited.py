@@ -16,7 +16,7 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ from calibrant.data.fields import (
     CONFIDENCE,
     CORRECT,
     GROUPS,
+    LABEL_SHARES,
     LABELS,
     OTHER_LABELS,
     PREDICTIONS,
@@ -44,6 +45,7 @@ from calibrant.data.fields import (
     Wanted,
 )
 from calibrant.data.limits import MAX_TEXT_BYTES, ROOM_FOR_TEXT, check_expansion
+from calibrant.data.npy import SINGLE, vectors
 from calibrant.data.predictions import KINDS, Predictions
 from calibrant.data.scratch import ScratchFile
 from calibrant.data.source import Source
@@ -311,22 +313,42 @@ class _Gunzip(io.RawIOBase):
 def write(parts: dict[str, Predictions], path: Path) -> list[Path]:
     """Write one part with enough digits to read back the same numbers."""
     (predictions,) = parts.values()
-    digits = "%.9g" if predictions.dtype == np.float32 else "%.17g"
-    prefix = "logit_" if predictions.kind == "logits" else "probability_"
+    digits = 9 if predictions.dtype == np.float32 else 17
     names = predictions.class_names or [str(index) for index in range(predictions.n_classes)]
-    header = ["label"] * predictions.has_labels + ["weight"] * (predictions.weights is not None)
+    columns = _written_columns(predictions, names)
+    prefix = "logit_" if predictions.kind == "logits" else "probability_"
+    single = SINGLE.get((predictions.task, predictions.kind), "logit")
+    scores = [single] if predictions.flat else [prefix + name for name in names]
+    start = 0
     with atomic_write(path) as temporary, temporary.open("wb") as raw, _packed(raw, path) as binary:
         text = io.TextIOWrapper(binary, encoding="utf-8", newline="")
-        csv.writer(text, lineterminator="\n").writerow([*header, *(prefix + name for name in names)])
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([*columns, *scores])
         for chunk in predictions.chunks():
-            columns = [] if not chunk.has_labels else [chunk.labels]
-            columns += [] if chunk.weights is None else [chunk.weights]
-            formats = ["%d"] * chunk.has_labels + ["%.17g"] * (chunk.weights is not None)
-            table = np.column_stack([*columns, chunk.values.astype(np.float64)])
-            np.savetxt(text, table, fmt=[*formats, *[digits] * chunk.n_classes], delimiter=",")
+            own = slice(start, start + chunk.n)
+            cells = [column[own].tolist() for column in columns.values()]
+            values = chunk.values.reshape(chunk.n, -1).astype(np.float64).T.tolist()
+            shown = [[f"{value:.{digits}g}" for value in column] for column in values]
+            writer.writerows(zip(*cells, *shown, strict=True))
+            start += chunk.n
         text.flush()
         text.detach()
     return [path]
+
+
+def _written_columns(predictions: Predictions, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Everything beside the scores, one column each."""
+    found: dict[str, np.ndarray] = {}
+    for name, array in vectors(predictions).items():
+        if name == CLASS_NAMES:
+            continue
+        if array.ndim == 1:
+            found[{"labels": "label", "weights": "weight"}.get(name, name)] = array
+        elif array.ndim == 2:
+            prefix = {"labels": "label_", LABEL_SHARES: "label_share_"}.get(name, f"{name}_")
+            inner = names if array.shape[1] == len(names) else range(array.shape[1])
+            found.update({f"{prefix}{word}": array[:, place] for place, word in enumerate(inner)})
+    return found
 
 
 @contextmanager

@@ -18,9 +18,15 @@ import numpy as np
 
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
-from calibrant.data.fields import CLASS_NAMES, LABELS, WEIGHTS, Field, Header, Wanted
+from calibrant.data.fields import CLASS_NAMES, CORRECT, LABEL_SHARES, LABELS, WEIGHTS, Field, Header, Wanted
 from calibrant.data.predictions import KINDS, Predictions
 from calibrant.data.raw import RawField
+
+SINGLE = {("binary", "probabilities"): "probability", ("pairs", "probabilities"): "confidence"}
+"""What files call one score per row, by task and kind; logits keep their name."""
+
+COMPANIONS = (*LABELS, *WEIGHTS, CLASS_NAMES, CORRECT, LABEL_SHARES, "clusters", "group")
+"""Files beside a matrix that belong to it."""
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER = 10_000
@@ -31,7 +37,7 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     """The matrix at `path` and the files beside it that belong to it."""
     path = matrix_path(path)
     kind, word = wanted.kind, _kind_word(path.stem)
-    if word is None and path.stem.split("_")[-1] in (*LABELS, *WEIGHTS, CLASS_NAMES):
+    if word is None and is_companion(path):
         raise InputError(f"{path} is the companion of a matrix: open the file of the logits or probabilities")
     if word is None and kind is None:
         raise InputError(
@@ -40,7 +46,7 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
         )
     found: dict[str, Field] = {word or kind or "": array_field(path)}
     prefix = path.stem[: -len(word)] if word else f"{path.stem}_"
-    for companion in (*LABELS, *WEIGHTS, CLASS_NAMES):
+    for companion in COMPANIONS:
         beside = path.with_name(f"{prefix}{companion}.npy")
         if beside.is_file():
             found[companion] = array_field(beside)
@@ -50,7 +56,7 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
 def matrix_path(path: Path) -> Path:
     """The file itself, or the one of a pair that `NAME.npy` stands for."""
     if not path.exists():
-        for kind in KINDS:
+        for kind in (*KINDS, *SINGLE.values()):
             beside = path.with_name(f"{path.stem}_{kind}.npy")
             if beside.is_file():
                 return beside
@@ -60,7 +66,7 @@ def matrix_path(path: Path) -> Path:
 def is_companion(path: Path) -> bool:
     """Is this the labels, weights or class names of another file?"""
     return _kind_word(path.stem) is None and any(
-        path.stem == word or path.stem.endswith(f"_{word}") for word in (*LABELS, *WEIGHTS, CLASS_NAMES)
+        path.stem == word or path.stem.endswith(f"_{word}") for word in COMPANIONS
     )
 
 
@@ -126,15 +132,17 @@ def write(parts: dict[str, Predictions], path: Path) -> list[Path]:
     stem = path.stem
     word = _kind_word(stem)
     prefix = stem[: -len(word)] if word else f"{stem}_"
-    if word not in (None, predictions.kind):
+    own = score_word(predictions)
+    if word not in (None, own, predictions.kind):
         raise InputError(f"{path} says {word}, but {predictions.name or 'the input'} holds {predictions.kind}")
-    files = [path.with_name(f"{prefix}{name}.npy") for name in (predictions.kind, *vectors(predictions))]
+    columns = vectors(predictions)
+    files = [path.with_name(f"{prefix}{name}.npy") for name in (word or own, *columns)]
     with ExitStack() as stack:
         # all names appear together, after every byte is on disk
         temporaries = [stack.enter_context(atomic_write(file)) for file in files]
         with temporaries[0].open("wb") as file:
             write_matrix(predictions, file)
-        for temporary, array in zip(temporaries[1:], vectors(predictions).values(), strict=True):
+        for temporary, array in zip(temporaries[1:], columns.values(), strict=True):
             with temporary.open("wb") as file:
                 file.write(header_bytes(array.shape, array.dtype) + array.tobytes())
     return files
@@ -142,7 +150,7 @@ def write(parts: dict[str, Predictions], path: Path) -> list[Path]:
 
 def write_matrix(predictions: Predictions, file: IO[bytes]) -> None:
     """The values in the npy format, chunk by chunk."""
-    file.write(header_bytes((predictions.n, predictions.n_classes), predictions.dtype))
+    file.write(header_bytes(stored_shape(predictions), predictions.dtype))
     for chunk in predictions.chunks():
         file.write(np.ascontiguousarray(chunk.values).data)
 
@@ -150,14 +158,34 @@ def write_matrix(predictions: Predictions, file: IO[bytes]) -> None:
 def vectors(predictions: Predictions) -> dict[str, np.ndarray]:
     """Everything but the matrix, by the names that files use."""
     found: dict[str, np.ndarray] = {}
-    if predictions.has_labels:
-        found["labels"] = np.ascontiguousarray(predictions.labels)
+    if predictions.label_shares is not None:
+        found[LABEL_SHARES] = np.ascontiguousarray(predictions.label_shares)
+    elif predictions.has_labels:
+        key = CORRECT if predictions.task == "pairs" else "labels"
+        found[key] = np.ascontiguousarray(predictions.labels)
     if predictions.weights is not None:
         found["weights"] = np.ascontiguousarray(predictions.weights)
     if predictions.class_names is not None:
         found[CLASS_NAMES] = np.array(predictions.class_names, dtype=str)
+    if predictions.clusters is not None:
+        found["clusters"] = np.ascontiguousarray(predictions.clusters)
+    others = {**predictions.groups, **{name: field.read() for name, field in predictions.extras.items()}}
+    for name, column in others.items():
+        if name not in found and name != predictions.kind and column.dtype.kind != "O":
+            found[name] = np.ascontiguousarray(column)
     return found
 
 
+def score_word(predictions: Predictions) -> str:
+    """What files call the scores: the kind, or the word for one score per row."""
+    return SINGLE.get((predictions.task, predictions.kind), predictions.kind)
+
+
+def stored_shape(predictions: Predictions) -> tuple[int, ...]:
+    """The shape of the scores in a file: (n,) for one score per row."""
+    return (predictions.n,) if predictions.flat else predictions.source.shape
+
+
 def _kind_word(stem: str) -> str | None:
-    return next((kind for kind in KINDS if stem == kind or stem.endswith(f"_{kind}")), None)
+    words = (*KINDS, *SINGLE.values())
+    return next((word for word in words if stem == word or stem.endswith(f"_{word}")), None)

@@ -21,7 +21,7 @@ from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.data.fields import BrokenField, Field, Header, Wanted
 from calibrant.data.limits import check_expansion
-from calibrant.data.npy import header_bytes, read_header, vectors
+from calibrant.data.npy import header_bytes, read_header, score_word, stored_shape, vectors
 from calibrant.data.predictions import CHUNK_BYTES, Predictions
 from calibrant.data.raw import RawField
 from calibrant.data.source import ArraySource, Source, matrix_shape, widened_dtype
@@ -200,8 +200,8 @@ def write(parts: dict[str, Predictions], path: Path) -> list[Path]:
     with atomic_write(path) as temporary, zipfile.ZipFile(temporary, "w", allowZip64=True) as archive:
         for split, predictions in parts.items():
             prefix = f"{split}_" if split else ""
-            with _member(archive, f"{prefix}{predictions.kind}", _matrix_bytes(predictions)) as stream:
-                stream.write(header_bytes((predictions.n, predictions.n_classes), predictions.dtype))
+            with _member(archive, f"{prefix}{score_word(predictions)}", _matrix_bytes(predictions)) as stream:
+                stream.write(header_bytes(stored_shape(predictions), predictions.dtype))
                 for chunk in predictions.chunks():
                     stream.write(np.ascontiguousarray(chunk.values).data)
             for name, array in vectors(predictions).items():
@@ -211,7 +211,7 @@ def write(parts: dict[str, Predictions], path: Path) -> list[Path]:
 
 
 def _matrix_bytes(predictions: Predictions) -> int:
-    return predictions.n * predictions.n_classes * predictions.dtype.itemsize
+    return predictions.n * predictions.source.shape[1] * predictions.dtype.itemsize
 
 
 @contextmanager

@@ -62,6 +62,8 @@ class Predictions:
         What a reader had to decide, such as the value of a missing option.
     local_clusters : bool
         Do the clusters only count the images of this file?
+    spread : bool
+        Are these rows made from label shares, which are fractions of rows by design?
 
     Examples
     --------
@@ -88,6 +90,7 @@ class Predictions:
     extras: Mapping[str, Field]
     notes: tuple[str, ...]
     local_clusters: bool
+    spread: bool
 
     def __init__(
         self,
@@ -162,7 +165,8 @@ class Predictions:
         self.groups = dict(groups or {})
         self.field = field or kind
         self.skipped, self.notes, self.extras = (), (), {}
-        self.local_clusters = False
+        self.local_clusters = self.spread = False
+        self.score_columns: tuple[str, ...] = ()
         self._labels = labels
         self._checked = checked
         self._values: np.ndarray | None = None
@@ -262,7 +266,7 @@ class Predictions:
             field=self.field,
             checked=self._checked,
         )
-        made.notes = self.notes
+        made.notes, made.spread = self.notes, True
         return made
 
     def with_source(
@@ -283,6 +287,7 @@ class Predictions:
             checked=checked,
         )
         made.skipped, made.notes, made.extras = self.skipped, self.notes, self.extras
+        made.local_clusters, made.spread, made.score_columns = self.local_clusters, self.spread, self.score_columns
         return made
 
     def __len__(self) -> int:

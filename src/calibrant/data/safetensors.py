@@ -16,7 +16,7 @@ from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.data.fields import CLASS_NAMES, ArrayField, BrokenField, Field, Header, Wanted
 from calibrant.data.limits import MAX_TEXT_BYTES
-from calibrant.data.npy import vectors
+from calibrant.data.npy import score_word, stored_shape, vectors
 from calibrant.data.predictions import Predictions
 from calibrant.data.raw import BFLOAT16, RawField
 
@@ -112,11 +112,13 @@ def write(parts: dict[str, Predictions], path: Path) -> list[Path]:
     arrays: list[Predictions | np.ndarray] = []
     for split, predictions in parts.items():
         prefix = f"{split}_" if split else ""
-        entries: dict[str, Any] = {predictions.kind: predictions, **vectors(predictions)}
+        entries: dict[str, Any] = {score_word(predictions): predictions, **vectors(predictions)}
         if entries.pop(CLASS_NAMES, None) is not None:
             header[METADATA] = {CLASS_NAMES: json.dumps(predictions.class_names)}
         for name, array in entries.items():
-            shape = (array.n, array.n_classes) if isinstance(array, Predictions) else array.shape
+            if array.dtype not in words:
+                raise InputError(f"{path}: {name} holds texts, which safetensors cannot: write .npz, .parquet or .csv")
+            shape = stored_shape(array) if isinstance(array, Predictions) else array.shape
             nbytes = int(np.prod(shape)) * array.dtype.itemsize
             header[prefix + name] = {
                 "dtype": words[array.dtype],

@@ -213,7 +213,7 @@ class _FitRows:
         if getattr(calibrator, "takes_groups", False):
             rows = self.val.rows() if self.rows is None else self.rows
             return calibrator.fit(rows.logits, rows.labels, sample_weight=rows.weights, groups=self.groups)
-        if self.rows is None:
+        if self.rows is None or self.val.spread:
             return calibrator.fit_predictions(self.val, engine=self.engine)
         calibrator.fit(self.rows.logits, self.rows.labels, sample_weight=self.rows.weights)
         return calibrator

@@ -16,6 +16,7 @@ from calibrant.data import Predictions
 from calibrant.data.source import Source
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.inputs import Checked
+from calibrant.metrics.top_label import adaptive_ece_of, ece_of
 
 ABOUT = {"multiclass": "predicted class", "pairs": "predicted class"}
 
@@ -59,6 +60,17 @@ def flat_columns(checked: Checked, *, name: str = "", first_row: int = 0) -> Row
 def hits(columns: RowColumns, task: str) -> np.ndarray:
     """Is the predicted class of each row right (n,)?"""
     return columns.prediction == columns.correct if task == "binary" else columns.correct
+
+
+def figures_of(columns: RowColumns, weights: np.ndarray | None, task: str) -> dict[str, float]:
+    """The main figures of rows as plain numbers, for a glance before and after a fit."""
+    given = (columns.confidence, columns.correct, weights)
+    means = {"accuracy": hits(columns, task), "nll": columns.nll, "brier": columns.brier}
+    return {
+        **{name: float(np.average(column, weights=weights)) for name, column in means.items()},
+        "ece": ece_of(*given),
+        "adaptive_ece": adaptive_ece_of(*given),
+    }
 
 
 def flattened(predictions: Predictions) -> Predictions:

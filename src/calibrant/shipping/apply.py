@@ -17,7 +17,7 @@ class CalibratedSource(Source):
 
     def __init__(self, calibrator: Any, predictions: Predictions, kind: str) -> None:
         self.name = predictions.name
-        self.shape = (predictions.n, predictions.n_classes)
+        self.shape = predictions.source.shape
         self.dtype = predictions.dtype
         self._calibrator, self._predictions, self._kind = calibrator, predictions, kind
 
@@ -25,7 +25,10 @@ class CalibratedSource(Source):
         """Calibrated blocks of the predictions behind."""
         work = self._calibrator.transform if self._kind == "logits" else self._calibrator.predict_proba
         for part in self._predictions[start:stop].chunks(rows):
-            yield work(part.logits)
+            found = work(part.logits)
+            if part.flat:
+                found = found.reshape(part.n, -1)[:, -1:]  # the positive class
+            yield found.astype(self.dtype, copy=False)
 
     def locate(self, row: int) -> tuple[str, int]:
         """The place in the predictions behind."""
@@ -55,9 +58,11 @@ def calibrate_predictions(calibrator: Any, predictions: Predictions, kind: str =
     >>> calibrate_predictions(calibrant.Identity().fit(raw.logits, raw.labels), raw).logits[0].tolist()
     [2.0, 0.0]
     """
-    known = int(calibrator.n_features_in_)
-    if predictions.n_classes != known:
-        name = predictions.name or "these predictions"
+    known, name = int(calibrator.n_features_in_), predictions.name or "these predictions"
+    fitted = getattr(calibrator, "task_", "multiclass")
+    if fitted != ("binary" if predictions.flat else predictions.task):
+        raise InputError(f"{name} holds a {predictions.task} task, but the calibrator was fitted on a {fitted} one")
+    if predictions.source.shape[1] != known:
         raise InputError(f"{name} has {predictions.n_classes} classes, but the calibrator was fitted on {known}")
     source = CalibratedSource(calibrator, predictions, kind)
     return predictions.with_source(source, kind, field=f"calibrated {kind}")

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calibrant.calibrators.task_methods import check_task_method
 from calibrant.core.arrays import check_counts
 from calibrant.core.checkpoint import Checkpoint
 from calibrant.core.errors import InputError
 from calibrant.data import Predictions, open_predictions
 from calibrant.data.chunked import ChunkedRows
+from calibrant.data.guards import refuse_probabilities
 from calibrant.data.source import ArraySource, Source
 from calibrant.data.top_k import TopKPredictions
 from calibrant.engines.engine import Engine, opened
@@ -37,10 +39,14 @@ def fit_predictions(
         predictions = open_predictions(predictions)
     if not isinstance(predictions, Predictions):
         raise InputError(f"predictions must be a Predictions or a path, got {type(predictions).__name__}")
-    check_counts(predictions.weights, f"{predictions.name}: weights" if predictions.name else "weights")
+    check_task_method(calibrator, predictions.task)
+    refuse_probabilities(predictions)
+    if not predictions.spread:
+        check_counts(predictions.weights, f"{predictions.name}: weights" if predictions.name else "weights")
     if predictions.task != "multiclass":
-        # one score per row or label: the columns fit in memory
-        return calibrator.fit(predictions.logits, predictions.labels, predictions.weights)
+        # one number per row and label: they fit in memory, and the gate of `fit` knows the task
+        return calibrator.fit(predictions.logits, predictions.labels, sample_weight=predictions.weights)
+    predictions = predictions.expanded()
     with opened(engine) as running:
         passes = None if checkpoint is None else Checkpoint(checkpoint, identity(calibrator, predictions))
         rows = ChunkedRows(predictions, running, passes)
