@@ -22,11 +22,11 @@ def task_names(task: str) -> list[str]:
     return names("multiclass" if task == "multiclass" else "binary")
 
 
-def task_method(name: str, task: str) -> Any:
+def task_method(name: str, task: str, n_classes: int | None = None) -> Any:
     """The unfitted calibrator that a short name stands for in a task; an InputError where it serves another one."""
     if task != "multilabel":
         calibrator = get(name)
-        check_task_method(calibrator, task, name)
+        check_task_method(calibrator, task, name, n_classes)
         return calibrator
     known = name if name in ("auto", "multilabel") else resolve(name)
     if known == "none":
@@ -40,10 +40,11 @@ def task_method(name: str, task: str) -> Any:
     return get("multilabel", calibrator=known)
 
 
-def check_task_method(calibrator: Any, task: str, name: str = "") -> None:
-    """Raise where a calibrator does not serve a task."""
+def check_task_method(calibrator: Any, task: str, name: str = "", n_classes: int | None = None) -> None:
+    """Raise where a calibrator does not serve a task; two columns are a binary task as well."""
     served = getattr(calibrator, "tasks", ("multiclass", "binary"))
     wanted = "binary" if task == "pairs" else task
-    if wanted not in served:
+    two = task == "multiclass" and n_classes == 2 and "binary" in served
+    if wanted not in served and not two:
         called = name or type(calibrator).__name__
         raise InputError(f"{called} serves {' and '.join(served)} tasks, not {task}: see calibrant.methods()")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import typer
+
+from calibrant.cli import inputs
 
 
 def apply(
@@ -13,22 +16,46 @@ def apply(
     file: str = typer.Argument(..., metavar="FILE", help="Predictions; labels are kept where there are any."),
     *,
     output: str = typer.Option(..., "--output", "-o", help="File to write; its suffix says the format."),
-    probabilities: bool = typer.Option(False, "--probabilities", help="Write probabilities instead of logits."),
-    kind: str = typer.Option(None, "--kind", help="What the values of FILE are: logits or probabilities."),
+    probabilities: bool = typer.Option(False, "--probabilities", help="Write probabilities, whatever FILE holds."),
+    logits: bool = typer.Option(False, "--logits", help="Write logits, whatever FILE holds."),
+    kind: str = inputs.KIND,
+    task: str = inputs.TASK,
+    scores: str = inputs.SCORES,
+    labels: str = inputs.LABELS,
+    weights: str = inputs.WEIGHTS,
+    class_names: str = inputs.CLASS_NAMES,
+    ignore_index: int = inputs.IGNORE_INDEX,
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
-    """Apply a saved calibrator to a file of predictions; a file of several parts is calibrated as a whole."""
+    """Apply a saved calibrator to a file of predictions; a file of several parts is calibrated as a whole.
+
+    The kind of the values stays what it was. Other columns and the order of rows stay too; a table written in the
+    format of FILE keeps its layout.
+    """
     from calibrant.cli.bar import progress_bar
+    from calibrant.core.errors import InputError
     from calibrant.data import write_predictions
+    from calibrant.data.rewrite import can_rewrite, rewrite
     from calibrant.shipping.apply import calibrate_predictions
     from calibrant.shipping.artifact import load
 
+    if probabilities and logits:
+        raise InputError("--probabilities and --logits exclude each other: give one of them")
     calibrator = load(artifact)
-    result_kind = "probabilities" if probabilities else "logits"
+    told = "probabilities" if probabilities else ("logits" if logits else None)
+    said = inputs.described(kind, task, scores, labels, weights, class_names, ignore_index)
     with progress_bar(quiet=as_json):
-        parts = _open(file, kind)
-        calibrated = {name: calibrate_predictions(calibrator, part, result_kind) for name, part in parts.items()}
-        files = [str(written) for written in write_predictions(calibrated, output)]
+        given = _open(file, said)
+        parts = {name: _as_fitted(part, calibrator) for name, part in given.items()}
+        calibrated = {
+            name: calibrate_predictions(calibrator, part, told or given[name].kind) for name, part in parts.items()
+        }
+        only = given.get("")
+        if only is not None and can_rewrite(only, Path(file), Path(output)) and parts[""] is only:
+            files = [str(rewrite(only, calibrated[""], Path(file), Path(output)))]
+        else:
+            files = [str(written) for written in write_predictions(calibrated, output)]
+    result_kind = next(iter(calibrated.values())).kind
     rows = sum(part.n for part in parts.values())
     if as_json:
         described = {"files": files, "n": rows, "method": type(calibrator).__name__, "kind": result_kind}
@@ -37,13 +64,23 @@ def apply(
     typer.echo(f"{rows} rows calibrated by {type(calibrator).__name__}, written as {result_kind}: {', '.join(files)}")
 
 
-def _open(file: str, kind: str | None) -> dict[str, Any]:
+def _as_fitted(part: Any, calibrator: Any) -> Any:
+    """Two columns become one score where the calibrator was fitted on one."""
+    from calibrant.data import as_predictions
+
+    two = part.task == "multiclass" and part.n_classes == 2
+    if two and getattr(calibrator, "task_", "multiclass") == "binary":
+        return as_predictions(part, task="binary")
+    return part
+
+
+def _open(file: str, said: dict[str, Any]) -> dict[str, Any]:
     """Every part of a file; labels are welcome but not needed."""
     from calibrant.core.errors import InputError
     from calibrant.data import open_parts, open_predictions
 
     try:
-        return open_parts(file, kind=kind, guard=False)
+        return open_parts(file, guard=False, **said)
     except InputError:
         # one part without labels opens this way, and everything else that is wrong is said this way
-        return {"": open_predictions(file, kind=kind, require_labels=False, guard=False)}
+        return {"": open_predictions(file, require_labels=False, guard=False, **said)}

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from calibrant.cli import inputs
+
 if TYPE_CHECKING:
     from calibrant.evaluation.results import Comparison
     from calibrant.evaluation.shift import ShiftCurves, Shifted
@@ -21,7 +23,15 @@ def compare(
     *,
     methods: str = typer.Option("all", "--methods", "-m", help="all, or short names: none,ts,cts,sms+top"),
     criterion: str = typer.Option("nll", "--criterion", help="The metric that decides which method is best."),
-    kind: str = typer.Option(None, "--kind", help="What the values are: logits or probabilities."),
+    kind: str = inputs.KIND,
+    task: str = inputs.TASK,
+    scores: str = inputs.SCORES,
+    labels: str = inputs.LABELS,
+    weights: str = inputs.WEIGHTS,
+    class_names: str = inputs.CLASS_NAMES,
+    ignore_index: int = inputs.IGNORE_INDEX,
+    by: str = inputs.BY,
+    cluster: str = inputs.CLUSTER,
     n_bins: int = typer.Option(15, "--n-bins", help="Bins of the calibration errors."),
     resamples: int = typer.Option(1000, "--resamples", help="Paired bootstrap resamples of the test rows."),
     seed: int = typer.Option(0, "--seed", min=0, help="Seed of the resamples."),
@@ -44,11 +54,14 @@ def compare(
     elif shifted:
         raise InputError("--shift adds a section to the report: give --report as well")
     conditions = open_shift(shifted) if shifted else None  # before the work: a wrong path must not cost it
+    said = inputs.described(kind, task, scores, labels, weights, class_names, ignore_index)
     with progress_bar(quiet=as_json):
         result = run(
-            open_predictions(val, kind=kind),
-            open_predictions(test, kind=kind),
+            open_predictions(val, **said),
+            open_predictions(test, **said),
             methods,
+            by=by,
+            cluster=cluster,
             criterion=criterion,
             resamples=resamples,
             seed=seed,
@@ -69,6 +82,8 @@ def compare(
         for row in result.rows:
             for warning in row.warnings:
                 typer.echo(f"warning: {row.method}: {warning}", err=True)
+        for warning in result.warnings:
+            typer.echo(f"WARNING: {warning}", err=True)
         if report is not None:
             typer.echo(f"\nreport: {report}")
     if result.best is None:

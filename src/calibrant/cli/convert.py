@@ -6,12 +6,20 @@ import json
 
 import typer
 
+from calibrant.cli import inputs
+
 
 def convert(
     source: str = typer.Argument(..., metavar="IN", help="File, folder or embedded name; file#part picks one part."),
     target: str = typer.Argument(..., metavar="OUT", help="File to write; its suffix says the format."),
-    kind: str = typer.Option(None, "--kind", help="What the values of IN are: logits or probabilities."),
-    labels: str = typer.Option(None, "--labels", help="An .npy file of labels, if IN has none."),
+    *,
+    kind: str = inputs.KIND,
+    task: str = inputs.TASK,
+    scores: str = inputs.SCORES,
+    labels: str = inputs.LABELS,
+    weights: str = inputs.WEIGHTS,
+    class_names: str = inputs.CLASS_NAMES,
+    ignore_index: int = inputs.IGNORE_INDEX,
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Convert predictions between .npz, .npy, .parquet, .safetensors, .csv and .csv.gz; pickles are only read.
@@ -22,7 +30,8 @@ def convert(
     from calibrant.data import open_parts, write_predictions
 
     with progress_bar(quiet=as_json):
-        parts = open_parts(source, kind=kind, labels=labels)
+        said = inputs.described(kind, task, scores, labels, weights, class_names, ignore_index)
+        parts = open_parts(source, **said)
         files = [str(file) for file in write_predictions(parts, target)]
     if as_json:
         described = {

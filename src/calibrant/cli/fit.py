@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from calibrant.cli import inputs
 from calibrant.cli.scale import ENGINE, SKIP_BAD_PARTS, skipped_words
 
 FIGURES = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "sce")
@@ -28,8 +29,13 @@ def fit(
     method: str = typer.Option("ts", "--method", "-m", help="Short name: ts, cts, vs, ets, cws, sctl+ts, ts+top, …"),
     output: str = typer.Option(..., "--output", "-o", help="Artifact to write, such as cal.safetensors."),
     parameters: list[str] | None = PARAMETERS,
-    kind: str = typer.Option(None, "--kind", help="What the values of FILE are: logits or probabilities."),
-    labels: str = typer.Option(None, "--labels", help="An .npy file of labels, if FILE has none."),
+    kind: str = inputs.KIND,
+    task: str = inputs.TASK,
+    scores: str = inputs.SCORES,
+    labels: str = inputs.LABELS,
+    weights: str = inputs.WEIGHTS,
+    class_names: str = inputs.CLASS_NAMES,
+    ignore_index: int = inputs.IGNORE_INDEX,
     engine: str = ENGINE,
     skip_bad_parts: bool = SKIP_BAD_PARTS,
     checkpoint: str = typer.Option(
@@ -44,10 +50,12 @@ def fit(
     from calibrant.engines.engine import opened
 
     check_target(output)
-    calibrator = build(method, parameters or [])
+    check_names(method, parameters or [])
     with warnings.catch_warnings(record=True) as caught, progress_bar(quiet=as_json), opened(engine) as running:
         warnings.simplefilter("always")
-        predictions = open_predictions(file, kind=kind, labels=labels, skip_bad_parts=skip_bad_parts, engine=running)
+        said = inputs.described(kind, task, scores, labels, weights, class_names, ignore_index)
+        predictions = open_predictions(file, skip_bad_parts=skip_bad_parts, engine=running, **said)
+        calibrator = build(method, parameters or [], predictions.task, predictions.n_classes)
         with _blaming(parameters or []):
             result = _fit_and_save(calibrator, predictions, output, running, checkpoint)
     result = {"method": method, **result, "warnings": messages(caught), "artifact": output}
@@ -63,13 +71,23 @@ def fit(
     typer.echo(_table(result, file))
 
 
-def build(method: str, assignments: list[str]) -> Any:
+def check_names(method: str, assignments: list[str]) -> None:
+    """Raise for a misspelt method or parameter before any file is read."""
+    from calibrant.calibrators.registry import resolve
+
+    if method.strip().lower() != "auto":
+        resolve(method)
+    for text in assignments:
+        _assignment(text)
+
+
+def build(method: str, assignments: list[str], task: str = "multiclass", n_classes: int | None = None) -> Any:
     """The unfitted calibrator of a short name, with `name=value` parameters; a typo is an error."""
-    from calibrant.calibrators.registry import get
+    from calibrant.calibrators.task_methods import task_method
     from calibrant.core.errors import InputError
 
     given = dict(_assignment(text) for text in assignments)
-    calibrator = get(method)
+    calibrator = task_method(method, task, n_classes)
     known = [name for name in calibrator.get_params(deep=False) if name not in _nested(calibrator)]
     for name in given:
         if name not in known:
@@ -127,11 +145,14 @@ def _fit_and_save(
     if checkpoint is None and predictions.n * predictions.n_classes >= LARGE:
         checkpoint = f"{output}.checkpoint"
     calibrator.fit_predictions(predictions, engine=engine, checkpoint=checkpoint)
-    if isinstance(predictions, TopKPredictions):
+    if predictions.task != "multiclass":
+        before, after = _task_figures(calibrator, predictions, engine)
+    elif isinstance(predictions, TopKPredictions):
         before, after = _top_k_figures(calibrator, predictions, engine)
     else:
-        before = stream(predictions, FIGURES, engine=engine)
-        after = stream(calibrate_predictions(calibrator, predictions), FIGURES, engine=engine)
+        rows = predictions.expanded()
+        before = stream(rows, FIGURES, engine=engine)
+        after = stream(calibrate_predictions(calibrator, rows), FIGURES, engine=engine)
     save(calibrator, output, class_names=predictions.class_names, before=before, after=after, source=predictions.name)
     tail = {"tail_error": calibrator.tail_error_} if hasattr(calibrator, "tail_error_") else {}
     return {
@@ -139,11 +160,24 @@ def _fit_and_save(
         **tail,
         "n": predictions.n,
         "n_classes": predictions.n_classes,
+        "task": predictions.task,
         "n_parameters": int(calibrator.n_parameters_),
         "before": before,
         "after": after,
         "fit_seconds": float(calibrator.fit_seconds_),
     }
+
+
+def _task_figures(calibrator: Any, predictions: Any, engine: Any) -> tuple[dict[str, float], dict[str, float]]:
+    """The figures of one score per row, or per label."""
+    from calibrant.evaluation.flat import figures_of, flattened
+    from calibrant.evaluation.scan import top_columns
+    from calibrant.shipping.apply import calibrate_predictions
+
+    seen = flattened(predictions) if predictions.task == "multilabel" else predictions
+    both = (predictions, calibrate_predictions(calibrator, predictions))
+    before, after = (figures_of(top_columns(rows, engine), seen.weights, seen.task) for rows in both)
+    return before, after
 
 
 def _top_k_figures(calibrator: Any, predictions: Any, engine: Any) -> tuple[dict[str, float], dict[str, float]]:

@@ -9,14 +9,22 @@ import sys
 import typer
 
 from calibrant.cli import gate as gates
+from calibrant.cli import inputs
 from calibrant.cli.scale import ENGINE, SKIP_BAD_PARTS, skipped_words
 
 
 def measure(
     source: str = typer.Argument(..., metavar="FILE", help="File, folder or embedded name; file#part picks one part."),
     *,
-    kind: str = typer.Option(None, "--kind", help="What the values are: logits or probabilities."),
-    labels: str = typer.Option(None, "--labels", help="An .npy file of labels, if FILE has none."),
+    kind: str = inputs.KIND,
+    task: str = inputs.TASK,
+    scores: str = inputs.SCORES,
+    labels: str = inputs.LABELS,
+    weights: str = inputs.WEIGHTS,
+    class_names: str = inputs.CLASS_NAMES,
+    ignore_index: int = inputs.IGNORE_INDEX,
+    by: str = inputs.BY,
+    cluster: str = inputs.CLUSTER,
     n_bins: int = typer.Option(15, "--n-bins", help="Bins of the calibration errors."),
     resamples: int = typer.Option(1000, "--resamples", help="Bootstrap resamples behind the intervals."),
     seed: int = typer.Option(0, "--seed", min=0, help="Seed of the resamples."),
@@ -42,8 +50,9 @@ def measure(
     from calibrant.evaluation.measurement import measure as run
 
     with progress_bar(quiet=as_json), opened(engine) as running:
-        predictions = open_predictions(source, kind=kind, labels=labels, skip_bad_parts=skip_bad_parts, engine=running)
-        result = run(predictions, n_bins=n_bins, resamples=resamples, seed=seed, engine=running)
+        said = inputs.described(kind, task, scores, labels, weights, class_names, ignore_index)
+        predictions = open_predictions(source, skip_bad_parts=skip_bad_parts, engine=running, **said)
+        result = run(predictions, by=by, cluster=cluster, n_bins=n_bins, resamples=resamples, seed=seed, engine=running)
     skipped = {"skipped_parts": list(predictions.skipped)} if skip_bad_parts else {}
     document = {**result.to_dict(), **skipped}
     gate = gates.check(
@@ -58,6 +67,8 @@ def measure(
     else:
         if predictions.skipped:
             typer.echo(f"warning: {skipped_words(predictions)}", err=True)
+        for warning in result.warnings:
+            typer.echo(f"note: {warning}", err=True)
         from calibrant.cli.measure_view import show
 
         show(result, predictions.name or source, predictions.kind)

@@ -9,30 +9,66 @@ from rich.text import Text
 
 from calibrant.cli.terminal import BLUE, GREEN, GREY, ORANGE, bar, console
 from calibrant.core.metric_facts import facts, number
-from calibrant.evaluation.measurement import SIGNIFICANCE, Measurement
+from calibrant.evaluation.groups import GroupAnalysis
+from calibrant.evaluation.measurement import SIGNIFICANCE, TOO_FEW, Measurement
 from calibrant.evaluation.results import Estimate
 
 BAR = 40
+SHOWN_GROUPS = 12
 
 
 def show(result: Measurement, name: str, kind: str) -> None:
     """Print verdict, diagram, figures and worst classes."""
     out = console()
-    out.print(Text(f"{name}  ", style="bold") + Text(f"{result.n:,} rows, {result.n_classes} classes, {kind}", GREY))
+    out.print(Text(f"{name}  ", style="bold") + Text(f"{result.n:,} rows, {_task(result)}, {kind}", GREY))
     out.print()
     _verdict(out, result)
     out.print()
     _diagram(out, result)
     out.print()
     _figures(out, result)
-    out.print()
-    _worst(out, result)
+    if result.task == "multiclass":
+        out.print()
+        _worst(out, result)
+    if result.labels:
+        out.print()
+        _labels(out, result)
+    if result.groups is not None:
+        out.print()
+        _groups(out, result.groups)
+
+
+def _task(result: Measurement) -> str:
+    if result.task == "multiclass":
+        return f"{result.n_classes} classes"
+    many = f"{result.n_classes} labels" if result.task == "multilabel" else result.task
+    return many if result.task == "pairs" else f"{many}, about the positive class"
+
+
+def _labels(out: Console, result: Measurement) -> None:
+    """The labels of largest error."""
+    out.print(Text(f" {'worst labels':<30}    ECE %     NLL    positives", "bold"))
+    for label in sorted(result.labels, key=lambda one: -one.metrics["ece"].value)[:5]:
+        ece, nll = label.metrics["ece"].value, label.metrics["nll"].value
+        out.print(Text(f" {label.name[:30]:<30} {100 * ece:8.2f} {nll:7.4f} {label.n_positive:12,}"))
+
+
+def _groups(out: Console, analysis: GroupAnalysis) -> None:
+    """Every group, the largest error first, and who is worst served."""
+    out.print(Text(f" {analysis.verdict}", "bold"))
+    out.print(Text(f" {'groups':<34}    rows    ECE %", "bold"))
+    for group in sorted(analysis.groups, key=lambda one: -one.metrics["ece"].value)[:SHOWN_GROUPS]:
+        out.print(Text(f" {group.name[:34]:<34} {group.n:7,} {100 * group.metrics['ece'].value:8.2f}"))
+    if len(analysis.groups) > SHOWN_GROUPS:
+        out.print(Text(f" and {len(analysis.groups) - SHOWN_GROUPS} more (--json lists all)", GREY))
 
 
 def _verdict(out: Console, result: Measurement) -> None:
     floor, ece = result.noise_floor, result.metrics["ece"]
     sound = floor.p_value >= SIGNIFICANCE
     mark = Text("✓ ", f"bold {GREEN}") if sound else Text("! ", f"bold {ORANGE}")
+    if result.verdict == TOO_FEW:
+        mark = Text("? ", f"bold {GREY}")
     out.print(mark + Text(result.verdict, style="bold"))
     out.print(f"  ECE {_text('ece', ece)}% {_interval('ece', ece)}")
     out.print(

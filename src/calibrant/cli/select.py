@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import warnings
+from typing import Any
 
 import typer
+
+from calibrant.cli import inputs
 
 
 def select(
@@ -19,8 +22,13 @@ def select(
         False, "--keep-predictions", help="Only methods that never change the predicted class."
     ),
     seed: int = typer.Option(0, "--seed", min=0, help="Seed of the folds."),
-    kind: str = typer.Option(None, "--kind", help="What the values are: logits or probabilities."),
-    labels: str = typer.Option(None, "--labels", help="An .npy file of labels, if FILE has none."),
+    kind: str = inputs.KIND,
+    task: str = inputs.TASK,
+    scores: str = inputs.SCORES,
+    labels: str = inputs.LABELS,
+    weights: str = inputs.WEIGHTS,
+    class_names: str = inputs.CLASS_NAMES,
+    ignore_index: int = inputs.IGNORE_INDEX,
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Choose a calibrator by stratified cross-validation, refit it on all rows, save it, and say why."""
@@ -33,7 +41,10 @@ def select(
     from calibrant.shipping.artifact import save
 
     check_target(output)
-    predictions = open_predictions(source, kind=kind, labels=labels)
+    said = inputs.described(kind, task, scores, labels, weights, class_names, ignore_index)
+    predictions = open_predictions(source, **said)
+    refuse_labels(predictions)
+    predictions = predictions.expanded()
     names = None if candidates is None else [name.strip() for name in candidates.split(",") if name.strip()]
     chooser = AutoCalibrator(names, criterion, cv=folds, keep_predictions=keep_predictions, seed=seed)
     with warnings.catch_warnings(record=True) as caught, progress_bar(quiet=as_json):
@@ -72,3 +83,14 @@ def select(
     for name, reason in chooser.failures_.items():
         typer.echo(f"   {name:<14} failed: {reason}")
     typer.echo(f"wrote {output}")
+
+
+def refuse_labels(predictions: Any) -> None:
+    """Raise for many labels: their calibrator chooses by itself."""
+    if predictions.task == "multilabel":
+        from calibrant.core.errors import InputError
+
+        raise InputError(
+            f"{predictions.name} holds many labels, and select chooses one map: use fit --method auto, which "
+            "cross-validates the map of the labels"
+        )

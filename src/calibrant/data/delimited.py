@@ -42,6 +42,7 @@ from calibrant.data.fields import (
     WEIGHTS,
     ArrayField,
     Field,
+    NotedFields,
     Wanted,
 )
 from calibrant.data.limits import MAX_TEXT_BYTES, ROOM_FOR_TEXT, check_expansion
@@ -75,12 +76,12 @@ class Table:
 
 def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     """The columns of the table; those with a role are parsed, all others when they are asked for."""
-    with _opened(path) as lines:
+    with opened_text(path) as lines:
         table = _table(lines.readline(MAX_TEXT_BYTES), _first_row(path), path, wanted)
         texts: dict[int, list[np.ndarray]] = {place: [] for place in table.texts}
         scratch = ScratchFile()
         n_rows = 0
-        for block in _blocks(lines, path):
+        for block in line_blocks(lines, path):
             numbers, words = _parse(block, table, path, n_rows)
             scratch.write(numbers)
             for place, cells in words.items():
@@ -95,7 +96,8 @@ def _fields(
 ) -> dict[str, Field]:
     whole = scratch.field((n_rows, len(table.numbers)), path)
     place_of = {table.names[place]: index for index, place in enumerate(table.numbers)}
-    found: dict[str, Field] = {}
+    found = NotedFields()
+    found.members = table.layout.matrices
     for key, columns in table.layout.matrices.items():
         found[key] = PickedField(whole, [place_of[column] for column in columns])
     inside = table.layout.columns
@@ -113,7 +115,7 @@ def _fields(
 
 
 def _first_row(path: Path) -> bytes:
-    with _opened(path) as lines:
+    with opened_text(path) as lines:
         lines.readline(MAX_TEXT_BYTES)
         return lines.readline(MAX_TEXT_BYTES)
 
@@ -126,7 +128,7 @@ def _table(header: bytes, first_row: bytes, path: Path, wanted: Wanted) -> Table
     except (UnicodeDecodeError, csv.Error, StopIteration) as error:
         raise InputError(f"{path}: the header is not UTF-8 text with commas: {header[:40]!r}") from error
     names = canonical(names)
-    row_names = _width(first_row) == len(names) + 1  # R writes row names without a name for their column
+    row_names = row_width(first_row) == len(names) + 1  # R writes row names without a name for their column
     names = ["", *names] if row_names else names
     arranged = layout([name for name in names if name], wanted, str(path))
     chosen = {text for text in (wanted.labels, wanted.cluster) if isinstance(text, str)} | {*wanted.by}
@@ -141,7 +143,8 @@ def _table(header: bytes, first_row: bytes, path: Path, wanted: Wanted) -> Table
     return Table(names, arranged, numbers, texts, row_names)
 
 
-def _width(row: bytes) -> int:
+def row_width(row: bytes) -> int:
+    """Number of cells of a line."""
     try:
         return len(next(csv.reader([row.decode("latin-1")]), []))
     except csv.Error:
@@ -194,9 +197,9 @@ class TextField(Field):
     def read(self) -> np.ndarray:
         """The cells, as texts."""
         cells: list[str] = []
-        with _opened(self.path) as lines:
+        with opened_text(self.path) as lines:
             lines.readline(MAX_TEXT_BYTES)
-            for block in _blocks(lines, self.path):
+            for block in line_blocks(lines, self.path):
                 cells.extend(row[self.place] for row in csv.reader(line.decode("utf-8", "replace") for line in block))
         return np.array(cells, dtype=str)
 
@@ -205,7 +208,7 @@ class TextField(Field):
         raise InputError(f"{self.path}: column {self.place} was not read as numbers: name it with --scores")
 
 
-def _blocks(lines: IO[bytes], path: Path) -> Iterator[list[bytes]]:
+def line_blocks(lines: IO[bytes], path: Path) -> Iterator[list[bytes]]:
     """Whole lines, a few megabytes at a time."""
     while text := lines.read(BLOCK_BYTES):
         ending = lines.readline(MAX_TEXT_BYTES)
@@ -280,7 +283,8 @@ def _words(blocks: list[np.ndarray]) -> np.ndarray:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def opened_text(path: Path) -> Iterator[IO[bytes]]:
+    """The lines of a file, unpacked where it is gzipped."""
     with path.open("rb") as raw:
         if path.suffix.lower() != ".gz":
             yield raw
@@ -320,7 +324,7 @@ def write(parts: dict[str, Predictions], path: Path) -> list[Path]:
     single = SINGLE.get((predictions.task, predictions.kind), "logit")
     scores = [single] if predictions.flat else [prefix + name for name in names]
     start = 0
-    with atomic_write(path) as temporary, temporary.open("wb") as raw, _packed(raw, path) as binary:
+    with atomic_write(path) as temporary, temporary.open("wb") as raw, packed(raw, path) as binary:
         text = io.TextIOWrapper(binary, encoding="utf-8", newline="")
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*columns, *scores])
@@ -352,9 +356,10 @@ def _written_columns(predictions: Predictions, names: Sequence[str]) -> dict[str
 
 
 @contextmanager
-def _packed(raw: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
+def packed(raw: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
+    """A file to write to, packed where its name says so."""
     if path.suffix.lower() != ".gz":
         yield raw
         return
-    with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=3, filename="", mtime=0) as packed:
-        yield packed  # type: ignore[misc]
+    with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=3, filename="", mtime=0) as stream:
+        yield stream  # type: ignore[misc]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -158,3 +159,5 @@ class NotedFields(dict[str, Field]):
     """Fields of a file, with what the reader had to decide."""
 
     notes: tuple[str, ...] = ()
+    members: Mapping[str, list[str]] = MappingProxyType({})
+    """Columns of the file behind a matrix, where it has several."""

@@ -226,7 +226,9 @@ def open_file(file: Path, split: str, wanted: Wanted) -> Predictions:
     with _naming(file):
         found = format_of(file).fields(file, wanted)
         made = assemble(found, name, split, wanted)
-        made.notes = tuple(found.notes) if isinstance(found, NotedFields) else ()
+        if isinstance(found, NotedFields):
+            made.notes = tuple(found.notes)
+            made.score_columns = tuple(found.members.get(made.field, (made.field,)))
         return made
 
 

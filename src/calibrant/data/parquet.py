@@ -19,7 +19,7 @@ from calibrant.core.arrays import widen
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.data.columns import canonical, is_wide, layout
-from calibrant.data.fields import CLASS_NAMES, ArrayField, Field, Wanted
+from calibrant.data.fields import CLASS_NAMES, ArrayField, Field, NotedFields, Wanted
 from calibrant.data.limits import check_counts, check_expansion
 from calibrant.data.npy import score_word, vectors
 from calibrant.data.parquet_footer import check_footer
@@ -35,7 +35,7 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     if path.stat().st_size == 0:
         raise InputError(f"{path} is empty (0 bytes): it is not a parquet file")
     check_footer(path)
-    found: dict[str, Field] = {}
+    found = NotedFields()
     with _opened(path) as file:
         n_rows = file.metadata.num_rows
         check_counts((n_rows,), str(path))
@@ -58,7 +58,10 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
         found[key] = WideField(path, key, [found[member] for member in members])
     if arranged.class_names is not None and CLASS_NAMES not in found:
         found[CLASS_NAMES] = ArrayField(np.array(arranged.class_names, dtype=str))
-    return {key: value for key, value in found.items() if key not in arranged.columns or key in arranged.matrices}
+    found.members = arranged.matrices
+    for key in arranged.columns - set(arranged.matrices):
+        del found[key]
+    return found
 
 
 def _parts_of(names: list[str]) -> bool:

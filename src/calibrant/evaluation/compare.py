@@ -106,7 +106,7 @@ def compare(
     val, test = (as_predictions(rows, name, kind=kind, task=task) for rows, name in ((val, "val"), (test, "test")))
     if val.task != test.task:
         raise InputError(f"val is a {val.task} task, but test is {test.task}: give task= (--task)")
-    chosen = resolve_methods(methods, val.task)
+    chosen = resolve_methods(methods, val.task, val.n_classes)
     refuse_probabilities(val)
     refuse_probabilities(test)
     if val.n_classes != test.n_classes:
@@ -159,7 +159,7 @@ def compare(
     return replace(comparison, verdict=comparison_verdict(comparison))
 
 
-def resolve_methods(methods: Methods, task: str = "multiclass") -> dict[str, Any]:
+def resolve_methods(methods: Methods, task: str = "multiclass", n_classes: int | None = None) -> dict[str, Any]:
     """Names and unfitted calibrators; a calibrator that cannot even be built stands as its exception."""
     if isinstance(methods, Mapping):
         return dict(methods)
@@ -172,15 +172,15 @@ def resolve_methods(methods: Methods, task: str = "multiclass") -> dict[str, Any
     chosen: dict[str, Any] = {}
     for method in methods:
         if isinstance(method, str):
-            chosen[method] = _build(method, task)
+            chosen[method] = _build(method, task, n_classes)
         else:
             chosen[_free_name(type(method).__name__, chosen)] = method
     return chosen
 
 
-def _build(name: str, task: str) -> Any:
+def _build(name: str, task: str, n_classes: int | None) -> Any:
     try:
-        return task_method(name, task)
+        return task_method(name, task, n_classes)
     except InputError:
         raise  # a misspelt name is the caller's mistake, not a method that failed
     except Exception as error:

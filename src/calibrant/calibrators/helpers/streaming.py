@@ -39,7 +39,7 @@ def fit_predictions(
         predictions = open_predictions(predictions)
     if not isinstance(predictions, Predictions):
         raise InputError(f"predictions must be a Predictions or a path, got {type(predictions).__name__}")
-    check_task_method(calibrator, predictions.task)
+    check_task_method(calibrator, predictions.task, n_classes=predictions.n_classes)
     refuse_probabilities(predictions)
     if not predictions.spread:
         check_counts(predictions.weights, f"{predictions.name}: weights" if predictions.name else "weights")
