@@ -42,6 +42,7 @@ from calibrant.metrics.flexible import (
 from calibrant.metrics.ks import ks_error, kuiper_error
 from calibrant.metrics.mce import mce
 from calibrant.metrics.mmce import mmce
+from calibrant.metrics.multicalibration import MulticalibrationError, multicalibration_error
 from calibrant.metrics.ranking import rank_changes
 from calibrant.metrics.registry import ADDITIVE, BINARY, METRICS
 from calibrant.metrics.reliability import Reliability, reliability
@@ -81,6 +82,7 @@ __all__ = [
     "ClasswiseOverUnder",
     "DecisionCurve",
     "FlexibleCalibration",
+    "MulticalibrationError",
     "OverUnderConfidence",
     "Reliability",
     "RiskCoverage",
@@ -112,6 +114,7 @@ __all__ = [
     "marginal_ece",
     "mce",
     "mmce",
+    "multicalibration_error",
     "net_benefit",
     "nll",
     "observed_expected",
