@@ -45,7 +45,8 @@ def methods() -> dict[str, str]:
 
 def main(wanted: list[str]) -> None:
     """Draw those that were named, or all."""
-    others = {"label-shift": label_shift, "neural-clamping": clamping, "auto": choice}
+    others = {"label-shift": label_shift, "neural-clamping": clamping, "auto": choice, "multilabel": labels_at_once}
+    others |= {page: partial(of_one_score, name) for page, name in ONE_SCORE.items()}
     alone = {"noise-floor": noise_floor, "simplex": simplex}
     shown = methods()
     for name in wanted or [*shown, *others, *alone]:
@@ -53,6 +54,62 @@ def main(wanted: list[str]) -> None:
         folder = IMAGES if name in alone else IMAGES / "methods"
         folder.mkdir(parents=True, exist_ok=True)
         save(draw(), folder / f"{name}.png")
+
+
+ONE_SCORE = {"platt": "platt", "beta": "beta", "quadratic": "quad", "venn-abers": "va"}
+"""Pages of the methods for one score per row."""
+
+CAT = 3
+
+
+def of_one_score(name: str) -> plt.Figure:
+    """Before and after on the probability of a cat: the map, and the reliability of the positive class."""
+    data = calibrant.datasets.load("cifar10-resnet18")
+    (fit_scores, fit_labels), (scores, labels) = (class_scores(part, CAT) for part in (data.val, data.test))
+    fitted = calibrant.get(name).fit(fit_scores, fit_labels)
+    after = fitted.predict_proba(scores)[:, 1]
+    before = 1 / (1 + np.exp(-scores))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.4), layout="constrained")
+    grid = np.linspace(-9, 9, 400)
+    left.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=":")
+    given = 1 / (1 + np.exp(-grid))
+    if name == "va":
+        low, high = fitted.predict_interval(grid).T
+        left.fill_between(given, low, high, color=AFTER, alpha=0.25, linewidth=0, step="mid")
+    left.plot(given, fitted.predict_proba(grid)[:, 1], color=AFTER)
+    left.set(xlabel="p before", ylabel="p after", title="the map")
+    right.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=":")
+    for label, p, colour, mark in (("before", before, BEFORE, "o"), (name, after, AFTER, "s")):
+        bins = reliability_bins(p, labels == 1)
+        full = bins.counts >= 20
+        right.plot(bins.confidence[full], bins.accuracy[full], mark + "-", color=colour, markersize=4, label=label)
+    right.set(xlabel="probability of a cat", ylabel="share of cats", title="reliability", xlim=(0, 1), ylim=(0, 1))
+    right.legend(frameon=False)
+    return figure
+
+
+def class_scores(part: calibrant.Predictions, column: int) -> tuple[np.ndarray, np.ndarray]:
+    """Log-odds of one class against all others, and whether it is the label."""
+    p = part.probabilities[:, column].astype(np.float64)
+    return np.log(p) - np.log1p(-p), (part.labels == column).astype(int)
+
+
+def labels_at_once() -> plt.Figure:
+    """The maps of ten labels: pooled, each alone and shrunken, fitted to 300 rows."""
+    data = calibrant.datasets.load("cifar10-resnet18")
+    columns = [class_scores(data.val, j) for j in range(10)]
+    scores, labels = (np.stack([pair[place] for pair in columns], axis=1)[:300] for place in (0, 1))
+    figure, panels = plt.subplots(1, 3, figsize=(7.2, 2.8), layout="constrained", sharey=True)
+    grid = np.linspace(-8, 8, 200)
+    for panel, (title, strength) in zip(
+        panels, (("one map", np.inf), ("a map each", 1e-3), ("shrunken", "cv")), strict=True
+    ):
+        fitted = calibrant.MultilabelCalibrator("platt", strength=strength).fit(scores, labels)
+        panel.plot(grid, fitted.transform(np.tile(grid[:, None], 10)), color=AFTER, linewidth=0.8, alpha=0.7)
+        panel.plot(grid, grid, color=GREY, linewidth=0.8, linestyle=":")
+        panel.set(xlabel="log-odds before", title=title, ylim=(-10, 10))
+    panels[0].set_ylabel("log-odds after")
+    return figure
 
 
 def of_method(name: str) -> plt.Figure:
