@@ -47,6 +47,7 @@ def main(wanted: list[str]) -> None:
     """Draw those that were named, or all."""
     others = {"label-shift": label_shift, "neural-clamping": clamping, "auto": choice, "multilabel": labels_at_once}
     others |= {page: partial(of_one_score, name) for page, name in ONE_SCORE.items()}
+    others |= {"joint": joint, "bend": bend}
     alone = {"noise-floor": noise_floor, "simplex": simplex}
     shown = methods()
     for name in wanted or [*shown, *others, *alone]:
@@ -148,6 +149,28 @@ def columns_of(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.n
     """Confidence and correctness of each row."""
     probabilities = softmax(np.asarray(logits))
     return probabilities.max(axis=1).astype(np.float64), probabilities.argmax(axis=1) == labels
+
+
+def joint() -> plt.Figure:
+    """Joint scaling is for few classes: CIFAR-10."""
+    data = calibrant.datasets.load("cifar10-resnet18")
+    fitted = calibrant.JointScaling().fit(data.val.logits, data.val.labels)
+    return two_panels(data.test.logits, fitted.transform(data.test.logits), data.test.labels, "joint")
+
+
+def bend() -> plt.Figure:
+    """Scores that are too extreme on one side, and shifted."""
+    generator = np.random.default_rng(0)
+
+    def rows(n: int) -> tuple[np.ndarray, np.ndarray]:
+        scores = 3 * generator.normal(size=n)
+        chance = 1 / (1 + np.exp(-np.where(scores > 0, 0.4, 1.0) * scores + 0.5))
+        return scores, (generator.random(n) < chance).astype(int)
+
+    (scores, labels), (fresh, truth) = rows(2000), rows(10_000)
+    after = calibrant.BendScaling().fit(scores, labels).transform(fresh)
+    columns = [np.stack([np.zeros_like(fresh), one], axis=1) for one in (fresh, after)]
+    return two_panels(*columns, truth, "bend")
 
 
 def label_shift() -> plt.Figure:

@@ -10,9 +10,11 @@ from sklearn.base import clone
 
 import calibrant
 from calibrant import metrics
-from calibrant.calibrators.auto import AutoCalibrator, stratified_folds
+from calibrant.calibrators.auto import AutoCalibrator, default_candidates
 from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core.errors import InputError
+from calibrant.core.rows import Rows
 
 
 def blobs(n: int, seed: int, scale: float = 3.0):
@@ -40,12 +42,19 @@ class Broken(Calibrator):
         raise RuntimeError("no")
 
 
+def by_class(classes, n_folds):
+    """Folds that are balanced within every class."""
+    folds = np.empty(len(classes), dtype=np.intp)
+    folds[np.argsort(classes, kind="stable")] = np.arange(len(classes)) % n_folds
+    return folds
+
+
 @pytest.mark.parametrize("n_folds", [2, 5])
-def test_folds_are_balanced_within_every_class(rng, n_folds):
-    labels = rng.integers(0, 7, 200)
-    folds = stratified_folds(labels, n_folds, seed=0)
+def test_folds_are_balanced_within_every_predicted_class(rng, n_folds):
+    logits = rng.normal(size=(200, 7))
+    folds = content_folds(Rows(logits, rng.integers(0, 7, 200)), n_folds, seed=0)
     for j in range(7):
-        counts = np.bincount(folds[labels == j], minlength=n_folds)
+        counts = np.bincount(folds[logits.argmax(axis=1) == j], minlength=n_folds)
         assert np.ptp(counts) <= 1
     assert np.ptp(np.bincount(folds)) <= 1
 
@@ -71,14 +80,14 @@ def test_folds_do_not_confirm_chance_counts_of_the_labels():
     biased = calibrant.ConfusionScaling(np.inf, penalty_scale=np.inf, penalty_bias=1.0)
     scores = AutoCalibrator(["ts", biased]).fit(logits, labels).scores_
     assert scores["ConfusionScaling"] > scores["ts"] + 0.02
-    confirmed = AutoCalibrator(["ts", biased], cv=stratified_folds(labels, 5, seed=0)).fit(logits, labels).scores_
+    confirmed = AutoCalibrator(["ts", biased], cv=by_class(labels, 5)).fit(logits, labels).scores_
     assert confirmed["ConfusionScaling"] < confirmed["ts"]
 
 
 def test_scores_are_out_of_fold():
     logits, labels = blobs(300, 1)
     chooser = AutoCalibrator(["ts"], cv=3, seed=2).fit(logits, labels)
-    folds = stratified_folds(logits.argmax(axis=1), 3, seed=2)
+    folds = content_folds(Rows(logits, labels), 3, seed=2)
     losses = []
     for fold in range(3):
         fitted = calibrant.TemperatureScaling().fit(logits[folds != fold], labels[folds != fold])
@@ -196,3 +205,73 @@ def test_saved_and_loaded(tmp_path):
     again = calibrant.load(tmp_path / "cal.safetensors")
     assert np.array_equal(again.transform(logits), chooser.transform(logits))
     assert again.reason_ == chooser.reason_
+
+
+def biased(n, seed=0):
+    """One score with a constant bias: 80% negatives, most of them on the wrong side of zero."""
+    generator = np.random.default_rng(seed)
+    labels = (generator.random(n) < 0.2).astype(int)
+    return generator.normal(size=n) + 2 * labels + 1, labels
+
+
+def test_a_constant_bias_does_not_defeat_the_default():
+    scores, labels = biased(4000)
+    fresh, truth = biased(4000, seed=1)
+    chooser = AutoCalibrator().fit(np.column_stack([np.zeros(4000), scores]), labels)
+    logits = np.column_stack([np.zeros(4000), fresh])
+    assert (logits.argmax(axis=1) == truth).mean() < 0.35
+    assert (chooser.predict(logits) == truth).mean() > 0.87
+    assert "held-out accuracy +5" in chooser.reason_
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_columns_are_the_binary_problem(seed):
+    scores, labels = biased(500, seed)
+    base = np.random.default_rng(seed).normal(size=500)
+    logits = np.column_stack([base, base + scores])
+    scores = logits[:, 1] - logits[:, 0]
+    one = AutoCalibrator().fit(scores, labels).predict_proba(scores)
+    np.testing.assert_allclose(AutoCalibrator().fit(logits, labels).predict_proba(logits), one, atol=1e-9)
+
+
+def test_keeping_predictions_has_its_price_named():
+    scores, labels = biased(2000)
+    chooser = AutoCalibrator(keep_predictions=True).fit(scores, labels)
+    assert (chooser.predict(scores) == (scores > 0)).all()
+    assert "Keeping predictions costs 0." in chooser.reason_
+    assert "points of accuracy: bend would reach" in chooser.reason_
+
+
+def test_a_method_that_loses_accuracy_is_refused():
+    class Swapped(Padded):
+        """Far better in likelihood, and every tenth prediction is wrong."""
+
+        def _transform(self, logits):
+            calibrated = self.inner_.transform(logits)
+            swapped = np.abs(logits[:, 0] * 1e3).astype(int) % 10 == 0
+            calibrated[swapped] = calibrated[swapped][:, ::-1]
+            return calibrated
+
+    logits, labels = blobs(1000, 0, scale=9.0)
+    chooser = AutoCalibrator(["none", Swapped()]).fit(logits, labels)
+    assert chooser.chosen_ == "none"
+    assert "Swapped was refused: it lowers held-out accuracy by" in chooser.reason_
+
+
+def test_classes_that_are_never_true_are_learned():
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 4, 1500)
+    logits = 2 * np.eye(6)[labels] + generator.normal(size=(1500, 6)) + np.array([0, 0, 0, 0, 1.5, 1.5])
+    chooser = AutoCalibrator().fit(logits[:1000], labels[:1000])
+    assert chooser.chosen_ == "joint+shape+top"
+    calibrated = chooser.predict_proba(logits[1000:])
+    assert calibrated[:, 4:].mean() < 0.01
+    assert calibrated.min() > 0
+    gain = (calibrated.argmax(axis=1) == labels[1000:]).mean() - (logits[1000:].argmax(axis=1) == labels[1000:]).mean()
+    assert gain > 0.1
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 40, 41, 1000])
+def test_default_candidates_exist_for_every_size(n_classes):
+    assert all(calibrant.get(name) is not None for name in default_candidates(n_classes))
+    assert all(calibrant.get(name).keeps_prediction for name in default_candidates(n_classes, True))

@@ -27,7 +27,7 @@ FACTS = ("keeps_prediction", "keeps_ranking", "additive", "requires_logits")
 SLOW_TO_LEARN = {"pts", "sctl+pts"}
 """Networks: their optimiser is checked where they live, so the repeated fits here leave them out."""
 
-CROSS_FITTED = {"sms", "svs", "cts-shrunk", "conf", "conf+shape+keep", "ts+top", "vs+top", "sms+top"}
+CROSS_FITTED = {"joint", "sms", "svs", "cts-shrunk", "conf", "conf+shape+keep", "ts+top", "vs+top", "sms+top"}
 """Folds come from the values of a row, and a float32 is another value."""
 
 STEEP = {"sctl+vs", "sctl+cts-nll"}

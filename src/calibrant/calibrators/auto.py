@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
@@ -14,22 +14,41 @@ from calibrant.calibrators.identity import Identity
 from calibrant.calibrators.label_shift import LabelShift
 from calibrant.calibrators.learned import INNER, RECORD
 from calibrant.calibrators.registry import get
+from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core import progress
+from calibrant.core.binary_rows import two_columns
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.metric_facts import known_name, sign
 from calibrant.core.rows import Rows
 from calibrant.kernels.rows import scan
 
-CANDIDATES = ("ts", "shape", "conf+shape+keep+top")
-"""Tried by default: from one parameter to a penalised confusion matrix.
-
-Not among them: `none`, which no temperature does worse than, but which 200 rows may fail to tell from one."""
+FEW_CLASSES = 40
+"""Up to this many classes the default tries two matrices (`joint`), above it one (`conf`)."""
 
 SHIFTED_CANDIDATES = ("ts", "shape")
 """Tried under label shift: rare classes weigh much there, and are too few to learn parameters of their own from."""
 
 BY_ROW = {"nll": "nll", "brier": "brier", "accuracy": "correct"}
 """Criteria that are means over rows, and the column they are the mean of."""
+
+NOISE = 2.0
+"""Standard errors by which held-out accuracy may fall before a method that changes predictions is refused."""
+
+
+def default_candidates(n_classes: int, keep_predictions: bool = False) -> tuple[str, ...]:
+    """What is tried by default for K classes: from one parameter to penalised matrices.
+
+    Not among them: `none`, which no temperature does worse than, but which 200 rows may fail to tell from one.
+
+    >>> default_candidates(2), default_candidates(10)
+    (('bend',), ('ts', 'shape', 'joint+shape+top'))
+    """
+    kept = "+keep" if keep_predictions else ""
+    if n_classes == 2:
+        # it averages fits from free to nearly the identity, and a temperature has no lower limit on a few rows
+        return (f"bend{kept}",)
+    rich = "joint" if n_classes <= FEW_CLASSES else "conf"
+    return ("ts", "shape", f"{rich}+shape{kept}+top")
 
 
 class AutoCalibrator(Calibrator):
@@ -38,20 +57,26 @@ class AutoCalibrator(Calibrator):
     Every candidate predicts each row from a fit that has not seen it (`fit_held_out`). The one-standard-error rule
     (Breiman et al. 1984, §3.4.3) then takes, of all candidates whose criterion is within one standard error of the
     lowest, the one with the fewest parameters. The error is that of the paired difference over the rows, which is far
-    smaller than that of either figure, so that a real improvement is not given away. The choice is fitted to all rows.
+    smaller than that of either figure, so that a real improvement is not given away. A candidate that changes
+    predictions and thereby lowers held-out accuracy by more than two standard errors is refused. The choice is fitted
+    to all rows.
+
+    On two columns the answer is that of the binary problem with the score z₁ − z₀.
 
     Parameters
     ----------
     candidates : sequence of short names or calibrators, or None
-        None tries `ts shape conf+shape+keep+top`, and `ts shape` under label shift.
+        None takes `bend` for two classes, and tries `ts shape joint+shape+top` up to 40 classes,
+        `ts shape conf+shape+top` above, and `ts shape` under label shift.
     criterion : str or function
         "nll" (a proper score), or any other metric of `calibrant.metrics`, or a function of that signature; lower is
         better, except for accuracy and confidence_auroc.
     cv : int, or array (n,)
         Number of folds, stratified by the network's prediction, or the fold of each row. Stratified by the label they
-        would confirm its chance counts: class parameters learned from them would look better than they are.
+        would confirm its chance counts: class parameters learned from them would look better than they are. Two classes
+        are stratified by the label too.
     keep_predictions : bool
-        Only methods that never change the predicted class.
+        Only methods that never change the predicted class. `reason_` says what that costs on these data.
     target_prior : None, "uniform", array (K,), or unlabelled logits (m, K)
         Class frequencies of the data to come, where they differ from the fit data's; see `LabelShift`.
     seed : int
@@ -64,7 +89,7 @@ class AutoCalibrator(Calibrator):
     scores_ : cross-validated criterion of each candidate that worked.
     standard_errors_ : standard error of each one's difference to the lowest.
     failures_ : why the others did not work.
-    reason_ : one sentence.
+    reason_ : one to three sentences.
 
     Examples
     --------
@@ -108,34 +133,33 @@ class AutoCalibrator(Calibrator):
 
     def _fit(self, rows: Rows) -> None:
         self.calibrator_: Any
+        if rows.n_classes == 2:
+            rows = Rows(two_columns(rows.logits[:, 1] - rows.logits[:, 0]), rows.labels, rows.weights)
         shift = None
         if self.target_prior is not None:
             shift = LabelShift(Identity(), self.target_prior).fit_rows(rows)
             rows = shift.corrected(rows)
-        candidates = self._candidates()
+        candidates = self._candidates(rows.n_classes)
         self._metric()
         fold = self._folds(rows)
-        fitted: dict[str, Any] = {}
-        losses: dict[str, np.ndarray] = {}
-        said: dict[str, list[Any]] = {}
         self.failures_: dict[str, str] = {}
+        trials: dict[str, _Trial] = {}
         for place, (name, candidate) in enumerate(candidates.items()):
             progress.step("cross-validating", place, len(candidates), name)
-            one = clone(candidate)
             try:
-                with warnings.catch_warnings(record=True) as said[name]:
-                    warnings.simplefilter("always", FitWarning)
-                    losses[name] = self._losses(one.fit_held_out(rows, fold), rows, fold)
-                fitted[name] = one
+                trials[name] = self._try(clone(candidate), rows, fold)
             except Exception as error:
                 self.failures_[name] = " ".join(str(error).split()) or type(error).__name__
         progress.step("cross-validating", len(candidates), len(candidates))
-        if not losses:
+        if not trials:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.failures_.items())
             raise InputError(f"none of the {len(candidates)} candidates could be fitted: {reasons}")
-        self._choose(fitted, losses, rows.weights, len(np.unique(fold)))
-        for one in said[self.chosen_]:
-            warnings.warn(one.message, stacklevel=4)
+        before = (rows.logits.argmax(axis=1) == rows.labels).astype(np.float64)
+        self._choose(trials, before, rows.weights, len(np.unique(fold)))
+        if self.keep_predictions and self.candidates is None:
+            self.reason_ += self._price(trials[self.chosen_], rows, fold)
+        for message in trials[self.chosen_].said:
+            warnings.warn(message, stacklevel=4)
         if shift is not None:
             shift.calibrator, shift.calibrator_ = clone(self.calibrator_), self.calibrator_
             self.calibrator_ = shift
@@ -143,13 +167,42 @@ class AutoCalibrator(Calibrator):
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         return self.calibrator_._map(xp, logits, learned.calibrator_)
 
+    def _try(self, candidate: Any, rows: Rows, fold: np.ndarray) -> _Trial:
+        """Fit a candidate to all rows, and score its held-out answers."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", FitWarning)
+            held_out = candidate.fit_held_out(rows, fold)
+        correct = (held_out.argmax(axis=1) == rows.labels).astype(np.float64)
+        return _Trial(candidate, self._losses(held_out, rows, fold), correct, [one.message for one in caught])
+
+    def _price(self, kept: _Trial, rows: Rows, fold: np.ndarray) -> str:
+        """What keeping predictions costs: the best method that may change them beside the chosen one."""
+        if self.target_prior is not None:
+            return ""
+        name = default_candidates(rows.n_classes)[-1]
+        try:
+            free = self._try(get(name), rows, fold)
+        except Exception:
+            return ""
+        loss = np.average(kept.losses, weights=self._row_weights(rows.weights)) - np.average(
+            free.losses, weights=self._row_weights(rows.weights)
+        )
+        points = 100 * np.average(free.correct - kept.correct, weights=rows.weights)
+        if loss <= 0:
+            return f" Keeping predictions costs nothing here: {name} is no better."
+        return (
+            f" Keeping predictions costs {loss:.4f} in {self._criterion_name} and {points:.2f} points of accuracy: "
+            f"{name} would reach {self._sign * np.average(free.losses, weights=self._row_weights(rows.weights)):.4f}."
+        )
+
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         return self.calibrator_._transform(logits)
 
-    def _candidates(self) -> dict[str, Any]:
+    def _candidates(self, n_classes: int) -> dict[str, Any]:
         given = self.candidates
         if given is None:
-            given = CANDIDATES if self.target_prior is None else SHIFTED_CANDIDATES
+            shifted = self.target_prior is not None
+            given = SHIFTED_CANDIDATES if shifted else default_candidates(n_classes, self.keep_predictions)
         if isinstance(given, str):
             raise InputError(f"candidates must be a list, got the text {given!r}: give [{given!r}]")
         built: dict[str, Any] = {}
@@ -168,7 +221,7 @@ class AutoCalibrator(Calibrator):
     def _folds(self, rows: Rows) -> np.ndarray:
         """The fold of each row (n,)."""
         if isinstance(self.cv, (int, np.integer)) and not isinstance(self.cv, bool) and self.cv >= 2:
-            return stratified_folds(rows.logits.argmax(axis=1), min(int(self.cv), rows.n), self.seed)
+            return content_folds(rows, min(int(self.cv), rows.n), self.seed)
         given = np.asarray(self.cv)
         if given.dtype.kind not in "iu" or given.shape != (rows.n,):
             raise InputError(f"cv must be a whole number of at least 2, or the fold of each row, got {self.cv!r}")
@@ -204,46 +257,61 @@ class AutoCalibrator(Calibrator):
             raise InputError(f"criterion {self.criterion!r} is no metric: use nll, brier, ece or another metric's name")
         return function
 
-    def _choose(
-        self, fitted: dict[str, Any], losses: dict[str, np.ndarray], weights: np.ndarray | None, n_folds: int
-    ) -> None:
-        by_row = isinstance(self.criterion, str) and self.criterion in BY_ROW
-        weights = weights if by_row else None
-        means = {name: float(np.average(loss, weights=weights)) for name, loss in losses.items()}
-        lowest = min(means, key=lambda name: means[name])
-        self.standard_errors_ = {name: _standard_error(loss - losses[lowest], weights) for name, loss in losses.items()}
-        near = [name for name in means if means[name] <= means[lowest] + self.standard_errors_[name]]
-        self.chosen_ = min(near, key=lambda name: (fitted[name].n_parameters_, means[name]))
-        self.calibrator_ = fitted[self.chosen_]
-        self.scores_ = {name: self._sign * mean for name, mean in means.items()}
-        self.reason_ = self._reason(lowest, fitted, n_folds)
+    def _row_weights(self, weights: np.ndarray | None) -> np.ndarray | None:
+        """Weights of the losses: those of the rows where there is one loss per row."""
+        return weights if isinstance(self.criterion, str) and self.criterion in BY_ROW else None
 
-    def _reason(self, lowest: str, fitted: dict[str, Any], n_folds: int) -> str:
-        criterion = self.criterion if isinstance(self.criterion, str) else self.criterion.__name__
-        chosen, scores = self.chosen_, self.scores_
+    @property
+    def _criterion_name(self) -> str:
+        return self.criterion if isinstance(self.criterion, str) else self.criterion.__name__
+
+    def _choose(self, trials: dict[str, _Trial], before: np.ndarray, weights: np.ndarray | None, n_folds: int) -> None:
+        of_losses = self._row_weights(weights)
+        means = {name: float(np.average(trial.losses, weights=of_losses)) for name, trial in trials.items()}
+        gains = {name: trial.correct - before for name, trial in trials.items()}
+        lowers = {
+            name: np.average(gain, weights=weights) < -NOISE * _standard_error(gain, weights)
+            for name, gain in gains.items()
+        }
+        allowed = [name for name in trials if not lowers[name]] or list(trials)
+        lowest = min(allowed, key=lambda name: means[name])
+        self.standard_errors_ = {
+            name: _standard_error(trial.losses - trials[lowest].losses, of_losses) for name, trial in trials.items()
+        }
+        near = [name for name in allowed if means[name] <= means[lowest] + self.standard_errors_[name]]
+        self.chosen_ = min(near, key=lambda name: (trials[name].calibrator.n_parameters_, means[name]))
+        self.calibrator_ = trials[self.chosen_].calibrator
+        self.scores_ = {name: self._sign * mean for name, mean in means.items()}
+        self.reason_ = self._reason(lowest, trials, n_folds)
+        refused = [name for name in trials if lowers[name] and name not in allowed and means[name] < means[lowest]]
+        for name in refused:
+            lost = -100 * np.average(gains[name], weights=weights)
+            self.reason_ += f" {name} was refused: it lowers held-out accuracy by {lost:.2f} points."
+        points = 100 * np.average(gains[self.chosen_], weights=weights)
+        if gains[self.chosen_].any():
+            self.reason_ += f" It changes predictions: held-out accuracy {points:+.2f} points."
+
+    def _reason(self, lowest: str, trials: dict[str, _Trial], n_folds: int) -> str:
+        criterion, chosen, scores = self._criterion_name, self.chosen_, self.scores_
         among = f"of {len(scores)} methods over {n_folds} folds"
+        if len(trials) == 1:
+            return f"{chosen} has the cross-validated {criterion} {scores[chosen]:.4f} over {n_folds} folds."
         if chosen == lowest:
             return f"{chosen} has the best cross-validated {criterion}, {scores[chosen]:.4f}, {among}."
         return (
-            f"{chosen} ({criterion} {scores[chosen]:.4f}, {_parameters(fitted[chosen])}) is within one standard error "
-            f"({self.standard_errors_[chosen]:.4f}) of the best {among}, {lowest} ({scores[lowest]:.4f}, "
-            f"{_parameters(fitted[lowest])}), and simpler."
+            f"{chosen} ({criterion} {scores[chosen]:.4f}, {_parameters(trials[chosen].calibrator)}) is within one "
+            f"standard error ({self.standard_errors_[chosen]:.4f}) of the best {among}, {lowest} "
+            f"({scores[lowest]:.4f}, {_parameters(trials[lowest].calibrator)}), and simpler."
         )
 
 
-def stratified_folds(labels: np.ndarray, n_folds: int, seed: int) -> np.ndarray:
-    """The fold of each row (n,): every class is dealt out evenly, and so are the rows.
+class _Trial(NamedTuple):
+    """A candidate fitted to all rows, its held-out losses and whether each held-out prediction is right."""
 
-    >>> folds = stratified_folds(np.array([0, 0, 1, 1]), 2, seed=0)
-    >>> sorted(folds[:2].tolist()), sorted(folds[2:].tolist())
-    ([0, 1], [0, 1])
-    """
-    shuffled = np.random.default_rng([seed, 5]).permutation(len(labels))
-    order = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    folds = np.empty(len(labels), dtype=np.intp)
-    # dealt on from class to class without starting over: classes of one row do not all land in the first fold
-    folds[order] = np.arange(len(labels)) % n_folds
-    return folds
+    calibrator: Any
+    losses: np.ndarray
+    correct: np.ndarray
+    said: list[Any]
 
 
 def _standard_error(difference: np.ndarray, weights: np.ndarray | None) -> float:

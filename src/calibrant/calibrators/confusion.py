@@ -134,9 +134,9 @@ class ConfusionScaling(Calibrator):
             answers.append(np.empty(rows.logits.shape, dtype=np.float32))
             for part, scores in zip(parts, map_blocks(methodcaller("step", penalties), parts), strict=True):
                 answers[-1][part.out] = scores
-            shape, loss = _bent_losses(answers[-1], rows, shape)
+            shape, loss = bent_losses(answers[-1], rows, shape)
             losses.append(loss)
-            near = _near(losses, rows.weights)
+            near = near_steps(losses, rows.weights)
             if index not in near:
                 break
         self._finish(rows, [path[index] for index in near])
@@ -198,7 +198,7 @@ def _scores(centred: np.ndarray, evidence: np.ndarray, point: np.ndarray) -> np.
     return scores
 
 
-def _bent_losses(answer: np.ndarray, rows: Rows, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def bent_losses(answer: np.ndarray, rows: Rows, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The bend that suits held-out answers best, and the NLL of each row after it.
 
     Without it a step of the path would be preferred for its sharpness.
@@ -208,7 +208,7 @@ def _bent_losses(answer: np.ndarray, rows: Rows, start: np.ndarray) -> tuple[np.
     return shape, shape_losses(held_out, shape)
 
 
-def _near(losses: list[np.ndarray], weights: np.ndarray | None) -> list[int]:
+def near_steps(losses: list[np.ndarray], weights: np.ndarray | None) -> list[int]:
     """Which steps of the path are within `NEAR` standard errors of the best."""
     weights = np.ones(len(losses[0])) if weights is None else weights
     means = [float(np.average(loss, weights=weights)) for loss in losses]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     # for type checkers: `calibrant` re-exports these names, which load on use
     from calibrant.calibrators.auto import AutoCalibrator as AutoCalibrator
     from calibrant.calibrators.base import Calibrator as Calibrator
+    from calibrant.calibrators.bend import BendScaling as BendScaling
     from calibrant.calibrators.beta import BetaCalibration as BetaCalibration
     from calibrant.calibrators.bin_temperature import BinTemperatureScaling as BinTemperatureScaling
     from calibrant.calibrators.class_loss import ClassLossScaling as ClassLossScaling
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from calibrant.calibrators.histogram_binning import HistogramBinning as HistogramBinning
     from calibrant.calibrators.identity import Identity as Identity
     from calibrant.calibrators.isotonic import IsotonicCalibration as IsotonicCalibration
+    from calibrant.calibrators.joint import JointScaling as JointScaling
     from calibrant.calibrators.kept_prediction import KeptPrediction as KeptPrediction
     from calibrant.calibrators.label_shift import LabelShift as LabelShift
     from calibrant.calibrators.matrix import MatrixScaling as MatrixScaling
@@ -92,6 +94,7 @@ METHODS: dict[str, Method] = {
     "dir": _method("dirichlet", "DirichletCalibration"),
     "shape": _method("shape", "ShapeScaling"),
     "conf": _method("confusion", "ConfusionScaling"),
+    "joint": _method("joint", "JointScaling"),
     "ets": _method("ensemble_temperature", "EnsembleTemperatureScaling"),
     "pts": _method("parameterized_temperature", "ParameterizedTemperatureScaling"),
     "ws": _method("weight", "WeightScaling"),
@@ -107,6 +110,7 @@ METHODS: dict[str, Method] = {
     "quad": _method("quadratic", "QuadraticScaling"),
     "va": _method("venn_abers", "VennAbers"),
     "multilabel": _method("multilabel", "MultilabelCalibrator")._replace(listed=False),
+    "bend": _method("bend", "BendScaling"),
     "auto": _method("auto", "AutoCalibrator")._replace(listed=False),
     "neural-clamping": Method("calibrant.neural.neural_clamping", "NeuralClamping", {}, False, around_model=True),
 }

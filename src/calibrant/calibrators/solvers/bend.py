@@ -1,0 +1,144 @@
+"""A bent line in the logit of a binary score: many small penalised logistic fits, solved at the same time."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import expit, ndtri
+
+from calibrant.core.binary_rows import BinaryRows
+
+LINEAR = (0.1, 10.0, 1e3, 1e5)
+"""Penalties of the change of the slope."""
+
+BEND = (0.1, 1.0, 10.0, 100.0, 1e3, 1e5)
+"""Penalties of the bends."""
+
+INTERCEPT = (1.0, 30.0, 1000.0)
+"""Penalties of the intercept; the least keeps the fit finite where all labels are equal."""
+
+BREAKS = (-1.8, -1.2, -0.6, 0.0, 0.6, 1.2, 1.8)
+"""Where the map may bend, in standard deviations of the normal score."""
+
+TEMPER = 0.5
+"""The weight of a pair of penalties is exp(−TEMPER·excess of its held-out loss)."""
+
+MAX_STEPS, ENOUGH = 60, 1e-6
+
+
+class Cells(NamedTuple):
+    """Rows grouped by score: between two knots every map that is fitted here is a line."""
+
+    knots: np.ndarray
+    place: np.ndarray
+    scores: np.ndarray
+    masses: np.ndarray
+    features: np.ndarray
+    knot_features: np.ndarray
+
+
+class Bent(NamedTuple):
+    """The map before it is made monotone: values at the knots, and the weight of the rows of each cell."""
+
+    knots: np.ndarray
+    values: np.ndarray
+    masses: np.ndarray
+
+
+def fit_bend(rows: BinaryRows, fold: np.ndarray, n_knots: int) -> Bent:
+    """Fit every pair of penalties with and without each fold, and average by held-out log loss."""
+    cells = group_rows(rows, n_knots)
+    n_folds = int(fold.max()) + 1
+    by_fold = np.stack([_counts(rows, cells, fold == part) for part in range(n_folds)])
+    total = by_fold.sum(axis=0)
+    counts = np.concatenate([total - by_fold, total[None]])
+    ridge = np.array(
+        [[first, second, *[bend] * len(BREAKS)] for first, second, bend in product(INTERCEPT, LINEAR, BEND)]
+    )
+    problems = np.repeat(np.arange(len(counts)), len(ridge))
+    points = solve(cells.features, cells.scores, counts[problems], np.tile(ridge, (len(counts), 1)))
+    points = points.reshape(len(counts), len(ridge), -1)
+    held_out = cells.scores + points[:n_folds] @ cells.features.T
+    losses = np.array([_losses(held_out[part], by_fold[part]) for part in range(n_folds)]).sum(axis=0)
+    weights = np.exp(-TEMPER * (losses - losses.min()))
+    point = weights @ points[-1] / weights.sum()
+    return Bent(cells.knots, cells.knots + cells.knot_features @ point, cells.masses)
+
+
+def group_rows(rows: BinaryRows, n_knots: int) -> Cells:
+    """Knots at evenly spaced quantiles of the weight, and the rows between two of them as one."""
+    scores = rows.scores.astype(np.float64)
+    weights = np.ones(rows.n) if rows.weights is None else rows.weights
+    values, which = np.unique(scores, return_inverse=True)
+    mass = np.bincount(which, weights=weights)
+    values, mass = values[mass > 0], mass[mass > 0]
+    below = np.cumsum(mass)
+    chosen = np.arange(len(values))
+    if len(values) > n_knots:
+        wanted = np.linspace(0.0, below[-1], n_knots)
+        chosen = np.unique(np.append(np.minimum(np.searchsorted(below, wanted), len(values) - 1), [0, len(values) - 1]))
+    knots = values[chosen]
+    # the normal score is that of the middle of the rows tied at a knot
+    normal = ndtri(((below - mass / 2)[chosen] + 0.5) / (below[-1] + 1.0))
+    spread = np.sqrt(max(np.average((values - np.average(values, weights=mass)) ** 2, weights=mass), 1e-24))
+    hinges = np.maximum(normal[:, None] - np.array(BREAKS), 0.0)
+    knot_features = np.column_stack([np.ones(len(knots)), knots / min(spread, 1.0), hinges])
+    place = np.clip(np.searchsorted(knots, scores, side="right") - 1, 0, len(knots) - 1)
+    masses = np.bincount(place, weights=weights, minlength=len(knots))
+    means = np.bincount(place, weights=weights * scores, minlength=len(knots))
+    means = np.where(masses > 0, means / np.where(masses > 0, masses, 1.0), knots)
+    features = np.column_stack([np.interp(means, knots, column) for column in knot_features.T])
+    return Cells(knots, place, means, masses, features, knot_features)
+
+
+def solve(features: np.ndarray, offset: np.ndarray, counts: np.ndarray, ridge: np.ndarray) -> np.ndarray:
+    """Points (P×m) that minimise Σ n₁·log(1 + e^−u) + n₀·log(1 + e^u) + ½·Σ ridge·θ² with u = offset + X·θ.
+
+    P problems share the features X (c×m) and differ in their counts (P×2×c) of labels 0 and 1 and in their ridge (P×m).
+    Newton steps, halved while a problem's objective does not decrease.
+    """
+    negative, positive = counts[:, 0], counts[:, 1]
+    point = np.zeros(ridge.shape)
+
+    def value(candidate: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        scores = offset + candidate @ features.T
+        losses = np.einsum("pc,pc->p", positive, np.logaddexp(0.0, -scores))
+        losses += np.einsum("pc,pc->p", negative, np.logaddexp(0.0, scores))
+        return losses + 0.5 * (ridge * candidate**2).sum(axis=1), scores
+
+    objective, scores = value(point)
+    for _ in range(MAX_STEPS):
+        chance = expit(scores)
+        gradient = ((negative + positive) * chance - positive) @ features + ridge * point
+        spread = (negative + positive) * chance * (1 - chance)
+        hessian = np.matmul(features.T[None] * spread[:, None, :], features)
+        np.einsum("pii->pi", hessian)[:] += ridge
+        direction = -np.linalg.solve(hessian, gradient[:, :, None])[:, :, 0]
+        decrease = -np.einsum("pm,pm->p", gradient, direction)
+        active = decrease > ENOUGH
+        length = np.where(active, 1.0, 0.0)
+        while active.any() and length.max() > 1e-9:
+            candidate = point + length[:, None] * direction
+            found, found_scores = value(candidate)
+            failed = (length > 0) & ~(found <= objective - 1e-4 * length * decrease)
+            if not failed.any():
+                break
+            length[failed] = np.where(length[failed] > 1e-8, length[failed] / 4, 0.0)
+        if not length.any():
+            break
+        point, objective, scores = candidate, found, found_scores
+    return point
+
+
+def _counts(rows: BinaryRows, cells: Cells, inside: np.ndarray) -> np.ndarray:
+    """Weight of the labels 0 and 1 in each cell (2×c) over some of the rows."""
+    weights = np.ones(rows.n) if rows.weights is None else rows.weights
+    n_cells = len(cells.knots)
+    code = rows.labels * n_cells + cells.place
+    return np.bincount(code[inside], weights=weights[inside], minlength=2 * n_cells).reshape(2, n_cells)
+
+
+def _losses(scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    return np.logaddexp(0.0, scores) @ counts[0] + np.logaddexp(0.0, -scores) @ counts[1]
