@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from calibrant.calibrators.kept_prediction import KeptPrediction as KeptPrediction
     from calibrant.calibrators.label_shift import LabelShift as LabelShift
     from calibrant.calibrators.matrix import MatrixScaling as MatrixScaling
+    from calibrant.calibrators.multicalibration import Multicalibration as Multicalibration
     from calibrant.calibrators.multilabel import MultilabelCalibrator as MultilabelCalibrator
     from calibrant.calibrators.parameterized_temperature import (
         ParameterizedTemperatureScaling as ParameterizedTemperatureScaling,
@@ -122,6 +123,7 @@ SUFFIXES: dict[str, Method] = {
     "+keep": _method("kept_prediction", "KeptPrediction"),
     "+shift": _method("label_shift", "LabelShift"),
     "+group": _method("group", "GroupCalibrator"),
+    "+multi": _method("multicalibration", "Multicalibration"),
 }
 """What may precede or follow any method X: `X+top` maps the top confidence of X, and so on."""
 
