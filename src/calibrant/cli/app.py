@@ -6,10 +6,12 @@ import importlib
 import os
 import signal
 import sys
+import warnings
 from typing import Any
 
 import typer
 
+from calibrant.cli.plain import plain
 from calibrant.core.errors import InputError, MissingExtraError
 
 VERBS = (
@@ -72,6 +74,7 @@ def main() -> None:
     """Entry point of the `calibrant` command."""
     # an exception instead of an end on the spot: temporary files are removed on the way out
     signal.signal(signal.SIGTERM, _terminated)
+    _spell_out_warnings()
     command = typer.main.get_command(build())
     try:
         with command.make_context("calibrant", sys.argv[1:]) as context:
@@ -95,6 +98,12 @@ def main() -> None:
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
 
+def _spell_out_warnings() -> None:
+    """Warnings may name columns and classes of a file."""
+    usual = warnings.formatwarning
+    warnings.formatwarning = lambda *given, **named: plain(usual(*given, **named))  # type: ignore[assignment]
+
+
 def _terminated(number: int, frame: Any) -> None:
     sys.exit(128 + number)
 
@@ -108,7 +117,7 @@ def _explain(error: Any) -> None:
 
 
 def _fail(message: str) -> None:
-    print("error: " + " ".join(message.split()), file=sys.stderr)
+    print("error: " + plain(" ".join(message.split())), file=sys.stderr)
     try:
         sys.stdout.flush()
     except OSError:

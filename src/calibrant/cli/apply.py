@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from calibrant.cli import inputs
+from calibrant.cli.plain import say
 
 
 def apply(
@@ -61,7 +62,7 @@ def apply(
         described = {"files": files, "n": rows, "method": type(calibrator).__name__, "kind": result_kind}
         typer.echo(json.dumps({**described, "parts": {name: part.n for name, part in parts.items()}}))
         return
-    typer.echo(f"{rows} rows calibrated by {type(calibrator).__name__}, written as {result_kind}: {', '.join(files)}")
+    say(f"{rows} rows calibrated by {type(calibrator).__name__}, written as {result_kind}: {', '.join(files)}")
 
 
 def _as_fitted(part: Any, calibrator: Any) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from calibrant.cli.plain import plain
 from calibrant.core import progress
 
 PATIENCE_SECONDS = 1.0
@@ -39,6 +40,7 @@ class _Bar:
         if self._display is None:
             self._display = _display()
             self._display.start()
+        stage, note = plain(stage), plain(note)
         kind = stage.rstrip("0123456789 ")  # "pass 7" takes the line of "pass 6"
         if kind not in self._tasks:
             self._tasks[kind] = self._display.add_task(stage, total=total, note="")
@@ -54,10 +56,10 @@ def _display() -> Any:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         TimeElapsedColumn(),
     )
     return Progress(*columns, console=Console(stderr=True), transient=True)

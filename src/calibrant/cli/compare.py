@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from calibrant.cli import inputs
+from calibrant.cli.plain import say
 
 if TYPE_CHECKING:
     from calibrant.evaluation.results import Comparison
@@ -74,18 +75,18 @@ def compare(
     if as_json:
         typer.echo(result.to_json())
     elif markdown or latex:
-        typer.echo(result.to_markdown() if markdown else result.to_latex(), nl=False)
+        say(result.to_markdown() if markdown else result.to_latex(), nl=False)
     else:
         from calibrant.cli.compare_view import show
 
         show(result)
         for row in result.rows:
             for warning in row.warnings:
-                typer.echo(f"warning: {row.method}: {warning}", err=True)
+                say(f"warning: {row.method}: {warning}", err=True)
         for warning in result.warnings:
-            typer.echo(f"WARNING: {warning}", err=True)
+            say(f"WARNING: {warning}", err=True)
         if report is not None:
-            typer.echo(f"\nreport: {report}")
+            say(f"\nreport: {report}")
     if result.best is None:
         raise typer.Exit(CHECK_FAILED)
 

@@ -7,6 +7,7 @@ import json
 import typer
 
 from calibrant.cli import inputs
+from calibrant.cli.plain import say
 
 
 def convert(
@@ -41,5 +42,5 @@ def convert(
         typer.echo(json.dumps({"files": files, "parts": described}))
         return
     for name, part in parts.items():
-        typer.echo(f"{name + ': ' if name else ''}{part.n} rows × {part.n_classes} classes, {part.kind}")
-    typer.echo("wrote " + ", ".join(files))
+        say(f"{name + ': ' if name else ''}{part.n} rows × {part.n_classes} classes, {part.kind}")
+    say("wrote " + ", ".join(files))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import typer
 
+from calibrant.cli.plain import say
+
 DATA = "cifar100-resnet18"
 METHODS = "none,ts,cts,cws,sctl+ts,ts+top,shape,conf+shape+keep"
 
@@ -36,7 +38,7 @@ def demo(
         val, test = open_predictions(f"{DATA}#val"), open_predictions(f"{DATA}#test")
         result = compare(val, test, "all" if everything else METHODS, resamples=resamples)
     if result.best is None:
-        typer.echo("error: every method failed: " + str(result.rows[0].error), err=True)
+        say("error: every method failed: " + str(result.rows[0].error), err=True)
         raise typer.Exit(1)
     save(result.row(result.best).calibrator, artifact, class_names=result.class_names)
     write_report(result, report)
@@ -46,5 +48,5 @@ def demo(
     from calibrant.cli.compare_view import show
 
     show(result)
-    typer.echo(f"\nbest method saved: {artifact}   (calibrant apply {artifact} FILE -o calibrated.npz)")
-    typer.echo(str(report.resolve()))
+    say(f"\nbest method saved: {artifact}   (calibrant apply {artifact} FILE -o calibrated.npz)")
+    say(str(report.resolve()))

@@ -6,6 +6,8 @@ import json
 
 import typer
 
+from calibrant.cli.plain import say
+
 
 def export(
     artifact: str = typer.Argument(..., metavar="ARTIFACT", help="A saved calibrator, such as cal.safetensors."),
@@ -27,6 +29,6 @@ def export(
         described = {"path": str(done.path), "logits": done.logits, "outputs": done.outputs, "opset": done.opset}
         typer.echo(json.dumps({**described, "method": type(calibrator).__name__}))
         return
-    typer.echo(f"{type(calibrator).__name__} on {done.logits}, opset {done.opset}")
-    typer.echo(f"new outputs: {', '.join(done.outputs)}")
-    typer.echo(f"wrote {done.path}")
+    say(f"{type(calibrator).__name__} on {done.logits}, opset {done.opset}")
+    say(f"new outputs: {', '.join(done.outputs)}")
+    say(f"wrote {done.path}")

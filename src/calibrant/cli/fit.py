@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from calibrant.cli import inputs
+from calibrant.cli.plain import say
 from calibrant.cli.scale import ENGINE, SKIP_BAD_PARTS, skipped_words
 
 FIGURES = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "sce")
@@ -65,10 +66,10 @@ def fit(
         typer.echo(json.dumps(result))
         return
     for message in result["warnings"]:
-        typer.echo(f"warning: {message}", err=True)
+        say(f"warning: {message}", err=True)
     if predictions.skipped:
-        typer.echo(f"warning: {skipped_words(predictions)}", err=True)
-    typer.echo(_table(result, file))
+        say(f"warning: {skipped_words(predictions)}", err=True)
+    say(_table(result, file))
 
 
 def check_names(method: str, assignments: list[str]) -> None:

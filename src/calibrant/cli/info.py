@@ -8,6 +8,8 @@ from typing import Any
 
 import typer
 
+from calibrant.cli.plain import say
+
 MAX_NAMES = 8
 
 
@@ -24,9 +26,9 @@ def info(
     if as_json:
         typer.echo(json.dumps({"artifact": artifact, **facts}, allow_nan=False))
         return
-    typer.echo(os.path.basename(artifact))
+    say(os.path.basename(artifact))
     for name, text in _lines(facts):
-        typer.echo(f"  {name:<12}{_printable(text)}")
+        say(f"  {name:<12}{_printable(text)}")
 
 
 def _facts(artifact: Any, digest: str, size: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import typer
 
 from calibrant.cli import gate as gates
 from calibrant.cli import inputs
+from calibrant.cli.plain import say
 from calibrant.cli.scale import ENGINE, SKIP_BAD_PARTS, skipped_words
 
 
@@ -66,14 +67,14 @@ def measure(
         typer.echo(json.dumps({**document, **({} if gate is None else {"gate": gate})}, allow_nan=False))
     else:
         if predictions.skipped:
-            typer.echo(f"warning: {skipped_words(predictions)}", err=True)
+            say(f"warning: {skipped_words(predictions)}", err=True)
         for warning in result.warnings:
-            typer.echo(f"note: {warning}", err=True)
+            say(f"note: {warning}", err=True)
         from calibrant.cli.measure_view import show
 
         show(result, predictions.name or source, predictions.kind)
         if gate is not None:
-            typer.echo(f"\n{gates.words(gate)}")
+            say(f"\n{gates.words(gate)}")
     if gate is not None and not gate["passed"]:
         raise typer.Exit(1)
 

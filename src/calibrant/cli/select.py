@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from calibrant.cli import inputs
+from calibrant.cli.plain import say
 
 
 def select(
@@ -74,15 +75,15 @@ def select(
         typer.echo(json.dumps(result))
         return
     for message in messages(caught):
-        typer.echo(f"warning: {message}", err=True)
+        say(f"warning: {message}", err=True)
     higher = facts(criterion).better > 0
-    typer.echo(chooser.reason_)
+    say(chooser.reason_)
     for name, score in sorted(chooser.scores_.items(), key=lambda item: item[1], reverse=higher):
         mark = "→" if name == chooser.chosen_ else " "
-        typer.echo(f" {mark} {name:<14} {score:.5f}  ± {chooser.standard_errors_[name]:.5f} (difference to the best)")
+        say(f" {mark} {name:<14} {score:.5f}  ± {chooser.standard_errors_[name]:.5f} (difference to the best)")
     for name, reason in chooser.failures_.items():
-        typer.echo(f"   {name:<14} failed: {reason}")
-    typer.echo(f"wrote {output}")
+        say(f"   {name:<14} failed: {reason}")
+    say(f"wrote {output}")
 
 
 def refuse_labels(predictions: Any) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import typer
 
+from calibrant.cli.plain import say
+
 
 def serve(
     artifact: str = typer.Argument(..., metavar="ARTIFACT", help="A saved calibrator, such as cal.safetensors."),
@@ -54,9 +56,9 @@ def serve(
         if as_json:
             typer.echo(json.dumps({"address": address, "method": loaded.method, "n_classes": loaded.n_classes}))
             return
-        typer.echo(f"{loaded.method} for {loaded.n_classes} classes on {address} (Ctrl-C stops)")
+        say(f"{loaded.method} for {loaded.n_classes} classes on {address} (Ctrl-C stops)")
         if host not in ("127.0.0.1", "localhost", "::1"):
-            typer.echo("warning: no password protects this service; put it behind a proxy that asks for one", err=True)
+            say("warning: no password protects this service; put it behind a proxy that asks for one", err=True)
 
     run(
         artifact if reload else loaded,

@@ -9,6 +9,8 @@ from typing import Any
 
 import typer
 
+from calibrant.cli.plain import say
+
 
 def watch(
     file: str = typer.Argument(..., metavar="FILE.jsonl", help="Log with one JSON answer per line; it may still grow."),
@@ -101,18 +103,18 @@ class _Kept:
             except FileNotFoundError:
                 continue
             except DamagedStateError:
-                typer.echo(f"warning: {path} is damaged", err=True)
+                say(f"warning: {path} is damaged", err=True)
                 continue
             except ValueError as error:
                 reason = error if isinstance(error, InputError) else "it is not text"
                 raise InputError(f"{path}: {reason}; give another file for the state") from error
             if path != state:
-                typer.echo(f"warning: the watch goes on from {path}, the state before the damaged one", err=True)
+                say(f"warning: the watch goes on from {path}, the state before the damaged one", err=True)
             self._last = text
             return follower
         aside = f"{state}.damaged"
         os.replace(state, aside)
-        typer.echo(f"warning: the watch starts anew and reads the log from its start; see {aside}", err=True)
+        say(f"warning: the watch starts anew and reads the log from its start; see {aside}", err=True)
         return None
 
     def save(self, follower: Any) -> None:
@@ -138,7 +140,7 @@ def _choices(follower: Any) -> dict[str, Any]:
 
 def _warn_about(follower: Any) -> None:
     if follower.file.note:
-        typer.echo(f"warning: {follower.file.note}", err=True)
+        say(f"warning: {follower.file.note}", err=True)
         follower.file.note = None
 
 
@@ -156,18 +158,18 @@ def _show(follower: Any, as_json: bool) -> None:
         typer.echo(json.dumps({**report, **counts}))
         return
     limit = 2 / monitor.false_alarm_rate if isinstance(monitor, GroupMonitor) else 1 / monitor.false_alarm_rate
-    typer.echo(_line(report, limit))
+    say(_line(report, limit))
     for group in report.get("groups", []):
         if group["alarm"]:
             name = "".join(letter if letter.isprintable() else "?" for letter in group["group"])
-            typer.echo(
+            say(
                 f"  {name}: ALARM since its answer {group['alarm_at']}: {group['suspect']}; accuracy "
                 f"{group['accuracy']:.3f}, confidence {group['confidence']:.3f}"
             )
     if follower.feed.n_duplicates:
-        typer.echo(f"warning: {follower.feed.n_duplicates} answers were logged more than once", err=True)
+        say(f"warning: {follower.feed.n_duplicates} answers were logged more than once", err=True)
     if follower.n_bad:
-        typer.echo(f"warning: {follower.n_bad} lines skipped, the first: {follower.first_problem}", err=True)
+        say(f"warning: {follower.n_bad} lines skipped, the first: {follower.first_problem}", err=True)
 
 
 def _line(report: dict[str, Any], limit: float) -> str:
