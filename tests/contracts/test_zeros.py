@@ -155,3 +155,41 @@ def test_an_artifact_without_a_floor_says_what_to_do():
     del fitted.floor_
     with pytest.raises(InputError, match="fit it again"):
         fitted.transform(np.array([[0.0, -np.inf, 1.0]]))
+
+
+@pytest.mark.parametrize("method", ["none", "ts", "vs", "ets", "ts+top"])
+def test_torch_and_onnx_follow_the_rule(method, network):
+    torch = pytest.importorskip("torch")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    from calibrant.neural import CalibratedModule
+    from calibrant.shipping.onnx import to_onnx
+
+    val, labels, test, _ = network
+    with pytest.warns(FitWarning):
+        fitted = cal.get(method).fit(log(rounded(val[:1000])), labels[:1000])
+    session = onnxruntime.InferenceSession(to_onnx(fitted).SerializeToString())
+    module = CalibratedModule(torch.nn.Identity(), fitted)
+    given = (log(rounded(test[:40])), 7 + log(rounded(test[:40])), log(test[:40]))
+    for new in (one.astype(np.float32) for one in given):
+        expected = fitted.predict_proba(new)
+        assert np.abs(session.run(["probabilities"], {"logits": new})[0] - expected).max() < 1e-5
+        assert np.abs(module(torch.tensor(new)).numpy() - expected).max() < 1e-5
+
+
+def test_torch_and_onnx_take_infinite_scores():
+    torch = pytest.importorskip("torch")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    from calibrant.neural import CalibratedModule
+    from calibrant.shipping.onnx import to_onnx
+
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 200)
+    scores = np.where(np.arange(200) % 9 == 0, np.inf * (2 * labels - 1), rng.normal(size=200) + labels)
+    scores = scores.astype(np.float32)
+    with pytest.warns(FitWarning):
+        fitted = cal.get("platt").fit(scores, labels)
+    expected = fitted.predict_proba(scores)
+    session = onnxruntime.InferenceSession(to_onnx(fitted).SerializeToString())
+    assert np.abs(session.run(["probabilities"], {"logits": scores})[0] - expected).max() < 1e-5
+    module = CalibratedModule(torch.nn.Identity(), fitted)
+    assert np.abs(module(torch.tensor(scores)).numpy() - expected).max() < 1e-5

@@ -11,6 +11,8 @@ import torch
 from array_api_compat import torch as xp
 from torch import Tensor, nn
 
+from calibrant.calibrators.maps.zeros import raise_zeros, zero_levels
+
 
 class LearnedArrays(nn.Module):
     """Learned arrays as float64 buffers, so that they move, save and load with the module they belong to."""
@@ -44,9 +46,13 @@ class LearnedModule(nn.Module):
         super().__init__()
         self.calibrator = calibrator
         self.learned = LearnedArrays(calibrator._learned())
+        levels = zero_levels(calibrator)
+        self.zeros = None if levels is None else LearnedArrays(SimpleNamespace(levels=levels))
 
     def forward(self, logits: Tensor) -> Tensor:
         """Calibrated logits (n×K), or (n,) of one score per row."""
+        if self.zeros is not None:
+            logits = raise_zeros(xp, logits, self.zeros.levels)
         if logits.ndim == 1:
             return self.calibrator._map_binary(xp, logits, self.learned)
         return self.calibrator._map(xp, logits, self.learned)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calibrant.calibrators.maps.zeros import raise_zeros, zero_levels
 from calibrant.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -56,8 +57,11 @@ def _calibrated(calibrator: Calibrator, logits: Any) -> Any:
     rows = logits.detach().reshape(-1) if binary else logits.detach()
     narrow = rows.dtype in (torch.float16, torch.bfloat16)
     learned = as_tensors(calibrator._learned(), logits.device)
+    levels = zero_levels(calibrator)
     for block in row_slices(len(rows), 1 if binary else rows.shape[1]):
         part = rows[block].float() if narrow else rows[block]
+        if levels is not None and bool(torch.isinf(part).any()):
+            part = raise_zeros(xp, part, torch.as_tensor(levels, device=part.device))
         mapped = calibrator._map_binary(xp, part, learned) if binary else calibrator._map(xp, part, learned)
         yield block, mapped
 

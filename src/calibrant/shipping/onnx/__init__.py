@@ -16,6 +16,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.maps.zeros import raise_zeros, zero_levels
 from calibrant.core.errors import InputError, MissingExtraError
 
 try:
@@ -126,7 +127,7 @@ def _write_nodes(graph: Graph, calibrator: Any, logits: str, result_type: int, o
     xp = OnnxSpace(graph)
     binary = calibrator.task_ == "binary"
     given = xp.array(logits, (None,) if binary else (None, int(calibrator.n_features_in_)), np.float16)
-    exact = xp.astype(given, graph.dtype)
+    exact = _without_zeros(xp, xp.astype(given, graph.dtype), zero_levels(calibrator))
     learned = _constants(xp, calibrator._learned())
     calibrated = result = (calibrator._map_binary if binary else calibrator._map)(xp, exact, learned)
     if binary:
@@ -136,6 +137,30 @@ def _write_nodes(graph: Graph, calibrator: Any, logits: str, result_type: int, o
     chances = _favour(xp, xp.astype(xp.softmax_of_rows(calibrated), kind), column, kind)
     for name, array in zip(outputs, (xp.astype(result, kind), chances, xp.squeeze(column, axis=1)), strict=True):
         graph.nodes.append(helper.make_node("Identity", [array.tensor], [name], name=f"{graph.prefix}/{name}"))
+
+
+def _without_zeros(xp: OnnxSpace, logits: OnnxArray, levels: np.ndarray | None) -> OnnxArray:
+    """Logits in which −inf has a value; rows are only looked at one by one where the smallest of all is −inf."""
+    if levels is None:
+        return logits
+    if len(logits.shape) == 1:
+        return raise_zeros(xp, logits, xp.asarray(levels))
+    graph = xp.graph
+    lowest = graph.node("ReduceMin", logits.tensor, keepdims=0)
+    infinite = graph.node("Less", lowest, graph.constant(np.asarray(-np.finfo(graph.dtype).max, dtype=graph.dtype)))
+    inside = OnnxSpace(graph.body())
+    raised = raise_zeros(inside, inside.array(logits.tensor, logits.shape, graph.dtype), inside.asarray(levels))
+    branches = {}
+    for branch, tensor, nodes in (
+        ("then_branch", raised.tensor, inside.graph.nodes),
+        ("else_branch", logits.tensor, []),
+    ):
+        name = graph.name("logits")
+        body = [*nodes, helper.make_node("Identity", [tensor], [name])]
+        info = helper.make_tensor_value_info(name, graph.onnx_dtype, None)
+        constants = inside.graph.constants if branch == "then_branch" else []
+        branches[branch] = helper.make_graph(body, branch, [], [info], constants)
+    return xp.array(graph.node("If", infinite, **branches), logits.shape, graph.dtype)
 
 
 def _constants(xp: OnnxSpace, learned: Any) -> Any:
