@@ -101,7 +101,7 @@ def main() -> None:
 def _spell_out_warnings() -> None:
     """Warnings may name columns and classes of a file."""
     usual = warnings.formatwarning
-    warnings.formatwarning = lambda *given, **named: plain(usual(*given, **named))  # type: ignore[assignment]
+    warnings.formatwarning = lambda *given, **named: plain(usual(*given, **named))
 
 
 def _terminated(number: int, frame: Any) -> None:
