@@ -14,17 +14,6 @@ from transformers import BertConfig, BertForSequenceClassification
 import calibrant as cal
 
 
-class Logits(nn.Module):
-    """Token ids in, logits out: what calibrant expects of a network."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, tokens):
-        return self.model(input_ids=tokens).logits
-
-
 def tiny_classifier(n_labels=4):
     config = BertConfig(
         vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64,
@@ -43,27 +32,33 @@ def sentences(n, generator):
     return tokens, torch.where(noise, torch.randint(0, 4, (n,), generator=generator), labels)
 
 
+def batch(n, generator):
+    """A batch as a tokenizer and a Hugging Face loader give it: a dictionary of named tensors."""
+    tokens, labels = sentences(n, generator)
+    return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": labels}
+
+
 def main(n=400, steps=150):
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
-    network = Logits(tiny_classifier())
+    network = tiny_classifier()
     tokens, labels = sentences(n, generator)
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
     for _ in range(steps):  # long enough to learn the noise by heart
         optimizer.zero_grad()
-        nn.functional.cross_entropy(network(tokens), labels).backward()
+        nn.functional.cross_entropy(network(input_ids=tokens).logits, labels).backward()
         optimizer.step()
 
     network.eval()
-    val, test = (cal.collect_logits(network, [sentences(4 * n, generator)]) for _ in range(2))
+    val, test = (cal.collect_logits(network, [batch(4 * n, generator)]) for _ in range(2))
     fitted = cal.AutoCalibrator(candidates=["none", "ts", "ts+top", "shape"]).fit(val.logits, val.labels)
     print(fitted.reason_)
     before = cal.metrics.ece(test.probabilities, test.labels)
     after = cal.metrics.ece(fitted.predict_proba(test.logits), test.labels)
     print(f"ECE {before:.3f} -> {after:.3f}")
 
-    calibrated = cal.CalibratedModule(network, fitted.calibrator_)  # one module: token ids in, probabilities out
-    print("probabilities of one sentence:", [round(p, 3) for p in calibrated(tokens[:1])[0].tolist()])
+    calibrated = cal.CalibratedModule(network, fitted.calibrator_)  # one module: its named inputs in, probabilities out
+    print("probabilities of one sentence:", [round(p, 3) for p in calibrated(input_ids=tokens[:1])[0].tolist()])
     return before, after
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from calibrant.core.errors import InputError
 from calibrant.neural.learned_module import LearnedModule
-from calibrant.neural.model_io import device_of
+from calibrant.neural.model_io import device_of, logits_in
 
 OUTPUTS = ("probabilities", "log_probabilities", "logits")
 
@@ -23,7 +23,8 @@ class CalibratedModule(nn.Module):
 
     Parameters
     ----------
-    model : module from inputs to logits (n, K), or (n,) for binary scores; used as it is, its mode included
+    model : module from inputs to logits (n, K), or (n,) for binary scores; used as it is, its mode included. A Hugging
+        Face model takes its named inputs, and `logits` is picked from what it returns
     calibrator : a fitted calibrator for K classes, or for one score per row
     output : "probabilities", "log_probabilities" or "logits" (as the calibrator's `transform`)
 
@@ -50,14 +51,9 @@ class CalibratedModule(nn.Module):
         self.output = output
         self.training = model.training
 
-    def forward(self, *inputs: Any) -> Tensor:
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """Calibrated probabilities (n, K), or what `output` names; of one score per row (n, 2)."""
-        logits = self.model(*inputs)
-        if not isinstance(logits, Tensor):
-            raise InputError(
-                f"the model returned a {type(logits).__name__}, but a tensor of logits is needed: "
-                "wrap it in a module that picks the logits"
-            )
+        logits = logits_in(self.model(*inputs, **named))
         if self.task == "binary":
             logits = self._one_column(logits)
         elif logits.ndim != 2 or logits.shape[1] != self.n_classes:

@@ -10,7 +10,7 @@ from torch import nn
 
 from calibrant.core import progress
 from calibrant.data import Predictions
-from calibrant.neural.model_io import check_logits, device_of, evaluation_mode, joined, read_batches, run_model
+from calibrant.neural.model_io import check_logits, device_of, evaluation_mode, joined, read_named_batches, run_model
 
 
 def collect_logits(
@@ -20,8 +20,9 @@ def collect_logits(
 
     Parameters
     ----------
-    model : module from inputs to logits (n, K); its mode and device are left as they were
-    loader : iterable of (inputs, labels) batches
+    model : module from inputs to logits (n, K), a tensor or an output with `logits`; its mode and device are left as
+        they were
+    loader : iterable of (inputs, labels) batches, or of dictionaries with "labels" among their named inputs
     device : where the model is expected to be; None takes the model's own device
     class_names : names of the K columns
 
@@ -40,7 +41,7 @@ def collect_logits(
     n_batches = len(loader) if isinstance(loader, Sized) else None
     logits, labels = [], []
     with evaluation_mode(model), torch.inference_mode():
-        for number, (batch_inputs, batch_labels) in enumerate(read_batches(loader)):
+        for number, (batch_inputs, batch_labels) in enumerate(read_named_batches(loader)):
             logits.append(run_model(model, batch_inputs, place).cpu())
             labels.append(batch_labels.cpu().long())
             progress.step("collecting logits", number + 1, n_batches)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,32 +44,57 @@ def device_of(model: nn.Module, asked: Any = None) -> torch.device:
     return device
 
 
+LABEL_NAMES = ("labels", "label", "label_ids")
+"""Under which of these names a dictionary batch, as Hugging Face loaders give them, holds its labels."""
+
+
+def read_named_batches(loader: Iterable[Any]) -> Iterator[tuple[dict[str, Any] | Tensor, Tensor]]:
+    """(inputs, labels) of each batch: tensors as `read_batches` takes them, or a dictionary of named inputs."""
+
+    def parts(batch: Any, number: int) -> tuple[Any, Tensor]:
+        return _named_parts(batch, number) if isinstance(batch, Mapping) else _plain_parts(batch, number)
+
+    yield from _read(loader, parts, "(inputs, labels) batches")
+
+
+def _named_parts(batch: Mapping[str, Any], number: int) -> tuple[dict[str, Any], Tensor]:
+    name = next((name for name in LABEL_NAMES if name in batch), None)
+    if name is None:
+        raise InputError(f"batch {number} has {', '.join(map(str, batch))}, but none of {', '.join(LABEL_NAMES)}")
+    labels = torch.as_tensor(batch[name])
+    if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
+        raise InputError(
+            f"{name} of batch {number} are {labels.dtype} of shape {tuple(labels.shape)}: give one class index per row"
+        )
+    return {key: value for key, value in batch.items() if key != name}, labels
+
+
+def logits_in(output: Any) -> Tensor:
+    """The logits that a model returned: a tensor, or `logits` of a Hugging Face output."""
+    found = output
+    if isinstance(output, Mapping):
+        found = output.get("logits")
+    elif hasattr(output, "logits"):
+        found = output.logits
+    if not isinstance(found, Tensor):
+        raise InputError(
+            f"the model returned a {type(output).__name__}, but a tensor of logits is needed: "
+            "wrap it in a module that picks the logits"
+        )
+    return found
+
+
 def read_batches(loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
     """(inputs, labels) of each batch, checked: finite inputs, as many whole-number labels."""
+    yield from _read(loader, _plain_parts, "(inputs, labels) batches")
+
+
+def _read(loader: Iterable[Any], parts: Callable[[Any, int], tuple[Any, Tensor]], wanted: str) -> Iterator[Any]:
     if not isinstance(loader, Iterable):
-        raise InputError(f"the loader is a {type(loader).__name__}: it must give (inputs, labels) batches")
+        raise InputError(f"the loader is a {type(loader).__name__}: it must give {wanted}")
     n_batches = n_rows = 0
     for number, batch in enumerate(loader):
-        if not isinstance(batch, (tuple, list)) or len(batch) < 2:
-            raise InputError(f"batch {number} of the loader is a {type(batch).__name__}: it must be (inputs, labels)")
-        inputs, labels = batch[0], batch[1]
-        if not isinstance(inputs, Tensor) or not isinstance(labels, Tensor):
-            kinds = f"{type(inputs).__name__} and {type(labels).__name__}"
-            raise InputError(f"batch {number} of the loader holds {kinds}: both must be torch tensors")
-        if inputs.is_meta or labels.is_meta:
-            raise InputError(f"batch {number} of the loader is on the device meta, which holds shapes without values")
-        if labels.ndim != 1 or len(labels) != len(inputs):
-            shape = tuple(labels.shape)
-            raise InputError(
-                f"batch {number} has {len(inputs)} inputs, but labels of shape {shape}: give one index a row"
-            )
-        if labels.is_floating_point() or labels.dtype == torch.bool:
-            raise InputError(f"labels of batch {number} are {labels.dtype}: they must be class indices")
-        if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
-            row = int((~inputs.isfinite()).flatten(1).any(dim=1).nonzero()[0]) if inputs.ndim > 1 else 0
-            raise InputError(
-                f"the inputs of batch {number} hold NaN or Inf (first in row {row}): every value must be finite"
-            )
+        inputs, labels = parts(batch, number)
         n_batches += 1
         n_rows += len(labels)
         yield inputs, labels
@@ -77,27 +102,57 @@ def read_batches(loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
         raise InputError(f"the loader has {n_batches} batches with 0 rows in all")
 
 
-def run_model(model: nn.Module, inputs: Tensor, device: torch.device) -> Tensor:
+def _plain_parts(batch: Any, number: int) -> tuple[Tensor, Tensor]:
+    if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+        raise InputError(f"batch {number} of the loader is a {type(batch).__name__}: it must be (inputs, labels)")
+    inputs, labels = batch[0], batch[1]
+    if not isinstance(inputs, Tensor) or not isinstance(labels, Tensor):
+        kinds = f"{type(inputs).__name__} and {type(labels).__name__}"
+        raise InputError(f"batch {number} of the loader holds {kinds}: both must be torch tensors")
+    if inputs.is_meta or labels.is_meta:
+        raise InputError(f"batch {number} of the loader is on the device meta, which holds shapes without values")
+    if labels.ndim != 1 or len(labels) != len(inputs):
+        shape = tuple(labels.shape)
+        raise InputError(f"batch {number} has {len(inputs)} inputs, but labels of shape {shape}: give one index a row")
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise InputError(f"labels of batch {number} are {labels.dtype}: they must be class indices")
+    if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
+        row = int((~inputs.isfinite()).flatten(1).any(dim=1).nonzero()[0]) if inputs.ndim > 1 else 0
+        raise InputError(
+            f"the inputs of batch {number} hold NaN or Inf (first in row {row}): every value must be finite"
+        )
+    return inputs, labels
+
+
+def run_model(model: nn.Module, inputs: Tensor | Mapping[str, Any], device: torch.device) -> Tensor:
     """Logits (n, K) of a batch in float32 or wider, or an error that says what the model returned instead."""
+    named = isinstance(inputs, Mapping)
     try:
-        output = model(inputs.to(device))
+        output = model(**_moved(inputs, device)) if isinstance(inputs, Mapping) else model(inputs.to(device))
     except torch.OutOfMemoryError:
         raise
-    except RuntimeError as error:
-        given = f"{inputs.dtype} inputs of shape {tuple(inputs.shape)} on {device}"
+    except (RuntimeError, TypeError) as error:
+        if isinstance(error, TypeError) and not named:
+            raise
+        given = f"inputs {', '.join(inputs)}" if isinstance(inputs, Mapping) else _described(inputs)
         reason = (str(error).splitlines() or ["no reason given"])[0]
-        raise InputError(f"the model does not run on {given}: {reason}") from error
-    if not isinstance(output, Tensor):
+        raise InputError(f"the model does not run on {given} on {device}: {reason}") from error
+    logits = logits_in(output)
+    n_rows = len(logits) if isinstance(inputs, Mapping) else inputs.shape[0]
+    if logits.ndim != 2 or logits.shape[0] != n_rows or logits.shape[1] < 2:
         raise InputError(
-            f"the model returned a {type(output).__name__}, but a tensor of logits is needed: "
-            "wrap it in a module that picks the logits"
+            f"the model returned shape {tuple(logits.shape)} for {n_rows} rows: "
+            f"logits of shape ({n_rows}, K ≥ 2) are needed"
         )
-    if output.ndim != 2 or output.shape[0] != inputs.shape[0] or output.shape[1] < 2:
-        raise InputError(
-            f"the model returned shape {tuple(output.shape)} for {inputs.shape[0]} rows: "
-            f"logits of shape ({inputs.shape[0]}, K ≥ 2) are needed"
-        )
-    return output.float() if output.dtype in (torch.float16, torch.bfloat16) else output
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+def _moved(inputs: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
+
+
+def _described(inputs: Tensor) -> str:
+    return f"{inputs.dtype} inputs of shape {tuple(inputs.shape)}"
 
 
 def joined(parts: list[Tensor], what: str) -> Tensor:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from calibrant.neural.losses.terms import log_probabilities, of_label
+from calibrant.neural.losses.rows import RowLoss, row_batch
 
 
-def brier(logits: Tensor, labels: Tensor) -> Tensor:
+def brier(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    class_weights: Tensor | None = None,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+) -> Tensor:
     """Mean squared distance of the probabilities to the one-hot label, summed over classes; also called `mse`.
 
     (1/n) Σ_i Σ_k (p_ik − 1{y_i = k})²
 
     Parameters
     ----------
-    logits : (n, K) tensor
-    labels : (n,) tensor of class indices
+    logits : (n, K) tensor, or dense maps (N, K, H, W)
+    labels : (n,) tensor of class indices, or shares of the classes (n, K) in floating point
+    class_weights : (K,) tensor, optional; the mean is then weighted, as in torch
+    ignore_index : rows with this label are left out
+    reduction : "mean", "sum" or "none"
 
     Examples
     --------
@@ -23,16 +33,19 @@ def brier(logits: Tensor, labels: Tensor) -> Tensor:
     >>> brier(torch.zeros(1, 4), torch.tensor([2])).item()
     0.75
     """
-    probabilities = log_probabilities(logits, labels).exp()
-    return (probabilities.square().sum(dim=1) - 2 * of_label(probabilities, labels) + 1).mean()
+    rows = row_batch(logits, labels, class_weights, ignore_index)
+    probabilities = rows.log_p.exp()
+    target_square = 1 if rows.shares is None else rows.shares.square().sum(dim=1)
+    losses = probabilities.square().sum(dim=1) - 2 * rows.of_target(probabilities) + target_square
+    return rows.reduced(losses, reduction)
 
 
 mse = brier
 
 
-class BrierLoss(nn.Module):
+class BrierLoss(RowLoss):
     """`brier` as a module."""
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of a batch."""
-        return brier(logits, labels)
+        return brier(logits, labels, **self.options())

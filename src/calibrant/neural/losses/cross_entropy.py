@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from calibrant.neural.losses.terms import log_probabilities, of_label
+from calibrant.neural.losses.rows import RowLoss, row_batch
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+def cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    class_weights: Tensor | None = None,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+) -> Tensor:
     """Mean negative log-likelihood of the labels.
 
     −(1/n) Σ_i log p_i[y_i]
 
     Parameters
     ----------
-    logits : (n, K) tensor
-    labels : (n,) tensor of class indices
+    logits : (n, K) tensor, or dense maps (N, K, H, W)
+    labels : (n,) tensor of class indices, or shares of the classes (n, K) in floating point
+    class_weights : (K,) tensor, optional; the mean is then weighted, as in torch
+    ignore_index : rows with this label are left out
+    reduction : "mean", "sum" or "none"
 
     Examples
     --------
@@ -23,12 +33,13 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     >>> round(cross_entropy(torch.zeros(2, 4), torch.tensor([0, 3])).item(), 4)
     1.3863
     """
-    return -of_label(log_probabilities(logits, labels), labels).mean()
+    rows = row_batch(logits, labels, class_weights, ignore_index)
+    return rows.reduced(-rows.of_target(rows.log_p), reduction)
 
 
-class CrossEntropyLoss(nn.Module):
+class CrossEntropyLoss(RowLoss):
     """`cross_entropy` as a module."""
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of a batch."""
-        return cross_entropy(logits, labels)
+        return cross_entropy(logits, labels, **self.options())

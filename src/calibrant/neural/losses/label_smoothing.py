@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from typing import Any
+
+from torch import Tensor
 
 from calibrant.core.errors import InputError
-from calibrant.neural.losses.terms import log_probabilities, of_label
+from calibrant.neural.losses.rows import RowLoss, row_batch
 
 
-def label_smoothing(logits: Tensor, labels: Tensor, *, smoothing: float = 0.05, spread: str = "all") -> Tensor:
+def label_smoothing(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    smoothing: float = 0.05,
+    spread: str = "all",
+    class_weights: Tensor | None = None,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+) -> Tensor:
     """Cross entropy to a label that gives the share α away.
 
     spread="all": target (1 − α)·1{k = y} + α/K (Szegedy et al. 2016);
@@ -16,10 +27,13 @@ def label_smoothing(logits: Tensor, labels: Tensor, *, smoothing: float = 0.05, 
 
     Parameters
     ----------
-    logits : (n, K) tensor
-    labels : (n,) tensor of class indices
+    logits : (n, K) tensor, or dense maps (N, K, H, W)
+    labels : (n,) tensor of class indices, or shares of the classes (n, K) in floating point
     smoothing : α in [0, 1]
     spread : "all" or "others"
+    class_weights : (K,) tensor, optional; the mean is then weighted, as in torch
+    ignore_index : rows with this label are left out
+    reduction : "mean", "sum" or "none"
 
     Examples
     --------
@@ -29,7 +43,8 @@ def label_smoothing(logits: Tensor, labels: Tensor, *, smoothing: float = 0.05, 
     """
     if not 0 <= smoothing <= 1:
         raise InputError(f"smoothing must lie in [0, 1], got {smoothing}")
-    log_p = log_probabilities(logits, labels)
+    rows = row_batch(logits, labels, class_weights, ignore_index)
+    log_p = rows.log_p
     n_classes = log_p.shape[1]
     if spread == "all":
         share = smoothing / n_classes
@@ -38,17 +53,17 @@ def label_smoothing(logits: Tensor, labels: Tensor, *, smoothing: float = 0.05, 
     else:
         raise InputError(f"spread must be 'all' or 'others', got {spread!r}")
     kept = 1 - smoothing if spread == "all" else 1 - smoothing - share
-    return -(kept * of_label(log_p, labels) + share * log_p.sum(dim=1)).mean()
+    return rows.reduced(-(kept * rows.of_target(log_p) + share * log_p.sum(dim=1)), reduction)
 
 
-class LabelSmoothingLoss(nn.Module):
+class LabelSmoothingLoss(RowLoss):
     """`label_smoothing` as a module."""
 
-    def __init__(self, smoothing: float = 0.05, spread: str = "all") -> None:
-        super().__init__()
+    def __init__(self, smoothing: float = 0.05, spread: str = "all", **shared: Any) -> None:
+        super().__init__(**shared)
         self.smoothing = smoothing
         self.spread = spread
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of a batch."""
-        return label_smoothing(logits, labels, smoothing=self.smoothing, spread=self.spread)
+        return label_smoothing(logits, labels, smoothing=self.smoothing, spread=self.spread, **self.options())
