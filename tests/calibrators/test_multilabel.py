@@ -139,3 +139,32 @@ def test_bad_parameters_are_named():
         MultilabelCalibrator(strength=-1).fit(scores, labels)
     with pytest.raises(InputError, match="3 columns, but the fit had 2 labels"):
         MultilabelCalibrator().fit(scores, labels).transform(np.zeros((4, 3)))
+
+
+@pytest.mark.parametrize("family", ["platt", "beta", "quad"])
+def test_torch_and_onnx_run_the_same_map(family):
+    torch = pytest.importorskip("torch")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    from calibrant import CalibratedModule
+    from calibrant.shipping.onnx import to_onnx
+
+    (scores, labels), (fresh, _) = problem(300, 4, rare=-1.0)
+    fitted = MultilabelCalibrator(family).fit(scores, labels)
+    fresh = np.concatenate([fresh, [[-40.0, 40.0, 0.0, 7.0], [-np.inf, np.inf, 0.0, 1.0]]]).astype(np.float32)
+    expected = fitted.predict_proba(fresh.astype(np.float64))
+    module = CalibratedModule(torch.nn.Identity(), fitted)
+    np.testing.assert_allclose(module(torch.from_numpy(fresh)).numpy(), expected, atol=1e-5)
+    session = onnxruntime.InferenceSession(to_onnx(fitted).SerializeToString())
+    _, chances, prediction = session.run(None, {"logits": fresh})
+    np.testing.assert_allclose(chances, expected, atol=1e-5)
+    np.testing.assert_array_equal(prediction, fitted.predict(fresh.astype(np.float64)))
+
+
+def test_the_service_refuses_many_labels_in_one_line(tmp_path):
+    from calibrant.shipping.artifact import read_artifact
+    from calibrant.shipping.served import Served
+
+    (scores, labels), _ = problem(100, 3, rare=0.0)
+    save(MultilabelCalibrator("platt").fit(scores, labels), tmp_path / "many.safetensors")
+    with pytest.raises(InputError, match="one class per row"):
+        Served.of(read_artifact(tmp_path / "many.safetensors"))

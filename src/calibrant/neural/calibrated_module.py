@@ -79,5 +79,7 @@ class CalibratedModule(nn.Module):
     def _finish(self, calibrated: Tensor) -> Tensor:
         if self.output == "logits":
             return calibrated
+        if self.task == "multilabel":
+            return calibrated.sigmoid() if self.output == "probabilities" else nn.functional.logsigmoid(calibrated)
         rows = torch.stack([torch.zeros_like(calibrated), calibrated], dim=1) if calibrated.ndim == 1 else calibrated
         return rows.softmax(dim=1) if self.output == "probabilities" else rows.log_softmax(dim=1)

@@ -27,7 +27,13 @@ class Served:
         """An artifact that has been tried on one row."""
         if artifact.n_classes is None:
             raise InputError(f"{artifact.method} is part of a network and cannot be served over logits")
-        binary = getattr(artifact.calibrator, "task_", "multiclass") == "binary"
+        task = getattr(artifact.calibrator, "task_", "multiclass")
+        if task == "multilabel":
+            raise InputError(
+                f"{artifact.method} was fitted to many labels, but the service answers with one class per row: "
+                "apply it to files, or export it to ONNX"
+            )
+        binary = task == "binary"
         served = cls(artifact, artifact.n_classes, binary, digest_of(content)[:12] if content else "")
         served.answer(np.zeros(1) if binary else np.zeros((1, artifact.n_classes)), "probabilities")
         return served

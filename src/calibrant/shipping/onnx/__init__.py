@@ -46,8 +46,9 @@ class Exported(NamedTuple):
 
 def to_onnx(calibrator: Any, *, opset: int = OPSET, precision: str = "float64") -> Any:
     """The calibrator alone as an ONNX model: input `logits` (n×K, float32).
-
-    Outputs are `calibrated_logits` (n×K), `probabilities` (n×K) and `prediction` (n,).
+    Outputs are `calibrated_logits` (n×K), `probabilities` (n×K) and `prediction` (n,); of many labels the probability
+    and the prediction 0 or 1 of each label (n×L).
+    the prediction 0 or 1 of each label (n×L).
 
     Examples
     --------
@@ -132,10 +133,20 @@ def _write_nodes(graph: Graph, calibrator: Any, logits: str, result_type: int, o
     calibrated = result = (calibrator._map_binary if binary else calibrator._map)(xp, exact, learned)
     if binary:
         exact, calibrated = (xp.stack([xp.zeros_like(one), one], axis=1) for one in (exact, calibrated))
-    column = xp.argmax(exact if calibrator.keeps_prediction else calibrated, axis=1, keepdims=True)
     kind = helper.tensor_dtype_to_np_dtype(result_type)
+    if calibrator.task_ == "multilabel":
+        # every label has a probability and a prediction of its own
+        chances = xp.array(graph.node("Sigmoid", calibrated.tensor), calibrated.shape, graph.dtype)
+        found = (xp.astype(result, kind), xp.astype(chances, kind), xp.astype(calibrated > 0, np.int64))
+        _name_outputs(graph, outputs, found)
+        return
+    column = xp.argmax(exact if calibrator.keeps_prediction else calibrated, axis=1, keepdims=True)
     chances = _favour(xp, xp.astype(xp.softmax_of_rows(calibrated), kind), column, kind)
-    for name, array in zip(outputs, (xp.astype(result, kind), chances, xp.squeeze(column, axis=1)), strict=True):
+    _name_outputs(graph, outputs, (xp.astype(result, kind), chances, xp.squeeze(column, axis=1)))
+
+
+def _name_outputs(graph: Graph, outputs: tuple[str, str, str], arrays: tuple[OnnxArray, ...]) -> None:
+    for name, array in zip(outputs, arrays, strict=True):
         graph.nodes.append(helper.make_node("Identity", [array.tensor], [name], name=f"{graph.prefix}/{name}"))
 
 
@@ -197,10 +208,11 @@ def _input_shape(calibrator: Any) -> list[str | int | None]:
 
 
 def _output_infos(names: tuple[str, str, str], elem_type: int, calibrator: Any) -> list[Any]:
+    labels: list[str | int | None] = ["n", len(calibrator.classes_)] if calibrator.task_ == "multilabel" else ["n"]
     return [
         helper.make_tensor_value_info(names[0], elem_type, _input_shape(calibrator)),
         helper.make_tensor_value_info(names[1], elem_type, ["n", len(calibrator.classes_)]),
-        helper.make_tensor_value_info(names[2], TensorProto.INT64, ["n"]),
+        helper.make_tensor_value_info(names[2], TensorProto.INT64, labels),
     ]
 
 
