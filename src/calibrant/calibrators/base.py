@@ -17,7 +17,16 @@ from calibrant.calibrators.helpers.confidence_bins import map_rows
 from calibrant.calibrators.helpers.tensors import fit_on_device, probabilities_of_tensor, transform_tensor
 from calibrant.calibrators.learned import Learned, spec_of
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
-from calibrant.core.arrays import check_counts, check_labels, check_matrix, check_scores, check_values, check_weights
+from calibrant.core.arrays import (
+    check_counts,
+    check_labels,
+    check_matrix,
+    check_scores,
+    check_values,
+    check_weights,
+    look_like_probabilities,
+    probabilities_error,
+)
 from calibrant.core.binary_rows import BinaryRows, check_binary_labels, is_one_column, two_columns
 from calibrant.core.blas import one_blas_thread
 from calibrant.core.errors import FitWarning, InputError
@@ -100,6 +109,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
             identified = scores[:, None]
         else:
             matrix = identified = self._check_logits(logits, reset=True)
+            if look_like_probabilities(matrix):
+                raise probabilities_error(len(matrix), "logits", "give their logarithms, np.log(p)")
             labels = check_labels(y, *matrix.shape)
             rows = Rows(matrix, labels, check_weights(sample_weight, len(matrix)))
         check_counts(rows.weights)

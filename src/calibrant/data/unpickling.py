@@ -20,7 +20,7 @@ from calibrant.core.errors import InputError
 from calibrant.data.npy import PLAIN_DTYPE
 from calibrant.data.tensors import STORAGES, Storage, read_legacy, rebuild
 
-MAX_READS = 2_000_000
+MAX_READS = 1_000_000
 """Reads of one pickle, about two per item: lists of more numbers are to be saved as arrays."""
 
 MAX_LINE = 2**26

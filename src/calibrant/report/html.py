@@ -56,6 +56,11 @@ def verdict(comparison: Comparison) -> str:
     return f"{opening} <b>{escape(best.method)}</b> brings this to <b>{after}</b>{_rest(best)}{_cost(best)}."
 
 
+def alerts(comparison: Comparison) -> str:
+    """What makes the figures doubtful, such as rows that are in both files."""
+    return "".join(f'<p class="note" role="alert"><b>Warning:</b> {escape(one)}.</p>' for one in comparison.warnings)
+
+
 def _rest(row: MethodRow) -> str:
     if row.noise_floor is None:
         return ""

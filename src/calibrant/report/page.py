@@ -80,6 +80,8 @@ def render(comparison: Comparison, *, shift: ShiftCurves | None = None, title: s
         navigation=html.navigation(classes=bool(payload["classes"]["names"]), shift=shift is not None),
         method_options=html.method_options(comparison, payload["selected"]),
         verdict=html.verdict(comparison),
+        alerts=html.alerts(comparison),
+        test_rows="the test rows, some of which it was fitted on" if comparison.warnings else "test rows it never saw",
         facts=html.facts(comparison),
         cards=html.cards(comparison),
         table=html.table(comparison),
