@@ -148,7 +148,9 @@ def load_test(seconds: float, clients: int, n_classes: int) -> bool:
 def schemathesis(examples: int) -> bool:
     with server(fitted(3)) as (port, _process):
         command = [Path(sys.executable).parent / "schemathesis", "run", f"http://127.0.0.1:{port}/openapi.json"]
-        return subprocess.run([*command, "--max-examples", str(examples), "--no-color"], check=False).returncode == 0
+        # that probabilities sum to 1 is a rule which no schema can state
+        options = ["--max-examples", str(examples), "--no-color", "--exclude-checks", "positive_data_acceptance"]
+        return subprocess.run([*command, *options], check=False).returncode == 0
 
 
 def main() -> None:

@@ -152,6 +152,10 @@ def test_probabilities_in_and_logits_out(artifact):
         assert answer["predictions"] == logits.argmax(axis=1).tolist()
         for body in ({"probabilities": [[0.5] * K]}, {"probabilities": [[1.5, -0.5, 0, 0, 0]]}):
             assert client.post("/calibrate", json=body).status_code == 422
+        sure = np.array([[1.0, 0, 0, 0, 0]])
+        certain = client.post("/calibrate", json={"probabilities": sure.tolist()}).json()["probabilities"]
+        with np.errstate(divide="ignore"):
+            np.testing.assert_allclose(certain, artifact.calibrator.predict_proba(np.log(sure)))
         assert client.post("/calibrate?kind=odds", json={"logits": [[0] * K]}).status_code == 422
 
 
@@ -288,13 +292,21 @@ def test_feedback_is_taken_whole_or_not_at_all(artifact):
         good = {"probabilities": [0.1, 0.9], "label": 1, "id": "a"}
         assert client.post("/feedback", json=good).json()["taken"] == 1
         assert client.post("/feedback", json={"answers": [good, {**good, "id": 7}]}).json()["duplicates"] == 1
-        for bad in ({"answers": [good, {"confidence": 2}]}, {"answers": 3}, [1], {"answers": [[]]}, {}):
+        for bad in (
+            {"answers": [{**good, "artifact": {}}]},
+            {"answers": [good, {"confidence": 2}]},
+            {"answers": 3},
+            [1],
+            {"answers": [[]]},
+            {},
+        ):
             answer = client.post("/feedback", json=bad)
             assert (answer.status_code, "\n" in answer.json()["error"]) == (422, False)
         assert client.post("/feedback", json={"answers": answers(101)}).status_code == 422
         assert client.post("/feedback", content=b"{", headers={"content-type": JSON}).status_code == 400
         assert client.post("/feedback", content=b"x", headers={"content-type": NPY}).status_code == 415
-        assert client.get("/monitor").json()["n"] == 2
+        assert client.post("/feedback", json={**good, "id": "b"}).json()["taken"] == 1  # not remembered from above
+        assert client.get("/monitor").json()["n"] == 3
 
 
 def test_feedback_by_group_and_batch_survives_a_restart(artifact, tmp_path):

@@ -14,7 +14,7 @@ from calibrant.core.atomic import atomic_write, check_target
 from calibrant.core.errors import InputError
 from calibrant.shipping.group_monitor import GroupMonitor
 from calibrant.shipping.monitor import Monitor
-from calibrant.shipping.watch import Feed, answer_of, dump_state, parse_state
+from calibrant.shipping.watch import Feed, dump_state, parse_state
 
 MAX_PROMETHEUS_GROUPS = 50
 FIGURES = {
@@ -65,16 +65,15 @@ class FeedbackDesk:
         current = []
         for index, record in enumerate(records):
             try:
-                answer_of(record)
-                if record.get("artifact", self._artifact) == self._artifact:
+                self._feed.check(record)
+                named = record.get("artifact", self._artifact)
+                if not isinstance(named, str):
+                    raise InputError(f"artifact is {str(named)[:40]!r}, but must be a text")
+                if named == self._artifact:
                     current.append(record)
             except InputError as error:
                 raise InputError(f"answer {index}: {error}") from error
         with self._lock:
-            for key in (self._feed.batch, self._feed.by):
-                missing = next((i for i, record in enumerate(current) if key is not None and key not in record), None)
-                if missing is not None:
-                    raise InputError(f"answer {missing} has no field {key!r}, which this service was started with")
             before = self._feed.n_duplicates
             taken = self._feed.take(answer for record in current if (answer := self._feed.parse(record)) is not None)
             self.n_stale += len(records) - len(current)

@@ -108,8 +108,8 @@ _ANSWER = {
     "required": ["confidence", "correct"],
     "properties": {
         "confidence": CHANCE,
-        "correct": {"type": "boolean"},
-        "id": {"type": "string", "description": "an answer that is sent twice counts once"},
+        "correct": {"enum": [True, False, 0, 1]},
+        "id": {"type": ["string", "number"], "description": "an answer that is sent twice counts once"},
         "artifact": {"type": "string", "description": "the header x-calibrant-artifact of the answer"},
     },
     "description": "or probabilities (or logits) and label instead of confidence and correct",

@@ -41,17 +41,22 @@ class Feed:
         if isinstance(self.monitor, GroupMonitor) != (self.by is not None):
             raise InputError("a field for groups needs a GroupMonitor, and a GroupMonitor needs a field for groups")
 
-    def parse(self, record: Any) -> tuple[float, bool, str, str] | None:
-        """Confidence, correctness, batch and group of a record; None where its id has been counted before."""
+    def check(self, record: Any) -> tuple[float, bool, str, str, Any]:
+        """Confidence, correctness, batch, group and id of a record; nothing is remembered."""
         confidence, correct = answer_of(record)
         batch, group = (None if key is None else _field(record, key) for key in (self.batch, self.by))
         name = None
         if self.id is not None and not (self.id_is_optional and self.id not in record):
             name = _field(record, self.id)
+        return confidence, correct, str(batch), str(group), name
+
+    def parse(self, record: Any) -> tuple[float, bool, str, str] | None:
+        """Confidence, correctness, batch and group of a record; None where its id has been counted before."""
+        confidence, correct, batch, group, name = self.check(record)
         if name is not None and not self.seen.is_new(name):
             self.n_duplicates += 1
             return None
-        return confidence, correct, str(batch), str(group)
+        return confidence, correct, batch, group
 
     def take(self, answers: Iterable[tuple[float, bool, str, str]]) -> int:
         """Give parsed answers to the monitor; returns how many there were."""
@@ -218,7 +223,7 @@ def _checksum(content: Any) -> str:
 
 def _field(record: dict[str, Any], name: str) -> Any:
     value = record.get(name)
-    if not isinstance(value, str | int | float):
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise InputError(f"field {name!r} is {str(value)[:40]!r}, but must be a text or a number")
     return value
 
