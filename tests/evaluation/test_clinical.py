@@ -121,3 +121,38 @@ def test_calibration_loss_names_bad_options():
         cal.calibration_loss((z, y), score="ece")
     with pytest.raises(InputError, match="folds must be"):
         cal.calibration_loss((z, y), folds=1)
+
+
+@pytest.mark.parametrize("kind", ["logits", "probabilities"])
+@pytest.mark.parametrize("task", ["binary", "pairs"])
+def test_measure_holds_the_clinical_figures(kind, task):
+    score, label = problem(6, n=600)
+    values = score if kind == "logits" else sigmoid(score)
+    found = cal.measure((values, label.astype(int)), kind=kind, task=task, resamples=50)
+    expected = clinical_values(score, label, None)
+    for name in NAMES:
+        assert found.metrics[name].value == pytest.approx(expected[name], abs=1e-9), name
+
+
+def test_clusters_widen_the_clinical_intervals():
+    score, label = problem(7, n=300)
+    five = np.repeat(np.arange(300), 5)
+    given = {"logits": score[five], "labels": label[five].astype(int)}
+    alone = cal.measure(given, resamples=200).metrics["calibration_slope"]
+    whole = cal.measure(cal.Predictions(**given, clusters=five), resamples=200).metrics["calibration_slope"]
+    once = cal.measure((score, label.astype(int)), resamples=200).metrics["calibration_slope"]
+    assert whole.value == pytest.approx(once.value, abs=1e-9)
+    assert (whole.high - whole.low) > 1.7 * (alone.high - alone.low)
+    assert (whole.high - whole.low) == pytest.approx(once.high - once.low, rel=0.35)
+
+
+def test_saturated_logits_keep_their_log_odds():
+    from calibrant.evaluation.clinical import exact_log_odds
+    from calibrant.metrics.inputs import check_binary
+
+    score = np.array([-700.0, -50.0, -1.0, 0.0, 2.0, 45.0, 300.0])
+    for label in (0, 1):
+        labels = np.full(len(score), label)
+        columns = check_binary(score, labels, None, True).columns("all")
+        exact = exact_log_odds(columns.confidence, labels == 1, columns.nll, True)
+        np.testing.assert_allclose(exact, score, rtol=1e-9, atol=1e-9)

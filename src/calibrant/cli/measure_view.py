@@ -75,6 +75,11 @@ def _verdict(out: Console, result: Measurement) -> None:
         f"  a calibrated model would show {100 * floor.mean:.2f}% at this n "
         f"[{100 * floor.low:.2f}, {100 * floor.high:.2f}], p {_p_value(floor.p_value)}"
     )
+    if "miscalibration" in result.metrics:
+        mendable, loss = (result.metrics[name].value for name in ("miscalibration", "nll"))
+        out.print(
+            f"  {mendable:.3f} of the {loss:.3f} nats are miscalibration, which a map can mend; the rest is the model's"
+        )
     over, under = (result.metrics[name].value for name in ("over_confidence", "under_confidence"))
     whole = max(over + under, 1e-12)
     line = Text("  overconfident ") + Text("▓" * round(20 * over / whole), ORANGE)

@@ -52,11 +52,11 @@ FACTS: dict[str, MetricFacts] = {
         "confidence AUROC", "conf AUROC", True, 1, "how well confidence tells right from wrong"
     ),
     "aurc": MetricFacts("AURC", "AURC", True, -1, "mean error over all deferral rates"),
-    "calibration_slope": MetricFacts("calibration slope", "slope", False, 0, "1 is perfect; below 1 p is too extreme"),
+    "calibration_slope": MetricFacts("slope", "slope", False, 0, "1 is perfect; below 1 p is too extreme"),
     "calibration_intercept": MetricFacts(
-        "calibration intercept", "intercept", False, 0, "0 is perfect; above 0 p is too low on average"
+        "intercept", "intercept", False, 0, "0 is perfect; above 0 p is too low on average"
     ),
-    "observed_expected": MetricFacts("observed : expected", "O:E", False, 0, "events seen for each event expected"),
+    "observed_expected": MetricFacts("O:E ratio", "O:E", False, 0, "events seen for each event expected"),
     "integrated_calibration_index": MetricFacts("ICI", "ICI", True, -1, "mean gap of the smooth calibration curve"),
     "e50": MetricFacts("E50", "E50", True, -1, "median gap of the smooth calibration curve"),
     "e90": MetricFacts("E90", "E90", True, -1, "90th percentile of the gap of the smooth calibration curve"),

@@ -12,7 +12,7 @@ import numpy as np
 
 from calibrant.core.bins import mass_index
 from calibrant.core.errors import FitWarning
-from calibrant.core.odds import sigmoid
+from calibrant.core.odds import finite_log_odds, probability_log_odds, sigmoid
 from calibrant.evaluation.bootstrap import Resamples, inverted_interval, percentile_interval
 from calibrant.evaluation.results import Estimate
 from calibrant.metrics.clinical import intercept_of, slope_of
@@ -101,6 +101,20 @@ def clinical_values(log_odds: np.ndarray, positive: np.ndarray, weights: np.ndar
     }
 
 
+def exact_log_odds(probability: np.ndarray, positive: np.ndarray, nll: np.ndarray, from_logits: bool) -> np.ndarray:
+    """Log-odds (n,) of rows of which p, the label and the log loss are known.
+
+    Probabilities that came from logits saturate at 1, while the log loss does not: s follows from it exactly.
+    """
+    if not from_logits:
+        return finite_log_odds(probability_log_odds(probability))
+    loss = nll.astype(np.float64)
+    with np.errstate(divide="ignore"):
+        # log(exp(x) − 1): the log-odds of the other class
+        against = np.where(loss < 30, np.log(np.expm1(np.minimum(loss, 30.0))), loss)
+    return finite_log_odds(np.where(positive, -against, against))
+
+
 Drawn = dict[str, tuple[float, np.ndarray]]
 """A figure over the cells, and over each resample of them (R,)."""
 
@@ -122,9 +136,8 @@ class _Draws:
         chosen, own, hit = resamples.take(cell), resamples.take(mass), resamples.take(positive)
         tables = []
         for column in (own, own * hit, own * (hit - sigmoid(resamples.take(log_odds)))):
-            spread = np.zeros((len(chosen), len(self.score)), dtype=np.float32)
-            spread[np.arange(len(chosen)), chosen] = column
-            tables.append(np.vstack([spread.sum(axis=0), resamples.sums(spread)]))
+            whole = np.bincount(chosen, column, minlength=len(self.score))
+            tables.append(np.vstack([whole, resamples.cell_sums(chosen, column, len(self.score))]))
         self.weight, self.positive, self.residual = tables
         self.knots = Curve.fit(log_odds, positive, weights).knots
 

@@ -16,6 +16,8 @@ from calibrant.data.guards import refuse_probabilities
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples, draw
 from calibrant.evaluation.classwise_intervals import classwise_estimates
+from calibrant.evaluation.clinical import NAMES as CLINICAL
+from calibrant.evaluation.clinical import clinical_estimates, exact_log_odds
 from calibrant.evaluation.consistency import consistency_test
 from calibrant.evaluation.flat import about, flattened, hits, two_class
 from calibrant.evaluation.grouping import clusters_by, columns_by, make_grouping
@@ -55,6 +57,9 @@ FEWEST_ROWS, FEWEST_ERRORS = 30, 5
 """Below these no verdict is given."""
 
 CLASSWISE = ("ace", "marginal_ece", "classwise_loss_std")
+
+CLINICAL_ROWS = 2_000_000
+"""Up to this many rows the figures that need all rows at once (slope, curve, ROC AUC) are computed."""
 
 LABEL_RESAMPLES = 200
 """Resamples behind the intervals of single labels, of which there may be a thousand."""
@@ -216,6 +221,11 @@ def measure(
     if predictions.flat:
         for name in CLASSWISE:
             estimates.pop(name, None)  # one probability per row: the ECE itself, or nothing
+        if predictions.n <= CLINICAL_ROWS:
+            score = exact_log_odds(columns.confidence, columns.correct, columns.nll, predictions.kind == "logits")
+            estimates |= clinical_estimates(score, columns.correct, weights, drawn)
+        else:
+            left_out = {**left_out, **dict.fromkeys(CLINICAL, f"more than {CLINICAL_ROWS:,} rows")}
     progress.step("intervals", 2, 3)
     confidence, correct = columns.confidence, columns.correct
     floor = consistency_test(confidence, correct, n_bins=n_bins, weights=weights, seed=seed, clusters=clusters)
@@ -237,7 +247,7 @@ def measure(
         resamples=resamples,
         seed=seed,
         verdict=TOO_FEW if too_few else verdict(estimates, floor, predictions.task),
-        metrics=Figures({name: estimates[name] for name in (*ORDER, "roc_auc") if name in estimates}),
+        metrics=Figures({name: estimates[name] for name in (*ORDER, *CLINICAL) if name in estimates}),
         noise_floor=floor,
         bins=bins,
         classes=class_profile(columns, scanned.sums, labels, weights, n_bins),

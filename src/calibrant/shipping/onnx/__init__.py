@@ -46,9 +46,9 @@ class Exported(NamedTuple):
 
 def to_onnx(calibrator: Any, *, opset: int = OPSET, precision: str = "float64") -> Any:
     """The calibrator alone as an ONNX model: input `logits` (n×K, float32).
+
     Outputs are `calibrated_logits` (n×K), `probabilities` (n×K) and `prediction` (n,); of many labels the probability
     and the prediction 0 or 1 of each label (n×L).
-    the prediction 0 or 1 of each label (n×L).
 
     Examples
     --------
