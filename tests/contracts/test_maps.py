@@ -100,6 +100,24 @@ def test_one_score_per_row_in_torch_and_onnx(name):
         module(torch.zeros(3, 2))
 
 
+@pytest.mark.parametrize("shape", [["n"], ["n", 1]])
+def test_one_score_per_row_is_calibrated_at_the_end_of_a_model(shape, tmp_path):
+    from onnx import TensorProto, helper, save
+
+    nodes = [helper.make_node("Neg", ["x"], ["risk"])]
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "risk")]
+    graph = helper.make_graph(nodes, "net", infos[:1], infos[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+    model.ir_version = 8
+    save(model, tmp_path / "net.onnx")
+    calibrator = fitted("platt", "binary")
+    cal.export_onnx(calibrator, tmp_path / "out.onnx", model=tmp_path / "net.onnx")
+    given = scores(20, seed=2)[0].astype(np.float32)
+    session = onnxruntime.InferenceSession(str(tmp_path / "out.onnx"))
+    answer = session.run(["calibrated_probabilities"], {"x": -given.reshape([-1, *shape[1:]])})[0]
+    np.testing.assert_allclose(answer, calibrator.predict_proba(given), atol=1e-6)
+
+
 def run(calibrator, rows):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1

@@ -129,6 +129,8 @@ class IsotonicCalibration(Calibrator):
         """The maps as tables (C×W); shorter ones repeat their last knot."""
         if self.task_ == "binary":
             return super()._learned()
+        if len(self.offsets_) == 2:
+            return SimpleNamespace(knots=self.knots_[None], values=self.values_[None])
         cuts = [slice(*pair) for pair in pairwise(self.offsets_)]
         width = max(cut.stop - cut.start for cut in cuts)
         tables = {"knots": self.knots_, "values": self.values_}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -77,8 +76,4 @@ class KeptPrediction(Calibrator):
 def put_first(xp: Any, calibrated: Any, logits: Any) -> Any:
     """Log-probabilities (n×K) of calibrated logits that put the prediction of the raw logits first."""
     scores, kept = maps.log_softmax(xp, calibrated), maps.prediction(xp, logits)
-    winner = maps.prediction(xp, scores)
-    first, second = maps.entry(xp, scores, winner), maps.entry(xp, scores, kept)
-    both = second + maps.softplus(xp, first - second) - math.log(2.0)
-    moved = (maps.is_column(xp, scores, winner) | maps.is_column(xp, scores, kept)) & (winner != kept)
-    return maps.keep_prediction(xp, xp.where(moved, both, scores), kept)
+    return maps.keep_prediction(xp, maps.share_place(xp, scores, maps.prediction(xp, scores), kept), kept)

@@ -197,7 +197,8 @@ class ParameterizedTemperatureScaling(Calibrator):
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         exact = wide(xp, logits)
-        hidden = (largest(xp, exact, learned.feature_mean_.shape[0]) - learned.feature_mean_) / learned.feature_scale_
+        top = wide(xp, largest(xp, logits, learned.feature_mean_.shape[0]))
+        hidden = (top - learned.feature_mean_) / learned.feature_scale_
         layers = list(zip(learned.weights_, learned.biases_, strict=True))
         for weight, bias in layers[:-1]:
             hidden = xp.tanh(xp.matmul(hidden, weight) + bias)

@@ -78,6 +78,20 @@ def softplus(xp: Any, values: Any) -> Any:
     return xp.maximum(values, xp.zeros_like(values)) + xp.log1p(xp.exp(-xp.abs(values)))
 
 
+def share_place(xp: Any, scores: Any, winner: Any, kept: Any) -> Any:
+    """Log-probabilities in which the classes at two columns (n, 1) both have the mean of their probabilities."""
+    if is_numpy(xp):
+        shared, moved = scores.copy(), np.flatnonzero(winner[:, 0] != kept[:, 0])
+        first, second = winner[moved, 0], kept[moved, 0]
+        both = np.logaddexp(scores[moved, first], scores[moved, second]) - np.log(2.0)
+        shared[moved, first] = shared[moved, second] = both
+        return shared
+    first, second = entry(xp, scores, winner), entry(xp, scores, kept)
+    both = second + softplus(xp, first - second) - float(np.log(2.0))
+    pair = (is_column(xp, scores, winner) | is_column(xp, scores, kept)) & (winner != kept)
+    return xp.where(pair, both, scores)
+
+
 def log_odds(xp: Any, values: Any) -> Any:
     """log(c / (1 − c)) of confidences strictly inside (0, 1)."""
     return xp.log(values) - xp.log1p(-values)

@@ -92,7 +92,10 @@ def append_to_model(
     names = ("calibrated_logits", "calibrated_probabilities", "calibrated_prediction")
     outputs = (_free(names[0], taken), _free(names[1], taken), _free(names[2], taken))
     result_type = TensorProto.DOUBLE if found.elem_type == TensorProto.DOUBLE else TensorProto.FLOAT
-    _write_nodes(graph, calibrator, found.name, result_type, outputs)
+    # one score per row may come as (n,) or (n, 1)
+    one_column = calibrator.task_ == "binary"
+    tensor = graph.node("Reshape", found.name, graph.constant(np.array([-1]))) if one_column else found.name
+    _write_nodes(graph, calibrator, tensor, result_type, outputs)
     model.graph.node.extend(graph.nodes)
     model.graph.initializer.extend(graph.constants)
     model.graph.output.extend(_output_infos(outputs, result_type, calibrator))

@@ -141,6 +141,8 @@ def _may_be_logits(value: Any, n_classes: int) -> bool:
     if not tensor.HasField("shape"):
         return True
     sizes = tensor.shape.dim
+    if n_classes == 1 and len(sizes) == 1:
+        return True
     return len(sizes) == 2 and (not sizes[1].HasField("dim_value") or sizes[1].dim_value == n_classes)
 
 
