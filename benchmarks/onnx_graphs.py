@@ -3,9 +3,9 @@
     python benchmarks/onnx_graphs.py --export old/          # with another version of the library on PYTHONPATH
     python benchmarks/onnx_graphs.py --against old/         # both in one run, in turn
 
-A row gives the shortest processor time of one call for 1×100 and 256×1,000 logits and, with `--against`, its ratio to the old
-graph's. Calibrators are fitted to logits of the same kind; `X+top` maps are set so that many rows are crowded, which is
-the slow case.
+A row gives the shortest processor time of one call for 1×100 and 256×1,000 logits and, with `--against`, its ratio to
+the old graph's. Calibrators are fitted to logits of the same kind; `X+top` maps are set so that many rows are crowded,
+which is the slow case.
 """
 
 from __future__ import annotations
