@@ -144,3 +144,13 @@ def test_51_temperature_of_one_score_is_that_of_two_columns():
     # vector scaling with a free bias on [0, z] is Platt scaling
     platt, vector = get("platt").fit(scores, labels), get("vs").fit(logits, labels)
     np.testing.assert_allclose(platt.predict_proba(scores), vector.predict_proba(logits), atol=1e-6)
+
+
+def test_labels_may_be_whole_floats_or_booleans():
+    scores, labels = problem(100)
+    expected = get("platt").fit(scores, labels).slope_
+    assert get("platt").fit(scores, labels.astype(float)).slope_ == expected
+    assert get("platt").fit(scores, labels.astype(bool)).slope_ == expected
+    from calibrant import metrics
+
+    assert metrics.ece(sigmoid(scores), labels.astype(float)) == metrics.ece(sigmoid(scores), labels)

@@ -56,8 +56,10 @@ def is_one_column(values: Any) -> bool:
 
 
 def check_binary_labels(labels: Any, n_rows: int, name: str = "labels") -> np.ndarray:
-    """Labels 0 and 1, one per row, as int64; booleans are accepted."""
+    """Labels 0 and 1, one per row, as int64; booleans and whole floats are accepted."""
     array = as_array(labels, name)
+    if array.dtype.kind == "f" and np.isin(array, (0.0, 1.0)).all():
+        array = array.astype(np.int64)
     checked = check_labels(array.astype(np.int64) if array.dtype == bool else array, n_rows, 1 << 62, name, "scores")
     if checked.max() > 1:
         raise InputError(

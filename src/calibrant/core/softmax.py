@@ -43,13 +43,6 @@ def _below(logits: np.ndarray, peak: np.ndarray) -> np.ndarray:
         return logits - peak
 
 
-def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(−z)) of every element."""
-    with np.errstate(over="ignore"):
-        small = np.exp(-np.abs(logits))
-    return np.where(logits >= 0, 1 / (1 + small), small / (1 + small)).astype(logits.dtype, copy=False)
-
-
 def log_odds(probabilities: np.ndarray) -> np.ndarray:
     """log p − log(1 − p) of every element; −inf at 0 and inf at 1."""
     one = probabilities.dtype.type(1)

@@ -9,8 +9,9 @@ import numpy as np
 
 from calibrant.core import progress
 from calibrant.core.errors import InputError
+from calibrant.core.odds import sigmoid
 from calibrant.core.rows import Rows
-from calibrant.core.softmax import log_odds, log_stored, sigmoid, softmax
+from calibrant.core.softmax import log_odds, log_stored, softmax
 from calibrant.data.source import ArraySource, SliceSource, Source, TakenSource
 from calibrant.data.tasks import FLAT, check_task_values
 

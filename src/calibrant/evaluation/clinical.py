@@ -18,7 +18,7 @@ from calibrant.evaluation.results import Estimate
 from calibrant.metrics.clinical import intercept_of, slope_of
 from calibrant.metrics.decomposition import decomposition_of
 from calibrant.metrics.discrimination import average_precision_of
-from calibrant.metrics.flexible import Curve, spline_columns, weighted_quantile
+from calibrant.metrics.flexible import Curve, spline_columns, spline_knots, weighted_quantile
 from calibrant.metrics.ks import kuiper_error_of
 from calibrant.metrics.selective import confidence_auroc_of
 
@@ -139,7 +139,7 @@ class _Draws:
             whole = np.bincount(chosen, column, minlength=len(self.score))
             tables.append(np.vstack([whole, resamples.cell_sums(chosen, column, len(self.score))]))
         self.weight, self.positive, self.residual = tables
-        self.knots = Curve.fit(log_odds, positive, weights).knots
+        self.knots = spline_knots(log_odds, weights)
 
     def regressions(self) -> Drawn:
         """Slope, intercept and O:E."""
