@@ -14,6 +14,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from calibrant.calibrators.helpers.confidence_bins import map_rows
+from calibrant.calibrators.helpers.gate import admitted, keep_winner, narrow
 from calibrant.calibrators.helpers.tensors import fit_on_device, probabilities_of_tensor, transform_tensor
 from calibrant.calibrators.learned import Learned, spec_of
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
@@ -22,7 +23,6 @@ from calibrant.core.arrays import (
     check_labels,
     check_matrix,
     check_scores,
-    check_values,
     check_weights,
     look_like_probabilities,
     probabilities_error,
@@ -34,7 +34,6 @@ from calibrant.core.fingerprint import fingerprint
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import softmax
 from calibrant.core.tensors import is_tensor, on_device
-from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.core.zeros import raised, warn_of_zeros
 from calibrant.kernels.floor import learn_floor
 
@@ -209,7 +208,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
             size = np.abs(given) if binary else np.maximum(given.max(axis=1), -given.min(axis=1))
             large = np.flatnonzero(size > PRECISE_LOGIT)
             if len(large):
-                probabilities[large] = _narrow(self._probabilities(given[large].astype(np.float64)))
+                probabilities[large] = narrow(self._probabilities(given[large].astype(np.float64)))
         return probabilities
 
     def predict(self, logits: Any) -> np.ndarray:
@@ -339,14 +338,14 @@ class Calibrator(TransformerMixin, BaseEstimator):
 
     def _probabilities(self, given: np.ndarray) -> np.ndarray:
         calibrated = two_columns(self._transform_binary(given)) if given.ndim == 1 else self._transform(given)
-        return _keep_winner(softmax(calibrated), calibrated.argmax(axis=1))
+        return keep_winner(softmax(calibrated), calibrated.argmax(axis=1))
 
     def _check_logits(self, logits: Any, *, reset: bool) -> np.ndarray:
         """A matrix (n×K) that may enter `fit` (`reset`) or a prediction."""
         self._check_width(logits, reset=reset)
         matrix = check_matrix(logits)
         validate_data(self, X=logits if hasattr(logits, "columns") else matrix, reset=reset, skip_check_array=True)
-        return _admitted(matrix) if reset else raised(_admitted(matrix), getattr(self, "floor_", None))
+        return admitted(matrix, None if reset else self)
 
     def _check_scores(self, scores: Any, *, reset: bool) -> np.ndarray:
         """One score per row (n,) that may enter `fit` (`reset`) or a prediction."""
@@ -354,7 +353,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         column = check_scores(scores)
         named = scores if hasattr(scores, "columns") else column[:, None]
         validate_data(self, X=named, reset=reset, skip_check_array=True)
-        return _admitted(column) if reset else raised(_admitted(column), getattr(self, "floor_", None))
+        return admitted(column, None if reset else self)
 
     def _check_width(self, values: Any, *, reset: bool) -> None:
         shape: tuple[int, ...] = getattr(values, "shape", ())
@@ -373,36 +372,3 @@ class Calibrator(TransformerMixin, BaseEstimator):
         tags.target_tags.required = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-def _admitted(values: np.ndarray) -> np.ndarray:
-    """The one place where the values of an input are looked at, for `fit` and for every prediction.
-
-    Blocks on all cores find out whether there is anything to explain.
-    """
-    matrix = values.reshape(len(values), -1)
-
-    def looks_finite(block: slice) -> bool:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return bool(np.isfinite(matrix[block].sum(dtype=matrix.dtype)))
-
-    if not all(map_blocks(looks_finite, row_blocks(*matrix.shape))):
-        check_values(matrix, from_logits=True, name="logits" if values.ndim == 2 else "scores")
-    return values
-
-
-def _narrow(probabilities: np.ndarray) -> np.ndarray:
-    """Probabilities in float32 whose argmax is still that of the float64 ones."""
-    return _keep_winner(probabilities.astype(np.float32), probabilities.argmax(axis=1))
-
-
-def _keep_winner(probabilities: np.ndarray, winner: np.ndarray) -> np.ndarray:
-    """The same array; where rounding made another class win, this one gets the next larger number.
-
-    At a very high temperature logits differ by less than probabilities can.
-    """
-    lost = np.flatnonzero(probabilities.argmax(axis=1) != winner)
-    if len(lost):
-        highest = probabilities[lost].max(axis=1)
-        probabilities[lost, winner[lost]] = np.nextafter(highest, probabilities.dtype.type(2))
-    return probabilities

@@ -1,0 +1,46 @@
+"""What enters and leaves every calibrator: one look at the values, and winners that survive rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.arrays import check_values
+from calibrant.core.threads import map_blocks, row_blocks
+from calibrant.core.zeros import raised
+
+
+def admitted(values: np.ndarray, fitted: Any = None) -> np.ndarray:
+    """The one place where the values of an input are looked at, for `fit` and for every prediction.
+
+    Blocks on all cores find out in one pass whether there is anything to explain. Zeros (−inf) of a fitted
+    calibrator's input are replaced by the floor it learned.
+    """
+    matrix = values.reshape(len(values), -1)
+
+    def looks_finite(block: slice) -> bool:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return bool(np.isfinite(matrix[block].sum(dtype=matrix.dtype)))
+
+    if all(map_blocks(looks_finite, row_blocks(*matrix.shape))):
+        return values
+    check_values(matrix, from_logits=True, name="logits" if values.ndim == 2 else "scores")
+    return values if fitted is None else raised(values, getattr(fitted, "floor_", None))
+
+
+def narrow(probabilities: np.ndarray) -> np.ndarray:
+    """Probabilities in float32 whose argmax is still that of the float64 ones."""
+    return keep_winner(probabilities.astype(np.float32), probabilities.argmax(axis=1))
+
+
+def keep_winner(probabilities: np.ndarray, winner: np.ndarray) -> np.ndarray:
+    """The same array; where rounding made another class win, this one gets the next larger number.
+
+    At a very high temperature logits differ by less than probabilities can.
+    """
+    lost = np.flatnonzero(probabilities.argmax(axis=1) != winner)
+    if len(lost):
+        highest = probabilities[lost].max(axis=1)
+        probabilities[lost, winner[lost]] = np.nextafter(highest, probabilities.dtype.type(2))
+    return probabilities
