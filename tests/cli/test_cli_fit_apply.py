@@ -218,3 +218,22 @@ def test_watch_looks_at_its_state_first(run, tmp_path):
         code, out, err = run("watch", log, "--once", "--state", tmp_path / state)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert words in err
+
+
+def test_fit_keeps_predictions_when_asked(run, tmp_path):
+    rng = np.random.default_rng(0)
+    labels = (rng.random(600) < 0.2).astype(int)
+    scores = rng.normal(size=600) + 2 * labels + 1
+    logits = np.column_stack([np.zeros(600), scores]).astype(np.float32)
+    np.savez(tmp_path / "val.npz", logits=logits, labels=labels)
+    for extra, kept in (((), False), (("--keep-predictions",), True)):
+        out = tmp_path / "cal.safetensors"
+        code, _, err = run("fit", tmp_path / "val.npz", "--method", "auto", "-o", out, *extra)
+        assert code == 0, err
+        same = (calibrant.load(out).predict(logits) == logits.argmax(axis=1)).all()
+        assert same == kept
+    code, _, err = run(
+        "fit", tmp_path / "val.npz", "--method", "vs", "--keep-predictions", "-o", tmp_path / "b.safetensors"
+    )
+    assert code == 2
+    assert "vs changes predictions; take vs+keep" in err

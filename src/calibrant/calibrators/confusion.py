@@ -12,7 +12,7 @@ from numpy import inf
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import RECORD, TEMPERATURE, Learned
-from calibrant.calibrators.shape import IDENTITY, fit_shape, shape_losses
+from calibrant.calibrators.shape import IDENTITY, KEPT_ELEMENTS, fit_shape, shape_losses
 from calibrant.calibrators.solvers.diagonal import common_unit
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.calibrators.solvers.newton import Operator, Solution, newton_cg, warn_unless_converged
@@ -41,6 +41,9 @@ PATH = (
     Penalties(5.0, 300.0, 100.0),
 )
 """What cross-validation walks, from a temperature alone to a confusion matrix that is nearly free."""
+
+PATH_OF_MANY = (Penalties(inf, inf, inf), Penalties(inf, 3000.0, 1000.0), Penalties(inf, 1000.0, 300.0))
+"""The same for more than `MOST_CLASSES` classes."""
 
 FLOOR = 0.01
 """Probabilities well below this say nothing about other classes."""
@@ -126,6 +129,8 @@ class ConfusionScaling(Calibrator):
             self._held_out(rows, content_folds(rows, FOLDS, self.seed))
 
     def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
+        if rows.n_classes > MOST_CLASSES and not _reads_evidence(self._path(rows.n_classes)):
+            return self._held_out_of_many(rows, fold)
         parts = map_blocks(lambda part: _Part(rows, fold == part), list(np.unique(fold)))
         path, answers, losses = self._path(rows.n_classes), [], []
         near: list[int] = []
@@ -142,9 +147,44 @@ class ConfusionScaling(Calibrator):
         self._finish(rows, [path[index] for index in near])
         return np.mean([answers[index] for index in near], axis=0).astype(rows.logits.dtype)
 
+    def _held_out_of_many(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
+        """The same for many classes: each fold walks the whole path at once, and only its points are kept."""
+        path = self._path(rows.n_classes)
+
+        def walk(part: int) -> tuple[float, list[np.ndarray]]:
+            kept = np.flatnonzero(fold != part)
+            walker = _Walker(rows.take(kept) if len(kept) else rows, LOOSE, np.float32, False)
+            points = []
+            for penalties in path:
+                walker.step(penalties)
+                points.append(walker.point[:, -2:].copy())
+            return walker.unit, points
+
+        parts = list(np.unique(fold))
+        walked = map_blocks(walk, parts)
+
+        def answer(index: int) -> np.ndarray:
+            found = np.empty(rows.logits.shape, dtype=np.float32)
+            for part, (unit, points) in zip(parts, walked, strict=True):
+                out = np.flatnonzero(fold == part)
+                found[out] = _scores(*_inputs(rows.logits[out], unit, np.float32, False), points[index])
+            return found
+
+        losses, shape = [], IDENTITY
+        for index in range(len(path)):
+            shape, loss = bent_losses(answer(index), rows, shape)
+            losses.append(loss)
+        near = near_steps(losses, rows.weights)
+        self._finish(rows, [path[index] for index in near])
+        total = answer(near[0])
+        for index in near[1:]:
+            total += answer(index)
+        total /= np.float32(len(near))
+        return total.astype(rows.logits.dtype, copy=False)
+
     def _finish(self, rows: Rows, path: list[Penalties]) -> None:
         with one_blas_thread():
-            walker = _Walker(rows, TIGHT, np.float64)
+            walker = _Walker(rows, TIGHT, np.float64, _reads_evidence(path) or rows.n_classes <= MOST_CLASSES)
             points = []
             for penalties in path:
                 solution = walker.step(penalties)
@@ -154,14 +194,15 @@ class ConfusionScaling(Calibrator):
                     self.n_iter_, self.objective_trace_ = max(1, solution.n_iter), solution.trace
         point = np.mean(points, axis=0)
         self.temperature_ = 1.0 / walker.unit
-        self.matrix_, self.scale_, self.bias_ = point[:, :-2].copy(), point[:, -2].copy(), point[:, -1].copy()
+        self.scale_, self.bias_ = point[:, -2].copy(), point[:, -1].copy()
+        self.matrix_ = np.zeros((rows.n_classes, rows.n_classes)) if point.shape[1] == 2 else point[:, :-2].copy()
         self.penalties_ = np.array(path)
 
     def _path(self, n_classes: int) -> list[Penalties]:
         if isinstance(self.penalty, str) and self.penalty != "cv":
             raise InputError(f"penalty must be a number of at least 0 or 'cv', got {self.penalty!r}")
         if self.penalty == "cv":
-            return list(PATH if n_classes <= MOST_CLASSES else dict.fromkeys(one._replace(matrix=inf) for one in PATH))
+            return list(PATH if n_classes <= MOST_CLASSES else PATH_OF_MANY)
         given = Penalties(float(self.penalty), self.penalty_scale, self.penalty_bias)
         for name, value in zip(("penalty", "penalty_scale", "penalty_bias"), given, strict=True):
             if not value >= 0:
@@ -183,17 +224,28 @@ class ConfusionScaling(Calibrator):
         return maps.like(xp, scores, logits)
 
 
-def _inputs(logits: np.ndarray, unit: float, dtype: type) -> tuple[np.ndarray, np.ndarray]:
-    """Centred logits over the temperature, and log(1 + p/0.01) of the probabilities p there."""
-    scaled = logits.astype(dtype) * dtype(unit)
-    return scaled - scaled.mean(axis=1, keepdims=True), np.log1p(softmax(scaled) / dtype(FLOOR))
+def _reads_evidence(path: list[Penalties]) -> bool:
+    """Whether the confusion matrix takes part in any step."""
+    return any(penalties.matrix < inf for penalties in path)
 
 
-def _scores(centred: np.ndarray, evidence: np.ndarray, point: np.ndarray) -> np.ndarray:
+def _inputs(
+    logits: np.ndarray, unit: float, dtype: type, with_evidence: bool = True
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Centred logits over the temperature, and log(1 + p/0.01) of the probabilities p there if it is read."""
+    scaled: np.ndarray = logits.astype(dtype)
+    scaled *= dtype(unit)
+    evidence = np.log1p(softmax(scaled) / dtype(FLOOR)) if with_evidence else None
+    scaled -= scaled.mean(axis=1, keepdims=True)
+    return scaled, evidence
+
+
+def _scores(centred: np.ndarray, evidence: np.ndarray | None, point: np.ndarray) -> np.ndarray:
     """a∘z̄ + C·evidence + b for a point (C | a | b)."""
     point = point.astype(centred.dtype)
-    scores = centred * point[:, -2] + point[:, -1]
-    if point[:, :-2].any():
+    scores = centred * point[:, -2]
+    scores += point[:, -1]
+    if evidence is not None and point[:, :-2].any():
         scores += evidence @ point[:, :-2].T
     return scores
 
@@ -204,7 +256,9 @@ def bent_losses(answer: np.ndarray, rows: Rows, start: np.ndarray) -> tuple[np.n
     Without it a step of the path would be preferred for its sharpness.
     """
     held_out = Rows(answer, rows.labels, rows.weights)
-    shape = fit_shape(held_out, start=start, tolerance=1e-2)[0]
+    some = held_out.sample(KEPT_ELEMENTS // rows.n_classes)
+    # a sample tells the bend well enough, unless it holds no weight
+    shape = fit_shape(some if some.total_weight > 0 else held_out, start=start, tolerance=1e-2)[0]
     return shape, shape_losses(held_out, shape)
 
 
@@ -226,11 +280,13 @@ def near_steps(losses: list[np.ndarray], weights: np.ndarray | None) -> list[int
 class _Walker:
     """Walks a path of penalties over some rows, each fit starting where the last one ended."""
 
-    def __init__(self, rows: Rows, tolerance: float, dtype: type) -> None:
-        self.rows, self.tolerance = rows, tolerance
+    def __init__(self, rows: Rows, tolerance: float, dtype: type, with_evidence: bool = True) -> None:
+        self.tolerance = tolerance
         self.unit = common_unit(rows)
-        self.inputs = _inputs(rows.logits, self.unit, dtype)
-        self.point = np.zeros((rows.n_classes, rows.n_classes + 2))
+        self.inputs = _inputs(rows.logits, self.unit, dtype, with_evidence)
+        # the logits themselves are no longer needed, and may be large
+        self.rows = Rows(self.inputs[0], rows.labels, rows.weights)
+        self.point = np.zeros((rows.n_classes, rows.n_classes + 2 if with_evidence else 2))
         # the temperature itself, also where the unit of the scales is another
         self.point[:, -2] = fit_inverse_temperature(rows).value / self.unit
 
@@ -263,12 +319,12 @@ class _Part:
 class _Objective:
     """Mean NLL plus the ridge over points (C | a | b), K×(K+2); parts without a finite penalty do not move."""
 
-    def __init__(self, centred: np.ndarray, evidence: np.ndarray, rows: Rows, penalties: Penalties) -> None:
+    def __init__(self, centred: np.ndarray, evidence: np.ndarray | None, rows: Rows, penalties: Penalties) -> None:
         self.centred, self.evidence, self.labels = centred, evidence, rows.labels
         weights = np.ones(rows.n) if rows.weights is None else rows.weights
         self.weights = (weights / rows.total_weight).astype(centred.dtype)
         n_classes = rows.n_classes
-        ridge = np.empty((n_classes, n_classes + 2))
+        ridge = np.empty((n_classes, 2 if evidence is None else n_classes + 2))
         ridge[:, :-2], ridge[:, -2], ridge[:, -1] = penalties
         self.moves = np.isfinite(ridge)
         self.ridge = np.where(self.moves, 2 * ridge / rows.total_weight, 0.0)
@@ -301,7 +357,8 @@ class _Objective:
 
         spread = guess * (1 - guess) * weights
         diagonal = np.empty_like(point)
-        diagonal[:, :-2] = spread.T @ self.evidence**2
+        if self.evidence is not None:
+            diagonal[:, :-2] = spread.T @ self.evidence**2
         diagonal[:, -2] = np.einsum("ij,ij,ij->j", spread, self.centred, self.centred)
         diagonal[:, -1] = spread.sum(axis=0)
         inverse = np.where(self.moves, 1.0 / (diagonal + self.ridge + 1e-12), 0.0)

@@ -213,6 +213,11 @@ def fit_shape(rows: Rows, *, start: np.ndarray = IDENTITY, tolerance: float = 1e
 
     The search ends with a step below the tolerance; the error left is far smaller, because Newton's method squares it.
     """
+    if rows.logits.size > 4 * KEPT_ELEMENTS:
+        some = rows.sample(KEPT_ELEMENTS // rows.n_classes)
+        if some.total_weight > 0:
+            # a sample leads most of the way
+            start = fit_shape(some, start=start, tolerance=1e-3)[0]
     total = partial(rows.total, shape_sums) if rows.logits.size > KEPT_ELEMENTS else _kept_sums(rows)
 
     def evaluate(point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:

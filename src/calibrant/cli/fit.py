@@ -30,6 +30,9 @@ def fit(
     method: str = typer.Option("ts", "--method", "-m", help="Short name: ts, cts, vs, ets, cws, sctl+ts, ts+top, …"),
     output: str = typer.Option(..., "--output", "-o", help="Artifact to write, such as cal.safetensors."),
     parameters: list[str] | None = PARAMETERS,
+    keep_predictions: bool = typer.Option(
+        False, "--keep-predictions", help="With --method auto: only methods that never change the predicted class."
+    ),
     kind: str = inputs.KIND,
     task: str = inputs.TASK,
     scores: str = inputs.SCORES,
@@ -57,6 +60,8 @@ def fit(
         said = inputs.described(kind, task, scores, labels, weights, class_names, ignore_index)
         predictions = open_predictions(file, skip_bad_parts=skip_bad_parts, engine=running, **said)
         calibrator = build(method, parameters or [], predictions.task, predictions.n_classes)
+        if keep_predictions:
+            keeping(calibrator, method)
         with _blaming(parameters or []):
             result = _fit_and_save(calibrator, predictions, output, running, checkpoint)
     result = {"method": method, **result, "warnings": messages(caught), "artifact": output}
@@ -80,6 +85,16 @@ def check_names(method: str, assignments: list[str]) -> None:
         resolve(method)
     for text in assignments:
         _assignment(text)
+
+
+def keeping(calibrator: Any, method: str) -> None:
+    """Have a choice keep every prediction; any other method either does so or cannot."""
+    from calibrant.core.errors import InputError
+
+    if "keep_predictions" in calibrator.get_params(deep=False):
+        calibrator.set_params(keep_predictions=True)
+    elif not calibrator.keeps_prediction:
+        raise InputError(f"--keep-predictions: {method} changes predictions; take {method}+keep, or --method auto")
 
 
 def build(method: str, assignments: list[str], task: str = "multiclass", n_classes: int | None = None) -> Any:
