@@ -76,6 +76,7 @@ class GroupCalibrator(GroupedCalibrator):
         "calibrators_": INNERS,
         "shares_": Learned(("G",), 0.0, 1.0),
         "groups_": RECORD,
+        "columns_": RECORD,
         "strength_": RECORD,
     }
 

@@ -56,22 +56,51 @@ class GroupedCalibrator(Calibrator):
         names = group_names(groups, n_rows)
         found, codes = np.unique(names, return_inverse=True)
         self.groups_ = found.astype(object)
+        self.columns_ = [str(name) for name in groups] if isinstance(groups, Mapping) else []
         self._codes = codes
         try:
             return super().fit(logits, y, sample_weight)
         finally:
             del self._codes
 
+    def fit_predictions(self, predictions: Any, *, engine: Any = "local", checkpoint: Any = None) -> Self:
+        """Learn from predictions that carry one or two columns of groups; all rows are read into memory."""
+        from calibrant.calibrators.task_methods import check_task_method
+        from calibrant.data import as_predictions
+        from calibrant.data.guards import refuse_probabilities
+
+        given = as_predictions(predictions).expanded()
+        if not 1 <= len(given.groups) <= 2:
+            raise InputError(
+                f"{type(self).__name__} needs one or two columns of groups, but {given.name or 'the predictions'} has "
+                f"{', '.join(given.groups) or 'none'}: name them (by=, --groups)"
+            )
+        check_task_method(self, given.task, n_classes=given.n_classes)
+        refuse_probabilities(given)
+        return self.fit(given.logits, given.labels, sample_weight=given.weights, groups=dict(given.groups))
+
+    def groups_in(self, predictions: Any) -> Any:
+        """The columns of groups of some predictions, as the fit had them; an InputError where they lack one."""
+        wanted = self.columns_ or list(predictions.groups)
+        missing = [name for name in wanted if name not in predictions.groups]
+        if missing:
+            raise InputError(
+                f"the calibrator was fitted by {' and '.join(wanted)}, but {predictions.name or 'the predictions'} has "
+                f"no groups {', '.join(missing)}: name the column (by=, --groups)"
+            )
+        return {name: predictions.groups[name] for name in wanted} or None
+
     def fit_rows(self, rows: Rows | BinaryRows) -> Self:
         """Learn from rows that have passed the gate; rows without group numbers are one group."""
         if rows.groups is None:
             codes = getattr(self, "_codes", None)
             if codes is None:
-                self.groups_ = np.array([""], dtype=object)
+                self.groups_, self.columns_ = np.array([""], dtype=object), []
                 codes = np.zeros(rows.n, dtype=np.intp)
             rows = replace(rows, groups=codes)
         elif not hasattr(self, "groups_"):
-            self.groups_ = np.array([str(code) for code in range(int(rows.groups.max()) + 1)], dtype=object)
+            names = [str(code) for code in range(int(rows.groups.max()) + 1)]
+            self.groups_, self.columns_ = np.array(names, dtype=object), []
         return super().fit_rows(rows)
 
     def transform(self, logits: Any, groups: Any = None) -> np.ndarray:

@@ -69,6 +69,7 @@ class Multicalibration(GroupedCalibrator):
         "knots_": Learned(("M",), increasing=True),
         "values_": Learned(("G", "M"), -1e3, 1e3),
         "groups_": RECORD,
+        "columns_": RECORD,
         "rounds_": RECORD,
     }
 

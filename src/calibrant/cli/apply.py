@@ -26,6 +26,7 @@ def apply(
     weights: str = inputs.WEIGHTS,
     class_names: str = inputs.CLASS_NAMES,
     ignore_index: int = inputs.IGNORE_INDEX,
+    groups: str = inputs.GROUPS,
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Apply a saved calibrator to a file of predictions; a file of several parts is calibrated as a whole.
@@ -44,7 +45,7 @@ def apply(
         raise InputError("--probabilities and --logits exclude each other: give one of them")
     calibrator = load(artifact)
     told = "probabilities" if probabilities else ("logits" if logits else None)
-    said = inputs.described(kind, task, scores, labels, weights, class_names, ignore_index)
+    said = inputs.described(kind, task, scores, labels, weights, class_names, ignore_index) | {"by": groups}
     with progress_bar(quiet=as_json):
         given = _open(file, said)
         parts = {name: _as_fitted(part, calibrator) for name, part in given.items()}

@@ -40,6 +40,7 @@ def fit(
     weights: str = inputs.WEIGHTS,
     class_names: str = inputs.CLASS_NAMES,
     ignore_index: int = inputs.IGNORE_INDEX,
+    groups: str = inputs.GROUPS,
     engine: str = ENGINE,
     skip_bad_parts: bool = SKIP_BAD_PARTS,
     checkpoint: str = typer.Option(
@@ -58,10 +59,11 @@ def fit(
     with warnings.catch_warnings(record=True) as caught, progress_bar(quiet=as_json), opened(engine) as running:
         warnings.simplefilter("always")
         said = inputs.described(kind, task, scores, labels, weights, class_names, ignore_index)
-        predictions = open_predictions(file, skip_bad_parts=skip_bad_parts, engine=running, **said)
+        predictions = open_predictions(file, skip_bad_parts=skip_bad_parts, engine=running, by=groups, **said)
         calibrator = build(method, parameters or [], predictions.task, predictions.n_classes)
         if keep_predictions:
             keeping(calibrator, method)
+        calibrator = by_group(calibrator) if groups else calibrator
         with _blaming(parameters or []):
             result = _fit_and_save(calibrator, predictions, output, running, checkpoint)
     result = {"method": method, **result, "warnings": messages(caught), "artifact": output}
@@ -75,6 +77,15 @@ def fit(
     if predictions.skipped:
         say(f"warning: {skipped_words(predictions)}", err=True)
     say(_table(result, file))
+
+
+def by_group(calibrator: Any) -> Any:
+    """The calibrator, one for each group, unless it treats groups by itself."""
+    if getattr(calibrator, "takes_groups", False):
+        return calibrator
+    from calibrant.calibrators.group import GroupCalibrator
+
+    return GroupCalibrator(calibrator)
 
 
 def check_names(method: str, assignments: list[str]) -> None:

@@ -14,6 +14,7 @@ WEIGHTS = typer.Option(None, "--weights", help="Array or column of the weights, 
 CLASS_NAMES = typer.Option(None, "--class-names", help="Names of the classes in order: cat,dog,bird.")
 IGNORE_INDEX = typer.Option(None, "--ignore-index", help="Leave out rows with this label, such as -100 or 255.")
 BY = typer.Option(None, "--by", help="Column of groups to measure one by one; two with a comma; age:5 makes fifths.")
+GROUPS = typer.Option(None, "--groups", help="Column of groups to calibrate one by one; two with a comma.")
 CLUSTER = typer.Option(None, "--cluster", help="Column of what is independent (patient, image): drawn as a whole.")
 
 

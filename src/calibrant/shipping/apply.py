@@ -25,7 +25,8 @@ class CalibratedSource(Source):
         """Calibrated blocks of the predictions behind."""
         work = self._calibrator.transform if self._kind == "logits" else self._calibrator.predict_proba
         for part in self._predictions[start:stop].chunks(rows):
-            found = work(part.logits)
+            grouped = getattr(self._calibrator, "takes_groups", False)
+            found = work(part.logits, groups=self._calibrator.groups_in(part)) if grouped else work(part.logits)
             if part.flat:
                 found = found.reshape(part.n, -1)[:, -1:]  # the positive class
             yield found.astype(self.dtype, copy=False)
@@ -37,10 +38,13 @@ class CalibratedSource(Source):
     def pieces(self) -> list[Source]:
         """One for each piece of the predictions behind, without their labels: all that another process needs."""
         behind = self._predictions
-        pieces = (
-            Predictions.from_source(piece, behind.kind, None, task=behind.task, field=behind.field)
-            for piece in behind.source.pieces()
-        )
+        pieces, first = [], 0
+        for piece in behind.source.pieces():
+            own = slice(first, first + piece.shape[0])
+            groups = {name: column[own] for name, column in behind.groups.items()}
+            described = {"task": behind.task, "groups": groups, "field": behind.field}
+            pieces.append(Predictions.from_source(piece, behind.kind, None, **described))
+            first = own.stop
         return [CalibratedSource(self._calibrator, piece, self._kind) for piece in pieces]
 
     def cuts(self, rows: int) -> list[int]:
