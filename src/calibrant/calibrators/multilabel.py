@@ -21,8 +21,9 @@ from calibrant.core.arrays import check_counts, check_label_matrix, check_weight
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.fingerprint import fingerprint
 from calibrant.core.multilabel_rows import MultilabelRows, check_score_matrix
-from calibrant.core.odds import odds_floor, sigmoid
+from calibrant.core.odds import sigmoid
 from calibrant.core.rows import Rows
+from calibrant.core.zeros import raised, scores_floor, warn_of_zeros
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -65,7 +66,7 @@ class MultilabelCalibrator(Calibrator):
     range_ : array (2,)
         Lowest and highest score of the fit data.
     floor_ : array (L, 2)
-        Log-odds that −inf and inf stand for, by label: half the smallest p and half the smallest 1 − p of the fit data.
+        What 1 − p and p count as where they are 0 (a score of inf or −inf), by label: half the smallest positive one.
     family_, strength_ : the chosen map and strength.
     scores_ : dict
         Cross-validated log loss of each family that was tried.
@@ -87,7 +88,7 @@ class MultilabelCalibrator(Calibrator):
         "coef_": Learned(("K", "D")),
         "pooled_": Learned(("D",)),
         "range_": Learned((2,), increasing=True),
-        "floor_": Learned(("K", 2)),
+        "floor_": Learned(("K", 2), 1e-308, 0.5),
         "family_": RECORD,
         "strength_": RECORD,
         "scores_": RECORD,
@@ -154,7 +155,8 @@ class MultilabelCalibrator(Calibrator):
         families = self._families()
         strength = self._check_strength()
         counted = rows.scores if rows.weights is None else rows.scores[rows.weights > 0]
-        self.floor_ = np.array([odds_floor(column) for column in counted.astype(np.float64).T])
+        self.floor_ = np.array([scores_floor(column) for column in counted.T])
+        warn_of_zeros(int(np.isinf(counted).any(axis=1).sum()), len(counted), self.floor_)
         rows = MultilabelRows(self._floored(rows.scores), rows.labels, rows.weights)
         counted = rows.scores if rows.weights is None else rows.scores[rows.weights > 0]
         low, high = float(counted.min()), float(counted.max())
@@ -174,11 +176,9 @@ class MultilabelCalibrator(Calibrator):
 
     def _floored(self, scores: np.ndarray) -> np.ndarray:
         """Scores in which infinite ones are replaced by the floor of their label."""
-        infinite = np.isinf(scores)
-        if not infinite.any():
+        if not np.isinf(scores).any():
             return scores
-        low, high = self.floor_.T.astype(scores.dtype)
-        return np.where(infinite, np.where(scores < 0, low, high), scores)
+        return np.stack([raised(column, floor) for column, floor in zip(scores.T, self.floor_, strict=True)], axis=1)
 
     def _families(self) -> tuple[str, ...]:
         if isinstance(self.calibrator, str):
@@ -263,8 +263,11 @@ class MultilabelCalibrator(Calibrator):
             )
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        coef, floor = (xp.astype(one, logits.dtype) for one in (learned.coef_, learned.floor_))
-        logits = xp.where(xp.isinf(logits), xp.where(logits < 0, floor[:, 0], floor[:, 1]), logits)
+        coef = xp.astype(learned.coef_, logits.dtype)
+        # log-odds of the floor in float64: the floor itself may be too small for float32
+        odds = xp.log(learned.floor_) - xp.log1p(-learned.floor_)
+        low, high = xp.astype(odds[:, 1], logits.dtype), xp.astype(-odds[:, 0], logits.dtype)
+        logits = xp.where(xp.isinf(logits), xp.where(logits < 0, low, high), logits)
         if self.family_ == "platt":
             return logits * coef[:, 0] + coef[:, 1]
         zero = xp.zeros_like(logits)
