@@ -79,14 +79,22 @@ def test_a_column_a_frame_and_booleans_mean_the_same():
     assert expected.predict([0.0]).tolist() == [0]
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_bad_scores_are_named(bad):
+def test_bad_scores_are_named():
     scores, labels = problem()
     fitted = cal.get("ts").fit(scores, labels)
-    scores[7] = bad
+    scores[7] = np.nan
     for use in (fitted.transform, fitted.predict_proba, fitted.predict, lambda x: cal.get("ts").fit(x, labels)):
         with pytest.raises(InputError, match=r"scores contains .* in row 7"):
             use(scores)
+
+
+@pytest.mark.parametrize("certain", [np.inf, -np.inf])
+def test_certain_scores_have_a_finite_meaning(certain):
+    scores, labels = problem()
+    scores[7] = certain
+    fitted = cal.get("ts").fit(scores, labels)
+    assert np.isfinite(fitted.transform(scores)).all()
+    assert fitted.predict(scores)[7] == (certain > 0)
 
 
 def test_labels_and_widths_are_checked():

@@ -88,7 +88,7 @@ def test_stops_early_and_keeps_the_best() -> None:
 )
 def test_bad_parameters_are_refused(parameters, message: str) -> None:
     with pytest.raises(cal.InputError, match=message):
-        cal.ParameterizedTemperatureScaling(**parameters).fit(np.eye(3), [0, 1, 2])
+        cal.ParameterizedTemperatureScaling(**parameters).fit(2 * np.eye(3), [0, 1, 2])
 
 
 def test_on_real_predictions(shared_data) -> None:

@@ -141,7 +141,7 @@ def test_entry_points_of_installed_packages_are_read(tmp_path):
         "    warnings.simplefilter('always'); one = cal.get('shelf')\n"
         "print(type(one).__name__, [str(w.message)[:28] for w in said])\n"
         "from calibrant.shipping.artifact import from_bytes, to_bytes\n"
-        "print(type(from_bytes(to_bytes(one.fit(np.eye(3), [0, 1, 2]))).calibrator).__name__)\n"
+        "print(type(from_bytes(to_bytes(one.fit(2 * np.eye(3), [0, 1, 2]))).calibrator).__name__)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.stdout.split("\n")[:2] == ["Shelf ['the calibrator broken (shelf']", "Shelf"], done.stderr

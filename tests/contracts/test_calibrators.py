@@ -318,7 +318,7 @@ def test_corners_end_in_finite_probabilities(name, corner):
 @pytest.mark.parametrize("name", names())
 def test_bad_input_is_refused(name):
     logits, labels = problem(60, 3)
-    for bad in (np.nan, np.inf, -np.inf):
+    for bad in (np.nan, np.inf):
         broken = logits.copy()
         broken[17, 1] = bad
         with pytest.raises(InputError, match="row 17, column 1"):
@@ -335,6 +335,15 @@ def test_bad_input_is_refused(name):
     for use in (fitted.transform, fitted.predict_proba, fitted.predict):
         with pytest.raises(InputError, match="row 5, column 2"):
             use(broken)
+
+
+@pytest.mark.parametrize("name", quick_names())
+def test_a_probability_of_zero_is_learned_from_and_answered(name):
+    logits, labels = problem(60, 3)
+    logits[17, (labels[17] + 1) % 3] = -np.inf
+    fitted = make(name).fit(logits, labels)
+    assert np.isfinite(fitted.transform(logits)).all()
+    np.testing.assert_allclose(fitted.predict_proba(logits).sum(axis=1), 1, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", quick_names())

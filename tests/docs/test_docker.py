@@ -63,7 +63,7 @@ def test_its_packages_are_those_of_the_project():
 
 def test_its_command_serves_and_its_health_check_tells(instructions, tmp_path):
     """ENTRYPOINT, CMD and HEALTHCHECK of the image, with this machine's interpreter, artifact and port."""
-    calibrant.save(calibrant.Identity().fit(np.eye(3), [0, 1, 2]), tmp_path / "cal.safetensors")
+    calibrant.save(calibrant.Identity().fit(2 * np.eye(3), [0, 1, 2]), tmp_path / "cal.safetensors")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

@@ -135,7 +135,7 @@ def test_an_unfitted_calibrator_and_a_stranger_are_refused(tmp_path):
         pass
 
     with pytest.raises(InputError, match="Stranger is not one of calibrant's"):
-        save(Stranger().fit(np.eye(3), [0, 1, 2]), tmp_path / "a")
+        save(Stranger().fit(2 * np.eye(3), [0, 1, 2]), tmp_path / "a")
     assert not list(tmp_path.iterdir())
 
 

@@ -160,7 +160,7 @@ def test_names_that_are_taken_and_outputs_that_must_be_named(fitted, tmp_path):
 def test_a_model_of_other_classes_and_a_file_that_is_none(fitted, tmp_path, data):
     model, _ = classifier()
     onnx.save(model, tmp_path / "net.onnx")
-    three = calibrant.Identity().fit(np.eye(3), [0, 1, 2])
+    three = calibrant.Identity().fit(2 * np.eye(3), [0, 1, 2])
     with pytest.raises(InputError, match=r"no output has 3 columns; the outputs are scores \(n, 5\)"):
         export_onnx(three, tmp_path / "out.onnx", model=tmp_path / "net.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"\x80nonsense")

@@ -244,7 +244,7 @@ def test_an_artifact_is_replaced_between_two_requests(tmp_path, fitted, monkeypa
         _until(lambda: figures(client)['calibrant_reloads_total{outcome="failed"}'] >= 1)
         np.testing.assert_allclose(client.post("/calibrate", json={"logits": row}).json()["probabilities"],
                                    expected["ts"])  # fmt: skip
-        save(calibrant.Identity().fit(np.eye(3), [0, 1, 2]), path)  # another number of classes
+        save(calibrant.Identity().fit(2 * np.eye(3), [0, 1, 2]), path)  # another number of classes
         _until(lambda: figures(client)['calibrant_reloads_total{outcome="failed"}'] >= 2)
         save(fitted("vs"), path)
         _until(lambda: client.get("/calibrator").json()["method"] == "VectorScaling")

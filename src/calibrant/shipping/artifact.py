@@ -86,7 +86,7 @@ def save(
     --------
     >>> import tempfile, calibrant, numpy as np
     >>> path = tempfile.mkdtemp() + "/cal.safetensors"
-    >>> fitted = calibrant.Identity().fit(np.eye(3), [0, 1, 2])
+    >>> fitted = calibrant.Identity().fit(2 * np.eye(3), [0, 1, 2])
     >>> save(fitted, path, class_names=["cat", "dog", "owl"])
     >>> load(path)
     Identity()

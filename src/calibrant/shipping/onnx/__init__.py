@@ -53,7 +53,7 @@ def to_onnx(calibrator: Any, *, opset: int = OPSET, precision: str = "float64") 
     Examples
     --------
     >>> import calibrant, numpy as np
-    >>> fitted = calibrant.Identity().fit(np.eye(3), [0, 1, 2])
+    >>> fitted = calibrant.Identity().fit(2 * np.eye(3), [0, 1, 2])
     >>> [output.name for output in to_onnx(fitted).graph.output]
     ['calibrated_logits', 'probabilities', 'prediction']
     """
