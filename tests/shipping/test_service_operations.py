@@ -191,6 +191,44 @@ def test_a_binary_artifact_is_served(tmp_path):
             assert client.post("/calibrate", json=body).status_code == 422
 
 
+def test_a_calibrator_per_group_is_served_with_its_groups():
+    rng = np.random.default_rng(0)
+    labels, group = rng.integers(0, 4, 900), rng.choice(["a", "b"], 900)
+    logits = np.where(group == "a", 1, 4)[:, None] * (rng.normal(size=(900, 4)) + 2 * np.eye(4)[labels])
+    calibrator = calibrant.get("ts+group").fit(logits, labels, groups=group)
+    rows, names = logits[:3], ["a", "b", "elsewhere"]
+    with TestClient(create_app(Artifact(calibrator, 4))) as client:
+        assert client.get("/calibrator").json()["groups"] == ["a", "b"]
+        answer = client.post("/calibrate", json={"logits": rows.tolist(), "groups": names})
+        expected = calibrator.predict_proba(rows, groups=np.array(names))
+        np.testing.assert_allclose(answer.json()["probabilities"], expected)
+        assert answer.headers["x-calibrant-pooled"] == "1"
+        missing = client.post("/calibrate", json={"logits": rows.tolist()})
+        assert (missing.status_code, "groups" in missing.json()["error"]) == (422, True)
+        pooled = client.post("/calibrate?groups=pooled", json={"logits": rows.tolist()})
+        np.testing.assert_allclose(pooled.json()["probabilities"][2], expected[2])
+        assert pooled.headers["x-calibrant-pooled"] == "3"
+        for bad in (["a"], "ab", [{}] * 3, [None] * 3):
+            assert client.post("/calibrate", json={"logits": rows.tolist(), "groups": bad}).status_code == 422
+    with TestClient(create_app(Artifact(calibrant.Identity().fit(logits, labels), 4))) as client:
+        assert client.post("/calibrate", json={"logits": rows.tolist(), "groups": names}).status_code == 422
+
+
+def test_many_labels_are_served_each_with_its_own_prediction():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(500, 3)) * 2
+    labels = (rng.random((500, 3)) < 1 / (1 + np.exp(-logits / 2))).astype(int)
+    calibrator = calibrant.MultilabelCalibrator("platt").fit(logits, labels)
+    chances = 1 / (1 + np.exp(-logits[:4]))
+    with TestClient(create_app(Artifact(calibrator, 3))) as client:
+        answer = client.post("/calibrate", json={"logits": logits[:4].tolist()}).json()
+        np.testing.assert_allclose(answer["probabilities"], calibrator.predict_proba(logits[:4]))
+        assert answer["predictions"] == calibrator.predict(logits[:4]).tolist()
+        again = client.post("/calibrate?output=logits", json={"probabilities": chances.tolist()}).json()
+        np.testing.assert_allclose(again["logits"], calibrator.transform(logits[:4]), rtol=1e-9)
+        assert again["predictions"] == answer["predictions"]
+
+
 def test_every_request_is_a_line_of_json(artifact):
     stream = io.StringIO()
     log = AccessLog(stream)

@@ -45,7 +45,13 @@ class Wanted:
 
     n_classes: int
     max_rows: int
-    binary: bool = False
+    task: str = "multiclass"
+    grouped: bool = False
+
+    @property
+    def binary(self) -> bool:
+        """Whether there is one score per row."""
+        return self.task == "binary"
 
     @property
     def width(self) -> int:
@@ -54,17 +60,32 @@ class Wanted:
 
 
 def decode(body: bytes, content_type: str, wanted: Wanted, kind: str = "logits") -> np.ndarray:
-    """The logits (n×K, or (n,) for a binary calibrator) of a request body, checked: shape, finite, at most 1e6 in size.
+    """The logits of a request body: `decode_rows` without groups."""
+    return decode_rows(body, content_type, wanted, kind)[0]
 
-    `kind` says what npy numbers are; JSON and Arrow bodies name it themselves. Probabilities become their logarithms
-    (binary: log-odds), so that a probability of 0 is −inf.
+
+def decode_rows(body: bytes, content_type: str, wanted: Wanted, kind: str) -> tuple[np.ndarray, list[Any] | None]:
+    """The logits (n×K, or (n,) for a binary calibrator) and groups of a request body.
+
+    Shapes are checked, and every number is finite and at most 1e6 in size. `kind` says what npy numbers are; JSON and
+    Arrow bodies name it themselves. Probabilities become their logarithms (log-odds for binary scores and for labels
+    that stand by themselves), so that a probability of 0 is −inf.
     """
+    groups: list[Any] | None = None
     if content_type == JSON:
-        kind, matrix = _from_json(body, wanted)
+        kind, matrix, groups = _from_json(body, wanted)
     elif content_type == NPY:
         matrix = _from_npy(body)
     else:
-        kind, matrix = _from_arrow(body, wanted)
+        kind, matrix, groups = _from_arrow(body, wanted)
+    logits = _checked(matrix, kind, wanted)
+    if groups is not None and len(groups) != len(logits):
+        raise InputError(f"there are {len(groups)} groups, but {len(logits)} rows")
+    return logits, groups
+
+
+def _checked(matrix: np.ndarray, kind: str, wanted: Wanted) -> np.ndarray:
+    """The logits of a matrix that has the wanted shape and finite values."""
     if wanted.binary:
         matrix = check_scores(matrix, kind)
     else:
@@ -78,7 +99,7 @@ def decode(body: bytes, content_type: str, wanted: Wanted, kind: str = "logits")
             f"{kind} have {len(matrix)} rows, but one request may bring {wanted.max_rows}: split the batch"
         )
     if kind == "probabilities":
-        return _logarithms(matrix, wanted.binary)
+        return _logarithms(matrix, wanted.task)
     largest = max(float(matrix.max()), -float(matrix.min()))
     if not math.isfinite(largest):
         check_values(matrix.reshape(len(matrix), -1), from_logits=True)
@@ -87,14 +108,14 @@ def decode(body: bytes, content_type: str, wanted: Wanted, kind: str = "logits")
     return matrix
 
 
-def _logarithms(probabilities: np.ndarray, binary: bool) -> np.ndarray:
+def _logarithms(probabilities: np.ndarray, task: str) -> np.ndarray:
     with np.errstate(divide="ignore"):
-        if not binary:
+        if task == "multiclass":
             check_values(probabilities, from_logits=False, name="probabilities")
             return np.log(probabilities)
-        if not ((probabilities >= 0) & (probabilities <= 1)).all():
-            bad = probabilities[~((probabilities >= 0) & (probabilities <= 1))][0]
-            raise InputError(f"probabilities must lie in [0, 1], got {bad:g}")
+        inside = (probabilities >= 0) & (probabilities <= 1)
+        if not inside.all():
+            raise InputError(f"probabilities must lie in [0, 1], got {probabilities[~inside][0]:g}")
         return np.log(probabilities) - np.log1p(-probabilities)
 
 
@@ -114,9 +135,12 @@ def encode(values: np.ndarray, content_type: str, predictions: np.ndarray, kind:
     return json.dumps(lists, allow_nan=False, separators=(",", ":")).encode()
 
 
-def _from_json(body: bytes, wanted: Wanted) -> tuple[str, np.ndarray]:
+def _from_json(body: bytes, wanted: Wanted) -> tuple[str, np.ndarray, list[Any] | None]:
     _check_structure(body, wanted)
     document = _parse_json(body)
+    groups = document.pop("groups", None) if wanted.grouped and isinstance(document, dict) else None
+    if groups is not None and not (isinstance(groups, list) and all(isinstance(one, str | int) for one in groups)):
+        raise InputError("groups must be a list of names, one per row")
     if not isinstance(document, dict) or len(document) != 1 or not set(document) <= set(KINDS):
         raise InputError('the body must be {"logits": [[…], …]} or {"probabilities": [[…], …]} and nothing else')
     ((kind, rows),) = document.items()
@@ -141,14 +165,15 @@ def _from_json(body: bytes, wanted: Wanted) -> tuple[str, np.ndarray]:
         raise InputError(f"{kind} must be numbers, nothing else") from error
     if rows and matrix.ndim != 2:
         raise InputError(f"{kind} must be a list of rows, each a list of numbers")
-    return kind, matrix.reshape(len(rows), -1 if rows else 0)
+    return kind, matrix.reshape(len(rows), -1 if rows else 0), groups
 
 
 def _check_structure(body: bytes, wanted: Wanted) -> None:
     """Raise if a large body cannot be a matrix of the wanted size: lists and objects take far more memory."""
     if len(body) <= UNCHECKED_JSON_BYTES:
         return
-    most = {b"{": 1, b'"': 8, b"[": wanted.max_rows + 1, b",": wanted.max_rows * (wanted.width + 1)}
+    names = wanted.max_rows if wanted.grouped else 0
+    most = {b"{": 1, b'"': 8 + 2 * names, b"[": wanted.max_rows + 2, b",": wanted.max_rows * (wanted.width + 1) + names}
     for sign, limit in most.items():
         found = _count(body, sign)
         if found > limit:
@@ -215,7 +240,7 @@ def _npy_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         raise MalformedBodyError(f"the body is not an npy array ({type(error).__name__})") from error
 
 
-def _from_arrow(body: bytes, wanted: Wanted) -> tuple[str, np.ndarray]:
+def _from_arrow(body: bytes, wanted: Wanted) -> tuple[str, np.ndarray, list[Any] | None]:
     try:
         import pyarrow as pa
         from pyarrow import ipc
@@ -229,17 +254,20 @@ def _from_arrow(body: bytes, wanted: Wanted) -> tuple[str, np.ndarray]:
             found = [str(name)[:40] for name in reader.schema.names[:4]]
             raise InputError(f"the Arrow stream has columns {found}, but needs one called 'logits' or 'probabilities'")
         parts, n_rows = [], 0
+        groups: list[Any] | None = [] if wanted.grouped and "groups" in reader.schema.names else None
         for batch in reader:
             n_rows += batch.num_rows
             if n_rows > wanted.max_rows:
                 raise InputError(f"{kind} have more than {wanted.max_rows} rows, the most one request may bring")
             batch.validate(full=True)
+            if groups is not None:
+                groups += batch.column(batch.schema.get_field_index("groups")).to_pylist()
             parts.append(_column_matrix(batch.column(batch.schema.get_field_index(kind)), kind, wanted))
     except InputError:
         raise
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, struct.error, IndexError) as error:
         raise MalformedBodyError(f"the body is not an Arrow stream ({type(error).__name__})") from error
-    return kind, np.concatenate(parts) if parts else np.empty((0, wanted.width))
+    return kind, np.concatenate(parts) if parts else np.empty((0, wanted.width)), groups
 
 
 def _column_matrix(column: Any, name: str, wanted: Wanted) -> np.ndarray:
@@ -304,7 +332,10 @@ def _to_arrow(values: np.ndarray, predictions: np.ndarray, kind: str) -> bytes:
     column = pa.array(np.ascontiguousarray(values).ravel())
     if values.ndim == 2:
         column = pa.FixedSizeListArray.from_arrays(column, values.shape[1])
-    table = pa.record_batch({kind: column, "prediction": pa.array(predictions)})
+    chosen = pa.array(np.ascontiguousarray(predictions).ravel())
+    if predictions.ndim == 2:
+        chosen = pa.FixedSizeListArray.from_arrays(chosen, predictions.shape[1])
+    table = pa.record_batch({kind: column, "prediction": chosen})
     sink = io.BytesIO()
     with ipc.new_stream(sink, table.schema) as writer:
         writer.write_batch(table)

@@ -118,9 +118,14 @@ def serve(
         def handle_exit(self, sig: int, frame: Any) -> None:
             first, service.stopping = not service.stopping, True
             if first and sig == signal.SIGTERM and drain > 0:
-                service.after(drain, lambda: super(Server, self).handle_exit(sig, frame))
+                service.after(drain, lambda: self._stop(sig, frame))
             else:
-                super().handle_exit(sig, frame)
+                self._stop(sig, frame)
+
+        def _stop(self, sig: int, frame: Any) -> None:
+            super().handle_exit(sig, frame)
+            # uvicorn raises the signal again after it has stopped; a service that stopped as asked exits with 0
+            self._captured_signals.clear()
 
     config = uvicorn.Config(
         _observed(service),

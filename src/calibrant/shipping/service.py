@@ -15,7 +15,7 @@ from typing import Any
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.shipping.access_log import AccessLog
 from calibrant.shipping.feedback import FeedbackDesk
-from calibrant.shipping.http_codec import FORMATS, JSON, KINDS, NDJSON, MalformedBodyError, decode, encode
+from calibrant.shipping.http_codec import FORMATS, JSON, KINDS, NDJSON, MalformedBodyError, decode_rows, encode
 from calibrant.shipping.served import ArtifactFile, Served
 from calibrant.shipping.service_docs import PAGE, openapi
 from calibrant.shipping.service_metrics import ServiceMetrics
@@ -92,17 +92,31 @@ class Service:
         ask, served = _ask(request), self.served
         async with self._body(request) as body:
             if len(body) < 8 * INLINE_ELEMENTS:
-                content, rows = self._compute(served, body, ask)
+                content, rows, pooled = self._compute(served, body, ask)
             else:
-                content, rows = await self._in_thread(lambda: self._compute(served, body, ask))
+                content, rows, pooled = await self._in_thread(lambda: self._compute(served, body, ask))
         self.metrics.rows(rows)
         request.scope["calibrant"]["rows"] = rows
-        return Response(content, media_type=ask.answer_type, headers={"x-calibrant-artifact": served.digest})
+        headers = {"x-calibrant-artifact": served.digest}
+        if served.groups is not None:
+            headers["x-calibrant-pooled"] = str(pooled)
+        return Response(content, media_type=ask.answer_type, headers=headers)
 
-    def _compute(self, served: Served, body: bytes, ask: _Ask) -> tuple[bytes, int]:
-        logits = decode(body, ask.content_type, served.wanted(self.limits.rows), ask.kind)
-        values, predictions = served.answer(logits, ask.output)
-        return encode(values, ask.answer_type, predictions, ask.output), len(logits)
+    def _compute(self, served: Served, body: bytes, ask: _Ask) -> tuple[bytes, int, int]:
+        """The answer, its rows, and how many of them were calibrated without their group."""
+        logits, groups = decode_rows(body, ask.content_type, served.wanted(self.limits.rows), ask.kind)
+        if served.groups is not None and groups is None and not ask.pooled:
+            raise InputError(
+                'this calibrator was fitted per group: send "groups" with one name per row (JSON or Arrow), or '
+                "?groups=pooled for the fit of all groups together"
+            )
+        names = None if groups is None else [str(name) for name in groups]
+        values, predictions = served.answer(logits, ask.output, names)
+        return (
+            encode(values, ask.answer_type, predictions, ask.output),
+            len(logits),
+            served.n_pooled(names, len(logits)),
+        )
 
     async def feedback(self, request: Request) -> Response:
         """POST /feedback."""
@@ -270,6 +284,7 @@ class _Ask:
     answer_type: str
     kind: str
     output: str
+    pooled: bool
 
 
 def _ask(request: Request) -> _Ask:
@@ -284,7 +299,7 @@ def _ask(request: Request) -> _Ask:
     if kind not in KINDS or output not in KINDS:
         found = f"{kind[:30]!r} and {output[:30]!r}"
         raise HTTPException(422, f"kind and output must be one of {', '.join(KINDS)}, got {found}")
-    return _Ask(content_type, answer_type, kind, output)
+    return _Ask(content_type, answer_type, kind, output, query.get("groups") == "pooled")
 
 
 def _content_type(request: Request) -> str:

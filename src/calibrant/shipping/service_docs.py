@@ -51,7 +51,10 @@ def openapi(version: str, wanted: Wanted) -> dict[str, Any]:
 def _calibrate(wanted: Wanted) -> dict[str, Any]:
     example = [0.5] if wanted.binary else [round(0.1 * k, 1) for k in range(min(wanted.n_classes, 1000))]
     last = wanted.n_classes - 1
-    predictions = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": last}}
+    chosen: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": last}
+    if wanted.task == "multilabel":
+        chosen = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 1}}
+    predictions = {"type": "array", "items": chosen}
     answers = [
         {
             "type": "object",
@@ -93,7 +96,11 @@ def _calibrate(wanted: Wanted) -> dict[str, Any]:
 def _matrix(name: str, number: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
     row = {"type": "array", "items": number, "minItems": wanted.width, "maxItems": wanted.width}
     rows = {"type": "array", "items": row, "minItems": 1, "maxItems": wanted.max_rows}
-    return {"type": "object", "required": [name], "properties": {name: rows}, "additionalProperties": False}
+    properties: dict[str, Any] = {name: rows}
+    if wanted.grouped:
+        properties["groups"] = {"type": "array", "items": {"type": ["string", "integer"]}}
+    required = list(properties)
+    return {"type": "object", "required": required, "properties": properties, "additionalProperties": False}
 
 
 def _choice(name: str, words: str, default: str) -> dict[str, Any]:
