@@ -10,8 +10,9 @@ from rich.text import Text
 from calibrant.cli.terminal import BLUE, GREEN, GREY, ORANGE, bar, console
 from calibrant.core.metric_facts import facts, number
 from calibrant.evaluation.groups import GroupAnalysis
-from calibrant.evaluation.measurement import SIGNIFICANCE, TOO_FEW, Measurement
+from calibrant.evaluation.measurement import Measurement
 from calibrant.evaluation.results import Estimate
+from calibrant.evaluation.verdicts import SIGNIFICANCE, TOO_FEW
 
 BAR = 40
 SHOWN_GROUPS = 12

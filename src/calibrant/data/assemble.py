@@ -35,6 +35,9 @@ from calibrant.data.source import DifferenceSource, Source, TakenSource
 from calibrant.data.tasks import resolve_task
 from calibrant.data.top_k import assemble_top_k, known_classes
 
+MANY_ROWS = 20_000_000
+"""Rows of one score from which on labels wait in the file until they are needed."""
+
 
 def split_names(fields: Mapping[str, Field]) -> list[str]:
     """The prefixes that `file#prefix` can pick, and "" if the file has scores without one."""
@@ -62,6 +65,12 @@ def assemble(fields: Mapping[str, Field], name: str, split: str = "", wanted: Wa
     columns = _Columns(fields, name, split, wanted, matrix.shape[:1], key)
     if task is None and len(matrix.shape) == 1 and _only_correct(fields, split, wanted):
         task = "pairs"
+    if len(matrix.shape) == 1 and matrix.shape[0] >= MANY_ROWS:
+        waiting = columns.waiting_labels(pairs=task == "pairs")
+        if waiting is not None:
+            found = columns.join(matrix.source(name), kind, resolve_task(wanted.task or task, matrix.shape, None), None)
+            found.label_field = waiting
+            return found
     labels = columns.labels(pairs=task == "pairs")
     if len(matrix.shape) > 2:
         return _dense(matrix, kind, task, columns, labels)
@@ -200,6 +209,20 @@ class _Columns:
                 return None
             self.label_word = found
         return self._read(self.label_word, texts=True)
+
+    def waiting_labels(self, *, pairs: bool) -> Field | None:
+        """The outcomes of very many rows, not yet read; None where they must be looked at first."""
+        wanted = self.wanted
+        given = wanted.labels if isinstance(wanted.labels, str) else None
+        if wanted.ignore_index is not None or (wanted.labels is not None and given is None):
+            return None
+        key = label_key(self.fields, self.split, pairs=pairs) if given is None else self._find(given, "labels")
+        field = None if key is None else self.fields[key]
+        if key is None or field is None or field.dtype.kind not in "fiub" or field.shape != (self.n_rows,):
+            return None
+        self.used.add(key)
+        self.label_word = key
+        return field
 
     def weights(self) -> Any:
         """The weights, read, or None."""

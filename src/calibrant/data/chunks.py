@@ -14,9 +14,9 @@ from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
 from calibrant.core.threads import BLOCK_ELEMENTS
 from calibrant.core.zeros import raised
-from calibrant.data.predictions import Predictions, to_logits
+from calibrant.data.predictions import Predictions
 from calibrant.data.source import ArraySource, SliceSource, Source
-from calibrant.data.tasks import FLAT, check_task_values
+from calibrant.data.tasks import FLAT, check_task_values, to_logits
 from calibrant.data.top_k import KIND as TOP_K
 from calibrant.data.top_k import TopKPredictions, check_block
 

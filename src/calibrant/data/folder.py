@@ -60,7 +60,7 @@ def join(parts: list[Predictions], name: str) -> Predictions:
     check_alike(parts)
     first = parts[0]
     source = PartsSource([part.source for part in parts], name)
-    labels = _joined([part._labels for part in parts])
+    labels = _joined([part._labels if part.label_field is None else part.labels for part in parts])
     weights = _joined([part.weights for part in parts])
     if isinstance(first, TopKPredictions):
         return TopKPredictions(source, first.n_classes, labels, weights, first.class_names)

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibrant.core import progress
+from calibrant.core.arrays import check_outcomes
 from calibrant.core.errors import InputError
-from calibrant.core.odds import sigmoid
 from calibrant.core.rows import Rows
-from calibrant.core.softmax import log_odds, log_stored, softmax
 from calibrant.data.source import ArraySource, SliceSource, Source, TakenSource
-from calibrant.data.tasks import FLAT, check_task_values
+from calibrant.data.tasks import FLAT, check_task_values, to_logits, to_probabilities
 
 if TYPE_CHECKING:
     from calibrant.data.fields import Field
@@ -63,6 +62,8 @@ class Predictions:
         What a reader had to decide, such as the value of a missing option.
     local_clusters : bool
         Do the clusters only count the images of this file?
+    label_field : Field or None
+        Outcomes of very many rows, which are read when `labels` is asked for.
     spread : bool
         Are these rows made from label shares, which are fractions of rows by design?
 
@@ -168,6 +169,7 @@ class Predictions:
         self.skipped, self.notes, self.extras = (), (), {}
         self.local_clusters = self.spread = False
         self.score_columns: tuple[str, ...] = ()
+        self.label_field: Field | None = None
         self._labels = labels
         self._checked = checked
         self._values: np.ndarray | None = None
@@ -201,11 +203,13 @@ class Predictions:
     @property
     def has_labels(self) -> bool:
         """Are there labels or label shares?"""
-        return self._labels is not None or self.label_shares is not None
+        return self._labels is not None or self.label_shares is not None or self.label_field is not None
 
     @property
     def labels(self) -> np.ndarray:
         """Class numbers (n,), outcomes (n,) or (n, L), int64; an InputError where there are none."""
+        if self._labels is None and self.label_field is not None:
+            self._labels = check_outcomes(self.label_field.read(), self.n, f"{self.name}: labels", self.field)
         if self._labels is None:
             where = self.name or "these predictions"
             if self.label_shares is not None:
@@ -289,6 +293,7 @@ class Predictions:
         )
         made.skipped, made.notes, made.extras = self.skipped, self.notes, self.extras
         made.local_clusters, made.spread, made.score_columns = self.local_clusters, self.spread, self.score_columns
+        made.label_field = self.label_field
         return made
 
     def __len__(self) -> int:
@@ -326,7 +331,7 @@ class Predictions:
         return Predictions.from_source(
             source,
             self.kind,
-            _taken(self._labels, index),
+            _taken(self._labels if self.label_field is None else self.labels, index),
             _taken(self.weights, index),
             self.class_names,
             task=self.task,
@@ -383,16 +388,6 @@ class Predictions:
             # small enough to keep: callers ask again and again
             self._converted = converted
         return converted
-
-
-def to_logits(probabilities: np.ndarray, task: str) -> np.ndarray:
-    """Logits of probabilities: logarithms of a row over classes, log odds of single scores."""
-    return log_stored(probabilities) if task == "multiclass" else log_odds(probabilities)
-
-
-def to_probabilities(logits: np.ndarray, task: str) -> np.ndarray:
-    """Probabilities of logits: softmax of a row over classes, sigmoid of single scores."""
-    return softmax(logits) if task == "multiclass" else sigmoid(logits)
 
 
 def _taken(column: np.ndarray | None, index: slice | np.ndarray) -> np.ndarray | None:

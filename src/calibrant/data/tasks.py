@@ -24,6 +24,8 @@ from calibrant.core.arrays import (
     check_values,
 )
 from calibrant.core.errors import InputError
+from calibrant.core.odds import sigmoid
+from calibrant.core.softmax import log_odds, log_stored, softmax
 
 TASKS = ("multiclass", "binary", "multilabel", "pairs")
 
@@ -121,3 +123,13 @@ def check_task_values(task: str, block: np.ndarray, *, from_logits: bool, name: 
         check_values(block, from_logits=from_logits, name=name, first_row=first_row)
     else:
         check_score_values(block, from_logits=from_logits, name=name, first_row=first_row)
+
+
+def to_logits(probabilities: np.ndarray, task: str) -> np.ndarray:
+    """Logits of probabilities: logarithms of a row over classes, log odds of single scores."""
+    return log_stored(probabilities) if task == "multiclass" else log_odds(probabilities)
+
+
+def to_probabilities(logits: np.ndarray, task: str) -> np.ndarray:
+    """Probabilities of logits: softmax of a row over classes, sigmoid of single scores."""
+    return softmax(logits) if task == "multiclass" else sigmoid(logits)

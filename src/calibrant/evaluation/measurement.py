@@ -11,6 +11,7 @@ import numpy as np
 from calibrant.core import progress
 from calibrant.core.arrays import check_counts
 from calibrant.core.bins import check_n_bins
+from calibrant.core.metric_facts import facts
 from calibrant.data import Predictions, as_predictions
 from calibrant.data.guards import refuse_probabilities
 from calibrant.engines.engine import Engine
@@ -19,7 +20,7 @@ from calibrant.evaluation.classwise_intervals import classwise_estimates
 from calibrant.evaluation.clinical import NAMES as CLINICAL
 from calibrant.evaluation.clinical import clinical_estimates, exact_log_odds
 from calibrant.evaluation.consistency import consistency_test
-from calibrant.evaluation.flat import about, flattened, hits, two_class
+from calibrant.evaluation.flat import about, flat_columns, flattened, hits, two_class
 from calibrant.evaluation.grouping import clusters_by, columns_by, make_grouping
 from calibrant.evaluation.groups import GroupAnalysis, group_analysis, group_fields
 from calibrant.evaluation.intervals import (
@@ -32,13 +33,16 @@ from calibrant.evaluation.intervals import (
     spread_interval,
 )
 from calibrant.evaluation.labels import LabelFigures, label_figures, repeated
+from calibrant.evaluation.large import collect, scaled
 from calibrant.evaluation.reliability import reliability_bins
 from calibrant.evaluation.results import ClassProfile, Estimate, Figures, NoiseFloor
 from calibrant.evaluation.scan import scan_predictions
 from calibrant.evaluation.scoring import class_profile
+from calibrant.evaluation.verdicts import TOO_FEW, too_few_to_tell, verdict
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.binning import bin_sums
 from calibrant.metrics.class_losses import class_loss_sums, losses_of_sums
+from calibrant.metrics.classwise import class_sums
 from calibrant.metrics.debiased import debiased_ece_of
 from calibrant.metrics.inputs import Checked
 from calibrant.metrics.ks import ks_error_of
@@ -49,12 +53,6 @@ from calibrant.metrics.smooth import smooth_ece_of
 from calibrant.metrics.soft import soft_ece_of
 from calibrant.metrics.sweep import sweep_ece_of
 from calibrant.metrics.top_label import adaptive_ece_of, ece_of, over_under_confidence_of
-
-SIGNIFICANCE = 0.05
-
-TOO_FEW = "too few rows to tell"
-FEWEST_ROWS, FEWEST_ERRORS = 30, 5
-"""Below these no verdict is given."""
 
 CLASSWISE = ("ace", "marginal_ece", "classwise_loss_std")
 
@@ -193,6 +191,8 @@ def measure(
     predictions = as_predictions(predictions, kind=kind, task=task)
     refuse_probabilities(predictions)
     check_counts(predictions.weights, "weights")
+    if predictions.label_field is not None and by is None and cluster is None and _bare(predictions):
+        return _measure_large(predictions, n_bins=n_bins, resamples=resamples, seed=seed)
     by, cluster = repeated(predictions, by, cluster)
     if predictions.task == "multilabel":
         return _measure_labels(predictions, by, cluster, n_bins=n_bins, resamples=resamples, seed=seed, engine=engine)
@@ -273,16 +273,40 @@ def _whole(predictions: Predictions) -> Checked:
     return Checked(values, predictions.labels, weights, from_logits)
 
 
-def too_few_to_tell(
-    confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None, task: str = "multiclass"
-) -> bool:
-    """Fewer than 30 rows, or fewer than 5 errors both expected and observed; of a binary task, also events."""
-    mass = np.ones(len(correct)) if weights is None else weights
-    stated, seen = confidence.astype(np.float64), correct.astype(np.float64)
-    most = max(float(mass @ (1 - stated)), float(mass @ (1 - seen)))
-    if task == "binary":
-        most = min(most, max(float(mass @ stated), float(mass @ seen)))
-    return len(correct) < FEWEST_ROWS or most < FEWEST_ERRORS
+def _bare(predictions: Predictions) -> bool:
+    return predictions.weights is None and predictions.clusters is None
+
+
+def _measure_large(predictions: Predictions, *, n_bins: int, resamples: int, seed: int) -> Measurement:
+    """So many single scores that only sums and a sample of them are held; see `evaluation.large`."""
+    cells, scores, outcomes = collect(predictions, n_bins, seed)
+    sample = Predictions(scores, outcomes, kind=predictions.kind, task=predictions.task)
+    small = measure(sample, n_bins=n_bins, resamples=resamples, seed=seed)
+    p, outcome, weight = cells.rows()
+    checked = two_class(p, outcome, weight, False)
+    columns, sums = flat_columns(checked), class_sums(checked, n_bins, "width")
+    values = _top_label_values(columns, weight, n_bins, predictions.task)
+    values |= {name: total / predictions.n for name, total in cells.sums.items()}
+    values["sce"] = float(sums.norm(1).mean())
+    shrink = float(np.sqrt(len(scores) / predictions.n))
+    estimates = {
+        name: scaled(one, values[name], shrink, most=1.0 if facts(name).percent else np.inf)
+        for name, one in small.metrics.items()
+        if name in values
+    }
+    floor = cells.floor(seed)
+    few = too_few_to_tell(p, outcome, weight, predictions.task)
+    return replace(
+        small,
+        n=predictions.n,
+        verdict=TOO_FEW if few else verdict(estimates, floor, predictions.task),
+        metrics=Figures(estimates),
+        noise_floor=floor,
+        bins=reliability_bins(p, outcome, n_bins=n_bins, weights=weight, seed=seed),
+        classes=class_profile(columns, sums, outcome, weight, n_bins),
+        left_out={name: "too many rows" for name in small.metrics if name not in estimates},
+        warnings=(*predictions.notes, f"intervals come from {len(scores):,} of the rows, scaled to all of them"),
+    )
 
 
 def _measure_labels(predictions: Predictions, by: Any, cluster: np.ndarray, **options: Any) -> Measurement:
@@ -301,36 +325,9 @@ def _measure_labels(predictions: Predictions, by: Any, cluster: np.ndarray, **op
     )
 
 
-def verdict(metrics: Mapping[str, Estimate], floor: NoiseFloor, task: str = "multiclass") -> str:
-    """One line: which way and by how much confidence departs from accuracy, if by more than chance.
-
-    Points are percentage points of mean confidence minus accuracy. Where bins err in both directions, so that the
-    mean hides more than half of the error, both directions are named.
-    """
-    if floor.p_value >= SIGNIFICANCE:
-        return "indistinguishable from calibrated"
-    ece, over, under = (metrics[name].value for name in ("ece", "over_confidence", "under_confidence"))
-    gap = over - under
-    if about(task) == "positive class":
-        if abs(gap) < ece / 2:
-            return (
-                f"miscalibrated by {100 * ece:.1f} points: probabilities of the positive class are too high by "
-                f"{100 * over:.1f} in some ranges, too low by {100 * under:.1f} in others"
-            )
-        return f"probabilities of the positive class are {100 * abs(gap):.1f} points too {'high' if gap > 0 else 'low'}"
-    if abs(gap) < ece / 2:
-        return (
-            f"miscalibrated by {100 * ece:.1f} points: overconfident by {100 * over:.1f} in some ranges of "
-            f"confidence, underconfident by {100 * under:.1f} in others"
-        )
-    return f"{'overconfident' if gap > 0 else 'underconfident'} by {100 * abs(gap):.1f} points"
-
-
-def _top_label(
-    columns: RowColumns, weights: np.ndarray | None, drawn: Resamples, n_bins: int, task: str
-) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
-    confidence, correct = columns.confidence, columns.correct
-    given = (confidence, correct, weights)
+def _top_label_values(columns: RowColumns, weights: np.ndarray | None, n_bins: int, task: str) -> dict[str, float]:
+    """Calibration errors of confidences against outcomes, without intervals."""
+    given = (columns.confidence, columns.correct, weights)
     split = over_under_confidence_of(*given, n_bins=n_bins)
     values = {
         "ece": ece_of(*given, n_bins=n_bins),
@@ -347,6 +344,18 @@ def _top_label(
         "confidence_auroc": confidence_auroc_of(*given),
         "aurc": aurc_of(*given),
     }
+    if task == "binary":
+        values["roc_auc"] = values.pop("confidence_auroc")
+        del values["aurc"]
+    return values
+
+
+def _top_label(
+    columns: RowColumns, weights: np.ndarray | None, drawn: Resamples, n_bins: int, task: str
+) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
+    confidence, correct = columns.confidence, columns.correct
+    given = (confidence, correct, weights)
+    values = _top_label_values(columns, weights, n_bins, "pairs")
     cells = TopLabelCells.build(*given, drawn, n_bins=n_bins)
     intervals = bin_error_intervals(cells, values)
     correction = float(bin_sums(*given, n_bins, "width").noise_squared)

@@ -126,7 +126,7 @@ def class_tables(comparison: Comparison) -> dict[str, Any]:
     """
     rows = _in_order_of_interest(comparison)
     result: dict[str, Any] = {"names": [], "rows": [], "methods": {}, "left_out": [], "total": comparison.n_classes}
-    if not rows:
+    if not rows or comparison.task != "multiclass":
         return result
     shown = _classes_to_show(rows[0][2], comparison.n_classes)
     names = comparison.class_names or tuple(f"class {index}" for index in range(comparison.n_classes))
