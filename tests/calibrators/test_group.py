@@ -155,3 +155,34 @@ def test_predictions_are_kept_where_the_inner_method_keeps_them():
     fitted = cal.GroupCalibrator(cal.TemperatureScaling(), shrink=20.0).fit(logits, labels, groups=ward)
     assert fitted.keeps_prediction
     assert np.array_equal(fitted.predict(logits, groups=ward), softmax(logits).argmax(axis=1))
+
+
+@pytest.mark.parametrize("suffix", ["+group", "+multi"])
+@pytest.mark.parametrize("method", ["ts", "vs", "shape", "ts+top"])
+@pytest.mark.parametrize("make", [rows, binary])
+def test_torch_and_onnx_give_the_same_answers(make, method, suffix):
+    """The number of the group is a second input; −1 stands for an unknown group."""
+    import onnxruntime
+    import torch
+
+    from calibrant.neural.calibrated_module import CalibratedModule
+    from calibrant.shipping.onnx import to_onnx
+
+    logits, labels, ward = make()
+    logits = logits.astype(np.float32).astype(np.float64)
+    calibrator = cal.get(method + suffix)
+    if suffix == "+group":
+        calibrator.set_params(shrink=20.0)
+    fitted = calibrator.fit(logits, labels, groups=ward)
+    codes = fitted.group_codes(ward, len(ward))
+    codes[:50] = -1
+    with np.errstate(all="ignore"):
+        expected = fitted.transform_codes(logits, codes)
+    given = logits.astype(np.float32)
+    expected = softmax(np.stack([np.zeros_like(expected), expected], axis=1) if expected.ndim == 1 else expected)
+    module = CalibratedModule(torch.nn.Identity(), fitted)
+    found = module(torch.tensor(logits), groups=torch.tensor(codes)).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    session = onnxruntime.InferenceSession(to_onnx(fitted).SerializeToString())
+    answers = session.run(["probabilities", "prediction"], {"logits": given, "group": codes.astype(np.int64)})
+    np.testing.assert_allclose(answers[0], expected, atol=1e-5)

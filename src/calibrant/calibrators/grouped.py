@@ -37,8 +37,8 @@ class GroupedCalibrator(Calibrator):
 
     @fact
     def keeps_prediction(self) -> bool:
-        """As the inner calibrator."""
-        return self.calibrator.keeps_prediction
+        """As the inner calibrator, in the task it was fitted to."""
+        return getattr(self, "calibrator_", self.calibrator).keeps_prediction
 
     @fact
     def requires_logits(self) -> bool:

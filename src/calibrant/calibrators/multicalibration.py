@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.base import clone
 
+from calibrant.calibrators import maps
+from calibrant.calibrators.base import fact
 from calibrant.calibrators.grouped import GroupedCalibrator, group_names, plain_answers
 from calibrant.calibrators.helpers.top_label import top_label, with_confidence
 from calibrant.calibrators.learned import INNER, RECORD, Learned
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.solvers.patches import Patched, Patches, hats
 from calibrant.core.binary_rows import BinaryRows, two_columns
+from calibrant.core.errors import InputError
 from calibrant.core.softmax import log_softmax
 
 if TYPE_CHECKING:
@@ -48,7 +51,7 @@ class Multicalibration(GroupedCalibrator):
     ----------
     calibrator_ : the fitted inner calibrator.
     groups_ : names of the finest groups, in order.
-    knots_, values_ : the patch of each finest group: its values (G×M) at the knots (M,).
+    knots_, values_ : the patch of each finest group, and of an unknown one: values ((G+1)×M) at the knots (M,).
     rounds_ : number of rounds.
 
     Examples
@@ -67,7 +70,7 @@ class Multicalibration(GroupedCalibrator):
     learns = {
         "calibrator_": INNER,
         "knots_": Learned(("M",), increasing=True),
-        "values_": Learned(("G", "M"), -1e3, 1e3),
+        "values_": Learned(("G+1", "M"), -1e3, 1e3),
         "groups_": RECORD,
         "columns_": RECORD,
         "rounds_": RECORD,
@@ -77,10 +80,15 @@ class Multicalibration(GroupedCalibrator):
         self.calibrator = calibrator
         self.seed = seed
 
+    @fact
+    def keeps_prediction(self) -> bool:
+        """As the inner calibrator; a patch of one score per row moves it across 1/2 where that is right."""
+        return self.task_ != "binary" and getattr(self, "calibrator_", self.calibrator).keeps_prediction
+
     @property
     def n_parameters_(self) -> int:
         """Those of the inner calibrator and of the patches."""
-        return self.calibrator_.n_parameters_ + (self.values_.size if self.rounds_ else 0)
+        return self.calibrator_.n_parameters_ + (self.values_[:-1].size if self.rounds_ else 0)
 
     def fit(self, logits: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> Self:
         """Learn from logits, labels and the group of each row, or two columns of groups."""
@@ -101,7 +109,8 @@ class Multicalibration(GroupedCalibrator):
         patches = Patches(self._members(rows), self.knots_)
         data = Patched(hats(log_odds, self.knots_), log_odds, correct, weights, rows.groups)
         self.rounds_ = self._rounds(rows, inner, data, patches)
-        self.values_, self.objective_trace_ = patches.fit(data, self.rounds_)
+        values, self.objective_trace_ = patches.fit(data, self.rounds_)
+        self.values_ = np.vstack([values, np.zeros(len(self.knots_))])
         self.n_iter_ = max(1, self.rounds_)
 
     def _answers_for_next(self, rows: Any) -> np.ndarray:
@@ -169,6 +178,42 @@ class Multicalibration(GroupedCalibrator):
         shift = (hats(log_odds, self.knots_) * self.values_[codes[known]]).sum(axis=1)
         answers[known] = self._shifted(answers[known], shift)
         return answers
+
+    def _check_learned(self) -> None:
+        if len(self.values_) != len(self.groups_) + 1:
+            raise InputError(f"Multicalibration holds {len(self.groups_)} groups, but {len(self.values_)} patches")
+
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        return self.calibrator_._map(xp, logits, learned.calibrator_)
+
+    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+        return self.calibrator_._map_binary(xp, scores, learned.calibrator_)
+
+    def _map_groups(self, xp: Any, logits: Any, group: Any, learned: Any) -> Any:
+        binary = len(logits.shape) == 1
+        answers = (self._map_binary if binary else self._map)(xp, logits, learned)
+        if not self.rounds_:
+            return answers
+        n_groups, size = len(self.values_) - 1, len(self.knots_)
+        table = xp.reshape(learned.values_, ((n_groups + 1) * size,))
+        known = (group >= 0) & (group < n_groups)
+        place = size * xp.where(known, group, 0 * group + n_groups)
+
+        def change(log_odds: Any) -> Any:
+            shift = _shift_at(xp, log_odds, self.knots_, lambda m: maps.look_up(table, place + m)[:, None])
+            return log_odds + xp.astype(shift, log_odds.dtype)
+
+        return change(answers[:, None])[:, 0] if binary else maps.with_mapped_confidence(xp, answers, change)
+
+
+def _shift_at(xp: Any, log_odds: Any, knots: np.ndarray, values: Any) -> Any:
+    """The patch (n, 1) of log-odds (n, 1), from a function that gives the values (n, 1) at a knot."""
+    shift = values(0)
+    for place in range(len(knots) - 1):
+        along = (log_odds - float(knots[place])) / float(knots[place + 1] - knots[place])
+        along = xp.minimum(xp.maximum(along, xp.zeros_like(along)), xp.ones_like(along))
+        shift = shift + (values(place + 1) - values(place)) * along
+    return shift
 
 
 def _losses(answers: np.ndarray, labels: np.ndarray) -> np.ndarray:

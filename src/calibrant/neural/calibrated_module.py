@@ -28,6 +28,9 @@ class CalibratedModule(nn.Module):
     calibrator : a fitted calibrator for K classes, or for one score per row
     output : "probabilities", "log_probabilities" or "logits" (as the calibrator's `transform`)
 
+    A calibrator of groups takes the number of each row's group, −1 for an unknown one, as `module(x, groups=codes)`;
+    `calibrator.group_codes(names, n)` gives the numbers. Without them all rows get the pooled fit.
+
     Examples
     --------
     >>> import numpy as np
@@ -48,12 +51,16 @@ class CalibratedModule(nn.Module):
         self.calibration = LearnedModule(calibrator).to(device)
         self.n_classes = len(calibrator.classes_)
         self.task = calibrator.task_
+        self.takes_groups = bool(getattr(calibrator, "takes_groups", False))
         self.output = output
         self.training = model.training
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """Calibrated probabilities (n, K), or what `output` names; of one score per row (n, 2)."""
+        groups = named.pop("groups", None) if self.takes_groups else None
         logits = logits_in(self.model(*inputs, **named))
+        if groups is not None and tuple(groups.shape) != (logits.shape[0],):
+            raise InputError(f"groups have shape {tuple(groups.shape)}, but the model returned {logits.shape[0]} rows")
         if self.task == "binary":
             logits = self._one_column(logits)
         elif logits.ndim != 2 or logits.shape[1] != self.n_classes:
@@ -64,8 +71,8 @@ class CalibratedModule(nn.Module):
         wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
         if torch.is_autocast_enabled(wide.device.type):
             with torch.autocast(wide.device.type, enabled=False):
-                return self._finish(self.calibration(wide))
-        return self._finish(self.calibration(wide))
+                return self._finish(self.calibration(wide, groups))
+        return self._finish(self.calibration(wide, groups))
 
     def _one_column(self, logits: Tensor) -> Tensor:
         if logits.ndim == 2 and logits.shape[1] == 1:

@@ -49,10 +49,12 @@ class LearnedModule(nn.Module):
         levels = zero_levels(calibrator)
         self.zeros = None if levels is None else LearnedArrays(SimpleNamespace(levels=levels))
 
-    def forward(self, logits: Tensor) -> Tensor:
-        """Calibrated logits (n×K), or (n,) of one score per row."""
+    def forward(self, logits: Tensor, groups: Tensor | None = None) -> Tensor:
+        """Calibrated logits (n×K), or (n,) of one score per row; `groups` (n,) where the calibrator takes them."""
         if self.zeros is not None:
             logits = raise_zeros(xp, logits, self.zeros.levels)
+        if groups is not None:
+            return self.calibrator._map_groups(xp, logits, groups, self.learned)
         if logits.ndim == 1:
             return self.calibrator._map_binary(xp, logits, self.learned)
         return self.calibrator._map(xp, logits, self.learned)

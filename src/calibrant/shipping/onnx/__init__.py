@@ -47,6 +47,9 @@ class Exported(NamedTuple):
 def to_onnx(calibrator: Any, *, opset: int = OPSET, precision: str = "float64") -> Any:
     """The calibrator alone as an ONNX model: input `logits` (n×K, float32).
 
+    A calibrator of groups has a second input `group` (n, int64): the number of each row's group in `groups_`, −1 for an
+    unknown one.
+
     Outputs are `calibrated_logits` (n×K), `probabilities` (n×K) and `prediction` (n,); of many labels the probability
     and the prediction 0 or 1 of each label (n×L).
 
@@ -63,11 +66,12 @@ def to_onnx(calibrator: Any, *, opset: int = OPSET, precision: str = "float64") 
     graph = Graph(opset=opset, precision=precision)
     _check_exportable(calibrator)
     outputs = ("calibrated_logits", "probabilities", "prediction")
-    _write_nodes(graph, calibrator, "logits", TensorProto.FLOAT, outputs)
+    group = "group" if getattr(calibrator, "takes_groups", False) else None
+    _write_nodes(graph, calibrator, "logits", TensorProto.FLOAT, outputs, group)
     body = helper.make_graph(
         graph.nodes,
         "calibrant",
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, _input_shape(calibrator))],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, _input_shape(calibrator)), *_group_input(group)],
         _output_infos(outputs, TensorProto.FLOAT, calibrator),
         graph.constants,
     )
@@ -95,7 +99,9 @@ def append_to_model(
     # one score per row may come as (n,) or (n, 1)
     one_column = calibrator.task_ == "binary"
     tensor = graph.node("Reshape", found.name, graph.constant(np.array([-1]))) if one_column else found.name
-    _write_nodes(graph, calibrator, tensor, result_type, outputs)
+    group = _free("group", taken) if getattr(calibrator, "takes_groups", False) else None
+    _write_nodes(graph, calibrator, tensor, result_type, outputs, group)
+    model.graph.input.extend(_group_input(group))
     model.graph.node.extend(graph.nodes)
     model.graph.initializer.extend(graph.constants)
     model.graph.output.extend(_output_infos(outputs, result_type, calibrator))
@@ -126,14 +132,29 @@ def export_onnx(
     return Exported(Path(path), found, outputs, opset_of(result))
 
 
-def _write_nodes(graph: Graph, calibrator: Any, logits: str, result_type: int, outputs: tuple[str, str, str]) -> None:
+def _group_input(group: str | None) -> list[Any]:
+    """The input that says which group each row belongs to, where there is one."""
+    return [] if group is None else [helper.make_tensor_value_info(group, TensorProto.INT64, ["n"])]
+
+
+def _write_nodes(  # noqa: PLR0917
+    graph: Graph,
+    calibrator: Any,
+    logits: str,
+    result_type: int,
+    outputs: tuple[str, str, str],
+    group: str | None = None,
+) -> None:
     """Run the calibrator's map over a tensor of the graph, and name its results."""
     xp = OnnxSpace(graph)
     binary = calibrator.task_ == "binary"
     given = xp.array(logits, (None,) if binary else (None, int(calibrator.n_features_in_)), np.float16)
     exact = _without_zeros(xp, xp.astype(given, graph.dtype), zero_levels(calibrator))
     learned = _constants(xp, calibrator._learned())
-    calibrated = result = (calibrator._map_binary if binary else calibrator._map)(xp, exact, learned)
+    if group is not None:
+        calibrated = result = calibrator._map_groups(xp, exact, xp.array(group, (None,), np.int64), learned)
+    else:
+        calibrated = result = (calibrator._map_binary if binary else calibrator._map)(xp, exact, learned)
     if binary:
         exact, calibrated = (xp.stack([xp.zeros_like(one), one], axis=1) for one in (exact, calibrated))
     kind = helper.tensor_dtype_to_np_dtype(result_type)
