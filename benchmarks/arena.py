@@ -87,12 +87,14 @@ def answer(fit: Fit, case: Case, limit: int) -> tuple[np.ndarray, float]:
     return given / given.sum(axis=1, keepdims=True), seconds
 
 
-def run_case(case: Case, our_names: list[str], known: dict[str, Any], limit: int, with_peers: bool) -> dict[str, Any]:
+def run_case(
+    case: Case, our_names: list[str], known: dict[str, Any], limit: int, peer_names: list[str] | None
+) -> dict[str, Any]:
     """Figures of every method on one data set; those of peers that are known are taken over."""
     found: dict[str, Any] = {}
     contestants = {f"calibrant {name}": ours(name) for name in our_names}
-    if with_peers:
-        contestants |= peers(case.binary)
+    every = peers(case.binary)
+    contestants |= {name: fit for name, fit in every.items() if peer_names is None or name in peer_names}
     by_row: dict[str, np.ndarray] = {}
     for name, fit in contestants.items():
         if not name.startswith("calibrant ") and name in known:
@@ -173,14 +175,14 @@ def _worse(results: dict[str, dict[str, Any]]) -> list[str]:
     return found or [f"None of {len(p_values)}."]
 
 
-def _warm_up(our_names: list[str], with_peers: bool) -> None:
+def _warm_up(our_names: list[str], peer_names: list[str] | None) -> None:
     """Import and compile everything once, so that no method pays for it and no limit interrupts an import."""
     generator = np.random.default_rng(0)
     for n_classes in (2, 3):
         labels = generator.integers(0, n_classes, 60)
         scores = np.exp(generator.normal(size=(60, n_classes)) + np.eye(n_classes)[labels]).astype(np.float32)
         scores /= scores.sum(axis=1, keepdims=True)
-        run_case(Case("", "", scores, labels, scores, labels), our_names, {}, 600, with_peers)
+        run_case(Case("", "", scores, labels, scores, labels), our_names, {}, 600, peer_names)
 
 
 def main() -> None:
@@ -192,9 +194,9 @@ def main() -> None:
     parser.add_argument("--nested", type=int, metavar="SEED", help="split the calibration parts; no test part is read")
     parser.add_argument("--resplits", type=int, default=0, help="random splits of every file instead of its own")
     parser.add_argument("--limit", type=int, default=60, help="seconds a method may take on one data set")
-    parser.add_argument("--no-peers", action="store_true", help="run only our methods (known figures are still shown)")
+    parser.add_argument("--peers", nargs="*", help="names of peers to run, as in the tables; none: known figures only")
     options = parser.parse_args()
-    _warm_up(options.ours, not options.no_peers)
+    _warm_up(options.ours, options.peers)
     known = json.loads(options.cache.read_text()) if options.cache and options.cache.exists() else {}
     results: dict[str, Any] = {}
     for given in cases(options.data, options.families):
@@ -203,7 +205,7 @@ def main() -> None:
             case = variant if options.nested is None else nested(variant, options.nested)
             key = case.name if options.nested is None else f"{case.name}~{options.nested}"
             old = known.get(key, {}).get("figures", {})
-            figures = run_case(case, options.ours, old, options.limit, not options.no_peers)
+            figures = run_case(case, options.ours, old, options.limit, options.peers)
             known[key] = results[key] = {"family": case.family, "source": case.source, "figures": {**old, **figures}}
             if options.cache:
                 options.cache.write_text(json.dumps(known))
