@@ -45,6 +45,33 @@ def test_the_shape_is_the_optimum_of_its_convex_problem():
     assert (np.diff(trace) <= 1e-12).all()
 
 
+def test_of_two_classes_no_feature_repeats_another():
+    logits, labels = problem(500, 2)
+    inputs = stacked_features(logits)
+    np.testing.assert_allclose(inputs[1][:, 1] - inputs[1][:, 0], inputs[0][:, 1] - inputs[0][:, 0], atol=1e-6)
+    shape, _ = fit_shape(Rows(logits, labels))
+    assert shape[1] == 0
+
+    def objective(free):
+        scores = log_softmax(np.tensordot(np.insert(free, 1, 0.0), inputs, 1))
+        pull = 0.5 * PRIOR_ROWS * ((free - np.array([1.0, 0.0, 0.0])) ** 2).sum()
+        return -scores[np.arange(500), labels].sum() + pull
+
+    reference = minimize(objective, np.array([1.0, 0.0, 0.0]), method="BFGS", options={"gtol": 1e-7})
+    assert objective(np.delete(shape, 1)) <= reference.fun + 1e-8
+
+
+@pytest.mark.parametrize("strength", [1.0, 60.0])
+def test_saturated_biased_logits_do_not_collapse(strength):
+    rng = np.random.default_rng(0)
+    labels = (rng.random(3000) < 0.2).astype(int)
+    scores = strength * (rng.normal(size=3000) + 2 * labels + 1)
+    logits = np.column_stack([np.zeros(3000), scores])
+    base_rate = -(0.2 * np.log(0.2) + 0.8 * np.log(0.8))
+    for name in ("conf", "vs", "joint"):
+        assert mean_nll(calibrant.get(name).fit(logits, labels).transform(logits), labels) < 0.65 * base_rate
+
+
 @given(st.integers(0, 10_000), st.integers(2, 6), st.sampled_from([0.1, 3.0, 1e4]))
 def test_the_shape_keeps_every_prediction(seed, n_classes, scale):
     logits, labels = problem(60, n_classes, seed, scale)

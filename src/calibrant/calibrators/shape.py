@@ -219,6 +219,8 @@ def fit_shape(rows: Rows, *, start: np.ndarray = IDENTITY, tolerance: float = 1e
             # a sample leads most of the way
             start = fit_shape(some, start=start, tolerance=1e-3)[0]
     total = partial(rows.total, shape_sums) if rows.logits.size > KEPT_ELEMENTS else _kept_sums(rows)
+    # of two classes −log(1 − p) of one is −log p of the other: the second feature would repeat the first
+    free = np.array([0, 2, 3] if rows.n_classes == 2 else [0, 1, 2, 3])
 
     def evaluate(point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         loss, gradient, hessian = total(point)
@@ -230,7 +232,8 @@ def fit_shape(rows: Rows, *, start: np.ndarray = IDENTITY, tolerance: float = 1e
     value, gradient, hessian = evaluate(point)
     trace = [value]
     for _ in range(MAX_STEPS):
-        direction = -np.linalg.solve(hessian, gradient)
+        direction = np.zeros(len(point))
+        direction[free] = -np.linalg.solve(hessian[np.ix_(free, free)], gradient[free])
         for length in 0.5 ** np.arange(30):
             candidate = point + length * direction
             found = evaluate(candidate)
