@@ -70,7 +70,7 @@ ORDER = (
 """The order in which figures are shown."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Measurement:
     """What `measure` found; figures are fractions, not percent.
 
@@ -97,6 +97,28 @@ class Measurement:
     task: str = "multiclass"
     labels: tuple[LabelFigures, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        from calibrant.evaluation.display import measurement_text
+
+        return measurement_text(self)
+
+    def _repr_html_(self) -> str:
+        from calibrant.evaluation.display import measurement_html
+
+        return measurement_html(self)
+
+    def plot(self, *, ax: Any = None) -> Any:
+        """Draw the reliability diagram and return the axes."""
+        from calibrant.report.plots.reliability import draw_reliability
+
+        return draw_reliability(self.bins, ax, title=self.about)
+
+    def to_frame(self) -> Any:
+        """A pandas table: one row per metric with value, low and high."""
+        from calibrant.evaluation.tables import measurement_frame
+
+        return measurement_frame(self)
 
     @property
     def about(self) -> str:

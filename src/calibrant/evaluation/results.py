@@ -136,7 +136,7 @@ class MethodRow:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Every method fitted on one set of rows and measured on another.
 
@@ -215,11 +215,39 @@ class Comparison:
         """The same as text."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
-    def to_dataframe(self) -> Any:
-        """A pandas table: one row a method; each metric as `name`, `name_low`, `name_high`."""
+    def __repr__(self) -> str:
+        from calibrant.evaluation.display import comparison_text
+
+        return comparison_text(self)
+
+    def _repr_html_(self) -> str:
+        from calibrant.evaluation.display import comparison_html
+
+        return comparison_html(self)
+
+    def plot(self, method: str | None = None, *, ax: Any = None) -> Any:
+        """Draw the reliability diagram of a method, the best one by default, and return the axes."""
+        from calibrant.evaluation.reliability import reliability_bins
+        from calibrant.report.plots.reliability import draw_reliability
+
+        row = self.row(method or self.best or self.rows[0].method)
+        if row.columns is None:
+            raise KeyError(f"{row.method} has no test rows to draw: {row.error or 'they were not kept'}")
+        return draw_reliability(reliability_bins(row.columns.confidence, row.columns.correct), ax, title=row.method)
+
+    def to_frame(self) -> Any:
+        """A pandas table: one row per method; each metric as `name`, `name_low`, `name_high`."""
         from calibrant.evaluation.tables import dataframe
 
         return dataframe(self)
+
+    to_dataframe = to_frame
+
+    def to_model_card(self) -> str:
+        """A section for a model card in Markdown: what was done, how well it is calibrated, how to use it."""
+        from calibrant.evaluation.tables import model_card
+
+        return model_card(self)
 
     def to_markdown(self) -> str:
         """A Markdown table: best of a column bold, second underlined, ties with the best marked ≈."""
@@ -227,11 +255,11 @@ class Comparison:
 
         return markdown(self)
 
-    def to_latex(self) -> str:
+    def to_latex(self, *, intervals: bool = False) -> str:
         """A booktabs table: best of a column bold, second underlined, ties with the best marked."""
         from calibrant.evaluation.tables import latex
 
-        return latex(self)
+        return latex(self, intervals=intervals)
 
 
 def _number(value: float) -> float | None:

@@ -10,6 +10,7 @@ import numpy as np
 from calibrant.core.metric_facts import facts, number
 
 if TYPE_CHECKING:
+    from calibrant.evaluation.measurement import Measurement
     from calibrant.evaluation.results import Comparison, MethodRow
 
 
@@ -36,8 +37,10 @@ def cell(comparison: Comparison, row: MethodRow, metric: str) -> Cell:
         return Cell(number(metric, estimate.value), interval)
     order = comparison.ranking(metric)
     best = order[0] == row.method
-    second = len(order) > 1 and order[1] == row.method
-    return Cell(number(metric, estimate.value), interval, best, second, metric in row.ties and not best)
+    tie = metric in row.ties and not best
+    # within noise of the best is a tie, not a second place
+    second = len(order) > 1 and order[1] == row.method and not tie
+    return Cell(number(metric, estimate.value), interval, best, second, tie)
 
 
 def share(value: float) -> str:
@@ -79,6 +82,49 @@ def dataframe(comparison: Comparison) -> Any:
     return pandas.DataFrame.from_records(records).set_index("method")
 
 
+def measurement_frame(measurement: Measurement) -> Any:
+    """One row per metric: value, low and high, in fractions."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError("to_frame needs pandas: install it with `pip install pandas`") from error
+    rows = {name: (one.value, one.low, one.high) for name, one in measurement.metrics.items()}
+    return pandas.DataFrame.from_dict(rows, orient="index", columns=["value", "low", "high"]).rename_axis("metric")
+
+
+def model_card(comparison: Comparison) -> str:
+    """A section of a model card: the method, the figures before and after on rows it never saw, and how to load it."""
+    best = comparison.best or comparison.rows[0].method
+    names = [name for name in ("ece", "nll", "brier", "accuracy") if name in comparison.metric_names]
+    lines = ["| metric | uncalibrated | calibrated |", "| --- | ---: | ---: |"]
+    known = [row.method for row in comparison.rows]
+    for name in names:
+        texts = []
+        for method in ("none", best):
+            one = cell(comparison, comparison.row(method), name) if method in known else Cell("—", "")
+            texts.append(f"{one.value} {one.interval}".strip())
+        title = facts(name).label + (" %" if facts(name).percent else "")
+        lines.append(f"| {title} | {texts[0]} | {texts[1]} |")
+    return "\n".join(
+        [
+            "## Calibration",
+            "",
+            f"Calibrated with `{best}` on {comparison.n_val:,} held-out rows, measured on {comparison.n_test:,} other "
+            f"rows ({comparison.n_classes} classes; 95% intervals from {comparison.resamples:,} resamples). "
+            f"{comparison.verdict}",
+            "",
+            *lines,
+            "",
+            "```python",
+            "import calibrant as cal",
+            "",
+            'probabilities = cal.load("calibrator.safetensors").predict_proba(logits)',
+            "```",
+            "",
+        ]
+    )
+
+
 def _header(comparison: Comparison) -> list[str]:
     metrics = [facts(name).label + (" %" if facts(name).percent else "") for name in comparison.metric_names]
     return ["method", *metrics, "changed predictions %", "changed rankings %", "P(beats best)", "fit s"]
@@ -112,13 +158,14 @@ def markdown(comparison: Comparison) -> str:
     return "\n".join([*lines, "", caption]) + "\n"
 
 
-def latex(comparison: Comparison) -> str:
-    """A booktabs tabular: \\textbf best, \\underline second, a superscript ≈ for ties."""
+def latex(comparison: Comparison, *, intervals: bool = False) -> str:
+    """A booktabs tabular: \\textbf best, \\underline second, a superscript ≈ for ties; intervals where asked for."""
 
     def text(one: Cell) -> str:
         value = one.value.replace("—", "--")
         value = f"\\textbf{{{value}}}" if one.best else (f"\\underline{{{value}}}" if one.second else value)
-        return value + (r"$^{\approx}$" if one.tie else "")
+        interval = rf" {{\scriptsize {one.interval}}}" if intervals and one.interval else ""
+        return value + (r"$^{\approx}$" if one.tie else "") + interval
 
     header = [_escaped(title) for title in _header(comparison)]
     lines = [
