@@ -1,5 +1,5 @@
 """The embedded data sets, under their public name."""
 
-from calibrant.data.datasets import Dataset, load, names
+from calibrant.data.datasets import Dataset, load, long_tailed_indices, names
 
-__all__ = ["Dataset", "load", "names"]
+__all__ = ["Dataset", "load", "long_tailed_indices", "names"]

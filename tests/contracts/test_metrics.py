@@ -235,8 +235,10 @@ def test_bad_input_is_named(name, bad):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_infinite_logits_are_named(name):
-    with pytest.raises(InputError, match="logits contains -Inf in row 1, column 1"):
-        METRICS[name]([[1.0, 2.0], [0.0, -np.inf]], [0, 1], from_logits=True)
+    with pytest.raises(InputError, match="logits contains Inf in row 1, column 1"):
+        METRICS[name]([[1.0, 2.0], [0.0, np.inf]], [0, 1], from_logits=True)
+    with pytest.raises(InputError, match="logits is -Inf in all columns of row 1"):
+        METRICS[name]([[1.0, 2.0], [-np.inf, -np.inf]], [0, 1], from_logits=True)
 
 
 @pytest.mark.parametrize(

@@ -192,8 +192,8 @@ def spoil(case: str) -> tuple[dict[str, Any], list[str]]:
         arrays["logits"][4, 1] = np.nan
         return arrays, ["logits", "NaN", "row 4", "column 1"]
     if case == "inf":
-        arrays["logits"][6, 2] = -np.inf
-        return arrays, ["logits", "-Inf", "row 6", "column 2"]
+        arrays["logits"][6, 2] = np.inf
+        return arrays, ["logits", "Inf", "row 6", "column 2"]
     if case == "label too large":
         arrays["labels"][2] = 12
         return arrays, ["labels", "12", "0..2"]
