@@ -86,7 +86,8 @@ def test_a_tie_is_not_a_second_place(table):
 def test_an_executed_notebook_shows_tables_and_pictures(tmp_path):
     cells = [
         "import numpy as np, calibrant as cal\n"
-        "rng = np.random.default_rng(0); y = rng.integers(0, 3, 400); z = 3 * (rng.normal(size=(400, 3)) + np.eye(3)[y])",
+        "rng = np.random.default_rng(0); y = rng.integers(0, 3, 400)\n"
+        "z = 3 * (rng.normal(size=(400, 3)) + np.eye(3)[y])",
         "cal.measure((z, y), resamples=20)",
         "cal.compare((z[:200], y[:200]), (z[200:], y[200:]), ['none', 'ts'], resamples=20)",
         "cal.plots.reliability_diagram(z, y, from_logits=True)",
