@@ -65,7 +65,9 @@ def content_folds(rows: Rows, n_folds: int, seed: int) -> np.ndarray:
     fold = fold_of_cell[cell]
     copies = np.flatnonzero(heavy[cell])
     if len(copies):
-        fold[copies] = _deal(_codes(cell[copies], rows.labels[copies]), hashes[copies], weights[copies], n_folds)
+        # rows that are each other's permutation share a hash: here their columns are told apart
+        exact = _exact_hashes(rows.logits[copies])
+        fold[copies] = _deal(_codes(cell[copies], rows.labels[copies]), exact, weights[copies], n_folds)
     return fold
 
 
@@ -81,6 +83,13 @@ def _cells(hashes: np.ndarray, stratum: np.ndarray) -> tuple[np.ndarray, np.ndar
     cell = np.empty(len(order), dtype=np.int64)
     cell[order] = np.cumsum(opens) - 1
     return order[opens], cell
+
+
+def _exact_hashes(logits: np.ndarray) -> np.ndarray:
+    """A hash of each row in which the order of the columns matters."""
+    bits = (logits.astype(np.float64) + 0.0).view(np.uint64)
+    with np.errstate(over="ignore"):
+        return _mix((_mix(bits) * (2 * np.arange(bits.shape[1], dtype=np.uint64) + 1)).sum(axis=1, dtype=np.uint64))
 
 
 def _codes(cell: np.ndarray, labels: np.ndarray) -> np.ndarray:

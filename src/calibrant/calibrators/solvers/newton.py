@@ -21,8 +21,11 @@ NEAR_SLOPE = 0.1
 """Slopes of the loss by log β above this belong to no neighbourhood of an optimum."""
 
 
-GAP = 1e-7
+GAP = 1e-9
 """Nats per row that a finished fit may still gain: the Newton decrement of the check that ends every convex fit."""
+
+SEPARATED = 1e-7
+"""Nats per row below which the classes are told apart perfectly, and the parameters grow without bound."""
 
 CONTINUATIONS = 2
 """How often a search that failed the check goes on before the fit warns."""
@@ -143,8 +146,10 @@ def newton_cg(
     if precise is None:
         return solution
     for attempt in range(CONTINUATIONS + 1):
-        gap, norm = _remaining(precise, solution.point, lower)
+        gap, norm = _remaining(precise, solution.point, lower, limits.max_inner)
         solution = replace(solution, converged=gap <= GAP, gradient_norm=norm)
+        if solution.trace[-1] <= SEPARATED:
+            return replace(solution, converged=False, diverging=True)
         if solution.converged or solution.diverging or attempt == CONTINUATIONS:
             break
         more = _search(precise, solution.point, replace(limits, tolerance=min(tolerance, 1e-3 * norm), enough=0.0))
@@ -163,13 +168,22 @@ class _Limits:
     max_inner: int
 
 
-def _remaining(objective: Objective, point: Array, lower: float) -> tuple[float, float]:
-    """½·gᵀH⁻¹g over the free coordinates, and the largest entry of g there."""
+def _remaining(objective: Objective, point: Array, lower: float, max_inner: int) -> tuple[float, float]:
+    """½·gᵀH⁻¹g over the free coordinates, and the largest entry of g there.
+
+    H⁻¹g by conjugate gradients: what only nearly inverts H may miss a direction in which much is left to gain.
+    """
     _, gradient, reuse = objective.evaluate(point)
     free = (point > lower) | (gradient < 0)
     pull = np.where(free, gradient, 0.0)
-    _, solve = objective.curvature(point, reuse)
-    return 0.5 * float(np.vdot(pull, np.where(free, solve(pull), 0.0))), float(np.abs(pull).max())
+    norm = float(np.abs(pull).max())
+    if norm == 0:
+        return 0.0, norm
+    product, solve = objective.curvature(point, reuse)
+    if not free.all():
+        product, solve = _restricted(product, free), _restricted(solve, free)
+    direction = _conjugate_gradients(product, pull, solve, 0.01, max_inner)
+    return 0.5 * abs(float(np.vdot(pull, direction))), norm
 
 
 def _search(objective: Objective, start: Array, limits: _Limits) -> Solution:
@@ -270,7 +284,14 @@ def _conjugate_gradients(
 
 def warn_unless_converged(method: str, solution: Solution) -> None:
     """Say that a fit did not reach its optimum, with the figure that shows it."""
-    if not solution.converged:
+    if solution.diverging and solution.trace[-1] <= SEPARATED:
+        warnings.warn(
+            f"{method} tells all rows of the fit data apart: its parameters grow without bound, and were stopped after "
+            f"{solution.n_iter} steps",
+            FitWarning,
+            stacklevel=5,
+        )
+    elif not solution.converged:
         warnings.warn(
             f"{method} stopped after {solution.n_iter} steps with a gradient of {solution.gradient_norm:.2g}: "
             "the fit has not converged",
