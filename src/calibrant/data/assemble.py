@@ -32,7 +32,7 @@ from calibrant.data.guards import refuse_probability_rows
 from calibrant.data.limits import MAX_TEXT_BYTES, check_counts
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import DifferenceSource, Source, TakenSource
-from calibrant.data.tasks import resolve_task
+from calibrant.data.tasks import refuse_one_hot, resolve_task
 from calibrant.data.top_k import assemble_top_k, known_classes
 
 MANY_ROWS = 20_000_000
@@ -84,6 +84,9 @@ def assemble(fields: Mapping[str, Field], name: str, split: str = "", wanted: Wa
         raise InputError(f"{called} has 0 sample(s) (shape={matrix.shape}) while a minimum of 1 is required")
     check_counts(matrix.shape, called)
     source = matrix.source(name)
+    if task == "multilabel" and wanted.task is None and np.shape(labels) == matrix.shape:
+        head = next(iter(source.blocks(0, min(64, matrix.shape[0]), 64)))
+        refuse_one_hot(np.asarray(labels), head, kind, f"{name}: {columns.label_word}", key)
     if wanted.guard and kind == "logits" and task in ("multiclass", "binary"):
         refuse_probability_rows(source, called)
     if task == "binary" and matrix.shape[1:] == (2,):

@@ -127,7 +127,8 @@ def _scores(names: Sequence[str], wanted: Wanted, called: str) -> tuple[str, lis
     ones = [word for word in ones if SCORES[word] == chosen]
     if ones and found.get(chosen):
         some = next(iter(found[chosen]))
-        raise InputError(f"{called} has {ones[0]} and {some}: choose one with scores= or --scores ({some[:-1]}*)")
+        many = f"{some[: len(_prefix(some, tuple(PREFIXES)) or '')]}*"
+        raise InputError(f"{called} has {ones[0]} and {some}: choose with --scores '{many}' or --scores {ones[0]}")
     if ones:
         return None
     if found.get(chosen):

@@ -27,7 +27,7 @@ import numpy as np
 from calibrant.core import progress
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
-from calibrant.data.columns import Layout, canonical, layout
+from calibrant.data.columns import KNOWN, LABEL_PREFIXES, PREFIXES, SHARE_PREFIXES, Layout, canonical, layout
 from calibrant.data.fields import (
     CLASS_NAMES,
     CLUSTERS,
@@ -130,7 +130,7 @@ def _table(header: bytes, first_row: bytes, path: Path, wanted: Wanted) -> Table
     names = canonical(names)
     row_names = row_width(first_row) == len(names) + 1  # R writes row names without a name for their column
     names = ["", *names] if row_names else names
-    arranged = layout([name for name in names if name], wanted, str(path))
+    arranged = layout(_candidates(names, first_row, wanted), wanted, str(path))
     chosen = {text for text in (wanted.labels, wanted.cluster) if isinstance(text, str)} | {*wanted.by}
     words = {name for name in names if name in TEXTS or name in chosen} - arranged.columns
     singles = {*SCORES, CONFIDENCE, PREDICTIONS, *WEIGHTS, str(wanted.scores), str(wanted.weights)} - words
@@ -141,6 +141,28 @@ def _table(header: bytes, first_row: bytes, path: Path, wanted: Wanted) -> Table
         keep = {*WEIGHTS, str(wanted.weights)}
         numbers = [place for place in numbers if names[place] in arranged.columns or names[place] in keep]
     return Table(names, arranged, numbers, texts, row_names)
+
+
+def _candidates(names: list[str], first_row: bytes, wanted: Wanted) -> list[str]:
+    """Names of the columns; where only the kind is said, those whose first cell is a word are no scores."""
+    named = [name for name in names if name]
+    if wanted.kind is None or wanted.scores is not None or row_width(first_row) != len(names):
+        return named
+    (cells,) = csv.reader([first_row.decode("utf-8", "replace")])
+    words = {name for name, cell in zip(names, cells, strict=True) if not _is_number(cell)}
+    return [name for name in named if name not in words or name in KNOWN or _has_prefix(name)]
+
+
+def _has_prefix(name: str) -> bool:
+    return name.lower().startswith((*PREFIXES, *SHARE_PREFIXES, *LABEL_PREFIXES))
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell.strip() or "nan")
+    except ValueError:
+        return False
+    return True
 
 
 def row_width(row: bytes) -> int:

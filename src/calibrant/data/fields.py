@@ -32,6 +32,9 @@ SCORES = {
     "probs": "probabilities",
     "prob": "probabilities",
     "proba": "probabilities",
+    "y_prob": "probabilities",
+    "y_proba": "probabilities",
+    "pred_proba": "probabilities",
 }
 """Names of scores, and the kind that they say."""
 
@@ -73,9 +76,9 @@ def score_kind(word: str) -> str | None:
     low = word.lower()
     if low in SCORES:
         return SCORES[low]
-    if low.startswith("logit"):
+    if "logit" in low:
         return "logits"
-    return "probabilities" if low.startswith(("prob", "risk", CONFIDENCE)) else None
+    return "probabilities" if "prob" in low or low.startswith(("risk", CONFIDENCE)) else None
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from calibrant.core.arrays import (
 from calibrant.core.errors import InputError
 from calibrant.data.predictions import KINDS, Predictions
 from calibrant.data.source import ArraySource, DifferenceSource, Source
-from calibrant.data.tasks import check_task_labels, check_task_values, resolve_task
+from calibrant.data.tasks import check_task_labels, check_task_values, refuse_one_hot, resolve_task
 
 
 def check_kind(kind: str | None) -> None:
@@ -59,9 +59,11 @@ def join_arrays(
     columns.flatten(prefix + word)
     if ignore_index is not None:
         columns.leave_out(ignore_index, prefix + label_word)
-    shape = columns.scores.shape
+    shape, told = columns.scores.shape, task
     task = resolve_task(task, shape, None if columns.labels is None else columns.labels.shape, prefix + word)
     source, kind = _source(columns.scores, task, kind, name, prefix + word)
+    if task == "multilabel" and told is None and columns.labels is not None and columns.labels.shape == shape:
+        refuse_one_hot(columns.labels, columns.scores, kind, prefix + label_word, word)
     fill(
         target,
         source,

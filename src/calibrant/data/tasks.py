@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.arrays import (
+    PROBABILITY_TOLERANCE,
     as_array,
     check_label_matrix,
     check_labels,
@@ -28,6 +29,8 @@ from calibrant.core.odds import sigmoid
 from calibrant.core.softmax import log_odds, log_stored, softmax
 
 TASKS = ("multiclass", "binary", "multilabel", "pairs")
+
+NAMES_REMEDY = "to use names, give class_names= (--class-names)"
 
 FLAT = ("binary", "pairs")
 """Tasks with one score per row."""
@@ -96,12 +99,16 @@ def _numbers_of_texts(array: np.ndarray, task: str, class_names: Sequence[str] |
     if len(lowered) != len(places):
         lowered = {}  # names that differ by case only must match exactly
     numbers = np.empty(len(words), np.int64)
+    if "" in words:
+        raise InputError(f"{name} is missing in row {words.index('')}: give every row a label, or leave the row out")
     for row, word in enumerate(words):
         place = places.get(word, lowered.get(word.lower()))
         if place is None and class_names is None and word.removeprefix("-").isdecimal() and len(word) < 18:
             place = int(word)
         if place is None:
-            known = f"the names are {', '.join(list(places)[:6])}" if places else "to use names, give class_names="
+            known = f"the names are {', '.join(list(places)[:6])}" if places else NAMES_REMEDY
+            if class_names is None and task in FLAT:
+                known = "outcomes are 0/1, true/false or yes/no; else give --class-names NEGATIVE,POSITIVE"
             raise InputError(f"{name} must be class numbers or names, got {word[:40]!r} in row {row}: {known}")
         numbers[row] = place
     return numbers.reshape(array.shape)
@@ -115,6 +122,22 @@ def _places(task: str, class_names: Sequence[str] | None) -> dict[str, int]:
     no = ("false", "no", "0", "0.0", "wrong", "incorrect", "negative", "n", "f")
     yes = ("true", "yes", "1", "1.0", "right", "correct", "positive", "y", "t")
     return {**dict.fromkeys(no, 0), **dict.fromkeys(yes, 1)}
+
+
+def refuse_one_hot(labels: np.ndarray | None, scores: np.ndarray, kind: str, name: str, against: str) -> None:
+    """Raise where a matrix of labels may be one-hot classes: then a task of several labels must be said.
+
+    scores : some rows of the scores. Classes have one 1 per row, and probabilities that sum to one; many labels that
+    happen to look so in every one of 30 rows are rare enough to be asked for.
+    """
+    if labels is None or labels.ndim != 2 or labels.shape[1] < 2 or not (labels.sum(axis=1) == 1).all():
+        return
+    sums = np.abs(scores.sum(axis=1, dtype=np.float64) - 1) <= PROBABILITY_TOLERANCE
+    if (kind == "probabilities" and sums.all()) or (kind == "logits" and len(labels) >= 30):
+        raise InputError(
+            f"{name} has one 1 in each of its {len(labels)} rows, beside {against} of {labels.shape[1]} columns: give "
+            "class numbers, label_shares, or say --task multilabel"
+        )
 
 
 def check_task_values(task: str, block: np.ndarray, *, from_logits: bool, name: str, first_row: int = 0) -> None:
