@@ -295,3 +295,37 @@ def test_penalty_pulls_to_the_identity():
             else [getattr(strong, key) for key in ("slope_", "a_", "b_", "intercept_") if hasattr(strong, key)]
         )
         assert point == pytest.approx(identity, abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("name", ["platt", "beta"])
+def test_separable_data_give_the_optimum_of_the_stated_pull(name, seed):
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(size=80) * rng.choice([0.3, 2.0])
+    labels = (scores > rng.choice([-0.1, 0.1])).astype(int)
+    if seed % 3 == 0:
+        labels[:] = seed % 2
+    weights = rng.integers(1, 4, 80)
+    fitted = quiet(name, scores, labels, sample_weight=weights)
+    columns = scores[None] if name == "platt" else np.stack([-np.logaddexp(0, -scores), np.logaddexp(0, scores)])
+    identity = np.append(np.ones(len(columns)), 0.0)
+    mean = np.average(columns, axis=1, weights=weights)
+    spread = np.append(np.average((columns - mean[:, None]) ** 2, axis=1, weights=weights), 1.0)
+
+    def objective(point):
+        score = point[:-1] @ columns + point[-1]
+        loss = weights @ (np.logaddexp(0, score) - labels * score)
+        return loss + 0.5 * spread @ (point - identity) ** 2
+
+    bounds = [(None if name == "platt" else 0.0, None)] * len(columns) + [(None, None)]
+    found = minimize(objective, identity, bounds=bounds, method="L-BFGS-B", options={"ftol": 1e-16, "gtol": 1e-10})
+    own = np.array([getattr(fitted, key) for key in ("slope_", "a_", "b_", "intercept_") if hasattr(fitted, key)])
+    assert objective(own) <= found.fun + 1e-9
+    np.testing.assert_allclose(own, found.x, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_shape_of_one_score_never_loses_to_the_scores_as_they_are(kind):
+    scores, labels = degenerate(kind)
+    after = metrics.nll(quiet("shape", scores, labels).transform(scores), labels, from_logits=True)
+    assert after <= metrics.nll(np.clip(sigmoid(scores), 1e-15, 1 - 1e-15), labels) + 1e-9
