@@ -51,9 +51,10 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     ----------
     estimator : a classifier; None means LogisticRegression. Wrap a fitted one in `sklearn.frozen.FrozenEstimator` to
         keep it as it is: then all data given to `fit` go to the calibrator.
-    method : a short name ("auto", "sigmoid", "isotonic", "ts", "beta", …) or an unfitted calibrator. With two classes
-        the score of the second one is calibrated. With more, "isotonic" works class by class and "sigmoid" is vector
-        scaling, a slope and a bias per class.
+    method : a short name ("auto", "sigmoid", "isotonic", "ts", "beta", …) or an unfitted calibrator. The default bends
+        the scores by four convex parameters and needs no cross-validation of its own, so that equal data give equal
+        answers; "auto" tries several methods on every fold. With two classes the score of the second one is calibrated.
+        With more, "isotonic" works class by class and "sigmoid" is vector scaling, a slope and a bias per class.
     cv : number of folds, a splitter, or an iterable of splits, as everywhere in scikit-learn.
     ensemble : True, False or "auto" (True unless the estimator is frozen).
     n_jobs : folds fitted at the same time.
@@ -73,7 +74,13 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     """
 
     def __init__(
-        self, estimator: Any = None, *, method: Any = "auto", cv: Any = None, ensemble: Any = "auto", n_jobs: Any = None
+        self,
+        estimator: Any = None,
+        *,
+        method: Any = "shape",
+        cv: Any = None,
+        ensemble: Any = "auto",
+        n_jobs: Any = None,
     ) -> None:
         self.estimator = estimator
         self.method = method
