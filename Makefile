@@ -62,7 +62,8 @@ dist: $(VENV)/.dev
 	build/smoke/bin/pip install -q --disable-pip-version-check -c constraints.txt dist/*.whl
 	build/smoke/bin/python tests/docs/smoke.py
 
-# runs the studies again and compares every table with the one kept in papers/; PAPERS_DATA holds zoo/ and chestxray14/
+# runs the studies again and compares every table and verdict with those kept in papers/ (below 30 minutes);
+# PAPERS_DATA holds zoo/, chestxray14/, external/ and cifar/
 PAPERS_DATA ?= ../shared/data
 papers: $(VENV)/.dev
 	$(BIN)/python papers/check.py --data $(PAPERS_DATA) --workers 2

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,19 +61,18 @@ def main(check: bool) -> int:
 def table(what: str, page: Path) -> str:
     """The block of this name, for this page."""
     kind, _, rest = what.partition(" ")
-    if kind == "guarantees":
-        return guarantees(names(), page)
-    if kind == "quality":
-        return quality([name for name in names() if not rest or name in rest.split()])
-    if kind == "method":
-        return method(rest.split())
-    if kind == "few-rows":
-        return few_rows()
-    if kind == "papers":
-        return papers(page)
-    if kind == "from":
-        return copied(rest)
-    raise SystemExit(f"{page}: nothing is called {what!r}")
+    makers: dict[str, Callable[[], str]] = {
+        "guarantees": lambda: guarantees(names(), page),
+        "quality": lambda: quality([name for name in names() if not rest or name in rest.split()]),
+        "method": lambda: method(rest.split()),
+        "few-rows": few_rows,
+        "papers": lambda: papers(page),
+        "claims": lambda: claims(rest, page),
+        "from": lambda: copied(rest),
+    }
+    if kind not in makers:
+        raise SystemExit(f"{page}: nothing is called {what!r}")
+    return makers[kind]()
 
 
 def guarantees(wanted: list[str], page: Path) -> str:
@@ -133,6 +133,28 @@ def few_rows() -> str:
         figures = " | ".join(f"{row['nll'][name]:.4f}" for name in methods)
         lines.append(f"| {SHORT[row['data']]}, {row['fit_rows']} rows | {figures} |")
     return "\n".join(lines)
+
+
+def claims(what: str, page: Path) -> str:
+    """The claims of all studies as their READMEs have them: "count" of each verdict, or every one of them."""
+    found = {folder: _claims_of(folder) for folder in PAPERS}
+    if what == "count":
+        lines = ["| study | holds | does not hold | not decided |", "| --- | ---: | ---: | ---: |"]
+        for folder, rows in found.items():
+            counts = [sum(row[-1] == verdict for row in rows) for verdict in ("holds", "does not hold", "not decided")]
+            report = os.path.relpath(ROOT / "papers" / folder / "README.md", page.parent)
+            lines.append(f"| [{folder.replace('_', ' ')}]({report}) | " + " | ".join(map(str, counts)) + " |")
+        return "\n".join(lines)
+    lines = ["| study | claim | paper | here | verdict |", "| --- | --- | --- | --- | --- |"]
+    for folder, rows in found.items():
+        lines += [f"| {folder.replace('_', ' ')} | " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _claims_of(folder: str) -> list[list[str]]:
+    text = (ROOT / "papers" / folder / "README.md").read_text(encoding="utf-8")
+    section = text.partition("<!-- claims -->\n")[2].partition("<!-- end -->")[0]
+    return [line.strip("| ").split(" | ") for line in section.splitlines()[2:]]
 
 
 def papers(page: Path) -> str:

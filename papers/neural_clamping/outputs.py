@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +12,28 @@ from clamp_figures import figures
 
 from calibrant import DirichletCalibration, MatrixScaling, TemperatureScaling, VectorScaling
 
+METHODS = {
+    "Temperature scaling": TemperatureScaling,
+    "TS (grid searched)": partial(TemperatureScaling, objective="ece", grid=np.arange(1, 5001) / 1000),
+    "Vector scaling": partial(VectorScaling, penalty_bias=0.0),
+    "Matrix scaling": partial(MatrixScaling, penalty_off_diagonal=0.0, penalty_bias=0.0),
+    "MS-ODIR": partial(MatrixScaling, penalty_off_diagonal="cv", penalty_bias="cv"),
+    "Dir-ODIR": partial(DirichletCalibration, penalty_off_diagonal="cv", penalty_bias="cv"),
+}
+"""The output calibrators of table 1."""
+
 
 def outputs_study(path: Path) -> dict[str, Any]:
     """Figures of each calibrator fitted on `val` and measured on `test`; the fits are deterministic."""
     with np.load(path) as file:
         val, test = file["val_logits"].astype(np.float64), file["test_logits"].astype(np.float64)
-        val_labels, test_labels = file["val_labels"].astype(np.int64), file["test_labels"].astype(np.int64)
-    methods = {
-        "Temperature scaling": TemperatureScaling(),
-        "TS (grid searched)": TemperatureScaling(objective="ece", grid=np.arange(1, 5001) / 1000),
-        "Vector scaling": VectorScaling(penalty_bias=0.0),
-        "Matrix scaling": MatrixScaling(penalty_off_diagonal=0.0, penalty_bias=0.0),
-        "MS-ODIR": MatrixScaling(penalty_off_diagonal="cv", penalty_bias="cv"),
-        "Dir-ODIR": DirichletCalibration(penalty_off_diagonal="cv", penalty_bias="cv"),
-    }
-    rows = {"No calibration": figures(torch.from_numpy(test), torch.from_numpy(test_labels))}
-    for name, calibrator in methods.items():
-        calibrated = calibrator.fit(val, val_labels).transform(test)
-        rows[name] = figures(torch.from_numpy(np.asarray(calibrated)), torch.from_numpy(test_labels))
+        val_labels, test_labels = (
+            file["val_labels"].astype(np.int64),
+            torch.from_numpy(file["test_labels"].astype(np.int64)),
+        )
+    rows = {"No calibration": figures(torch.from_numpy(test), test_labels)}
+    for name, make in METHODS.items():
+        calibrated = make().fit(val, val_labels).transform(test)
+        rows[name] = figures(torch.from_numpy(np.asarray(calibrated)), test_labels)
         print(name, rows[name], flush=True)
     return {"checkpoint": path.stem, "rows": rows}

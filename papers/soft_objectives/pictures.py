@@ -88,7 +88,7 @@ def under_shift(rows: Rows, lines: dict[str, tuple[str, str]], title: str) -> Ax
     means = {}
     for words, (row, scaling) in lines.items():
         plain = 100 * statistics.mean(pick(rows[row], "test", scaling, "mass_ece"))
-        levels = [plain, *(severity(rows, row, level, scaling) for level in SEVERITIES[1:])]
+        levels = [plain, *(statistics.mean(severity(rows, row, level, scaling)) for level in SEVERITIES[1:])]
         means[words] = np.array(levels) / 100
     ax = axes_or_new(None, width=4.8, height=3.8)
     return shift_curves(list(SEVERITIES), means, metric="ECE₂", title=title, ax=ax)

@@ -39,10 +39,36 @@ EPOCHS = 40
 """Of every run in the tables; a few early ones were longer."""
 
 
-def read_results(folder: Path) -> list[Result]:
-    """Every finished run of the study's length."""
+def read_results(folder: Path, dataset: str = "cifar100") -> list[Result]:
+    """Every finished run of the study's length on one dataset; the first runs did not say theirs, CIFAR-100."""
     lines = [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
-    return [run for run in map(json.loads, lines) if run["recipe"]["epochs"] == EPOCHS]
+    runs = [run for run in map(json.loads, lines) if run["recipe"]["epochs"] == EPOCHS]
+    return [run for run in runs if run.get("data", "cifar100") == dataset]
+
+
+def matched_rows(results: list[Result]) -> dict[str, list[Result]]:
+    """Runs of AvUC and AvUC-GS by primary loss and β, for comparisons at one β."""
+    found: dict[str, list[Result]] = {}
+    for run in sorted(results, key=lambda run: (run["row"], run["setting"]["weight"], run["seed"])):
+        if run["setting"]["secondary"] in ("avuc", "avuc_gs") and run["seed"] != TUNING_SEED:
+            found.setdefault(f"{run['row']} β={run['setting']['weight']:g}", []).append(run)
+    return found
+
+
+def matched_table(results: list[Result], rows: dict[str, list[Result]]) -> str:
+    """AvUC and AvUC-GS over β, beside the primary loss alone."""
+    body = []
+    for primary in ("cross_entropy", "focal", "brier"):
+        cases = {f"{primary}+none": rows.get(f"{primary}+none", [])}
+        cases |= {name: runs for name, runs in matched_rows(results).items() if name.startswith(f"{primary}+")}
+        for runs in cases.values():
+            if runs:
+                cells = [percent(pick(runs, "test", "none", key)) for key in ("accuracy", "ece", "mass_ece")]
+                weight = "" if runs[0]["setting"]["secondary"] == "none" else f"{runs[0]['setting']['weight']:g}"
+                body.append(
+                    [row_name(runs[0]), weight, str(len(runs)), *cells, percent(pick(runs, "test", "ts", "mass_ece"))]
+                )
+    return markdown(["loss", "β", "seeds", "accuracy", "ECE-15", "ECE₂", "ECE₂ + TS"], body)
 
 
 def table_rows(results: list[Result]) -> dict[str, list[Result]]:
@@ -131,13 +157,16 @@ def other_measures(rows: dict[str, list[Result]]) -> str:
     The last column says how many times larger the ECE-15 of the test set is: a network that has memorised its training
     set looks calibrated there.
     """
-    header = ["loss", "ECE₂", "KS error", "sweep ECE₂", "marginal ECE₂", "NLL", "Brier", "mean entropy"]
+    header = ["loss", "ECE₂", "KS error", "sweep ECE₂", "marginal ECE₂ (mean)", "marginal ECE₂ (sum)", "NLL", "Brier"]
+    header += ["mean entropy"]
     header += ["train ECE-15", "test : train"]
     body = []
     for runs in rows.values():
         cells = [
             percent(pick(runs, "test", "none", key)) for key in ("mass_ece", "ks_error", "sweep_ece", "marginal_ece")
         ]
+        # √K times the mean over K = 100 classes
+        cells.append(percent([10 * value for value in pick(runs, "test", "none", "marginal_ece")]))
         cells += [f"{statistics.mean(pick(runs, 'test', 'none', key)):.3f}" for key in ("nll", "brier", "entropy")]
         seen, unseen = pick(runs, "train", "ece"), pick(runs, "test", "none", "ece")
         ratio = statistics.mean(unseen) / statistics.mean(seen)
@@ -232,6 +261,13 @@ def tuning_table(results: list[Result]) -> str:
     return markdown(header, body)
 
 
+def dirichlet_table(folder: Path) -> str:
+    """Post-hoc methods on the networks whose logits were kept: ECE₂ with its difference to TS (table 5)."""
+    found = json.loads((folder / "post-hoc.json").read_text(encoding="utf-8"))
+    body = [[network, method, *cells] for network, methods in found.items() for method, cells in methods.items()]
+    return markdown(["network", "method", "accuracy", "ECE₂", "ECE₂ − that of TS"], body)
+
+
 def cost_table(folder: Path) -> str:
     """What each secondary loss adds to a training step."""
     path = folder / "cost.json"
@@ -249,36 +285,37 @@ def cost_table(folder: Path) -> str:
     return markdown(["loss", "mode", "step, ms", "added, ms", "share"], body)
 
 
-def rewrite(readme: Path, sections: dict[str, Callable[[], str]]) -> None:
-    """Replace what stands between `<!-- name -->` and `<!-- end -->`."""
-    text = readme.read_text()
+def filled(text: str) -> str:
+    """The README with every table as the results have it."""
+    results = read_results(HERE / "results")
+    rows = table_rows(results)
+    sections: dict[str, Callable[[], str]] = {
+        "claims": lambda: claims_table({**rows, **matched_rows(results)}),
+        "matched": lambda: matched_table(results, rows),
+        "main": lambda: main_table(rows),
+        "cifar10": lambda: main_table(table_rows(read_results(HERE / "results", "cifar10"))),
+        "dirichlet": lambda: dirichlet_table(HERE / "results"),
+        "measures": lambda: other_measures(rows),
+        "effects": lambda: effect_sizes(rows),
+        "shift": lambda: shift_table(rows, "none"),
+        "shift ts": lambda: shift_table(rows, "ts"),
+        "shift soft": lambda: shift_table(rows, "ts-soft"),
+        "scaling": lambda: scaling_wins(rows),
+        "tuning": lambda: tuning_table(results),
+        "cost": lambda: cost_table(HERE / "results"),
+    }
     for name, make in sections.items():
         head, found, rest = text.partition(f"<!-- {name} -->\n")
         if not found:
-            raise SystemExit(f"{readme} has no section {name!r}")
+            raise SystemExit(f"README.md has no section {name!r}")
         text = head + found + make() + "\n" + rest[rest.index("<!-- end -->") :]
-    readme.write_text(text)
+    return text
 
 
 def main() -> int:
     """Rewrite the tables of README.md."""
-    results = read_results(HERE / "results")
-    rows = table_rows(results)
-    rewrite(
-        HERE / "README.md",
-        {
-            "claims": lambda: claims_table(rows),
-            "main": lambda: main_table(rows),
-            "measures": lambda: other_measures(rows),
-            "effects": lambda: effect_sizes(rows),
-            "shift": lambda: shift_table(rows, "none"),
-            "shift ts": lambda: shift_table(rows, "ts"),
-            "shift soft": lambda: shift_table(rows, "ts-soft"),
-            "scaling": lambda: scaling_wins(rows),
-            "tuning": lambda: tuning_table(results),
-            "cost": lambda: cost_table(HERE / "results"),
-        },
-    )
+    readme = HERE / "README.md"
+    readme.write_text(filled(readme.read_text(encoding="utf-8")), encoding="utf-8")
     return 0
 
 

@@ -55,6 +55,7 @@ class Measured:
     correct: np.ndarray
     nll: np.ndarray
     settled: bool
+    mean_nll: Figure
 
 
 def mean(figures: Sequence[Figure]) -> Figure:
@@ -83,7 +84,16 @@ def fit_and_measure(calibrator: Any, network: Network, resamples: Resamples, *, 
         correct=correct,
         nll=columns.nll,
         settled=settled,
+        mean_nll=_mean_figure(columns.nll, resamples),
     )
+
+
+def _mean_figure(column: np.ndarray, resamples: Resamples) -> Figure:
+    value = float(column.mean())
+    draws = resamples.mean_draws(
+        resamples.take(column).astype(np.float64)[:, None], np.ones(len(resamples.take(column)))
+    )
+    return Figure(value, value + draws[:, 0])
 
 
 def _error(cells: TopLabelCells, index: np.ndarray, value: float) -> Figure:
@@ -97,11 +107,11 @@ def percent(value: float) -> str:
     return f"{100 * value:.2f}"
 
 
-def signed(figure: Figure, *, scale: float = 100.0) -> str:
+def signed(figure: Figure, *, scale: float = 100.0, places: int = 2) -> str:
     """A difference in points with its interval: −0.41 [−0.60, −0.22]."""
     low, high = figure.interval
     # adding 0 after rounding turns −0.00 into +0.00
-    words = (f"{round(scale * value, 2) + 0.0:+.2f}" for value in (figure.value, low, high))
+    words = (f"{round(scale * value, places) + 0.0:+.{places}f}" for value in (figure.value, low, high))
     value, low_text, high_text = (word.replace("-", "−") for word in words)
     return f"{value} [{low_text}, {high_text}]"
 
@@ -111,18 +121,59 @@ def with_spread(figure: Figure) -> str:
     return f"{percent(figure.value)} ± {percent(figure.spread)}"
 
 
-def lower(differences: Sequence[Figure]) -> tuple[str, str]:
-    """How often and by how much the first of two methods is lower, and the verdict on "it is lower".
+HOLDS, FAILS, OPEN = "holds", "does not hold", "not decided"
 
-    Holds: the mean difference lies below 0 with its whole interval, and so do more than half of the networks. Does
-    not hold: the mean lies above 0, or below it on less than half of the networks. Partly: anything between.
-    """
+
+def below_zero(figure: Figure, margin: float = 0.0) -> str:
+    """Verdict on "it is below the margin" (0 unless given) from the interval."""
+    low, high = figure.interval
+    return HOLDS if high < margin else (FAILS if low > margin else OPEN)
+
+
+def above_zero(figure: Figure, margin: float = 0.0) -> str:
+    """Verdict on "it is above the margin" from the interval."""
+    low, high = figure.interval
+    return HOLDS if low > margin else (FAILS if high < margin else OPEN)
+
+
+def exactly(condition: bool) -> str:
+    """Verdict on something counted without error."""
+    return HOLDS if condition else FAILS
+
+
+def lower(differences: Sequence[Figure]) -> tuple[str, str]:
+    """How often and by how much the first of two methods is lower, and the verdict on "it is lower on average"."""
     count = sum(one.value < 0 for one in differences)
     overall = mean(differences)
-    words = f"{count} of {len(differences)} lower; mean {signed(overall)}"
-    if overall.value > 0 or 2 * count < len(differences):
-        return words, "does not hold"
-    return words, "holds" if overall.interval[1] < 0 and 2 * count > len(differences) else "partly"
+    return f"{count} of {len(differences)} lower; mean {signed(overall)}", below_zero(overall)
+
+
+def higher(differences: Sequence[Figure]) -> tuple[str, str]:
+    """How often and by how much the first of two methods is higher, and the verdict on "it is higher on average"."""
+    count = sum(one.value > 0 for one in differences)
+    overall = mean(differences)
+    return f"{count} of {len(differences)} higher; mean {signed(overall)}", above_zero(overall)
+
+
+def over_cases(values: np.ndarray) -> Figure:
+    """The mean of independent cases (repeats, networks) whose interval is Student's t."""
+    from scipy.stats import t
+
+    value = float(values.mean())
+    if len(values) < 2:
+        return Figure(value, np.array([-np.inf, value, np.inf]))
+    error = values.std(ddof=1) / np.sqrt(len(values))
+    return Figure(value, value + error * t.ppf(np.linspace(0.0005, 0.9995, 1999), len(values) - 1))
+
+
+def mostly(count: int, total: int) -> tuple[str, str]:
+    """A share of cases with its Wilson 95% interval, and the verdict on "in more than half of all such cases"."""
+    z, share = 1.96, count / total
+    centre = (share + z**2 / (2 * total)) / (1 + z**2 / total)
+    reach = z / (1 + z**2 / total) * np.sqrt(share * (1 - share) / total + z**2 / (4 * total**2))
+    low, high = max(0.0, centre - reach), min(1.0, centre + reach)
+    verdict = HOLDS if low > 0.5 else (FAILS if high < 0.5 else OPEN)
+    return f"{count} of {total}, {100 * share:.0f}% [{100 * low:.0f}, {100 * high:.0f}]", verdict
 
 
 def each(work: Callable[..., Any], networks: Sequence[Network], workers: int, *parameters: Any) -> list[Any]:

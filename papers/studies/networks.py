@@ -45,10 +45,11 @@ def read_networks(folder: str | os.PathLike[str], inner: str) -> list[Network]:
     paths = sorted(home.glob("*.npz")) if home.is_dir() else []
     if not paths:
         raise InputError(f"{home} holds no .npz file: a study needs val_logits, val_labels, test_logits, test_labels")
-    return [_read(path) for path in paths]
+    return [read_network(path) for path in paths]
 
 
-def _read(path: Path) -> Network:
+def read_network(path: Path) -> Network:
+    """The val and test predictions of one file."""
     val, test = (open_predictions(f"{path}#{part}") for part in ("val", "test"))
     if val.n_classes != test.n_classes:
         raise InputError(f"{path}: val has {val.n_classes} classes, but test has {test.n_classes}")

@@ -7,6 +7,7 @@ import pytest
 
 from calibrant import ClassTemperatureScaling, InputError, ShrunkenClassTemperature, TemperatureScaling
 from calibrant.calibrators.shrunken_class_temperature import SHARES
+from calibrant.metrics import ece
 
 
 def problem(n, seed=0, spread=0.0):
@@ -20,15 +21,19 @@ def problem(n, seed=0, spread=0.0):
 def test_both_ends():
     logits, labels = problem(500)
     one = ShrunkenClassTemperature(share=0.0).fit(logits, labels)
-    by_loss, by_error = (TemperatureScaling(objective).fit(logits, labels) for objective in ("nll", "ece"))
-    expected = np.sqrt(by_loss.temperature_ * by_error.temperature_)
-    np.testing.assert_allclose(one.temperatures_, expected)
-    other = ShrunkenClassTemperature(share=1.0).fit(logits, labels)
-    by_class = ClassTemperatureScaling(objective="nll").fit(logits, labels)
-    np.testing.assert_allclose(other.temperatures_, by_class.temperatures_)
-    half = ShrunkenClassTemperature(share=0.5).fit(logits, labels)
-    np.testing.assert_allclose(half.temperatures_, np.sqrt(one.temperatures_ * other.temperatures_))
-    np.testing.assert_allclose(half.transform(logits), logits / half.temperatures_)
+    by_error = TemperatureScaling("ece", refine=True).fit(logits, labels)
+    np.testing.assert_allclose(one.temperatures_, by_error.temperature_)
+    by_class = ClassTemperatureScaling(objective="nll").fit(logits, labels).temperatures_
+    for share in (0.5, 1.0):
+        fitted = ShrunkenClassTemperature(share=share).fit(logits, labels)
+        ratio = fitted.temperatures_ / fitted.temperatures_[0]
+        np.testing.assert_allclose(ratio, (by_class / by_class[0]) ** share)
+        again = TemperatureScaling("ece", refine=True).fit(logits / ratio, labels).temperature_
+        errors = [
+            ece(logits / (factor * ratio), labels, from_logits=True) for factor in (again, fitted.temperatures_[0])
+        ]
+        assert errors[1] == pytest.approx(errors[0], abs=0.01)
+        np.testing.assert_allclose(fitted.transform(logits), logits / fitted.temperatures_)
 
 
 def test_the_share_follows_the_data():

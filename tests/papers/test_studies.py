@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -17,15 +18,26 @@ from calibrant.evaluation.bootstrap import draw
 PAPERS = Path(__file__).resolve().parents[2] / "papers"
 sys.path.insert(0, str(PAPERS))
 
-from studies import NAMES, run_study, sctl  # noqa: E402
+from check import stale_readme  # noqa: E402
+from studies import NAMES, run_study, sctl, weight_scaling  # noqa: E402
 from studies.descent import descend  # noqa: E402
-from studies.measuring import Figure, fit_and_measure, lower, signed  # noqa: E402
+from studies.measuring import (  # noqa: E402
+    Figure,
+    above_zero,
+    exactly,
+    fit_and_measure,
+    higher,
+    lower,
+    mostly,
+    signed,
+)
 from studies.networks import read_networks  # noqa: E402
 from studies.study import marked  # noqa: E402
 from studies.writing import write_study  # noqa: E402
 from study_runner import main  # noqa: E402
 
 N_CLASSES = 4
+VERDICTS = {"holds", "does not hold", "not decided"}
 
 
 def sample(rng, n, shares):
@@ -53,9 +65,12 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def two_bases():
-    """Two of the four calibrators of the class-loss study: the others take most of its time and add no code."""
+    """Less of what takes most of the time and adds no code: calibrators, numbers of bins, repeats."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sctl, "BASES", {base: sctl.BASES[base] for base in ("TS", "CTS")})
+        patch.setattr(weight_scaling, "BIN_NUMBERS", (3, 8))
+        patch.setattr(weight_scaling, "FEW_ROWS", (100, 200))
+        patch.setattr(weight_scaling, "REPEATS", 3)
         yield
 
 
@@ -70,7 +85,7 @@ def test_networks_know_their_tail(folder):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_study_says_the_same_twice(name, folder, studies):
-    workers = 2 if name == "weight_scaling" else 1
+    workers = 2 if name == "cts" else 1
     again = run_study(name, folder, resamples=50, workers=workers)
     assert again.to_dict() == studies[name].to_dict()
 
@@ -78,7 +93,7 @@ def test_a_study_says_the_same_twice(name, folder, studies):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_claim_has_a_verdict_and_tables_are_whole(name, studies):
     study = studies[name]
-    assert {claim.holds for claim in study.claims} <= {"holds", "partly", "does not hold"}
+    assert {claim.holds for claim in study.claims} <= VERDICTS
     for table in study.tables:
         assert all(len(cells) == len(table.columns) and all(cells) for _, cells in table.rows)
         lines = [line for line in table.to_markdown().splitlines() if line.startswith("|")]
@@ -136,9 +151,19 @@ def test_verdicts():
         return Figure(value, value + np.linspace(-half, half, 101))
 
     assert lower([figure(-0.01, 0.001)] * 3)[1] == "holds"
-    assert lower([figure(-0.01, 0.1)] * 3)[1] == "partly"
+    assert lower([figure(-0.01, 0.1)] * 3)[1] == "not decided"
     assert lower([figure(0.01, 0.001)] * 3)[1] == "does not hold"
-    assert lower([figure(-0.1, 0.01), figure(0.01, 0.001), figure(0.01, 0.001)])[1] == "does not hold"
+    assert lower([figure(-0.1, 0.01), figure(0.01, 0.001), figure(0.01, 0.001)]) == (
+        "1 of 3 lower; mean −2.67 [−3.05, −2.29]",
+        "holds",
+    )
+    assert higher([figure(0.01, 0.001)] * 3)[1] == "holds"
+    assert above_zero(figure(-0.004, 0.0005), -0.005) == "holds"
+    assert above_zero(figure(-0.004, 0.0015), -0.005) == "not decided"
+    assert mostly(3, 7) == ("3 of 7, 43% [16, 75]", "not decided")
+    assert mostly(30, 30)[1] == "holds"
+    assert mostly(0, 30)[1] == "does not hold"
+    assert exactly(False) == "does not hold"
     assert signed(figure(-0.01, 0.0)) == "−1.00 [−1.00, −1.00]"
     assert signed(figure(-1e-9, 0.0)) == "+0.00 [+0.00, +0.00]"
 
@@ -185,14 +210,53 @@ def test_nothing_of_the_studies_is_in_the_package():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_kept_claims_are_those_of_the_readme(name):
+def test_kept_claims_are_those_of_the_readme_and_of_the_results(name):
     readme = (PAPERS / name / "README.md").read_text(encoding="utf-8")
     kept = (PAPERS / name / "results" / "claims.md").read_text(encoding="utf-8")
     assert readme.partition("<!-- claims -->\n")[2].partition("<!-- end -->")[0] == kept
     results = json.loads((PAPERS / name / "results" / "results.json").read_text(encoding="utf-8"))
-    assert [claim["claim"] for claim in results["claims"]] == [
-        line.split(" | ")[0][2:] for line in kept.splitlines()[2:]
-    ]
+    rows = [f"| {one['claim']} | {one['paper']} | {one['ours']} | {one['holds']} |" for one in results["claims"]]
+    assert kept.splitlines()[2:] == rows
+
+
+@pytest.mark.parametrize("name", ["neural_clamping", "soft_objectives"])
+def test_a_readme_is_what_its_script_writes_from_the_results(name):
+    assert stale_readme(name) == []
+
+
+def verdicts_of(name):
+    readme = (PAPERS / name / "README.md").read_text(encoding="utf-8")
+    section = readme.partition("<!-- claims -->\n")[2].partition("<!-- end -->")[0]
+    return [line.strip("| ").split(" | ") for line in section.splitlines()[2:]]
+
+
+INTERVAL = re.compile(r"([+−]?\d+\.\d+) \[([+−]?\d+\.\d+), ([+−]?\d+\.\d+)\]")
+
+
+@pytest.mark.parametrize("name", [*NAMES, "neural_clamping", "soft_objectives"])
+def test_every_verdict_has_its_word_and_agrees_with_its_interval(name):
+    """Where a claim shows one interval of a difference, an interval around zero decides nothing."""
+    rows = verdicts_of(name)
+    assert rows
+    assert {row[-1] for row in rows} <= VERDICTS
+    checked = 0
+    for claim, _, words, verdict in rows:
+        found = INTERVAL.findall(words)
+        # margins other than zero, shares and ratios have their own rule
+        if len(found) != 1 or not found[0][1].startswith(("+", "−")) or "accuracy" in claim.lower() or "0.05" in claim:
+            continue
+        low, high = (float(value.replace("−", "-")) for value in found[0][1:])
+        if low < 0 < high:
+            assert verdict == "not decided", claim
+        checked += 1
+    assert checked >= 3
+
+
+def test_the_page_of_all_claims_holds_every_one():
+    page = (PAPERS.parent / "docs" / "papers.md").read_text(encoding="utf-8")
+    for name in (*NAMES, "neural_clamping", "soft_objectives"):
+        for row in verdicts_of(name):
+            assert f"| {name.replace('_', ' ')} | " + " | ".join(row) + " |" in page
 
 
 @pytest.mark.parametrize(
@@ -205,11 +269,14 @@ def test_kept_tables_come_out_again(name, inner, network, shared_data, tmp_path)
     (tmp_path / path.name).symlink_to(path)
     made = run_study(name, tmp_path).to_dict()["tables"]
     kept = json.loads((PAPERS / name / "results" / "results.json").read_text(encoding="utf-8"))["tables"]
+    compared = 0
     for new, old in zip(made, kept, strict=True):
         assert new["title"] == old["title"]
-        assert {row: cells[network] for row, cells in new["rows"].items()} == {
-            row: cells[network] for row, cells in old["rows"].items()
-        }
+        for row, cells in new["rows"].items():
+            if network in cells:
+                assert cells[network] == old["rows"][row][network]
+                compared += 1
+    assert compared > 10
 
 
 @pytest.mark.parametrize("network", ["c10lt_resnet18_ce", "c100lt_resnet18_ce"])

@@ -21,11 +21,11 @@ SHARES = tuple(round(0.1 * place, 1) for place in range(11))
 
 
 class ShrunkenClassTemperature(Calibrator):
-    """Class temperatures between one temperature and CTS, T_j = T^(1−s)·C_j^s (this project's).
+    """Class temperatures between one temperature and CTS, T_j = T·(C_j/C)^s (this project's).
 
-    T is the geometric mean of the two single temperatures of lowest log loss and of lowest ECE, C_j are the class
-    temperatures of lowest log loss. The share s is the candidate of lowest held-out log loss in cross-validation. Class
-    temperatures of few rows are noisy: s is small then, and 0 leaves one temperature.
+    C_j are the class temperatures of lowest log loss and C is their geometric mean; the share s is the candidate of
+    lowest held-out log loss in cross-validation; T is the single temperature of lowest ECE once the classes are scaled.
+    Class temperatures of few rows are noisy: s is small then, and 0 leaves one temperature.
 
     Parameters
     ----------
@@ -74,9 +74,13 @@ class ShrunkenClassTemperature(Calibrator):
 
     def _fit(self, rows: Rows) -> None:
         self._check()
+        if not hasattr(rows, "logits"):
+            raise InputError("cts-shrunk searches the lowest ECE of scaled rows, so it cannot be fitted chunk by chunk")
         self.share_losses_ = np.empty(0)
         self.share_ = self._choose(rows) if isinstance(self.share, str) else float(self.share)
-        self.temperatures_ = between(*ends(rows), self.share_)
+        ratio = class_ratio(class_temperatures(rows), self.share_)
+        scaled = Rows(rows.logits / ratio, rows.labels, rows.weights)
+        self.temperatures_ = TemperatureScaling(objective="ece", refine=True).fit_rows(scaled).temperature_ * ratio
 
     def _check(self) -> None:
         if isinstance(self.share, str):
@@ -89,8 +93,6 @@ class ShrunkenClassTemperature(Calibrator):
 
     def _choose(self, rows: Rows) -> float:
         """The share of lowest held-out log loss; the smallest of equals."""
-        if not hasattr(rows, "logits"):
-            raise InputError("cts-shrunk searches the lowest ECE, so it cannot be fitted chunk by chunk")
         fold = content_folds(rows, self.folds, self.seed)
         weights = np.ones(rows.n) if rows.weights is None else rows.weights
         losses = np.zeros(len(SHARES))
@@ -99,11 +101,12 @@ class ShrunkenClassTemperature(Calibrator):
             usable = len(held) and weights[kept].sum() > 0 and len(np.unique(rows.labels[kept])) > 1
             if usable:
                 given = None if rows.weights is None else weights[kept]
-                single, classes = ends(Rows(rows.logits[kept], rows.labels[kept], given))
+                part_rows = Rows(rows.logits[kept], rows.labels[kept], given)
+                single, classes = TemperatureScaling().fit_rows(part_rows).temperature_, class_temperatures(part_rows)
                 logits = rows.logits[held].astype(np.float64)
                 own = np.arange(len(held)), rows.labels[held]
                 for place, share in enumerate(SHARES):
-                    scores = log_softmax(logits / between(single, classes, share))
+                    scores = log_softmax(logits / (single ** (1 - share) * classes**share))
                     losses[place] -= weights[held] @ scores[own]
             step("shares of class temperatures", part + 1, self.folds)
         self.share_losses_ = losses / weights.sum()
@@ -113,13 +116,12 @@ class ShrunkenClassTemperature(Calibrator):
         return logits / xp.astype(learned.temperatures_, logits.dtype)
 
 
-def ends(rows: Rows) -> tuple[float, np.ndarray]:
-    """The single temperature and the class temperatures (K,) that a share lies between."""
-    by_loss = TemperatureScaling().fit_rows(rows).temperature_
-    by_error = TemperatureScaling(objective="ece").fit_rows(rows).temperature_
-    return float(np.sqrt(by_loss * by_error)), ClassTemperatureScaling(objective="nll").fit_rows(rows).temperatures_
+def class_temperatures(rows: Rows) -> np.ndarray:
+    """The class temperatures (K,) of lowest log loss."""
+    return ClassTemperatureScaling(objective="nll").fit_rows(rows).temperatures_
 
 
-def between(single: float, classes: np.ndarray, share: float) -> np.ndarray:
-    """T^(1−s)·C_j^s."""
-    return single ** (1 - share) * classes**share
+def class_ratio(classes: np.ndarray, share: float) -> np.ndarray:
+    """(C_j/C)^s with the geometric mean C."""
+    logs = np.log(classes)
+    return np.exp(share * (logs - logs.mean()))

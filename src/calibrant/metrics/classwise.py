@@ -33,6 +33,7 @@ def classwise_ece(
     norm: float = ...,
     binning: str = ...,
     average: None = ...,
+    divisor: str = ...,
     sample_weight: ArrayLike | None = ...,
     from_logits: bool = ...,
 ) -> np.ndarray: ...
@@ -45,6 +46,7 @@ def classwise_ece(
     norm: float = ...,
     binning: str = ...,
     average: Literal["mean"],
+    divisor: str = ...,
     sample_weight: ArrayLike | None = ...,
     from_logits: bool = ...,
 ) -> float: ...
@@ -56,6 +58,7 @@ def classwise_ece(
     norm: float = 1,
     binning: str = "width",
     average: str | None = None,
+    divisor: str = "n",
     sample_weight: ArrayLike | None = None,
     from_logits: bool = False,
 ) -> Any:
@@ -72,6 +75,9 @@ def classwise_ece(
         Class indices 0 … K−1.
     average : {None, "mean"}
         None returns the vector (K,); "mean" its mean, which is `sce`.
+    divisor : {"n", "n_j"}
+        "n_j" divides by the rows of class j instead, as eq. 2 is printed: an entry may then exceed 1. NaN for a class
+        without rows, which the mean leaves out.
 
     Examples
     --------
@@ -81,10 +87,15 @@ def classwise_ece(
     """
     checked = check(probabilities, labels, sample_weight, from_logits)
     vector = class_sums(checked, n_bins, binning).norm(check_norm(norm))
+    check_choice("divisor", divisor, ("n", "n_j"))
+    if divisor == "n_j":
+        count = np.bincount(checked.labels, weights=checked.weights, minlength=len(vector))
+        share = np.where(count > 0, count, np.nan) / count.sum()
+        vector = vector / share ** (0.0 if np.isinf(norm) else 1 / norm)
     if average is None:
         return vector
     check_choice("average", average, ("mean",))
-    return float(vector.mean())
+    return float(np.nanmean(vector))
 
 
 def sce(

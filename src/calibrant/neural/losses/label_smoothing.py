@@ -23,7 +23,8 @@ def label_smoothing(
     """Cross entropy to a label that gives the share α away.
 
     spread="all": target (1 − α)·1{k = y} + α/K (Szegedy et al. 2016);
-    spread="others": 1 − α for the label and α/(K − 1) for every other class (as in Jung et al. 2023).
+    spread="others": 1 − α for the label and α/(K − 1) for every other class (Frenkel & Goldberger 2021; the code of
+    Jung et al. 2023 has α/K).
 
     Parameters
     ----------
