@@ -16,7 +16,6 @@ METHODS = {
     "Temperature scaling": TemperatureScaling,
     "TS (grid searched)": partial(TemperatureScaling, objective="ece", grid=np.arange(1, 5001) / 1000),
     "Vector scaling": partial(VectorScaling, penalty_bias=0.0),
-    "Matrix scaling": partial(MatrixScaling, penalty_off_diagonal=0.0, penalty_bias=0.0),
     "MS-ODIR": partial(MatrixScaling, penalty_off_diagonal="cv", penalty_bias="cv"),
     "Dir-ODIR": partial(DirichletCalibration, penalty_off_diagonal="cv", penalty_bias="cv"),
 }

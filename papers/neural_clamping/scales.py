@@ -86,7 +86,7 @@ def train(inputs: Tensor, labels: Tensor, seed: int) -> nn.Module:
     return model.eval().requires_grad_(False)
 
 
-def clamp(problem: Problem, start: str, seed: int, epochs: int = 50) -> dict[str, Any]:
+def clamp(problem: Problem, start: str, seed: int, epochs: int = 40) -> dict[str, Any]:
     """Train on a third, clamp on a third, measure on a third."""
     order = np.random.default_rng(seed).permutation(len(problem[1]))
     inputs = torch.from_numpy(problem[0][order].astype(np.float32))
@@ -111,7 +111,7 @@ def clamp(problem: Problem, start: str, seed: int, epochs: int = 50) -> dict[str
     }
 
 
-def scales_study(seeds: int = 3) -> dict[str, Any]:
+def scales_study(seeds: int = 2) -> dict[str, Any]:
     """Every problem from every start."""
     torch.set_num_threads(1)
     return {

@@ -75,12 +75,13 @@ def _fit(network: Network, resamples: int, seed: int) -> dict[str, Measured]:
         options = PTS_OPTIONS if base == "PTS" else {}
         fits[base] = fit_and_measure(get(short, **options), network, drawn)
         for word, loss in LOSSES.items():
-            if base in ("ETS", "PTS") and word == "FL, detached":
+            if (base in ("ETS", "PTS") and word == "FL, detached") or (base == "PTS" and word == "FL"):
                 continue
             calibrator = ClassLossScaling(get(short, **options), loss=loss)
             fits[f"{base}+{word}"] = fit_and_measure(calibrator, network, drawn)
-        first = ClassLossScaling(get(short, **options), alpha_beta="first_step")
-        fits[f"{base}+Ours, first step"] = fit_and_measure(first, network, drawn)
+        if base != "PTS":
+            first = ClassLossScaling(get(short, **options), alpha_beta="first_step")
+            fits[f"{base}+Ours, first step"] = fit_and_measure(first, network, drawn)
     return fits
 
 

@@ -53,7 +53,7 @@ PAPER_ECE = {
 }
 PAPER_ADAPTIVE = {"resnet50": (2.15, 2.14, 1.95, 3.81, 2.12, 1.99, 1.69)}
 BIN_NUMBERS = tuple(range(2, 41))
-FEW_ROWS, REPEATS = (100, 200, 500, 1000, 2000), 10
+FEW_ROWS, REPEATS = (100, 200, 500, 1000, 2000), 5
 FEW_METHODS = ("none", "TS by likelihood", "VS", "MS", "WS", "CWS", "CWS, bins chosen")
 KEEPING = ("TS", "WS", "CTS", "CWS")
 """Methods that the paper says cannot change a prediction."""

@@ -158,3 +158,41 @@ def test_crops_are_shifted_and_mirrored_copies(study) -> None:
     for crop in images.crop_and_flip(padded, torch.zeros(20, dtype=torch.long)):
         windows = [padded[0, top : top + 32, left : left + 32] for top in range(9) for left in range(9)]
         assert any(torch.equal(crop, window) or torch.equal(crop, window.flip(1)) for window in windows)
+
+
+def test_a_list_of_runs_keeps_logits_and_is_not_made_twice(tmp_path, study) -> None:
+    run_module, pool_module = study("run"), study("pool")
+    jobs = tmp_path / "jobs.json"
+    setting = {"primary": "focal", "secondary": "soft_marginal_ece", "weight": 0.1}
+    jobs.write_text(json.dumps([{"setting": setting, "seed": 1, "keep_logits": True}, {"setting": setting, "seed": 2}]))
+    listed = run_module.listed_jobs(jobs)
+    assert [(job.seed, job.rank, job.keep_logits) for job in listed] == [(1, 0, True), (2, 1, False)]
+    recipe = study("training").Recipe(network="tiny", epochs=1, batch=64, compiled=False, graphs=False)
+    out = tmp_path / "out" / "runs.jsonl"
+    source = pool_module.Source(None, "cpu", shift=False)
+    pool = pool_module.Pool(source, recipe, n_workers=1, deadline=float("inf"), out=out)
+    results = [result for _, result in pool.run(listed[:1])]
+    assert set(results[0]["test"]) == {"none", "ts", "ts-soft", "ts-hard"}
+    with np.load(tmp_path / "out" / "logits-1.npz") as file:
+        assert file["cifar100 focal+soft_marginal_ece seed 1 test"].shape == (128, 4)
+    known = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [job.seed for job in run_module.missing(listed, known, 1)] == [2]
+    assert len(run_module.missing(listed, known, 1, "cifar10")) == 2
+
+
+def test_claims_are_decided_by_their_intervals(study) -> None:
+    claims = study("claims")
+    assert claims.between([5.0, 5.1, 4.9], [1.0, 1.1, 0.9]).below() == "holds"
+    assert claims.between([1.0, 1.1, 0.9], [5.0, 5.1, 4.9]).below() == "does not hold"
+    assert claims.between([5.0, 6.0, 4.0], [4.5, 5.5, 4.0]).below() == "not decided"
+    assert claims.between([5.0, 5.1, 4.9], [1.0]).below() == "not decided"
+    first, second = [3.0, 4.0, 5.0], [2.5, 3.6, 4.4]
+    difference = claims.within(first, second)
+    gaps = np.subtract(second, first)
+    reach = 4.302652729749464 * gaps.std(ddof=1) / np.sqrt(3)
+    assert (difference.low, difference.high) == pytest.approx((gaps.mean() - reach, gaps.mean() + reach))
+    welch = claims.between(first, second)
+    from scipy.stats import ttest_ind
+
+    interval = ttest_ind(second, first, equal_var=False).confidence_interval(0.95)
+    assert (welch.low, welch.high) == pytest.approx((interval.low, interval.high))
