@@ -23,6 +23,7 @@ from resnet20 import load_resnet20, read_images
 from scales import scales_study
 
 CHECKPOINTS = {"c100_resnet20_ce": "cifar100", "c10_resnet20_ce": "cifar10"}
+PARTS = ("outputs", "checkpoints", "scales")
 CHECKED = 2000
 """Test images run through each checkpoint again."""
 
@@ -32,14 +33,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder that holds zoo/ and cifar/")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="folder of results")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
-    for name in CHECKPOINTS:
+    for name in CHECKPOINTS if "outputs" in options.parts else ():
         write(options.out / f"{name}-outputs.json", outputs_study(options.data / "zoo" / f"{name}.npz"))
-    write(
-        options.out / "stored-logits.json", {name: stored_logit_difference(options.data, name) for name in CHECKPOINTS}
-    )
-    write(options.out / "scales.json", scales_study())
+    if "checkpoints" in options.parts:
+        found = {name: stored_logit_difference(options.data, name) for name in CHECKPOINTS}
+        write(options.out / "stored-logits.json", found)
+    if "scales" in options.parts:
+        write(options.out / "scales.json", scales_study())
     return 0
 
 

@@ -149,7 +149,8 @@ def table_four(fits: dict[str, dict[str, Measured]]) -> Table:
         average.append(f"{percent(parts[0])} / {parts[1]:.4f} / {percent(parts[2])}")
     note = (
         "ECE in % / mean log loss / accuracy in %. A tolerance is the share of fit accuracy that the search may give "
-        "away. Shrunken CTS: `cts-shrunk`, its rule chosen on halves of the val sets. **Lowest**, <u>second</u> ECE."
+        "away. Shrunken CTS: `cts-shrunk`, its rule chosen by cross-validation on the val sets. **Lowest**, "
+        "<u>second</u> ECE."
     )
     names = (*fits, "mean")
     return Table("Between TS, CTS and U-CTS", names, by_row(list(TABLE_FOUR), [*columns, average]), note)
