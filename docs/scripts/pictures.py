@@ -26,17 +26,6 @@ BEFORE, AFTER, GREY = "#d55e00", "#0072b2", "#888888"  # told apart by the colou
 SHOWN = 2500
 
 SHOWN_AS = {
-METHODS = {
-    "identity": "none",
-    "temperature": "ts",
-    "class-temperature": "cts",
-    "shrunken-class-temperature": "cts-shrunk",
-    "vector": "vs",
-    "matrix": "ms",
-    "structured-matrix": "sms",
-    "dirichlet": "dir",
-    "shape": "shape",
-    "confusion": "conf",
     "kept-prediction": "vs+keep",
     "bin-temperature": "ccts",
     "class-loss": "sctl+ts",
