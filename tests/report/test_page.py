@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from calibrant.core.errors import InputError
+from calibrant.data import Predictions
+from calibrant.evaluation.compare import compare
 from calibrant.evaluation.reliability import reliability_bins
 from calibrant.evaluation.results import Comparison
 from calibrant.report import aggregate, html
@@ -214,3 +216,46 @@ def test_a_folder_that_is_not_there_is_one_line(comparison: Comparison, tmp_path
 def test_anything_but_a_comparison_is_refused(tmp_path) -> None:
     with pytest.raises(InputError, match="dict"):
         write_report({}, tmp_path / "report.html")
+
+
+def compared(task: str, **options) -> Comparison:
+    """A small comparison of a real fit, with a column of groups."""
+    generator = np.random.default_rng(3)
+    scores = generator.normal(-1, 1.5, (900, 3) if task == "multilabel" else 900)
+    labels = (generator.random(scores.shape) < 1 / (1 + np.exp(-scores))).astype(int)
+    stated = 1 / (1 + np.exp(-2 * scores)) if task == "pairs" else 2 * scores
+    place = np.where(generator.random(900) < 0.5, "north", "south")
+    kind = "probabilities" if task == "pairs" else "logits"
+    val, test = (
+        Predictions(stated[part], labels[part], kind=kind, task=task, groups={"place": place[part]})
+        for part in (slice(0, 400), slice(400, 900))
+    )
+    return compare(val, test, ["none", "platt"], resamples=50, **options)
+
+
+@pytest.fixture(scope="module", params=["binary", "pairs", "multilabel"])
+def other_task(request: pytest.FixtureRequest) -> Comparison:
+    return compared(request.param, by="place")
+
+
+def test_words_of_a_page_are_those_of_its_task(other_task: Comparison) -> None:
+    page = render(other_task)
+    data = payload(page)
+    assert data["classes"]["names"] == []
+    assert '<section id="classes-section" hidden>' in page
+    assert 'href="#classes-section"' not in page
+    positive = other_task.task != "pairs"
+    axes = json.dumps(data["charts"]["reliability"])
+    assert ("probability of the positive class" in axes) == positive
+    assert ("how often it is right" in axes) != positive
+    assert set(data["histogram"]["outcome"]) == ({"positive", "negative"} if positive else {"right", "wrong"})
+    assert ("Changed decisions" in page) == positive
+    assert "Classwise ECE" not in page
+
+
+def test_deferral_of_a_positive_class_is_about_decisions() -> None:
+    table = compared("binary")
+    columns = table.row("none").columns
+    risk = aggregate.coverage_table(table)["risk"][0]
+    assert risk == pytest.approx(np.mean((columns.confidence >= 0.5) != columns.correct), abs=1e-4)
+    assert risk == pytest.approx(1 - table.row("none").metrics["accuracy"].value, abs=1e-4)

@@ -12,6 +12,7 @@ from calibrant.evaluation.reliability import reliability_bins
 from calibrant.evaluation.results import ClassProfile, Comparison, MethodRow, TestColumns
 from calibrant.evaluation.shift import ShiftCurves
 from calibrant.report.labels import class_temperatures
+from calibrant.report.wording import sureness, wording
 
 HISTOGRAM_BINS = 40
 CLASS_CELLS = 25_000
@@ -53,12 +54,13 @@ def reliability_table(comparison: Comparison) -> Table:
 
 
 def histogram_table(comparison: Comparison) -> Table:
-    """How many rows, right and wrong, fall into each narrow range of confidence."""
+    """How many rows of either outcome fall into each narrow range of the stated probability."""
+    words = wording(comparison)
     table: Table = {"method": [], "left": [], "outcome": [], "rows": []}
     edges = np.linspace(0, 1, HISTOGRAM_BINS + 1)
     for row, columns in finished(comparison):
         right = np.asarray(columns.correct, dtype=bool)
-        for word, chosen in (("right", right), ("wrong", ~right)):
+        for word, chosen in ((words.yes, right), (words.no, ~right)):
             counts = np.histogram(np.clip(columns.confidence[chosen], 0, 1), edges)[0]
             table["method"] += [row.method] * HISTOGRAM_BINS
             table["left"] += _rounded(edges[:-1])
@@ -82,7 +84,7 @@ def coverage_table(comparison: Comparison) -> Table:
     table: Table = {"method": [], "deferred": [], "risk": [], "bound": [], "threshold": []}
     asked = 1 - np.arange(100) / 100
     for row, columns in finished(comparison):
-        curve = risk_coverage_curve(columns.confidence, columns.correct)
+        curve = risk_coverage_curve(*sureness(comparison, columns))
         n = len(columns.confidence)
         place = np.minimum(np.searchsorted(curve.coverage, asked - 1e-12), len(curve.coverage) - 1)
         kept = np.rint(curve.coverage[place] * n).astype(int)
@@ -99,7 +101,7 @@ def guarantees(comparison: Comparison) -> dict[str, list[list[float | None]]]:
     """For each method and target error: the threshold that holds it with 95% confidence, and the share deferred."""
     result: dict[str, list[list[float | None]]] = {}
     for row, columns in finished(comparison):
-        found = [threshold_for_error(columns.confidence, columns.correct, t) for t in TARGET_ERRORS]
+        found = [threshold_for_error(*sureness(comparison, columns), t) for t in TARGET_ERRORS]
         result[row.method] = [
             [f.target, *(_rounded([f.threshold, 1 - f.coverage, f.error]) if f.kept else [None, None, None])]
             for f in found

@@ -10,6 +10,7 @@ from typing import Any
 
 from calibrant.core.metric_facts import MetricFacts, facts
 from calibrant.evaluation.shift import ShiftCurves
+from calibrant.report.wording import PREDICTED, Wording
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif'
 
@@ -29,23 +30,22 @@ CONFIG: dict[str, Any] = {
     "text": {"color": "var(--ink)", "fontSize": 11},
 }  # fmt: skip
 
-SIDES = ["too sure", "within chance", "not sure enough"]
 SIDE_COLORS = ["var(--over)", "var(--ok)", "var(--under)"]
 SIDE_SHAPES = ["triangle-down", "circle", "triangle-up"]
 
 
-def charts(shift: ShiftCurves | None = None) -> dict[str, dict[str, Any]]:
+def charts(words: Wording = PREDICTED, shift: ShiftCurves | None = None) -> dict[str, dict[str, Any]]:
     """Every chart of the page by the id of the place it is drawn in."""
     if shift is None:
-        return _always()
-    return {**_always(), "shift": _finish(_shift(list(shift.methods), facts(shift.metric)))}
+        return _always(words)
+    return {**_always(words), "shift": _finish(_shift(list(shift.methods), facts(shift.metric)))}
 
 
 @cache
-def _always() -> dict[str, dict[str, Any]]:
+def _always(words: Wording) -> dict[str, dict[str, Any]]:
     built = {
-        "reliability": _reliability(),
-        "histogram": _histogram(),
+        "reliability": _reliability(words),
+        "histogram": _histogram(words),
         "class-scatter": _class_scatter(),
         "class-diagram": _class_diagram(),
         "class-temperature": _class_temperature(),
@@ -67,9 +67,9 @@ def _percent(field: str, title: str, **scale: Any) -> dict[str, Any]:
 
 
 def _side(alt: Any, names: list[str]) -> tuple[Any, Any]:
-    """Colour and shape of too sure, within chance and not sure enough; the page itself holds the legend."""
-    look = {name: (color, shape) for name, color, shape in zip(SIDES, SIDE_COLORS, SIDE_SHAPES, strict=True)}
-    colors, shapes = [look[name][0] for name in names], [look[name][1] for name in names]
+    """Colour and shape of too high, within chance and too low, or of the outer two; the page holds the legend."""
+    step = 4 - len(names)
+    colors, shapes = SIDE_COLORS[::step], SIDE_SHAPES[::step]
     color = alt.Color("side:N", scale=alt.Scale(domain=names, range=colors), legend=None)
     shape = alt.Shape("side:N", scale=alt.Scale(domain=names, range=shapes), legend=None)
     return color, shape
@@ -78,17 +78,17 @@ def _side(alt: Any, names: list[str]) -> tuple[Any, Any]:
 ROOM_FOR_NUMBERS: Any = {"expr": "width < 400 ? 0 : 1"}
 """On a phone the counts of neighbouring bins would run into each other."""
 
-SIDE = (
-    "datum.accuracy < datum.band_low ? 'too sure' : datum.accuracy > datum.band_high ? 'not sure enough' : "
-    "'within chance'"
-)
+
+def _side_of(words: Wording) -> str:
+    high, middle, low = (f"'{side}'" for side in words.sides)
+    return f"datum.accuracy < datum.band_low ? {high} : datum.accuracy > datum.band_high ? {low} : {middle}"
 
 
-def _bin_tooltip(alt: Any) -> list[Any]:
+def _bin_tooltip(alt: Any, words: Wording = PREDICTED) -> list[Any]:
     return [
         alt.Tooltip("method:N", title="method"),
-        alt.Tooltip("confidence:Q", title="mean confidence", format=".1%"),
-        alt.Tooltip("accuracy:Q", title="accuracy", format=".1%"),
+        alt.Tooltip("confidence:Q", title=words.mean, format=".1%"),
+        alt.Tooltip("accuracy:Q", title=words.share, format=".1%"),
         alt.Tooltip("low:Q", title="interval from", format=".1%"),
         alt.Tooltip("high:Q", title="to", format=".1%"),
         alt.Tooltip("count:Q", title="rows", format=","),
@@ -101,15 +101,15 @@ def _diagonal(alt: Any) -> Any:
     return line.encode(x="confidence:Q", y="accuracy:Q")
 
 
-def _reliability() -> Any:
+def _reliability(words: Wording) -> Any:
     import altair as alt
 
     bins = alt.Chart(alt.NamedData("reliability"))
-    chosen = bins.transform_filter("datum.method == method").transform_calculate(side=SIDE)
+    chosen = bins.transform_filter("datum.method == method").transform_calculate(side=_side_of(words))
     before = bins.transform_filter("show_before && datum.method == before && method != before")
-    x = alt.X(**_percent("confidence", "confidence: what the model says", domain=[0, 1]))
-    y = alt.Y(**_percent("accuracy", "accuracy: how often it is right", domain=[0, 1]))
-    color, shape = _side(alt, SIDES)
+    x = alt.X(**_percent("confidence", words.stated, domain=[0, 1]))
+    y = alt.Y(**_percent("accuracy", words.seen, domain=[0, 1]))
+    color, shape = _side(alt, words.sides)
     band = chosen.mark_rect(color="var(--muted)", opacity=0.16).encode(
         x="left:Q", x2="right:Q", y="band_low:Q", y2="band_high:Q"
     )
@@ -139,27 +139,31 @@ def _reliability() -> Any:
     return chart.properties(height=430, description="Reliability diagram: accuracy against confidence in bins")
 
 
-def _histogram() -> Any:
+def _histogram(words: Wording) -> Any:
     import altair as alt
 
     data = alt.Chart(alt.NamedData("histogram")).transform_filter("datum.method == method")
     data = data.transform_calculate(right_edge="datum.left + 0.025")
     bars = data.mark_bar(stroke="var(--card)", strokeWidth=0.5).encode(
         x=alt.X(
-            "left:Q", title="confidence", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%"), bin="binned"
+            "left:Q",
+            title=words.stated.split(":")[0],
+            scale=alt.Scale(domain=[0, 1]),
+            axis=alt.Axis(format=".0%"),
+            bin="binned",
         ),
         x2="right_edge:Q",
         y=alt.Y("rows:Q", title="test rows", stack=True, axis=alt.Axis(format="~s", tickCount=5)),
         color=alt.Color(
             "outcome:N",
-            scale=alt.Scale(domain=["right", "wrong"], range=["var(--under)", "var(--over)"]),
+            scale=alt.Scale(domain=[words.yes, words.no], range=["var(--under)", "var(--over)"]),
             legend=None,
         ),
         order=alt.Order("outcome:N", sort="ascending"),
         tooltip=[
-            alt.Tooltip("left:Q", title="confidence from", format=".1%"),
+            alt.Tooltip("left:Q", title="from", format=".1%"),
             alt.Tooltip("right_edge:Q", title="to", format=".1%"),
-            alt.Tooltip("outcome:N", title="prediction"),
+            alt.Tooltip("outcome:N", title="outcome"),
             alt.Tooltip("rows:Q", title="rows", format=","),
         ],
     )
@@ -172,7 +176,7 @@ def _histogram() -> Any:
     )
     chart = alt.layer(bars, alt.layer(rule, words)).resolve_scale(y="independent")
     return chart.add_params(alt.param(name="method", value="")).properties(
-        height=420, description="Histogram of confidence, right and wrong predictions stacked"
+        height=420, description="Histogram of the stated probability, both outcomes stacked"
     )
 
 
@@ -181,9 +185,9 @@ def _class_scatter() -> Any:
 
     pick = alt.selection_point(name="pick", fields=["index"], on="click", clear=False, toggle=False)
     data = alt.Chart(alt.NamedData("classes")).transform_fold(["too sure", "not sure enough"], as_=["side", "error"])
-    color, shape = _side(alt, [SIDES[0], SIDES[2]])
+    color, shape = _side(alt, [PREDICTED.high, PREDICTED.low])
     points = data.mark_point(filled=True, cursor="pointer").encode(
-        x=alt.X(**_percent("accuracy", "class accuracy", zero=False, nice=True, padding=8)),
+        x=alt.X(**_percent("accuracy", "class accuracy", zero=False, nice=True)),
         y=alt.Y(**_percent("error", "calibration error", zero=True, nice=True)),
         color=color,
         shape=shape,
@@ -244,7 +248,7 @@ def _class_temperature() -> Any:
     pick = alt.selection_point(name="pick", fields=["index"], on="click", clear=False, toggle=False)
     data = alt.Chart(alt.NamedData("classes")).transform_filter("isValid(datum.temperature)")
     points = data.mark_point(filled=True, color="var(--accent)", cursor="pointer").encode(
-        x=alt.X(**_percent("accuracy", "class accuracy", zero=False, nice=True, padding=8)),
+        x=alt.X(**_percent("accuracy", "class accuracy", zero=False, nice=True)),
         y=alt.Y("temperature:Q", title="temperature", scale=alt.Scale(zero=False, nice=True)),
         size=alt.condition("datum.index == chosen", alt.value(190), alt.value(46)),
         opacity=alt.condition("datum.index == chosen", alt.value(1), alt.value(0.6)),

@@ -15,6 +15,7 @@ from calibrant.evaluation.shift import ShiftCurves
 from calibrant.evaluation.tables import cell
 from calibrant.report.aggregate import baseline, finished
 from calibrant.report.labels import class_temperatures, figure, learned, seconds, summary
+from calibrant.report.wording import shown_metrics, size, wording
 
 
 def navigation(*, classes: bool, shift: bool) -> str:
@@ -43,17 +44,26 @@ def verdict(comparison: Comparison) -> str:
     before = comparison.row(before_name) if before_name else best
     gap = before.metrics["ece"].value
     over, under = before.metrics["over_confidence"].value, before.metrics["under_confidence"].value
-    side = "too sure" if over > 2 * under else "not sure enough" if under > 2 * over else "off in both directions"
+    words = wording(comparison)
+    side = words.high if over > 2 * under else words.low if under > 2 * over else "off in both directions"
     # a p-value says whether a calibrated model would show this gap by chance
     floor = before.noise_floor
     calibrated = floor is not None and floor.p_value > 0.05
-    opening = f"The model is {side}: on average its confidence misses its accuracy by {100 * gap:.2f} points."
+    subject, target = "The model's confidence misses", "its accuracy"
+    opening = f"The model is {side}: on average its confidence misses {target} by {100 * gap:.2f} points."
+    if words.about == "positive class":
+        subject, target = "Probabilities of the positive class miss", "the share of positives seen"
+        opening = (
+            f"Probabilities of the positive class are {side}: on average they miss {target} by {100 * gap:.2f} points."
+        )
     if calibrated:
-        opening = f"The model's confidence misses its accuracy by {100 * gap:.2f} points, no more than chance explains."
+        opening = f"{subject} {target} by {100 * gap:.2f} points, no more than chance explains."
     if best is before:
         return f"{opening} No method improves on leaving it as it is."
     after = f"{100 * best.metrics['ece'].value:.2f}"
-    return f"{opening} <b>{escape(best.method)}</b> brings this to <b>{after}</b>{_rest(best)}{_cost(best)}."
+    return (
+        f"{opening} <b>{escape(best.method)}</b> brings this to <b>{after}</b>{_rest(best)}{_cost(comparison, best)}."
+    )
 
 
 def alerts(comparison: Comparison) -> str:
@@ -69,10 +79,13 @@ def _rest(row: MethodRow) -> str:
     return f", where chance alone would leave about {100 * row.noise_floor.mean:.2f}"
 
 
-def _cost(row: MethodRow) -> str:
+def _cost(comparison: Comparison, row: MethodRow) -> str:
+    if comparison.task == "pairs":
+        return ""  # an answer stays what it is, whatever its confidence
     if not row.changed_predictions > 0:
         return ", and changes no prediction"
-    return f", and changes {figure(row.changed_predictions, percent=True)} of the predictions"
+    what = "decisions at 50%" if wording(comparison).about == "positive class" else "predictions"
+    return f", and changes {figure(row.changed_predictions, percent=True)} of the {what}"
 
 
 def facts(comparison: Comparison) -> str:
@@ -82,11 +95,11 @@ def facts(comparison: Comparison) -> str:
         f"{done} methods" + (f", {failed} failed" if failed else ""),
         f"fitted on {comparison.n_val:,} rows",
         f"measured on {comparison.n_test:,}",
-        f"{comparison.n_classes:,} classes",
+        size(comparison),
         f"{comparison.n_bins} bins",
         f"{comparison.resamples:,} bootstrap resamples",
     ]
-    return " · ".join(words)
+    return " · ".join(filter(None, words))
 
 
 def cards(comparison: Comparison) -> str:
@@ -115,7 +128,7 @@ def cards(comparison: Comparison) -> str:
 
 
 EXTRA_COLUMNS = (
-    ("Changed classes", "share of test rows whose predicted class changed"),
+    ("Changed decisions", "share of test rows whose predicted class (of one probability: p ≥ 50%) changed"),
     ("Changed order", "share of pairs of test rows whose order by confidence was reversed"),
     ("P(beats best)", "share of bootstrap resamples in which the method beats the best one"),
     ("Params", "numbers the method learned"),
@@ -125,12 +138,12 @@ EXTRA_COLUMNS = (
 
 def table(comparison: Comparison) -> str:
     """The sortable table of methods."""
-    names = comparison.metric_names
+    names = shown_metrics(comparison)
     heads = [("Method", "short name; choose one to see it in the charts")]
     # the split of the ECE goes by its short names: the table has many columns
     shown = [(metric_facts(name), metric_facts(name).better == 0) for name in names]
     heads += [(look.column.capitalize() if part else look.heading, look.meaning) for look, part in shown]
-    heads += list(EXTRA_COLUMNS)
+    heads += list(EXTRA_COLUMNS[comparison.task == "pairs" :])
     sorted_by = names.index(comparison.criterion) + 1 if comparison.criterion in names else -1
     cells = "".join(
         f'<th scope="col" aria-sort="{_direction(comparison, place == sorted_by)}">'
@@ -166,6 +179,7 @@ def _table_row(comparison: Comparison, row: MethodRow, names: list[str]) -> str:
     ]
     cells += [_figure_cell(comparison, row, name) for name in names]
     share = [(value, figure(value, percent=True)) for value in (row.changed_predictions, row.changed_rankings)]
+    share = share[comparison.task == "pairs" :]  # answers do not change with their confidence
     chance = "–" if row.method == comparison.best or not np.isfinite(row.p_beats_best) else f"{row.p_beats_best:.0%}"
     share.append((row.p_beats_best if row.method != comparison.best else float("nan"), chance))
     share.append((float(row.n_parameters or 0), f"{row.n_parameters or 0:,}"))

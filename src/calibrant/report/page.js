@@ -15,8 +15,8 @@
   const means = data.means.flatMap(({ method, confidence, accuracy }) => {
     const first = confidence >= accuracy;
     return [
-      { method, what: "confidence", value: confidence, place: first ? 0.95 : 0.83, words: "mean confidence " + percent(confidence) },
-      { method, what: "accuracy", value: accuracy, place: first ? 0.83 : 0.95, words: "accuracy " + percent(accuracy) },
+      { method, what: "confidence", value: confidence, place: first ? 0.95 : 0.83, words: data.words.mean + " " + percent(confidence) },
+      { method, what: "accuracy", value: accuracy, place: first ? 0.83 : 0.95, words: data.words.share + " " + percent(accuracy) },
     ];
   });
 

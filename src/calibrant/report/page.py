@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import os
+from dataclasses import asdict
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -24,6 +25,8 @@ from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.shift import ShiftCurves
 from calibrant.report import aggregate, html
 from calibrant.report.charts import charts
+from calibrant.report.wording import title as default_title
+from calibrant.report.wording import wording
 
 
 def write_report(
@@ -68,7 +71,7 @@ def render(comparison: Comparison, *, shift: ShiftCurves | None = None, title: s
     """The page as text."""
     script, library = _asset("page.js"), bundle()
     payload = _payload(comparison, shift)
-    heading = title or _default_title(comparison)
+    heading, words = title or default_title(comparison), wording(comparison)
     return Template(_asset("page.html")).substitute(
         title=escape(heading),
         version=escape(calibrant.__version__),
@@ -84,6 +87,7 @@ def render(comparison: Comparison, *, shift: ShiftCurves | None = None, title: s
         test_rows="the test rows, some of which it was fitted on" if comparison.warnings else "test rows it never saw",
         facts=html.facts(comparison),
         cards=html.cards(comparison),
+        **{name: escape(text) for name, text in asdict(words).items()},
         table=html.table(comparison),
         table_key=html.table_key(comparison),
         warnings=html.warnings(comparison),
@@ -123,7 +127,8 @@ def _payload(comparison: Comparison, shift: ShiftCurves | None) -> dict[str, Any
         "methods": methods,
         "before": aggregate.baseline(comparison) or "",
         "selected": comparison.best if comparison.best in methods else next(iter(methods), ""),
-        "charts": charts(shift) if methods else {},
+        "charts": charts(wording(comparison), shift) if methods else {},
+        "words": {"mean": wording(comparison).mean, "share": wording(comparison).share},
         "reliability": aggregate.reliability_table(comparison),
         "histogram": aggregate.histogram_table(comparison),
         "means": aggregate.means(comparison),
@@ -133,10 +138,6 @@ def _payload(comparison: Comparison, shift: ShiftCurves | None) -> dict[str, Any
         "classes": aggregate.class_tables(comparison),
         "shift": None if shift is None else aggregate.shift_table(shift),
     }
-
-
-def _default_title(comparison: Comparison) -> str:
-    return f"How far to trust a {comparison.n_classes:,}-class model"
 
 
 def _asset(name: str) -> str:
