@@ -18,7 +18,7 @@ from calibrant.data import Predictions
 from calibrant.evaluation.compare import compare
 from calibrant.evaluation.reliability import reliability_bins
 from calibrant.evaluation.results import Comparison
-from calibrant.report import aggregate, html
+from calibrant.report import aggregate, group_section, html
 from calibrant.report.labels import learned, readable
 from calibrant.report.page import embedded_json, render, write_report
 
@@ -259,3 +259,38 @@ def test_deferral_of_a_positive_class_is_about_decisions() -> None:
     risk = aggregate.coverage_table(table)["risk"][0]
     assert risk == pytest.approx(np.mean((columns.confidence >= 0.5) != columns.correct), abs=1e-4)
     assert risk == pytest.approx(1 - table.row("none").metrics["accuracy"].value, abs=1e-4)
+
+
+def test_groups_of_a_page_are_those_of_the_comparison(other_task: Comparison) -> None:
+    page = render(other_task)
+    groups = payload(page)["groups"]
+    for method in ("none", "platt"):
+        analysis = other_task.row(method).groups
+        gaps = {one.name: one.metrics["gap"] for one in analysis.groups}
+        for place, name in enumerate(groups["gaps"]["group"]):
+            if groups["gaps"]["method"][place] == method:
+                assert groups["gaps"]["gap"][place] == pytest.approx(gaps[name].value, abs=5e-5)
+                assert groups["gaps"]["low"][place] == pytest.approx(gaps[name].low, abs=5e-5)
+        assert groups["sentences"][method][1:-1] == analysis.verdict[1:]
+    focus = group_section.focus_group(other_task)
+    rows = [n for n, m in zip(groups["bins"]["count"], groups["bins"]["method"], strict=True) if m == "none"]
+    assert sum(rows) == other_task.rows[0].groups.groups[focus].n
+    assert "For whom?" in page
+    assert '<section id="groups-section">' in page
+    assert ("O:E after" in page) == (other_task.task != "pairs")
+
+
+def test_many_groups_keep_the_largest_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = compared("binary", by="place")
+    monkeypatch.setattr(group_section, "MOST_GROUPS", 1)
+    shown = group_section.shown_groups(table)
+    gaps = [abs(one.metrics["gap"].value) for one in table.row(table.best).groups.groups]
+    assert shown == [int(np.argmax(gaps))]
+    assert "Shown are the 1 with the largest gaps" in group_section.lead(table)
+
+
+def test_without_groups_the_section_is_hidden(comparison: Comparison) -> None:
+    page = render(comparison)
+    assert '<section id="groups-section" hidden>' in page
+    assert payload(page)["groups"] is None
+    assert "forest" not in payload(page)["charts"]

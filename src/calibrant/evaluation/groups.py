@@ -7,7 +7,7 @@ quantile over resamples of the largest studentised deviation of any group (max-t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,8 @@ class GroupFigures:
     noise_floor: NoiseFloor
     p_gap: float
     too_few: bool
+    bins: BinSums | None = field(default=None, compare=False, repr=False)
+    """Sums of the group's reliability bins (M,)."""
 
     @property
     def name(self) -> str:
@@ -169,6 +171,7 @@ def group_analysis(
             noise_floor(chance[:, place], float(ece[place])),
             float(p_gap[place]),
             bool(few[place]),
+            BinSums(sums.weight[place], sums.confidence[place], sums.correct[place]),
         )
         for place, name in enumerate(grouping.names)
     )

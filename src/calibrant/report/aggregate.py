@@ -48,8 +48,8 @@ def reliability_table(comparison: Comparison) -> Table:
         full = bins.filled
         table["method"] += [row.method] * int(full.sum())
         for name, field in names.items():
-            table[name] += _rounded(getattr(bins, field)[full])
-        table["height"] += _rounded(bins.count[full] / max(1, bins.count.max(initial=1)))
+            table[name] += rounded(getattr(bins, field)[full])
+        table["height"] += rounded(bins.count[full] / max(1, bins.count.max(initial=1)))
     return table
 
 
@@ -63,7 +63,7 @@ def histogram_table(comparison: Comparison) -> Table:
         for word, chosen in ((words.yes, right), (words.no, ~right)):
             counts = np.histogram(np.clip(columns.confidence[chosen], 0, 1), edges)[0]
             table["method"] += [row.method] * HISTOGRAM_BINS
-            table["left"] += _rounded(edges[:-1])
+            table["left"] += rounded(edges[:-1])
             table["outcome"] += [word] * HISTOGRAM_BINS
             table["rows"] += counts.tolist()
     return table
@@ -74,7 +74,7 @@ def means(comparison: Comparison) -> list[dict[str, Any]]:
     result = []
     for row, columns in finished(comparison):
         values = (np.average(column, weights=comparison.weights) for column in (columns.confidence, columns.correct))
-        confidence, accuracy = _rounded(list(values))
+        confidence, accuracy = rounded(list(values))
         result.append({"method": row.method, "confidence": confidence, "accuracy": accuracy})
     return result
 
@@ -90,10 +90,10 @@ def coverage_table(comparison: Comparison) -> Table:
         kept = np.rint(curve.coverage[place] * n).astype(int)
         errors = np.rint(curve.risk[place] * kept).astype(int)
         table["method"] += [row.method] * len(asked)
-        table["deferred"] += _rounded(1 - asked)
-        table["risk"] += _rounded(curve.risk[place])
-        table["bound"] += _rounded([clopper_pearson(int(e), int(k), 0.9)[1] for e, k in zip(errors, kept, strict=True)])
-        table["threshold"] += _rounded(curve.threshold[place])
+        table["deferred"] += rounded(1 - asked)
+        table["risk"] += rounded(curve.risk[place])
+        table["bound"] += rounded([clopper_pearson(int(e), int(k), 0.9)[1] for e, k in zip(errors, kept, strict=True)])
+        table["threshold"] += rounded(curve.threshold[place])
     return table
 
 
@@ -103,7 +103,7 @@ def guarantees(comparison: Comparison) -> dict[str, list[list[float | None]]]:
     for row, columns in finished(comparison):
         found = [threshold_for_error(*sureness(comparison, columns), t) for t in TARGET_ERRORS]
         result[row.method] = [
-            [f.target, *(_rounded([f.threshold, 1 - f.coverage, f.error]) if f.kept else [None, None, None])]
+            [f.target, *(rounded([f.threshold, 1 - f.coverage, f.error]) if f.kept else [None, None, None])]
             for f in found
         ]
     return result
@@ -115,8 +115,8 @@ def shift_table(shift: ShiftCurves) -> Table:
     for place, name in enumerate(shift.methods):
         table["method"] += [name] * len(shift.severities)
         table["severity"] += list(shift.severities)
-        table["value"] += _rounded(shift.mean[place], 5)
-        table["error"] += _rounded(shift.sem[place], 5)
+        table["value"] += rounded(shift.mean[place], 5)
+        table["error"] += rounded(shift.sem[place], 5)
     return table
 
 
@@ -133,7 +133,7 @@ def class_tables(comparison: Comparison) -> dict[str, Any]:
     shown = _classes_to_show(rows[0][2], comparison.n_classes)
     names = comparison.class_names or tuple(f"class {index}" for index in range(comparison.n_classes))
     result["names"] = [str(names[index]) for index in shown]
-    result["rows"] = _rounded(rows[0][2].count[shown])
+    result["rows"] = rounded(rows[0][2].count[shown])
     cells = 0
     for row, columns, classes in rows:
         diagrams = _class_diagrams(columns, shown, comparison)
@@ -144,10 +144,10 @@ def class_tables(comparison: Comparison) -> dict[str, Any]:
         cells += size
         temperatures = class_temperatures(row, comparison.n_classes)
         result["methods"][row.method] = {
-            "accuracy": _rounded(classes.accuracy[shown], 3),
-            "over": _rounded(classes.top_over[shown]),
-            "under": _rounded(classes.top_under[shown]),
-            "temperature": None if temperatures is None else _rounded(temperatures[shown], 3),
+            "accuracy": rounded(classes.accuracy[shown], 3),
+            "over": rounded(classes.top_over[shown]),
+            "under": rounded(classes.top_under[shown]),
+            "temperature": None if temperatures is None else rounded(temperatures[shown], 3),
             "bins": diagrams,
         }
     return result
@@ -184,7 +184,7 @@ def _class_diagrams(columns: TestColumns, shown: np.ndarray, comparison: Compari
     return diagrams
 
 
-def _rounded(values: Any, digits: int = 4) -> list[Any]:
+def rounded(values: Any, digits: int = 4) -> list[Any]:
     """Short numbers for the page: rounded, whole ones without a point, None for what is not finite."""
     array = np.asarray(values)
     if array.dtype.kind in "iu":

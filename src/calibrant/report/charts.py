@@ -10,6 +10,8 @@ from typing import Any
 
 from calibrant.core.metric_facts import MetricFacts, facts
 from calibrant.evaluation.shift import ShiftCurves
+from calibrant.report.chart_parts import SIDE_COLORS, SIDE_SHAPES, bin_tooltip, diagonal, percent, with_wilson
+from calibrant.report.section_charts import forest, group_diagram
 from calibrant.report.wording import PREDICTED, Wording
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif'
@@ -30,15 +32,17 @@ CONFIG: dict[str, Any] = {
     "text": {"color": "var(--ink)", "fontSize": 11},
 }  # fmt: skip
 
-SIDE_COLORS = ["var(--over)", "var(--ok)", "var(--under)"]
-SIDE_SHAPES = ["triangle-down", "circle", "triangle-up"]
 
-
-def charts(words: Wording = PREDICTED, shift: ShiftCurves | None = None) -> dict[str, dict[str, Any]]:
-    """Every chart of the page by the id of the place it is drawn in."""
-    if shift is None:
-        return _always(words)
-    return {**_always(words), "shift": _finish(_shift(list(shift.methods), facts(shift.metric)))}
+def charts(
+    words: Wording = PREDICTED, shift: ShiftCurves | None = None, *, groups: int = 0
+) -> dict[str, dict[str, Any]]:
+    """Every chart of the page by the id of the place it is drawn in; `groups` is how many there are."""
+    found = dict(_always(words))
+    if groups:
+        found |= {"forest": _finish(forest(words, groups)), "group-diagram": _finish(group_diagram(words))}
+    if shift is not None:
+        found["shift"] = _finish(_shift(list(shift.methods), facts(shift.metric)))
+    return found
 
 
 @cache
@@ -60,12 +64,6 @@ def _finish(chart: Any) -> dict[str, Any]:
     return spec
 
 
-def _percent(field: str, title: str, **scale: Any) -> dict[str, Any]:
-    import altair as alt
-
-    return {"shorthand": f"{field}:Q", "title": title, "scale": alt.Scale(**scale), "axis": alt.Axis(format=".0%")}
-
-
 def _side(alt: Any, names: list[str]) -> tuple[Any, Any]:
     """Colour and shape of too high, within chance and too low, or of the outer two; the page holds the legend."""
     step = 4 - len(names)
@@ -84,37 +82,20 @@ def _side_of(words: Wording) -> str:
     return f"datum.accuracy < datum.band_low ? {high} : datum.accuracy > datum.band_high ? {low} : {middle}"
 
 
-def _bin_tooltip(alt: Any, words: Wording = PREDICTED) -> list[Any]:
-    return [
-        alt.Tooltip("method:N", title="method"),
-        alt.Tooltip("confidence:Q", title=words.mean, format=".1%"),
-        alt.Tooltip("accuracy:Q", title=words.share, format=".1%"),
-        alt.Tooltip("low:Q", title="interval from", format=".1%"),
-        alt.Tooltip("high:Q", title="to", format=".1%"),
-        alt.Tooltip("count:Q", title="rows", format=","),
-    ]
-
-
-def _diagonal(alt: Any) -> Any:
-    ends = alt.Data(values=[{"confidence": 0, "accuracy": 0}, {"confidence": 1, "accuracy": 1}])
-    line = alt.Chart(ends).mark_line(color="var(--muted)", strokeWidth=1, strokeDash=[4, 4], opacity=0.8)
-    return line.encode(x="confidence:Q", y="accuracy:Q")
-
-
 def _reliability(words: Wording) -> Any:
     import altair as alt
 
     bins = alt.Chart(alt.NamedData("reliability"))
     chosen = bins.transform_filter("datum.method == method").transform_calculate(side=_side_of(words))
     before = bins.transform_filter("show_before && datum.method == before && method != before")
-    x = alt.X(**_percent("confidence", words.stated, domain=[0, 1]))
-    y = alt.Y(**_percent("accuracy", words.seen, domain=[0, 1]))
+    x = alt.X(**percent("confidence", words.stated, domain=[0, 1]))
+    y = alt.Y(**percent("accuracy", words.seen, domain=[0, 1]))
     color, shape = _side(alt, words.sides)
     band = chosen.mark_rect(color="var(--muted)", opacity=0.16).encode(
         x="left:Q", x2="right:Q", y="band_low:Q", y2="band_high:Q"
     )
     counts = chosen.transform_calculate(top="0.13 * datum.height").mark_rect(color="var(--accent)", opacity=0.22)
-    counts = counts.encode(x="left:Q", x2="right:Q", y=alt.Y("zero:Q"), y2="top:Q", tooltip=_bin_tooltip(alt))
+    counts = counts.encode(x="left:Q", x2="right:Q", y=alt.Y("zero:Q"), y2="top:Q", tooltip=bin_tooltip(alt))
     counts = counts.transform_calculate(zero="0")
     numbers = chosen.transform_calculate(
         top="0.13 * datum.height",
@@ -124,12 +105,12 @@ def _reliability(words: Wording) -> Any:
     numbers = numbers.encode(x="centre:Q", y="top:Q", text="words:N")
     old_line = before.mark_line(color="var(--before)", strokeWidth=1.5, strokeDash=[2, 3]).encode(x=x, y=y)
     old_points = before.mark_point(color="var(--before)", size=38, strokeWidth=1.5, fill="var(--card)", opacity=1)
-    old_points = old_points.encode(x=x, y=y, tooltip=_bin_tooltip(alt))
+    old_points = old_points.encode(x=x, y=y, tooltip=bin_tooltip(alt))
     whiskers = chosen.mark_rule(strokeWidth=1.6).encode(x="confidence:Q", y="low:Q", y2="high:Q", color=color)
     points = chosen.mark_point(filled=True, size=75, opacity=1).encode(
-        x=x, y=y, color=color, shape=shape, tooltip=_bin_tooltip(alt)
+        x=x, y=y, color=color, shape=shape, tooltip=bin_tooltip(alt)
     )
-    layers = [band, _diagonal(alt), counts, numbers, old_line, old_points, whiskers, points]
+    layers = [band, diagonal(alt), counts, numbers, old_line, old_points, whiskers, points]
     parameters = [
         alt.param(name="method", value=""),
         alt.param(name="before", value="none"),
@@ -187,8 +168,8 @@ def _class_scatter() -> Any:
     data = alt.Chart(alt.NamedData("classes")).transform_fold(["too sure", "not sure enough"], as_=["side", "error"])
     color, shape = _side(alt, [PREDICTED.high, PREDICTED.low])
     points = data.mark_point(filled=True, cursor="pointer").encode(
-        x=alt.X(**_percent("accuracy", "class accuracy", zero=False, nice=True)),
-        y=alt.Y(**_percent("error", "calibration error", zero=True, nice=True)),
+        x=alt.X(**percent("accuracy", "class accuracy", zero=False, nice=True)),
+        y=alt.Y(**percent("error", "calibration error", zero=True, nice=True)),
         color=color,
         shape=shape,
         size=alt.condition("datum.index == chosen", alt.value(190), alt.value(46)),
@@ -213,31 +194,22 @@ def _class_scatter() -> Any:
     return chart.properties(height=378, description="Calibration error of every class against its accuracy")
 
 
-WILSON_CENTRE = "(datum.accuracy + 1.9207 / datum.count) / (1 + 3.8415 / datum.count)"
-WILSON_HALF = (
-    "1.95996 / (1 + 3.8415 / datum.count) * "
-    "sqrt(datum.accuracy * (1 - datum.accuracy) / datum.count + 0.9604 / (datum.count * datum.count))"
-)
-
-
 def _class_diagram() -> Any:
     import altair as alt
 
-    bins = alt.Chart(alt.NamedData("class_bins")).transform_calculate(
-        low=f"max(0, {WILSON_CENTRE} - {WILSON_HALF})", high=f"min(1, {WILSON_CENTRE} + {WILSON_HALF})"
-    )
+    bins = with_wilson(alt.Chart(alt.NamedData("class_bins")))
     chosen, before = bins.transform_filter("datum.when == 'after'"), bins.transform_filter("datum.when == 'before'")
-    x = alt.X(**_percent("confidence", "confidence when it says this class", domain=[0, 1]))
-    y = alt.Y(**_percent("accuracy", "how often it is right", domain=[0, 1]))
+    x = alt.X(**percent("confidence", "confidence when it says this class", domain=[0, 1]))
+    y = alt.Y(**percent("accuracy", "how often it is right", domain=[0, 1]))
     size = alt.Size("count:Q", scale=alt.Scale(domain=[1, 60], range=[25, 260], clamp=True), legend=None)
     whiskers = chosen.mark_rule(color="var(--accent)", strokeWidth=1.3, opacity=0.8).encode(
         x="confidence:Q", y="low:Q", y2="high:Q"
     )
     points = chosen.mark_point(filled=True, color="var(--accent)", opacity=0.95)
-    points = points.encode(x=x, y=y, size=size, tooltip=_bin_tooltip(alt))
+    points = points.encode(x=x, y=y, size=size, tooltip=bin_tooltip(alt))
     old = before.mark_point(color="var(--before)", strokeWidth=1.5, opacity=0.9)
-    old = old.encode(x=x, y=y, size=size, tooltip=_bin_tooltip(alt))
-    return alt.layer(_diagonal(alt), old, whiskers, points).properties(
+    old = old.encode(x=x, y=y, size=size, tooltip=bin_tooltip(alt))
+    return alt.layer(diagonal(alt), old, whiskers, points).properties(
         height=330, description="Reliability diagram of the rows predicted as the picked class"
     )
 
@@ -248,7 +220,7 @@ def _class_temperature() -> Any:
     pick = alt.selection_point(name="pick", fields=["index"], on="click", clear=False, toggle=False)
     data = alt.Chart(alt.NamedData("classes")).transform_filter("isValid(datum.temperature)")
     points = data.mark_point(filled=True, color="var(--accent)", cursor="pointer").encode(
-        x=alt.X(**_percent("accuracy", "class accuracy", zero=False, nice=True)),
+        x=alt.X(**percent("accuracy", "class accuracy", zero=False, nice=True)),
         y=alt.Y("temperature:Q", title="temperature", scale=alt.Scale(zero=False, nice=True)),
         size=alt.condition("datum.index == chosen", alt.value(190), alt.value(46)),
         opacity=alt.condition("datum.index == chosen", alt.value(1), alt.value(0.6)),
@@ -276,8 +248,8 @@ def _coverage() -> Any:
         alt.Tooltip("risk:Q", title="error among the kept", format=".2%"),
         alt.Tooltip("threshold:Q", format=".3f"),
     ]
-    x = alt.X(**_percent("deferred", "share of rows deferred to a person", domain=[0, 1]))
-    y = alt.Y(**_percent("risk", "errors among the rows kept", zero=True, nice=True))
+    x = alt.X(**percent("deferred", "share of rows deferred to a person", domain=[0, 1]))
+    y = alt.Y(**percent("risk", "errors among the rows kept", zero=True, nice=True))
     chosen = data.transform_filter("datum.method == method")
     bound = chosen.mark_area(color="var(--accent)", opacity=0.13).encode(x=x, y=y, y2="bound:Q")
     after = chosen.mark_line(color="var(--accent)", strokeWidth=2.2).encode(x=x, y=y, tooltip=tooltip)

@@ -44,7 +44,8 @@
 
   const datasets = () => ({
     reliability: records(data.reliability), histogram: records(data.histogram), means, coverage,
-    classes: classRecords(), class_bins: classBins(), shift: data.shift ? records(data.shift) : [],
+    classes: classRecords(), class_bins: classBins(),
+    groups: data.groups ? records(data.groups.gaps) : [], group_bins: data.groups ? records(data.groups.bins) : [], shift: data.shift ? records(data.shift) : [],
   });
 
   const setSignals = (name, signals) => {
@@ -131,7 +132,8 @@
     }
     for (const place of document.querySelectorAll(".current:not(tr)")) place.textContent = method;
     for (const place of document.querySelectorAll(".ece-words")) place.textContent = data.sentences[method] || "";
-    for (const name of ["reliability", "histogram", "coverage", "shift"]) setSignals(name, { method });
+    for (const name of ["reliability", "histogram", "forest", "group-diagram", "coverage", "shift"]) setSignals(name, { method });
+    if (data.groups) byId("group-words").textContent = data.groups.sentences[method] || "";
     const own = data.classes.methods[method];
     byId("class-note").hidden = Boolean(own) || !data.classes.names.length;
     byId("class-note").textContent = own ? "" : `To keep this page small, class data of ${method} are not on it; shown is ${data.before}. ` +

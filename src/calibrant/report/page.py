@@ -23,7 +23,7 @@ from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.shift import ShiftCurves
-from calibrant.report import aggregate, html
+from calibrant.report import aggregate, group_section, html
 from calibrant.report.charts import charts
 from calibrant.report.wording import title as default_title
 from calibrant.report.wording import wording
@@ -80,7 +80,9 @@ def render(comparison: Comparison, *, shift: ShiftCurves | None = None, title: s
         bundle=library,
         hashes=" ".join(_hash(text) for text in (library, script)),
         data=embedded_json(payload),
-        navigation=html.navigation(classes=bool(payload["classes"]["names"]), shift=shift is not None),
+        navigation=html.navigation(
+            classes=bool(payload["classes"]["names"]), shift=shift is not None, groups=bool(payload["groups"])
+        ),
         method_options=html.method_options(comparison, payload["selected"]),
         verdict=html.verdict(comparison),
         alerts=html.alerts(comparison),
@@ -91,6 +93,11 @@ def render(comparison: Comparison, *, shift: ShiftCurves | None = None, title: s
         table=html.table(comparison),
         table_key=html.table_key(comparison),
         warnings=html.warnings(comparison),
+        groups_hidden="" if payload["groups"] else " hidden",
+        groups_lead=group_section.lead(comparison),
+        groups_table=group_section.table(comparison),
+        group_focus=escape(payload["groups"]["focus"] if payload["groups"] else ""),
+        best=escape(comparison.best or ""),
         classes_hidden="" if payload["classes"]["names"] else " hidden",
         classes_note=html.classes_note(payload["classes"]),
         shift_hidden="" if shift is not None else " hidden",
@@ -123,11 +130,13 @@ def bundle() -> str:
 
 def _payload(comparison: Comparison, shift: ShiftCurves | None) -> dict[str, Any]:
     methods = [row.method for row, _ in aggregate.finished(comparison)]
+    groups = group_section.group_tables(comparison)
+    shown = len(group_section.shown_groups(comparison)) if groups else 0
     return {
         "methods": methods,
         "before": aggregate.baseline(comparison) or "",
         "selected": comparison.best if comparison.best in methods else next(iter(methods), ""),
-        "charts": charts(wording(comparison), shift) if methods else {},
+        "charts": charts(wording(comparison), shift, groups=shown) if methods else {},
         "words": {"mean": wording(comparison).mean, "share": wording(comparison).share},
         "reliability": aggregate.reliability_table(comparison),
         "histogram": aggregate.histogram_table(comparison),
@@ -136,6 +145,7 @@ def _payload(comparison: Comparison, shift: ShiftCurves | None) -> dict[str, Any
         "coverage": aggregate.coverage_table(comparison),
         "guarantees": aggregate.guarantees(comparison),
         "classes": aggregate.class_tables(comparison),
+        "groups": groups,
         "shift": None if shift is None else aggregate.shift_table(shift),
     }
 
