@@ -152,10 +152,10 @@ def _histogram(words: Wording) -> Any:
     rule = means.mark_rule(strokeWidth=1.5, strokeDash=[5, 3], color="var(--ink)").encode(
         x="value:Q", tooltip=[alt.Tooltip("what:N", title="mean"), alt.Tooltip("value:Q", format=".1%")]
     )
-    words = means.mark_text(align="right", dx=-4, fontWeight=600, color="var(--ink)").encode(
+    labels = means.mark_text(align="right", dx=-4, fontWeight=600, color="var(--ink)").encode(
         x="value:Q", y=alt.Y("place:Q", axis=None, scale=alt.Scale(domain=[0, 1])), text="words:N"
     )
-    chart = alt.layer(bars, alt.layer(rule, words)).resolve_scale(y="independent")
+    chart = alt.layer(bars, alt.layer(rule, labels)).resolve_scale(y="independent")
     return chart.add_params(alt.param(name="method", value="")).properties(
         height=420, description="Histogram of the stated probability, both outcomes stacked"
     )
