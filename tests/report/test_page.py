@@ -17,8 +17,8 @@ from calibrant.core.errors import InputError
 from calibrant.data import Predictions
 from calibrant.evaluation.compare import compare
 from calibrant.evaluation.reliability import reliability_bins
-from calibrant.evaluation.results import Comparison
-from calibrant.report import aggregate, group_section, html
+from calibrant.evaluation.results import Comparison, Estimate
+from calibrant.report import aggregate, group_section, html, positive_section
 from calibrant.report.labels import learned, readable
 from calibrant.report.page import embedded_json, render, write_report
 
@@ -294,3 +294,40 @@ def test_without_groups_the_section_is_hidden(comparison: Comparison) -> None:
     assert '<section id="groups-section" hidden>' in page
     assert payload(page)["groups"] is None
     assert "forest" not in payload(page)["charts"]
+
+
+def test_decisions_of_a_binary_page_agree_with_plain_counts() -> None:
+    table = compared("binary")
+    page = render(table)
+    thresholds = payload(page)["decisions"]["thresholds"]
+    p, y = table.row("platt").columns.confidence, table.labels.astype(bool)
+    for place, cut in enumerate(thresholds["threshold"]):
+        if thresholds["method"][place] == "platt" and cut in (0.1, 0.3, 0.5):
+            flagged = p >= cut
+            assert thresholds["sensitivity"][place] == pytest.approx(flagged[y].mean(), abs=1e-4)
+            assert thresholds["ppv"][place] == pytest.approx(y[flagged].mean(), abs=1e-4)
+            assert thresholds["flagged"][place] == pytest.approx(flagged.mean(), abs=1e-4)
+            benefit = (flagged & y).mean() - (flagged & ~y).mean() * cut / (1 - cut)
+            assert thresholds["benefit"][place] == pytest.approx(benefit, abs=1e-5)
+    assert '<section id="decisions-section">' in page
+    assert "For every 100 events expected" in page
+    assert len(payload(page)["smooth"]["method"]) == 2 * 51
+
+
+def test_clinical_words_say_which_way_risks_are_wrong() -> None:
+    table = compared("binary")
+    before = positive_section.clinical_figures(table, table.row("none").columns)
+    # the logits were doubled: the slope that mends them is one half
+    assert before["calibration_slope"].low < 0.5 < before["calibration_slope"].high
+    words = {name: say for name, _, _, say in positive_section.CLINICAL_WORDS}
+    assert "too extreme" in words["calibration_slope"](before["calibration_slope"])
+    assert "underestimated" in words["observed_expected"](Estimate(1.3, 1.1, 1.5))
+    assert "chance explains" in words["observed_expected"](Estimate(1.1, 0.9, 1.3))
+    assert "too low on average" in words["calibration_intercept"](Estimate(0.4, 0.2, 0.6))
+
+
+def test_pages_of_other_tasks_have_no_decisions() -> None:
+    page = render(compared("pairs"))
+    assert '<section id="decisions-section" hidden>' in page
+    assert payload(page)["decisions"] is None
+    assert payload(page)["smooth"]["method"] == []

@@ -14,7 +14,12 @@ def percent(field: str, title: str, **scale: Any) -> dict[str, Any]:
     """An axis of shares."""
     import altair as alt
 
-    return {"shorthand": f"{field}:Q", "title": title, "scale": alt.Scale(**scale), "axis": alt.Axis(format=".0%")}
+    return {
+        "shorthand": f"{field}:Q",
+        "title": title,
+        "scale": alt.Scale(**scale),
+        "axis": alt.Axis(format=".0%", tickCount=6),
+    }
 
 
 def bin_tooltip(alt: Any, words: Wording = PREDICTED) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from calibrant.core.metric_facts import MetricFacts, facts
 from calibrant.evaluation.shift import ShiftCurves
 from calibrant.report.chart_parts import SIDE_COLORS, SIDE_SHAPES, bin_tooltip, diagonal, percent, with_wilson
-from calibrant.report.section_charts import forest, group_diagram
+from calibrant.report.section_charts import decision, forest, group_diagram, smooth_layers
 from calibrant.report.wording import PREDICTED, Wording
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif'
@@ -34,10 +34,12 @@ CONFIG: dict[str, Any] = {
 
 
 def charts(
-    words: Wording = PREDICTED, shift: ShiftCurves | None = None, *, groups: int = 0
+    words: Wording = PREDICTED, shift: ShiftCurves | None = None, *, groups: int = 0, decisions: bool = False
 ) -> dict[str, dict[str, Any]]:
     """Every chart of the page by the id of the place it is drawn in; `groups` is how many there are."""
-    found = dict(_always(words))
+    found = dict(_always(words, decisions))
+    if decisions:
+        found["decision"] = _finish(decision())
     if groups:
         found |= {"forest": _finish(forest(words, groups)), "group-diagram": _finish(group_diagram(words))}
     if shift is not None:
@@ -46,9 +48,9 @@ def charts(
 
 
 @cache
-def _always(words: Wording) -> dict[str, dict[str, Any]]:
+def _always(words: Wording, smooth: bool) -> dict[str, dict[str, Any]]:
     built = {
-        "reliability": _reliability(words),
+        "reliability": _reliability(words, smooth),
         "histogram": _histogram(words),
         "class-scatter": _class_scatter(),
         "class-diagram": _class_diagram(),
@@ -82,7 +84,7 @@ def _side_of(words: Wording) -> str:
     return f"datum.accuracy < datum.band_low ? {high} : datum.accuracy > datum.band_high ? {low} : {middle}"
 
 
-def _reliability(words: Wording) -> Any:
+def _reliability(words: Wording, smooth: bool) -> Any:
     import altair as alt
 
     bins = alt.Chart(alt.NamedData("reliability"))
@@ -110,7 +112,8 @@ def _reliability(words: Wording) -> Any:
     points = chosen.mark_point(filled=True, size=75, opacity=1).encode(
         x=x, y=y, color=color, shape=shape, tooltip=bin_tooltip(alt)
     )
-    layers = [band, diagonal(alt), counts, numbers, old_line, old_points, whiskers, points]
+    curve = smooth_layers(words) if smooth else []
+    layers = [band, diagonal(alt), *curve, counts, numbers, old_line, old_points, whiskers, points]
     parameters = [
         alt.param(name="method", value=""),
         alt.param(name="before", value="none"),

@@ -124,10 +124,12 @@ def points(gap: Estimate) -> str:
     """A signed gap in percentage points with its interval."""
     if not np.isfinite(gap.value):
         return "–"
-    bounds = (
-        f' <span class="ci-inline">[{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]</span>' if np.isfinite(gap.low) else ""
-    )
-    return f"{100 * gap.value:+.1f}{bounds}"
+    bounds = f" [{_signed(gap.low)}, {_signed(gap.high)}]" if np.isfinite(gap.low) else ""
+    return f'{_signed(gap.value)}<span class="ci-inline">{bounds}</span>'
+
+
+def _signed(value: float) -> str:
+    return f"{100 * value:+.1f}".replace("-", "−")
 
 
 def ratio(estimate: Estimate) -> str:

@@ -18,9 +18,10 @@ from calibrant.report.labels import class_temperatures, figure, learned, seconds
 from calibrant.report.wording import shown_metrics, size, wording
 
 
-def navigation(*, classes: bool, shift: bool, groups: bool = False) -> str:
+def navigation(*, classes: bool, shift: bool, groups: bool = False, decisions: bool = False) -> str:
     """Links to the sections that are there."""
     sections = [("methods", "Methods", True), ("reliability-section", "Reliability", True)]
+    sections += [("decisions-section", "Decisions", decisions)]
     sections += [("groups-section", "For whom?", groups), ("classes-section", "Classes", classes)]
     sections += [("deferral-section", "Deferral", True)]
     sections += [("shift-section", "Shift", shift), ("parameters", "Parameters", True), ("use", "Use it", True)]

@@ -4,7 +4,7 @@
   const byId = (id) => document.getElementById(id);
   const percent = (value, digits = 1) => (value === null ? "–" : (100 * value).toFixed(digits) + "%");
   const views = {};
-  const state = { method: data.selected, chosen: 0, share: 20 };
+  const state = { method: data.selected, chosen: 0, share: 20, cut: 20 };
 
   // columns → records, the form Vega-Lite reads
   const records = (table) => {
@@ -12,6 +12,7 @@
     return table[names[0]].map((_, i) => Object.fromEntries(names.map((name) => [name, table[name][i]])));
   };
   const coverage = records(data.coverage);
+  const thresholds = data.decisions ? records(data.decisions.thresholds) : [];
   const means = data.means.flatMap(({ method, confidence, accuracy }) => {
     const first = confidence >= accuracy;
     return [
@@ -45,6 +46,7 @@
   const datasets = () => ({
     reliability: records(data.reliability), histogram: records(data.histogram), means, coverage,
     classes: classRecords(), class_bins: classBins(),
+    smooth: records(data.smooth), thresholds, everyone: data.decisions ? records(data.decisions.everyone) : [],
     groups: data.groups ? records(data.groups.gaps) : [], group_bins: data.groups ? records(data.groups.bins) : [], shift: data.shift ? records(data.shift) : [],
   });
 
@@ -108,6 +110,29 @@
       `at most ${percent(now.bound, 2)} with 95% confidence.${compared}`;
   };
 
+  // what acting from a threshold on does, under the chosen method
+  const drawCut = () => {
+    if (!data.decisions) return;
+    const at = (cut) => thresholds.find((one) => one.method === state.method && Math.abs(one.threshold - cut) < 0.005);
+    const perThousand = (one) => Math.round(1000 * one.flagged).toLocaleString("en");
+    const now = at(state.cut / 100);
+    byId("cut-out").textContent = state.cut + "%";
+    setSignals("decision", { cut: state.cut / 100 });
+    if (!now) return;
+    const found = Math.round(1000 * now.flagged * (now.ppv ?? 0));
+    byId("cut-words").textContent = now.flagged === 0 ? "No test row reaches this probability." :
+      `Of 1,000 rows ${perThousand(now)} are flagged, ${found.toLocaleString("en")} of them rightly; ` +
+      `${percent(now.sensitivity)} of the positives are found and ${percent(1 - now.sensitivity)} are missed.`;
+    byId("thresholds").replaceChildren(...data.decisions.table.map((cut) => {
+      const one = at(cut), row = document.createElement("tr"), head = document.createElement("th");
+      head.scope = "row";
+      head.textContent = percent(cut, 0);
+      const texts = [...["sensitivity", "specificity", "ppv", "npv"].map((name) => percent(one[name])), perThousand(one)];
+      row.append(head, ...texts.map((text) => Object.assign(document.createElement("td"), { textContent: text })));
+      return row;
+    }));
+  };
+
   const drawGuarantees = () => {
     byId("guarantees").replaceChildren(...(data.guarantees[state.method] || []).map(([target, threshold, deferred, error]) => {
       const row = document.createElement("tr");
@@ -132,7 +157,7 @@
     }
     for (const place of document.querySelectorAll(".current:not(tr)")) place.textContent = method;
     for (const place of document.querySelectorAll(".ece-words")) place.textContent = data.sentences[method] || "";
-    for (const name of ["reliability", "histogram", "forest", "group-diagram", "coverage", "shift"]) setSignals(name, { method });
+    for (const name of ["reliability", "histogram", "decision", "forest", "group-diagram", "coverage", "shift"]) setSignals(name, { method });
     if (data.groups) byId("group-words").textContent = data.groups.sentences[method] || "";
     const own = data.classes.methods[method];
     byId("class-note").hidden = Boolean(own) || !data.classes.names.length;
@@ -146,6 +171,7 @@
     drawClass();
     drawShare();
     drawGuarantees();
+    drawCut();
   };
 
   const embed = async (name) => {
@@ -155,7 +181,7 @@
     const all = datasets();
     const wanted = JSON.stringify(spec);
     const needed = Object.fromEntries(Object.entries(all).filter(([key]) => wanted.includes(`"name": "${key}"`) || wanted.includes(`"name":"${key}"`)));
-    const start = { method: state.method, before: data.before, chosen: state.chosen, share: state.share / 100, show_before: byId("show-before").checked };
+    const start = { method: state.method, before: data.before, chosen: state.chosen, share: state.share / 100, cut: state.cut / 100, prevalence: data.decisions ? data.decisions.prevalence : 0.5, show_before: byId("show-before").checked };
     const params = (spec.params || []).map((one) => (one.name in start ? { ...one, value: start[one.name] } : one));
     const { view } = await vegaEmbed(place, { ...spec, params, datasets: needed }, { actions: false, renderer: "svg", ast: true });
     views[name] = view;
@@ -215,6 +241,7 @@
   byId("class-next").addEventListener("click", () => stepClass(1));
   byId("show-before").addEventListener("change", (event) => setSignals("reliability", { show_before: event.target.checked }));
   byId("share").addEventListener("input", (event) => { state.share = Number(event.target.value); drawShare(); });
+  byId("cut").addEventListener("input", (event) => { state.cut = Number(event.target.value); drawCut(); });
   byId("intervals").addEventListener("change", (event) => byId("table").classList.toggle("with-intervals", event.target.checked));
   for (const header of document.querySelectorAll("#table thead th")) {
     header.querySelector("button").addEventListener("click", () => sortTable(header));

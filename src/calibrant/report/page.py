@@ -23,7 +23,7 @@ from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.shift import ShiftCurves
-from calibrant.report import aggregate, group_section, html
+from calibrant.report import aggregate, group_section, html, positive_section
 from calibrant.report.charts import charts
 from calibrant.report.wording import title as default_title
 from calibrant.report.wording import wording
@@ -81,7 +81,10 @@ def render(comparison: Comparison, *, shift: ShiftCurves | None = None, title: s
         hashes=" ".join(_hash(text) for text in (library, script)),
         data=embedded_json(payload),
         navigation=html.navigation(
-            classes=bool(payload["classes"]["names"]), shift=shift is not None, groups=bool(payload["groups"])
+            classes=bool(payload["classes"]["names"]),
+            shift=shift is not None,
+            groups=bool(payload["groups"]),
+            decisions=bool(payload["decisions"]),
         ),
         method_options=html.method_options(comparison, payload["selected"]),
         verdict=html.verdict(comparison),
@@ -93,6 +96,9 @@ def render(comparison: Comparison, *, shift: ShiftCurves | None = None, title: s
         table=html.table(comparison),
         table_key=html.table_key(comparison),
         warnings=html.warnings(comparison),
+        decisions_hidden="" if payload["decisions"] else " hidden",
+        smooth_hidden="" if payload["decisions"] else " hidden",
+        clinical_table=positive_section.clinical_table(comparison),
         groups_hidden="" if payload["groups"] else " hidden",
         groups_lead=group_section.lead(comparison),
         groups_table=group_section.table(comparison),
@@ -130,13 +136,13 @@ def bundle() -> str:
 
 def _payload(comparison: Comparison, shift: ShiftCurves | None) -> dict[str, Any]:
     methods = [row.method for row, _ in aggregate.finished(comparison)]
-    groups = group_section.group_tables(comparison)
+    groups, decisions = group_section.group_tables(comparison), positive_section.decision_tables(comparison)
     shown = len(group_section.shown_groups(comparison)) if groups else 0
     return {
         "methods": methods,
         "before": aggregate.baseline(comparison) or "",
         "selected": comparison.best if comparison.best in methods else next(iter(methods), ""),
-        "charts": charts(wording(comparison), shift, groups=shown) if methods else {},
+        "charts": charts(wording(comparison), shift, groups=shown, decisions=decisions is not None) if methods else {},
         "words": {"mean": wording(comparison).mean, "share": wording(comparison).share},
         "reliability": aggregate.reliability_table(comparison),
         "histogram": aggregate.histogram_table(comparison),
@@ -146,6 +152,8 @@ def _payload(comparison: Comparison, shift: ShiftCurves | None) -> dict[str, Any
         "guarantees": aggregate.guarantees(comparison),
         "classes": aggregate.class_tables(comparison),
         "groups": groups,
+        "decisions": decisions,
+        "smooth": positive_section.smooth_table(comparison),
         "shift": None if shift is None else aggregate.shift_table(shift),
     }
 

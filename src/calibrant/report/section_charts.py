@@ -41,7 +41,9 @@ def forest(words: Wording, count: int) -> Any:
     ).encode(x=x, y=y, tooltip=tooltip)
     parameters = [alt.param(name="method", value=""), alt.param(name="before", value="none")]
     chart = alt.layer(zero, old, rules, points).add_params(*parameters)
-    return chart.properties(height=max(110, 30 * count), description="Signed calibration gap of every group")
+    return chart.properties(
+        height=max(30 * count, min(330, 70 * count)), description="Signed calibration gap of every group"
+    )
 
 
 def group_diagram(words: Wording) -> Any:
@@ -69,3 +71,57 @@ def group_diagram(words: Wording) -> Any:
     parameters = [alt.param(name="method", value=""), alt.param(name="before", value="none")]
     chart = alt.layer(diagonal(alt), old, whiskers, points).add_params(*parameters)
     return chart.properties(height=330, description="Reliability diagram of the group that is worst served")
+
+
+def smooth_layers(words: Wording) -> list[Any]:
+    """The flexible calibration curve of the chosen method and its 95% band, for a reliability diagram."""
+    import altair as alt
+
+    data = alt.Chart(alt.NamedData("smooth")).transform_filter("datum.method == method")
+    x = alt.X("probability:Q", title=words.stated)
+    band = data.mark_area(color="var(--accent)", opacity=0.14).encode(
+        x=x, y=alt.Y("low:Q", title=words.seen), y2="high:Q"
+    )
+    line = data.mark_line(color="var(--accent)", strokeWidth=2).encode(x=x, y=alt.Y("observed:Q", title=words.seen))
+    return [band, line]
+
+
+def decision() -> Any:
+    """Net benefit over thresholds: of the method, before it, of acting on everyone and on no one."""
+    import altair as alt
+
+    data = alt.Chart(alt.NamedData("thresholds"))
+    x = alt.X(**percent("threshold", "threshold: act from this probability on", domain=[0, 1]))
+    # treating all falls without bound: the chart ends a little below zero
+    y = alt.Y(
+        "benefit:Q",
+        title="net benefit",
+        axis=alt.Axis(format=".2~f", tickCount=6),
+        scale=alt.Scale(domain={"expr": "[-0.25 * prevalence, 1.05 * prevalence]"}, nice=False),
+    )
+    tooltip = [
+        alt.Tooltip("method:N"),
+        alt.Tooltip("threshold:Q", format=".0%"),
+        alt.Tooltip("benefit:Q", title="net benefit", format=".4f"),
+    ]
+    chosen = data.transform_filter("datum.method == method")
+    after = chosen.mark_line(color="var(--accent)", strokeWidth=2.4, clip=True).encode(x=x, y=y, tooltip=tooltip)
+    old = data.transform_filter("datum.method == before").mark_line(
+        color="var(--before)", strokeWidth=1.6, strokeDash=[4, 3], clip=True,
+        opacity={"expr": "method != before ? 1 : 0"},
+    ).encode(x=x, y=y, tooltip=tooltip)  # fmt: skip
+    everyone = alt.Chart(alt.NamedData("everyone")).mark_line(color="var(--muted)", strokeWidth=1.6, clip=True)
+    everyone = everyone.encode(x=x, y=y)
+    nobody = alt.Chart(alt.Data(values=[{"benefit": 0}])).mark_rule(color="var(--ink)", strokeWidth=1)
+    nobody = nobody.encode(y="benefit:Q")
+    rule = chosen.transform_filter("abs(datum.threshold - cut) < 0.005").mark_rule(
+        color="var(--ink)", strokeWidth=1, strokeDash=[3, 3]
+    )
+    parameters = [
+        alt.param(name="method", value=""),
+        alt.param(name="before", value="none"),
+        alt.param(name="cut", value=0.2),
+        alt.param(name="prevalence", value=0.5),
+    ]
+    chart = alt.layer(everyone, nobody, old, after, rule.encode(x="threshold:Q")).add_params(*parameters)
+    return chart.properties(height=300, description="Decision curve: net benefit over the threshold")
