@@ -160,11 +160,13 @@ def test_torch_and_onnx_run_the_same_map(family):
     np.testing.assert_array_equal(prediction, fitted.predict(fresh.astype(np.float64)))
 
 
-def test_the_service_refuses_many_labels_in_one_line(tmp_path):
+def test_the_service_answers_for_every_label(tmp_path):
     from calibrant.shipping.artifact import read_artifact
     from calibrant.shipping.served import Served
 
-    (scores, labels), _ = problem(100, 3, rare=0.0)
-    save(MultilabelCalibrator("platt").fit(scores, labels), tmp_path / "many.safetensors")
-    with pytest.raises(InputError, match="one class per row"):
-        Served.of(read_artifact(tmp_path / "many.safetensors"))
+    (scores, labels), (fresh, _) = problem(100, 3, rare=0.0)
+    fitted = MultilabelCalibrator("platt").fit(scores, labels)
+    save(fitted, tmp_path / "many.safetensors")
+    values, predictions = Served.of(read_artifact(tmp_path / "many.safetensors")).answer(fresh, "probabilities")[:2]
+    np.testing.assert_array_equal(values, fitted.predict_proba(fresh))
+    np.testing.assert_array_equal(predictions, fitted.predict(fresh))
