@@ -33,5 +33,6 @@ def test_the_attack_notices_a_wrong_metric(monkeypatch):
 
     monkeypatch.setattr(calibrant.metrics, "ece", lambda *_, **__: 0.123)
     attack = Attack()
-    attack.metrics(draw(2))
+    for seed in range(4):
+        attack.metrics(draw(seed))
     assert any("ece is 0.123" in line for line in attack.wrong)

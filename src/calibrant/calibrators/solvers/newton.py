@@ -27,6 +27,9 @@ GAP = 1e-9
 SEPARATED = 1e-7
 """Nats per row below which the classes are told apart perfectly, and the parameters grow without bound."""
 
+ENDLESS = 100.0
+"""Factor by which parameters grow in a continued search only if there is no optimum to be reached."""
+
 CONTINUATIONS = 2
 """How often a search that failed the check goes on before the fit warns."""
 
@@ -154,7 +157,11 @@ def newton_cg(
             break
         more = _search(precise, solution.point, replace(limits, tolerance=min(tolerance, 1e-3 * norm), enough=0.0))
         trace = np.concatenate([solution.trace, more.trace[1:]])
-        solution = replace(more, trace=trace, n_iter=solution.n_iter + more.n_iter)
+        # flat ground on which the parameters grow by orders of magnitude leads to an optimum at infinity
+        endless = _size(more.point) > ENDLESS * max(_size(solution.point), _size(start))
+        solution = replace(more, trace=trace, n_iter=solution.n_iter + more.n_iter, diverging=more.diverging or endless)
+        if endless:
+            return replace(solution, converged=False)
     return solution
 
 
@@ -288,6 +295,13 @@ def warn_unless_converged(method: str, solution: Solution) -> None:
         warnings.warn(
             f"{method} tells all rows of the fit data apart: its parameters grow without bound, and were stopped after "
             f"{solution.n_iter} steps",
+            FitWarning,
+            stacklevel=5,
+        )
+    elif solution.diverging and not solution.converged:
+        warnings.warn(
+            f"{method} was stopped after {solution.n_iter} steps with a gradient of {solution.gradient_norm:.2g}: its "
+            "parameters grow without bound, so the fit has not converged",
             FitWarning,
             stacklevel=5,
         )
