@@ -13,13 +13,15 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from calibrant.calibrators.registry import PREFIXES, SUFFIXES, names
 from calibrant.core.errors import InputError
 from calibrant.data import Predictions
 from calibrant.evaluation.compare import compare
 from calibrant.evaluation.reliability import reliability_bins
 from calibrant.evaluation.results import Comparison, Estimate
 from calibrant.report import aggregate, group_section, html, positive_section
-from calibrant.report.labels import learned, readable
+from calibrant.report.label_section import label_table
+from calibrant.report.labels import STEPS, full_name, learned, readable
 from calibrant.report.page import embedded_json, render, write_report
 
 LIMIT = 3_000_000
@@ -331,3 +333,58 @@ def test_pages_of_other_tasks_have_no_decisions() -> None:
     assert '<section id="decisions-section" hidden>' in page
     assert payload(page)["decisions"] is None
     assert payload(page)["smooth"]["method"] == []
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("none", "Uncalibrated"),
+        ("platt", "Platt scaling"),
+        ("ts-ece", "Temperature scaling for ECE"),
+        ("conf+shape+keep", "Confusion scaling, then shape scaling, predictions kept"),
+        ("sctl+vs", "Vector scaling, classes of high loss counting more"),
+    ],
+)
+def test_methods_have_full_names(method: str, words: str) -> None:
+    assert full_name(method) == words
+
+
+def test_every_listed_method_has_a_name_of_its_own() -> None:
+    found = {name: full_name(name) for name in names(None)}
+    assert len(set(found.values())) == len(found)
+    assert all(words != name and " (+" not in words for name, words in found.items())
+    assert set(STEPS) == {*PREFIXES, *SUFFIXES}
+
+
+def test_page_says_what_it_was_made_of(comparison: Comparison, tmp_path) -> None:
+    source = tmp_path / "val <1>.npz"
+    source.write_bytes(b"rows")
+    page = render(
+        comparison,
+        sources=(str(source), "s3://bucket/test.npz?token=secret"),
+        command="calibrant compare s3://b/x?k=secret",
+    )
+    assert hashlib.sha256(b"rows").hexdigest()[:16] in page
+    assert "s3://bucket/test.npz" in page
+    assert "secret" not in page
+    assert f"numpy {np.__version__}" in page
+    assert "val &lt;1&gt;.npz" in page
+
+
+def test_labels_stand_worst_first_and_rare_ones_last() -> None:
+    table = compared("multilabel")
+    labels = table.labels.reshape(-1, 3).copy()
+    text = label_table(replace(table, class_names=("one", "two", "three")))
+    columns = table.row(table.best).columns
+    errors = {}
+    for place, name in enumerate(("one", "two", "three")):
+        bins = reliability_bins(columns.confidence[place::3], columns.correct[place::3], n_bins=table.n_bins)
+        errors[name] = bins.ece
+        assert f"<td>{int(labels[:, place].sum()):,}</td>" in text
+        assert f"<td>{100 * bins.ece:.2f}%</td>" in text
+    order = re.findall(r'<th scope="row">(\w+)</th>', text)
+    assert order == sorted(errors, key=lambda name: -errors[name])
+    labels[:, 1] = 0
+    rare = label_table(replace(table, class_names=("one", "two", "three"), labels=labels.reshape(-1)))
+    assert rare.index("two <span") > max(rare.index(">one<"), rare.index(">three<"))
+    assert label_table(compared("binary")) == ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from typing import TYPE_CHECKING
 
 import typer
@@ -71,7 +73,8 @@ def compare(
     if report is not None:
         from calibrant.report.page import write_report
 
-        write_report(result, report, shift=_curves(result, conditions))
+        command = shlex.join(["calibrant", *sys.argv[1:]])
+        write_report(result, report, shift=_curves(result, conditions), sources=(val, test), command=command)
     if as_json:
         typer.echo(result.to_json())
     elif markdown or latex:

@@ -108,9 +108,11 @@ def _reliability(words: Wording, smooth: bool) -> Any:
     old_line = before.mark_line(color="var(--before)", strokeWidth=1.5, strokeDash=[2, 3]).encode(x=x, y=y)
     old_points = before.mark_point(color="var(--before)", size=38, strokeWidth=1.5, fill="var(--card)", opacity=1)
     old_points = old_points.encode(x=x, y=y, tooltip=bin_tooltip(alt))
-    whiskers = chosen.mark_rule(strokeWidth=1.6).encode(x="confidence:Q", y="low:Q", y2="high:Q", color=color)
-    points = chosen.mark_point(filled=True, size=75, opacity=1).encode(
-        x=x, y=y, color=color, shape=shape, tooltip=bin_tooltip(alt)
+    faded = alt.condition("datum.count < 10", alt.value(0.35), alt.value(1))
+    whiskers = chosen.mark_rule(strokeWidth=1.6)
+    whiskers = whiskers.encode(x="confidence:Q", y="low:Q", y2="high:Q", color=color, opacity=faded)
+    points = chosen.mark_point(filled=True, size=75).encode(
+        x=x, y=y, color=color, shape=shape, opacity=faded, tooltip=bin_tooltip(alt)
     )
     curve = smooth_layers(words) if smooth else []
     layers = [band, diagonal(alt), *curve, counts, numbers, old_line, old_points, whiskers, points]
@@ -155,9 +157,12 @@ def _histogram(words: Wording) -> Any:
     rule = means.mark_rule(strokeWidth=1.5, strokeDash=[5, 3], color="var(--ink)").encode(
         x="value:Q", tooltip=[alt.Tooltip("what:N", title="mean"), alt.Tooltip("value:Q", format=".1%")]
     )
-    labels = means.mark_text(align="right", dx=-4, fontWeight=600, color="var(--ink)").encode(
-        x="value:Q", y=alt.Y("place:Q", axis=None, scale=alt.Scale(domain=[0, 1])), text="words:N"
-    )
+    labels = means.mark_text(
+        align={"expr": "datum.value < 0.5 ? 'left' : 'right'"},
+        dx={"expr": "datum.value < 0.5 ? 4 : -4"},
+        fontWeight=600,
+        color="var(--ink)",
+    ).encode(x="value:Q", y=alt.Y("place:Q", axis=None, scale=alt.Scale(domain=[0, 1])), text="words:N")
     chart = alt.layer(bars, alt.layer(rule, labels)).resolve_scale(y="independent")
     return chart.add_params(alt.param(name="method", value="")).properties(
         height=420, description="Histogram of the stated probability, both outcomes stacked"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from html import escape
 from typing import Any
@@ -14,14 +15,16 @@ from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.shift import ShiftCurves
 from calibrant.evaluation.tables import cell
 from calibrant.report.aggregate import baseline, finished
-from calibrant.report.labels import class_temperatures, figure, learned, seconds, summary
+from calibrant.report.labels import class_temperatures, figure, full_name, learned, seconds, summary
 from calibrant.report.wording import shown_metrics, size, wording
 
 
-def navigation(*, classes: bool, shift: bool, groups: bool = False, decisions: bool = False) -> str:
+def navigation(
+    *, classes: bool, shift: bool, groups: bool = False, decisions: bool = False, labels: bool = False
+) -> str:
     """Links to the sections that are there."""
     sections = [("methods", "Methods", True), ("reliability-section", "Reliability", True)]
-    sections += [("decisions-section", "Decisions", decisions)]
+    sections += [("decisions-section", "Decisions", decisions), ("labels-section", "Labels", labels)]
     sections += [("groups-section", "For whom?", groups), ("classes-section", "Classes", classes)]
     sections += [("deferral-section", "Deferral", True)]
     sections += [("shift-section", "Shift", shift), ("parameters", "Parameters", True), ("use", "Use it", True)]
@@ -34,8 +37,14 @@ def method_options(comparison: Comparison, selected: str) -> str:
     for row, _ in finished(comparison):
         mark = " selected" if row.method == selected else ""
         note = " (before)" if row.method == baseline(comparison) else " (best)" if row.method == comparison.best else ""
-        options.append(f'<option value="{escape(row.method)}"{mark}>{escape(row.method)}{note}</option>')
+        options.append(f'<option value="{escape(row.method)}"{mark}>{escape(_named(row))}{note}</option>')
     return "".join(options)
+
+
+def _named(row: MethodRow) -> str:
+    """The short name with the full one, where that says more."""
+    words = full_name(row.method, row.calibrator)
+    return row.method if words == row.method else f"{row.method} – {words}"
 
 
 def verdict(comparison: Comparison) -> str:
@@ -63,14 +72,15 @@ def verdict(comparison: Comparison) -> str:
     if best is before:
         return f"{opening} No method improves on leaving it as it is."
     after = f"{100 * best.metrics['ece'].value:.2f}"
-    return (
-        f"{opening} <b>{escape(best.method)}</b> brings this to <b>{after}</b>{_rest(best)}{_cost(comparison, best)}."
-    )
+    name = f"<b>{escape(full_name(best.method, best.calibrator))}</b> (<code>{escape(best.method)}</code>)"
+    return f"{opening} {name} brings this to <b>{after}</b>{_rest(best)}{_cost(comparison, best)}."
 
 
 def alerts(comparison: Comparison) -> str:
     """What makes the figures doubtful, such as rows that are in both files."""
-    return "".join(f'<p class="note" role="alert"><b>Warning:</b> {escape(one)}.</p>' for one in comparison.warnings)
+    return "".join(
+        f'<p class="note alarm" role="alert"><b>Warning:</b> {escape(one)}.</p>' for one in comparison.warnings
+    )
 
 
 def _rest(row: MethodRow) -> str:
@@ -177,7 +187,8 @@ def _table_row(comparison: Comparison, row: MethodRow, names: list[str]) -> str:
     badge = '<span class="badge">best</span>' if row.method == comparison.best else ""
     cells = [
         f'<th scope="row" data-value="{escape(row.method)}"><button type="button" aria-pressed="false" '
-        f'title="{escape(summary(row.calibrator))}">{escape(row.method)}</button>{badge}</th>'
+        f'title="{escape(summary(row.calibrator))}">{escape(row.method)}</button>{badge}'
+        f'<span class="full">{escape(full_name(row.method, row.calibrator))}</span></th>'
     ]
     cells += [_figure_cell(comparison, row, name) for name in names]
     share = [(value, figure(value, percent=True)) for value in (row.changed_predictions, row.changed_rankings)]
@@ -270,7 +281,8 @@ def parameters(comparison: Comparison) -> str:
         lines = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in values)
         count = f"{row.n_parameters:,} learned" if row.n_parameters else "nothing to learn"
         folds.append(
-            f"<details{is_open}><summary><code>{escape(row.method)}</code>"
+            f"<details{is_open}><summary><code>{escape(row.method)}</code> "
+            f"{escape(full_name(row.method, row.calibrator))}"
             f"<span>{escape(type(row.calibrator).__name__)}, {count}</span></summary>"
             f'<p class="about">{escape(summary(row.calibrator))}</p><dl>{lines}</dl></details>'
         )
@@ -292,24 +304,24 @@ def use_lead(comparison: Comparison) -> str:
     if comparison.best is None:
         return "No method worked, so there is nothing to apply."
     return (
-        f"Fit <b>{escape(comparison.best)}</b> once on held-out predictions, keep the small file, "
+        f"Fit <b>{escape(full_name(comparison.best))}</b> once on held-out predictions, keep the small file, "
         "and put it behind the model."
     )
 
 
-def usage(comparison: Comparison) -> str:
+def usage(comparison: Comparison, source: str = "val.npz") -> str:
     """How to apply the winner in Python, on the command line and in ONNX."""
     if comparison.best is None:
         return ""
     name = comparison.best
     python = f"""import calibrant as cal
 
-val = cal.open_predictions("val.npz")               # logits and labels the model was not trained on
+val = cal.open_predictions({source!r})  # logits and labels the model was not trained on
 calibrator = cal.get({name!r}).fit(val.logits, val.labels)
 cal.save(calibrator, "calibrator.safetensors")
 
 probabilities = cal.load("calibrator.safetensors").predict_proba(new_logits)"""
-    shell = f"""calibrant fit val.npz --method {name} -o calibrator.safetensors
+    shell = f"""calibrant fit {shlex.quote(source)} --method {name} -o calibrator.safetensors
 calibrant apply calibrator.safetensors new.npz -o calibrated.npz"""
     onnx = """calibrant export calibrator.safetensors --onnx calibrator.onnx
 calibrant export calibrator.safetensors --onnx calibrated_model.onnx --model model.onnx  # both in one"""

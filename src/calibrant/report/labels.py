@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 
+from calibrant.calibrators.registry import METHODS, PREFIXES, SUFFIXES
 from calibrant.evaluation.results import MethodRow
 
 
@@ -40,6 +42,53 @@ def class_temperatures(row: MethodRow, n_classes: int) -> np.ndarray | None:
         if values is not None and not hasattr(calibrator, "edges_") and np.shape(values) == (n_classes,):
             return np.asarray(values, dtype=float)
     return None
+
+
+STEPS = {
+    "+top": ", then a map of the top confidence",
+    "+shape": ", then shape scaling",
+    "+keep": ", predictions kept",
+    "+shift": ", corrected for label shift",
+    "+group": ", fitted per group",
+    "+multi": ", multicalibrated over groups",
+    "sctl+": ", classes of high loss counting more",
+}
+"""What a prefix or suffix of a short name does to the method."""
+
+OBJECTIVES = {"ece": "ECE", "adaptive_ece": "adaptive ECE", "soft_ece": "soft ECE", "nll": "log loss", "gap": "bin gap"}
+
+
+def full_name(method: str, calibrator: Any = None) -> str:
+    """A short name in words: the class of the method, what it was fitted for, and what follows it.
+
+    >>> full_name("ts+top")
+    'Temperature scaling, then a map of the top confidence'
+    """
+    for step in PREFIXES:
+        if method.startswith(step):
+            return full_name(method.removeprefix(step)) + STEPS.get(step, f" ({step})")
+    for step in SUFFIXES:
+        if method.endswith(step):
+            return full_name(method.removesuffix(step)) + STEPS.get(step, f" ({step})")
+    if method == "none":
+        return "Uncalibrated"
+    known = METHODS.get(method)
+    if known is None:
+        return method if calibrator is None else _spelt(type(calibrator).__name__)
+    words = _spelt(known.class_name)
+    objective = known.parameters.get("objective")
+    if objective is not None:
+        words += f" for {OBJECTIVES.get(objective, objective)}"
+    return words + (", free to change predictions" if known.parameters.get("preserve_accuracy") is False else "")
+
+
+def _spelt(class_name: str) -> str:
+    """CamelCase in words, the first with a capital letter.
+
+    >>> _spelt("ClassTemperatureScaling")
+    'Class temperature scaling'
+    """
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", class_name).capitalize()
 
 
 def summary(calibrator: Any) -> str:

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
 from html import escape
@@ -25,6 +26,8 @@ from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.shift import ShiftCurves
 from calibrant.report import aggregate, group_section, html, positive_section
 from calibrant.report.charts import charts
+from calibrant.report.label_section import label_table
+from calibrant.report.provenance import provenance
 from calibrant.report.wording import title as default_title
 from calibrant.report.wording import wording
 
@@ -35,6 +38,8 @@ def write_report(
     *,
     shift: ShiftCurves | None = None,
     title: str | None = None,
+    sources: Sequence[str] = (),
+    command: str | None = None,
 ) -> Path:
     """Write the report of a comparison and return its path.
 
@@ -48,6 +53,8 @@ def write_report(
     path : where the page goes; written whole or not at all.
     shift : the result of `calibrant.evaluation.shift.shift`, for a section on shifted data.
     title : the page's heading.
+    sources : the files that were fitted on and measured on; the page names them, with their hashes.
+    command : the command that made the page.
 
     Examples
     --------
@@ -63,11 +70,20 @@ def write_report(
     if not isinstance(comparison, Comparison):
         raise InputError(f"comparison must be the result of calibrant.compare, got {type(comparison).__name__}")
     with atomic_write(path) as temporary:
-        temporary.write_text(render(comparison, shift=shift, title=title), encoding="utf-8")
+        temporary.write_text(
+            render(comparison, shift=shift, title=title, sources=sources, command=command), encoding="utf-8"
+        )
     return Path(path)
 
 
-def render(comparison: Comparison, *, shift: ShiftCurves | None = None, title: str | None = None) -> str:
+def render(
+    comparison: Comparison,
+    *,
+    shift: ShiftCurves | None = None,
+    title: str | None = None,
+    sources: Sequence[str] = (),
+    command: str | None = None,
+) -> str:
     """The page as text."""
     script, library = _asset("page.js"), bundle()
     payload = _payload(comparison, shift)
@@ -85,6 +101,7 @@ def render(comparison: Comparison, *, shift: ShiftCurves | None = None, title: s
             shift=shift is not None,
             groups=bool(payload["groups"]),
             decisions=bool(payload["decisions"]),
+            labels=comparison.task == "multilabel" and comparison.best is not None,
         ),
         method_options=html.method_options(comparison, payload["selected"]),
         verdict=html.verdict(comparison),
@@ -110,7 +127,10 @@ def render(comparison: Comparison, *, shift: ShiftCurves | None = None, title: s
         shift_lead="" if shift is None else html.shift_lead(shift),
         parameters=html.parameters(comparison),
         use_lead=html.use_lead(comparison),
-        usage=html.usage(comparison),
+        usage=html.usage(comparison, *sources[:1]),
+        provenance=provenance(comparison, sources, command),
+        labels_table=label_table(comparison),
+        labels_hidden="" if comparison.task == "multilabel" and comparison.best is not None else " hidden",
         footer=html.footer(comparison),
     )
 

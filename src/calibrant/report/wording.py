@@ -52,7 +52,7 @@ PREDICTED = Wording(
     yes="right",
     no="wrong",
     reliability_shows="Predictions grouped by stated confidence; each mark is how often that group was right, with its "
-    "95% interval. Bars and small numbers count the rows.",
+    "95% interval. Bars and small numbers count the rows; bins of fewer than 10 are faint.",
     reliability_reads="On the dashed line the model means what it says; below, it is too sure. Inside the grey boxes, "
     "chance alone explains the distance.",
     histogram_title="How sure is it?",
@@ -73,7 +73,8 @@ POSITIVE = Wording(
     yes="positive",
     no="negative",
     reliability_shows="Rows grouped by the stated probability of the positive class; each mark is the share of "
-    "positives in that group, with its 95% interval. Bars and small numbers count the rows.",
+    "positives in that group, with its 95% interval. Bars and small numbers count the rows; bins of fewer than 10 are "
+    "faint.",
     reliability_reads="On the dashed line probabilities mean what they say; below it they are too high, above it too "
     "low. Inside the grey boxes, chance alone explains the distance.",
     histogram_title="Who gets which probability?",
