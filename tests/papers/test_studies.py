@@ -244,7 +244,7 @@ def test_every_verdict_has_its_word_and_agrees_with_its_interval(name):
     for claim, _, words, verdict in rows:
         found = INTERVAL.findall(words)
         # margins other than zero, shares and ratios have their own rule
-        if len(found) != 1 or "accuracy" in claim.lower() or "normal start" in claim:
+        if len(found) != 1 or "accuracy" in claim.lower() or "normal start" in claim or "half a" in claim:
             continue
         low, high = (float(value.replace("−", "-")) for value in found[0][1:])
         if low < 0 < high:
