@@ -13,6 +13,7 @@ from calibrant.calibrators.temperature import fit_inverse_temperature
 from calibrant.core.blas import one_blas_thread
 from calibrant.core.rows import Rows, Statistic, in_float64
 from calibrant.kernels.affine import affine_product, affine_sums, class_moments, feature_moments
+from calibrant.kernels.scaling import column_moments
 
 BLOCK_CLASSES = 256
 """Up to this many classes the preconditioner keeps a block of (K+1)² numbers for each."""
@@ -58,9 +59,16 @@ def fit_affine(
         tolerance = 1e-9 if logits is not None and logits.dtype == np.float64 else 5e-8
     objective = AffineObjective(rows, ridge, log_probabilities)
     with one_blas_thread():
-        solution = newton_cg(objective, start, tolerance=tolerance, precise=None if loose else objective.precise())
+        precise, unit = (None, 1.0) if loose else (objective.precise(), max(1.0, 1.0 / _typical_size(rows)))
+        solution = newton_cg(objective, start, tolerance=tolerance, precise=precise, unit=unit)
     matrix, bias = solution.point[:, :-1], solution.point[:, -1]
     return matrix, bias - bias.mean() if ridge.bias == 0 else bias, solution
+
+
+def _typical_size(rows: Rows) -> float:
+    """The median over classes of the mean absolute logit, and 1 where all are 0."""
+    _, sizes, _ = rows.total(column_moments)
+    return float(np.median(sizes)) / rows.total_weight or 1.0
 
 
 class AffineObjective:

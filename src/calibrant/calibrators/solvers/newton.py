@@ -30,6 +30,9 @@ SEPARATED = 1e-7
 ENDLESS = 100.0
 """Factor by which parameters grow in a continued search only if there is no optimum to be reached."""
 
+FAR_AWAY = 1e4
+"""How many times the start, or their unit, parameters may reach: beyond it no optimum can be told."""
+
 CONTINUATIONS = 2
 """How often a search that failed the check goes on before the fit warns."""
 
@@ -127,6 +130,7 @@ def newton_cg(
     enough: float = 1e-7,
     far: float = math.inf,
     precise: Objective | None = None,
+    unit: float = 1.0,
     max_iter: int = 100,
     max_inner: int = 100,
 ) -> Solution:
@@ -142,6 +146,7 @@ def newton_cg(
     tolerance : largest absolute entry of the (projected) gradient at which the search ends.
     enough : the same, where the search ends if it makes no more headway: float32 sums reach no further.
     far : size of a coordinate beyond which a point that still grows is on its way to an optimum at infinity.
+    unit : size that a coordinate may have without being called large.
     precise : the same loss with float64 sums; None skips the check, for fits that are only a step of a search.
     """
     limits = _Limits(lower, tolerance, enough, far, max_iter, min(max_inner, 2 * start.size))
@@ -149,6 +154,8 @@ def newton_cg(
     if precise is None:
         return solution
     for attempt in range(CONTINUATIONS + 1):
+        if _size(solution.point) > FAR_AWAY * max(_size(start), unit):
+            return replace(solution, converged=False, diverging=True)
         gap, norm = _remaining(precise, solution.point, lower, limits.max_inner)
         solution = replace(solution, converged=gap <= GAP, gradient_norm=norm)
         if solution.trace[-1] <= SEPARATED:
