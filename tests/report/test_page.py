@@ -23,6 +23,7 @@ from calibrant.report import aggregate, group_section, html, positive_section
 from calibrant.report.label_section import label_table
 from calibrant.report.labels import STEPS, full_name, learned, readable
 from calibrant.report.page import embedded_json, render, write_report
+from calibrant.report.wording import shown_metrics
 
 LIMIT = 3_000_000
 NASTY = (
@@ -388,3 +389,9 @@ def test_labels_stand_worst_first_and_rare_ones_last() -> None:
     rare = label_table(replace(table, class_names=("one", "two", "three"), labels=labels.reshape(-1)))
     assert rare.index("two <span") > max(rare.index(">one<"), rare.index(">three<"))
     assert label_table(compared("binary")) == ""
+
+
+def test_deciding_metric_is_the_first_column(comparison: Comparison) -> None:
+    heads = re.findall(r'<button type="button" title="[^"]*">([^<]*)</button></th>', html.table(comparison))
+    assert heads[:2] == ["Method", "NLL"]
+    assert sorted(shown_metrics(comparison)) == sorted(comparison.metric_names)

@@ -120,7 +120,7 @@ def cards(comparison: Comparison) -> str:
         return ""
     best = comparison.row(comparison.best)
     before = comparison.row(baseline(comparison) or best.method)
-    tiles = []
+    tiles, words = [], wording(comparison)
     for name in ("ece", "nll", "brier", "accuracy"):
         if name not in best.metrics:
             continue
@@ -128,6 +128,8 @@ def cards(comparison: Comparison) -> str:
         start = figure(before.metrics[name].value, percent=look.percent)
         old = "" if before is best else f'<span class="from">{start} → </span>'
         more = look.meaning
+        if name == "ece":
+            more = f"mean gap between {words.mean.removeprefix('mean ')} and {words.share}"
         if np.isfinite(estimate.low):
             low, high = (figure(bound, percent=look.percent) for bound in (estimate.low, estimate.high))
             more += f"; 95% interval {low} to {high}"

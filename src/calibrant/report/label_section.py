@@ -32,6 +32,8 @@ def label_table(comparison: Comparison) -> str:
     order = np.lexsort((-new[0], few))[:MOST_LABELS]
     names = comparison.class_names or tuple(f"label {index}" for index in range(width))
     lines = [_line("mean of the labels", int(positive.sum()), [part.mean(axis=1) for part in (old, new)], "macro")]
+    pooled = [np.array([comparison.row(name).metrics[key].value for key in ("ece", "nll")]) for name in (before, best)]
+    lines.insert(0, _line("all labels pooled", int(positive.sum()), pooled, "macro"))
     for place in order:
         kind = "few" if few[place] else ""
         lines.append(_line(str(names[place]), int(positive[place]), [old[:, place], new[:, place]], kind))

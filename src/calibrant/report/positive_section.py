@@ -99,7 +99,7 @@ def clinical_table(comparison: Comparison) -> str:
     for name, label, ideal, words in CLINICAL_WORDS:
         lines.append(
             f'<tr><th scope="row">{label}</th><td>{_shown(old[name])}</td><td>{_shown(new[name])}</td>'
-            f'<td class="text">{"" if ideal is None else f"ideal {ideal:g}. "}{escape(words(new[name]))}</td></tr>'
+            f'<td class="text">{"" if ideal is None else f"Ideal {ideal:g}. "}{escape(words(new[name]))}</td></tr>'
         )
     return (
         '<div class="scroll" tabindex="0" role="region" aria-label="Clinical figures"><table class="small">'
@@ -116,8 +116,12 @@ def _shown(estimate: Estimate) -> str:
         return "–"
     bounds = ""
     if np.isfinite(estimate.low):
-        bounds = f' <span class="ci-inline">[{estimate.low:.2f}, {estimate.high:.2f}]</span>'
-    return f"{estimate.value:.2f}{bounds}"
+        bounds = f" [{_two(estimate.low)}, {_two(estimate.high)}]"
+    return f'{_two(estimate.value)}<span class="ci-inline">{bounds}</span>'
+
+
+def _two(value: float) -> str:
+    return f"{value:.2f}".replace("-", "−")
 
 
 def _holds(estimate: Estimate, ideal: float) -> bool:

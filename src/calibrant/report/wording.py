@@ -124,6 +124,6 @@ def sureness(comparison: Comparison, columns: TestColumns) -> tuple[np.ndarray, 
 
 
 def shown_metrics(comparison: Comparison) -> list[str]:
-    """Metrics of the table; with one probability per row the classwise ECE is the ECE again."""
-    names = comparison.metric_names
+    """Metrics of the table, the deciding one first; with one probability per row the classwise ECE is the ECE again."""
+    names = sorted(comparison.metric_names, key=lambda name: name != comparison.criterion)
     return names if comparison.task == "multiclass" else [name for name in names if name != "sce"]
