@@ -395,3 +395,12 @@ def test_deciding_metric_is_the_first_column(comparison: Comparison) -> None:
     heads = re.findall(r'<button type="button" title="[^"]*">([^<]*)</button></th>', html.table(comparison))
     assert heads[:2] == ["Method", "NLL"]
     assert sorted(shown_metrics(comparison)) == sorted(comparison.metric_names)
+
+
+def test_an_error_at_the_end_of_its_interval_is_explained(comparison: Comparison) -> None:
+    words = "chance alone raises the estimate"
+    assert words not in html.cards(comparison)
+    row = comparison.row("ts")
+    edge = {**row.metrics, "ece": Estimate(0.02, 0.0, 0.02)}
+    rows = tuple(replace(one, metrics=edge) if one is row else one for one in comparison.rows)
+    assert words in html.cards(replace(comparison, rows=rows))

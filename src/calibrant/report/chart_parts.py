@@ -18,7 +18,7 @@ def percent(field: str, title: str, **scale: Any) -> dict[str, Any]:
         "shorthand": f"{field}:Q",
         "title": title,
         "scale": alt.Scale(**scale),
-        "axis": alt.Axis(format=".0%", tickCount=6),
+        "axis": alt.Axis(format=".1~%", tickCount=6),
     }
 
 

@@ -133,6 +133,9 @@ def cards(comparison: Comparison) -> str:
         if np.isfinite(estimate.low):
             low, high = (figure(bound, percent=look.percent) for bound in (estimate.low, estimate.high))
             more += f"; 95% interval {low} to {high}"
+            # an ECE is the sum of absolute gaps, so that noise can only raise it
+            if name == "ece" and estimate.value > estimate.high - 5e-5:
+                more += " (chance alone raises the estimate)"
         value = figure(estimate.value, percent=look.percent)
         tiles.append(
             f'<div class="stat"><p class="name">{look.heading}</p><p class="value">{old}{value}</p>'
