@@ -279,3 +279,31 @@ def test_page_prints_in_ink_on_paper(visit: Visit, page: Any) -> None:
 def test_nothing_was_said_after_all_of_this(visit: Visit, report: Path) -> None:
     assert visit.complaints == []
     assert visit.requests == [report.as_uri()]
+
+
+def test_binary_page_is_quiet_and_its_threshold_slider_tells(browser: Any, tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    scores = generator.normal(-1, 1.5, 1200)
+    labels = (generator.random(1200) < 1 / (1 + np.exp(-scores))).astype(int)
+    ward = np.where(generator.random(1200) < 0.5, "A", "B")
+    val, test = (
+        calibrant.Predictions(2 * scores[part], labels[part], kind="logits", task="binary", groups={"ward": ward[part]})
+        for part in (slice(0, 600), slice(600, 1200))
+    )
+    table = calibrant.compare(val, test, ["none", "platt"], resamples=50, by="ward")
+    opened = Visit(browser, write_report(table, tmp_path / "binary.html"), viewport={"width": 390, "height": 800})
+    page = opened.page
+    for chart in ("reliability", "histogram", "decision", "forest", "group-diagram", "coverage"):
+        assert opened.picture(chart).count("<path") > 3
+    words, drawn = page.locator("#cut-words").inner_text(), opened.picture("decision")
+    page.locator("#cut").focus()
+    for _ in range(9):
+        page.keyboard.press("ArrowRight")
+    assert page.locator("#cut-out").inner_text() == "29%"
+    assert page.locator("#cut-words").inner_text() != words
+    assert opened.picture("decision") != drawn
+    page.select_option("#method", "none")
+    assert page.locator("#group-words").inner_text()[1:-1] == table.row("none").groups.verdict[1:]
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+    assert opened.complaints == []
+    opened.context.close()
