@@ -48,6 +48,7 @@ def main(wanted: list[str]) -> None:
     others = {"label-shift": label_shift, "neural-clamping": clamping, "auto": choice, "multilabel": labels_at_once}
     others |= {page: partial(of_one_score, name) for page, name in ONE_SCORE.items()}
     others |= {"joint": joint, "bend": bend}
+    others |= {"group": partial(of_groups, "ts+group"), "multicalibration": partial(of_groups, "ts+multi")}
     alone = {"noise-floor": noise_floor, "simplex": simplex}
     shown = methods()
     for name in wanted or [*shown, *others, *alone]:
@@ -149,6 +150,18 @@ def columns_of(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.n
     """Confidence and correctness of each row."""
     probabilities = softmax(np.asarray(logits))
     return probabilities.max(axis=1).astype(np.float64), probabilities.argmax(axis=1) == labels
+
+
+def of_groups(name: str) -> plt.Figure:
+    """Two groups of rows, of which the second is three times too confident."""
+    data = calibrant.datasets.load("cifar10-resnet18")
+    parts = []
+    for part in (data.val, data.test):
+        second = np.arange(part.n) % 2 == 1
+        parts.append((np.where(second[:, None], 3.0, 1.0) * part.logits, part.labels, second.astype(int)))
+    (logits, labels, groups), (new, new_labels, new_groups) = parts
+    fitted = calibrant.get(name).fit(logits, labels, groups=groups)
+    return two_panels(new, fitted.transform(new, groups=new_groups), new_labels, name)
 
 
 def joint() -> plt.Figure:
