@@ -33,6 +33,9 @@ ENDLESS = 100.0
 FAR_AWAY = 1e4
 """How many times the start, or their unit, parameters may reach: beyond it no optimum can be told."""
 
+FLAT = 1e-13
+"""Curvature below which a direction counts as flat."""
+
 CONTINUATIONS = 2
 """How often a search that failed the check goes on before the fit warns."""
 
@@ -196,7 +199,8 @@ def _remaining(objective: Objective, point: Array, lower: float, max_inner: int)
     product, solve = objective.curvature(point, reuse)
     if not free.all():
         product, solve = _restricted(product, free), _restricted(solve, free)
-    direction = _conjugate_gradients(product, pull, solve, 0.01, max_inner)
+    # a little curvature everywhere: along the common shift of all biases, which changes nothing, there is only rounding
+    direction = _conjugate_gradients(lambda vector: product(vector) + FLAT * vector, pull, solve, 0.01, max_inner)
     return 0.5 * abs(float(np.vdot(pull, direction))), norm
 
 
