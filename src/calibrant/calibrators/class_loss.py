@@ -151,7 +151,10 @@ class ClassLossScaling(Calibrator):
             self._record(rows, self.calibrator_)
         self.objective_trace_, self.std_trace_, self.ece_trace_ = np.array(self._trace).T
         self.n_iter_ = len(self._trace) - 1
-        del self._trace
+        # what a refit on the way warned of, under weights that are no longer used, concerns nobody
+        for last in self._told:
+            warnings.warn(str(last.message), last.category, stacklevel=4)
+        del self._trace, self._told
 
     def _check(self) -> None:
         if self.normalization not in NORMALIZATIONS:
@@ -219,7 +222,9 @@ class ClassLossScaling(Calibrator):
 
     def _refit(self, rows: Any, previous: Calibrator | None = None) -> Calibrator:
         fresh = clone(self.calibrator)
-        return (fresh if previous is None else fresh.go_on_from(previous)).fit_rows(rows)
+        with warnings.catch_warnings(record=True) as self._told:
+            warnings.simplefilter("always")
+            return (fresh if previous is None else fresh.go_on_from(previous)).fit_rows(rows)
 
     def _losses_after_a_step(self, rows: Rows) -> np.ndarray:
         """Class losses (K,) a small step from the uncalibrated logits towards those of the refit."""
