@@ -92,6 +92,8 @@ def test_the_clamped_network_is_saved_without_the_network(tmp_path):
     inputs = torch.randn(64, 4, generator=generator)
     labels = (inputs + torch.randn(64, 4, generator=generator)).argmax(1)
     network = torch.nn.Linear(4, 4)
+    torch.nn.init.eye_(network.weight)  # a network of chance weights says nothing true, and δ would be refused
+    torch.nn.init.zeros_(network.bias)
     method = calibrant.NeuralClamping(gamma=0.5, penalty=0.1, epochs=2)
     clamped = method.fit(network, [(4 * inputs, labels)])
     save(method, tmp_path / "cal")
