@@ -288,7 +288,8 @@ def as_stranger(folder: str) -> list[str]:
     closed = next((place for place in reversed(interpreter.parents) if not place.stat().st_mode & 0o001), None)
     inner = None if closed is None else closed / interpreter.relative_to(closed).parts[0]
     wrap = ["unshare", "-m", "sh", "-c", STRANGER, "sh", folder, str(closed or ""), str(inner or "")]
-    tried = subprocess.run([*wrap, sys.executable, "-c", ""], capture_output=True, check=False)
+    # a clone or an environment in a folder that only its owner may enter is not for strangers
+    tried = subprocess.run([*wrap, sys.executable, "-c", "import calibrant.cli"], capture_output=True, check=False)
     return wrap if tried.returncode == 0 else []
 
 
