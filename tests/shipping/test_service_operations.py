@@ -21,7 +21,7 @@ from starlette.testclient import TestClient
 import calibrant
 from calibrant.core.errors import InputError
 from calibrant.monitor import GroupMonitor, Monitor
-from calibrant.shipping.access_log import AccessLog
+from calibrant.shipping.access_log import MAX_WAITING, AccessLog
 from calibrant.shipping.artifact import Artifact, save
 from calibrant.shipping.feedback import FeedbackDesk
 from calibrant.shipping.http_codec import ARROW, JSON, NDJSON, NPY, Wanted, decode
@@ -252,17 +252,20 @@ def test_every_request_is_a_line_of_json(artifact):
 
 def test_a_log_that_nobody_reads_costs_lines_but_no_request(artifact):
     class Stuck(io.StringIO):
-        gate = threading.Event()
+        reached, gate = threading.Event(), threading.Event()
 
         def write(self, text):
+            self.reached.set()
             self.gate.wait(20)
             return super().write(text)
 
     stream = Stuck()
     log = AccessLog(stream)
-    for number in range(25_000):
+    log.event("test")
+    assert Stuck.reached.wait(20)
+    for number in range(MAX_WAITING + 100):
         log.event("test", number=number)
-    assert log.n_dropped > 0
+    assert log.n_dropped == 100
     Stuck.gate.set()
     log.close()
     assert "log lines dropped" in stream.getvalue()
