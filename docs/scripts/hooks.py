@@ -16,6 +16,7 @@ OUTSIDE |= {
     f"papers/{readme.parent.name}/README.md": f"papers/{readme.parent.name}.md"
     for readme in sorted((ROOT / "papers").glob("*/README.md"))
 }
+NAME = re.compile(r"<code>([^<>\s]{1,26})</code>")
 LINK = re.compile(r"(\[[^\]]*\]\()([^)#\s:]+)(#[^)]*)?\)")
 
 
@@ -67,3 +68,8 @@ def on_page_markdown(markdown: str, page: object, **_: object) -> str:
         return match[0]
 
     return LINK.sub(follow, markdown)
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Mark short words of code, such as the names of methods, as names: the style sheet keeps them on one line."""
+    return NAME.sub(r'<code class="name">\1</code>', html)

@@ -65,6 +65,7 @@ def table(what: str, page: Path) -> str:
         "guarantees": lambda: guarantees(names(), page),
         "quality": lambda: quality([name for name in names() if not rest or name in rest.split()]),
         "method": lambda: method(rest.split()),
+        "front": lambda: front(rest),
         "few-rows": few_rows,
         "papers": lambda: papers(page),
         "claims": lambda: claims(rest, page),
@@ -121,6 +122,23 @@ def quality(wanted: list[str]) -> str:
         cells.append("" if seconds is None else f"{seconds:g}")
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def front(name: str) -> str:
+    """The figures of the front page: CIFAR-100 before and after one method."""
+    methods = MEASURED["data"]["cifar100-resnet18"]["methods"]
+    before, after = methods["none"], methods[name]
+    tiles = [
+        ("ECE", f"{100 * before['ece']:.2f}%", f"{100 * after['ece']:.2f}%", "mean gap of confidence and accuracy"),
+        ("NLL", f"{before['nll']:.4f}", f"{after['nll']:.4f}", "log loss on new rows"),
+        ("Accuracy", f"{100 * before['accuracy']:.2f}%", f"{100 * after['accuracy']:.2f}%", "no prediction changed"),
+        ("Brier", f"{before['brier']:.4f}", f"{after['brier']:.4f}", "squared error of all probabilities"),
+    ]
+    lines = [
+        f"<div><span>{title}</span><b><s>{old} →</s> {new}</b><span>{what}</span></div>"
+        for title, old, new, what in tiles
+    ]
+    return "\n".join(['<div class="figures">', *lines, "</div>"])
 
 
 def few_rows() -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM = os.environ.get("CALIBRANT_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 pytest.importorskip("mkdocs")
 pytest.importorskip("mkdocstrings")
 
@@ -22,13 +26,65 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_site_builds_strictly(tmp_path: Path) -> None:
-    built = run("-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path))
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    built = run("-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder))
     assert built.returncode == 0, built.stdout + built.stderr
     assert "WARNING" not in built.stdout + built.stderr
-    home = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert "fonts.googleapis" not in home, "the site asks another machine for fonts"
-    assert (tmp_path / "reference" / "metrics" / "index.html").read_text(encoding="utf-8").count("doc-heading") > 30
+    return folder
+
+
+def test_no_page_asks_another_machine(site: Path) -> None:
+    loads = re.compile(r"<(?:script|img|iframe)[^>]+src=\"(?:https?:)?//|<link[^>]+stylesheet[^>]+href=\"(?:https?:)?//")
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 60
+    for page in pages:
+        found = loads.search(page.read_text(encoding="utf-8"))
+        assert found is None, f"{page.relative_to(site)} loads {found[0]}"
+
+
+def test_formulas_are_set_and_no_copy_button_covers_them(site: Path) -> None:
+    for page in (ROOT / "docs" / "methods").glob("*.md"):
+        shown = site / "methods" / ("" if page.stem == "index" else page.stem) / "index.html"
+        section = shown.read_text(encoding="utf-8").partition('id="formula"')[2].partition("<h2")[0]
+        assert page.stem == "index" or 'class="arithmatex"' in section, f"{page.name} has no formula"
+        assert "<pre" not in section, f"{page.name} shows its formula as code"
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the path (apt-get install chromium)")
+def test_every_formula_is_good_tex_and_names_stay_on_one_line(site: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    formulas = {
+        html.unescape(tex)
+        for page in site.rglob("*.html")
+        for tex in re.findall(r'class="arithmatex">\\[\[(](.*?)\\[\])]</', page.read_text(encoding="utf-8"), re.S)
+    }
+    assert len(formulas) > 40
+    quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=quiet)
+        page = browser.new_page(viewport={"width": 390, "height": 844})
+        page.goto((site / "methods" / "shape" / "index.html").as_uri())
+        assert page.locator(".arithmatex .katex-display").count() == 1
+        assert page.locator(".katex-error").count() == 0
+        for tex in formulas:
+            page.evaluate("tex => katex.renderToString(tex, {throwOnError: true, strict: 'error'})", tex)
+        page.goto((site / "methods" / "index.html").as_uri())
+        heights = page.locator("td code").evaluate_all("names => names.map(name => name.getClientRects().length)")
+        assert len(heights) > 30
+        assert set(heights) == {1}, "a method's name is broken over lines"
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than a phone"
+        browser.close()
+
+
+def test_the_reference_shows_doctests_as_code(site: Path) -> None:
+    assert (site / "reference" / "metrics" / "index.html").read_text(encoding="utf-8").count("doc-heading") > 30
+    for page in (site / "reference").rglob("index.html"):
+        text = page.read_text(encoding="utf-8")
+        assert "<blockquote>" not in text, f"{page.parent.name} shows a doctest as a quotation"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the table lists pts, which needs torch")
