@@ -36,7 +36,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_no_page_asks_another_machine(site: Path) -> None:
-    loads = re.compile(r"<(?:script|img|iframe)[^>]+src=\"(?:https?:)?//|<link[^>]+stylesheet[^>]+href=\"(?:https?:)?//")
+    loads = re.compile(
+        r"<(?:script|img|iframe)[^>]+src=\"(?:https?:)?//|<link[^>]+stylesheet[^>]+href=\"(?:https?:)?//"
+    )
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 60
     for page in pages:
