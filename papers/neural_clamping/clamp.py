@@ -4,7 +4,8 @@
     python papers/neural_clamping/clamp.py --data ../shared/data --network c100_resnet18 --out FOLDER
 
 `c100_resnet18` is trained first. Writes NETWORK.json as it goes on, and NETWORK-logits.npz with the test logits that
-paired intervals need; `--tiny` runs every line on synthetic images on the CPU.
+paired intervals need. `--pool FILE` takes γ and λ from the pool of an earlier run instead of scoring it again; `--tiny`
+runs every line on synthetic images on the CPU.
 """
 
 from __future__ import annotations
@@ -136,18 +137,20 @@ class Study:
         """Every seed from both starts at the best pair with δ, the other pairs once per seed, and faster descents."""
         rows = torch.arange(len(self.labels), device=self.labels.device)
         both = variants["both"]
+        kinds = [(*both, "data-driven", 0.001), (*both, "normal", 0.001)]
+        kinds += [(*variants[name], "data-driven", 0.001) for name in ("ce", "focal")]
+        if not self.options.no_fast:
+            kinds += [(*both, "data-driven", FAST), (*both, "normal", FAST), (0.0, 10.0, "normal", FAST)]
         wanted = [
             {"gamma": gamma, "penalty": penalty, "start": start, "seed": seed, "rows": rows, "rate": rate}
-            for gamma, penalty, start, rate in dict.fromkeys(
-                [(*both, "data-driven", 0.001), (*both, "normal", 0.001)]
-                + [(*variants[name], "data-driven", 0.001) for name in ("ce", "focal")]
-                + [(*both, "data-driven", FAST), (*both, "normal", FAST), (0.0, 10.0, "normal", FAST)]
-            )
+            for gamma, penalty, start, rate in dict.fromkeys(kinds)
             for seed in range(seeds if rate < FAST else min(seeds, 2))
         ]
-        for one, fitted in zip(wanted, self.fits(wanted), strict=True):
-            self.found["runs"].append(self._run(one, fitted))
-        self.write()
+        for first in range(0, len(wanted), self.options.at_once):
+            part = wanted[first : first + self.options.at_once]
+            for one, fitted in zip(part, self.fits(part), strict=True):
+                self.found["runs"].append(self._run(one, fitted))
+            self.write()
 
     def _run(self, one: dict[str, Any], fitted: Any) -> dict[str, Any]:
         about = {key: one[key] for key in ("gamma", "penalty", "start", "seed", "rate")}
@@ -200,7 +203,7 @@ class Study:
         self.found["ts_temperature"] = self.temperature
         self.found["none"] = figures(plain, self.data.test.labels)
         self.found["ts"] = figures(plain / self.temperature, self.data.test.labels)
-        self.found["scores"] = self.pool()
+        self.found["scores"] = self.pool() if self.options.pool is None else _scores_of(self.options.pool)
         self.found["variants"] = self.choose(self.found["scores"])
         gamma = self.found["variants"]["both"][0]
         alone = best_focal_temperature(self.logits, self.labels, gamma)
@@ -232,6 +235,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--training-epochs", type=int, default=40)
     parser.add_argument("--at-once", type=int, default=8, help="fits side by side")
+    parser.add_argument("--pool", type=Path, help="result of an earlier run whose pool chooses γ and λ")
+    parser.add_argument("--no-fast", action="store_true", help=f"leave out the learning rate of {FAST}")
     parser.add_argument("--tiny", action="store_true")
     options = parser.parse_args(arguments)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
@@ -256,6 +261,10 @@ def open_problem(options: argparse.Namespace) -> tuple[nn.Module, Dataset]:
         print(f"trained in {time.perf_counter() - started:.0f} s", flush=True)
         return model, data
     return load_resnet20(_find(options.data, f"{options.network}.safetensors")).to(device), data
+
+
+def _scores_of(path: Path) -> list[dict[str, Any]]:
+    return list(json.loads(path.read_text(encoding="utf-8"))["scores"])
 
 
 def _find(folder: Path, name: str) -> Path:

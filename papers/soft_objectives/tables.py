@@ -16,8 +16,9 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from claims import claims_table  # noqa: E402
-from settings import PRIMARY, SECONDARY, Setting  # noqa: E402
+import figure_claims  # noqa: E402
+from claims import CIFAR10_CLAIMS, CLAIMS, claims_table  # noqa: E402
+from settings import PRIMARY, SECONDARY, STRONG_DECAY, Setting  # noqa: E402
 from tune import TUNING_SEED, choose, tracks  # noqa: E402
 
 Result = dict[str, Any]
@@ -32,6 +33,7 @@ NAMES = {
     "avuc_gs": "AvUC-GS",
     "soft_avuc": "soft AvUC",
     "soft_ece": "soft ECE",
+    "soft_marginal_ece": "soft marginal ECE",
 }
 
 
@@ -174,6 +176,27 @@ def other_measures(rows: dict[str, list[Result]]) -> str:
     return markdown(header, body)
 
 
+def seeds_of_cells(rows: dict[str, list[Result]]) -> str:
+    """How many of the 18 cells have how many seeds, in words."""
+    counts = [len(rows.get(cell, [])) for cell in figure_claims.CELLS]
+    parts = [f"{counts.count(number)} with {number}" for number in sorted(set(counts), reverse=True)]
+    return f"Seeds of the {len(counts)} cells: {', '.join(parts)}."
+
+
+def marginal_table(results: list[Result], rows: dict[str, list[Result]]) -> str:
+    """Soft marginal ECE as the secondary loss, trained once, beside focal alone and with soft ECE."""
+    shown = [rows["focal+none"], rows["focal+soft_ece"]]
+    shown += [[run] for run in results if run["setting"]["secondary"] == "soft_marginal_ece"]
+    body = []
+    for runs in shown:
+        cells = [percent(pick(runs, "test", "none", key)) for key in ("accuracy", "mass_ece", "marginal_ece")]
+        # √K times the mean over K = 100 classes
+        cells.append(percent([10 * value for value in pick(runs, "test", "none", "marginal_ece")]))
+        body.append([row_name(runs[0]), parameters(runs[0]), str(len(runs)), *cells])
+    header = ["loss", "parameters", "seeds", "accuracy", "ECE₂", "marginal ECE₂ (mean)", "marginal ECE₂ (sum)"]
+    return markdown(header, body)
+
+
 def effect_sizes(rows: dict[str, list[Result]]) -> str:
     """The paper's figure 1: Cohen's d of each secondary loss on ECE₂, raw and after TS.
 
@@ -261,6 +284,21 @@ def tuning_table(results: list[Result]) -> str:
     return markdown(header, body)
 
 
+def after_decay_table(results: list[Result]) -> str:
+    """β tuned again at the λ that tuning took: validation chooses, the test figures are those of the tuning seed."""
+    header = ["loss", "parameters", "validation accuracy", "validation ECE-15", "chosen", "test accuracy", "test ECE₂"]
+    body = []
+    tuned = [run for run in results if run["seed"] == TUNING_SEED and run["setting"]["weight_decay"] == STRONG_DECAY]
+    for name in dict.fromkeys(run["row"] for run in tuned):
+        tried = sorted((run for run in tuned if run["row"] == name), key=lambda run: run["setting"]["weight"])
+        for run in tried:
+            held, test = run["validation"], run["test"]["none"]
+            cells = [f"{100 * held['accuracy']:.2f}", f"{100 * held['ece']:.2f}", "yes" if run is choose(tried) else ""]
+            cells += [f"{100 * test['accuracy']:.2f}", f"{100 * test['mass_ece']:.2f}"]
+            body.append([row_name(run).removesuffix(OWN_DECAY), parameters(run), *cells])
+    return markdown(header, body)
+
+
 def dirichlet_table(folder: Path) -> str:
     """Post-hoc methods on the networks whose logits were kept: ECE₂ with its difference to TS (table 5)."""
     found = json.loads((folder / "post-hoc.json").read_text(encoding="utf-8"))
@@ -288,20 +326,25 @@ def cost_table(folder: Path) -> str:
 def filled(text: str) -> str:
     """The README with every table as the results have it."""
     results = read_results(HERE / "results")
-    rows = table_rows(results)
+    rows, small_rows = table_rows(results), table_rows(read_results(HERE / "results", "cifar10"))
     sections: dict[str, Callable[[], str]] = {
-        "claims": lambda: claims_table({**rows, **matched_rows(results)}),
+        "claims": lambda: claims_table(
+            [({**rows, **matched_rows(results)}, [*CLAIMS, *figure_claims.CLAIMS]), (small_rows, CIFAR10_CLAIMS)]
+        ),
+        "seeds": lambda: seeds_of_cells(rows),
         "matched": lambda: matched_table(results, rows),
         "main": lambda: main_table(rows),
-        "cifar10": lambda: main_table(table_rows(read_results(HERE / "results", "cifar10"))),
+        "cifar10": lambda: main_table(small_rows),
         "dirichlet": lambda: dirichlet_table(HERE / "results"),
         "measures": lambda: other_measures(rows),
+        "marginal": lambda: marginal_table(results, rows),
         "effects": lambda: effect_sizes(rows),
         "shift": lambda: shift_table(rows, "none"),
         "shift ts": lambda: shift_table(rows, "ts"),
         "shift soft": lambda: shift_table(rows, "ts-soft"),
         "scaling": lambda: scaling_wins(rows),
         "tuning": lambda: tuning_table(results),
+        "after decay": lambda: after_decay_table(results),
         "cost": lambda: cost_table(HERE / "results"),
     }
     for name, make in sections.items():

@@ -52,8 +52,8 @@ def test_soft_becomes_hard_as_temperature_falls(data) -> None:
 
 
 @given(batches(), st.sampled_from([1, 2, 3]))
-def test_proposition_1_both_forms_tend_to_the_hard_ones_and_the_label_form_is_larger(data, norm) -> None:
-    """Karandikar et al. 2021: as T → 0, SB-ECE of each form is the binned ECE of that form; bin form ≤ label form."""
+def test_both_forms_tend_to_the_hard_ones_and_the_label_form_is_larger(data, norm) -> None:
+    """As T → 0, SB-ECE of each form is the binned ECE of that form; bin form ≤ label form."""
     logits, labels = data
     c, _ = top_label(logits, labels)
     soft = {w: float(losses.soft_ece(logits, labels, norm=norm, weighting=w)) for w in ("bin", "label")}
@@ -68,6 +68,29 @@ def test_proposition_1_both_forms_tend_to_the_hard_ones_and_the_label_form_is_la
             gaps.append(abs(float(found) - hard))
         assert gaps[-1] < 1e-8
         assert gaps[-1] <= min(gaps) + 1e-8
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+@pytest.mark.parametrize("temperature", [1e-3, 1e-2, 1e-1])
+def test_proposition_1_the_bin_form_of_a_calibrated_model_tends_to_zero(norm, temperature) -> None:
+    """Karandikar et al. 2021, app. H: SB-ECE_bin → 0 as the sample of a calibrated model grows, at the rate n^-½.
+
+    The label form keeps the spread of confidences within a soft bin and does not vanish.
+    """
+    generator = torch.Generator().manual_seed(3)
+    means = {}
+    for n in (1_000, 64_000):
+        found = []
+        for _ in range(8):
+            confidence = 0.5 + 0.49 * torch.rand(n, generator=generator, dtype=torch.float64)
+            logits = torch.stack([confidence.logit(), torch.zeros_like(confidence)], dim=1)
+            labels = (torch.rand(n, generator=generator, dtype=torch.float64) >= confidence).long()
+            given = {"norm": norm, "temperature": temperature}
+            found.append([float(losses.soft_ece(logits, labels, weighting=w, **given)) for w in ("bin", "label")])
+        means[n] = np.mean(found, axis=0)
+    assert 5 < means[1_000][0] / means[64_000][0] < 12  # 8 is √64
+    assert means[64_000][1] > 0.5 * means[1_000][1]
+    assert means[64_000][1] > 3 * means[64_000][0]
 
 
 def test_the_loss_defaults_to_the_label_form_and_the_metric_to_the_bin_form() -> None:

@@ -1,0 +1,101 @@
+"""The claims of the soft-objectives study: verdicts on made-up runs, and the formulas behind figures 3 and 4."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+STUDY = Path(__file__).resolve().parents[2] / "papers" / "soft_objectives"
+sys.path.insert(0, str(STUDY))
+
+import figure_claims  # noqa: E402
+import shapes  # noqa: E402
+
+
+def run(ece, entropy=1.0, accuracy=0.7, confidence=0.7, train=0.01, shift=0.2):
+    """One run with the figures that claims read."""
+    figures = {"mass_ece": ece, "ece": ece, "accuracy": accuracy, "confidence": confidence, "entropy": entropy}
+    figures |= {"ks_error": ece, "sweep_ece": ece}
+    cell = {"none": {"mass_ece": shift}, "ts": {"mass_ece": shift}, "ts-soft": {"mass_ece": shift}}
+    return {
+        "test": {"none": figures, "ts": figures, "ts-soft": {**figures, "mass_ece": ece / 2}},
+        "train": {"ece": train},
+        "shift": {f"{kind}-{level}": cell for kind in ("noise", "blur") for level in range(1, 6)},
+    }
+
+
+def cells(**changed):
+    """Three seeds of all 18 cells, equal up to a little noise but for those named."""
+    rows = {}
+    for cell in figure_claims.CELLS:
+        given = changed.get(cell.replace("+", "_"), {"ece": 0.05})
+        rows[cell] = [run(**{**given, "ece": given["ece"] + step * 1e-4}) for step in (-1, 0, 1)]
+    return rows
+
+
+def test_the_best_cell_decides_figure_5():
+    words, verdict = figure_claims.best_cell(cells(focal_soft_ece={"ece": 0.01}))
+    assert verdict == "holds"
+    assert "focal+soft_ece" in words
+    assert figure_claims.best_cell(cells(brier_mmce={"ece": 0.01}))[1] == "does not hold"
+    assert figure_claims.best_cell(cells())[1] == "not decided"
+
+
+def test_lowest_and_highest_entropy():
+    low = cells(cross_entropy_none={"ece": 0.05, "entropy": 0.5})
+    assert figure_claims.extreme_entropy(low, "cross_entropy+none", highest=False)[1] == "holds"
+    assert figure_claims.extreme_entropy(low, "cross_entropy+none", highest=True)[1] == "does not hold"
+
+
+def test_a_cell_that_is_better_and_surer_refutes_the_open_challenge():
+    assert figure_claims.better_and_surer(cells())[1] == "holds"
+    better = cells(focal_mmce={"ece": 0.01, "entropy": 0.5})
+    assert figure_claims.better_and_surer(better)[1] == "does not hold"
+
+
+def test_over_confidence_has_a_sign():
+    rows = cells(focal_none={"ece": 0.05, "confidence": 0.6}, cross_entropy_none={"ece": 0.05, "confidence": 0.8})
+    assert figure_claims.too_sure(rows, "cross_entropy+none")[1] == "holds"
+    assert figure_claims.too_unsure(rows, "focal+none")[1] == "holds"
+    assert figure_claims.too_sure(rows, "focal+none")[1] == "does not hold"
+
+
+def test_shares_of_cells_have_wilson_intervals():
+    assert figure_claims.scaling_count(cells()) == ("18 of 18, 100% [82, 100]", "holds")
+    assert figure_claims.wilson(9, 18)[1] == "not decided"
+    assert figure_claims.wilson(0, 18)[1] == "does not hold"
+
+
+def test_formulas_behind_figures_3_and_4():
+    assert shapes.soft_bins_become_hard()[1] == "holds"
+    assert shapes.threshold_and_sharpness()[1] == "holds"
+    share = np.linspace(0.05, 0.95, 19)
+    odds = (share / (1 - share) * (0.7 / 0.3)) ** (1 / 0.25)
+    np.testing.assert_allclose(shapes.uncertainty(share, 0.3, 0.25), odds / (1 + odds), rtol=1e-12)
+
+
+def test_proposition_1_names_the_rate():
+    means = [shapes.calibrated_errors(size, repeats=10).mean() for size in (400, 40_000)]
+    assert 6 < means[0] / means[1] < 16  # 10 is √100
+
+
+def test_every_row_of_the_results_is_in_the_readme():
+    """A run that was made but is not shown would be a choice nobody can see."""
+    script = (
+        "import json, tables; rows = tables.table_rows(tables.read_results(tables.HERE / 'results')); "
+        "print(json.dumps([tables.row_name(runs[0]) for runs in rows.values()]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=STUDY)
+    readme = (STUDY / "README.md").read_text(encoding="utf-8")
+    main = readme.partition("<!-- main -->")[2].partition("<!-- end -->")[0]
+
+    names = json.loads(done.stdout)
+    assert len(names) >= 18
+    assert all(f"| {name} | " in main for name in names)
