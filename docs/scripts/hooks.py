@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+
+sys.path.insert(0, str(Path(__file__).parent))
+import tutorials
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTSIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
@@ -16,6 +20,8 @@ OUTSIDE |= {
     f"papers/{readme.parent.name}/README.md": f"papers/{readme.parent.name}.md"
     for readme in sorted((ROOT / "papers").glob("*/README.md"))
 }
+OUTPUTS: dict[str, list[str]] = {}
+"""What the cells of each tutorial show, by the address of its page."""
 NAME = re.compile(r"<code>([^<>\s]{1,26})</code>")
 LINK = re.compile(r"(\[[^\]]*\]\()([^)#\s:]+)(#[^)]*)?\)")
 
@@ -39,6 +45,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for source, target in OUTSIDE.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, target, content=LINK.sub(lambda m, s=source: moved(m, s), text)))
+    for notebook in sorted(tutorials.FOLDER.glob("*.ipynb")):
+        text, OUTPUTS[f"tutorials/{notebook.stem}.md"] = tutorials.page(notebook)
+        files.append(File.generated(config, f"tutorials/{notebook.stem}.md", content=text))
     return files
 
 
@@ -53,9 +62,9 @@ def moved(match: re.Match[str], source: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: object, **_: object) -> str:
-    """Links from docs/ to files beside it lead to their copies in the site."""
+    """Links from docs/ to files beside it lead to their copies in the site, those to notebooks to their pages."""
     here = page.file.src_uri  # type: ignore[attr-defined]
-    if here in OUTSIDE.values():
+    if here in OUTSIDE.values() or here in OUTPUTS:
         return markdown
 
     def follow(match: re.Match[str]) -> str:
@@ -63,6 +72,8 @@ def on_page_markdown(markdown: str, page: object, **_: object) -> str:
         if wanted in OUTSIDE:
             target = posixpath.relpath(OUTSIDE[wanted], posixpath.dirname(here) or ".")
             return f"{match[1]}{target}{match[3] or ''})"
+        if wanted.endswith(".ipynb"):
+            return f"{match[1]}{match[2].removesuffix('.ipynb')}.md)"
         if not wanted.startswith("docs/"):
             return f"{match[1][1:-2]} (`{wanted}`)"
         return match[0]
@@ -70,6 +81,14 @@ def on_page_markdown(markdown: str, page: object, **_: object) -> str:
     return LINK.sub(follow, markdown)
 
 
-def on_page_content(html: str, **_: object) -> str:
-    """Mark short words of code, such as the names of methods, as names: the style sheet keeps them on one line."""
-    return NAME.sub(r'<code class="name">\1</code>', html)
+def on_page_content(html: str, page: object, **_: object) -> str:
+    """Mark short words of code, such as the names of methods, as names, which the style sheet keeps on one line.
+
+    In tutorials, put what the cells showed into its places: past Markdown, which would read it as text.
+    """
+    html = NAME.sub(r'<code class="name">\1</code>', html)
+    for place, shown in enumerate(OUTPUTS.get(page.file.src_uri, [])):  # type: ignore[attr-defined]
+        empty = f'<div class="output" id="output-{place}"></div>'
+        assert empty in html, f"{page}: the place of output {place} is lost"
+        html = html.replace(empty, f'<div class="output">{shown}</div>')
+    return html
