@@ -122,6 +122,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
         """Learn what a probability of 0 counts as, and rows in which it counts as that."""
         given = rows.scores if isinstance(rows, BinaryRows) else rows.logits
         self.floor_, n_zero = learn_floor(given, rows.weights)
+        if n_zero == 0:
+            return rows
         warn_of_zeros(n_zero, rows.n, self.floor_)
         return type(rows)(raised(given, self.floor_), rows.labels, rows.weights)
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from calibrant.core.threads import BLOCK_ELEMENTS, map_blocks, row_blocks
+
+PRECISE_ELEMENTS = 1 << 17
+"""Elements turned into float64 at a time: the copy stays in the second-level cache."""
 
 SMALLEST_BLOCK = 1 << 18
 """Elements below which handing a block to a thread costs more than it saves."""
@@ -96,7 +99,11 @@ def in_float64(statistic: Statistic) -> Statistic:
 def _in_float64(
     statistic: Statistic, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, *parameters: Any
 ) -> tuple[Any, ...]:
-    return statistic(logits.astype(np.float64, copy=False), labels, weights, *parameters)
+    def part(block: slice) -> tuple[Any, ...]:
+        weight = None if weights is None else weights[block]
+        return statistic(logits[block].astype(np.float64, copy=False), labels[block], weight, *parameters)
+
+    return reduce(add, map(part, row_blocks(len(logits), logits.shape[1], PRECISE_ELEMENTS) or [slice(0)]))
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,9 @@ FAR = 20.0
 DENSE_CLASSES = 256
 """Up to this many classes a small input is solved with the whole Hessian."""
 
+UNIT_ROWS = 4096
+"""Rows that show the spread of a class well enough for a unit."""
+
 SMALLEST_SCALE = 1e-6
 """Class temperatures stay positive: no scale falls below this share of its unit."""
 
@@ -71,7 +74,9 @@ def class_units(rows: Rows, inverse_temperature: float, about_mean: bool) -> np.
 
     Beside logits that say nothing in common the best single T is infinite, and 1/T is no unit of anything.
     """
-    sums, sizes, squares = (value / rows.total_weight for value in rows.total(column_moments))
+    sample = rows.sample(UNIT_ROWS) if rows.n >= 2 * UNIT_ROWS else rows
+    sample = sample if sample.total_weight > 0 else rows
+    sums, sizes, squares = (value / sample.total_weight for value in sample.total(column_moments))
     with np.errstate(over="ignore", invalid="ignore"):
         spread = np.sqrt(np.maximum(squares - sums * sums if about_mean else squares, 0.0))
     # a constant column has no spread, and squares may overflow
@@ -97,10 +102,11 @@ class VectorObjective:
         self.units = np.stack([units, np.full(len(units), 1.0 if with_bias else 0.0)])
         self.ridge = ridge
         self.dense = rows.n_classes <= DENSE_CLASSES and not use_compiled(n_elements)
-        self.newton: Statistic = vector_newton
-        self.sums, self.times = pick(vector_sums, n_elements), pick(vector_product, n_elements)
-        self.tolerance, self.norm, self.last_step = tolerance, 0.0, False
+        self.statistic: Statistic = vector_newton if self.dense else pick(vector_sums, n_elements)
+        self.times: Statistic = pick(vector_product, n_elements)
+        self.tolerance, self.norm, self.last_step, self.exact = tolerance, 0.0, False, False
         self.kept: dict[str, tuple[Operator, Operator]] = {}
+        self.known: dict[bytes, tuple[float, np.ndarray, np.ndarray]] = {}
         if self.dense and rows.in_memory and n_elements < COMPILED_FROM:
             # a copy that lies class by class, as the kernel reads it
             self.rows = Rows(np.asfortranarray(rows.logits), rows.labels, rows.weights)
@@ -108,23 +114,31 @@ class VectorObjective:
     def precise(self) -> VectorObjective:
         """The same objective with exponentials in float64; it starts from the last Hessian of the search."""
         twin = copy(self)
-        twin.newton, twin.sums, twin.times = in_float64(self.newton), in_float64(self.sums), in_float64(self.times)
-        twin.tolerance, twin.last_step = 0.0, True
+        twin.tolerance, twin.last_step, twin.exact = 0.0, True, True
         return twin
 
     def evaluate(self, point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Loss, gradient, and the Hessian where it is small (or nothing: see `_foresee`), else the classes' blocks."""
-        parameters = self.units * point
-        if self.dense:
-            with_hessian = not (self.last_step and self.kept)
-            loss, gradient, second = self.rows.total(self.newton, *parameters, with_hessian)
-        else:
-            loss, gradient, second = self.rows.total(self.sums, *parameters)
+        loss, gradient, second = self._sums(point)
         pull = self._ridge_times(point)
         mean = loss / self.total + 0.5 * float(np.vdot(point, pull))
         gradient = self.units * gradient / self.total + pull
         self._foresee(float(np.abs(gradient).max()))
         return mean, gradient, second / self.total
+
+    def _sums(self, point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """The sums at a point; at the last of a search in float64, where the check that follows finds them again."""
+        last = self.last_step and bool(self.kept or not self.dense)
+        key = point.tobytes()
+        if last and key in self.known:
+            return self.known[key]
+        statistic = in_float64(self.statistic) if last or self.exact else self.statistic
+        with_hessian = (not last,) if self.dense else ()
+        sums = self.rows.total(statistic, *(self.units * point), *with_hessian)
+        self.known.clear()
+        if last:
+            self.known[key] = sums
+        return sums
 
     def _foresee(self, norm: float) -> None:
         """Expect the next point to be the last where the Hessian there would not be used.

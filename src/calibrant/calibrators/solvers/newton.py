@@ -200,7 +200,7 @@ def _remaining(objective: Objective, point: Array, lower: float, max_inner: int)
     if not free.all():
         product, solve = _restricted(product, free), _restricted(solve, free)
     # a little curvature everywhere: along the common shift of all biases, which changes nothing, there is only rounding
-    direction = _conjugate_gradients(lambda vector: product(vector) + FLAT * vector, pull, solve, 0.01, max_inner)
+    direction = _conjugate_gradients(lambda vector: product(vector) + FLAT * vector, pull, solve, 0.1, max_inner)
     return 0.5 * abs(float(np.vdot(pull, direction))), norm
 
 
