@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from calibrant.data import open_predictions as open_predictions
     from calibrant.evaluation.calibration_loss import calibration_loss as calibration_loss
     from calibrant.evaluation.compare import compare as compare
+    from calibrant.evaluation.difference import diff as diff
     from calibrant.evaluation.measurement import measure as measure
+    from calibrant.evaluation.models import compare_models as compare_models
     from calibrant.neural.calibrated_module import CalibratedModule as CalibratedModule
     from calibrant.neural.collect import collect_logits as collect_logits
     from calibrant.neural.neural_clamping import NeuralClamping as NeuralClamping
@@ -48,6 +50,8 @@ _NAMES = {
     "BinaryCalibrator": "calibrant.calibrators.binary",
     "measure": "calibrant.evaluation.measurement",
     "compare": "calibrant.evaluation.compare",
+    "compare_models": "calibrant.evaluation.models",
+    "diff": "calibrant.evaluation.difference",
     "calibration_loss": "calibrant.evaluation.calibration_loss",
     "write_report": "calibrant.report",
     "save": "calibrant.shipping.artifact",

@@ -10,7 +10,7 @@ import pytest
 from calibrant.calibrators.identity import Identity
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.core.softmax import softmax
-from calibrant.evaluation.results import ClassProfile, Comparison, Estimate, MethodRow, NoiseFloor, TestColumns
+from calibrant.evaluation.results import ClassProfile, Comparison, Estimate, Figures, MethodRow, NoiseFloor, TestColumns
 from calibrant.report.plots import reliability
 
 
@@ -41,7 +41,7 @@ def _row(name: str, logits: np.ndarray, labels: np.ndarray, calibrator: object) 
     return MethodRow(
         method=name,
         calibrator=calibrator,
-        metrics={key: Estimate(value, 0.9 * value, 1.1 * value) for key, value in values.items()},
+        metrics=Figures({key: Estimate(value, 0.9 * value, 1.1 * value) for key, value in values.items()}),
         fit_seconds=0.01,
         n_parameters=1,
         changed_predictions=0.0,

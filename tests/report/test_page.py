@@ -6,20 +6,25 @@ import base64
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
 from calibrant.calibrators.registry import PREFIXES, SUFFIXES, names
+from calibrant.cli import main
 from calibrant.core.errors import InputError
 from calibrant.data import Predictions
 from calibrant.evaluation.compare import compare
+from calibrant.evaluation.models import compare_models
 from calibrant.evaluation.reliability import reliability_bins
-from calibrant.evaluation.results import Comparison, Estimate
-from calibrant.report import aggregate, group_section, html, positive_section
+from calibrant.evaluation.results import Comparison, Estimate, Figures
+from calibrant.report import aggregate, group_section, html, positive_section, snippets
+from calibrant.report.answers import answers
 from calibrant.report.label_section import label_table
 from calibrant.report.labels import STEPS, full_name, learned, readable
 from calibrant.report.page import embedded_json, render, write_report
@@ -85,7 +90,7 @@ def test_texts_from_data_stay_text(build_comparison: Callable[..., Comparison]) 
     made = replace(made, rows=(made.rows[0], renamed, *made.rows[2:]), best=renamed.method, verdict="<b>boom</b>")
     page = render(made, title="</title><script>boom()</script>")
     tags = Tags(page)
-    assert len(tags.all("script")) == 3
+    assert len(tags.all("script")) == 4
     assert not any(key.startswith("on") for _, attributes in tags.tags for key in attributes)
     assert not tags.all("img")
     assert not tags.all("i")
@@ -119,7 +124,7 @@ def test_table_marks_best_second_and_failed(build_comparison: Callable[..., Comp
 
 
 def test_usage_names_the_winner_in_three_ways(comparison: Comparison) -> None:
-    usage = html.usage(comparison)
+    usage = snippets.usage(comparison.best, comparison.task)
     assert "cal.get(&#x27;ts&#x27;)" in usage
     assert "--method ts" in usage
     assert "--onnx" in usage
@@ -130,11 +135,12 @@ def test_verdict_says_what_the_test_says(comparison: Comparison, p_value: float,
     first = comparison.rows[0]
     floor = replace(first.noise_floor, p_value=p_value)
     changed = replace(comparison, rows=(replace(first, noise_floor=floor), *comparison.rows[1:]))
-    assert words in html.verdict(changed)
+    first = answers(changed)[0]
+    assert words in first.short + first.detail
 
 
 def test_a_comparison_in_which_everything_failed_is_still_a_page(comparison: Comparison) -> None:
-    failed = tuple(replace(row, error="no", columns=None, classes=None, metrics={}) for row in comparison.rows)
+    failed = tuple(replace(row, error="no", columns=None, classes=None, metrics=Figures()) for row in comparison.rows)
     page = render(replace(comparison, rows=failed, best=None, second=None))
     assert "Every method failed" in page
     assert payload(page)["methods"] == []
@@ -401,6 +407,123 @@ def test_an_error_at_the_end_of_its_interval_is_explained(comparison: Comparison
     words = "chance alone raises the estimate"
     assert words not in html.cards(comparison)
     row = comparison.row("ts")
-    edge = {**row.metrics, "ece": Estimate(0.02, 0.0, 0.02)}
+    edge = Figures({**row.metrics, "ece": Estimate(0.02, 0.0, 0.02)})
     rows = tuple(replace(one, metrics=edge) if one is row else one for one in comparison.rows)
     assert words in html.cards(replace(comparison, rows=rows))
+
+
+def test_three_questions_are_answered_first(comparison: Comparison) -> None:
+    page = render(comparison)
+    found = answers(comparison)
+    assert [one.question for one in found] == ["Is it calibrated?", "What should I use?", "How sure is that?"]
+    places = [page.index(one.question) for one in found]
+    assert places == sorted(places)
+    assert places[-1] < page.index('id="methods"')
+    first, use, sure = found
+    assert (first.short, first.kind) == ("No, it is too sure", "bad")
+    assert f"{100 * comparison.rows[0].metrics['ece'].value:.2f} points" in first.detail
+    assert "<code>ts</code>" in use.short
+    assert "80%" in sure.detail
+    assert sure.kind == "open"
+
+
+def test_answers_admit_what_they_cannot_know(comparison: Comparison) -> None:
+    shared = replace(comparison, warnings=("VAL and TEST share rows",))
+    assert answers(shared)[2].short == "Not at all"
+    few = replace(comparison.rows[0], columns=replace_columns(comparison.rows[0].columns, 20))
+    assert answers(replace(comparison, rows=(few, *comparison.rows[1:])))[0].short == "Too few rows to tell"
+    none_best = replace(comparison, best="none")
+    assert answers(none_best)[1].short == "The model as it is"
+
+
+def replace_columns(columns, n: int):
+    fields = ("confidence", "correct", "prediction", "nll", "brier")
+    return replace(columns, **{name: getattr(columns, name)[:n] for name in fields})
+
+
+def test_classes_have_as_many_bins_as_their_rows_bear(build_comparison: Callable[..., Comparison]) -> None:
+    made = build_comparison(n=1500, n_classes=12)
+    columns = made.rows[0].columns
+    diagrams = aggregate.class_tables(made)["methods"]["none"]["bins"]
+    for index, diagram in enumerate(diagrams):
+        mine = columns.prediction == index
+        wanted = int(np.clip(np.sqrt(mine.sum()) / 2, 1, made.n_bins))
+        assert len(diagram) <= wanted
+        # bins of equal size hold the rows that a split of the sorted confidences puts there
+        parts = np.array_split(np.sort(columns.confidence[mine]), wanted)
+        if len(np.unique(columns.confidence[mine])) == mine.sum():
+            assert max(count for *_, count in diagram) - min(count for *_, count in diagram) <= 1
+            assert abs(diagram[0][0] / 1000 - parts[0].mean()) < 0.05
+
+
+def test_equal_confidences_share_a_bin(comparison: Comparison) -> None:
+    row = comparison.rows[0]
+    flat = replace(row.columns, confidence=np.full(comparison.n_test, 0.7))
+    made = replace(comparison, rows=(replace(row, columns=flat),), best="none", second=None)
+    assert all(len(diagram) == 1 for diagram in aggregate.class_tables(made)["methods"]["none"]["bins"])
+
+
+def test_an_error_at_the_end_of_its_interval_is_marked_in_every_table(comparison: Comparison) -> None:
+    row = comparison.row("ts")
+    edge = Figures({**row.metrics, "ece": Estimate(0.02, 0.0, 0.02)})
+    made = replace(comparison, rows=tuple(replace(one, metrics=edge) if one is row else one for one in comparison.rows))
+    for text in (html.table(made), made.to_markdown(intervals=True), made._repr_html_()):
+        assert text.count("‡") >= 1
+    assert "ddagger" in made.to_latex(intervals=True)
+    assert "chance alone raises" in html.table_key(made)
+    for text in (html.table(comparison), html.table_key(comparison), comparison.to_markdown(intervals=True)):
+        assert "‡" not in text
+
+
+@pytest.mark.parametrize("task", ["multiclass", "binary", "multilabel", "pairs"])
+def test_use_it_runs_with_the_files_of_the_user(task: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(0)
+    for name in ("my val.npz", "my test.npz"):
+        if task == "multiclass":
+            labels = generator.integers(0, 3, 200)
+            arrays = {"outputs": 3 * (generator.normal(size=(200, 3)) + np.eye(3)[labels]), "truth": labels}
+        else:
+            score = generator.normal(size=(200, 3) if task == "multilabel" else 200)
+            arrays = {"outputs": 2 * score, "truth": (generator.random(score.shape) < 1 / (1 + np.exp(-score))) * 1}
+            if task == "pairs":
+                arrays["outputs"] = 1 / (1 + np.exp(-2 * score))
+        np.savez(name, **arrays)
+    kind = "probabilities" if task == "pairs" else "logits"
+    command = (
+        f"calibrant compare 'my val.npz' 'my test.npz' --scores outputs --labels=truth --kind {kind} --task {task}"
+    )
+    method = "ts" if task == "multiclass" else "platt"
+    code = snippets.usage(method, task, ("my val.npz", "my test.npz"), command)
+    python, shell, _ = (unescape(text) for text in re.findall(r"<code>(.*?)</code>", code, re.S))
+    found: dict = {}
+    exec(python, found)
+    assert len(found["probabilities"]) == 200
+    assert (tmp_path / "calibrator.safetensors").exists()
+    for line in shell.splitlines():
+        monkeypatch.setattr("sys.argv", shlex.split(line))
+        with pytest.raises(SystemExit) as left:
+            main()
+        assert not left.value.code
+    assert (tmp_path / "calibrated.npz").exists()
+
+
+def test_models_page_holds_the_matrix_and_a_section_for_each(tmp_path) -> None:
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 3, 400)
+    logits = 4 * (generator.normal(size=(400, 3)) + np.eye(3)[labels])
+    halves = (logits[:200], labels[:200]), (logits[200:], labels[200:])
+    table = compare_models({"<script>": halves, "b": halves}, ["none", "ts"], resamples=20)
+    text = write_report(table, tmp_path / "models.html", title="Two").read_text()
+    tags = Tags(text)
+    assert len(tags.all("script")) == 2
+    assert [one["id"] for one in tags.all("section")] == [
+        "verdict", "matrix", "model-0", "model-1", "use", "provenance"
+    ]  # fmt: skip
+    links = {one["href"][1:] for one in tags.all("a")}
+    assert links <= {one.get("id") for _, one in tags.tags}
+    assert text.count(f"{table.estimate('ts', 'b').value:.4f}") >= 3
+    policy = next(a["content"] for a in tags.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    scripts = re.findall(r"<script>(.*?)</script>", text, re.S)
+    digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
+    assert policy.endswith(f"script-src 'sha256-{digest}'")

@@ -18,6 +18,7 @@ VERBS = (
     "demo",
     "measure",
     "compare",
+    "diff",
     "select",
     "shift",
     "convert",

@@ -1,10 +1,10 @@
-"""`calibrant compare VAL TEST`: every method fitted on one file, measured on the other."""
+"""`calibrant compare VAL TEST`: every method fitted on one file, measured on the other; `--models` does several."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,13 +17,19 @@ if TYPE_CHECKING:
 
 CHECK_FAILED = 1
 
+FILES = typer.Argument(
+    ..., metavar="VAL TEST", help="Predictions to fit on and to measure on; file#part picks one part."
+)
+MODELS = typer.Option(
+    False, "--models", help="The files are models with the parts val and test each, or NAME=VAL,TEST: one matrix."
+)
 SHIFTED = typer.Option(None, "--shift", help="Shifted predictions for the report, as `calibrant shift` reads them.")
 
 
 def compare(
-    val: str = typer.Argument(..., metavar="VAL", help="Predictions to fit on; file#part picks one part."),
-    test: str = typer.Argument(..., metavar="TEST", help="Predictions to measure on."),
+    files: list[str] = FILES,
     *,
+    models: bool = MODELS,
     methods: str = typer.Option("all", "--methods", "-m", help="all, or short names: none,ts,cts,sms+top"),
     criterion: str = typer.Option("nll", "--criterion", help="The metric that decides which method is best."),
     kind: str = inputs.KIND,
@@ -42,56 +48,87 @@ def compare(
     shifted: list[str] | None = SHIFTED,
     markdown: bool = typer.Option(False, "--markdown", help="Print the table as Markdown."),
     latex: bool = typer.Option(False, "--latex", help="Print the table as LaTeX."),
+    intervals: bool = typer.Option(False, "--intervals", help="With 95% intervals in Markdown and LaTeX."),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
-    """Fit every method on VAL and measure it on TEST, with paired 95% intervals; the best and its ties are marked."""
-    from calibrant.cli.bar import progress_bar
+    """Fit every method on VAL and measure it on TEST, with paired 95% intervals; the best and its ties are marked.
+
+    With --models: `calibrant compare --models a.npz b.npz` does so for each model and ranks the methods over all.
+    """
     from calibrant.core.atomic import check_target
     from calibrant.core.errors import InputError
-    from calibrant.data import open_predictions
-    from calibrant.evaluation.compare import compare as run
     from calibrant.evaluation.shift import open_shift
 
     if report is not None:
         check_target(report)
     elif shifted:
         raise InputError("--shift adds a section to the report: give --report as well")
+    if shifted and models:
+        raise InputError("--shift is about one model: leave out --models")
     conditions = open_shift(shifted) if shifted else None  # before the work: a wrong path must not cost it
     said = inputs.described(kind, task, scores, labels, weights, class_names, ignore_index)
-    with progress_bar(quiet=as_json):
-        result = run(
-            open_predictions(val, **said),
-            open_predictions(test, **said),
-            methods,
-            by=by,
-            cluster=cluster,
-            criterion=criterion,
-            resamples=resamples,
-            seed=seed,
-            n_bins=n_bins,
-        )
+    how = {"by": by, "cluster": cluster, "criterion": criterion, "resamples": resamples, "seed": seed, "n_bins": n_bins}
+    result = _run(files, methods, said, how, models=models, quiet=as_json)
     if report is not None:
-        from calibrant.report.page import write_report
-
-        command = shlex.join(["calibrant", *sys.argv[1:]])
-        write_report(result, report, shift=_curves(result, conditions), sources=(val, test), command=command)
+        _write(result, report, files, conditions)
     if as_json:
         typer.echo(result.to_json())
     elif markdown or latex:
-        say(result.to_markdown() if markdown else result.to_latex(), nl=False)
+        options = {} if models else {"intervals": intervals}
+        say(result.to_markdown(**options) if markdown else result.to_latex(**options), nl=False)
     else:
-        from calibrant.cli.compare_view import show
-
-        show(result)
-        for row in result.rows:
-            for warning in row.warnings:
-                say(f"warning: {row.method}: {warning}", err=True)
-        for warning in result.warnings:
-            say(f"WARNING: {warning}", err=True)
-        if report is not None:
-            say(f"\nreport: {report}")
+        _show(result, report)
     if result.best is None:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _run(
+    files: list[str], methods: str, said: dict[str, Any], how: dict[str, Any], *, models: bool, quiet: bool
+) -> Any:
+    """The comparison of two files, or of several models."""
+    from calibrant.cli.bar import progress_bar
+    from calibrant.core.errors import InputError
+    from calibrant.data import open_predictions
+    from calibrant.evaluation.compare import compare as run
+    from calibrant.evaluation.models import compare_models
+
+    with progress_bar(quiet=quiet):
+        if models:
+            from calibrant.cli.model_files import opened
+
+            return compare_models(opened(files, said), methods, **how)
+        if len(files) != 2:
+            raise InputError(
+                f"compare takes two files, VAL and TEST, but got {len(files)}: give both (--models takes more)"
+            )
+        return run(open_predictions(files[0], **said), open_predictions(files[1], **said), methods, **how)
+
+
+def _write(result: Any, report: str, files: list[str], conditions: Shifted | None) -> None:
+    from calibrant.evaluation.results import Comparison
+    from calibrant.report import write_report
+
+    command = shlex.join(["calibrant", *sys.argv[1:]])
+    shift = _curves(result, conditions) if isinstance(result, Comparison) else None
+    write_report(result, report, shift=shift, sources=files, command=command)
+
+
+def _show(result: Any, report: str | None) -> None:
+    """The table on a terminal, and what the fits warned of."""
+    from calibrant.cli.compare_view import show, show_models
+    from calibrant.evaluation.results import Comparison
+
+    one = isinstance(result, Comparison)
+    (show if one else show_models)(result)
+    for name, comparison in ({"": result} if one else result.comparisons).items():
+        where = f"{name}: " if name else ""
+        for row in comparison.rows:
+            for warning in row.warnings:
+                say(f"warning: {where}{row.method}: {warning}", err=True)
+        for warning in comparison.warnings:
+            say(f"WARNING: {where}{warning}", err=True)
+    if report is not None:
+        say(f"\nreport: {report}")
 
 
 def _curves(result: Comparison, shifted: Shifted | None) -> ShiftCurves | None:

@@ -12,6 +12,7 @@ from calibrant.core.metric_facts import facts, number
 from calibrant.evaluation.groups import GroupAnalysis
 from calibrant.evaluation.measurement import Measurement
 from calibrant.evaluation.results import Estimate
+from calibrant.evaluation.tables import RAISED, RAISED_WORDS, raised
 from calibrant.evaluation.verdicts import SIGNIFICANCE, TOO_FEW
 
 BAR = 40
@@ -128,6 +129,8 @@ def _figures(out: Console, result: Measurement) -> None:
     for row in range(rows):
         right = cells[row + rows] if row + rows < len(cells) else Text("")
         out.print(Text(" ") + cells[row] + right)
+    if any(raised(name, estimate) for name, estimate in result.metrics.items()):
+        out.print(Text(f" {RAISED_WORDS}", GREY))
     for reason in dict.fromkeys(result.left_out.values()):
         names = ", ".join(facts(name).label for name, why in result.left_out.items() if why == reason)
         out.print(Text(f" {names}: {reason}", GREY))
@@ -162,7 +165,8 @@ def _text(name: str, estimate: Estimate) -> str:
 def _interval(name: str, estimate: Estimate) -> str:
     if not math.isfinite(estimate.low):
         return ""
-    return f"[{number(name, estimate.low, 3)}, {number(name, estimate.high, 3)}]"
+    mark = RAISED if raised(name, estimate) else ""
+    return f"[{number(name, estimate.low, 3)}, {number(name, estimate.high, 3)}]{mark}"
 
 
 def _p_value(value: float) -> str:

@@ -69,6 +69,13 @@ FACTS: dict[str, MetricFacts] = {
     "classwise_loss_std": MetricFacts("class loss spread", "class std", False, -1, "spread of the class losses"),
 }
 
+ABSOLUTE = (
+    "ece", "over_confidence", "under_confidence", "mce", "adaptive_ece", "debiased_ece", "sweep_ece", "smooth_ece",
+    "soft_ece", "ks_error", "mmce", "sce", "ace", "marginal_ece", "kuiper_error", "integrated_calibration_index",
+    "e50", "e90",
+)  # fmt: skip
+"""Sizes of gaps: noise adds to them, so that an estimate can stand at the upper end of its interval."""
+
 ALIASES = {"classwise_ece": "sce"}
 """Earlier names of single figures; `metrics.classwise_ece` itself is the vector over classes."""
 

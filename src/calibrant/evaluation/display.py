@@ -9,7 +9,7 @@ import numpy as np
 
 from calibrant.core.metric_facts import facts, number
 from calibrant.evaluation.reliability import reliability_bins
-from calibrant.evaluation.tables import cell, seconds
+from calibrant.evaluation.tables import RAISED_WORDS, bounds, cell, raised, seconds
 
 if TYPE_CHECKING:
     from calibrant.evaluation.measurement import Measurement
@@ -50,9 +50,11 @@ def comparison_html(comparison: Comparison) -> str:
     body = "".join(_html_row(comparison, row, names) for row in _best_rows(comparison))
     drawn = [row for row in comparison.rows if row.method in ("none", comparison.best) and row.columns is not None]
     diagrams = "".join(_row_diagram(row) for row in drawn)
+    marked = any(raised(name, row.metrics[name]) for row in comparison.rows for name in names if name in row.metrics)
+    note = f"<p><small>{RAISED_WORDS}</small></p>" if marked else ""
     return (
         f"<div><p>{escape(_sizes(comparison))}. {escape(comparison.verdict)}</p>"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{diagrams}</div>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}{diagrams}</div>"
     )
 
 
@@ -65,7 +67,10 @@ def measurement_text(measurement: Measurement) -> str:
         lines.append(f"{_title(name):<{width}}  {_with_interval(name, measurement.metrics[name])}")
     floor = measurement.noise_floor
     lines.append(f"noise floor of the ECE {100 * floor.mean:.2f} %, p-value {floor.p_value:.3g}")
-    return "\n".join([*lines, *(f"note: {warning}" for warning in measurement.warnings)])
+    notes = [f"note: {warning}" for warning in measurement.warnings]
+    if any(raised(name, measurement.metrics[name]) for name in names):
+        notes.insert(0, RAISED_WORDS)
+    return "\n".join([*lines, *notes])
 
 
 def measurement_html(measurement: Measurement) -> str:
@@ -75,11 +80,13 @@ def measurement_html(measurement: Measurement) -> str:
         for name in _shown(list(measurement.metrics))
     )
     floor = measurement.noise_floor
+    marked = any(raised(name, one) for name, one in measurement.metrics.items() if name in SHOWN)
+    note = f"<p><small>{RAISED_WORDS}</small></p>" if marked else ""
     return (
         f"<div><p>{measurement.n:,} rows, {escape(_what(measurement))}. {escape(measurement.verdict)}</p>"
         f"<table><thead><tr><th>metric</th><th>value [95% interval]</th></tr></thead><tbody>{rows}"
         f"<tr><td>noise floor of the ECE</td><td>{100 * floor.mean:.2f} (p = {floor.p_value:.3g})</td></tr>"
-        f"</tbody></table>{diagram(measurement.bins, measurement.about)}</div>"
+        f"</tbody></table>{note}{diagram(measurement.bins, measurement.about)}</div>"
     )
 
 
@@ -144,10 +151,7 @@ def _title(name: str) -> str:
 
 
 def _with_interval(name: str, estimate: Estimate) -> str:
-    value = number(name, estimate.value)
-    if not np.isfinite(estimate.low):
-        return value
-    return f"{value} [{number(name, estimate.low)}, {number(name, estimate.high)}]"
+    return f"{number(name, estimate.value)} {bounds(name, estimate)}".rstrip()
 
 
 def _sizes(comparison: Comparison) -> str:

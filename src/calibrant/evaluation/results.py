@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -208,6 +209,7 @@ class Comparison:
             "noise_floor": None if self.noise_floor is None else self.noise_floor.to_dict(),
             "task": self.task,
             "about": "predicted class" if self.task in ("multiclass", "pairs") else "positive class",
+            "test_fingerprint": hashlib.sha256(np.ascontiguousarray(self.labels).tobytes()).hexdigest()[:16],
             "warnings": list(self.warnings),
         }
 
@@ -249,14 +251,14 @@ class Comparison:
 
         return model_card(self)
 
-    def to_markdown(self) -> str:
+    def to_markdown(self, *, intervals: bool = False) -> str:
         """A Markdown table: best of a column bold, second underlined, ties with the best marked ≈."""
         from calibrant.evaluation.tables import markdown
 
-        return markdown(self)
+        return markdown(self, intervals=intervals)
 
     def to_latex(self, *, intervals: bool = False) -> str:
-        """A booktabs table: best of a column bold, second underlined, ties with the best marked."""
+        """A booktabs table with the figures and marks of `to_markdown`."""
         from calibrant.evaluation.tables import latex
 
         return latex(self, intervals=intervals)

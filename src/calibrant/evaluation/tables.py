@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrant.core.metric_facts import facts, number
+from calibrant.core.metric_facts import ABSOLUTE, facts, known_name, number
 
 if TYPE_CHECKING:
     from calibrant.evaluation.measurement import Measurement
-    from calibrant.evaluation.results import Comparison, MethodRow
+    from calibrant.evaluation.results import Comparison, Estimate, MethodRow
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,7 @@ def cell(comparison: Comparison, row: MethodRow, metric: str) -> Cell:
     if metric not in row.metrics:
         return Cell("—", "")
     estimate = row.metrics[metric]
-    interval = ""
-    if np.isfinite(estimate.low):
-        interval = f"[{number(metric, estimate.low)}, {number(metric, estimate.high)}]"
+    interval = bounds(metric, estimate)
     if facts(metric).better == 0:  # a low one alone is no merit
         return Cell(number(metric, estimate.value), interval)
     order = comparison.ranking(metric)
@@ -41,6 +39,33 @@ def cell(comparison: Comparison, row: MethodRow, metric: str) -> Cell:
     # within noise of the best is a tie, not a second place
     second = len(order) > 1 and order[1] == row.method and not tie
     return Cell(number(metric, estimate.value), interval, best, second, tie)
+
+
+RAISED = "‡"
+RAISED_WORDS = (
+    "‡ at the upper end of its interval: chance alone raises the estimate of a gap, the true one is likely lower"
+)
+
+
+def raised(metric: str, estimate: Estimate) -> bool:
+    """Does a calibration error stand in the last fiftieth of its own interval, or beyond it?"""
+    if known_name(metric) not in ABSOLUTE or not np.isfinite(estimate.high):
+        return False
+    width = estimate.high - estimate.low
+    return width > 0 and estimate.high - estimate.value < width / 50
+
+
+def bounds(metric: str, estimate: Estimate) -> str:
+    """The interval as text, with a double dagger where the estimate stands at its end; empty where there is none."""
+    if not np.isfinite(estimate.low):
+        return ""
+    mark = RAISED if raised(metric, estimate) else ""
+    return f"[{number(metric, estimate.low)}, {number(metric, estimate.high)}]{mark}"
+
+
+def any_raised(comparison: Comparison) -> bool:
+    """Does any figure of the table need the explanation?"""
+    return any(raised(name, one) for row in comparison.rows for name, one in row.metrics.items())
 
 
 def share(value: float) -> str:
@@ -135,58 +160,69 @@ def _tail(row: MethodRow) -> list[str]:
     return [share(row.changed_predictions), share(row.changed_rankings), beats, seconds(row.fit_seconds)]
 
 
-def markdown(comparison: Comparison) -> str:
-    """Markdown: **best**, <u>second</u>, ≈ for a tie with the best within noise."""
+def _caption(comparison: Comparison, intervals: bool) -> str:
+    how = f"{comparison.resamples:,} paired bootstrap resamples"
+    sizes = f"Fitted on {comparison.n_val:,} rows, measured on {comparison.n_test:,}; {comparison.n_classes} classes. "
+    if not intervals:
+        return f"{sizes}Differences judged by {how}. "
+    return f"{sizes}95% intervals from {how}. " + (f"{RAISED_WORDS}. " if any_raised(comparison) else "")
+
+
+def markdown(comparison: Comparison, *, intervals: bool = False) -> str:
+    """Markdown: **best**, <u>second</u>, ≈ for a tie with the best within noise; intervals where asked for."""
 
     def text(one: Cell) -> str:
         value = f"**{one.value}**" if one.best else (f"<u>{one.value}</u>" if one.second else one.value)
-        return value + (" ≈" if one.tie else "") + (f" {one.interval}" if one.interval else "")
+        return value + (" ≈" if one.tie else "") + (f" {one.interval}" if intervals and one.interval else "")
 
     header = _header(comparison)
     lines = ["| " + " | ".join(header) + " |", "| --- |" + " ---: |" * (len(header) - 1)]
     for row in comparison.rows:
-        cells = [text(cell(comparison, row, metric)) for metric in comparison.metric_names]
+        method = row.method.replace("|", "\\|")
+        name = f"**{method}**" if row.method == comparison.best else method
         if row.error is not None:
-            cells = ["failed: " + row.error.replace("|", "\\|"), *[""] * (len(cells) - 1)]
-        name = f"**{row.method}**" if row.method == comparison.best else row.method
-        lines.append("| " + " | ".join([name, *cells, *_tail(row)]) + " |")
-    caption = (
-        f"Fitted on {comparison.n_val:,} rows, measured on {comparison.n_test:,}; {comparison.n_classes} classes. "
-        f"95% intervals from {comparison.resamples:,} paired bootstrap resamples. "
-        "**Best**, <u>second</u>, ≈ within noise of the best of the column."
-    )
-    return "\n".join([*lines, "", caption]) + "\n"
+            cells = ["failed: " + row.error.replace("|", "\\|"), *[""] * (len(header) - 2)]
+        else:
+            cells = [text(cell(comparison, row, metric)) for metric in comparison.metric_names] + _tail(row)
+        lines.append("| " + " | ".join([name, *cells]) + " |")
+    marks = "**Best**, <u>second</u>, ≈ within noise of the best of the column."
+    return "\n".join([*lines, "", _caption(comparison, intervals) + marks]) + "\n"
 
 
 def latex(comparison: Comparison, *, intervals: bool = False) -> str:
-    """A booktabs tabular: \\textbf best, \\underline second, a superscript ≈ for ties; intervals where asked for."""
+    """A booktabs tabular with the figures and marks of the Markdown table; its caption stands in a comment."""
+
+    dagger = r"$^{\ddagger}$"
 
     def text(one: Cell) -> str:
         value = one.value.replace("—", "--")
         value = f"\\textbf{{{value}}}" if one.best else (f"\\underline{{{value}}}" if one.second else value)
-        interval = rf" {{\scriptsize {one.interval}}}" if intervals and one.interval else ""
+        interval = rf" {{\scriptsize {one.interval.replace(RAISED, dagger)}}}" if intervals and one.interval else ""
         return value + (r"$^{\approx}$" if one.tie else "") + interval
 
-    header = [_escaped(title) for title in _header(comparison)]
+    header = [escaped_latex(title) for title in _header(comparison)]
     lines = [
-        f"% fitted on {comparison.n_val} rows, measured on {comparison.n_test}, {comparison.n_classes} classes",
+        f"% {_caption(comparison, intervals)}Bold: best; underlined: second; approx: within noise of the best.",
         r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}",
         r"\toprule",
         " & ".join(header) + r" \\",
         r"\midrule",
     ]
     for row in comparison.rows:
+        method = escaped_latex(row.method)
+        name = rf"\textbf{{{method}}}" if row.method == comparison.best else method
         if row.error is not None:
-            reason = _escaped(f"failed: {row.error}")
-            lines.append(rf"{_escaped(row.method)} & \multicolumn{{{len(header) - 1}}}{{l}}{{{reason}}} \\")
+            reason = escaped_latex(f"failed: {row.error}")
+            lines.append(rf"{name} & \multicolumn{{{len(header) - 1}}}{{l}}{{{reason}}} \\")
             continue
         cells = [text(cell(comparison, row, metric)) for metric in comparison.metric_names]
-        tail = [_escaped(value.replace("—", "--")) for value in _tail(row)]
-        lines.append(" & ".join([_escaped(row.method), *cells, *tail]) + r" \\")
+        tail = [escaped_latex(value.replace("—", "--")) for value in _tail(row)]
+        lines.append(" & ".join([name, *cells, *tail]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
-def _escaped(text: str) -> str:
+def escaped_latex(text: str) -> str:
+    """Text with the characters that LaTeX reads as commands spelled out."""
     special = {
         "\\": r"\textbackslash{}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{",
         "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$",

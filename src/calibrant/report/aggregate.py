@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.bins import width_index
 from calibrant.evaluation.deferral import clopper_pearson, risk_coverage_curve, threshold_for_error
 from calibrant.evaluation.reliability import reliability_bins
 from calibrant.evaluation.results import ClassProfile, Comparison, MethodRow, TestColumns
@@ -167,20 +166,39 @@ def _classes_to_show(classes: ClassProfile, n_classes: int) -> np.ndarray:
     return np.sort(np.argsort(-classes.predicted, kind="stable")[:MOST_CLASSES])
 
 
+def class_bins(rows: np.ndarray, n_bins: int) -> np.ndarray:
+    """How many bins suit classes of so many rows: about √rows / 2, which leaves 2·√rows in each.
+
+    >>> class_bins(np.array([3, 25, 100, 5000]), 15).tolist()
+    [1, 2, 5, 15]
+    """
+    return np.clip((np.sqrt(rows) / 2).astype(int), 1, n_bins)
+
+
 def _class_diagrams(columns: TestColumns, shown: np.ndarray, comparison: Comparison) -> list[list[list[int]]]:
-    """The bins of all classes in one pass: a row's cell is its predicted class and its bin."""
-    n_bins = comparison.n_bins
-    cell = columns.prediction * n_bins + width_index(np.asarray(columns.confidence), n_bins)
+    """Bins of equal size of all classes in one pass: a row's cell is its predicted class and its place in it."""
+    n_bins, prediction = comparison.n_bins, np.asarray(columns.prediction)
+    stated = np.asarray(columns.confidence, dtype=float)
+    order = np.lexsort((stated, prediction))
+    rows = np.bincount(prediction, minlength=comparison.n_classes)
+    classes, sorted_stated = prediction[order], stated[order]
+    place = np.arange(len(order)) - (np.cumsum(rows) - rows)[classes]
+    # rows of the same confidence share a bin: they take the place of the first of them
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = (classes[1:] != classes[:-1]) | (sorted_stated[1:] != sorted_stated[:-1])
+    place = place[np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))]
+    cell = classes * n_bins + place * class_bins(rows, n_bins)[classes] // rows[classes]
 
     def total(values: np.ndarray | None) -> np.ndarray:
-        return np.bincount(cell, weights=values, minlength=comparison.n_classes * n_bins).reshape(-1, n_bins)[shown]
+        weights = None if values is None else values[order]
+        return np.bincount(cell, weights=weights, minlength=comparison.n_classes * n_bins).reshape(-1, n_bins)[shown]
 
     count, right = total(None), np.rint(total(np.asarray(columns.correct, dtype=float))).astype(int)
-    confidence = total(np.asarray(columns.confidence, dtype=float)) / np.maximum(count, 1)
+    confidence = total(stated) / np.maximum(count, 1)
     diagrams: list[list[list[int]]] = [[] for _ in shown]
-    for place, bin_index in np.argwhere(count > 0):
-        here = place, bin_index
-        diagrams[place].append([round(1000 * confidence[here]), int(right[here]), int(count[here])])
+    for place_shown, bin_index in np.argwhere(count > 0):
+        here = place_shown, bin_index
+        diagrams[place_shown].append([round(1000 * confidence[here]), int(right[here]), int(count[here])])
     return diagrams
 
 

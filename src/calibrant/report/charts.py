@@ -173,13 +173,20 @@ def _class_scatter() -> Any:
     import altair as alt
 
     pick = alt.selection_point(name="pick", fields=["index"], on="click", clear=False, toggle=False)
-    data = alt.Chart(alt.NamedData("classes")).transform_fold(["too sure", "not sure enough"], as_=["side", "error"])
+    data = alt.Chart(alt.NamedData("class_points"))
     color, shape = _side(alt, [PREDICTED.high, PREDICTED.low])
+    x = alt.X(**percent("accuracy", "class accuracy", zero=False, nice=True))
+    y = alt.Y(**percent("error", "calibration error", zero=True, nice=True))
+    near = alt.condition("datum.index == chosen", alt.value(1), alt.value(0.2))
+    # before calibration a line has no length: a layer without rows has no extent, which Vega warns about
+    lines = data.mark_rule(strokeWidth=1.2).encode(
+        x="old_accuracy:Q", y="old_error:Q", x2="accuracy:Q", y2="error:Q", color=color, opacity=near
+    )
+    starts = data.transform_filter("datum.index == chosen").mark_point(size=60, strokeWidth=1.6, fill="var(--card)")
+    joined = alt.condition("datum.joined", alt.value(1), alt.value(0))
+    starts = starts.encode(x="old_accuracy:Q", y="old_error:Q", color=color, shape=shape, opacity=joined)
     points = data.mark_point(filled=True, cursor="pointer").encode(
-        x=alt.X(**percent("accuracy", "class accuracy", zero=False, nice=True)),
-        y=alt.Y(**percent("error", "calibration error", zero=True, nice=True)),
-        color=color,
-        shape=shape,
+        x=x, y=y, color=color, shape=shape,
         size=alt.condition("datum.index == chosen", alt.value(190), alt.value(46)),
         opacity=alt.condition("datum.index == chosen", alt.value(1), alt.value(0.55)),
         tooltip=[
@@ -187,18 +194,18 @@ def _class_scatter() -> Any:
             alt.Tooltip("accuracy:Q", format=".1%"),
             alt.Tooltip("side:N", title="side"),
             alt.Tooltip("error:Q", title="error", format=".1%"),
+            alt.Tooltip("old_error:Q", title="error before", format=".1%"),
             alt.Tooltip("rows:Q", title="test rows", format=","),
         ],
-    )
-    ring = data.transform_filter("datum.index == chosen").mark_point(
-        size=330, strokeWidth=1.6, color="var(--ink)", opacity=1
-    )
+    )  # fmt: skip
+    chosen = data.transform_filter("datum.index == chosen")
+    ring = chosen.mark_point(size=330, strokeWidth=1.6, color="var(--ink)", opacity=1)
     ring = ring.encode(x="accuracy:Q", y="error:Q")
-    label = data.transform_filter(
-        "datum.index == chosen && datum.error == max(datum['too sure'], datum['not sure enough'])"
-    ).mark_text(dy=-17, fontWeight=600, fontSize=12, color="var(--ink)", stroke="var(--card)", strokeWidth=0)
+    label = chosen.transform_filter("datum.larger").mark_text(
+        dy=-17, fontWeight=600, fontSize=12, color="var(--ink)", stroke="var(--card)", strokeWidth=0
+    )
     label = label.encode(x="accuracy:Q", y="error:Q", text="name:N")
-    chart = alt.layer(points.add_params(pick), ring, label).add_params(alt.param(name="chosen", value=0))
+    chart = alt.layer(lines, points.add_params(pick), starts, ring, label).add_params(alt.param(name="chosen", value=0))
     return chart.properties(height=378, description="Calibration error of every class against its accuracy")
 
 

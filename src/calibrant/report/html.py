@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from html import escape
 from typing import Any
@@ -13,7 +12,7 @@ import calibrant
 from calibrant.core.metric_facts import facts as metric_facts
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.shift import ShiftCurves
-from calibrant.evaluation.tables import cell
+from calibrant.evaluation.tables import RAISED, RAISED_WORDS, any_raised, cell, raised
 from calibrant.report.aggregate import baseline, finished
 from calibrant.report.labels import class_temperatures, figure, full_name, learned, seconds, summary
 from calibrant.report.wording import shown_metrics, size, wording
@@ -47,57 +46,11 @@ def _named(row: MethodRow) -> str:
     return row.method if words == row.method else f"{row.method} – {words}"
 
 
-def verdict(comparison: Comparison) -> str:
-    """What was wrong, what mends it, and whether anything is left to mend; for someone new."""
-    if comparison.best is None:
-        return "Every method failed; the reasons are listed below."
-    best, before_name = comparison.row(comparison.best), baseline(comparison)
-    before = comparison.row(before_name) if before_name else best
-    gap = before.metrics["ece"].value
-    over, under = before.metrics["over_confidence"].value, before.metrics["under_confidence"].value
-    words = wording(comparison)
-    side = words.high if over > 2 * under else words.low if under > 2 * over else "off in both directions"
-    # a p-value says whether a calibrated model would show this gap by chance
-    floor = before.noise_floor
-    calibrated = floor is not None and floor.p_value > 0.05
-    subject, target = "The model's confidence misses", "its accuracy"
-    opening = f"The model is {side}: on average its confidence misses {target} by {100 * gap:.2f} points."
-    if words.about == "positive class":
-        subject, target = "Probabilities of the positive class miss", "the share of positives seen"
-        opening = (
-            f"Probabilities of the positive class are {side}: on average they miss {target} by {100 * gap:.2f} points."
-        )
-    if calibrated:
-        opening = f"{subject} {target} by {100 * gap:.2f} points, no more than chance explains."
-    if best is before:
-        return f"{opening} No method improves on leaving it as it is."
-    after = f"{100 * best.metrics['ece'].value:.2f}"
-    name = f"<b>{escape(full_name(best.method, best.calibrator))}</b> (<code>{escape(best.method)}</code>)"
-    return f"{opening} {name} brings this to <b>{after}</b>{_rest(best)}{_cost(comparison, best)}."
-
-
 def alerts(comparison: Comparison) -> str:
     """What makes the figures doubtful, such as rows that are in both files."""
     return "".join(
         f'<p class="note alarm" role="alert"><b>Warning:</b> {escape(one)}.</p>' for one in comparison.warnings
     )
-
-
-def _rest(row: MethodRow) -> str:
-    if row.noise_floor is None:
-        return ""
-    if row.noise_floor.p_value > 0.05:
-        return ", which chance alone explains"
-    return f", where chance alone would leave about {100 * row.noise_floor.mean:.2f}"
-
-
-def _cost(comparison: Comparison, row: MethodRow) -> str:
-    if comparison.task == "pairs":
-        return ""  # an answer stays what it is, whatever its confidence
-    if not row.changed_predictions > 0:
-        return ", and changes no prediction"
-    what = "decisions at 50%" if wording(comparison).about == "positive class" else "predictions"
-    return f", and changes {figure(row.changed_predictions, percent=True)} of the {what}"
 
 
 def facts(comparison: Comparison) -> str:
@@ -120,9 +73,10 @@ def cards(comparison: Comparison) -> str:
         return ""
     best = comparison.row(comparison.best)
     before = comparison.row(baseline(comparison) or best.method)
-    tiles, words = [], wording(comparison)
-    for name in ("ece", "nll", "brier", "accuracy"):
-        if name not in best.metrics:
+    tiles: list[str] = []
+    words = wording(comparison)
+    for name in dict.fromkeys((comparison.criterion, "ece", "nll", "brier", "accuracy")):
+        if name not in best.metrics or len(tiles) == 4:
             continue
         look, estimate = metric_facts(name), best.metrics[name]
         start = figure(before.metrics[name].value, percent=look.percent)
@@ -133,12 +87,12 @@ def cards(comparison: Comparison) -> str:
         if np.isfinite(estimate.low):
             low, high = (figure(bound, percent=look.percent) for bound in (estimate.low, estimate.high))
             more += f"; 95% interval {low} to {high}"
-            # an ECE is the sum of absolute gaps, so that noise can only raise it
-            if name == "ece" and estimate.value > estimate.high - 5e-5:
+            if raised(name, estimate):
                 more += " (chance alone raises the estimate)"
         value = figure(estimate.value, percent=look.percent)
+        decides = " · decides" if name == comparison.criterion else ""
         tiles.append(
-            f'<div class="stat"><p class="name">{look.heading}</p><p class="value">{old}{value}</p>'
+            f'<div class="stat"><p class="name">{look.heading}{decides}</p><p class="value">{old}{value}</p>'
             f'<p class="more">{more}</p></div>'
         )
     return "".join(tiles)
@@ -214,6 +168,7 @@ def _figure_cell(comparison: Comparison, row: MethodRow, name: str) -> str:
     bounds = ""
     if np.isfinite(estimate.low):
         bounds = f"{figure(estimate.low, percent=percent)} – {figure(estimate.high, percent=percent)}"
+        bounds += RAISED if raised(name, estimate) else ""
     tie = '<span class="tie" title="within noise of the best"> ≈</span>' if shown.tie else ""
     title = f' title="95% interval {bounds}"' if bounds else ""
     return (
@@ -232,6 +187,7 @@ def table_key(comparison: Comparison) -> str:
     return (
         f"<b>Bold</b>: best of the column; <u>underlined</u>: second; ≈: within noise of the best, by a paired "
         f"bootstrap over the test rows. The winner is chosen by {escape(label)}. {escape(comparison.verdict)}."
+        + (f" {RAISED_WORDS}." if any_raised(comparison) else "")
     )
 
 
@@ -311,30 +267,6 @@ def use_lead(comparison: Comparison) -> str:
     return (
         f"Fit <b>{escape(full_name(comparison.best))}</b> once on held-out predictions, keep the small file, "
         "and put it behind the model."
-    )
-
-
-def usage(comparison: Comparison, source: str = "val.npz") -> str:
-    """How to apply the winner in Python, on the command line and in ONNX."""
-    if comparison.best is None:
-        return ""
-    name = comparison.best
-    python = f"""import calibrant as cal
-
-val = cal.open_predictions({source!r})  # logits and labels the model was not trained on
-calibrator = cal.get({name!r}).fit(val.logits, val.labels)
-cal.save(calibrator, "calibrator.safetensors")
-
-probabilities = cal.load("calibrator.safetensors").predict_proba(new_logits)"""
-    shell = f"""calibrant fit {shlex.quote(source)} --method {name} -o calibrator.safetensors
-calibrant apply calibrator.safetensors new.npz -o calibrated.npz"""
-    onnx = """calibrant export calibrator.safetensors --onnx calibrator.onnx
-calibrant export calibrator.safetensors --onnx calibrated_model.onnx --model model.onnx  # both in one"""
-    snippets = (("Python", python), ("Command line", shell), ("ONNX", onnx))
-    return "".join(
-        f'<div class="snippet"><header><h3>{label}</h3><button type="button" aria-label="Copy {label}">Copy</button>'
-        f'</header><pre tabindex="0"><code>{escape(code)}</code></pre></div>'
-        for label, code in snippets
     )
 
 

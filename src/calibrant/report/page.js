@@ -32,6 +32,18 @@
       temperature: own.temperature ? own.temperature[index] : null,
     })).filter((one) => one.accuracy !== null);
   };
+  // one mark per class and side, with where it stood before
+  const classPoints = () => {
+    const own = data.classes.methods[classMethod()], old = data.classes.methods[data.before];
+    if (!own) return [];
+    const joined = old && classMethod() !== data.before;
+    return classRecords().flatMap((one) => [["too sure", "over"], ["not sure enough", "under"]].map(([side, field]) => ({
+      index: one.index, name: one.name, rows: one.rows, accuracy: one.accuracy, side, error: own[field][one.index],
+      old_error: (joined ? old[field][one.index] : null) ?? own[field][one.index],
+      old_accuracy: (joined ? old.accuracy[one.index] : null) ?? one.accuracy, joined,
+      larger: one[side] === Math.max(one["too sure"], one["not sure enough"]),
+    })));
+  };
   const binsOf = (method, when) => {
     const own = data.classes.methods[method];
     return !own ? [] : own.bins[state.chosen].map(([thousandths, right, count]) => ({
@@ -45,7 +57,7 @@
 
   const datasets = () => ({
     reliability: records(data.reliability), histogram: records(data.histogram), means, coverage,
-    classes: classRecords(), class_bins: classBins(),
+    classes: classRecords(), class_points: classPoints(), class_bins: classBins(),
     smooth: records(data.smooth), thresholds, everyone: data.decisions ? records(data.decisions.everyone) : [],
     groups: data.groups ? records(data.groups.gaps) : [], group_bins: data.groups ? records(data.groups.bins) : [], shift: data.shift ? records(data.shift) : [],
   });
@@ -163,7 +175,7 @@
     byId("class-note").hidden = Boolean(own) || !data.classes.names.length;
     byId("class-note").textContent = own ? "" : `To keep this page small, class data of ${method} are not on it; shown is ${data.before}. ` +
       `On this page: ${Object.keys(data.classes.methods).join(", ")}.`;
-    setData("class-scatter", "classes", classRecords());
+    setData("class-scatter", "class_points", classPoints());
     byId("temperature-card").hidden = !(own && own.temperature);
     byId("temperature-method").textContent = method;
     if (own && own.temperature) embed("class-temperature");
@@ -206,26 +218,6 @@
     body.append(...rows);
   };
 
-  const copy = async (button) => {
-    const code = button.closest(".snippet").querySelector("code");
-    try {
-      await navigator.clipboard.writeText(code.textContent);
-    } catch {
-      getSelection().selectAllChildren(code);
-      document.execCommand("copy");
-    }
-    const before = button.textContent;
-    button.textContent = "Copied";
-    setTimeout(() => { button.textContent = before; }, 1500);
-  };
-
-  const root = document.documentElement;
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const setTheme = (name) => { root.dataset.theme = name; };
-  setTheme(dark.matches ? "dark" : "light");
-  dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"));
-  byId("theme").addEventListener("click", () => setTheme(root.dataset.theme === "dark" ? "light" : "dark"));
-
   byId("method").addEventListener("change", (event) => pickMethod(event.target.value));
   byId("class").addEventListener("change", (event) => pickClass(event.target.value));
   byId("class-order").addEventListener("change", () => {
@@ -249,15 +241,13 @@
   for (const row of document.querySelectorAll("#table tbody tr")) {
     row.querySelector("th button")?.addEventListener("click", () => pickMethod(row.dataset.method));
   }
-  for (const button of document.querySelectorAll(".snippet button")) button.addEventListener("click", () => copy(button));
-  addEventListener("beforeprint", () => { for (const one of document.querySelectorAll("details")) one.open = true; });
 
   const start = async () => {
     fillClasses();
     if (byId("class").options.length) state.chosen = Number(byId("class").options[0].value);
     for (const name of Object.keys(data.charts)) if (name !== "class-temperature") await embed(name);
     if (state.method) pickMethod(state.method);
-    root.dataset.ready = "true";
+    document.documentElement.dataset.ready = "true";
   };
   start();
 })();

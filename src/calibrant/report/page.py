@@ -6,15 +6,11 @@ security policy that lets nothing but its own scripts run and nothing be fetched
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -22,18 +18,23 @@ from typing import Any
 import calibrant
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
+from calibrant.evaluation.models import ModelComparison
 from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.shift import ShiftCurves
 from calibrant.report import aggregate, group_section, html, positive_section
+from calibrant.report.answers import answers, boxes
+from calibrant.report.assets import asset, embedded_json, script_hash
 from calibrant.report.charts import charts
 from calibrant.report.label_section import label_table
+from calibrant.report.models_page import render_models
 from calibrant.report.provenance import provenance
+from calibrant.report.snippets import usage
 from calibrant.report.wording import title as default_title
 from calibrant.report.wording import wording
 
 
 def write_report(
-    comparison: Comparison,
+    comparison: Comparison | ModelComparison,
     path: str | os.PathLike[str],
     *,
     shift: ShiftCurves | None = None,
@@ -49,7 +50,7 @@ def write_report(
 
     Parameters
     ----------
-    comparison : the result of `calibrant.compare`.
+    comparison : the result of `calibrant.compare` or `calibrant.compare_models`.
     path : where the page goes; written whole or not at all.
     shift : the result of `calibrant.evaluation.shift.shift`, for a section on shifted data.
     title : the page's heading.
@@ -67,12 +68,16 @@ def write_report(
     >>> write_report(table, tempfile.mkdtemp() + "/report.html").name
     'report.html'
     """
-    if not isinstance(comparison, Comparison):
+    if isinstance(comparison, ModelComparison):
+        if shift is not None:
+            raise InputError("shift is about one model: write its report by itself")
+        page = render_models(comparison, title=title, sources=sources, command=command)
+    elif isinstance(comparison, Comparison):
+        page = render(comparison, shift=shift, title=title, sources=sources, command=command)
+    else:
         raise InputError(f"comparison must be the result of calibrant.compare, got {type(comparison).__name__}")
     with atomic_write(path) as temporary:
-        temporary.write_text(
-            render(comparison, shift=shift, title=title, sources=sources, command=command), encoding="utf-8"
-        )
+        temporary.write_text(page, encoding="utf-8")
     return Path(path)
 
 
@@ -85,16 +90,16 @@ def render(
     command: str | None = None,
 ) -> str:
     """The page as text."""
-    script, library = _asset("page.js"), bundle()
+    script, library = asset("common.js") + asset("page.js"), bundle()
     payload = _payload(comparison, shift)
     heading, words = title or default_title(comparison), wording(comparison)
-    return Template(_asset("page.html")).substitute(
+    return Template(asset("page.html")).substitute(
         title=escape(heading),
         version=escape(calibrant.__version__),
-        css=_asset("page.css"),
+        css=asset("page.css"),
         script=script,
         bundle=library,
-        hashes=" ".join(_hash(text) for text in (library, script)),
+        hashes=" ".join(script_hash(text) for text in (library, script)),
         data=embedded_json(payload),
         navigation=html.navigation(
             classes=bool(payload["classes"]["names"]),
@@ -104,7 +109,8 @@ def render(
             labels=comparison.task == "multilabel" and comparison.best is not None,
         ),
         method_options=html.method_options(comparison, payload["selected"]),
-        verdict=html.verdict(comparison),
+        answers=boxes(answers(comparison)),
+        result=embedded_json(comparison.to_dict()),
         alerts=html.alerts(comparison),
         test_rows="the test rows, some of which it was fitted on" if comparison.warnings else "test rows it never saw",
         facts=html.facts(comparison),
@@ -127,18 +133,12 @@ def render(
         shift_lead="" if shift is None else html.shift_lead(shift),
         parameters=html.parameters(comparison),
         use_lead=html.use_lead(comparison),
-        usage=html.usage(comparison, *sources[:1]),
+        usage=usage(comparison.best, comparison.task, sources, command),
         provenance=provenance(comparison, sources, command),
         labels_table=label_table(comparison),
         labels_hidden="" if comparison.task == "multilabel" and comparison.best is not None else " hidden",
         footer=html.footer(comparison),
     )
-
-
-def embedded_json(value: Any) -> str:
-    """JSON that may stand inside a script element: no text of the data can close it or open a comment."""
-    text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 @cache
@@ -176,13 +176,3 @@ def _payload(comparison: Comparison, shift: ShiftCurves | None) -> dict[str, Any
         "smooth": positive_section.smooth_table(comparison),
         "shift": None if shift is None else aggregate.shift_table(shift),
     }
-
-
-def _asset(name: str) -> str:
-    return files("calibrant.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _hash(script: str) -> str:
-    # a browser reads CR LF as LF before it hashes; none of our scripts holds a CR
-    digest = hashlib.sha256(script.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"

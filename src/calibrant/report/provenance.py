@@ -14,7 +14,9 @@ import scipy
 import sklearn
 
 import calibrant
+from calibrant.evaluation.models import ModelComparison
 from calibrant.evaluation.results import Comparison
+from calibrant.report.snippets import model_files, without_queries
 
 LARGEST_HASHED = 2_000_000_000
 """Bytes up to which a file is read for its hash."""
@@ -23,14 +25,32 @@ LARGEST_HASHED = 2_000_000_000
 def provenance(comparison: Comparison, sources: Sequence[str], command: str | None) -> str:
     """The lines of the page's last table."""
     lines = [(_role(place, sources), described(source)) for place, source in enumerate(sources)]
-    lines += [
-        ("Rows", f"{comparison.n_val:,} to fit on, {comparison.n_test:,} to measure on"),
+    lines.append(("Rows", f"{comparison.n_val:,} to fit on, {comparison.n_test:,} to measure on"))
+    return _listed([*lines, *_made(command)])
+
+
+def model_provenance(table: ModelComparison, sources: Sequence[str], command: str | None) -> str:
+    """The same for several models: files by model."""
+    lines = []
+    for source in sources:
+        name, val, test = model_files(source)
+        files = dict.fromkeys(described(one.removesuffix("#val").removesuffix("#test")) for one in (val, test))
+        lines.append((f"Model {name}", "; ".join(files)))
+    for name, one in table.comparisons.items():
+        lines.append((f"Rows of {name}", f"{one.n_val:,} to fit on, {one.n_test:,} to measure on"))
+    return _listed([*lines, *_made(command)])
+
+
+def _made(command: str | None) -> list[tuple[str, str]]:
+    lines = [
         ("Made", datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")),
         ("Versions", f"calibrant {calibrant.__version__}, Python {platform.python_version()}, numpy {np.__version__}, "
          f"scipy {scipy.__version__}, scikit-learn {sklearn.__version__}"),
     ]  # fmt: skip
-    if command:
-        lines.append(("Command", without_queries(command)))
+    return [*lines, ("Command", without_queries(command))] if command else lines
+
+
+def _listed(lines: list[tuple[str, str]]) -> str:
     return "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in lines)
 
 
@@ -48,8 +68,3 @@ def described(source: str) -> str:
         while block := stream.read(1 << 20):
             digest.update(block)
     return f"{source} ({path.stat().st_size:,} bytes, SHA-256 {digest.hexdigest()[:16]}…)"
-
-
-def without_queries(text: str) -> str:
-    """Addresses lose what follows the question mark: signed ones hold a secret there."""
-    return " ".join(word.partition("?")[0] if "://" in word else word for word in text.split(" "))

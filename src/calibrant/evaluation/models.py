@@ -1,0 +1,245 @@
+"""Several models at once: the same methods on each, one matrix of the deciding metric, and who does well everywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import rankdata
+
+from calibrant.core import progress
+from calibrant.core.errors import InputError
+from calibrant.core.metric_facts import known_name, sign
+from calibrant.evaluation.compare import Methods, compare
+from calibrant.evaluation.results import Comparison, Estimate
+
+PARTS = ("val", "test")
+"""The parts of one file that are fitted on and measured on."""
+
+
+@dataclass(frozen=True, repr=False)
+class ModelComparison:
+    """The same methods on several models.
+
+    Attributes
+    ----------
+    comparisons : the `Comparison` of every model by its name, in the order given.
+    criterion : the metric of the matrix.
+    """
+
+    comparisons: dict[str, Comparison]
+    criterion: str
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the models."""
+        return tuple(self.comparisons)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Every method that was tried on some model, in the order asked for."""
+        return tuple(dict.fromkeys(row.method for one in self.comparisons.values() for row in one.rows))
+
+    @property
+    def task(self) -> str:
+        """What the numbers of all models are."""
+        return next(iter(self.comparisons.values())).task
+
+    def estimate(self, method: str, model: str) -> Estimate | None:
+        """The deciding metric of a method on a model; None where the method failed or was not tried."""
+        for row in self.comparisons[model].rows:
+            if row.method == method:
+                return row.metrics.get(self.criterion)
+        return None
+
+    def ranks(self) -> np.ndarray:
+        """Rank (methods, models) by the deciding metric, 1 for the best; ties share, and failures come last."""
+        values = np.full((len(self.methods), len(self.models)), np.inf)
+        for place, method in enumerate(self.methods):
+            for column, model in enumerate(self.models):
+                found = self.estimate(method, model)
+                if found is not None and np.isfinite(found.value):
+                    values[place, column] = sign(self.criterion) * found.value
+        return np.asarray(rankdata(values, axis=0))
+
+    def mean_ranks(self) -> dict[str, float]:
+        """Mean rank of every method over the models."""
+        return dict(zip(self.methods, self.ranks().mean(axis=1).tolist(), strict=True))
+
+    def wins(self) -> dict[str, int]:
+        """Of every method: on how many models it is best or within noise of the best."""
+        count = dict.fromkeys(self.methods, 0)
+        for one in self.comparisons.values():
+            for row in one.rows:
+                count[row.method] += row.error is None and (row.ties_best or row.method == one.best)
+        return count
+
+    @property
+    def best(self) -> str | None:
+        """The method of the lowest mean rank; None when every method failed on every model."""
+        if all(one.best is None for one in self.comparisons.values()):
+            return None
+        ranks = self.mean_ranks()
+        return min(ranks, key=lambda name: ranks[name])
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: who has the lowest mean rank, and on how many models it is best or tied."""
+        if self.best is None:
+            return "every method failed on every model"
+        count, total = self.wins()[self.best], len(self.models)
+        return (
+            f"{self.best} has the lowest mean rank by {self.criterion} ({self.mean_ranks()[self.best]:.2f} over "
+            f"{total} models); it is best or within noise of the best on {count} of {total}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data, as the published schema `models.json` describes it."""
+        return {
+            "models": {name: one.to_dict() for name, one in self.comparisons.items()},
+            "criterion": self.criterion,
+            "best": self.best,
+            "mean_ranks": self.mean_ranks(),
+            "best_or_tied": self.wins(),
+            "verdict": self.verdict,
+            "task": self.task,
+        }
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The same as text."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    def to_frame(self) -> Any:
+        """A pandas table of the deciding metric: one row per method, one column per model, then the mean rank."""
+        from calibrant.evaluation.model_tables import dataframe
+
+        return dataframe(self)
+
+    def to_markdown(self) -> str:
+        """A Markdown table: best of each model bold, ties with it marked ≈, lowest mean rank first."""
+        from calibrant.evaluation.model_tables import markdown
+
+        return markdown(self)
+
+    def to_latex(self) -> str:
+        """A booktabs table with the same figures and marks."""
+        from calibrant.evaluation.model_tables import latex
+
+        return latex(self)
+
+    def __repr__(self) -> str:
+        from calibrant.evaluation.model_tables import text
+
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        from calibrant.evaluation.model_tables import notebook
+
+        return notebook(self)
+
+
+def compare_models(
+    models: Mapping[str, Any] | Sequence[Any],
+    methods: Methods = "all",
+    *,
+    kind: str | None = None,
+    task: str | None = None,
+    criterion: str = "nll",
+    **options: Any,
+) -> ModelComparison:
+    """Compare the same methods on several models.
+
+    Parameters
+    ----------
+    models : mapping of names to models, or a sequence of files
+        A model is a pair (val, test) of what `compare` takes, or one file or data set with the parts `val` and `test`.
+    methods : as in `compare`
+    kind, task, criterion : as in `compare`
+    **options : what else `compare` takes (`resamples`, `seed`, `n_bins`, `by`, `cluster`, `engine`)
+
+    Returns
+    -------
+    ModelComparison
+        One `Comparison` per model, with the matrix methods × models, mean ranks and the number of wins.
+
+    Examples
+    --------
+    >>> generator = np.random.default_rng(0)
+    >>> labels = generator.integers(0, 3, 400)
+    >>> logits = 4 * np.eye(3)[labels] + 4 * generator.normal(size=(400, 3))
+    >>> halves = lambda z: ((z[:200], labels[:200]), (z[200:], labels[200:]))
+    >>> pair = {"small": halves(logits), "sharp": halves(2 * logits)}
+    >>> compare_models(pair, ["none", "ts"], resamples=100).best
+    'ts'
+    """
+    named = _named(models)
+    opened = {name: _halves(name, model, kind, task) for name, model in named.items()}
+    _same_task(opened)
+    found = {}
+    for place, (name, (val, test)) in enumerate(opened.items()):
+        progress.step("comparing models", place, len(opened), name)
+        try:
+            found[name] = compare(val, test, methods, criterion=criterion, **options)
+        except InputError as error:
+            raise InputError(f"model {name}: {error}") from error
+    progress.step("comparing models", len(opened), len(opened))
+    return ModelComparison(found, known_name(criterion))
+
+
+def _named(models: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+    if isinstance(models, str | os.PathLike):
+        raise InputError(f"models must be a mapping or a sequence of files, got one path: {os.fspath(models)}")
+    if isinstance(models, Mapping):
+        named = {str(name): model for name, model in models.items()}
+    else:
+        paths = [os.fspath(path) if isinstance(path, str | os.PathLike) else None for path in models]
+        if None in paths:
+            raise InputError("models given as a sequence must be files: give a mapping of names to (val, test) pairs")
+        stems = [Path(path or "").stem for path in paths]
+        named = {(stem if stems.count(stem) == 1 else str(path)): path for stem, path in zip(stems, paths, strict=True)}
+        if len(named) < len(paths):
+            raise InputError(f"the same file is given twice: {', '.join(str(path) for path in paths)}")
+    if not named:
+        raise InputError("models is empty: give at least one")
+    return named
+
+
+def _halves(name: str, model: Any, kind: str | None, task: str | None) -> tuple[Any, Any]:
+    """The rows to fit on and to measure on."""
+    from calibrant.data import as_predictions, open_parts
+
+    if isinstance(model, str | os.PathLike):
+        parts = open_parts(model, kind=kind, task=task)
+        if not set(PARTS) <= set(parts):
+            there = ", ".join(parts) if "" not in parts else "only one part"
+            raise InputError(
+                f"{os.fspath(model)} holds {there}, but a model needs the parts val and test: "
+                "give NAME=VAL_FILE,TEST_FILE (in Python: a pair)"
+            )
+        return parts["val"], parts["test"]
+    if isinstance(model, Mapping) and set(PARTS) <= set(model):
+        model = model["val"], model["test"]
+    elif all(hasattr(model, part) for part in PARTS):
+        model = model.val, model.test
+    if not (isinstance(model, tuple | list) and len(model) == 2):
+        raise InputError(f"model {name} must be a pair (val, test) or a file with both, got {type(model).__name__}")
+    try:
+        val, test = (as_predictions(rows, part, kind=kind, task=task) for rows, part in zip(model, PARTS, strict=True))
+    except InputError as error:
+        raise InputError(f"model {name}: {error}") from error
+    return val, test
+
+
+def _same_task(opened: Mapping[str, tuple[Any, Any]]) -> None:
+    first = next(iter(opened))
+    for name, (val, _) in opened.items():
+        if val.task != opened[first][0].task:
+            raise InputError(
+                f"model {first} is a {opened[first][0].task} task, but {name} is {val.task}: "
+                "give task= (--task), or compare them one by one"
+            )

@@ -1,0 +1,129 @@
+"""The three questions a page answers first: is it calibrated, what should I use, how sure is that?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+
+from calibrant.core.metric_facts import facts as metric_facts
+from calibrant.evaluation.results import Comparison, MethodRow
+from calibrant.evaluation.verdicts import SIGNIFICANCE, too_few_to_tell
+from calibrant.report.aggregate import baseline
+from calibrant.report.labels import figure, full_name
+from calibrant.report.wording import wording
+
+NEARLY_ALWAYS, MOSTLY = 0.005, 0.025
+"""Shares of resamples in which the old model may be better, for two degrees of certainty."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question, its answer in a few words, and the figures behind it; both texts are HTML."""
+
+    question: str
+    short: str
+    detail: str
+    kind: str = ""
+    """`good`, `bad` or `open`: how the answer is marked beside its words."""
+
+
+def answers(comparison: Comparison) -> list[Answer]:
+    """The three answers of a comparison."""
+    if comparison.best is None:
+        reason = "Every method failed; the reasons are listed below."
+        return [Answer("Is it calibrated?", "Unknown", reason, "open")]
+    best = comparison.row(comparison.best)
+    before = comparison.row(baseline(comparison) or best.method)
+    return [_calibrated(comparison, before), _choice(comparison, before, best), _sureness(comparison, before, best)]
+
+
+def boxes(found: list[Answer]) -> str:
+    """The answers as a list of cards."""
+    return "".join(
+        f'<div class="answer {one.kind}"><h2>{one.question}</h2><p class="short">{one.short}</p>'
+        f"<p>{one.detail}</p></div>"
+        for one in found
+    )
+
+
+def _calibrated(comparison: Comparison, before: MethodRow) -> Answer:
+    question, words = "Is it calibrated?", wording(comparison)
+    gap, floor = 100 * before.metrics["ece"].value, before.noise_floor
+    over, under = before.metrics["over_confidence"].value, before.metrics["under_confidence"].value
+    positive = words.about == "positive class"
+    subject = "probabilities miss the share of positives" if positive else "confidence misses accuracy"
+    detail = f"On average {subject} by {gap:.2f} points"
+    chance = "" if floor is None else f" chance alone would show about {100 * floor.mean:.2f}"
+    columns = before.columns
+    few = columns is not None and too_few_to_tell(
+        np.asarray(columns.confidence), np.asarray(columns.correct), comparison.weights, comparison.task
+    )
+    if few:
+        return Answer(question, "Too few rows to tell", f"{detail};{chance}.", "open")
+    if floor is not None and floor.p_value >= SIGNIFICANCE:
+        rows = f"as far as {comparison.n_test:,} rows can tell"
+        return Answer(question, f"Yes, {rows}", f"{detail}, no more than chance explains.", "good")
+    side = words.high if over > 2 * under else words.low if under > 2 * over else "off in both directions"
+    return Answer(question, f"No, it is {side}", f"{detail};{chance}." if chance else f"{detail}.", "bad")
+
+
+def _choice(comparison: Comparison, before: MethodRow, best: MethodRow) -> Answer:
+    question, look = "What should I use?", metric_facts(comparison.criterion)
+    value = figure(best.metrics[comparison.criterion].value, percent=look.percent)
+    if best is before:
+        tried = sum(row.error is None for row in comparison.rows) - 1
+        detail = f"None of {tried} other methods has a better {look.label} than {value}."
+        return Answer(question, "The model as it is", detail, "good")
+    start = figure(before.metrics[comparison.criterion].value, percent=look.percent)
+    detail = f"It brings {look.label} from {start} to <b>{value}</b>"
+    if comparison.criterion != "ece":
+        detail += f" and the gap to {100 * best.metrics['ece'].value:.2f} points{_rest(best)}"
+    name = escape(full_name(best.method, best.calibrator))
+    return Answer(question, f"{name} <code>{escape(best.method)}</code>", f"{detail}{_cost(comparison, best)}.", "good")
+
+
+def _sureness(comparison: Comparison, before: MethodRow, best: MethodRow) -> Answer:
+    question, look = "How sure is that?", metric_facts(comparison.criterion)
+    if comparison.warnings:
+        return Answer(question, "Not at all", "The test rows are not independent of the fit: see the warning.", "bad")
+    tied = [row.method for row in comparison.rows if row.ties_best and row is not best]
+    names = ", ".join(f"<code>{escape(name)}</code>" for name in tied[:4])
+    names += f" and {len(tied) - 4} more" if len(tied) > 4 else ""
+    others = f" Within noise of it: {names}." if tied else " No other method is within noise of it."
+    if best is before:
+        short = "No gain can be shown" if tied else "Very"
+        return Answer(question, short, f"{comparison.n_test:,} test rows.{others}", "open" if tied else "good")
+    worse = before.p_beats_best
+    short = "Very" if worse < NEARLY_ALWAYS else "Fairly" if worse < MOSTLY else "Not very: the gain may be chance"
+    direction = "higher" if look.better > 0 else "lower"
+    detail = (
+        f"In {_share(1 - worse)} of {comparison.resamples:,} resamples of {comparison.n_test:,} test rows its "
+        f"{look.label} is {direction} than before.{others}"
+    )
+    return Answer(question, short, detail, "good" if worse < MOSTLY else "open")
+
+
+def _share(value: float) -> str:
+    """A share of resamples; almost all is not all."""
+    if not np.isfinite(value):
+        return "–"
+    return "more than 99.9%" if 0.9995 <= value < 1 else f"{100 * value:.1f}%".replace(".0%", "%")
+
+
+def _rest(row: MethodRow) -> str:
+    if row.noise_floor is None:
+        return ""
+    if row.noise_floor.p_value >= SIGNIFICANCE:
+        return ", which chance alone explains"
+    return f", where chance alone would leave about {100 * row.noise_floor.mean:.2f}"
+
+
+def _cost(comparison: Comparison, row: MethodRow) -> str:
+    if comparison.task == "pairs":
+        return ""  # an answer stays what it is, whatever its confidence
+    if not row.changed_predictions > 0:
+        return ", and changes no prediction"
+    what = "decisions at 50%" if wording(comparison).about == "positive class" else "predictions"
+    return f", and changes {figure(row.changed_predictions, percent=True)} of the {what}"

@@ -1,0 +1,228 @@
+"""The page of several models: who does well everywhere, the matrix behind it, and a section per model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from string import Template
+
+import numpy as np
+
+import calibrant
+from calibrant.core.metric_facts import facts
+from calibrant.evaluation.model_tables import by_rank, matrix_cell
+from calibrant.evaluation.models import ModelComparison
+from calibrant.evaluation.reliability import reliability_bins
+from calibrant.evaluation.results import Comparison, Estimate, MethodRow
+from calibrant.evaluation.tables import RAISED, RAISED_WORDS, any_raised, cell, raised
+from calibrant.evaluation.verdicts import SIGNIFICANCE
+from calibrant.report import html, snippets
+from calibrant.report.aggregate import baseline, finished
+from calibrant.report.answers import Answer, answers, boxes
+from calibrant.report.assets import asset, embedded_json, script_hash
+from calibrant.report.labels import figure, full_name
+from calibrant.report.provenance import model_provenance
+from calibrant.report.static_diagram import static_diagram
+from calibrant.report.wording import wording
+
+MOST_LINKS = 6
+"""Models with a link of their own in the bar; beyond, the matrix links to them."""
+
+
+def render_models(
+    table: ModelComparison, *, title: str | None = None, sources: Sequence[str] = (), command: str | None = None
+) -> str:
+    """The page as text."""
+    script = asset("common.js")
+    return Template(asset("models.html")).substitute(
+        title=escape(title or f"How far to trust {len(table.models)} models"),
+        version=escape(calibrant.__version__),
+        css=asset("page.css"),
+        script=script,
+        hashes=script_hash(script),
+        navigation=_navigation(table),
+        alerts="".join(_alert(name, one) for name, one in table.comparisons.items()),
+        answers=boxes(model_answers(table)),
+        facts=_facts(table),
+        matrix_lead=_lead(table),
+        matrix=matrix(table),
+        matrix_key=(
+            "<b>Bold</b>: best of the model; ≈: within noise of it, by a paired bootstrap over the model's test rows. "
+            "Mean rank: 1 is first on every model; a method that failed comes last there."
+            + (f" {RAISED_WORDS}." if any(map(any_raised, table.comparisons.values())) else "")
+        ),
+        sections="\n".join(_section(place, name, one) for place, (name, one) in enumerate(table.comparisons.items())),
+        use_lead=_use_lead(table),
+        usage=snippets.model_usage(table.best, table.task, sources, command),
+        provenance=model_provenance(table, sources, command),
+        footer=html.footer(next(iter(table.comparisons.values()))),
+        result=embedded_json(table.to_dict()),
+    )
+
+
+def _navigation(table: ModelComparison) -> str:
+    links = [("matrix", "Matrix")]
+    links += (
+        [(f"model-{place}", name) for place, name in enumerate(table.models)] if len(table.models) <= MOST_LINKS else []
+    )
+    links += [("use", "Use it"), ("provenance", "Origin")]
+    return "".join(f'<a href="#{anchor}">{escape(word)}</a>' for anchor, word in links)
+
+
+def _alert(name: str, comparison: Comparison) -> str:
+    return "".join(
+        f'<p class="note alarm" role="alert"><b>Warning, {escape(name)}:</b> {escape(one)}.</p>'
+        for one in comparison.warnings
+    )
+
+
+def model_answers(table: ModelComparison) -> list[Answer]:
+    """The three questions, asked of all models together."""
+    first = {name: answers(one)[0] for name, one in table.comparisons.items()}
+    bad = [name for name, one in first.items() if one.kind == "bad"]
+    total = len(table.models)
+    said = "All of them" if not bad and all(one.kind == "good" for one in first.values()) else ""
+    said = said or (f"{len(bad)} of {total} are not" if bad else "Too few rows to tell for some")
+    named = "; ".join(f"{escape(name)}: {one.short[:1].lower()}{one.short[1:]}" for name, one in first.items())
+    found = [Answer("Are they calibrated?", said, f"{named}.", "bad" if bad else "good")]
+    if table.best is None:
+        return [*found, Answer("What should I use?", "Unknown", "Every method failed on every model.", "open")]
+    wins, ranks = table.wins(), table.mean_ranks()
+    label = facts(table.criterion).label
+    found.append(
+        Answer(
+            "What should I use?",
+            f"{escape(full_name(table.best))} <code>{escape(table.best)}</code>",
+            f"Lowest mean rank by {label}: {ranks[table.best]:.2f} of {len(table.methods)} methods.",
+            "good",
+        )
+    )
+    sure = wins[table.best] == total
+    rival = next((name for name in by_rank(table) if name != table.best), None)
+    close = "" if rival is None else f" Next is <code>{escape(rival)}</code> with mean rank {ranks[rival]:.2f}."
+    short = "It is never clearly beaten" if sure else f"It is beaten on {total - wins[table.best]} of {total}"
+    detail = f"Best or within noise of the best on {wins[table.best]} of {total} models.{close}"
+    return [*found, Answer("How sure is that?", short, detail, "good" if sure else "open")]
+
+
+def _facts(table: ModelComparison) -> str:
+    rows = [one.n_test for one in table.comparisons.values()]
+    span = f"{min(rows):,}" if min(rows) == max(rows) else f"{min(rows):,} to {max(rows):,}"
+    first = next(iter(table.comparisons.values()))
+    words = [f"{len(table.methods)} methods", f"{len(table.models)} models", f"{span} test rows each", table.task]
+    return " · ".join([*words, f"{first.resamples:,} bootstrap resamples"])
+
+
+def _lead(table: ModelComparison) -> str:
+    look = facts(table.criterion)
+    unit = " in percent" if look.percent else ""
+    return (
+        f"{escape(look.heading)}{unit} of every method on every model's test rows ({escape(look.meaning)}); "
+        f"{'higher' if look.better > 0 else 'lower'} is better. The lowest mean rank stands first."
+    )
+
+
+def matrix(table: ModelComparison) -> str:
+    """Methods × models, then mean rank and wins."""
+    ranks, wins = table.mean_ranks(), table.wins()
+    heads = "".join(
+        f'<th scope="col"><a href="#model-{place}">{escape(name)}</a></th>' for place, name in enumerate(table.models)
+    )
+    lines = []
+    for method in by_rank(table):
+        cells = []
+        for model in table.models:
+            one = matrix_cell(table, method, model)
+            tie = '<span class="tie" title="within noise of the best"> ≈</span>' if one.tie else ""
+            cells.append(f'<td class="{"best" if one.best else ""}"><span class="v">{one.value}</span>{tie}</td>')
+        badge = ' <span class="badge">best</span>' if method == table.best else ""
+        lines.append(
+            f'<tr><th scope="row"><code>{escape(method)}</code>{badge}'
+            f'<span class="full">{escape(full_name(method))}</span></th>{"".join(cells)}'
+            f"<td>{ranks[method]:.2f}</td><td>{wins[method]} of {len(table.models)}</td></tr>"
+        )
+    return (
+        '<table class="matrix"><caption class="hidden">The deciding metric of every method on every model</caption>'
+        f'<thead><tr><th scope="col">Method</th>{heads}<th scope="col">Mean rank</th>'
+        f'<th scope="col">Best or tied</th></tr></thead><tbody>{"".join(lines)}</tbody></table>'
+    )
+
+
+def _section(place: int, name: str, comparison: Comparison) -> str:
+    heading = f'<section id="model-{place}"><h2 class="model-name">{escape(name)}</h2>'
+    if comparison.best is None:
+        return f'{heading}<p class="lead">Every method failed.</p>{_methods(name, comparison)}</section>'
+    first, second, third = answers(comparison)
+    words = f"{first.short}. {first.detail} Best here: {second.short}. {second.detail} {third.detail}"
+    return (
+        f'{heading}<p class="lead">{words}</p><div class="grid"><figure class="card">'
+        f'<p class="legend"><span class="mark after">after {escape(comparison.best)}</span>'
+        f'<span class="mark before">before</span></p>{_diagram(name, comparison)}'
+        f"<figcaption><p><b>What it shows.</b> {escape(wording(comparison).reliability_shows.split(' Bars')[0])} "
+        "Bins of fewer than 10 rows are faint.</p><p><b>How to read it.</b> On the dashed line what is stated is what "
+        f"is seen.</p></figcaption></figure>{_methods(name, comparison)}</div></section>"
+    )
+
+
+def _diagram(name: str, comparison: Comparison) -> str:
+    columns = {row.method: columns for row, columns in finished(comparison)}
+    before, best = baseline(comparison) or "", comparison.best or ""
+    drawn = {
+        method: reliability_bins(
+            columns[method].confidence,
+            columns[method].correct,
+            n_bins=comparison.n_bins,
+            weights=comparison.weights,
+        )
+        for method in dict.fromkeys((before, best))
+    }
+    label = f"Reliability diagram of {name}: ECE {drawn[before].ece:.2%} before, {drawn[best].ece:.2%} after {best}"
+    return static_diagram(drawn[before], drawn[best] if best != before else None, wording(comparison), label)
+
+
+def _methods(name: str, comparison: Comparison) -> str:
+    names = list(dict.fromkeys((comparison.criterion, "ece", "accuracy")))
+    if comparison.task == "pairs":
+        names.remove("accuracy")
+    heads = "".join(f'<th scope="col">{escape(facts(one).heading)}</th>' for one in names)
+    rows = [comparison.row(method) for method in comparison.ranking(comparison.criterion)]
+    lines = "".join(_method_line(comparison, row, names) for row in rows)
+    lines += "".join(
+        f'<tr class="failed"><th scope="row"><code>{escape(row.method)}</code></th>'
+        f'<td colspan="{len(names) + 1}">failed: {escape(row.error)}</td></tr>'
+        for row in comparison.rows
+        if row.error is not None
+    )
+    return (
+        f'<div class="card"><div class="scroll" tabindex="0" role="region" aria-label="Methods on {escape(name)}">'
+        f'<table class="small"><caption class="hidden">Methods on {escape(name)}</caption><thead><tr>'
+        f'<th scope="col">Method</th>{heads}<th scope="col">Calibrated after</th></tr></thead>'
+        f"<tbody>{lines}</tbody></table></div></div>"
+    )
+
+
+def _method_line(comparison: Comparison, row: MethodRow, names: list[str]) -> str:
+    cells = []
+    for metric in names:
+        shown = cell(comparison, row, metric)
+        kind = "best" if shown.best else ""
+        cells.append(f'<td class="{kind}">{_estimate(metric, row.metrics[metric])}{" ≈" if shown.tie else ""}</td>')
+    floor = row.noise_floor
+    said = "–" if floor is None else ("no gap seen" if floor.p_value >= SIGNIFICANCE else "no")
+    return f'<tr><th scope="row"><code>{escape(row.method)}</code></th>{"".join(cells)}<td>{said}</td></tr>'
+
+
+def _estimate(metric: str, estimate: Estimate) -> str:
+    percent = facts(metric).percent
+    text = f'<span class="v">{figure(estimate.value, percent=percent)}</span>'
+    if metric == "accuracy" or not np.isfinite(estimate.low):
+        return text
+    low, high = (figure(bound, percent=percent) for bound in (estimate.low, estimate.high))
+    mark = RAISED if raised(metric, estimate) else ""
+    return f'{text} <span class="ci-inline">[{low}, {high}]{mark}</span>'
+
+
+def _use_lead(table: ModelComparison) -> str:
+    if table.best is None:
+        return "No method worked, so there is nothing to apply."
+    return f"Fit <b>{escape(full_name(table.best))}</b> on each model's held-out predictions; each keeps its own file."

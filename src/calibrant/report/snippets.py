@@ -1,0 +1,119 @@
+"""How to apply the winner, with the user's own files and the options that read them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+READING = ("--kind", "--task", "--scores", "--labels", "--weights", "--class-names", "--ignore-index")
+"""Options of `compare` that say what a file holds; `fit` and `apply` need them too."""
+
+
+def options_of(command: str | None, wanted: Sequence[str] = READING) -> dict[str, str]:
+    """The options among `wanted` that a command gave.
+
+    >>> options_of("calibrant compare a.csv b.csv --kind=logits --labels y -m ts")
+    {'--kind': 'logits', '--labels': 'y'}
+    """
+    words = [] if command is None else shlex.split(command)
+    found: dict[str, str] = {}
+    for place, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name in wanted:
+            following = words[place + 1] if place + 1 < len(words) else ""
+            found[name] = value if equals else following
+    return {name: found[name] for name in wanted if name in found}
+
+
+def usage(method: str | None, task: str, sources: Sequence[str] = (), command: str | None = None) -> str:
+    """Python, command line and ONNX for one model."""
+    if method is None:
+        return ""
+    sources = [without_queries(source) for source in sources]
+    fit_on, apply_to = (*sources, "val.npz", "new.npz")[:2] if len(sources) != 1 else (sources[0], "new.npz")
+    grouped = method.endswith(("+group", "+multi"))
+    columns = options_of(command, ("--by",)).get("--by", "COLUMN") if grouped else None
+    given = options_of(command)
+    said = "".join(f" {name} {shlex.quote(value)}" for name, value in given.items())
+    by = "" if columns is None else f" --groups {shlex.quote(columns)}"
+    shell = f"""calibrant fit {shlex.quote(fit_on)}{said}{by} --method {shlex.quote(method)} -o calibrator.safetensors
+calibrant apply calibrator.safetensors {shlex.quote(apply_to)}{said}{by} -o calibrated.npz"""
+    onnx = """calibrant export calibrator.safetensors --onnx calibrator.onnx
+calibrant export calibrator.safetensors --onnx calibrated_model.onnx --model model.onnx  # both in one"""
+    python = _python(method, task, fit_on, apply_to, given=given, columns=columns)
+    return _listed(("Python", python), ("Command line", shell), ("ONNX", onnx))
+
+
+def model_usage(method: str | None, task: str, sources: Sequence[str] = (), command: str | None = None) -> str:
+    """One fit per model on the command line, and the same in Python for the first of them."""
+    if method is None:
+        return ""
+    said = "".join(f" {name} {shlex.quote(value)}" for name, value in options_of(command).items())
+    lines, first = [], "val.npz"
+    for place, source in enumerate(sources):
+        name, val, _ = model_files(without_queries(source))
+        first = val if place == 0 else first
+        fit = f"calibrant fit {shlex.quote(val)}{said} --method {shlex.quote(method)}"
+        lines.append(f"{fit} -o {shlex.quote(name + '.safetensors')}")
+    shell = "\n".join(lines) or f"calibrant fit {first} --method {shlex.quote(method)} -o calibrator.safetensors"
+    python = _python(method, task, first, "new.npz", given=options_of(command))
+    return _listed(("Command line", shell), ("Python", python))
+
+
+def without_queries(text: str) -> str:
+    """Addresses lose what follows the question mark: signed ones hold a secret there."""
+    return " ".join(word.partition("?")[0] if "://" in word else word for word in text.split(" "))
+
+
+def model_files(source: str) -> tuple[str, str, str]:
+    """Name, fit rows and test rows of a model as `compare --models` takes it."""
+    if Path(source).exists() or "=" not in source:
+        return Path(source).stem, f"{source}#val", f"{source}#test"
+    name, _, files = source.partition("=")
+    both = [part.strip() for part in files.split(",")]
+    return (name, both[0], both[1]) if len(both) == 2 else (name, f"{both[0]}#val", f"{both[0]}#test")
+
+
+def _python(
+    method: str, task: str, fit_on: str, apply_to: str, *, given: dict[str, str], columns: str | None = None
+) -> str:
+    options = "".join(f", {name.strip('-').replace('-', '_')}={_value(name, value)}" for name, value in given.items())
+    built = f"cal.get({method!r})"
+    if task == "multilabel":
+        built = f'cal.get("multilabel", calibrator={method!r})' if method != "none" else built
+    weights = ", sample_weight=val.weights" if "--weights" in given else ""
+    fit = f"{built}.fit(val.logits, val.labels{weights})"
+    read = f"cal.open_predictions({fit_on!r}{options})"
+    if columns is not None:
+        read = f"cal.open_predictions({fit_on!r}{options}, by={columns!r})"
+        fit = f"{built}.fit_predictions(val)"
+    after = "  # column 1: the positive class" if task in ("binary", "pairs") else ""
+    last = f"""new = cal.open_predictions({apply_to!r}{options}, require_labels=False)
+probabilities = cal.load("calibrator.safetensors").predict_proba(new.logits){after}"""
+    if columns is not None:
+        last = 'calibrated = cal.load("calibrator.safetensors")  # predict_proba(logits, groups=...)'
+    return f"""import calibrant as cal
+
+val = {read}  # rows the model was not trained on
+calibrator = {fit}
+cal.save(calibrator, "calibrator.safetensors")
+
+{last}"""
+
+
+def _value(name: str, value: str) -> str:
+    if name == "--ignore-index":
+        return value
+    if name == "--class-names":
+        return repr([part.strip() for part in value.split(",")])
+    return repr(value)
+
+
+def _listed(*snippets: tuple[str, str]) -> str:
+    return "".join(
+        f'<div class="snippet"><header><h3>{label}</h3><button type="button" aria-label="Copy {label}">Copy</button>'
+        f'</header><pre tabindex="0"><code>{escape(code)}</code></pre></div>'
+        for label, code in snippets
+    )
