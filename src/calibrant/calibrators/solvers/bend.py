@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit, ndtri
 
+from calibrant.calibrators.solvers.steps import isotonic, pooled
 from calibrant.core.binary_rows import BinaryRows
 
 LINEAR = (0.1, 10.0, 1e3, 1e5)
@@ -39,16 +40,8 @@ class Cells(NamedTuple):
     knot_features: np.ndarray
 
 
-class Bent(NamedTuple):
-    """The map before it is made monotone: values at the knots, and the weight of the rows of each cell."""
-
-    knots: np.ndarray
-    values: np.ndarray
-    masses: np.ndarray
-
-
-def fit_bend(rows: BinaryRows, fold: np.ndarray, n_knots: int) -> Bent:
-    """Fit every pair of penalties with and without each fold, and average by held-out log loss."""
+def fit_bend(rows: BinaryRows, fold: np.ndarray, n_knots: int) -> tuple[np.ndarray, np.ndarray]:
+    """Knots and non-decreasing values: fits of all penalties, averaged by held-out log loss, pooled with steps."""
     cells = group_rows(rows, n_knots)
     n_folds = int(fold.max()) + 1
     by_fold = np.stack([_counts(rows, cells, fold == part) for part in range(n_folds)])
@@ -63,8 +56,13 @@ def fit_bend(rows: BinaryRows, fold: np.ndarray, n_knots: int) -> Bent:
     held_out = cells.scores + points[:n_folds] @ cells.features.T
     losses = np.array([_losses(held_out[part], by_fold[part]) for part in range(n_folds)]).sum(axis=0)
     weights = np.exp(-TEMPER * (losses - losses.min()))
-    point = weights @ points[-1] / weights.sum()
-    return Bent(cells.knots, cells.knots + cells.knot_features @ point, cells.masses)
+    averages = np.tensordot(weights / weights.sum(), points, axes=(0, 1))
+    smooth = cells.scores + averages @ cells.features.T
+    smooth = np.stack([isotonic(one, given.sum(axis=0) + 1e-9) for one, given in zip(smooth, counts, strict=True)])
+    # steps are constant between knots: what they add to the smooth map is interpolated between the cells' means
+    added = np.interp(cells.knots, cells.scores, pooled(smooth, counts, by_fold) - smooth[-1])
+    values = isotonic(cells.knots + cells.knot_features @ averages[-1], cells.masses + 1e-9)
+    return cells.knots, isotonic(values + added, cells.masses + 1e-9)
 
 
 def group_rows(rows: BinaryRows, n_knots: int) -> Cells:
