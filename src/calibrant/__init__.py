@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from calibrant.evaluation.calibration_loss import calibration_loss as calibration_loss
     from calibrant.evaluation.compare import compare as compare
     from calibrant.evaluation.difference import diff as diff
-    from calibrant.evaluation.measurement import measure as measure
+    from calibrant.evaluation.measure import measure as measure
     from calibrant.evaluation.models import compare_models as compare_models
     from calibrant.neural.calibrated_module import CalibratedModule as CalibratedModule
     from calibrant.neural.collect import collect_logits as collect_logits
@@ -48,7 +48,7 @@ _NAMES = {
     "register": "calibrant.calibrators.registry",
     "Calibrator": "calibrant.calibrators.base",
     "BinaryCalibrator": "calibrant.calibrators.binary",
-    "measure": "calibrant.evaluation.measurement",
+    "measure": "calibrant.evaluation.measure",
     "compare": "calibrant.evaluation.compare",
     "compare_models": "calibrant.evaluation.models",
     "diff": "calibrant.evaluation.difference",

@@ -12,7 +12,7 @@ import pytest
 import calibrant as cal
 from calibrant.core import progress
 from calibrant.core.errors import InputError
-from calibrant.evaluation.measurement import measure
+from calibrant.evaluation.measure import measure
 from calibrant.metrics import stream
 
 BORDERS = np.linspace(0, 4000, 21).astype(int)

@@ -16,7 +16,7 @@ from calibrant.evaluation.consistency import consistency_test
 from calibrant.evaluation.group_test import groups_differ
 from calibrant.evaluation.grouping import cluster_codes, encode, make_grouping
 from calibrant.evaluation.groups import group_analysis
-from calibrant.evaluation.measurement import measure
+from calibrant.evaluation.measure import measure
 
 
 def scores(n: int = 1500, seed: int = 0):

@@ -11,7 +11,7 @@ import pytest
 
 from calibrant import metrics
 from calibrant.data import Predictions
-from calibrant.evaluation.measurement import ORDER, measure, verdict
+from calibrant.evaluation.measure import ORDER, measure, verdict
 from calibrant.evaluation.results import Estimate, NoiseFloor
 
 SCHEMA = json.loads((files("calibrant") / "schemas" / "measure.json").read_text())

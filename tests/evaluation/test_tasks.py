@@ -12,7 +12,7 @@ import calibrant as cal
 from calibrant.core.errors import InputError
 from calibrant.data import open_predictions
 from calibrant.data.guards import shared_rows
-from calibrant.evaluation.measurement import measure
+from calibrant.evaluation.measure import measure
 
 
 def classes(n: int = 400, k: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

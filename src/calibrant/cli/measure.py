@@ -48,7 +48,7 @@ def measure(
     from calibrant.cli.bar import progress_bar
     from calibrant.data import open_predictions
     from calibrant.engines.engine import opened
-    from calibrant.evaluation.measurement import measure as run
+    from calibrant.evaluation.measure import measure as run
 
     with progress_bar(quiet=as_json), opened(engine) as running:
         said = inputs.described(kind, task, scores, labels, weights, class_names, ignore_index)
