@@ -10,7 +10,7 @@ import numpy as np
 from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.learned import RECORD, SMALL, Learned
 from calibrant.calibrators.maps import like
-from calibrant.calibrators.solvers.class_search import ClassSearch
+from calibrant.calibrators.solvers.class_search import class_search
 from calibrant.calibrators.solvers.diagonal import fit_class_scales
 from calibrant.calibrators.solvers.grids import temperature_grid
 from calibrant.calibrators.solvers.newton import warn_unless_converged
@@ -93,6 +93,8 @@ class ClassTemperatureScaling(Calibrator):
         """The search for the lowest ECE moves single rows."""
         return self.objective == "nll"
 
+    fits_on_device = True
+
     @property
     def n_parameters_(self) -> int:
         """One temperature per class."""
@@ -111,7 +113,7 @@ class ClassTemperatureScaling(Calibrator):
             raise InputError(f"max_sweeps must be a whole number of at least 0, got {self.max_sweeps!r}")
         if isinstance(self.accuracy_tolerance, str) or not 0 <= self.accuracy_tolerance <= 1:
             raise InputError(f"accuracy_tolerance must lie in [0, 1], got {self.accuracy_tolerance!r}")
-        search = ClassSearch(rows, temperature_grid(self.grid), check_n_bins(self.n_bins))
+        search = class_search(rows, temperature_grid(self.grid), check_n_bins(self.n_bins))
         search.start()
         outcomes = [search.refresh()]
         fewest_hits = np.inf
@@ -119,10 +121,12 @@ class ClassTemperatureScaling(Calibrator):
             fewest_hits = (outcomes[0].accuracy - self.accuracy_tolerance) * rows.total_weight
         n_steps = rows.n_classes * self.max_sweeps
         for sweep in range(self.max_sweeps):
-            changed = False
-            for j in range(rows.n_classes):
-                changed |= search.improve_class(j, self.preserve_accuracy, fewest_hits)
-                step("class temperatures", sweep * rows.n_classes + j + 1, n_steps, f"sweep {sweep + 1}")
+            done = sweep * rows.n_classes
+
+            def tell(visited: int, done: int = done, sweep: int = sweep) -> None:
+                step("class temperatures", done + visited, n_steps, f"sweep {sweep + 1}")
+
+            changed = search.sweep(self.preserve_accuracy, fewest_hits, tell)
             outcomes.append(search.refresh())
             if not changed:
                 break

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def fit_on_device(calibrator: Calibrator, logits: Any, labels: Any, weights: Any) -> None:
-    """Fit on a CUDA tensor; methods that are not additive copy the rows to the host and say so in the log."""
+    """Fit on a CUDA tensor; methods without a form on the device copy the rows to the host and say so in the log."""
     from calibrant.kernels.torch.rows import tensor_rows
 
     rows: Any = tensor_rows(logits, labels, weights)
-    calibrator.fit_rows(rows if calibrator.additive else rows.whole())
+    calibrator.fit_rows(rows if calibrator.additive or calibrator.fits_on_device else rows.whole())
     calibrator.n_rows_ = rows.n
 
 

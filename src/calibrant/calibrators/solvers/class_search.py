@@ -8,7 +8,8 @@ comes so close to a bin edge that the shortcut's rounding could matter, the row 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,6 +56,15 @@ class ClassSearch:
 
     def start(self) -> float:
         """Set all temperatures to the one grid value of lowest ECE, the smallest of equals, and return it."""
+        gaps, doubtful = self._start_sums()
+        for row, position in by_position(doubtful):
+            self._add_exactly(gaps, row, position, self._with(None, self.grid[position]))
+        best = self._first_lowest(total_gap(gaps, self.total, axis=0), None)
+        self.temperatures = np.full(self.rows.n_classes, self.grid[best])
+        return float(self.grid[best])
+
+    def _start_sums(self) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Bin gaps (bins × grid) of one temperature for all classes, and the doubtful (row, grid) pairs left out."""
 
         def part(block: slice) -> tuple[np.ndarray, np.ndarray]:
             rows = self.rows.logits[block], self.rows.labels[block], self.weights[block]
@@ -62,17 +72,20 @@ class ClassSearch:
             return gaps, doubtful + np.array([block.start, 0])
 
         parts = map_blocks(part, row_blocks(self.rows.n, self.rows.n_classes, 1 << 18))
-        gaps = np.sum([gaps for gaps, _ in parts], axis=0)
-        for row, position in by_position([doubtful for _, doubtful in parts]):
-            self._add_exactly(gaps, row, position, self._with(None, self.grid[position]))
-        best = self._first_lowest(total_gap(gaps, self.total, axis=0), None)
-        self.temperatures = np.full(self.rows.n_classes, self.grid[best])
-        return float(self.grid[best])
+        return np.sum([gaps for gaps, _ in parts], axis=0), [doubtful for _, doubtful in parts]
 
     def refresh(self) -> Outcome:
         """Recompute every row from its logits; the present ECE and accuracy."""
-        self.top = scaled_top(self.rows.logits, self.temperatures)
+        self.top = self._in_full(self.temperatures)
         return self._outcome(self.top)
+
+    def sweep(self, preserve_accuracy: bool, fewest_hits: float, tell: Callable[[int], None]) -> bool:
+        """Visit every class once; whether any moved. `tell` is called with the number of classes done."""
+        changed = False
+        for j in range(self.rows.n_classes):
+            changed |= self.improve_class(j, preserve_accuracy, fewest_hits)
+            tell(j + 1)
+        return changed
 
     def improve_class(self, j: int, preserve_accuracy: bool, fewest_hits: float = np.inf) -> bool:
         """Move class j to its best grid temperature; whether that changed it.
@@ -136,7 +149,7 @@ class ClassSearch:
         near = np.flatnonzero(ece <= ece.min() + TIE)
         if len(near) == 1:
             return int(near[0])
-        exact = [self._outcome(scaled_top(self.rows.logits, self._with(j, self.grid[i]))).ece for i in near]
+        exact = [self._outcome(self._in_full(self._with(j, self.grid[i]))).ece for i in near]
         return int(near[np.argmin(exact)])
 
     def _with(self, j: int | None, temperature: float) -> np.ndarray:
@@ -158,9 +171,12 @@ class ClassSearch:
         mass = self.top.mass - np.exp(np.minimum(scores - self.top.peak, 0.0))
         others = Top(self.top.peak.copy(), self.top.winner.copy(), np.maximum(mass, 1.0))
         chosen = np.flatnonzero(leads)
-        for whole, part in zip(others, scaled_top(self.rows.logits, self.temperatures, chosen, without=j), strict=True):
+        for whole, part in zip(others, self._in_full(self.temperatures, chosen, without=j), strict=True):
             whole[chosen] = part
         return others
+
+    def _in_full(self, temperatures: np.ndarray, rows: np.ndarray | None = None, without: int | None = None) -> Top:
+        return scaled_top(self.rows.logits, temperatures, rows, without)
 
     def _column(self, j: int) -> np.ndarray:
         inside = j % COLUMNS_AT_ONCE
@@ -171,7 +187,7 @@ class ClassSearch:
         return self._columns[inside]
 
     def _add_exactly(self, gaps: np.ndarray, rows: np.ndarray, position: int, temperatures: np.ndarray) -> None:
-        self._add_rows(gaps, position, scaled_top(self.rows.logits, temperatures, rows), rows)
+        self._add_rows(gaps, position, self._in_full(temperatures, rows), rows)
 
     def _add_rows(self, gaps: np.ndarray, position: int, top: Top, rows: np.ndarray | slice) -> float:
         weights, correct = self.weights[rows], top.winner == self.rows.labels[rows]
@@ -179,6 +195,17 @@ class ClassSearch:
         index = width_index(confidence, self.n_bins)
         gaps[:, position] += np.bincount(index, weights=weights * (correct - confidence), minlength=self.n_bins)
         return float(weights[correct].sum())
+
+
+def class_search(rows: Any, grid: np.ndarray, n_bins: int) -> ClassSearch:
+    """The search over rows in memory, or over rows on a GPU where that has a form there."""
+    if rows.in_memory:
+        return ClassSearch(rows, grid, n_bins)
+    from calibrant.calibrators.solvers.device_class_search import DeviceClassSearch, fits
+
+    return (
+        DeviceClassSearch(rows, grid, n_bins) if fits(rows, grid, n_bins) else ClassSearch(rows.whole(), grid, n_bins)
+    )
 
 
 def scaled_top(

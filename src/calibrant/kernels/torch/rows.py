@@ -55,11 +55,11 @@ class TensorRows:
         """Total weight of each class (K,)."""
         self.check_labels()
         counted = torch.bincount(self.target, self.mass, minlength=self.n_classes)
-        return _host(counted).astype(np.float64)
+        return host(counted).astype(np.float64)
 
     def row_weights(self) -> np.ndarray | None:
         """The weight of each row (n,) on the host, or None."""
-        return None if self.mass is None else _host(self.mass)
+        return None if self.mass is None else host(self.mass)
 
     def sample(self, size: int) -> TensorRows:
         """About `size` evenly spaced rows."""
@@ -87,7 +87,7 @@ class TensorRows:
         confidence, prediction, correct, *_, bad = columns(self.tensor, self.target, from_logits=True)
         if int(bad):
             raise InputError(f"{int(bad)} rows of logits hold NaN or infinite values")
-        return _host(confidence).astype(np.float64), _host(prediction).astype(np.int32), _host(correct)
+        return host(confidence).astype(np.float64), host(prediction).astype(np.int32), host(correct)
 
     def whole(self) -> Rows:
         """All rows on the host, for fits that have no form on the device."""
@@ -136,7 +136,7 @@ class TensorRows:
     def _block(self, block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         logits = self.tensor[block]
         wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-        return _host(wide), _host(self.target[block]), None if self.mass is None else _host(self.mass[block])
+        return host(wide), host(self.target[block]), None if self.mass is None else host(self.mass[block])
 
 
 def tensor_rows(logits: Tensor, labels: Any, weights: Any) -> TensorRows:
@@ -180,7 +180,7 @@ def host_columns(values: Tensor, labels: np.ndarray, *, from_logits: bool, name:
     if int(bad):
         what = "NaN or infinite values" if from_logits else "values that are no probabilities"
         raise InputError(f"{int(bad)} of {len(values)} rows of {name} hold {what}")
-    return RowColumns(*(_host(column) for column in found))
+    return RowColumns(*(host(column) for column in found))
 
 
 def _temperature_sums(rows: TensorRows, beta: float) -> tuple[float, ...]:
@@ -190,13 +190,13 @@ def _temperature_sums(rows: TensorRows, beta: float) -> tuple[float, ...]:
 def _vector_sums(rows: TensorRows, scale: np.ndarray, bias: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     kernels, both = _vector_kernels(rows), _device(rows, np.stack([scale, bias]))
     loss, sums = kernels.vector_sums(rows.tensor, rows.target, rows.mass, *both)
-    found = _host(sums)
+    found = host(sums)
     return float(loss), found[:2], found[2:]
 
 
 def _vector_product(rows: TensorRows, scale: np.ndarray, bias: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray]:
     given = _device(rows, np.concatenate([np.stack([scale, bias]), direction]))
-    return (_host(_vector_kernels(rows).vector_product(rows.tensor, rows.mass, given[0], given[1], given[2:])),)
+    return (host(_vector_kernels(rows).vector_product(rows.tensor, rows.mass, given[0], given[1], given[2:])),)
 
 
 def _vector_kernels(rows: TensorRows) -> Any:
@@ -215,11 +215,11 @@ def _vector_newton(
         return (*_vector_sums(rows, scale, bias)[:2], np.zeros((0, 0)))
     both = _device(rows, np.stack([scale, bias]))
     loss, gradient, hessian = plain.vector_newton(rows.tensor, rows.target, rows.mass, *both)
-    return float(loss), _host(gradient), _host(hessian)
+    return float(loss), host(gradient), host(hessian)
 
 
 def _column_moments(rows: TensorRows) -> tuple[np.ndarray, ...]:
-    return tuple(_host(plain.column_moments(rows.tensor, rows.mass)))
+    return tuple(host(plain.column_moments(rows.tensor, rows.mass)))
 
 
 TWINS: dict[str, Callable[..., tuple[Any, ...]]] = {
@@ -237,5 +237,11 @@ def _device(rows: TensorRows, values: np.ndarray) -> Tensor:
     return torch.as_tensor(values, dtype=kind).to(rows.tensor.device)
 
 
-def _host(values: Tensor) -> np.ndarray:
+def on_device_of(rows: TensorRows) -> Callable[[np.ndarray], Tensor]:
+    """A function that puts an array where the rows are."""
+    return lambda values: torch.as_tensor(values, device=rows.tensor.device)
+
+
+def host(values: Tensor) -> np.ndarray:
+    """The values as an array on the host."""
     return values.detach().cpu().numpy()

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.core.errors import InputError
-from calibrant.neural.losses.terms import entropy, log_probabilities, of_label
+from calibrant.neural.losses.fused import fused_loss
+from calibrant.neural.losses.terms import check_batch, entropy, log_probabilities, of_label
 
 
 def avuc(logits: Tensor, labels: Tensor, *, kappa: float = 1.0) -> Tensor:
@@ -54,6 +55,20 @@ def avuc_gs(logits: Tensor, labels: Tensor, *, kappa: float = 1.0) -> Tensor:
 def _avuc(logits: Tensor, labels: Tensor, kappa: float, *, stop_confidence: bool) -> Tensor:
     if not kappa > 0:
         raise InputError(f"kappa must be above 0 nats, got {kappa}")
+    check_batch(logits, labels)
+    return fused_loss(
+        logits,
+        labels,
+        lambda values: _plain(values, labels, kappa, stop_confidence),
+        "avuc",
+        kappa=kappa,
+        temperature=1.0,
+        soft=False,
+        stop_confidence=stop_confidence,
+    )
+
+
+def _plain(logits: Tensor, labels: Tensor, kappa: float, stop_confidence: bool) -> Tensor:
     log_p = log_probabilities(logits, labels)
     predicted = log_p.argmax(dim=1)
     correct = predicted == labels

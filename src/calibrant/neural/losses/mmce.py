@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.core.errors import InputError
-from calibrant.neural.losses.terms import root, top_label
+from calibrant.neural.losses.fused import fused_loss
+from calibrant.neural.losses.terms import check_batch, root, top_label
 
 
 def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4, weighted: bool = False) -> Tensor:
@@ -31,6 +32,13 @@ def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4, weighted: bool =
     """
     if not width > 0:
         raise InputError(f"width must be above 0, got {width}")
+    check_batch(logits, labels)
+    return fused_loss(
+        logits, labels, lambda values: _plain(values, labels, width, weighted), "mmce", width=width, weighted=weighted
+    )
+
+
+def _plain(logits: Tensor, labels: Tensor, width: float, weighted: bool) -> Tensor:
     confidence, correct = top_label(logits, labels)
     residual = confidence - correct
     if weighted:

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from calibrant.core.errors import InputError
 from calibrant.neural.losses.avuc import log_ratio
+from calibrant.neural.losses.fused import fused_loss
 from calibrant.neural.losses.groups import over_groups
-from calibrant.neural.losses.terms import entropy, log_probabilities
+from calibrant.neural.losses.terms import check_batch, entropy, log_probabilities
 
 
 def soft_uncertainty(share: Tensor, kappa: float, temperature: float) -> Tensor:
@@ -24,12 +25,17 @@ def soft_uncertainty(share: Tensor, kappa: float, temperature: float) -> Tensor:
     >>> soft_uncertainty(torch.tensor(0.25), kappa=0.5, temperature=1.0).item()
     0.25
     """
+    check_threshold(kappa, temperature)
+    margin = 8 * torch.finfo(share.dtype).eps
+    return ((share.logit(eps=margin) - math.log(kappa / (1 - kappa))) / temperature).sigmoid()
+
+
+def check_threshold(kappa: float, temperature: float) -> None:
+    """Raise unless 0 < κ < 1 and T > 0."""
     if not 0 < kappa < 1:
         raise InputError(f"kappa must lie in (0, 1), got {kappa}")
     if not temperature > 0:
         raise InputError(f"temperature must be above 0, got {temperature}")
-    margin = 8 * torch.finfo(share.dtype).eps
-    return ((share.logit(eps=margin) - math.log(kappa / (1 - kappa))) / temperature).sigmoid()
 
 
 def soft_avuc(
@@ -63,6 +69,28 @@ def soft_avuc(
     >>> soft_avuc(torch.tensor([[9.0, 0.0]]), torch.tensor([0])).item() < 1e-6  # right and certain
     True
     """
+    check_batch(logits, labels)
+    check_threshold(kappa, temperature)
+
+    def plain(values: Tensor) -> Tensor:
+        return _plain(values, labels, kappa, temperature, groups, n_groups, group_form)
+
+    if groups is not None:
+        return plain(logits)
+    return fused_loss(
+        logits, labels, plain, "avuc", kappa=kappa, temperature=temperature, soft=True, stop_confidence=False
+    )
+
+
+def _plain(  # noqa: PLR0917
+    logits: Tensor,
+    labels: Tensor,
+    kappa: float,
+    temperature: float,
+    groups: Tensor | None,
+    n_groups: int | None,
+    group_form: str,
+) -> Tensor:
     log_p = log_probabilities(logits, labels)
     correct = log_p.argmax(dim=1) == labels
     spread = entropy(log_p)

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.core.errors import InputError
+from calibrant.neural.losses.fused import fused_loss
 from calibrant.neural.losses.groups import over_groups
-from calibrant.neural.losses.terms import bin_temperature, check_norm, memberships, power, root, top_label
+from calibrant.neural.losses.terms import bin_temperature, check_batch, check_norm, memberships, power, root, top_label
 
 
 def soft_ece(
@@ -52,6 +53,28 @@ def soft_ece(
     if weighting not in ("bin", "label"):
         raise InputError(f"weighting must be 'bin' or 'label', got {weighting!r}")
     softness = bin_temperature(n_bins, temperature, decay)
+    check_batch(logits, labels)
+    by_label = weighting == "label"
+
+    def plain(values: Tensor) -> Tensor:
+        return _plain(values, labels, n_bins, softness, norm, by_label, groups, n_groups, group_form)
+
+    if groups is not None:
+        return plain(logits)
+    return fused_loss(logits, labels, plain, "soft_ece", n_bins=n_bins, softness=softness, norm=norm, by_label=by_label)
+
+
+def _plain(  # noqa: PLR0917
+    logits: Tensor,
+    labels: Tensor,
+    n_bins: int,
+    softness: float,
+    norm: float,
+    by_label: bool,
+    groups: Tensor | None,
+    n_groups: int | None,
+    group_form: str,
+) -> Tensor:
     confidence, correct = top_label(logits, labels)
     every = memberships(confidence, n_bins, softness)
 
@@ -59,7 +82,7 @@ def soft_ece(
         membership = every if weights is None else every * weights.unsqueeze(1)
         size = membership.sum(dim=0)
         divisor = size.clamp_min(torch.finfo(size.dtype).tiny)
-        if weighting == "bin":
+        if not by_label:
             bin_gap = (membership * (correct - confidence).unsqueeze(1)).sum(dim=0) / divisor  # A_j − C_j
             power_sum = (size * power(bin_gap, norm)).sum()
         else:
