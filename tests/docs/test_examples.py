@@ -69,3 +69,13 @@ def test_every_example_is_tried_somewhere() -> None:
     for example in EXAMPLES.glob("*.py"):
         assert example.stem in tried, f"{example.name} is run by no test"
         assert example.read_text(encoding="utf-8").startswith('"""'), f"{example.name} does not say what it is"
+
+
+def test_segmentation() -> None:
+    figures = load("segmentation").main(n=24, steps=120)
+    before, after = figures["before"], figures["after"]
+    assert after["ece"] < before["ece"] / 3
+    assert after["nll"] < before["nll"]
+    assert after["accuracy"] == before["accuracy"]  # a temperature keeps every predicted class
+    # the loop over batches and the whole file say the same
+    assert abs(figures["measured"]["ece"] - after["ece"]) < 1e-5

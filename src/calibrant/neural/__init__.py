@@ -19,18 +19,23 @@ _NAMES = {
     "ClampedModule": "clamped_module",
     "CalibratedModule": "calibrated_module",
     "collect_logits": "collect",
+    "dense_rows": "dense",
     "InterleavedBatches": "interleaved",
     "InterleavedObjective": "interleaved",
     "interleaved_epoch": "interleaved",
     "split_majority": "interleaved",
+    "TokenMeasurement": "language_model",
+    "measure_language_model": "language_model",
 }
 
-__all__ = [*_NAMES, "losses"]  # noqa: PLE0604 (names are loaded by __getattr__)
+__all__ = [*_NAMES, "losses", "multiple_choice"]  # noqa: PLE0604 (names are loaded by __getattr__)
 
 
 def __getattr__(name: str) -> Any:
     if name == "losses":
         return importlib.import_module("calibrant.neural.losses")
+    if name == "multiple_choice":
+        return importlib.import_module("calibrant.data").multiple_choice
     if name not in _NAMES:
         raise AttributeError(f"module 'calibrant.neural' has no attribute {name!r}")
     return getattr(importlib.import_module(f"calibrant.neural.{_NAMES[name]}"), name)

@@ -23,8 +23,8 @@ class CalibratedModule(nn.Module):
 
     Parameters
     ----------
-    model : module from inputs to logits (n, K), or (n,) for binary scores; used as it is, its mode included. A Hugging
-        Face model takes its named inputs, and `logits` is picked from what it returns
+    model : module from inputs to logits (n, K), maps (N, K, H, W), or (n,) for binary scores; used as it is, its mode
+        included. A Hugging Face model takes its named inputs, and `logits` is picked from what it returns
     calibrator : a fitted calibrator for K classes, or for one score per row
     output : "probabilities", "log_probabilities" or "logits" (as the calibrator's `transform`)
 
@@ -56,19 +56,27 @@ class CalibratedModule(nn.Module):
         self.training = model.training
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        """Calibrated probabilities (n, K), or what `output` names; of one score per row (n, 2)."""
+        """Calibrated probabilities (n, K) or (N, K, H, W), or what `output` names; of one score per row (n, 2)."""
         groups = named.pop("groups", None) if self.takes_groups else None
         logits = logits_in(self.model(*inputs, **named))
         if groups is not None and tuple(groups.shape) != (logits.shape[0],):
             raise InputError(f"groups have shape {tuple(groups.shape)}, but the model returned {logits.shape[0]} rows")
         if self.task == "binary":
             logits = self._one_column(logits)
-        elif logits.ndim != 2 or logits.shape[1] != self.n_classes:
+        elif logits.ndim < 2 or logits.shape[1] != self.n_classes:
             raise InputError(
                 f"the model returned shape {tuple(logits.shape)}, but the calibrator was fitted on "
                 f"{self.n_classes} classes"
             )
         wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+        if wide.ndim > 2:
+            if groups is not None:
+                raise InputError(f"groups are per row, but the model returned maps of shape {tuple(logits.shape)}")
+            last = wide.movedim(1, -1)
+            return self._answer(last.reshape(-1, self.n_classes), None).reshape(last.shape).movedim(-1, 1)
+        return self._answer(wide, groups)
+
+    def _answer(self, wide: Tensor, groups: Tensor | None) -> Tensor:
         if torch.is_autocast_enabled(wide.device.type):
             with torch.autocast(wide.device.type, enabled=False):
                 return self._finish(self.calibration(wide, groups))

@@ -24,10 +24,12 @@ def fit_on_device(calibrator: Calibrator, logits: Any, labels: Any, weights: Any
 
 
 def transform_tensor(calibrator: Calibrator, logits: Any) -> Any:
-    """Calibrated logits of a tensor (n×K or n), of its dtype and on its device."""
+    """Calibrated logits of a tensor (n×K, N×K×H×W or n), of its dtype and on its device."""
     import torch
 
     _check(calibrator, logits)
+    if logits.ndim > 2:
+        return _each_map(calibrator, logits, transform_tensor)
     result = torch.empty_like(logits)
     for block, calibrated in _calibrated(calibrator, logits):
         result[block] = calibrated.reshape(result[block].shape).to(result.dtype)
@@ -35,15 +37,28 @@ def transform_tensor(calibrator: Calibrator, logits: Any) -> Any:
 
 
 def probabilities_of_tensor(calibrator: Calibrator, logits: Any) -> Any:
-    """Calibrated probabilities (n×K, or n×2 of one score per row) as a tensor on the same device."""
+    """Calibrated probabilities (n×K, N×K×H×W, or n×2 of one score per row) as a tensor on the same device."""
     import torch
 
     _check(calibrator, logits)
+    if logits.ndim > 2:
+        return _each_map(calibrator, logits, probabilities_of_tensor)
     result = torch.empty((len(logits), calibrator._n_classes), dtype=logits.dtype, device=logits.device)
     for block, calibrated in _calibrated(calibrator, logits):
         if calibrated.ndim == 1:
             calibrated = torch.stack([torch.zeros_like(calibrated), calibrated], dim=1)  # noqa: PLW2901
         result[block] = calibrated.softmax(dim=1).to(result.dtype)
+    return result
+
+
+def _each_map(calibrator: Calibrator, maps: Any, answer: Any) -> Any:
+    """The answer for maps (N, K, …), one of the N at a time: a row is a position."""
+    import torch
+
+    result = torch.empty_like(maps)
+    for place, one in enumerate(maps.detach()):
+        rows = one.reshape(one.shape[0], -1).T
+        result[place] = answer(calibrator, rows).T.reshape(one.shape)
     return result
 
 
@@ -82,7 +97,7 @@ def as_tensors(learned: SimpleNamespace, device: Any) -> SimpleNamespace:
 
 def _check(calibrator: Calibrator, logits: Any) -> None:
     width = 1 if logits.ndim == 1 else logits.shape[1]
-    if logits.ndim > 2 or width != calibrator.n_features_in_:
+    if (logits.ndim > 2 and calibrator.task_ == "binary") or width != calibrator.n_features_in_:
         raise InputError(
             f"logits have shape {tuple(logits.shape)}, but {type(calibrator).__name__} was fitted on "
             f"{calibrator.n_features_in_} columns"

@@ -8,6 +8,8 @@ lowest ECE) it raises a flag, all later launches return at once, and the host se
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -236,7 +238,7 @@ class ClassLaunches:
         self.logits, self.labels, self.weights, self.grid, self.n_bins = logits, labels, weights, grid, n_bins
         n_rows, n_classes = logits.shape
         device = logits.device
-        wide = {"dtype": torch.float64, "device": device}
+        wide: dict[str, Any] = {"dtype": torch.float64, "device": device}
         self.peak, self.mass, self.values = (torch.empty(n_rows, **wide) for _ in range(3))
         self.winner = torch.empty(n_rows, dtype=torch.int32, device=device)
         self.others = torch.empty(n_rows, **wide), torch.empty_like(self.winner), torch.empty(n_rows, **wide)
@@ -247,9 +249,7 @@ class ClassLaunches:
         self.partials = torch.empty(CHUNKS * len(grid) * (self.bins + 2), **wide)
         self.limits = torch.empty(3, **wide)
 
-    def load(
-        self, temperatures: Tensor, positions: Tensor, top: tuple[Tensor, Tensor, Tensor], limits: tuple[float, ...]
-    ) -> None:
+    def load(self, temperatures: Tensor, positions: Tensor, top: tuple[Tensor, ...], limits: tuple[float, ...]) -> None:
         """Set the temperatures (K,), their places in the grid (K,), the leading class of each row, and the limits.
 
         The limits are the total weight, the difference of ECE that counts as none, and the fewest hits.

@@ -18,10 +18,11 @@ from calibrant.kernels.torch.dispatch import use_triton
 Plain = Callable[[Tensor], Tensor]
 """The plain form as a function of the logits alone."""
 
-LARGEST = {"soft_ece": 1 << 14, "avuc": 1 << 14, "mmce": 1 << 10}
-"""Rows of a batch up to which one program that sums over it is faster than the plain form."""
+LARGEST = {"soft_ece": 1 << 13, "avuc": 1 << 14, "mmce": 1 << 10}
+"""Rows of a batch up to which one program that sums over it is faster than the plain form, which uses the device."""
 
 WIDEST, MOST_BINS = 8192, 64
+"""Classes and bins that one tile holds."""
 
 
 def fused_loss(logits: Tensor, labels: Tensor, plain: Plain, kind: str, **options: Any) -> Tensor:
@@ -50,13 +51,13 @@ class _Fused(torch.autograd.Function):
     def forward(  # noqa: PLR0917
         ctx: Any, logits: Tensor, labels: Tensor, plain: Plain, kind: str, options: dict[str, Any]
     ) -> Tensor:
-        from calibrant.kernels.torch import triton_losses
+        from calibrant.kernels.torch import loss_launches
 
-        kept = triton_losses.rows(logits, labels)
+        kept = loss_launches.rows(logits, labels)
         if kind == "avuc":
-            loss = triton_losses.avuc(kept, log_classes=math.log(logits.shape[1]), **options)
+            loss = loss_launches.avuc(kept, log_classes=math.log(logits.shape[1]), **options)
         else:
-            loss = {"soft_ece": triton_losses.soft_ece, "mmce": triton_losses.mmce}[kind](kept, **options)
+            loss = getattr(loss_launches, kind)(kept, **options)
         ctx.save_for_backward(logits, kept)
         ctx.plain, ctx.by_entropy = plain, kind == "avuc"
         return loss
@@ -68,7 +69,7 @@ class _Fused(torch.autograd.Function):
             # a gradient that is itself differentiated (create_graph=True)
             (found,) = torch.autograd.grad(ctx.plain(logits), logits, arriving[0], create_graph=True)
         else:
-            from calibrant.kernels.torch import triton_losses
+            from calibrant.kernels.torch import loss_launches
 
-            found = triton_losses.gradient(logits, kept, arriving[0], by_entropy=ctx.by_entropy)
+            found = loss_launches.gradient(logits, kept, arriving[0], by_entropy=ctx.by_entropy)
         return found, None, None, None, None

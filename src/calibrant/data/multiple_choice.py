@@ -1,0 +1,87 @@
+"""Multiple-choice questions answered by a language model: log-likelihoods of the options as predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.errors import InputError
+from calibrant.data.predictions import Predictions
+
+NORMALISE = ("none", "length")
+
+
+def multiple_choice(
+    option_log_likelihoods: Any,
+    labels: Any,
+    *,
+    lengths: Any = None,
+    normalise: str = "none",
+    groups: Any = None,
+    clusters: Any = None,
+    class_names: Sequence[str] | None = None,
+) -> Predictions:
+    """Predictions over the options of each question: p_j ∝ exp(log-likelihood of option j).
+
+    With normalise="length" the log-likelihood of an option is divided by its length first (tokens, or characters, as
+    `lengths` counts them), so that long options are not punished for their length.
+
+    Parameters
+    ----------
+    option_log_likelihoods : array (n, C), Σ log p(token | question, tokens before) of each option; or n sequences of
+        different lengths, where questions have different numbers of options
+    labels : (n,) number of the right option
+    lengths : of the same shape, above 0; needed for normalise="length"
+    normalise : {"none", "length"}
+    groups, clusters, class_names : as in `Predictions`
+
+    Examples
+    --------
+    >>> found = multiple_choice([[-4.0, -9.0], [-12.0, -7.0]], [0, 1], lengths=[[2, 3], [4, 7]], normalise="length")
+    >>> found.logits.tolist()
+    [[-2.0, -3.0], [-3.0, -1.0]]
+    """
+    if normalise not in NORMALISE:
+        raise InputError(f"normalise must be one of {', '.join(NORMALISE)}, got {normalise!r}")
+    scores, options = _matrix(option_log_likelihoods, "option_log_likelihoods")
+    if np.isnan(scores).any() or (scores > 0).any():
+        row = int(np.flatnonzero(np.isnan(scores).any(axis=1) | (scores > 0).any(axis=1))[0])
+        raise InputError(f"option_log_likelihoods of question {row} are no logarithms of probabilities: {scores[row]}")
+    given = np.asarray(labels)
+    if given.shape == (len(scores),) and given.dtype.kind in "iu" and len(given):
+        beyond = np.flatnonzero((given >= options) | (given < 0))
+        if len(beyond):
+            row = int(beyond[0])
+            raise InputError(f"label of question {row} is {given[row]}, but it has options 0..{options[row] - 1}")
+    if normalise == "length":
+        if lengths is None:
+            raise InputError("normalise='length' needs lengths: give the tokens (or characters) of each option")
+        sizes, counted = _matrix(lengths, "lengths")
+        if sizes.shape != scores.shape or (counted != options).any():
+            raise InputError(f"lengths have shape {sizes.shape}, but the log-likelihoods {scores.shape}")
+        real = np.arange(scores.shape[1]) < options[:, None]
+        if not (sizes[real] > 0).all():
+            raise InputError(f"lengths must be above 0, got {sizes[real].min():g}")
+        scores = np.where(real, scores / np.where(real, sizes, 1.0), -np.inf)
+    return Predictions(logits=scores, labels=given, groups=groups, clusters=clusters, class_names=class_names)
+
+
+def _matrix(values: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """A float64 matrix, padded with −inf where a question has fewer options, and the options of each question."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().double().numpy()
+    try:
+        rows = [np.asarray(row, dtype=np.float64) for row in values]
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must hold a sequence of numbers per question") from None
+    if not rows or any(row.ndim != 1 for row in rows):
+        raise InputError(f"{name} must hold a sequence of numbers per question, (n, C)")
+    options = np.array([len(row) for row in rows])
+    if options.min() < 1 or options.max() < 2:
+        raise InputError(f"{name} must hold two or more options, got {options.min()}")
+    matrix = np.full((len(rows), int(options.max())), -np.inf)
+    for place, row in enumerate(rows):
+        matrix[place, : len(row)] = row
+    return matrix, options
