@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from calibrant.neural.collect import collect_logits as collect_logits
     from calibrant.neural.neural_clamping import NeuralClamping as NeuralClamping
     from calibrant.report.page import write_report as write_report
+    from calibrant.report.trackers import log_to_mlflow as log_to_mlflow
     from calibrant.shipping.artifact import load as load
     from calibrant.shipping.artifact import save as save
     from calibrant.shipping.onnx import export_onnx as export_onnx
@@ -54,6 +55,7 @@ _NAMES = {
     "diff": "calibrant.evaluation.difference",
     "calibration_loss": "calibrant.evaluation.calibration_loss",
     "write_report": "calibrant.report",
+    "log_to_mlflow": "calibrant.report.trackers",
     "save": "calibrant.shipping.artifact",
     "load": "calibrant.shipping.artifact",
     "export_onnx": "calibrant.shipping.onnx",

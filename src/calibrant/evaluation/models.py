@@ -114,6 +114,23 @@ class ModelComparison:
         """The same as text."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
+    def metrics(self, *, intervals: bool = False) -> dict[str, float]:
+        """Every figure by `MODEL/METHOD/METRIC` and the mean ranks by `mean_rank/METHOD`: for trackers."""
+        found = {
+            f"{model}/{name}": value
+            for model, one in self.comparisons.items()
+            for name, value in one.metrics(intervals=intervals).items()
+        }
+        return found | {f"mean_rank/{method}": rank for method, rank in self.mean_ranks().items()}
+
+    def figures(self) -> dict[str, Any]:
+        """The reliability diagrams of every model as matplotlib figures, by name."""
+        return {
+            f"{model}/{name}": figure
+            for model, one in self.comparisons.items()
+            for name, figure in one.figures().items()
+        }
+
     def to_frame(self) -> Any:
         """A pandas table of the deciding metric: one row per method, one column per model, then the mean rank."""
         from calibrant.evaluation.model_tables import dataframe

@@ -237,6 +237,28 @@ class Comparison:
             raise KeyError(f"{row.method} has no test rows to draw: {row.error or 'they were not kept'}")
         return draw_reliability(reliability_bins(row.columns.confidence, row.columns.correct), ax, title=row.method)
 
+    def metrics(self, *, intervals: bool = False) -> dict[str, float]:
+        """Every figure by `METHOD/METRIC`, and of the winner by `best/METRIC`: a plain dictionary for trackers.
+
+        With `intervals` the ends of the 95% intervals follow as `…_low` and `…_high`; what is not finite is left out.
+        """
+        named = [(row.method, row) for row in self.rows if row.error is None]
+        if self.best is not None:
+            named.append(("best", self.row(self.best)))
+        fields = {"": "value", "_low": "low", "_high": "high"} if intervals else {"": "value"}
+        found = {
+            f"{name}/{metric}{suffix}": float(getattr(estimate, field))
+            for name, row in named
+            for metric, estimate in row.metrics.items()
+            for suffix, field in fields.items()
+        }
+        return {name: value for name, value in found.items() if np.isfinite(value)}
+
+    def figures(self) -> dict[str, Any]:
+        """Reliability diagrams of the uncalibrated scores and of the winner as matplotlib figures, by name."""
+        wanted = [row.method for row in self.rows if row.method in ("none", self.best) and row.columns is not None]
+        return {f"reliability/{method}": self.plot(method).figure for method in wanted}
+
     def to_frame(self) -> Any:
         """A pandas table: one row per method; each metric as `name`, `name_low`, `name_high`."""
         from calibrant.evaluation.tables import dataframe

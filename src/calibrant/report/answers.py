@@ -66,7 +66,12 @@ def _calibrated(comparison: Comparison, before: MethodRow) -> Answer:
         rows = f"as far as {comparison.n_test:,} rows can tell"
         return Answer(question, f"Yes, {rows}", f"{detail}, no more than chance explains.", "good")
     side = words.high if over > 2 * under else words.low if under > 2 * over else "off in both directions"
-    return Answer(question, f"No, it is {side}", f"{detail};{chance}." if chance else f"{detail}.", "bad")
+    return Answer(
+        question,
+        f"No, {'probabilities are' if positive else 'it is'} {side}",
+        f"{detail};{chance}." if chance else f"{detail}.",
+        "bad",
+    )
 
 
 def _choice(comparison: Comparison, before: MethodRow, best: MethodRow) -> Answer:

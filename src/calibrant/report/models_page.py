@@ -206,15 +206,15 @@ def _method_line(comparison: Comparison, row: MethodRow, names: list[str]) -> st
     for metric in names:
         shown = cell(comparison, row, metric)
         kind = "best" if shown.best else ""
-        cells.append(f'<td class="{kind}">{_estimate(metric, row.metrics[metric])}{" ≈" if shown.tie else ""}</td>')
+        cells.append(f'<td class="{kind}">{_estimate(metric, row.metrics[metric], shown.tie)}</td>')
     floor = row.noise_floor
     said = "–" if floor is None else ("no gap seen" if floor.p_value >= SIGNIFICANCE else "no")
     return f'<tr><th scope="row"><code>{escape(row.method)}</code></th>{"".join(cells)}<td>{said}</td></tr>'
 
 
-def _estimate(metric: str, estimate: Estimate) -> str:
+def _estimate(metric: str, estimate: Estimate, tie: bool) -> str:
     percent = facts(metric).percent
-    text = f'<span class="v">{figure(estimate.value, percent=percent)}</span>'
+    text = f'<span class="v">{figure(estimate.value, percent=percent)}</span>{" ≈" if tie else ""}'
     if metric == "accuracy" or not np.isfinite(estimate.low):
         return text
     low, high = (figure(bound, percent=percent) for bound in (estimate.low, estimate.high))

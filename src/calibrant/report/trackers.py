@@ -1,0 +1,92 @@
+"""Results into experiment trackers: MLflow directly, the others by plain dictionaries of metrics and figures."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import calibrant
+from calibrant.core.errors import InputError, MissingExtraError
+from calibrant.evaluation.models import ModelComparison
+from calibrant.evaluation.results import Comparison
+
+FORBIDDEN = re.compile(r"[^A-Za-z0-9_\-./: ]")
+"""What a name in MLflow may not hold."""
+
+
+def log_to_mlflow(
+    comparison: Comparison | ModelComparison, *, prefix: str = "", report: bool = True, figures: bool = True
+) -> str:
+    """Log a comparison to MLflow: parameters, metrics, reliability diagrams, the JSON and the HTML report.
+
+    Into the active run where there is one; else a run is started and ended. Names are `METHOD/METRIC`, with
+    `best/METRIC` for the winner; signs that MLflow refuses become `_` (`ts+top` is logged as `ts_top`).
+
+    Parameters
+    ----------
+    comparison : the result of `calibrant.compare` or `calibrant.compare_models`.
+    prefix : put before every name, such as "calibration/".
+    report, figures : log the HTML page, and the diagrams.
+
+    Returns
+    -------
+    str
+        The id of the run.
+
+    Examples
+    --------
+    Needs a place to log to, so that it is not run here::
+
+        with mlflow.start_run():
+            cal.log_to_mlflow(cal.compare(val, test))
+    """
+    if not isinstance(comparison, Comparison | ModelComparison):
+        raise InputError(f"comparison must be the result of calibrant.compare, got {type(comparison).__name__}")
+    try:
+        import mlflow
+    except ImportError as error:
+        raise MissingExtraError("mlflow", "mlflow") from error
+
+    if mlflow.active_run() is not None:
+        return _log(mlflow, comparison, prefix, report, figures)
+    with mlflow.start_run():
+        return _log(mlflow, comparison, prefix, report, figures)
+
+
+def _log(mlflow: Any, comparison: Comparison | ModelComparison, prefix: str, report: bool, figures: bool) -> str:
+    mlflow.log_params({prefix + name: value for name, value in _parameters(comparison).items()})
+    mlflow.log_metrics(_allowed({prefix + name: value for name, value in comparison.metrics(intervals=True).items()}))
+    if figures:
+        drawn = _allowed({prefix + name: figure for name, figure in comparison.figures().items()})
+        for name, figure in drawn.items():
+            mlflow.log_figure(figure, f"{name}.png")
+    mlflow.log_dict(comparison.to_dict(), f"{prefix}comparison.json")
+    if report:
+        from calibrant.report.page import write_report
+
+        with TemporaryDirectory() as folder:
+            page = write_report(comparison, Path(folder) / "report.html")
+            mlflow.log_artifact(str(page), prefix.rstrip("/") or None)
+    return str(mlflow.active_run().info.run_id)
+
+
+def _parameters(comparison: Comparison | ModelComparison) -> dict[str, Any]:
+    shared = {"task": comparison.task, "criterion": comparison.criterion, "best": comparison.best}
+    shared["calibrant_version"] = calibrant.__version__
+    if isinstance(comparison, ModelComparison):
+        return {**shared, "models": ", ".join(comparison.models)}
+    sizes = ("n_val", "n_test", "n_classes", "n_bins", "resamples", "seed")
+    return {**shared, **{name: getattr(comparison, name) for name in sizes}}
+
+
+def _allowed(values: dict[str, Any]) -> dict[str, Any]:
+    """Names that MLflow takes; two that would become one keep apart by a number."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        plain, count = FORBIDDEN.sub("_", name), 2
+        while plain in found:
+            plain, count = f"{FORBIDDEN.sub('_', name)}_{count}", count + 1
+        found[plain] = value
+    return found
