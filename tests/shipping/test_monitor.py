@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import calibrant
 from calibrant.core.errors import InputError
 from calibrant.monitor import GroupMonitor, Monitor
-from calibrant.shipping.e_process import BIN_SHIFTS, CLAIMS, Bets, _waiting
+from calibrant.shipping.e_process import BIN_SHIFTS, CLAIMS, PLAN, SHARES, Bets, _waiting
 from calibrant.shipping.group_monitor import MAX_GROUPS, group_share
 from calibrant.shipping.watch import LogWatch, parse_answer
 
@@ -25,34 +25,54 @@ def calibrated(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     return confidence, rng.random(n) < confidence
 
 
-def wealth_by_definition(confidence, correct, n_bins):
+def wealth_by_definition(confidence, correct, n_bins, plan=PLAN):
     """Row by row as the module's text says, in plain floats: the reference for the vectorised recursion."""
-    claims = [(scale, shift, None) for scale, shift, _ in CLAIMS]
+    claims = [(scale, shift, None) for scale, shift in CLAIMS]
     claims += [(1, delta, b) for delta in BIN_SHIFTS for b in range(n_bins)]
-    shares = [share for _, _, share in CLAIMS]
+    shares = [*SHARES[plan]]
     shares += [(1 - sum(shares)) / (len(BIN_SHIFTS) * n_bins)] * (len(BIN_SHIFTS) * n_bins)
     assert np.isclose(sum(shares), 1)
     stakes, result = [0.0] * len(claims), []
     for t, (c, a) in enumerate(zip(confidence, correct, strict=True), start=1):
-        entering = _waiting(np.array(t - 1.0)) - _waiting(np.array(float(t)))
+        entering = _waiting(np.array(t - 1.0), plan) - _waiting(np.array(float(t)), plan)
         home = max(int(np.ceil(c * n_bins)) - 1, 0)
         for k, (scale, delta, b) in enumerate(claims):
             q = c if b not in (None, home) else 1 / (1 + np.exp(-(scale * np.log(c / (1 - c)) + delta)))
             stakes[k] = (stakes[k] + entering) * (q / c if a else (1 - q) / (1 - c))
-        waiting = float(_waiting(np.array(float(t))))
+        waiting = float(_waiting(np.array(float(t)), plan))
         result.append(sum(share * (stake + waiting) for share, stake in zip(shares, stakes, strict=True)))
     return result
 
 
-def test_wealth_is_what_the_definition_says_whatever_the_chunks():
+@pytest.mark.parametrize("plan", SHARES)
+def test_wealth_is_what_the_definition_says_whatever_the_chunks(plan):
     confidence, correct = calibrated(0, 60)
-    expected = wealth_by_definition(confidence, correct, 4)
-    whole = Bets(4).play(confidence, correct)
+    expected = wealth_by_definition(confidence, correct, 4, plan)
+    whole = Bets(4, plan).play(confidence, correct)
     np.testing.assert_allclose(np.exp(whole), expected, rtol=1e-9)
-    bets = Bets(4)
+    bets = Bets(4, plan)
     parts = [bets.play(confidence[i:j], correct[i:j]) for i, j in ((0, 1), (1, 30), (30, 60))]
     np.testing.assert_allclose(np.concatenate(parts), whole, rtol=1e-9)
     assert np.isclose(bets.log_wealth, whole[-1])
+
+
+def test_a_state_goes_on_with_the_plan_it_began_with():
+    """States of earlier versions name no plan: their money has entered by the first one."""
+    confidence, correct = calibrated(2, 80)
+    old = Bets(15, plan=1)
+    old.play(confidence[:40], correct[:40])
+    monitor = Monitor()
+    monitor.update_answers(confidence[:40], correct[:40])
+    state = json.loads(monitor.to_json())
+    assert state["bets"]["plan"] == PLAN
+    state["bets"] = {name: value for name, value in old.state().items() if name != "plan"}
+    loaded = Monitor.from_json(json.dumps(state))
+    loaded.update_answers(confidence[40:], correct[40:])
+    expected = wealth_by_definition(confidence, correct, 15, plan=1)[-1]
+    assert np.isclose(loaded.evidence, expected, rtol=1e-6)
+    state["bets"]["plan"] = 9
+    with pytest.raises(InputError, match="follows plan 9"):
+        Monitor.from_json(json.dumps(state))
 
 
 @given(confidence=st.floats(0, 1), history=st.integers(0, 30))
