@@ -15,6 +15,7 @@ import pytest
 import calibrant as cal
 from calibrant.core.checkpoint import Checkpoint
 from calibrant.core.errors import InputError
+from calibrant.core.memory import spare_memory
 
 
 def write(folder, seed, n=3000, n_classes=20):
@@ -63,6 +64,60 @@ def test_files_that_others_may_write_are_not_mapped(tmp_path):
     assert cal.open_predictions(path).source.whole() is not None
     path.chmod(0o666)
     assert cal.open_predictions(path).source.whole() is None
+
+
+CUT_DURING_A_FIT = """
+import os, sys
+import calibrant as cal
+from calibrant.data import scratch
+path, in_memory = sys.argv[1], sys.argv[2] == "memory"
+if not in_memory:
+    import calibrant.data.chunked as chunked, calibrant.data.predictions as predictions
+    predictions.CHUNK_BYTES, predictions.MEMORY_SHARE, chunked.SPILL_BYTES = 1000, 0.0, 1000
+
+class CutShort(cal.Identity):
+    additive = False
+
+    def _fit(self, rows):
+        os.truncate(path, 200)  # the pages of a map would be gone now: reading them is SIGBUS
+        print(float(rows.logits.sum()), flush=True)
+
+try:
+    CutShort().fit_predictions(path)
+except cal.InputError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_cutting_a_large_file_during_a_fit_is_an_error(tmp_path, where):
+    """66 MB, more than a chunk: a fit that needs all rows at once used to map it, and died."""
+    n, n_classes = (17_000, 1000) if where == "memory" else (3000, 20)
+    path = write(tmp_path, 0, n, n_classes)
+    total = float(np.load(path).sum())
+    environment = {**os.environ, "PYTHONPATH": str(Path(cal.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", CUT_DURING_A_FIT, str(path), where],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr[-500:]
+    read, message = done.stdout.splitlines()
+    assert float(read) == pytest.approx(total, rel=1e-5)
+    assert "changed while it was read" in message
+
+
+def test_spare_memory_is_that_of_the_container(tmp_path):
+    (tmp_path / "meminfo").write_text("MemTotal: 100 kB\nMemAvailable:  8000 kB\n")
+    assert spare_memory(tmp_path / "meminfo", tmp_path) == 8000 * 1024
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("1000\n")
+    assert spare_memory(tmp_path / "meminfo", tmp_path) == 8000 * 1024
+    (tmp_path / "memory.max").write_text("5000\n")
+    assert spare_memory(tmp_path / "meminfo", tmp_path) == 4000
+    assert spare_memory(tmp_path / "missing", tmp_path / "missing") == 2**30
 
 
 def test_a_checkpoint_recognises_the_values(tmp_path, monkeypatch):

@@ -17,8 +17,8 @@ from calibrant.core.row_views import WeightedRows
 from calibrant.core.rows import Factor, Rows, SolvedTemperature, Statistic
 from calibrant.core.zeros import floor_of, merge_minima, raised, warn_of_zeros
 from calibrant.data.chunks import Chunk, cut
-from calibrant.data.predictions import Predictions
-from calibrant.data.scratch import Scratch
+from calibrant.data.predictions import Predictions, fits_in_memory
+from calibrant.data.scratch import Scratch, fits_on_disk
 from calibrant.engines.engine import Engine
 from calibrant.kernels.column_minima import column_minima
 from calibrant.kernels.dispatch import pick
@@ -140,6 +140,9 @@ class ChunkedRows:
         work = partial(_minima, kernel=kernel, check=not self._checked, marks=self._stride)
         (minima, n_zero), self._marked = self._run(work, self._chunks, _join_minima, "checking")
         self._checked, self._sample = True, None
+        if n_zero and self.predictions.dtype == np.float32:
+            wide = partial(_minima, kernel=partial(_in_float64, kernel), check=False, marks=0)
+            (minima, _), _ = self._run(wide, self._chunks, _join_minima, "zeros")
         floor = floor_of(minima)
         if n_zero:
             warn_of_zeros(n_zero, self.n, floor)
@@ -173,13 +176,18 @@ class ChunkedRows:
         return tuple(columns)
 
     def whole(self) -> Rows:
-        """All rows as arrays, for fits that cannot go chunk by chunk: a map of the file, or of a scratch copy on disk.
+        """All rows as arrays, for fits that cannot go chunk by chunk: in memory, or in a scratch copy on disk.
 
-        Costs nothing but address space for one large uncompressed file; otherwise n·K·itemsize bytes of disk.
+        A large uncompressed file is read into memory if it fits, as a map would end the process where another one cuts
+        the file short. It is mapped only where it fits neither in memory nor on the disk of the scratch files.
         """
         predictions = self.predictions
         nbytes = self.n * self.n_classes * predictions.dtype.itemsize
-        if nbytes <= SPILL_BYTES or (predictions.kind == "logits" and predictions.source.whole() is not None):
+        if nbytes <= SPILL_BYTES or (
+            predictions.kind == "logits"
+            and predictions.source.whole() is not None
+            and (fits_in_memory(nbytes) or not fits_on_disk(nbytes))
+        ):
             rows = predictions.rows()
             floor = self._chunks[0].floor
             return rows if floor is None else Rows(raised(rows.logits, floor), rows.labels, rows.weights)
@@ -265,6 +273,10 @@ def _summed(
 
 Minima = tuple[tuple[np.ndarray, int], dict[int, np.ndarray]]
 """The smallest log-probability of each column and the rows with a zero; and the rows that name the data set."""
+
+
+def _in_float64(kernel: Callable[..., Any], logits: np.ndarray) -> Any:
+    return kernel(logits.astype(np.float64))
 
 
 def _minima(chunk: Chunk, *, kernel: Callable[..., Any], check: bool, marks: int) -> Minima:

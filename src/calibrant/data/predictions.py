@@ -10,6 +10,7 @@ import numpy as np
 from calibrant.core import progress
 from calibrant.core.arrays import check_outcomes
 from calibrant.core.errors import InputError
+from calibrant.core.memory import spare_memory
 from calibrant.core.rows import Rows
 from calibrant.data.source import ArraySource, SliceSource, Source, TakenSource
 from calibrant.data.tasks import FLAT, check_task_values, to_logits, to_probabilities
@@ -22,6 +23,9 @@ KINDS = ("logits", "probabilities")
 CHUNK_BYTES = 64 * 2**20
 """Bytes of values in one chunk at most (one row, where a row is larger)."""
 
+MEMORY_SHARE = 0.25
+"""Of the spare memory: files that need more are mapped, smaller ones are read."""
+
 
 class Predictions:
     """Logits or probabilities of n rows with their labels, perhaps weights, groups, clusters and class names.
@@ -29,7 +33,8 @@ class Predictions:
     Give `logits=` or `probabilities=` (or `scores` with `kind=`; bare scores are logits), or `confidence=` and
     `correct=`. The task follows from the names and shapes, or from `task=`; it is never guessed from the values.
     The values may live in a file larger than memory: they are read when asked for, `chunks` never holds more than
-    about 64 MB of them, and a large uncompressed file is memory-mapped by `logits`. `open_predictions` reads files.
+    about 64 MB of them, and `logits` maps an uncompressed file that would take over a quarter of the spare memory.
+    `open_predictions` reads files.
 
     Parameters
     ----------
@@ -367,7 +372,8 @@ class Predictions:
 
     def _load(self) -> np.ndarray:
         whole = self.source.whole()
-        if whole is not None and (isinstance(self.source, ArraySource) or whole.nbytes > CHUNK_BYTES):
+        # the pages of a map are gone when another process cuts the file short: what fits is read
+        if whole is not None and (isinstance(self.source, ArraySource) or not fits_in_memory(whole.nbytes)):
             for _ in () if self._checked else self._checked_blocks(self._chunk_rows()):
                 pass
             return whole
@@ -388,6 +394,11 @@ class Predictions:
             # small enough to keep: callers ask again and again
             self._converted = converted
         return converted
+
+
+def fits_in_memory(nbytes: int) -> bool:
+    """Whether so many bytes may be held in memory as one array."""
+    return nbytes <= CHUNK_BYTES or nbytes <= MEMORY_SHARE * spare_memory()
 
 
 def _taken(column: np.ndarray | None, index: slice | np.ndarray) -> np.ndarray | None:

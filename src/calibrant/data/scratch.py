@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import weakref
 from pathlib import Path
@@ -13,6 +14,14 @@ from calibrant.data.fields import ArrayField, Field, Header
 from calibrant.data.predictions import CHUNK_BYTES
 from calibrant.data.raw import RawField, RowMajorSource
 from calibrant.data.source import Source
+
+DISK_SHARE = 0.5
+"""Of the free disk: a scratch copy of a file that could be mapped takes no more."""
+
+
+def fits_on_disk(nbytes: int) -> bool:
+    """Whether a scratch copy of so many bytes leaves enough of the disk."""
+    return nbytes <= DISK_SHARE * shutil.disk_usage(tempfile.gettempdir()).free
 
 
 class ScratchFile:
