@@ -21,6 +21,10 @@ def learn_floor(logits: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndar
         logits = logits[weights > 0]
     if logits.ndim == 1:
         return scores_floor(logits), int(np.isinf(logits).sum())
-    kernel = pick(column_minima, logits.size)
-    minima, n_zero = reduce(merge_minima, map_blocks(lambda block: kernel(logits[block]), row_blocks(*logits.shape)))
+    kernel, blocks = pick(column_minima, logits.size), row_blocks(*logits.shape)
+    minima, n_zero = reduce(merge_minima, map_blocks(lambda block: kernel(logits[block]), blocks))
+    if n_zero and logits.dtype == np.float32:
+        # zeros get this value, and folds look at every bit of it: the order of the columns must not matter
+        wide = map_blocks(lambda block: kernel(logits[block].astype(np.float64)), blocks)
+        minima, _ = reduce(merge_minima, wide)
     return floor_of(minima), n_zero

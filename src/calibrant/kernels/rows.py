@@ -123,7 +123,8 @@ def scan_logits(logits: np.ndarray, labels: np.ndarray, level: int) -> tuple[Row
         log_total = np.log(total)
         # a label of probability 0 costs what the smallest number of the dtype would
         behind = shifted[rows, labels]
-        nll = log_total - np.where(np.isneginf(logits[rows, labels]), np.log(np.finfo(logits.dtype).tiny), behind)
+        at_zero = -np.log(np.float64(np.finfo(logits.dtype).tiny))
+        nll = np.where(np.isneginf(logits[rows, labels]), at_zero, log_total - behind)
         of_label = exponentials[rows, labels] / total
         squares = np.einsum("ij,ij->i", exponentials, exponentials) / total**2
         brier = np.maximum(squares - 2 * of_label + 1, 0.0)

@@ -154,9 +154,9 @@ def weighted_quantile(values: np.ndarray, shares: np.ndarray, weights: np.ndarra
     if weights is None:
         return np.quantile(values, shares)
     kept = weights > 0
-    values, weights = values[kept], weights[kept]
-    order = np.argsort(values)
-    ordered, mass = values[order], weights[order]
+    # rows of one value are one: between the places of two of them nothing lies
+    ordered, group = np.unique(values[kept], return_inverse=True)
+    mass = np.bincount(group, weights[kept])
     before = np.concatenate(([0.0], np.cumsum(mass)))
     last = before[:-1] + np.maximum(mass - 1.0, 0.0)
     places = np.stack([before[:-1], last], axis=1).ravel()

@@ -201,4 +201,10 @@ def mean(column: np.ndarray, weights: np.ndarray | None) -> float:
     """Weighted mean in float64."""
     if weights is None:
         return float(column.mean(dtype=np.float64))
-    return float(np.dot(column.astype(np.float64, copy=False), weights) / weights.sum())
+    with np.errstate(invalid="ignore"):
+        total = np.dot(column.astype(np.float64, copy=False), weights)
+    if np.isnan(total):
+        # an infinite loss of a row that weighs nothing
+        counted = weights > 0
+        total = np.dot(column[counted].astype(np.float64), weights[counted])
+    return float(total / weights.sum())

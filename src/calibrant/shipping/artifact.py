@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.calibrators.learned import check_learned
-from calibrant.calibrators.registry import is_around_model
+from calibrant.calibrators.registry import find_class, is_around_model
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import FitWarning, InputError, MissingExtraError
 from calibrant.shipping.encoding import DTYPES, Decoder, Encoder
@@ -253,8 +253,10 @@ def _check_header(header: Any) -> None:
         raise InputError(f"the header's keys are not those of format {FORMAT}: {odd[:4]}")
     n_classes, names, fit = header["n_classes"], header["class_names"], header["fit"]
     around = isinstance(header["calibrator"], dict) and is_around_model(header["calibrator"].get("class"))
-    if around != (n_classes is None) or not (around or (type(n_classes) is int and 2 <= n_classes <= MAX_CLASSES)):
-        raise InputError(f"n_classes is {n_classes!r}, but must be a whole number from 2 to {MAX_CLASSES}")
+    # of many labels there may be one; one score per row has two classes
+    least = 1 if isinstance(header["calibrator"], dict) and _counts_labels(header["calibrator"]) else 2
+    if around != (n_classes is None) or not (around or (type(n_classes) is int and least <= n_classes <= MAX_CLASSES)):
+        raise InputError(f"n_classes is {n_classes!r}, but must be a whole number from {least} to {MAX_CLASSES}")
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise InputError("class_names must be a list of texts")
     if names is not None and not around and len(names) != n_classes:
@@ -321,6 +323,12 @@ def _tensors(content: bytes) -> dict[str, np.ndarray]:
         if str(array.dtype) not in DTYPES:
             raise InputError(f"array {name!r} has dtype {array.dtype}, which an artifact cannot hold")
     return tensors
+
+
+def _counts_labels(described: dict[str, Any]) -> bool:
+    """Whether the columns of this calibrator are labels, of which there may be one."""
+    found = find_class(described["class"]) if isinstance(described.get("class"), str) else None
+    return getattr(found, "tasks", None) == ("multilabel",)
 
 
 def _probe(calibrator: Any, n_classes: int) -> None:

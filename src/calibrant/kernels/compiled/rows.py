@@ -40,7 +40,7 @@ def scan_logits(logits: np.ndarray, labels: np.ndarray, level: int) -> tuple[Row
     values, bits = _with_bits(logits)
     infinity = _bits(np.array(np.inf, dtype=values.dtype))[()]
     magnitude = np.iinfo(bits.dtype).max
-    at_zero = -float(np.log(np.finfo(values.dtype).tiny))
+    at_zero = -float(np.log(np.float64(np.finfo(values.dtype).tiny)))
     suspicious = _logits(values, bits, frozen(labels), level, infinity, bits.dtype.type(magnitude), at_zero, *columns)
     return columns, bool(suspicious)
 
@@ -168,7 +168,7 @@ def _logits(  # noqa: PLR0917
         if level >= SCORES:
             log_total = np.log(total)
             behind = peak - np.float64(values[row, labels[row]])
-            nll[row] = log_total + (behind if values[row, labels[row]] > -np.inf else at_zero)
+            nll[row] = log_total + behind if values[row, labels[row]] > -np.inf else at_zero
             of_label = np.exp(-behind) / total
             brier[row] = max(squares / (total * total) - 2.0 * of_label + 1.0, 0.0)
             if level >= ALL:
