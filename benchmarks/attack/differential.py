@@ -2,35 +2,45 @@
 
 python benchmarks/attack/differential.py --problems 1000
 
-Metrics must equal their literal definition to 1e-9 (square roots 1e-7; float32 logits in classwise bins 2e-5).
-Likelihood fits must reach a loss within 1e-5 of the best that scipy finds, or warn. Every method must not depend on
-the order of the rows, must count a weight of 2 as the row twice, give rows that sum to one, and keep its promises.
+Each number is a problem of several classes, one of one score per row, every sixth time also one of several labels and
+one with groups. Metrics must equal their literal definition to 1e-9 (square roots 1e-7, float32 logits in classwise
+bins 2e-5, smECE on its grid 1e-4). Likelihood fits must reach a loss within 1e-5 of the best that scipy finds, or warn.
+No method may depend on the order of the rows, the dtype, the order of the classes, chunks, or being saved and loaded; a
+weight of 2 is the row twice; answers are probabilities, and promises are kept.
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
+import math
 import time
-import warnings
+from typing import Any
 
 import fit_references
 import metric_references
 import numpy as np
-from problems import Problem, draw
+import one_score
+from attack import Attack
+from problems import Problem, draw, draw_labels, draw_scores, with_groups
 
 import calibrant as cal
-from calibrant.core.errors import InputError
+from calibrant.core.zeros import raised
 
 METHODS = (
+    "none",
     "ts",
     "ts-ece",
     "ts-adaece",
+    "ts-soft",
     "cts",
+    "u-cts",
     "cts-nll",
+    "cts-shrunk",
     "vs",
     "ms",
     "dir",
+    "svs",
+    "sms",
     "ets",
     "ws",
     "cws",
@@ -41,137 +51,121 @@ METHODS = (
     "spline",
     "shape",
     "conf",
+    "joint",
+    "pts",
     "ts+top",
+    "vs+top",
     "sctl+ts",
+    "sctl+ets",
     "sctl+vs",
     "sctl+cts-nll",
+    "conf+shape+keep",
+    "auto",
 )
-LOOSE = {"sctl+vs": 1e-3, "sctl+cts-nll": 1e-3}
-"""Fixed points, found to this difference in probability; all others agree to 1e-4 (float32: 3e-4)."""
 
-ROOTS = {"debiased_ece": 1e-7, "mmce": 1e-7, "soft_ece": 1e-7, "marginal_ece": 1e-7}
-"""Square roots of sums that may cancel to rounding noise."""
+ROOTS = {"debiased_ece": 1e-7, "mmce": 1e-7, "soft_ece": 1e-7, "marginal_ece": 1e-7, "smooth_ece": 1e-4}
+"""Square roots of sums that may cancel to rounding noise, and smECE, which is computed on a grid."""
 
-SLOW = {"sctl+vs": 8, "sctl+cts-nll": 4, "conf": 4}
+SLOW = {
+    "sctl+vs": 16,
+    "auto": 12,
+    "conf+shape+keep": 8,
+    "pts": 8,
+    "joint": 6,
+    "conf": 4,
+    "dir": 4,
+    "sms": 4,
+    "vs+top": 4,
+    "sctl+cts-nll": 4,
+    "sctl+ets": 4,
+    "svs": 3,
+    "cts-shrunk": 3,
+    "sctl+ts": 2,
+    "ms": 2,
+}
 """Methods that are tried on every so many problems."""
 
-FOLDED = {"conf"}
-"""Methods that split the rows by their values: copies that outweigh a tenth of a fold are dealt over the folds, which
-one row of the same weight cannot be."""
 
-
-class Attack:
-    """Counts comparisons and keeps what was wrong."""
-
-    def __init__(self) -> None:
-        self.counts: collections.Counter[str] = collections.Counter()
-        self.wrong: list[str] = []
-
-    def report(self, problems: int, started: float) -> None:
-        """What was compared so far."""
-        counts = ", ".join(f"{count:,} {name}" for name, count in self.counts.items())
-        print(f"{problems} problems in {time.perf_counter() - started:,.0f} s: {counts}", flush=True)
-
-    def fail(self, problem: Problem, what: str) -> None:
-        self.counts["wrong"] += 1
-        self.wrong.append(f"seed {problem.seed} ({problem.words}): {what}")
-        print(self.wrong[-1], flush=True)
+class Matrix(Attack):
+    """The attack on what serves logits (n×K)."""
 
     def metrics(self, problem: Problem) -> None:
         """Every metric against its literal definition."""
-        if np.isneginf(problem.wide[np.arange(len(problem.labels)), problem.labels]).any():
-            return  # the NLL is infinite: what it counts as is a matter of taste
-        expected = metric_references.everything(problem.wide, problem.labels, problem.mass)
+        expected = metric_references.everything(problem.wide, problem.labels, problem.mass, problem.logits.dtype)
         for name, value in expected.items():
             options = {"from_logits": True, "sample_weight": problem.weights}
-            found = getattr(cal.metrics, name)(problem.logits, problem.labels, **options)
+            found: Any = getattr(cal.metrics, name)(problem.logits, problem.labels, **options)
+            if name == "over_under_confidence":
+                found = np.array([found.over, found.under])
+            elif name == "classwise_losses":
+                found = found.losses
             narrow = problem.logits.dtype == np.float32 and name in ("classwise_ece", "sce")
             tolerance = 2e-5 if narrow else ROOTS.get(name, 1e-9) * max(1.0, float(np.max(np.abs(value))))
-            self.counts["metric comparisons"] += 1
+            self.counts["metric values"] += 1
             if not np.allclose(found, value, rtol=0, atol=tolerance):
                 self.fail(problem, f"{name} is {found}, literally {value}")
 
     def method(self, problem: Problem, name: str) -> None:
         """One method: its optimum, its invariances, its promises."""
-        try:
-            fitted, warned = fit(name, problem.logits, problem.labels, problem.weights)
-        except InputError:
-            self.counts["refused with an InputError"] += 1
+        fit = self.fitted(problem, name)
+        if fit is None:
             return
-        self.counts["warned"] += warned
-        self.counts["fits"] += 1
-        p = fitted.predict_proba(problem.logits)
-        if not (np.isfinite(p).all() and np.abs(p.sum(axis=1) - 1).max() < 1e-5):
-            self.fail(problem, f"{name}: rows of probabilities do not sum to one")
-        kept = fitted.keeps_prediction and not (p.argmax(axis=1) == problem.logits.argmax(axis=1)).all()
-        if kept:
+        fitted, p, warned = fit
+        if fitted.keeps_prediction and not (p.argmax(axis=1) == problem.logits.argmax(axis=1)).all():
             self.fail(problem, f"{name}: a kept prediction changed")
-        if not np.isneginf(problem.logits).any():
-            self.optimum(problem, name, fitted, warned)
-        self.invariances(problem, name, p, warned)
+        self.optimum(problem, name, fitted, warned)
+        self.invariances(problem, name, fitted, p, warned)
 
     def optimum(self, problem: Problem, name: str, fitted: cal.Calibrator, warned: bool) -> None:
-        given = problem.wide, problem.labels, problem.mass, fitted
+        """The loss that a likelihood fit reached beside the lowest that scipy finds."""
+        x = raised(problem.logits, fitted.floor_).astype(np.float64)
+        given = problem.labels, problem.mass, fitted
         if name == "ts":
-            reached, best = fit_references.temperature(*given)
-        elif name in ("vs", "cts-nll"):
-            reached, best = fit_references.vector(*given, with_bias=name == "vs")
-        elif name in ("ms", "dir") and len(problem.labels) > problem.logits.shape[1] * 4:
-            x = problem.wide
+            reached, best = fit_references.temperature(x, *given)
+        elif name in ("vs", "cts-nll", "svs"):
+            reached, best = fit_references.vector(x, *given, with_bias=name != "cts-nll")
+        elif name in ("ms", "dir", "sms"):
             x = x - np.logaddexp.reduce(x, axis=1)[:, None] if name == "dir" else x
-            reached, best = fit_references.matrix(x, *given[1:])
+            reached, best = fit_references.matrix(x, *given)
+        elif name == "ets":
+            reached, best = fit_references.mixture(x, *given)
+        elif name in ("sctl+ts", "sctl+vs", "sctl+cts-nll"):
+            reached, best = fit_references.class_losses(x, *given)
         else:
             return
-        self.counts["optima compared"] += 1
-        if reached > best + 1e-5 and not warned:
+        self.counts["optima"] += 1
+        if not (math.isfinite(reached) and reached <= best + 1e-5) and not warned:
             self.fail(problem, f"{name}: loss {reached:.7f}, but scipy reaches {best:.7f}, without a warning")
 
-    def invariances(self, problem: Problem, name: str, p: np.ndarray, warned: bool) -> None:
-        rng = np.random.default_rng(problem.seed)
-        order = rng.permutation(len(problem.labels))
-        weights = None if problem.weights is None else problem.weights[order]
-        again = {"the row order": (problem.logits[order], problem.labels[order], weights)}
-        values = np.sort(problem.logits, axis=1)  # folds do not know the order of the columns
-        tied = len(np.unique(values, axis=0)) < len(values)
-        if problem.weights is not None and not (problem.weights % 1).any() and not (tied and name in FOLDED):
-            copies = np.repeat(np.arange(len(order)), problem.weights.astype(int))
-            again["copies for weights"] = problem.logits[copies], problem.labels[copies], None
-        tolerance = LOOSE.get(name, 1e-4 if problem.logits.dtype == np.float64 else 3e-4)
-        for what, given in again.items():
-            self.counts["invariances compared"] += 1
-            other, also = fit(name, *given)
-            # rows of weight 0 may lie where the fit data determine nothing
-            seen = problem.mass > 0
-            difference = float(np.abs(other.predict_proba(problem.logits[seen]) - p[seen]).max())
-            if difference > tolerance and not (warned or also):
-                self.fail(problem, f"{name}: {what} changes a probability by {difference:.2g}, without a warning")
 
-
-def fit(name: str, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> tuple[cal.Calibrator, bool]:
-    """A fitted calibrator, and whether it warned of anything but zeros."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        fitted = cal.get(name).fit(logits, labels, sample_weight=weights)
-    return fitted, any("probability of 0" not in str(one.message) for one in caught)
+def attack_on(attack: Matrix, seed: int, methods: list[str]) -> None:
+    """Everything that is tried on one number."""
+    problem, scores = draw(seed), draw_scores(seed)
+    attack.guarded(problem, "metrics", lambda given, _: attack.metrics(given))
+    attack.guarded(scores, "metrics", lambda given, _: one_score.metrics(attack, given))
+    for name in methods:
+        if seed % SLOW.get(name, 1) == 0 and name in METHODS:
+            attack.guarded(problem, name, attack.method)
+        if name in one_score.SCORE_METHODS and (seed + 1) % SLOW.get(name, 1) == 0:
+            attack.guarded(scores, name, lambda given, one: one_score.method(attack, given, one))
+    if seed % 6 == 0:
+        for name in one_score.LABEL_METHODS:
+            attack.guarded(draw_labels(seed), name, lambda given, one: one_score.invariant(attack, given, one))
+        for name in one_score.GROUP_METHODS:
+            grouped = with_groups(scores if name.startswith("platt") else problem)
+            attack.guarded(grouped, name, lambda given, one: one_score.invariant(attack, given, one))
 
 
 def main() -> None:
+    every = [*METHODS, *(name for name in one_score.SCORE_METHODS if name not in METHODS)]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--problems", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--methods", nargs="*", default=METHODS)
+    parser.add_argument("--methods", nargs="*", default=every)
     given = parser.parse_args()
-    attack, started = Attack(), time.perf_counter()
+    attack, started = Matrix(), time.perf_counter()
     for seed in range(given.first, given.first + given.problems):
-        problem = draw(seed)
-        attack.metrics(problem)
-        for name in given.methods:
-            if name in SLOW and seed % SLOW[name]:
-                continue
-            try:
-                attack.method(problem, name)
-            except Exception as error:  # a crash is a finding
-                attack.fail(problem, f"{name}: {type(error).__name__}: {error}")
+        attack_on(attack, seed, given.methods)
         if seed % 50 == 49:
             attack.report(seed + 1 - given.first, started)
     attack.report(given.problems, started)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 
@@ -66,6 +67,11 @@ def ks(c: np.ndarray, a: np.ndarray, w: np.ndarray) -> float:
     return max(abs((w * (c - a))[c <= level].sum()) for level in np.unique(c)) / w.sum()
 
 
+def kuiper(c: np.ndarray, a: np.ndarray, w: np.ndarray) -> float:
+    path = [0.0] + [float((w * (a - c))[c <= level].sum()) for level in np.unique(c)]
+    return (max(path) - min(path)) / w.sum()
+
+
 def mmce(c: np.ndarray, a: np.ndarray, w: np.ndarray) -> float:
     r = w * (c - a)
     kernel = np.exp(-np.abs(c[:, None] - c[None, :]) / 0.4)
@@ -103,19 +109,80 @@ def soft_ece(c: np.ndarray, a: np.ndarray, w: np.ndarray, n_bins: int = 15, temp
     return math.sqrt(float(size @ gap**2) / w.sum())
 
 
-def proper(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict[str, float]:
+def over_under(found: np.ndarray) -> np.ndarray:
+    """Σ of the gaps above 0 and below 0."""
+    share, gap = found.T
+    return np.array([share @ np.maximum(gap, 0), share @ np.maximum(-gap, 0)])
+
+
+def sweep(c: np.ndarray, a: np.ndarray, w: np.ndarray) -> float:
+    """The equal-mass ECE of the largest count up to which the accuracies of the bins never fall."""
+    c, a, w = c[w > 0], a[w > 0], w[w > 0]
+    last = gaps(c, a, w, mass_bins(c, w, 1))
+    for count in range(2, int(w.sum() / w.min()) + 3):
+        bins = [inside for inside in mass_bins(c, w, count) if len(inside)]
+        accuracy = [w[inside] @ a[inside] / w[inside].sum() for inside in bins]
+        if any(later < earlier - 1e-9 for earlier, later in pairwise(accuracy)):
+            break
+        last = gaps(c, a, w, bins)
+    return norm(last, 1)
+
+
+def smooth(c: np.ndarray, a: np.ndarray, w: np.ndarray, n_points: int = 2000) -> float:
+    """σ = smECE_σ by bisection, the reflected Gaussian kernel as a sum over mirror images."""
+    t = (np.arange(n_points) + 0.5) / n_points
+    residual = w * (a - c) / w.sum()
+
+    def error(sigma: float) -> float:
+        density = np.zeros(n_points)
+        for shift in (-6.0, -4.0, -2.0, 0.0, 2.0, 4.0, 6.0):
+            for sign in (-1.0, 1.0):
+                density += np.exp(-((t[:, None] - shift - sign * c) ** 2) / (2 * sigma**2)) @ residual
+        return float(np.abs(density).sum() / n_points / (sigma * math.sqrt(2 * math.pi)))
+
+    low, high = 1e-3, 1.0
+    if error(low) <= low:
+        return 0.0
+    for _ in range(20):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if error(middle) > middle else (low, middle)
+    return middle
+
+
+def class_losses(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, cap: float) -> np.ndarray:
+    """Mean NLL of each class that has weight."""
+    loss = row_losses(logits, labels)
+    loss = np.where(np.isinf(loss), cap, loss)
+    return np.array(
+        [
+            weights[labels == j] @ loss[labels == j] / weights[labels == j].sum()
+            for j in range(logits.shape[1])
+            if weights[labels == j].sum() > 0
+        ]
+    )
+
+
+def row_losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    peak = logits.max(axis=1)
+    return np.log(np.exp(logits - peak[:, None]).sum(axis=1)) + peak - logits[np.arange(len(labels)), labels]
+
+
+def proper(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, cap: float) -> dict[str, float]:
+    """`cap`: what a probability of exactly 0 costs the label that has it."""
     p = softmax(logits)
-    rows = np.arange(len(p))
-    log_mass = np.log(np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)) + logits.max(axis=1)
-    loss = log_mass - logits[rows, labels]
+    loss = row_losses(logits, labels)
+    loss = np.where(np.isinf(loss), cap, loss)
     one_hot = np.eye(p.shape[1])[labels]
     entropy = -np.where(p > 0, p * np.log(np.where(p > 0, p, 1.0)), 0.0).sum(axis=1)
     mean: Callable[[np.ndarray], float] = lambda column: float(weights @ column / weights.sum())  # noqa: E731
     return {"nll": mean(loss), "brier": mean(((p - one_hot) ** 2).sum(axis=1)), "entropy": mean(entropy)}
 
 
-def everything(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict[str, float | np.ndarray]:
-    """Every metric by its literal definition."""
+def everything(
+    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, dtype: np.dtype
+) -> dict[str, float | np.ndarray]:
+    """Every metric by its literal definition; a label of probability 0 costs −log of the dtype's smallest number."""
+    cap = -math.log(np.finfo(dtype).tiny)
     c, a, w = columns(logits, labels, weights)
     p, n_classes = softmax(logits), logits.shape[1]
     top_width, top_mass = gaps(c, a, w, width_bins(c)), gaps(c, a, w, mass_bins(c, w))
@@ -141,7 +208,12 @@ def everything(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> d
         "mmce": mmce(c, a, w),
         "confidence_auroc": auroc(c, a, w),
         "soft_ece": soft_ece(c, a, w),
-        **proper(logits, labels, weights),
+        "over_under_confidence": over_under(top_width),
+        "kuiper_error": kuiper(c, a, w),
+        "sweep_ece": sweep(c, a, w),
+        "smooth_ece": smooth(c, a, w),
+        "classwise_losses": class_losses(logits, labels, weights, cap),
+        **proper(logits, labels, weights, cap),
     }
     if (w == np.rint(w)).all():
         answer["aurc"] = aurc(c, a, w)

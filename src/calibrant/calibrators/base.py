@@ -17,7 +17,7 @@ from calibrant.calibrators.helpers.confidence_bins import map_rows
 from calibrant.calibrators.helpers.gate import admitted, keep_winner, narrow
 from calibrant.calibrators.helpers.tensors import fit_on_device, probabilities_of_tensor, transform_tensor
 from calibrant.calibrators.learned import Learned, spec_of
-from calibrant.calibrators.solvers.folds import FOLDS, content_folds
+from calibrant.calibrators.solvers.folds import FOLDS, content_folds, divided
 from calibrant.core.arrays import (
     check_counts,
     check_labels,
@@ -115,7 +115,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
             labels = check_labels(y, *matrix.shape)
             rows = Rows(matrix, labels, check_weights(sample_weight, len(matrix)))
         check_counts(rows.weights)
-        self.fit_rows(self._without_zeros(rows))
+        self.fit_rows(self._divided(self._without_zeros(rows)))
         self._keep_floor()
         self.n_rows_, self.fingerprint_ = rows.n, fingerprint(identified, labels, rows.weights)
         return self
@@ -128,6 +128,10 @@ class Calibrator(TransformerMixin, BaseEstimator):
             return rows
         warn_of_zeros(n_zero, rows.n, self.floor_)
         return type(rows)(raised(given, self.floor_), rows.labels, rows.weights)
+
+    def _divided(self, rows: Any) -> Any:
+        """Rows of large weight in pieces, for fits that put rows into folds."""
+        return rows if self.additive else divided(rows)
 
     def _keep_floor(self) -> None:
         """Give the calibrator inside this one, which may be used by itself, the same floor."""
@@ -153,12 +157,16 @@ class Calibrator(TransformerMixin, BaseEstimator):
 
         A second stage that learns from these answers, or a score taken on them, sees the calibrator as new data will.
         """
+        return self._fit_held_out(rows, fold)[0]
+
+    def _fit_held_out(self, rows: Rows | BinaryRows, fold: np.ndarray) -> tuple[np.ndarray, str | None]:
+        """The answers, and what one of the fits warned of."""
         started = time.perf_counter()
         self._begin(rows)
         with one_blas_thread():
             answers = self._held_out_binary(rows, fold) if isinstance(rows, BinaryRows) else self._held_out(rows, fold)
         self.fit_seconds_ = time.perf_counter() - started
-        return answers
+        return answers, self.__dict__.pop("_told_of_fold", None)
 
     def fit_for_next(self, rows: Rows, seed: int) -> np.ndarray:
         """Learn from all rows, and return answers (n×K) on them from which a second stage may learn.
@@ -168,7 +176,12 @@ class Calibrator(TransformerMixin, BaseEstimator):
         """
         if self.few_parameters or rows.total_weight < 2 * FOLDS:
             return self.fit_rows(rows)._transform(rows.logits)
-        return self.fit_held_out(rows, content_folds(rows, FOLDS, seed))
+        answers, told = self._fit_held_out(rows, content_folds(rows, FOLDS, seed))
+        if told:
+            warnings.warn(
+                f"the next stage learns from fits that leave out a fold, and one of them: {told}", FitWarning, 4
+            )
+        return answers
 
     def fit_predictions(self, predictions: Any, *, engine: Any = "local", checkpoint: Any = None) -> Self:
         """Learn from predictions that need not fit in memory.
@@ -314,9 +327,12 @@ class Calibrator(TransformerMixin, BaseEstimator):
         part = rows.take(np.flatnonzero(kept))
         if not part.n or not part.total_weight > 0:
             return self
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FitWarning)  # the fit on all rows has warned already
-            return self._settled().fit_rows(part)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", FitWarning)
+            fitted = self._settled().fit_rows(part)
+        if caught:
+            self._told_of_fold = str(caught[0].message)
+        return fitted
 
     def _settled(self) -> Calibrator:
         """An unfitted copy in which what this fit chose by cross-validation is given: one number, learned from all."""

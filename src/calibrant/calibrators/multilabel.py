@@ -15,14 +15,13 @@ from calibrant.calibrators.beta import beta_columns
 from calibrant.calibrators.learned import RECORD, Learned
 from calibrant.calibrators.registry import resolve
 from calibrant.calibrators.solvers.bent_slopes import slope_columns
-from calibrant.calibrators.solvers.folds import FOLDS, content_folds
+from calibrant.calibrators.solvers.folds import FOLDS, content_folds, divided
 from calibrant.calibrators.solvers.shrunken import Labelled, fit_labels, summed_losses
 from calibrant.core.arrays import check_counts, check_label_matrix, check_weights
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.fingerprint import fingerprint
 from calibrant.core.multilabel_rows import MultilabelRows, check_score_matrix
 from calibrant.core.odds import sigmoid
-from calibrant.core.rows import Rows
 from calibrant.core.zeros import raised, scores_floor, warn_of_zeros
 
 if TYPE_CHECKING:
@@ -223,10 +222,9 @@ class MultilabelCalibrator(Calibrator):
 
     def _choose(self, family: str, rows: MultilabelRows, strength: float | str) -> _Choice:
         """The strength of the lowest cross-validated log loss, and that loss per entry."""
-        rows = rows.some_labels(max(1, ENTRIES // rows.n))
+        rows = divided(rows.some_labels(max(1, ENTRIES // rows.n)))
         data = self._data(family, rows)
-        # the largest score in place of a label: folds then do not depend on the order of the labels
-        fold = content_folds(Rows(rows.scores, rows.scores.argmax(axis=1), rows.weights), FOLDS, self.seed)
+        fold = content_folds(rows.matrix(), FOLDS, self.seed)
         parts = []
         for number in range(FOLDS):
             inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)

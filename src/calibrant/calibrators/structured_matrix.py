@@ -14,7 +14,8 @@ from calibrant.calibrators.maps import like
 from calibrant.calibrators.solvers.affine import Ridge, fit_affine
 from calibrant.calibrators.solvers.diagonal import common_unit, fit_vector
 from calibrant.calibrators.solvers.newton import Solution, warn_unless_converged
-from calibrant.calibrators.solvers.penalties import check_penalty, walk
+from calibrant.calibrators.solvers.penalties import check_penalty, walk, warn_of_folds
+from calibrant.calibrators.temperature import fit_inverse_temperature
 from calibrant.core.rows import Rows
 from calibrant.kernels.affine import affine_sums
 
@@ -116,13 +117,20 @@ class StructuredMatrixScaling(Calibrator):
         return np.concatenate([np.diag(scale), bias[:, None]], axis=1), solution
 
     def _walk(self, rows: Rows, unit: float) -> float:
+        diverging: list[bool] = []
+
         def fit(part: Rows, strength: Any, start: np.ndarray | None) -> np.ndarray:
-            return self._solve(part, unit, strength, start, tolerance=1e-4)[0]
+            point, solution = self._solve(part, unit, strength, start, tolerance=1e-4)
+            # a temperature at its limit is where the search stopped, and nothing more
+            diverging.append(solution.diverging or (start is None and bool(fit_inverse_temperature(part).limit)))
+            return point
 
         def loss(part: Rows, point: np.ndarray) -> float:
             return part.total(affine_sums, point, False)[0]
 
-        return walk(rows, STRENGTHS, fit, loss, seed=self.seed)
+        found: float = walk(rows, STRENGTHS, fit, loss, seed=self.seed)
+        warn_of_folds("StructuredMatrixScaling", diverging)
+        return found
 
     def _learned(self) -> SimpleNamespace:
         found = super()._learned()

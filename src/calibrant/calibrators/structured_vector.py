@@ -10,10 +10,11 @@ from sklearn.base import clone
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import RECORD, Learned
 from calibrant.calibrators.maps import like
-from calibrant.calibrators.solvers.diagonal import fit_vector
+from calibrant.calibrators.solvers.diagonal import common_unit, fit_vector
 from calibrant.calibrators.solvers.newton import Solution, warn_unless_converged
-from calibrant.calibrators.solvers.penalties import check_penalty, walk
+from calibrant.calibrators.solvers.penalties import check_penalty, walk, warn_of_folds
 from calibrant.calibrators.structured_matrix import STRENGTHS
+from calibrant.calibrators.temperature import fit_inverse_temperature
 from calibrant.core.rows import Rows
 from calibrant.kernels.scaling import vector_sums
 from calibrant.kernels.transform import scale_rows
@@ -69,8 +70,9 @@ class StructuredVectorScaling(Calibrator):
 
     def _fit(self, rows: Rows) -> None:
         strength = check_penalty(self.strength, "strength")
-        self.strength_ = self._walk(rows) if isinstance(strength, str) else strength
-        self.scale_, self.bias_, solution = self._solve(rows, self.strength_)
+        unit = common_unit(rows)
+        self.strength_ = self._walk(rows, unit) if isinstance(strength, str) else strength
+        self.scale_, self.bias_, solution = self._solve(rows, unit, self.strength_)
         warn_unless_converged("StructuredVectorScaling", solution)
         self.n_iter_ = max(1, solution.n_iter)
         self.objective_trace_ = solution.trace
@@ -78,18 +80,28 @@ class StructuredVectorScaling(Calibrator):
     def _settled(self) -> Calibrator:
         return clone(self).set_params(strength=self.strength_)
 
-    def _solve(self, rows: Rows, strength: float) -> tuple[np.ndarray, np.ndarray, Solution]:
+    def _solve(self, rows: Rows, unit: float, strength: float) -> tuple[np.ndarray, np.ndarray, Solution]:
         halves = 0.5 * strength / rows.total_weight * rows.n_classes
-        return fit_vector(rows, penalty_scale=halves * self.penalty_diagonal, penalty_bias=halves * self.penalty_bias)
+        return fit_vector(
+            rows, penalty_scale=halves * self.penalty_diagonal, penalty_bias=halves * self.penalty_bias, unit=unit
+        )
 
-    def _walk(self, rows: Rows) -> float:
+    def _walk(self, rows: Rows, unit: float) -> float:
+        # one unit for all folds: of a fold whose rows are all predicted right, the best T is 0 and no unit
+        diverging: list[bool] = []
+
         def fit(part: Rows, strength: Any, start: np.ndarray | None) -> np.ndarray:
-            return np.stack(self._solve(part, strength)[:2])
+            scale, bias, solution = self._solve(part, unit, strength)
+            # a temperature at its limit is where the search stopped, and nothing more
+            diverging.append(solution.diverging or (start is None and bool(fit_inverse_temperature(part).limit)))
+            return np.stack([scale, bias])
 
         def loss(part: Rows, point: np.ndarray) -> float:
             return part.total(vector_sums, *point)[0]
 
-        return walk(rows, STRENGTHS, fit, loss, seed=self.seed)
+        found: float = walk(rows, STRENGTHS, fit, loss, seed=self.seed)
+        warn_of_folds("StructuredVectorScaling", diverging)
+        return found
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         return logits * like(xp, learned.scale_, logits) + like(xp, learned.bias_, logits)

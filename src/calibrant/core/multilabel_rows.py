@@ -9,6 +9,7 @@ import numpy as np
 
 from calibrant.core.arrays import widen
 from calibrant.core.errors import InputError
+from calibrant.core.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,14 @@ class MultilabelRows:
         """The rows at these places."""
         weights = None if self.weights is None else self.weights[index]
         return MultilabelRows(self.scores[index], self.labels[index], weights)
+
+    def matrix(self) -> Rows:
+        """Scores beside labels (n×2L) with the place of the largest score: what tells rows apart.
+
+        The order of the labels does not matter to a hash of it.
+        """
+        values = np.column_stack([self.scores, self.labels.astype(self.scores.dtype)])
+        return Rows(values, self.scores.argmax(axis=1), self.weights)
 
     def some_labels(self, most: int) -> MultilabelRows:
         """At most this many labels, taken evenly in the order of how often they occur; all where there are no more."""

@@ -52,7 +52,7 @@ def raised(logits: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
         return np.where(infinite, np.where(logits < 0, of_zero, of_one), logits).astype(logits.dtype)
     result = logits.copy()
     rows = np.flatnonzero(infinite.any(axis=1))
-    wanted = logsumexp(logits[rows]).astype(np.float64)[:, None] + np.log(floor)
+    wanted = logsumexp(logits[rows].astype(np.float64))[:, None] + np.log(floor)
     result[rows] = np.where(infinite[rows], wanted, logits[rows])
     return result
 

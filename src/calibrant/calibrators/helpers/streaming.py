@@ -58,7 +58,7 @@ def fit_predictions(
         else:
             calibrator.floor_ = rows.learn_floor()
             # a fit that ranks or splits rows sees arrays: maps of files, not memory
-            calibrator.fit_rows(rows if calibrator.additive else rows.whole())  # type: ignore[arg-type]
+            calibrator.fit_rows(rows if calibrator.additive else calibrator._divided(rows.whole()))  # type: ignore[arg-type]
             calibrator._keep_floor()
         calibrator.n_rows_, calibrator.fingerprint_ = rows.n, rows.fingerprint()
     for piece in predictions.source.pieces():

@@ -39,16 +39,20 @@ def fit_vector(
     penalty_scale: float = 0.0,
     with_bias: bool = True,
     lower: float = -np.inf,
+    unit: float | None = None,
 ) -> tuple[np.ndarray, np.ndarray, Solution]:
     """Scales s and biases b (K,) of the lowest mean NLL of softmax(s∘z + b) plus μ·mean b² plus ν·mean (s·T − mean)².
 
     The solver works on s in units of 1/T, T the temperature of the lowest NLL, so that neither the start nor the
     tolerance depends on the size of the logits. Where T is far above the spread of the logits, up to infinity, a class
     has the inverse of its own spread as unit (`class_units`). Where the penalty leaves the mean of b free, it is 0.
+    `unit` is one unit for all scales, in place of what these rows say.
     """
     inverse_temperature = fit_inverse_temperature(rows).value
     units = class_units(rows, inverse_temperature, with_bias)
-    if penalty_scale > 0:
+    if unit is not None:
+        units = np.full(rows.n_classes, unit)
+    elif penalty_scale > 0:
         # the penalty compares scales with each other, so that all of them need one unit
         units = np.full(rows.n_classes, np.median(units))
     ridge = 2.0 * np.array([[penalty_scale], [penalty_bias]]) / rows.n_classes

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TypeVar
+
 import numpy as np
 
+from calibrant.core.binary_rows import BinaryRows
+from calibrant.core.multilabel_rows import MultilabelRows
 from calibrant.core.rows import Rows
 from calibrant.core.threads import map_blocks, row_blocks
 
@@ -15,6 +20,11 @@ HEAVY_SHARE = 0.1
 
 FEWEST_HEAVY = 3.0
 """Up to this weight, copies of a row stay together whatever the size of a fold."""
+
+PIECES = 60
+"""Into so many parts a heavy row is cut: every number of folds up to 6 gets its share of them."""
+
+AnyRows = TypeVar("AnyRows", Rows, BinaryRows, MultilabelRows)
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -29,7 +39,8 @@ def content_folds(rows: Rows, n_folds: int, seed: int) -> np.ndarray:
 
     Copies of a row with the same label stay in one fold, so that a weight of 2 equals the row twice in a cross-fitted
     method too. Where the copies weigh more than a tenth of a fold (forests and naive Bayes give the same row thousands
-    of times), they are distributed evenly: otherwise one fold would hold nearly all rows.
+    of times), they are distributed evenly: otherwise one fold would hold nearly all rows. A row of that weight must
+    be cut into pieces first (`divided`).
 
     Parameters
     ----------
@@ -46,29 +57,94 @@ def content_folds(rows: Rows, n_folds: int, seed: int) -> np.ndarray:
     >>> np.bincount(fold).tolist()
     [200, 200, 200, 200, 200]
     """
-    hashes, prediction = _scan(rows.logits, seed)
+    hashes, stratum = _content(rows, seed)
     weights = np.ones(rows.n) if rows.weights is None else rows.weights
-    stratum = prediction if rows.n_classes > 2 else 2 * prediction + rows.labels
-
-    # one cell per distinct (row, label); the label enters by its logit, because class numbers must not matter
-    own = rows.logits[np.arange(rows.n), rows.labels].astype(np.float64)
-    hashes = _mix(hashes + _mix((own + 0.0).view(np.uint64)))
-    if rows.n_classes == 2:
-        tied = rows.logits[:, 0] == rows.logits[:, 1]
-        hashes = _mix(hashes + (tied * rows.labels).astype(np.uint64))
     first, cell = _cells(hashes, stratum)
     mass = np.bincount(cell, weights=weights)
-    limit = max(FEWEST_HEAVY, HEAVY_SHARE * weights.sum() / n_folds)
-    heavy = mass > limit
+    heavy = mass > _limit(weights, n_folds)
 
     fold_of_cell = _deal(stratum[first], hashes[first], np.where(heavy, 0.0, mass), n_folds)
     fold = fold_of_cell[cell]
     copies = np.flatnonzero(heavy[cell])
     if len(copies):
-        # rows that are each other's permutation share a hash: here their columns are told apart
-        exact = _exact_hashes(rows.logits[copies])
-        fold[copies] = _deal(_codes(cell[copies], rows.labels[copies]), exact, weights[copies], n_folds)
+        fold[copies] = _deal_copies(_same_rows(rows, hashes, copies), weights[copies], n_folds)
     return fold
+
+
+def divided(rows: AnyRows) -> AnyRows:
+    """The same rows, in which rows that `content_folds` distributes are cut into pieces of whole weight.
+
+    Fold f of n_folds then gets as much of a row of weight w as it gets of w copies of the row.
+
+    Examples
+    --------
+    >>> rows = Rows(np.array([[0.0, 1.0], [2.0, 0.0]]), np.array([1, 0]), np.array([7.0, 2.0]))
+    >>> divided(rows).weights.tolist()
+    [2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    """
+    weights = rows.weights
+    if weights is None or not weights.max(initial=0.0) > 1:
+        return rows
+    matrix = rows if isinstance(rows, Rows) else rows.matrix()
+    hashes, stratum = _content(matrix, 0)
+    _, cell = _cells(hashes, stratum)
+    heavy = (np.bincount(cell, weights=weights) > _limit(weights, FOLDS))[cell] & (weights > 0)
+    copies = np.flatnonzero(heavy)
+    if not len(copies):
+        return rows
+    same = _same_rows(matrix, hashes, copies)
+    _, first = np.unique(same, return_index=True)
+    places, pieces = [np.flatnonzero(~heavy)], [weights[~heavy]]
+    for place, total in zip(copies[first], np.bincount(same, weights=weights[copies]), strict=True):
+        whole = total == np.rint(total)
+        parts = np.ceil((total - np.arange(PIECES)) / PIECES) if whole else np.full(PIECES, total / PIECES)
+        pieces.append(parts[parts > 0])
+        places.append(np.full(len(pieces[-1]), place))
+    return replace(rows.take(np.concatenate(places)), weights=np.concatenate(pieces))
+
+
+def _content(rows: Rows, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A hash of each row with its label, and its stratum."""
+    hashes, prediction = _scan(rows.logits, seed)
+    stratum = prediction if rows.n_classes > 2 else 2 * prediction + rows.labels
+    # the label enters by its logit, because class numbers must not matter
+    own = rows.logits[np.arange(rows.n), rows.labels]
+    hashes = _mix(hashes + _mix(_bits(own)))
+    if rows.n_classes == 2:
+        tied = rows.logits[:, 0] == rows.logits[:, 1]
+        hashes = _mix(hashes + (tied * rows.labels).astype(np.uint64))
+    return hashes, stratum
+
+
+def _limit(weights: np.ndarray, n_folds: int) -> float:
+    """Copies of one row that weigh more are distributed."""
+    return max(FEWEST_HEAVY, HEAVY_SHARE * float(weights.sum()) / n_folds)
+
+
+def _same_rows(rows: Rows, hashes: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """A number 0, 1, … for each distinct row with its label at these places, in the order of their content.
+
+    Rows that are each other's permutation share a hash: here their columns are told apart.
+    """
+    keys = rows.labels[places], _exact_hashes(rows.logits[places]), hashes[places]
+    order = np.lexsort(keys)
+    opens = np.zeros(len(order), dtype=np.int64)
+    opens[1:] = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
+    same = np.empty(len(order), dtype=np.int64)
+    same[order] = np.cumsum(opens)
+    return same
+
+
+def _deal_copies(same: np.ndarray, mass: np.ndarray, n_folds: int) -> np.ndarray:
+    """The fold of each copy, heaviest first; the next row goes on where the weight of the one before ended."""
+    order = np.lexsort((-mass, same))
+    counts = np.bincount(same)
+    place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    whole = np.ceil(np.bincount(same, weights=mass) - 1e-9).astype(np.int64)
+    start = np.cumsum(whole) - whole
+    folds = np.empty(len(order), dtype=np.int64)
+    folds[order] = (start[same[order]] + place) % n_folds
+    return folds
 
 
 def _cells(hashes: np.ndarray, stratum: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -87,14 +163,9 @@ def _cells(hashes: np.ndarray, stratum: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 def _exact_hashes(logits: np.ndarray) -> np.ndarray:
     """A hash of each row in which the order of the columns matters."""
-    bits = (logits.astype(np.float64) + 0.0).view(np.uint64)
+    bits = _bits(logits)
     with np.errstate(over="ignore"):
         return _mix((_mix(bits) * (2 * np.arange(bits.shape[1], dtype=np.uint64) + 1)).sum(axis=1, dtype=np.uint64))
-
-
-def _codes(cell: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """A number 0, 1, … for each distinct (cell, label)."""
-    return np.unique(cell * (int(labels.max()) + 1) + labels, return_inverse=True)[1]
 
 
 def _deal(stratum: np.ndarray, hashes: np.ndarray, mass: np.ndarray, n_folds: int) -> np.ndarray:
@@ -117,12 +188,17 @@ def _scan(logits: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     salt = np.uint64((2 * seed + 1) * int(_ODD) % 2**64)
 
     def part(block: slice) -> tuple[np.ndarray, np.ndarray]:
-        # adding 0 makes −0 and 0 one value
-        bits = (logits[block].astype(np.float64) + 0.0).view(np.uint64)
+        bits = _bits(logits[block])
         return _mix(_mix(bits ^ salt).sum(axis=1, dtype=np.uint64)), logits[block].argmax(axis=1)
 
     parts = map_blocks(part, row_blocks(len(logits), logits.shape[1], 1 << 18))
     return np.concatenate([hashes for hashes, _ in parts]), np.concatenate([place for _, place in parts])
+
+
+def _bits(values: np.ndarray) -> np.ndarray:
+    """The values as numbers to hash: float64 and float32 of the same data alike, −0 and 0 as one."""
+    with np.errstate(over="ignore"):
+        return (values.astype(np.float32).astype(np.float64) + 0.0).view(np.uint64)
 
 
 def _mix(bits: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 import numpy as np
 
 from calibrant.calibrators.solvers.folds import content_folds
-from calibrant.core.errors import InputError
+from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
 from calibrant.core.threads import map_blocks
+
+NO_GAIN = 1e-6
+"""Nats per row that decide nothing: the stronger penalty stays, whatever rounding says."""
 
 PATIENCE = 3
 """Candidates in a row that may be worse than the best before the walk ends."""
@@ -41,7 +45,7 @@ def walk(rows: Rows, candidates: Sequence[Any], fit: Fit, loss: Loss, *, seed: i
     loss : (held-out rows, point) → their summed loss.
     """
     rows = rows.whole()  # folds pick rows: a map of the file or of a scratch copy
-    if rows.n < 2 * n_folds:
+    if rows.total_weight < 2 * n_folds:
         return candidates[0]
     fold = content_folds(rows, n_folds, seed)
     parts = [(rows.take(np.flatnonzero(fold != k)), rows.take(np.flatnonzero(fold == k))) for k in range(n_folds)]
@@ -55,13 +59,24 @@ def walk(rows: Rows, candidates: Sequence[Any], fit: Fit, loss: Loss, *, seed: i
         starts = [point for point, _ in found]
         total = sum(held_out for _, held_out in found)
         step("cross-validation", index + 1, len(candidates), f"loss {total / rows.total_weight:.5f}")
-        if total < best_loss:
+        if total < best_loss - NO_GAIN * rows.total_weight:
             best, best_loss, worse = candidate, total, 0
         else:
             worse += 1
             if worse >= PATIENCE:
                 break
     return best
+
+
+def warn_of_folds(method: str, diverging: list[bool]) -> None:
+    """Say that a fit without one fold has no optimum: where it stopped is chance, and with it its held-out loss."""
+    if any(diverging):
+        warnings.warn(
+            f"{method}: the parameters of a fit without one fold grow without bound, so that its held-out loss and the "
+            "strength chosen by it are uncertain; give strength a number",
+            FitWarning,
+            stacklevel=6,
+        )
 
 
 def _one_fold(fit: Fit, loss: Loss, candidate: Any, fold: Any) -> tuple[np.ndarray, float]:
