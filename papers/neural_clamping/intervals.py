@@ -32,7 +32,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--labels", type=Path, required=True, help="file with val_labels and test_labels")
-    parser.add_argument("--networks", nargs="+", default=["c100_resnet20_ce", "c100_resnet18"])
+    parser.add_argument(
+        "--networks", nargs="+", default=["c100_resnet20_ce", "c100_resnet18"], help="one labels file, so one dataset"
+    )
     options = parser.parse_args()
     with np.load(options.labels) as file:
         labels = [file[f"{part}_labels"].astype(np.int64) for part in ("val", "test")]
