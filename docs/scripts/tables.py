@@ -154,7 +154,10 @@ def few_rows() -> str:
 
 
 def claims(what: str, page: Path) -> str:
-    """The claims of all studies as their READMEs have them: "count" of each verdict, or every one of them."""
+    """The claims of all studies as their READMEs have them: "count" of each verdict, every one, or what was "unrun"."""
+    if what == "unrun":
+        lines = ["| study | what could not be run, and what it would take |", "| --- | --- |"]
+        return "\n".join(lines + [f"| {folder.replace('_', ' ')} | {_unrun(folder)} |" for folder in PAPERS])
     found = {folder: _claims_of(folder) for folder in PAPERS}
     if what == "count":
         lines = ["| study | holds | does not hold | not decided |", "| --- | ---: | ---: | ---: |"]
@@ -173,6 +176,14 @@ def _claims_of(folder: str) -> list[list[str]]:
     text = (ROOT / "papers" / folder / "README.md").read_text(encoding="utf-8")
     section = text.partition("<!-- claims -->\n")[2].partition("<!-- end -->")[0]
     return [line.strip("| ").split(" | ") for line in section.splitlines()[2:]]
+
+
+def _unrun(folder: str) -> str:
+    text = (ROOT / "papers" / folder / "README.md").read_text(encoding="utf-8")
+    section = text.partition("## What could not be run\n")[2].partition("\n## ")[0]
+    if not section.strip():
+        raise SystemExit(f"papers/{folder}/README.md has no section 'What could not be run'")
+    return " ".join(section.split())
 
 
 def papers(page: Path) -> str:

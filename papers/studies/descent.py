@@ -60,6 +60,12 @@ def descend(logits: np.ndarray, labels: np.ndarray, loss: str, *, epochs: int = 
     return Descent(temperatures, total, spread, errors, np.array(class_losses))
 
 
+def share_of_worst(trace: Descent, count: int = 3) -> np.ndarray:
+    """What the classes of the highest losses at the start have of the sum of class losses, epoch by epoch."""
+    worst = np.argsort(-trace.class_losses[0], kind="stable")[:count]
+    return trace.class_losses[:, worst].sum(axis=1) / trace.class_losses.sum(axis=1)
+
+
 def _row_weights(
     loss: str, class_losses: list[np.ndarray], labels: np.ndarray, count: np.ndarray, shape: tuple[float, float]
 ) -> np.ndarray:

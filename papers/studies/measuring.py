@@ -110,8 +110,9 @@ def percent(value: float) -> str:
 def signed(figure: Figure, *, scale: float = 100.0, places: int = 2) -> str:
     """A difference in points with its interval: −0.41 [−0.60, −0.22]."""
     low, high = figure.interval
-    # adding 0 after rounding turns −0.00 into +0.00
-    words = (f"{round(scale * value, places) + 0.0:+.{places}f}" for value in (figure.value, low, high))
+    # an end just below zero keeps its sign, since the verdict rests on it; what is zero up to rounding has none
+    scaled = (scale * value if abs(scale * value) > ROUNDING else 0.0 for value in (figure.value, low, high))
+    words = (f"{value:+.{places}f}" for value in scaled)
     value, low_text, high_text = (word.replace("-", "−") for word in words)
     return f"{value} [{low_text}, {high_text}]"
 
@@ -121,6 +122,7 @@ def with_spread(figure: Figure) -> str:
     return f"{percent(figure.value)} ± {percent(figure.spread)}"
 
 
+ROUNDING = 1e-6
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not decided"
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from calibrant.calibrators.class_loss import ClassLossScaling
 from calibrant.calibrators.registry import get
 from calibrant.evaluation.bootstrap import Resamples, draw, percentile_interval
-from studies.descent import LOSSES, Descent, descend
+from studies.descent import LOSSES, Descent, descend, share_of_worst
 from studies.measuring import (
     OPEN,
     Figure,
@@ -41,9 +41,6 @@ BASES: dict[str, tuple[str, dict[str, Any]]] = {
     "CTS": ("cts-nll", {}),
 }
 """Short names and parameters of the calibrators that are refitted."""
-
-LEFT_OUT = {"PTS+FL", "PTS CM", "PTS MM"}
-"""PTS under the focal loss does not settle within 60 refits, and the two other normalisations take as long."""
 
 LOSS_NAMES = {"LS": "label_smoothing", "FL": "focal", "Ours": "cross_entropy"}
 NORMALIZATIONS = {"ND": "normal", "CM": "centered_minmax", "MM": "minmax"}
@@ -84,6 +81,7 @@ def run(folder: str | os.PathLike[str], *, resamples: int, seed: int, workers: i
             table_of_normalizations(fits),
             table_of_correlations(points),
             table_of_traces(shown, traces),
+            table_of_shares(shown, traces["Top 3"]),
         ),
         claims=(
             *claims,
@@ -91,7 +89,7 @@ def run(folder: str | os.PathLike[str], *, resamples: int, seed: int, workers: i
             *_normalization_claims(fits),
             _correlation_claim(points),
             _trace_claim(shown.name, traces),
-            _worst_classes_claim(shown.name, traces["Top 3"]),
+            *_worst_classes_claims(shown.name, traces["Top 3"]),
         ),
         figures={"points": points, "traces": traces, "traced": shown.name},
     )
@@ -103,14 +101,11 @@ def _fit(network: Network, resamples: int, seed: int) -> tuple[dict[str, Measure
     for base, (short, parameters) in BASES.items():
         fits[base] = fit_and_measure(get(short, **parameters), network, drawn)
         for word, loss in LOSS_NAMES.items():
-            if f"{base}+{word}" not in LEFT_OUT:
-                calibrator = ClassLossScaling(get(short, **parameters), loss=loss)
-                fits[f"{base}+{word}"] = fit_and_measure(calibrator, network, drawn)
+            calibrator = ClassLossScaling(get(short, **parameters), loss=loss)
+            fits[f"{base}+{word}"] = fit_and_measure(calibrator, network, drawn)
         for word, normalization in NORMALIZATIONS.items():
             if normalization == "normal":
                 fits[f"{base} {word}"] = fits[f"{base}+Ours"]
-                continue
-            if f"{base} {word}" in LEFT_OUT:
                 continue
             calibrator = ClassLossScaling(get(short, **parameters), normalization=normalization)
             fits[f"{base} {word}"] = fit_and_measure(calibrator, network, drawn)
@@ -153,7 +148,6 @@ def table_of_losses(title: str, fits: Mapping[str, Fits]) -> Table:
         _add(columns[name], values[name], fit["Uncalibrated"].ece, fit["Uncalibrated"].accuracy, "")
     for loss in ("", *LOSS_NAMES):
         rows = [base + (f"+{loss}" if loss else "") for base in BASES]
-        rows = [row for row in rows if row not in LEFT_OUT]
         names += [*rows, f"Average{' ' + loss if loss else ''}"]
         for name, fit in fits.items():
             for row in rows:
@@ -184,7 +178,7 @@ def table_of_normalizations(fits: Mapping[str, Fits]) -> Table:
     """Table 3: the three normalisations of the class losses beside the plain calibrator."""
     names: list[str] = []
     texts: dict[str, list[str]] = {name: [] for name in fits}
-    for base in (one for one in BASES if f"{one} CM" not in LEFT_OUT):
+    for base in BASES:
         rows = [base, *(f"{base} {word}" for word in NORMALIZATIONS)]
         names += [f"{base} base", *rows[1:]]
         for name, fit in fits.items():
@@ -237,8 +231,7 @@ def _claims(fits: Mapping[str, Fits], balanced: Sequence[str], tailed: Sequence[
         words = f"{percent(fit['TS'].ece.value)} → {percent(fit['TS+Ours'].ece.value)}: {signed(difference)} points"
         claims.append(Claim(f"… TS+Ours against TS on {name}", "−1.28 to −4.45", words, below_zero(difference)))
     for loss, paper in (("LS", "34 of 40 higher; mean +3.90"), ("FL", "33 of 40 higher; mean +4.87")):
-        bases = [base for base in BASES if f"{base}+{loss}" not in LEFT_OUT]
-        gains = [_gain(fits[name], base, loss) for name in balanced for base in bases]
+        gains = [_gain(fits[name], base, loss) for name in balanced for base in BASES]
         if gains:
             claims.append(Claim(f"{loss} raises the ECE on balanced data (table 1)", paper, *higher(gains)))
     return [*claims, *_accuracy_claims(fits, balanced, tailed)]
@@ -275,8 +268,7 @@ def _gain(fit: Fits, base: str, loss: str) -> Figure:
 def _normalization_claims(fits: Mapping[str, Fits]) -> list[Claim]:
     claims = []
     for word in ("CM", "MM"):
-        bases = [base for base in BASES if f"{base} {word}" not in LEFT_OUT]
-        pairs = [fit[f"{base} ND"].ece - fit[f"{base} {word}"].ece for fit in fits.values() for base in bases]
+        pairs = [fit[f"{base} ND"].ece - fit[f"{base} {word}"].ece for fit in fits.values() for base in BASES]
         claim = f"Normalising by mean and standard deviation (ND) has a lower ECE than {word} (table 3)"
         claims.append(Claim(claim, "ND lowest of the three in 37 of 40", *lower(pairs)))
     return claims
@@ -312,20 +304,48 @@ def _trace_claim(name: str, traces: Mapping[str, Descent]) -> Claim:
     )
 
 
-def _worst_classes_claim(name: str, trace: Descent) -> Claim:
-    """Two epochs of one total loss (A on the way down, B at the end) that differ in ECE."""
-    claim = "Two states of one total loss differ in ECE, the one of lower class-loss spread having the lower (figure 3)"
+def states_of_one_loss(trace: Descent) -> tuple[int, int] | None:
+    """Two epochs of one total loss: A on the way down and B at the end; None where the loss never rises again."""
     lowest = int(trace.total.argmin())
     earlier = np.flatnonzero(trace.total[: lowest + 1] <= trace.total[-1])
     if len(earlier) == 0 or lowest == len(trace.total) - 1:
-        return Claim(claim, "seen in the figure", f"{name}: the total loss never returns to an earlier value", OPEN)
-    a = int(earlier[0])
+        return None
+    return int(earlier[0]), len(trace.total) - 1
+
+
+def table_of_shares(network: Network, trace: Descent) -> Table:
+    """Figure 3 (e): what the three worst classes and the others have of the sum of class losses at A and B."""
+    states = states_of_one_loss(trace) or (0, len(trace.total) - 1)
+    share = share_of_worst(trace)
+    columns = ("epoch", "total loss", "std of class losses", "ECE %", "three worst classes", "other classes")
+    rows = []
+    for word, epoch in zip("AB", states, strict=True):
+        cells = (str(epoch), f"{trace.total[epoch]:.3f}", f"{trace.spread[epoch]:.3f}", percent(trace.ece[epoch]))
+        rows.append((word, (*cells, f"{percent(share[epoch])}%", f"{percent(1 - share[epoch])}%")))
+    note = f"{network.name}, descent on the three worst classes: shares of the sum of class losses."
+    return Table("Figure 3 (e): shares of the loss", columns, tuple(rows), note)
+
+
+def _worst_classes_claims(name: str, trace: Descent) -> list[Claim]:
+    """The two states differ in ECE, and in what the three worst classes have of the loss."""
+    first = "Two states of one total loss differ in ECE, the one of lower class-loss spread having the lower (figure 3)"
+    second = "… and there the three under-fitted classes have a smaller share of the loss (figure 3, e)"
+    seen, states = "seen in the figure", states_of_one_loss(trace)
+    if states is None:
+        words = f"{name}: the total loss never returns to an earlier value"
+        return [Claim(first, seen, words, OPEN), Claim(second, seen, words, OPEN)]
+    a, b = states
     words = (
-        f"{name}: total {trace.total[a]:.3f} and {trace.total[-1]:.3f}, std {trace.spread[a]:.3f} and "
-        f"{trace.spread[-1]:.3f}, fit ECE {percent(trace.ece[a])}% and {percent(trace.ece[-1])}%"
+        f"{name}: total {trace.total[a]:.3f} and {trace.total[b]:.3f}, std {trace.spread[a]:.3f} and "
+        f"{trace.spread[b]:.3f}, fit ECE {percent(trace.ece[a])}% and {percent(trace.ece[b])}%"
     )
-    agree = (trace.spread[a] > trace.spread[-1]) == (trace.ece[a] > trace.ece[-1])
-    return Claim(claim, "seen in the figure", words, exactly(agree))
+    agree = (trace.spread[a] > trace.spread[b]) == (trace.ece[a] > trace.ece[b])
+    share = share_of_worst(trace)
+    shares = f"{name}: {percent(share[a])}% and {percent(share[b])}% of the sum of class losses"
+    return [
+        Claim(first, seen, words, exactly(agree)),
+        Claim(second, seen, shares, exactly((share[b] < share[a]) == (trace.spread[b] < trace.spread[a]))),
+    ]
 
 
 def _correlation(first: np.ndarray, second: np.ndarray) -> float:

@@ -16,6 +16,7 @@ from calibrant.report.plots.classes import class_calibration, class_temperature_
 from calibrant.report.plots.reliability import reliability_diagram
 from calibrant.report.plots.style import MARKERS, NEUTRAL, OVER, PALETTE, UNDER, percent_axis, tidy
 from calibrant.report.plots.traces import class_loss_trace, loss_traces
+from studies.descent import share_of_worst
 from studies.study import Study
 
 if TYPE_CHECKING:
@@ -116,10 +117,14 @@ def _sctl_figures(data: Mapping[str, Any]) -> dict[str, Figure]:
         tidy(ax, x=f"{word} (test)", y="ECE (test)", title="with the correlation of each network")
     traces, name = data["traces"], data["traced"]
     worst = traces["Top 3"]
-    third, (each, spread, error) = _panels(3)
-    class_loss_trace(worst.class_losses).plot(each, title=f"{name}, trained on the three worst classes")
-    loss_traces({"std of class losses": worst.spread}, quantity="std of class losses", ax=spread)
-    loss_traces({"ECE": worst.ece}, quantity="ECE", ax=error)
+    third, (total, each, spread, error, shares) = _panels(5)
+    loss_traces({"total loss": worst.total}, quantity="total loss", title=f"(a) {name}, three worst classes", ax=total)
+    class_loss_trace(worst.class_losses).plot(each, title="(b) class losses")
+    loss_traces({"std of class losses": worst.spread}, quantity="std of class losses", title="(c)", ax=spread)
+    loss_traces({"ECE": worst.ece}, quantity="ECE", title="(d)", ax=error)
+    share = share_of_worst(worst)
+    parts = {"three worst classes": share, "other classes": 1 - share}
+    loss_traces(parts, quantity="share of the class losses", title="(e)", ax=shares)
     fourth, axes = _panels(3)
     losses = {loss: trace for loss, trace in traces.items() if loss != "Top 3"}
     for ax, field, word in zip(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ sys.path.insert(0, str(PAPERS))
 
 from check import stale_readme  # noqa: E402
 from studies import NAMES, run_study, sctl, weight_scaling  # noqa: E402
-from studies.descent import descend  # noqa: E402
+from studies.descent import descend, share_of_worst  # noqa: E402
 from studies.measuring import (  # noqa: E402
     Figure,
     above_zero,
@@ -146,6 +147,24 @@ def test_descent_on_the_worst_classes_lowers_their_loss():
     assert after < before
 
 
+def test_two_states_of_one_loss_and_the_share_of_the_worst_classes():
+    logits, labels = sample(np.random.default_rng(1), 500, np.full(N_CLASSES, 0.25))
+    trace = descend(logits, labels, "Top 3", epochs=60)
+    share = share_of_worst(trace)
+    worst = np.sort(trace.class_losses[0])[::-1][:3]
+    assert share[0] == pytest.approx(worst.sum() / trace.class_losses[0].sum())
+    assert ((share > 0) & (share < 1)).all()
+    states = sctl.states_of_one_loss(trace)
+    if states is not None:
+        assert trace.total[states[0]] <= trace.total[states[1]]
+    falling = replace(trace, total=np.linspace(1.0, 0.5, len(trace.total)))
+    assert sctl.states_of_one_loss(falling) is None
+    rising = replace(trace, total=np.abs(np.linspace(-1.0, 0.5, len(trace.total))))
+    a, b = sctl.states_of_one_loss(rising)
+    assert b == len(rising.total) - 1
+    assert rising.total[a] == pytest.approx(rising.total[b], abs=0.03)
+
+
 def test_verdicts():
     def figure(value, half):
         return Figure(value, value + np.linspace(-half, half, 101))
@@ -166,6 +185,8 @@ def test_verdicts():
     assert exactly(False) == "does not hold"
     assert signed(figure(-0.01, 0.0)) == "−1.00 [−1.00, −1.00]"
     assert signed(figure(-1e-9, 0.0)) == "+0.00 [+0.00, +0.00]"
+    # an end below zero that rounds to it keeps its sign, or a verdict would contradict its interval
+    assert signed(figure(-0.001, 0.00104)).endswith("−0.00]")
 
 
 def test_marks_follow_what_is_printed():
