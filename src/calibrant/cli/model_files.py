@@ -11,10 +11,14 @@ from calibrant.core.errors import InputError
 def opened(files: list[str], said: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The rows to fit on and to measure on of every model, by its name."""
     from calibrant.data import open_parts, open_predictions
+    from calibrant.evaluation.models import short_names
 
     found: dict[str, tuple[Any, Any]] = {}
-    for given in files:
-        name, both = split(given)
+    split_up = [split(given) for given in files]
+    names = [name for name, _ in split_up]
+    if names == [Path(given).stem for given in files]:
+        names = short_names(names)  # names that the user chose stay
+    for name, (_, both) in zip(names, split_up, strict=True):
         if name in found:
             raise InputError(f"two models are called {name}: give NAME=FILE with names that differ")
         if len(both) == 2:

@@ -208,6 +208,19 @@ def compare_models(
     return ModelComparison(found, known_name(criterion))
 
 
+def short_names(names: list[str]) -> list[str]:
+    """The names without the words that all of them begin with.
+
+    >>> short_names(["imagenet_vit_b", "imagenet_vit_l", "imagenet_resnet50"])
+    ['vit_b', 'vit_l', 'resnet50']
+    """
+    words = [name.split("_") for name in names]
+    shared = 0
+    while len(set(names)) > 1 and all(len(own) > shared + 1 and own[shared] == words[0][shared] for own in words):
+        shared += 1
+    return ["_".join(own[shared:]) for own in words]
+
+
 def _named(models: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
     if isinstance(models, str | os.PathLike):
         raise InputError(f"models must be a mapping or a sequence of files, got one path: {os.fspath(models)}")
@@ -217,7 +230,7 @@ def _named(models: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
         paths = [os.fspath(path) if isinstance(path, str | os.PathLike) else None for path in models]
         if None in paths:
             raise InputError("models given as a sequence must be files: give a mapping of names to (val, test) pairs")
-        stems = [Path(path or "").stem for path in paths]
+        stems = short_names([Path(path or "").stem for path in paths])
         named = {(stem if stems.count(stem) == 1 else str(path)): path for stem, path in zip(stems, paths, strict=True)}
         if len(named) < len(paths):
             raise InputError(f"the same file is given twice: {', '.join(str(path) for path in paths)}")
