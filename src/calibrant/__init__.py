@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from calibrant.calibrators.registry import *  # noqa: F403 (every calibrator class, get, methods, register)
     from calibrant.core.errors import FitWarning as FitWarning
     from calibrant.core.errors import InputError as InputError
+    from calibrant.core.progress import show_progress as show_progress
     from calibrant.data import Predictions as Predictions
     from calibrant.data import open_predictions as open_predictions
     from calibrant.evaluation.calibration_loss import calibration_loss as calibration_loss
@@ -60,6 +61,7 @@ _NAMES = {
     "load": "calibrant.shipping.artifact",
     "export_onnx": "calibrant.shipping.onnx",
     "InputError": "calibrant.core.errors",
+    "show_progress": "calibrant.core.progress",
     "FitWarning": "calibrant.core.errors",
     "CalibratedModule": "calibrant.neural.calibrated_module",
     "collect_logits": "calibrant.neural.collect",

@@ -198,3 +198,54 @@ def test_drawing_leaves_pyplot_alone() -> None:
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def overlaps(first, second, slack: float = 0.5) -> bool:
+    return (
+        first.x0 + slack < second.x1
+        and second.x0 + slack < first.x1
+        and first.y0 + slack < second.y1
+        and second.y0 + slack < first.y1
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("title", [None, "CIFAR-100, ResNet-18"])
+def test_nothing_overprints_in_a_journal_column(name: str, title: str | None) -> None:
+    from itertools import combinations
+
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    generator = np.random.default_rng(3)
+    labels = generator.integers(0, 20, 1000)
+    given = softmax(3 * generator.normal(size=(1000, 20)) + 5 * np.eye(20)[labels]), labels
+    calls = figures(given)
+    long = {f"{word} scaling, kept": values for word, values in zip(("temperature", "vector", "shape", "class", "bin"),
+            (calls["risk_coverage_curve"][0]["none"],) * 5, strict=True)}  # fmt: skip
+    for several in ("accuracy_confidence_curve", "ece_vs_entropy", "risk_coverage_curve"):
+        calls[several] = (long, labels)
+    figure = Figure(figsize=(3.5, 2.6), dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    ax = getattr(plots, name)(*calls[name], ax=figure.add_subplot(), title=title)
+    figure.draw_without_rendering()
+    renderer = figure.canvas.get_renderer()
+    axes = ax.get_window_extent(renderer)
+    legend = ax.get_legend().get_window_extent(renderer)
+    assert not overlaps(legend, axes)
+    heading = [ax.title.get_window_extent(renderer)] if title else []
+    boxes = [legend, *heading, *(text.get_window_extent(renderer) for text in ax.texts)]
+    labels_shown = []
+    if ax.axison:
+        labels_shown = [ax.xaxis.label.get_window_extent(renderer), ax.yaxis.label.get_window_extent(renderer)]
+        for axis in (ax.xaxis, ax.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            shown = [tick.label1 for tick in axis.get_major_ticks() if low - 1e-9 <= tick.get_loc() <= high + 1e-9]
+            labels_shown += [text.get_window_extent(renderer) for text in shown if text.get_text()]
+    for first, second in combinations([*boxes, *labels_shown], 2):
+        assert not overlaps(first, second), (name, first, second)
+    for box in [*boxes, *labels_shown[:2]]:
+        assert box.x0 > -1
+        assert box.y0 > -1
+        assert box.x1 < figure.bbox.x1 + 1
+        assert box.y1 < figure.bbox.y1 + 1

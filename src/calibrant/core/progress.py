@@ -1,4 +1,4 @@
-"""How long work tells whoever listens how far it is; silent when nobody does."""
+"""Progress reporting: work calls `step`, and a listener or a bar shows it; silent where neither is there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from contextvars import ContextVar
 Listener = Callable[[str, int, int | None, str], None]
 
 _listener: ContextVar[Listener | None] = ContextVar("calibrant_progress", default=None)
+
+
+class _Default:
+    """The bar that is used where nobody listens: none until it is looked for, which happens once."""
+
+    known = False
+    bar: Listener | None = None
 
 
 @contextmanager
@@ -24,5 +31,26 @@ def listen(listener: Listener) -> Iterator[None]:
 def step(stage: str, done: int, total: int | None = None, note: str = "") -> None:
     """Say that `done` of `total` (None: unknown) of a stage is finished."""
     listener = _listener.get()
+    if listener is None:
+        if not _Default.known:
+            show_progress(None)
+        listener = _Default.bar
     if listener is not None:
         listener(stage, done, total, note)
+
+
+def show_progress(on: bool | None = True) -> None:
+    """Show a bar while long work runs: True everywhere, False nowhere, None in notebooks only (the default).
+
+    A bar appears after one second of work and goes away when the work or the cell ends. In a notebook it stands below
+    the cell, elsewhere on standard error.
+
+    Examples
+    --------
+    >>> show_progress(False)
+    >>> show_progress(None)
+    """
+    from calibrant.core.progress_bars import bar_for
+
+    _Default.known = True
+    _Default.bar = bar_for(on)

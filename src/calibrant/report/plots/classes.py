@@ -38,7 +38,6 @@ class ClassCalibration:
             self.accuracy, self.under, s=16, marker="^", color=UNDER, alpha=0.85, linewidth=0, label="not sure enough"
         )
         ax.set_ylim(bottom=0)
-        ax.legend(frameon=False, fontsize="small")
         percent_axis(ax.xaxis)
         percent_axis(ax.yaxis)
         return tidy(ax, x="class accuracy", y="class calibration error", title=title)
@@ -119,6 +118,5 @@ def class_temperature_vs_accuracy(
         words = f"one temperature: {single_temperature:.2f}"
         ax.axhline(single_temperature, color=PALETTE[1], linewidth=1.2, label=words)
     ax.scatter(accuracy, values, s=18, color=PALETTE[0], alpha=0.85, linewidth=0, label="one per class")
-    ax.legend(frameon=False, fontsize="small")
     percent_axis(ax.xaxis)
     return tidy(ax, x="class accuracy", y="temperature", title=title)

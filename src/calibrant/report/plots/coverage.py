@@ -54,7 +54,6 @@ def risk_coverage_curve(
         curve = risk_coverage(values, labels, from_logits=from_logits)
         ax.step(curve.coverage, curve.risk, where="pre", color=color, linewidth=1.5, label=name)
     ax.set(xlim=(0, 1), ylim=(0, None))
-    ax.legend(frameon=False, fontsize="small")
     percent_axis(ax.xaxis)
     percent_axis(ax.yaxis)
-    return tidy(ax, x="share kept (coverage)", y="error rate among the kept (risk)", title=title)
+    return tidy(ax, x="share kept (coverage)", y="error among the kept", title=title)

@@ -8,7 +8,16 @@ import numpy as np
 
 from calibrant.evaluation.reliability import reliability_bins
 from calibrant.metrics.reliability import Reliability
-from calibrant.report.plots.style import NEUTRAL, OVER, UNDER, axes_or_new, checked, percent_axis, tidy, top_label
+from calibrant.report.plots.style import (
+    NEUTRAL,
+    OVER,
+    UNDER,
+    axes_or_new,
+    checked,
+    percent_axis,
+    tidy,
+    top_label,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,16 +92,15 @@ def draw_reliability(
     whiskers = np.clip([bins.accuracy - bins.accuracy_low, bins.accuracy_high - bins.accuracy], 0, None)
     ax.errorbar(
         bins.confidence, bins.accuracy, yerr=whiskers, fmt="o", markersize=4, color="black", elinewidth=1,
-        capsize=0, label="accuracy, 95% interval",
+        capsize=0, label="95% interval",
     )  # fmt: skip
     ax.set(xlim=(0, 1), ylim=(0, 1))
     if counts:
         _draw_counts(bins, ax)
-    ax.text(0.03, 0.97, f"ECE {bins.ece:.2%}\nn = {bins.n:,}", transform=ax.transAxes, va="top")
-    ax.legend(loc="center left", frameon=False, fontsize="small", bbox_to_anchor=(0.0, 0.72))
     percent_axis(ax.xaxis)
     percent_axis(ax.yaxis)
-    return tidy(ax, x="confidence", y="accuracy", title=title)
+    heading = f"ECE {bins.ece:.2%}, n = {bins.n:,}"
+    return tidy(ax, x="confidence", y="accuracy", title=title, heading=heading)
 
 
 def _band_outline(bins: Reliability) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

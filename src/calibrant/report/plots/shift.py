@@ -53,7 +53,6 @@ def shift_curves(
         )
     ax.set_ylim(bottom=0)
     ax.set_xticks(x)
-    ax.legend(frameon=False, fontsize="small")
     if percent:
         percent_axis(ax.yaxis)
     return tidy(ax, x="severity", y=metric, title=title)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibrant.core.errors import InputError
-from calibrant.report.plots.style import NEUTRAL, PALETTE, axes_or_new
+from calibrant.report.plots.style import NEUTRAL, PALETTE, axes_or_new, legend
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,14 +35,16 @@ class SimplexPaths:
             x, y = point @ CORNERS
             ax.plot(x, y, marker="o", color="black", markersize=4)
             ax.annotate(word, (x, y), textcoords="offset points", xytext=(6, rise), fontsize="small")
-        for corner, name in zip(CORNERS, ("class 1", "class 2", "class 3"), strict=True):
-            x, y = corner + 0.07 * (corner - CORNERS.mean(axis=0))
-            ax.text(x, y, name, ha="center", va="center", fontsize="small", color=NEUTRAL)
+        names = ("class 1", "class 2", "class 3")
+        for corner, name, side in zip(CORNERS, names, ("right", "left", "center"), strict=True):
+            x, y = corner + 0.05 * (corner - CORNERS.mean(axis=0))
+            ax.text(x, y, name, ha=side, va="center", fontsize="small", color=NEUTRAL)
+        ax.set(xlim=(-0.3, 1.3), ylim=(-0.12, 1.0))
         ax.set_aspect("equal")
         ax.set_axis_off()
-        ax.legend(frameon=False, fontsize="small", loc="upper left")
+        height = legend(ax)
         if title:
-            ax.set_title(title)
+            ax.set_title(title, pad=6 + height)
         return ax
 
 

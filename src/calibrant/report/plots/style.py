@@ -46,21 +46,50 @@ def _png(figure: Any) -> bytes:
         return picture.getvalue()
 
 
-def tidy(ax: Axes, *, x: str, y: str, title: str | None = None) -> Axes:
-    """Name the axes and take away what carries no information."""
+NARROW_INCHES = 4.0
+"""Figures below this width, such as a journal's column, get a smaller legend."""
+
+
+def legend(ax: Axes, *, heading: str | None = None) -> float:
+    """A legend above the axes, where it covers nothing, in as many columns as fit; returns its height in points."""
+    _, words = ax.get_legend_handles_labels()
+    figure = ax.get_figure(root=True)
+    if not words or figure is None:
+        return 0.0
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextPath
+
+    inches = float(figure.get_size_inches()[0])
+    size = FontProperties(size="x-small" if inches < NARROW_INCHES else "small").get_size_in_points()
+    # an entry is a handle, a gap and its word; a wider gap parts the columns
+    entry = 2.4 * size + max(TextPath((0, 0), word, size=size).get_extents().width for word in words)
+    room = 72 * inches * ax.get_position().width + 1.2 * size
+    columns = int(np.clip(room // (entry + 1.2 * size), 1, min(3, len(words))))
+    ax.legend(
+        loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, title=heading, alignment="left", frameon=False,
+        fontsize=size, title_fontsize=size, borderaxespad=0.3, borderpad=0.2, labelspacing=0.25, columnspacing=1.2,
+        handlelength=1.6,
+    )  # fmt: skip
+    return 1.35 * size * (-(-len(words) // columns) + (heading is not None)) + 4
+
+
+def tidy(ax: Axes, *, x: str, y: str, title: str | None = None, heading: str | None = None) -> Axes:
+    """Name the axes, put legend (under `heading`) and title above them, take away what carries no information."""
     ax.set_xlabel(x)
     ax.set_ylabel(y)
+    height = legend(ax, heading=heading)
     if title:
-        ax.set_title(title)
+        ax.set_title(title, pad=6 + height)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     return ax
 
 
 def percent_axis(axis: Any) -> None:
-    """Print the fractions of an axis as percent."""
-    from matplotlib.ticker import PercentFormatter
+    """Print the fractions of an axis as percent, few enough that a narrow figure holds them."""
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+    axis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(PercentFormatter(1.0, decimals=None))
 
 

@@ -33,7 +33,6 @@ class ClassLossTrace:
         for index, color in zip(worst, cycle(PALETTE), strict=False):
             ax.plot(steps, self.class_losses[:, index], color=color, linewidth=1.4, label=f"class {index}")
         ax.plot(steps, self.total, color="black", linewidth=1.8, label="all rows")
-        ax.legend(frameon=False, fontsize="small")
         return tidy(ax, x="step", y="loss", title=title)
 
 
@@ -82,5 +81,4 @@ def loss_traces(
     styles = cycle(["-", "--", "-.", ":"])
     for (name, values), color, style in zip(traces.items(), cycle(PALETTE), styles, strict=False):
         ax.plot(np.asarray(values, dtype=float), color=color, linestyle=style, linewidth=1.5, label=name)
-    ax.legend(frameon=False, fontsize="small")
     return tidy(ax, x="step", y=quantity, title=title)
