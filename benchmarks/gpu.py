@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,11 @@ import torch
 
 import calibrant as cal
 from calibrant.kernels.torch.rows import columns
+from calibrant.neural import measure_language_model
 from calibrant.neural.metrics import CalibrationMetrics
+
+sys.path.insert(0, str(Path(__file__).parent))
+from gpu_training import Training, loss_shares, update_share
 
 
 def median_ms(work: Callable[[], object], repeats: int = 30, warm_up: int = 3, inner: int = 1) -> float:
@@ -138,74 +143,100 @@ def vector(logits: torch.Tensor, labels: torch.Tensor) -> dict:
     }
 
 
-def training_step() -> dict:
-    """What `update` adds to a captured training step, and that it waits for nothing."""
-    torch.manual_seed(0)
-    layers = [torch.nn.Conv2d(3, 64, 3, padding=1), torch.nn.ReLU()]
-    for _ in range(8):
-        layers += [torch.nn.Conv2d(64, 64, 3, padding=1), torch.nn.BatchNorm2d(64), torch.nn.ReLU()]
-    layers += [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(64, 100)]
-    network = torch.nn.Sequential(*layers).cuda().to(memory_format=torch.channels_last)
-    optimiser = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
-    images = torch.randn((512, 3, 32, 32), device="cuda").to(memory_format=torch.channels_last)
-    labels = torch.randint(0, 100, (512,), device="cuda")
-    metric = CalibrationMetrics(device="cuda")
-
-    def step(count: bool) -> None:
-        with torch.autocast("cuda", torch.bfloat16):
-            logits = network(images)
-        loss = torch.nn.functional.cross_entropy(logits.float(), labels)
-        optimiser.zero_grad(set_to_none=False)
-        loss.backward()
-        optimiser.step()
-        if count:
-            metric.update(logits, labels)
-
-    times = {}
-    for count in (False, True, False, True):
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                step(count)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            step(count)
-        times.setdefault(count, []).append(median_ms(graph.replay, 40, 5, inner=5))
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        metric.update(torch.randn((512, 100), device="cuda"), labels)
-        waits = "none"
-    except RuntimeError as wait:
-        waits = str(wait).splitlines()[0]
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    without, with_update = min(times[False]), min(times[True])
-    return {"what": "update in a captured step", "ms": with_update, "without_ms": without, "waits": waits}
+def class_temperatures(logits: torch.Tensor, labels: torch.Tensor) -> tuple[dict, np.ndarray]:
+    """Class temperature scaling by ECE, and what it found."""
+    fitted = cal.ClassTemperatureScaling().fit(logits, labels)
+    ms = median_ms(lambda: cal.ClassTemperatureScaling().fit(logits, labels), 3, 0)
+    row = {"what": "cts", "n": len(logits), "classes": logits.shape[1], "ms": ms, "sweeps": fitted.n_iter_}
+    return row, fitted.temperatures_
 
 
-def loss_cost() -> list[dict]:
-    """The soft losses beside an eager bfloat16 step of the same network width."""
-    logits = torch.randn((512, 100), device="cuda", dtype=torch.bfloat16, requires_grad=True)
-    labels = torch.randint(0, 100, (512,), device="cuda")
+def host_class_temperatures(logits: torch.Tensor, labels: torch.Tensor, found: np.ndarray) -> dict:
+    """The same search on the host: how many temperatures differ."""
+    started = time.perf_counter()
+    here = cal.ClassTemperatureScaling().fit(logits.cpu().numpy(), labels.cpu().numpy())
+    seconds = time.perf_counter() - started
+    different = int((here.temperatures_ != found).sum())
+    row = {"what": "cts on the host", "n": len(logits), "classes": logits.shape[1], "seconds": seconds}
+    return row | {"different": different}
+
+
+def methods(logits: torch.Tensor, labels: torch.Tensor) -> list[dict]:
+    """Every method with a form on the device: its time there, and on few rows how far it is from the host's fit."""
     rows = []
-    for name in ("soft_ece", "soft_avuc"):
-        loss = getattr(cal.losses, name)
-
-        def both(loss: Callable = loss) -> None:
-            logits.grad = None
-            loss(logits.float(), labels).backward()
-
-        rows.append({"what": f"losses.{name} forward+backward", "n": 512, "classes": 100, "ms": median_ms(both, 40)})
+    few, few_labels = problem(1511, 20, torch.float32)
+    for name in METHODS:
+        row: dict = {"what": f"fit {name}", "n": len(logits), "classes": logits.shape[1]}
+        try:
+            there = cal.get(name).fit(few, few_labels).predict_proba(few).cpu().numpy()
+            here = cal.get(name).fit(few.cpu().numpy(), few_labels.cpu().numpy()).predict_proba(few.cpu().numpy())
+            apart = abs(there - here)
+            row |= {"difference": float(apart.max()), "typical_difference": float(apart.mean())}
+            started = time.perf_counter()
+            cal.get(name).fit(logits, labels)
+            torch.cuda.synchronize()
+            row["ms"] = (time.perf_counter() - started) * 1e3
+        except Exception as error:
+            row["error"] = repr(error)[:300]
+        rows.append(row)
     return rows
 
 
+METHODS = (
+    *("ts-ece", "ts-adaece", "ts-soft", "ets", "shape", "ts+top", "bts", "hb", "iso", "spline", "ws", "cws"),
+    *("sctl+ts", "cts-nll", "svs"),
+)
+
+
+def language_model(vocabulary: int = 128_000) -> dict:
+    """Tokens through a small model with a large vocabulary: time of the sums beside the model's own, memory, T."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Embedding(vocabulary, 64), torch.nn.Linear(64, vocabulary, bias=False))
+    model = model.cuda().bfloat16()
+    with torch.no_grad():
+        model[1].weight.mul_(12)
+    batches = [torch.randint(0, vocabulary, (4, 512), device="cuda") for _ in range(4)]
+    with torch.inference_mode():
+        for tokens in batches:
+            # text that the model half knows: the next token is often its first choice
+            for place in range(1, 512):
+                likely = model(tokens[:, place - 1 : place]).argmax(dim=2)[:, 0]
+                tokens[:, place] = torch.where(torch.rand(4, device="cuda") < 0.4, likely, tokens[:, place])
+        logits = torch.cat([model(tokens)[:, :-1].reshape(-1, vocabulary) for tokens in batches])
+    labels = torch.cat([tokens[:, 1:].reshape(-1) for tokens in batches])
+    whole = cal.TemperatureScaling().fit(logits, labels).temperature_
+    nll = float(columns(logits, labels, from_logits=True)[3].double().mean())
+    n_tokens = len(labels)
+    del logits
+    torch.cuda.empty_cache()
+
+    alone = median_ms(lambda: [model(tokens).shape for tokens in batches], 3, 1)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    found = measure_language_model(model, batches)
+    extra = (torch.cuda.max_memory_allocated() - before) / 1e6
+    return {
+        "what": "measure_language_model",
+        "n": n_tokens,
+        "classes": vocabulary,
+        "ms": median_ms(lambda: measure_language_model(model, batches), 3, 0),
+        "model_ms": alone,
+        "peak_mb": extra,
+        "logits_of_a_batch_mb": 4 * 512 * vocabulary * 2 / 1e6,
+        "temperature": found.fit_temperature().temperature_,
+        "relative_error": found.fit_temperature().temperature_ / whole - 1,
+        "nll": found.metrics["nll"],
+        "nll_error": found.metrics["nll"] - nll,
+    }
+
+
 def main() -> None:
-    """Run everything and print the table."""
+    """Run everything, the promised figures first, and print each row as it comes."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path)
     parser.add_argument("--quick", action="store_true", help="leave out 100,000×128,000")
+    parser.add_argument("--host", action="store_true", help="search the class temperatures on the host too: a minute")
     options = parser.parse_args()
     print(torch.cuda.get_device_name(), torch.__version__)
     rows = []
@@ -222,16 +253,27 @@ def main() -> None:
     note(vector(*data))
     row, _ = temperature(5_000, 100, torch.float32)
     note(row)
-    row, data = temperature(1_000_000, 100, torch.float32)
+    row, wide = temperature(1_000_000, 100, torch.float32)
     note(row)
-    note(metrics_in_one_pass(*data, row))
-    note(training_step())
-    for row in loss_cost():
+    note(metrics_in_one_pass(*wide, row))
+    del wide
+    classes = problem(25_000, 1000, torch.float32)
+    row, temperatures = class_temperatures(*classes)
+    note(row)
+    training = Training()
+    note(update_share(training))
+    for row in loss_shares(training):
         note(row)
-    del data
+    del training
     if not options.quick:
         row, _ = temperature(100_000, 128_000, torch.bfloat16, repeats=5)
         note(row)
+    for row in methods(*data):
+        note(row)
+    torch.cuda.empty_cache()
+    note(language_model())
+    if options.host:
+        note(host_class_temperatures(*classes, temperatures))
 
 
 if __name__ == "__main__":

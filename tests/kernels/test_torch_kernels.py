@@ -1,12 +1,17 @@
 """The kernels on tensors against the numpy ones; on CPU tensors, where the plain torch form runs."""
 
+import logging
+
 import numpy as np
 import pytest
 import torch
 
+import calibrant as cal
 from calibrant import TemperatureScaling, VectorScaling, metrics
 from calibrant.calibrators.helpers.tensors import fit_on_device
+from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core.errors import InputError
+from calibrant.core.rows import Rows
 from calibrant.kernels import scaling
 from calibrant.kernels.rows import scan
 from calibrant.kernels.torch import plain
@@ -100,6 +105,56 @@ def test_sums_add_up_to_the_metrics():
     assert float(sums.slot("brier") / total) == pytest.approx(metrics.brier(logits, labels, **options), abs=1e-6)
 
 
+METHODS = [
+    *("ts", "ts-ece", "ts-adaece", "ts-soft", "ets", "bts", "ccts", "hb", "iso", "spline", "ws", "cws", "vs", "svs"),
+    *("cts-nll", "shape", "ts+top", "ets+top", "sctl+ts", "sctl+ets"),
+]
+
+
+class TestMethods:
+    """The fits of the methods from device rows: the same parameters, and no copy of the logits."""
+
+    @pytest.mark.parametrize("weighted", [False, True])
+    @pytest.mark.parametrize("name", METHODS)
+    def test_equal_those_on_arrays_without_a_copy(self, name, weighted, caplog):
+        rows = problem(n=907, n_classes=5, weighted=weighted, dtype=np.float64)
+        here, there = cal.get(name).fit(*rows), cal.get(name)
+        with caplog.at_level(logging.INFO, logger="calibrant"):
+            fit_on_device(there, torch.as_tensor(rows[0]), rows[1], rows[2])
+        assert ("copying" in caplog.text) == (name == "svs" and weighted)
+        apart = np.abs(there.predict_proba(rows[0]) - here.predict_proba(rows[0])).max(axis=1)
+        # rounding may put a confidence on a quantile edge to either side of it: that row moves, and only that one
+        assert (apart > 2e-6).sum() <= 1
+
+    @pytest.mark.parametrize("name", ["sms", "pts", "vs+top", "cts"])
+    def test_the_rest_says_that_it_copies(self, name, caplog):
+        rows = problem(n=300, n_classes=3, dtype=np.float64)
+        here, there = cal.get(name).fit(*rows), cal.get(name)
+        with caplog.at_level(logging.INFO, logger="calibrant"):
+            fit_on_device(there, torch.as_tensor(rows[0]), rows[1], rows[2])
+        assert caplog.text.count("copying 300×3 logits to the host") == 1
+        np.testing.assert_allclose(there.predict_proba(rows[0]), here.predict_proba(rows[0]), atol=2e-6)
+
+    @pytest.mark.parametrize("n_classes", [2, 6])
+    def test_folds_are_those_of_the_host(self, n_classes):
+        logits, labels, weights = problem(n=600, n_classes=n_classes, weighted=True, dtype=np.float32)
+        logits[100:200] = logits[0]  # many copies of one row
+        here = content_folds(Rows(logits, labels, weights), 5, seed=3)
+        np.testing.assert_array_equal(content_folds(on_tensor(logits, labels, weights), 5, seed=3), here)
+
+    def test_options_of_the_temperature(self):
+        rows = problem(n=500, dtype=np.float64)
+        for options in ({"objective": "soft_ece", "weighting": "label"}, {"objective": "ece", "refine": True}):
+            there = TemperatureScaling(**options)
+            fit_on_device(there, torch.as_tensor(rows[0]), rows[1], None)
+            assert there.temperature_ == pytest.approx(TemperatureScaling(**options).fit(*rows).temperature_, rel=1e-6)
+        there = cal.EnsembleTemperatureScaling(loss="mse")
+        fit_on_device(there, torch.as_tensor(rows[0]), rows[1], None)
+        np.testing.assert_allclose(
+            there.weights_, cal.EnsembleTemperatureScaling(loss="mse").fit(*rows).weights_, atol=1e-5
+        )
+
+
 class TestFits:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @pytest.mark.parametrize("weighted", [False, True])
@@ -124,6 +179,8 @@ class TestFits:
 
     def test_bad_input_is_refused_in_one_line(self):
         logits, labels, _ = problem()
+        with pytest.raises(InputError, match="probabilities"):
+            fit_on_device(TemperatureScaling(), torch.as_tensor(logits).softmax(dim=1), labels, None)
         with pytest.raises(InputError, match=r"labels reach from 0 to 9, but the logits have columns 0\.\.6"):
             tensor_rows(torch.as_tensor(logits), np.full(400, 9) * (np.arange(400) > 0), None)
         with pytest.raises(InputError, match="shape"):

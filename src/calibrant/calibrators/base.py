@@ -69,7 +69,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
     additive : the fit reads the logits only through `Rows.total` (and `gather`), so it runs chunk by chunk.
     requires_logits : log-probabilities are not enough, because a constant added to a row matters.
     few_parameters : five or fewer whatever K, so that its answers on the fit data are about those on new data.
-    fits_on_device : the fit takes rows on a GPU though it is not additive.
+    fits_on_device : the fit takes rows on a GPU though it is not additive; "unweighted": if they have no weights.
     reads_only_top : the fit needs nothing but the confidence and correctness of each row, as top-k files hold them.
     tasks : "multiclass" (logits n×K) and "binary" (one logit per row).
     learns : names, shapes and ranges of what a fit learns; `learns_binary` where a binary fit learns other names.

@@ -302,6 +302,12 @@ class _Step:
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         return (1 - self.share) * logits + self.share * self.calibrator._transform(logits)
 
+    def _learned(self) -> Any:
+        return self.calibrator._learned()
+
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        return (1 - self.share) * logits + self.share * self.calibrator._map(xp, logits, learned)
+
 
 class _Focal:
     """(1−p)^γ − γ·p·(1−p)^(γ−1)·log p: how much of the NLL's gradient the focal loss keeps at a row.
@@ -330,7 +336,12 @@ def _losses_and_bins(logits, labels, weights, calibrator):
     scores = logits if calibrator is None else calibrator._transform(logits)
     scores = log_softmax(scores.astype(np.float64))
     losses = -scores[np.arange(len(labels)), labels]
-    weighted = losses if weights is None else losses * weights
-    by_class = np.bincount(labels, weights=weighted, minlength=logits.shape[1])
     correct = scores.argmax(axis=1) == labels
-    return by_class, width_sums(np.exp(scores.max(axis=1)), correct, weights, N_BINS)
+    return summed_by_class(losses, np.exp(scores.max(axis=1)), correct, labels, weights, logits.shape[1])
+
+
+def summed_by_class(losses, confidence, correct, labels, weights, n_classes):  # noqa: PLR0917
+    """Summed loss of each class, and the bin sums of the confidence, from columns with an entry per row."""
+    weighted = losses if weights is None else losses * weights
+    by_class = np.bincount(labels, weights=weighted, minlength=n_classes)
+    return by_class, width_sums(confidence, correct, weights, N_BINS)

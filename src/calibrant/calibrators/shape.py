@@ -13,6 +13,7 @@ from sklearn.base import clone
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.helpers.confidence_bins import map_rows
+from calibrant.calibrators.helpers.device_statistics import can_fit_inner, fit_inner
 from calibrant.calibrators.learned import INNER, Learned
 from calibrant.calibrators.platt import PlattScaling
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
@@ -100,6 +101,11 @@ class ShapeScaling(Calibrator):
         """As the inner calibrator."""
         return self.calibrator is not None and self.calibrator.requires_logits
 
+    @fact
+    def fits_on_device(self) -> bool:
+        """Where the inner calibrator is fitted there, and by few parameters."""
+        return can_fit_inner(self.calibrator)
+
     @property
     def n_parameters_(self) -> int:
         """Those of the inner calibrator and of the shape."""
@@ -125,6 +131,10 @@ class ShapeScaling(Calibrator):
 
     def _fit(self, rows: Rows) -> None:
         self.calibrator_ = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
+        if not rows.in_memory:  # on a GPU
+            self.shape_, self.objective_trace_ = fit_shape(fit_inner(self.calibrator_, rows))
+            self.n_iter_ = max(1, len(self.objective_trace_) - 1)
+            return
         self._fit_shape(rows, self.calibrator_.fit_for_next(rows, self.seed))
 
     def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
@@ -208,17 +218,18 @@ def shape_losses(rows: Rows, shape: np.ndarray) -> np.ndarray:
     return losses
 
 
-def fit_shape(rows: Rows, *, start: np.ndarray = IDENTITY, tolerance: float = 1e-9) -> tuple[np.ndarray, np.ndarray]:
+def fit_shape(rows: Any, *, start: np.ndarray = IDENTITY, tolerance: float = 1e-9) -> tuple[np.ndarray, np.ndarray]:
     """θ of the lowest penalised NLL over rows of calibrated logits, and the mean objective at each step.
 
     The search ends with a step below the tolerance; the error left is far smaller, because Newton's method squares it.
     """
-    if rows.logits.size > 4 * KEPT_ELEMENTS:
+    size = rows.n * rows.n_classes
+    if size > 4 * KEPT_ELEMENTS:
         some = rows.sample(KEPT_ELEMENTS // rows.n_classes)
         if some.total_weight > 0:
             # a sample leads most of the way
             start = fit_shape(some, start=start, tolerance=1e-3)[0]
-    total = partial(rows.total, shape_sums) if rows.logits.size > KEPT_ELEMENTS else _kept_sums(rows)
+    total = partial(rows.total, shape_sums) if size > KEPT_ELEMENTS or not rows.in_memory else _kept_sums(rows)
     # of two classes −log(1 − p) of one is −log p of the other: the second feature would repeat the first
     free = np.array([0, 2, 3] if rows.n_classes == 2 else [0, 1, 2, 3])
 

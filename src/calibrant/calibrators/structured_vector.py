@@ -63,6 +63,8 @@ class StructuredVectorScaling(Calibrator):
         self.penalty_bias = penalty_bias
         self.seed = seed
 
+    fits_on_device = "unweighted"  # folds cut heavy rows into pieces, on the host
+
     @property
     def n_parameters_(self) -> int:
         """K scales and K biases."""

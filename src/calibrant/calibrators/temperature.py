@@ -105,6 +105,8 @@ class TemperatureScaling(Calibrator):
         """Equal-mass bins need all rows at once."""
         return self.objective != "adaptive_ece"
 
+    fits_on_device = True
+
     @property
     def n_parameters_(self) -> int:
         """One temperature."""

@@ -10,7 +10,8 @@ from sklearn.base import clone
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
-from calibrant.calibrators.helpers.top_label import top_label
+from calibrant.calibrators.helpers.device_statistics import can_fit_inner, fit_inner
+from calibrant.calibrators.helpers.top_label import TopLabel, top_label
 from calibrant.calibrators.learned import INNER, Learned
 from calibrant.core.rows import Rows
 
@@ -81,6 +82,11 @@ class TopLabelMap(Calibrator):
         """As the inner calibrator."""
         return self.calibrator.requires_logits
 
+    @fact
+    def fits_on_device(self) -> bool:
+        """Where the inner calibrator is fitted there, and by few parameters."""
+        return can_fit_inner(self.calibrator)
+
     @property
     def n_parameters_(self) -> int:
         """Those of the inner calibrator and the three of the map."""
@@ -88,6 +94,10 @@ class TopLabelMap(Calibrator):
 
     def _fit(self, rows: Rows) -> None:
         self.calibrator_ = clone(self.calibrator)
+        if not rows.in_memory:  # on a GPU
+            mapped = fit_inner(self.calibrator_, rows)
+            self._fit_top(mapped, TopLabel(*mapped.top_odds()))
+            return
         self._fit_map(rows, self.calibrator_.fit_for_next(rows, self.seed))
 
     def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
@@ -98,7 +108,9 @@ class TopLabelMap(Calibrator):
         return self._remap(inner)
 
     def _fit_map(self, rows: Rows, logits: np.ndarray) -> None:
-        top = top_label(logits)
+        self._fit_top(rows, top_label(logits))
+
+    def _fit_top(self, rows: Any, top: TopLabel) -> None:
         weights = np.ones(rows.n) if rows.weights is None else rows.weights
         self.map_, self.objective_trace_ = fit_map(top.log_odds, top.prediction == rows.labels, weights)
         self.n_iter_ = max(1, len(self.objective_trace_) - 1)

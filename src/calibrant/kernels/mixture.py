@@ -25,13 +25,19 @@ def mixture_nll(
         columns = np.stack(
             [sharp[each, labels[block]], plain[each, labels[block]], np.full(len(plain), 1 / logits.shape[1])]
         )
-        mixed = np.maximum(shares @ columns, np.finfo(np.float64).tiny)
-        weight = np.ones(len(mixed)) if weights is None else weights[block]
-        ratios = columns / mixed
-        loss -= float(weight @ np.log(mixed))
-        gradient -= ratios @ weight
-        hessian += (ratios * weight) @ ratios.T
+        part = mixed_sums(columns, None if weights is None else weights[block], shares)
+        loss, gradient, hessian = loss + part[0], gradient + part[1], hessian + part[2]
     return loss, gradient, hessian
+
+
+def mixed_sums(
+    columns: np.ndarray, weights: np.ndarray | None, shares: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """`mixture_nll` from the three components' probabilities of the label (3×n)."""
+    mixed = np.maximum(shares @ columns, np.finfo(np.float64).tiny)
+    weight = np.ones(len(mixed)) if weights is None else weights
+    ratios = columns / mixed
+    return -float(weight @ np.log(mixed)), -(ratios @ weight), (ratios * weight) @ ratios.T
 
 
 def mixture_squares(

@@ -8,18 +8,31 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibrant.calibrators.maps.zeros import raise_zeros, zero_levels
+from calibrant.core.arrays import look_like_probabilities, probabilities_error
 from calibrant.core.errors import InputError
 
 if TYPE_CHECKING:
     from calibrant.calibrators.base import Calibrator
 
+FEW = 1 << 11
+"""Numbers that are looked at on the host before a fit."""
+
 
 def fit_on_device(calibrator: Calibrator, logits: Any, labels: Any, weights: Any) -> None:
     """Fit on a CUDA tensor; methods without a form on the device copy the rows to the host and say so in the log."""
+    from calibrant.calibrators.helpers.device_statistics import STATISTICS
     from calibrant.kernels.torch.rows import tensor_rows
 
     rows: Any = tensor_rows(logits, labels, weights)
-    calibrator.fit_rows(rows if calibrator.additive or calibrator.fits_on_device else rows.whole())
+    rows.twins = {**rows.twins, **STATISTICS}
+    # a few rows tell logits from probabilities; only if they look like these is the whole tensor read
+    if look_like_probabilities(rows.logits[: max(2, FEW // rows.n_classes)]) and rows.hold_probabilities():
+        raise probabilities_error(rows.n, "logits", "give their logarithms, torch.log(p)")
+    there = calibrator.fits_on_device
+    if calibrator.additive or (rows.mass is None if there == "unweighted" else there):
+        calibrator.fit_rows(rows)
+    else:
+        calibrator.fit_rows(calibrator._divided(rows.whole()))
     calibrator.n_rows_ = rows.n
 
 
@@ -79,6 +92,14 @@ def _calibrated(calibrator: Calibrator, logits: Any) -> Any:
             part = raise_zeros(xp, part, torch.as_tensor(levels, device=part.device))
         mapped = calibrator._map_binary(xp, part, learned) if binary else calibrator._map(xp, part, learned)
         yield block, mapped
+
+
+def device_map(calibrator: Calibrator, device: Any) -> Any:
+    """A fitted calibrator's map from logits to logits, as a function of tensors on a device."""
+    from array_api_compat import torch as xp
+
+    learned = as_tensors(calibrator._learned(), device)
+    return lambda block: calibrator._map(xp, block, learned)
 
 
 def as_tensors(learned: SimpleNamespace, device: Any) -> SimpleNamespace:

@@ -26,7 +26,7 @@ class ChunkedBinEquations:
 
     def sample(self) -> BinEquations:
         """The same equations of a sample in memory."""
-        rows = self.rows.sample(self.rows.n // 16)
+        rows = self.rows.sample(self.rows.n // 16).whole()
         top = top_columns(rows)
         bins = ConfidenceBins.of(top, rows.weights, place(top.confidence, self.edges), len(self.target))
         return BinEquations(rows, top.prediction, bins, matches_accuracy=self._wanted)
@@ -63,9 +63,13 @@ def bin_moments(logits, labels, weights, kernels, edges, inverse):  # noqa: PLR0
     logits = np.ascontiguousarray(logits)
     top, _ = scan(logits, labels, TOP)
     every, index = np.arange(len(labels)), place(top.confidence, edges)
-    moments = row_moments(logits, inverse[index])
-    confidence, expected = row_terms(moments)
     label_gap = logits[every, labels].astype(np.float64) - logits[every, top.prediction]
-    columns = (np.ones(len(labels)), label_gap, *confidence, *expected, np.log(moments[:, 0]))
+    return summed_by_bin(index, row_moments(logits, inverse[index]), label_gap, weights, len(inverse))
+
+
+def summed_by_bin(index, moments, label_gap, weights, n_bins):
+    """`bin_moments` from the bin, the moments (n×5) and the label's gap to the peak of each row."""
+    confidence, expected = row_terms(moments)
+    columns = (np.ones(len(index)), label_gap, *confidence, *expected, np.log(moments[:, 0]))
     weigh = (lambda column: column) if weights is None else (lambda column: weights * column)
-    return (np.stack([np.bincount(index, weigh(column), len(inverse)) for column in columns]),)
+    return (np.stack([np.bincount(index, weigh(column), n_bins) for column in columns]),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,7 +29,7 @@ AnyRows = TypeVar("AnyRows", Rows, BinaryRows, MultilabelRows)
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
-def content_folds(rows: Rows, n_folds: int, seed: int) -> np.ndarray:
+def content_folds(rows: Any, n_folds: int, seed: int) -> np.ndarray:
     """Fold 0 … n_folds − 1 of each row (n,), from a hash of its logits.
 
     Neither the order of the rows nor that of the columns matters. The folds are balanced in total weight, and within
@@ -44,7 +44,7 @@ def content_folds(rows: Rows, n_folds: int, seed: int) -> np.ndarray:
 
     Parameters
     ----------
-    rows : Rows
+    rows : Rows, or rows on a GPU
         Logits (n×K), labels and weights. A row of weight 0 gets a fold as well, and does not change the others.
     n_folds : int
     seed : int
@@ -103,12 +103,16 @@ def divided(rows: AnyRows) -> AnyRows:
     return replace(rows.take(np.concatenate(places)), weights=np.concatenate(pieces))
 
 
-def _content(rows: Rows, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _content(rows: Any, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """A hash of each row with its label, and its stratum."""
-    hashes, prediction = _scan(rows.logits, seed)
+    salt = np.uint64((2 * seed + 1) * int(_ODD) % 2**64)
+    if rows.in_memory:
+        hashes, prediction = _scan(rows.logits, salt)
+        own = rows.logits[np.arange(rows.n), rows.labels]
+    else:  # on a GPU
+        hashes, prediction, own = rows.fold_columns(salt, _ODD)
     stratum = prediction if rows.n_classes > 2 else 2 * prediction + rows.labels
     # the label enters by its logit, because class numbers must not matter
-    own = rows.logits[np.arange(rows.n), rows.labels]
     hashes = _mix(hashes + _mix(_bits(own)))
     if rows.n_classes == 2:
         tied = rows.logits[:, 0] == rows.logits[:, 1]
@@ -121,7 +125,7 @@ def _limit(weights: np.ndarray, n_folds: int) -> float:
     return max(FEWEST_HEAVY, HEAVY_SHARE * float(weights.sum()) / n_folds)
 
 
-def _same_rows(rows: Rows, hashes: np.ndarray, places: np.ndarray) -> np.ndarray:
+def _same_rows(rows: Any, hashes: np.ndarray, places: np.ndarray) -> np.ndarray:
     """A number 0, 1, … for each distinct row with its label at these places, in the order of their content.
 
     Rows that are each other's permutation share a hash: here their columns are told apart.
@@ -183,9 +187,8 @@ def _deal(stratum: np.ndarray, hashes: np.ndarray, mass: np.ndarray, n_folds: in
     return folds
 
 
-def _scan(logits: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _scan(logits: np.ndarray, salt: np.uint64) -> tuple[np.ndarray, np.ndarray]:
     """A hash of each row that the order of its columns does not change, and the place of its largest value."""
-    salt = np.uint64((2 * seed + 1) * int(_ODD) % 2**64)
 
     def part(block: slice) -> tuple[np.ndarray, np.ndarray]:
         bits = _bits(logits[block])

@@ -44,7 +44,8 @@ def walk(rows: Rows, candidates: Sequence[Any], fit: Fit, loss: Loss, *, seed: i
     fit : (rows, candidate, start or None) → the fitted point.
     loss : (held-out rows, point) → their summed loss.
     """
-    rows = rows.whole()  # folds pick rows: a map of the file or of a scratch copy
+    if not hasattr(rows, "fold_columns"):  # rows on a GPU stay there
+        rows = rows.whole()  # folds pick rows: a map of the file or of a scratch copy
     if rows.total_weight < 2 * n_folds:
         return candidates[0]
     fold = content_folds(rows, n_folds, seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -53,18 +54,25 @@ def soft_errors(
     return errors
 
 
-def adaptive_errors(rows: Rows, n_bins: int) -> Errors:
+def adaptive_errors(rows: Any, n_bins: int) -> Errors:
     """Equal-mass ECE of the top label at given temperatures; needs all rows at once, to rank them."""
-    rows = rows.whole()
-    kernel = pick(temperature_confidences, rows.n * rows.n_classes)
-    correct = rows.logits.argmax(axis=1) == rows.labels
+    weights = rows.row_weights()
+    if hasattr(rows, "confidences_at"):  # on a GPU
+        confidences_at, correct = rows.confidences_at, rows.top()[2]
+    else:
+        rows = rows.whole()
+        kernel = pick(temperature_confidences, rows.n * rows.n_classes)
+        correct = rows.logits.argmax(axis=1) == rows.labels
+
+        def confidences_at(betas: np.ndarray) -> np.ndarray:
+            return kernel(rows.logits, betas)
 
     def errors(temperatures: np.ndarray) -> np.ndarray:
-        confidences = kernel(rows.logits, 1.0 / temperatures)
+        confidences = confidences_at(1.0 / temperatures)
         found = np.empty(len(temperatures))
         for index, confidence in enumerate(np.ascontiguousarray(confidences.T)):
-            bins = mass_index(confidence, n_bins, rows.weights)
-            sums = index_sums(bins, confidence, correct, rows.weights, n_bins)
+            bins = mass_index(confidence, n_bins, weights)
+            sums = index_sums(bins, confidence, correct, weights, n_bins)
             found[index] = total_gap(sums[1] - sums[2], rows.total_weight)
         return found
 
@@ -118,23 +126,36 @@ def _best_of(errors: Errors, grid: np.ndarray) -> tuple[float, float]:
 
 
 def _width_statistic(logits, labels, weights, kernel, inverse_temperatures, n_bins):  # noqa: PLR0917
-    correct = logits.argmax(axis=1) == labels
-    confidences = np.ascontiguousarray(kernel(logits, inverse_temperatures).T)
-    return (np.stack([width_sums(confidence, correct, weights, n_bins) for confidence in confidences]),)
+    return stacked_width_sums(kernel(logits, inverse_temperatures), logits.argmax(axis=1) == labels, weights, n_bins)
+
+
+def stacked_width_sums(confidences, correct, weights, n_bins):
+    """`width_sums` of each column of confidences (n×G)."""
+    columns = np.ascontiguousarray(confidences.T)
+    return (np.stack([width_sums(confidence, correct, weights, n_bins) for confidence in columns]),)
 
 
 def _soft_statistic(logits, labels, weights, kernel, inverse_temperatures, n_bins, bandwidth):  # noqa: PLR0917
     correct = logits.argmax(axis=1) == labels
-    confidences = np.ascontiguousarray(kernel(logits, inverse_temperatures).T)
-    return (np.stack([soft_bin_sums(confidence, correct, weights, n_bins, bandwidth) for confidence in confidences]),)
+    return stacked_soft_sums(kernel(logits, inverse_temperatures), correct, weights, n_bins, bandwidth)
+
+
+def stacked_soft_sums(confidences, correct, weights, n_bins, bandwidth):
+    """`soft_bin_sums` of each column of confidences (n×G)."""
+    columns = np.ascontiguousarray(confidences.T)
+    return (np.stack([soft_bin_sums(confidence, correct, weights, n_bins, bandwidth) for confidence in columns]),)
 
 
 def _label_statistic(logits, labels, weights, kernel, inverse_temperatures, accuracy, bandwidth, norm):  # noqa: PLR0917
     """Σ_i w_i Σ_j m_ij·|A_j − c_i|^p at each temperature (eq. 12), A_j being the accuracy of all rows in bin j."""
-    mass = np.ones(len(labels)) if weights is None else weights
-    confidences = np.ascontiguousarray(kernel(logits, inverse_temperatures).T)
+    return stacked_label_sums(kernel(logits, inverse_temperatures), weights, accuracy, bandwidth, norm)
+
+
+def stacked_label_sums(confidences, weights, accuracy, bandwidth, norm):
+    """The sum over rows of the label form, for each column of confidences (n×G)."""
+    mass = np.ones(len(confidences)) if weights is None else weights
     found = []
-    for confidence, accuracies in zip(confidences, accuracy, strict=True):
+    for confidence, accuracies in zip(np.ascontiguousarray(confidences.T), accuracy, strict=True):
         membership = memberships(confidence, accuracy.shape[1], bandwidth)
         gaps = np.abs(accuracies - confidence[:, None].astype(np.float64)) ** norm
         found.append(mass @ (membership * gaps).sum(axis=1))

@@ -26,6 +26,17 @@ LOG = logging.getLogger("calibrant")
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
+class HostLogits:
+    """The logits of rows on a device, of which picked rows (and columns) are copied to the host."""
+
+    def __init__(self, rows: TensorRows) -> None:
+        self.tensor = rows.tensor
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        picked = self.tensor[torch.as_tensor(index) if isinstance(index, np.ndarray) else index]
+        return host(picked if picked.dtype in (torch.float32, torch.float64) else picked.float())
+
+
 class TensorRows:
     """Logits (n×K) in any floating dtype, labels (n,) and weights (n,) or None, all on one device."""
 
@@ -35,6 +46,8 @@ class TensorRows:
 
     def __init__(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         self.tensor, self.target, self.mass = logits, labels, weights
+        self.twins = TWINS
+        self._remembered: dict[Any, Any] = {}
 
     @property
     def n(self) -> int:
@@ -64,45 +77,87 @@ class TensorRows:
     def sample(self, size: int) -> TensorRows:
         """About `size` evenly spaced rows."""
         step = max(1, self.n // max(1, size))
-        return TensorRows(self.tensor[::step], self.target[::step], None if self.mass is None else self.mass[::step])
+        return self._like(self.tensor[::step], self.target[::step], None if self.mass is None else self.mass[::step])
+
+    def take(self, index: np.ndarray) -> TensorRows:
+        """Only these rows count: the others get weight 0, so that nothing is copied."""
+        chosen = torch.zeros(self.n, dtype=torch.float64, device=self.tensor.device)
+        chosen[torch.as_tensor(index, device=self.tensor.device)] = 1.0
+        return self._like(self.tensor, self.target, chosen if self.mass is None else self.mass * chosen)
+
+    def hold_probabilities(self) -> bool:
+        """Are all values in [0, 1] and does every row sum to 1?"""
+        for block in plain.row_slices(*self.tensor.shape):
+            values = self.tensor[block].float()
+            if not bool(((values.sum(dim=1) - 1).abs() <= 1e-3).all() & (values >= 0).all()):
+                return False
+        return True
+
+    def fold_columns(self, salt: np.uint64, odd: np.uint64) -> tuple[np.ndarray, ...]:
+        """Hash of each row, its prediction and the logit of its label; the bits are those of the host's hash."""
+        from calibrant.kernels.torch.row_passes import fold_columns
+
+        hashes, prediction, own = fold_columns(self, int(salt.astype(np.int64)), int(odd.astype(np.int64)))
+        return hashes.view(np.uint64), prediction, own
+
+    def _like(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> TensorRows:
+        other = TensorRows(logits, labels, weights)
+        other.twins = self.twins
+        return other
 
     def total(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
         """Sum of the statistic over all rows: on the device where it has a form there, else block by block."""
         self.check_labels()
         name = getattr(statistic, "__name__", "")
-        twin = TWINS.get(name.removeprefix("precise_"))
+        twin = self.twins.get(name.removeprefix("precise_"))
         if twin is not None:
             return twin(self.precise() if name.startswith("precise_") else self, *parameters)
+        self._tell(f"the statistic {name}")
         parts = (statistic(*self._block(block), *parameters) for block in plain.row_slices(*self.tensor.shape))
         return reduce(add, parts)
 
     def gather(self, statistic: Statistic) -> Sequence[np.ndarray]:
         """Arrays with an entry per row, from blocks on the host."""
+        self._tell(f"the statistic {getattr(statistic, '__name__', 'of this fit')}")
         parts = [statistic(*self._block(block)) for block in plain.row_slices(*self.tensor.shape)]
         return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
 
     def gather_top(self, statistic: Statistic) -> Sequence[np.ndarray]:
         """Confidence, prediction and correctness of each row, computed on the device."""
+        return self.top()
+
+    def top(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Confidence, prediction and correctness of each row; they are n numbers each, and are kept."""
+        return self.remembered("top", self._top)
+
+    def _top(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        from calibrant.kernels.torch.row_passes import top_columns
+
         self.check_labels()
-        confidence, prediction, correct, *_, bad = columns(self.tensor, self.target, from_logits=True)
-        if int(bad):
-            raise InputError(f"{int(bad)} rows of logits hold NaN or infinite values")
-        return host(confidence).astype(np.float64), host(prediction).astype(np.int32), host(correct)
+        confidence, prediction, correct = top_columns(self)
+        bad = np.flatnonzero(~np.isfinite(confidence))
+        if len(bad):
+            raise InputError(f"{len(bad)} rows of logits hold NaN or infinite values, the first in row {bad[0]}")
+        return confidence, prediction.astype(np.int32), correct
 
     def whole(self) -> Rows:
         """All rows on the host, for fits that have no form on the device."""
-        LOG.info("copying %d×%d logits to the host: this fit has no form on the device", self.n, self.n_classes)
+        self._tell("this fit")
         return Rows(*self._block(slice(None)))
 
     def reweighted(self, factor: Factor) -> RowSource:
-        """The same rows with their weights multiplied by a function of logits and labels on the host."""
+        """The same rows with their weights multiplied by a function of logits and labels, or of labels alone."""
+        table = getattr(factor, "factors", None)
+        if table is not None:
+            mass = torch.as_tensor(table, device=self.tensor.device)[self.target]
+            return self._like(self.tensor, self.target, mass if self.mass is None else self.mass * mass)
         (factors,) = self.gather(lambda logits, labels, weights: (factor(logits, labels),))
         mass = torch.as_tensor(factors, device=self.tensor.device)
-        return TensorRows(self.tensor, self.target, mass if self.mass is None else self.mass * mass)
+        return self._like(self.tensor, self.target, mass if self.mass is None else self.mass * mass)
 
     def precise(self) -> TensorRows:
         """The same rows, whose sums take exponentials in float64."""
-        twin = TensorRows(self.tensor, self.target, self.mass)
+        twin = self._like(self.tensor, self.target, self.mass)
         twin.fused = False
         return twin
 
@@ -119,6 +174,36 @@ class TensorRows:
             return SolvedTemperature(beta, loss, int(answer[6]))
         self.check_labels()
         return None
+
+    def confidences_at(self, betas: np.ndarray) -> np.ndarray:
+        """The top confidence of softmax(β·z) for every row and β: (n, G) in float64."""
+        return host(plain.temperature_confidences(self.tensor, torch.as_tensor(betas, dtype=torch.float64)))
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The labels (n,) on the host."""
+        return self.remembered("labels", lambda: host(self.target))
+
+    @property
+    def weights(self) -> np.ndarray | None:
+        """The weight of each row (n,) on the host, or None."""
+        return self.row_weights()
+
+    @property
+    def logits(self) -> HostLogits:
+        """Rows of logits are copied to the host when they are picked."""
+        return HostLogits(self)
+
+    def remembered(self, key: Any, work: Callable[[], Any]) -> Any:
+        """What `work` gave the first time it was asked for under this key."""
+        if key not in self._remembered:
+            self._remembered[key] = work()
+        return self._remembered[key]
+
+    def _tell(self, what: str) -> None:
+        if not self._remembered.setdefault("told", False):
+            LOG.info("copying %d×%d logits to the host: %s has no form on the device", self.n, self.n_classes, what)
+            self._remembered["told"] = True
 
     def check_labels(self) -> None:
         """Raise InputError where a label has no column; the fused fit notices that by itself."""
