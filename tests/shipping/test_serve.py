@@ -52,7 +52,7 @@ def npy_header(descr: str, shape: tuple[int, ...]) -> bytes:
 
 def arrow(array, *, name="logits", fixed=True, compression=None) -> bytes:
     kind = pa.list_(pa.from_numpy_dtype(array.dtype), array.shape[1] if fixed else -1)
-    batch = pa.record_batch({name: pa.array(list(array), type=kind)})
+    batch = pa.record_batch([pa.array(list(array), type=kind)], names=[name])
     sink = io.BytesIO()
     with ipc.new_stream(sink, batch.schema, options=ipc.IpcWriteOptions(compression=compression)) as writer:
         writer.write_batch(batch)

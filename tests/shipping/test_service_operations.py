@@ -171,7 +171,7 @@ def test_a_binary_artifact_is_served(tmp_path):
     z = np.array([-2.0, 0.5, 3.0])
     expected = calibrator.predict_proba(z)
     sink = io.BytesIO()
-    batch = pa.record_batch({"logits": pa.array(z)})
+    batch = pa.record_batch([pa.array(z)], names=["logits"])
     with ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     with TestClient(create_app(ArtifactFile(tmp_path / "cal.safetensors"))) as client:

@@ -38,7 +38,7 @@ from calibrant.core.zeros import raised, warn_of_zeros
 from calibrant.kernels.floor import learn_floor
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 PRECISE_LOGIT = 64.0
 """float32 logits up to this size give probabilities good to about 1e-6."""

@@ -17,7 +17,7 @@ from calibrant.core.rows import Rows
 from calibrant.core.softmax import softmax
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 UNKNOWN = -1
 """The number of a row whose group the fit has not seen."""

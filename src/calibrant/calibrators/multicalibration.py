@@ -20,7 +20,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.softmax import log_softmax
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 QUANTILES = (0.05, 0.275, 0.5, 0.725, 0.95)
 """Where the knots of a patch lie among the log-odds of the fit rows."""

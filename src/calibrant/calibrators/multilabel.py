@@ -25,7 +25,7 @@ from calibrant.core.odds import sigmoid
 from calibrant.core.zeros import raised, scores_floor, warn_of_zeros
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 FAMILIES = ("platt", "beta", "quad")
 """Maps with a few parameters that can be shrunk; "auto" tries them in this order."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def model_provenance(table: ModelComparison, sources: Sequence[str], command: st
 
 def _made(command: str | None) -> list[tuple[str, str]]:
     lines = [
-        ("Made", datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")),
+        ("Made", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")),
         ("Versions", f"calibrant {calibrant.__version__}, Python {platform.python_version()}, numpy {np.__version__}, "
          f"scipy {scipy.__version__}, scikit-learn {sklearn.__version__}"),
     ]  # fmt: skip

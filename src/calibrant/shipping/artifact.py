@@ -14,7 +14,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ def save(
     Identity()
     """
     about = {"class_names": class_names, "fingerprint": fingerprint, "n": n, "before": before, "after": after}
-    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    created = datetime.now(UTC).isoformat(timespec="seconds")
     content = to_bytes(calibrator, **about, source=source, created=created)
     with atomic_write(path) as temporary:
         temporary.write_bytes(content)

@@ -335,7 +335,7 @@ def _to_arrow(values: np.ndarray, predictions: np.ndarray, kind: str) -> bytes:
     chosen = pa.array(np.ascontiguousarray(predictions).ravel())
     if predictions.ndim == 2:
         chosen = pa.FixedSizeListArray.from_arrays(chosen, predictions.shape[1])
-    table = pa.record_batch({kind: column, "prediction": chosen})
+    table = pa.record_batch([column, chosen], names=[kind, "prediction"])
     sink = io.BytesIO()
     with ipc.new_stream(sink, table.schema) as writer:
         writer.write_batch(table)

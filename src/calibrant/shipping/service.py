@@ -231,7 +231,7 @@ class Service:
         loop = asyncio.get_running_loop()
         try:
             return await asyncio.wait_for(loop.run_in_executor(self._threads, work), self.limits.compute_seconds)
-        except (TimeoutError, asyncio.TimeoutError) as error:
+        except TimeoutError as error:
             raise HTTPException(503, f"no answer within {self.limits.compute_seconds:g} s: send less") from error
 
     @contextlib.asynccontextmanager
@@ -271,7 +271,7 @@ class Service:
     async def _in_time(self, reading: Coroutine[Any, Any, None]) -> None:
         try:
             await asyncio.wait_for(reading, self.limits.body_seconds)
-        except (TimeoutError, asyncio.TimeoutError) as error:
+        except TimeoutError as error:
             words = f"the body did not arrive within {self.limits.body_seconds:g} s"
             raise HTTPException(408, words, {"connection": "close"}) from error
 
