@@ -100,7 +100,7 @@ def in_turns(plain: Callable[[], None], other: Callable[[], None], rounds: int) 
     return statistics.median(one for one, _ in pairs), statistics.median(both - one for one, both in pairs)
 
 
-def loss_shares(training: Training, rounds: int = 15) -> list[dict]:
+def loss_shares(training: Training, rounds: int = 9) -> list[dict]:
     """What each batch loss adds to an eager step, fused and in the plain form."""
     rows = []
     for name in ("soft_ece", "soft_avuc", "avuc", "mmce"):
@@ -127,7 +127,7 @@ def against_plain(loss: Callable[[Tensor, Tensor], Tensor]) -> tuple[float, floa
         values = logits.to(dtype, copy=True).requires_grad_()
         value = loss(values, labels)
         (gradient,) = torch.autograd.grad(value, values)
-        found.append((float(value), gradient.double()))
+        found.append((value.item(), gradient.double()))
     size = found[0][1].abs().max()
     return found[1][0] - found[0][0], float((found[1][1] - found[0][1]).abs().max() / size)
 
