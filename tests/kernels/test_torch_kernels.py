@@ -62,6 +62,7 @@ class TestSums:
 
     def test_a_statistic_without_a_form_on_the_device_reads_blocks(self, weighted, monkeypatch):
         monkeypatch.setattr(plain, "BLOCK_ELEMENTS", 70)
+        monkeypatch.setattr("calibrant.kernels.torch.rows.HOST_ELEMENTS", 100)
         rows = problem(weighted=weighted)
 
         def top(logits, labels, weights):

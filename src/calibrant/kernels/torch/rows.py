@@ -1,7 +1,7 @@
 """Rows of a fit that lie on a GPU: the same sums as `core.rows.Rows`, computed where the data is.
 
-A statistic with a form on the device (`TWINS`) runs there and only its sums come back. Any other is computed from
-blocks that are copied to the host one at a time.
+A statistic with a form on the device (`twins`) runs there and only its sums come back. For any other the rows are
+copied to the host: once, or where they are very many in blocks.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ from calibrant.kernels.torch.dispatch import use_triton
 LOG = logging.getLogger("calibrant")
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+HOST_ELEMENTS = 1 << 30
+"""Up to this many logits a fit that needs them on the host gets them once; beyond, in blocks, pass by pass."""
 
 
 class HostLogits:
@@ -113,12 +117,16 @@ class TensorRows:
         if twin is not None:
             return twin(self.precise() if name.startswith("precise_") else self, *parameters)
         self._tell(f"the statistic {name}")
+        if self._fits_on_host():
+            return self.whole().total(statistic, *parameters)
         parts = (statistic(*self._block(block), *parameters) for block in plain.row_slices(*self.tensor.shape))
         return reduce(add, parts)
 
     def gather(self, statistic: Statistic) -> Sequence[np.ndarray]:
-        """Arrays with an entry per row, from blocks on the host."""
+        """Arrays with an entry per row, computed on the host."""
         self._tell(f"the statistic {getattr(statistic, '__name__', 'of this fit')}")
+        if self._fits_on_host():
+            return self.whole().gather(statistic)
         parts = [statistic(*self._block(block)) for block in plain.row_slices(*self.tensor.shape)]
         return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
 
@@ -143,7 +151,10 @@ class TensorRows:
     def whole(self) -> Rows:
         """All rows on the host, for fits that have no form on the device."""
         self._tell("this fit")
-        return Rows(*self._block(slice(None)))
+        return self.remembered("whole", lambda: Rows(*self._block(slice(None))))
+
+    def _fits_on_host(self) -> bool:
+        return self.n * self.n_classes <= HOST_ELEMENTS
 
     def reweighted(self, factor: Factor) -> RowSource:
         """The same rows with their weights multiplied by a function of logits and labels, or of labels alone."""
