@@ -197,3 +197,12 @@ def test_unwritable_folder_is_one_line(calibrant, folder, tmp_path):
     tmp_path.chmod(0o700)
     assert result.returncode == 2
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_select_columns_align(calibrant, folder, tmp_path):
+    output = tmp_path / "cal.safetensors"
+    out = calibrant("select", folder / "val.npz", "--candidates", "none,ts,conf+shape+keep", "-o", output).stdout
+    rows = [line for line in out.splitlines() if "±" in line]
+    assert len(rows) == 3
+    assert len({line.index("±") for line in rows}) == 1
+    assert len({line.rindex(".", 0, line.index("±")) for line in rows}) == 1

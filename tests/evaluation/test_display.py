@@ -1,6 +1,7 @@
 """Results fit one screen, and a notebook shows a table and a picture."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -72,6 +73,27 @@ def test_frames_plots_and_cards(table, measured):
     assert f"`{table.best}`" in card
     assert "scriptsize" in table.to_latex(intervals=True)
     assert "scriptsize" not in table.to_latex()
+
+
+@pytest.mark.parametrize("intervals", [False, True])
+def test_markdown_and_latex_say_the_same(table, intervals):
+    def rows(text, start, split):
+        found = [line for line in text.splitlines() if line.startswith(start) and split in line]
+        return [[cell.strip(" |\\") for cell in line.strip("|").split(split)] for line in found]
+
+    plain = {r"\textbf{": "**", r"\underline{": "<u>"}
+    markdown = rows(table.to_markdown(intervals=intervals), ("| none", "| ts", "| hb", "| **"), " | ")
+    latex = rows(table.to_latex(intervals=intervals), ("none", "ts", "hb", r"\textbf"), " & ")
+    assert len(markdown) == len(latex) == len(table.rows)
+    for first, second in zip(markdown, latex, strict=True):
+        assert len(first) == len(second)
+        for one, other in zip(first, second, strict=True):
+            numbers = [re.sub(r"[^0-9.]+", " ", text).split() for text in (one, other)]
+            assert numbers[0] == numbers[1]
+            for mark, sign in plain.items():
+                assert (mark in other) == (sign in one)
+            assert ("approx" in other) == ("≈" in one)
+            assert ("ddagger" in other) == ("‡" in one)
 
 
 def test_a_tie_is_not_a_second_place(table):

@@ -70,7 +70,7 @@ def test_module_exports_and_saves(method: str, tmp_path) -> None:
     inputs = torch.randn(16, 4)
     expected = module(inputs)
     batch = torch.export.Dim("batch", min=2)
-    exported = torch.export.export(module, (inputs,), dynamic_shapes={"inputs": ((batch, None),)}).module()
+    exported = torch.export.export(module, (inputs,), dynamic_shapes=({0: batch},)).module()
     torch.testing.assert_close(exported(inputs[:7]), expected[:7])
     other = cal.CalibratedModule(nn.Linear(4, K), fitted(method), output="log_probabilities").eval()
     assert not torch.equal(other(inputs), expected)

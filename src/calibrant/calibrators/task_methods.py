@@ -40,8 +40,19 @@ def task_method(name: str, task: str, n_classes: int | None = None) -> Any:
     return get("multilabel", calibrator=known)
 
 
+def check_over_logits(calibrator: Any, name: str = "") -> None:
+    """Raise for what changes a network's input and thus is no map of its logits."""
+    if not hasattr(calibrator, "predict_proba"):
+        called = name or type(calibrator).__name__
+        raise InputError(
+            f"{called} is part of a network, not a map of its logits: "
+            "use NeuralClamping.fit(model, loader) and attach(model) in Python"
+        )
+
+
 def check_task_method(calibrator: Any, task: str, name: str = "", n_classes: int | None = None) -> None:
     """Raise where a calibrator does not serve a task; two columns are a binary task as well."""
+    check_over_logits(calibrator, name)
     served = getattr(calibrator, "tasks", ("multiclass", "binary"))
     wanted = "binary" if task == "pairs" else task
     two = task == "multiclass" and n_classes == 2 and "binary" in served

@@ -78,11 +78,12 @@ def select(
         say(f"warning: {message}", err=True)
     higher = facts(criterion).better > 0
     say(chooser.reason_)
+    width = max(len(name) for name in (*chooser.scores_, *chooser.failures_))
     for name, score in sorted(chooser.scores_.items(), key=lambda item: item[1], reverse=higher):
         mark = "→" if name == chooser.chosen_ else " "
-        say(f" {mark} {name:<14} {score:.5f}  ± {chooser.standard_errors_[name]:.5f} (difference to the best)")
+        say(f" {mark} {name:<{width}}  {score:>8.5f}  ± {chooser.standard_errors_[name]:.5f} (difference to the best)")
     for name, reason in chooser.failures_.items():
-        say(f"   {name:<14} failed: {reason}")
+        say(f"   {name:<{width}}  failed: {reason}")
     say(f"wrote {output}")
 
 

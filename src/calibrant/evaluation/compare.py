@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators.identity import Identity
-from calibrant.calibrators.task_methods import task_method, task_names
+from calibrant.calibrators.task_methods import check_over_logits, task_method, task_names
 from calibrant.core import progress
 from calibrant.core.arrays import check_counts
 from calibrant.core.bins import check_n_bins
@@ -207,6 +207,7 @@ class _FitRows:
 
     def fit(self, calibrator: Any) -> Any:
         """A fitted copy of the calibrator."""
+        check_over_logits(calibrator)
         calibrator = clone(calibrator, safe=False)
         if self.val.task == "multilabel" and isinstance(calibrator, Identity):
             return RawScores()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.calibrators.task_methods import check_over_logits
 from calibrant.core.errors import InputError
 from calibrant.core.metric_facts import known_name
 from calibrant.core.softmax import softmax
@@ -178,6 +179,8 @@ def _metric(metric: str | Callable[..., float]) -> tuple[str, Callable[..., floa
 
 
 def _check_classes(method: str, calibrator: Any, predictions: Predictions) -> None:
+    if calibrator is not None:
+        check_over_logits(calibrator, method)
     known = getattr(calibrator, "n_features_in_", predictions.n_classes)
     if known != predictions.n_classes:
         where = predictions.name or "the shifted data"

@@ -8,6 +8,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
+from calibrant.calibrators.task_methods import check_over_logits
 from calibrant.core.errors import InputError
 from calibrant.neural.learned_module import LearnedModule
 from calibrant.neural.model_io import device_of, logits_in
@@ -31,6 +32,9 @@ class CalibratedModule(nn.Module):
     A calibrator of groups takes the number of each row's group, −1 for an unknown one, as `module(x, groups=codes)`;
     `calibrator.group_codes(names, n)` gives the numbers. Without them all rows get the pooled fit.
 
+    `torch.export.export(module, (x,), dynamic_shapes=({0: batch},))` leaves the number of rows open, and so does
+    `torch.onnx.export(module, (x,), path, dynamic_shapes=({0: "batch"},))`, which needs the package onnxscript.
+
     Examples
     --------
     >>> import numpy as np
@@ -46,6 +50,7 @@ class CalibratedModule(nn.Module):
         if output not in OUTPUTS:
             raise InputError(f"output must be one of {', '.join(OUTPUTS)}, got {output!r}")
         device = device_of(model)
+        check_over_logits(calibrator)
         check_is_fitted(calibrator)
         self.model = model
         self.calibration = LearnedModule(calibrator).to(device)
@@ -55,10 +60,12 @@ class CalibratedModule(nn.Module):
         self.output = output
         self.training = model.training
 
-    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+    def forward(self, inputs: Any = None, /, *more: Any, **named: Any) -> Tensor:
         """Calibrated probabilities (n, K) or (N, K, H, W), or what `output` names; of one score per row (n, 2)."""
+        # the first input has a place of its own, so that `torch.export(dynamic_shapes=({0: b},))` finds its shape
+        given = more if inputs is None else (inputs, *more)
         groups = named.pop("groups", None) if self.takes_groups else None
-        logits = logits_in(self.model(*inputs, **named))
+        logits = logits_in(self.model(*given, **named))
         if groups is not None and tuple(groups.shape) != (logits.shape[0],):
             raise InputError(f"groups have shape {tuple(groups.shape)}, but the model returned {logits.shape[0]} rows")
         if self.task == "binary":

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.calibrators.task_methods import check_over_logits
 from calibrant.core.errors import InputError
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import Source
@@ -62,6 +63,7 @@ def calibrate_predictions(calibrator: Any, predictions: Predictions, kind: str =
     >>> calibrate_predictions(calibrant.Identity().fit(raw.logits, raw.labels), raw).logits[0].tolist()
     [2.0, 0.0]
     """
+    check_over_logits(calibrator)
     known, name = int(calibrator.n_features_in_), predictions.name or "these predictions"
     fitted = getattr(calibrator, "task_", "multiclass")
     if fitted != ("binary" if predictions.flat else predictions.task):

@@ -222,7 +222,7 @@ def _check_exportable(calibrator: Any) -> None:
     if not isinstance(calibrator, Calibrator):
         raise InputError(
             f"{type(calibrator).__name__} cannot be exported to ONNX: it changes the network's input, so it is part of "
-            "the network; export the wrapped torch module"
+            "the network; export the wrapped torch module with torch.onnx.export (needs onnxscript)"
         )
     check_is_fitted(calibrator)
 
