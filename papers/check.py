@@ -38,7 +38,7 @@ def check(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=STUDIES, default=list(STUDIES))
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args(arguments)
-    failed = 0
+    failed, begun = 0, time.perf_counter()
     for name in options.only:
         started = time.perf_counter()
         if name in PREDICTIONS:
@@ -50,6 +50,7 @@ def check(arguments: list[str] | None = None) -> int:
         print(f"{name}: {verdict} ({time.perf_counter() - started:.0f} s)", flush=True)
         print("\n".join(moved))
         failed += bool(moved)
+    print(f"{len(options.only) - failed} of {len(options.only)} studies equal ({time.perf_counter() - begun:.0f} s)")
     return 1 if failed else 0
 
 

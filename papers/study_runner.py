@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+# sums in one order: with several threads the last digits of a fit depend on how many there are
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from calibrant.core.errors import InputError
 from studies import RESAMPLES, run_study
