@@ -22,6 +22,9 @@ from calibrant.kernels.affine import affine_sums
 STRENGTHS = (1e6, 3000.0, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0)
 """What cross-validation tries; the first leaves a temperature and nothing else."""
 
+MOST_LOGITS = 1 << 24
+"""Above, a part of the rows chooses the strength: it is a prior, worth the same whatever the number of rows."""
+
 
 class StructuredMatrixScaling(Calibrator):
     """A temperature, and departures from it as far as the data pays for them (Berta et al. 2025).
@@ -128,7 +131,7 @@ class StructuredMatrixScaling(Calibrator):
         def loss(part: Rows, point: np.ndarray) -> float:
             return part.total(affine_sums, point, False)[0]
 
-        found: float = walk(rows, STRENGTHS, fit, loss, seed=self.seed)
+        found: float = walk(rows, STRENGTHS, fit, loss, seed=self.seed, most_logits=MOST_LOGITS)
         warn_of_folds("StructuredMatrixScaling", diverging)
         return found
 

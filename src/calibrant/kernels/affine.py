@@ -40,6 +40,38 @@ def affine_sums(
     return loss, gradient, spread
 
 
+def affine_state(
+    features: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, parameters: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+    """The results of `affine_sums` over one block of features, and its probabilities (n×K)."""
+    every = np.arange(len(labels))
+    weight = np.ones(len(labels)) if weights is None else weights
+    probabilities, losses = _softmax_and_losses(features, labels, parameters)
+    share = probabilities if weights is None else probabilities * weight[:, None].astype(probabilities.dtype)
+    spread = share.sum(axis=0, dtype=np.float64) - np.einsum("ij,ij->j", share, probabilities, dtype=np.float64)
+    residual = share.copy() if share is probabilities else share
+    residual[every, labels] -= weight.astype(residual.dtype)
+    gradient = np.empty(parameters.shape)
+    gradient[:, :-1] = residual.T @ features
+    gradient[:, -1] = residual.sum(axis=0, dtype=np.float64)
+    return float(weight @ losses), gradient, spread, probabilities
+
+
+def affine_curvature(
+    features: np.ndarray, weights: np.ndarray | None, probabilities: np.ndarray, direction: np.ndarray
+) -> np.ndarray:
+    """The result of `affine_product` over one block of features whose probabilities are known."""
+    change = _scores(features, direction)
+    change -= np.einsum("ij,ij->i", probabilities, change)[:, None]
+    change *= probabilities
+    if weights is not None:
+        change *= weights[:, None].astype(change.dtype)
+    product = np.empty(direction.shape)
+    product[:, :-1] = change.T @ features
+    product[:, -1] = change.sum(axis=0)
+    return product
+
+
 def affine_product(  # noqa: PLR0917 (a statistic takes its parameters by position)
     logits: np.ndarray,
     labels: np.ndarray,
@@ -93,14 +125,27 @@ def class_moments(
     return (blocks,)
 
 
-def feature_moments(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, log_probabilities: bool
-) -> tuple[np.ndarray]:
-    """Σ w·x̃·x̃ᵀ of the features with a 1 appended, (K+1)×(K+1)."""
-    features = _features(logits, log_probabilities).astype(np.float64)
-    features = np.concatenate([features, np.ones((len(features), 1))], axis=1)
-    scaled = features if weights is None else features * weights[:, None]
-    return (features.T @ scaled,)
+def class_means(
+    logits: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray | None,
+    parameters: np.ndarray,
+    log_probabilities: bool,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Σ w·q_j(1−q_j) (K,), and with it Σ x_k and Σ x_k², both K×K: the classes' own curvature without correlations."""
+    features = _features(logits, log_probabilities)
+    probabilities, _ = _softmax_and_losses(features, labels, parameters)
+    return class_means_of(features, weights, probabilities)
+
+
+def class_means_of(
+    features: np.ndarray, weights: np.ndarray | None, probabilities: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`class_means` of features whose probabilities are known."""
+    spread = probabilities * (1 - probabilities)
+    if weights is not None:
+        spread *= weights[:, None].astype(spread.dtype)
+    return spread.sum(axis=0, dtype=np.float64), (spread.T @ features).astype(np.float64), spread.T @ features**2
 
 
 def _features(logits: np.ndarray, log_probabilities: bool) -> np.ndarray:

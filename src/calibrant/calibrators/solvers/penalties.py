@@ -21,6 +21,9 @@ NO_GAIN = 1e-6
 PATIENCE = 3
 """Candidates in a row that may be worse than the best before the walk ends."""
 
+LARGE = 1 << 23
+"""Above this many logits one split decides, and the walk ends at the first candidate that is worse than the best."""
+
 Fit = Callable[[Rows, Any, np.ndarray | None], np.ndarray]
 Loss = Callable[[Rows, np.ndarray], float]
 
@@ -36,20 +39,35 @@ def check_penalty(value: Any, name: str) -> float | str:
     return float(value)
 
 
-def walk(rows: Rows, candidates: Sequence[Any], fit: Fit, loss: Loss, *, seed: int, n_folds: int = 3) -> Any:
+def walk(
+    rows: Rows,
+    candidates: Sequence[Any],
+    fit: Fit,
+    loss: Loss,
+    *,
+    seed: int,
+    n_folds: int = 3,
+    most_logits: float = np.inf,
+) -> Any:
     """The candidate of the lowest held-out loss; candidates go from the strongest penalty to the weakest.
 
     Parameters
     ----------
     fit : (rows, candidate, start or None) → the fitted point.
     loss : (held-out rows, point) → their summed loss.
+    most_logits : where there are more, a part of the rows decides; for penalties that do not depend on their number.
     """
     if not hasattr(rows, "fold_columns"):  # rows on a GPU stay there
         rows = rows.whole()  # folds pick rows: a map of the file or of a scratch copy
+    large = rows.n * rows.n_classes > LARGE
+    shares = int(np.ceil(rows.n * rows.n_classes / most_logits))
+    if shares > 1:
+        rows = rows.take(np.flatnonzero(content_folds(rows, shares, seed) == 0))
     if rows.total_weight < 2 * n_folds:
         return candidates[0]
     fold = content_folds(rows, n_folds, seed)
     parts = [(rows.take(np.flatnonzero(fold != k)), rows.take(np.flatnonzero(fold == k))) for k in range(n_folds)]
+    parts = parts[:1] if large else parts
     parts = [(inside, outside) for inside, outside in parts if min(inside.total_weight, outside.total_weight) > 0]
     if not parts:
         return candidates[0]
@@ -64,7 +82,7 @@ def walk(rows: Rows, candidates: Sequence[Any], fit: Fit, loss: Loss, *, seed: i
             best, best_loss, worse = candidate, total, 0
         else:
             worse += 1
-            if worse >= PATIENCE:
+            if worse >= (1 if large else PATIENCE):
                 break
     return best
 
