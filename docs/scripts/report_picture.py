@@ -18,8 +18,8 @@ import calibrant
 from calibrant.report import write_report
 
 TARGET = Path(__file__).resolve().parents[1] / "images" / "report.png"
-METHODS = ["none", "ts", "ets", "cts", "vs", "cws", "ts+top", "shape", "conf+shape+keep"]
-WIDTH, HEIGHT, LIMIT = 1280, 1850, 300_000
+METHODS = ["none", "ts", "vs", "cws", "ts+top", "shape", "conf+shape+keep"]
+WIDTH, HEIGHT, LIMIT = 1280, 2120, 300_000
 
 
 def main() -> None:

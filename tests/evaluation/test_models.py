@@ -79,6 +79,7 @@ def test_tables_show_the_same_figures(table):
         for model in table.models:
             value = f"{table.estimate(method, model).value:.4f}"
             assert all(value in text for text in texts)
+    assert texts[-1].count("<svg") == len(table.models)
     assert len(repr(table).splitlines()) <= 25
     assert max(map(len, repr(table).splitlines()[1:-1])) <= 80
 

@@ -249,9 +249,53 @@ def test_theme_follows_the_system_and_the_button(browser: Any, report: Path) -> 
 
 def test_phone_width_needs_no_sideways_scrolling(browser: Any, report: Path) -> None:
     opened = Visit(browser, report, viewport={"width": 390, "height": 800})
-    assert opened.page.evaluate("() => document.documentElement.scrollWidth") <= 390
-    opened.page.screenshot(path=PICTURES / "phone.png", full_page=True)
+    page = opened.page
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+    page.screenshot(path=PICTURES / "phone.png", full_page=True)
+    assert page.locator("nav a").first.is_visible()
+    deciding = page.locator("#table thead th").nth(1).bounding_box()
+    assert deciding["x"] + deciding["width"] <= 390
     opened.context.close()
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
+def test_three_answers_stand_on_the_first_screen(browser: Any, report: Path, width: int, height: int) -> None:
+    opened = Visit(browser, report, viewport={"width": width, "height": height})
+    boxes = [one.bounding_box() for one in opened.page.locator(".answer").all()]
+    assert len(boxes) == 3
+    assert all(box["y"] + box["height"] <= height for box in boxes)
+    opened.context.close()
+
+
+def test_classes_are_joined_from_before_to_after(visit: Visit, page: Any) -> None:
+    def lengths() -> list[float]:
+        paths = page.locator("#class-scatter .mark-rule.role-mark line")
+        return paths.evaluate_all("lines => lines.map(line => Math.abs(line.getAttribute('y2') || 0))")
+
+    visit.picture("class-scatter")
+    assert sum(length > 1 for length in lengths()) > 100
+    page.select_option("#method", "none")
+    visit.picture("class-scatter")
+    assert not any(length > 0 for length in lengths())
+
+
+def test_models_page_is_quiet_and_follows_the_theme(browser: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [(4 * rng.normal(size=(200, 3)), rng.integers(0, 3, 200)) for _ in range(4)]
+    table = calibrant.compare_models({"a model": rows[:2], "b": rows[2:]}, ["none", "ts"], resamples=20)
+    path = write_report(table, tmp_path / "models.html")
+    context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
+    page, complaints = context.new_page(), []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.goto(path.as_uri())
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+    assert page.locator(".diagram").count() == 2
+    page.locator("nav a", has_text="a model").click()
+    page.locator("#theme").click()
+    assert page.locator("html").get_attribute("data-theme") == "light"
+    assert complaints == []
+    context.close()
 
 
 def test_desktop_width_shows_every_column(browser: Any, report: Path) -> None:

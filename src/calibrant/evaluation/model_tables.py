@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibrant.core.metric_facts import facts, number
+from calibrant.evaluation.display import diagram
+from calibrant.evaluation.reliability import reliability_bins
 from calibrant.evaluation.tables import escaped_latex
 
 if TYPE_CHECKING:
@@ -145,8 +147,22 @@ def latex(table: ModelComparison) -> str:
     return "\n".join([*rows, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
+MOST_DIAGRAMS = 4
+
+
+def _diagrams(table: ModelComparison) -> str:
+    """Reliability of the best method of the first models."""
+    found = []
+    for model, one in list(table.comparisons.items())[:MOST_DIAGRAMS]:
+        columns = None if one.best is None else one.row(one.best).columns
+        if columns is not None:
+            bins = reliability_bins(columns.confidence, columns.correct, n_bins=one.n_bins, weights=one.weights)
+            found.append(diagram(bins, f"{shortened(model)}, {one.best}"))
+    return "".join(found)
+
+
 def notebook(table: ModelComparison) -> str:
-    """The matrix for a notebook."""
+    """The matrix for a notebook, with the reliability diagram of each model's best method."""
     ranks, wins = table.mean_ranks(), table.wins()
     head = "".join(f"<th>{escape(one)}</th>" for one in ["method", *table.models, "mean rank", "best or tied"])
     body = []
@@ -162,5 +178,5 @@ def notebook(table: ModelComparison) -> str:
     more = f"<p>… and {left} more methods: to_frame() has all</p>" if left else ""
     return (
         f"<div><p>{escape(sizes(table))}. {escape(table.verdict)}.</p><table><thead><tr>{head}</tr></thead>"
-        f"<tbody>{''.join(body)}</tbody></table>{more}</div>"
+        f"<tbody>{''.join(body)}</tbody></table>{more}{_diagrams(table)}</div>"
     )

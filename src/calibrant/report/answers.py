@@ -55,6 +55,8 @@ def _calibrated(comparison: Comparison, before: MethodRow) -> Answer:
     positive = words.about == "positive class"
     subject = "probabilities miss the share of positives" if positive else "confidence misses accuracy"
     detail = f"On average {subject} by {gap:.2f} points"
+    if before.method != "none":  # nobody asked for the uncalibrated scores
+        detail = f"After <code>{escape(before.method)}</code>, {detail[:1].lower()}{detail[1:]}"
     chance = "" if floor is None else f" chance alone would show about {100 * floor.mean:.2f}"
     columns = before.columns
     few = columns is not None and too_few_to_tell(
@@ -105,9 +107,13 @@ def _sureness(comparison: Comparison, before: MethodRow, best: MethodRow) -> Ans
     direction = "higher" if look.better > 0 else "lower"
     detail = (
         f"In {_share(1 - worse)} of {comparison.resamples:,} resamples of {comparison.n_test:,} test rows its "
-        f"{look.label} is {direction} than before.{others}"
+        f"{look.label} is {direction} than {_earlier(before)}.{others}"
     )
     return Answer(question, short, detail, "good" if worse < MOSTLY else "open")
+
+
+def _earlier(before: MethodRow) -> str:
+    return "before" if before.method == "none" else f"that of <code>{escape(before.method)}</code>"
 
 
 def _share(value: float) -> str:

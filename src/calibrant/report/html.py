@@ -187,7 +187,7 @@ def table_key(comparison: Comparison) -> str:
     return (
         f"<b>Bold</b>: best of the column; <u>underlined</u>: second; ≈: within noise of the best, by a paired "
         f"bootstrap over the test rows. The winner is chosen by {escape(label)}. {escape(comparison.verdict)}."
-        + (f" {RAISED_WORDS}." if any_raised(comparison) else "")
+        + (f'<span class="with-ci"> {RAISED_WORDS}.</span>' if any_raised(comparison) else "")
     )
 
 

@@ -17,7 +17,7 @@ def forest(words: Wording, count: int) -> Any:
     before = data.transform_filter("datum.method == before")
     title = f"{words.mean} minus {words.share}"
     axis = alt.Axis(format="+.1~%", tickCount=6)
-    x = alt.X("gap:Q", title=title, axis=axis, scale=alt.Scale(zero=True, nice=True))
+    x = alt.X("gap:Q", title=title, axis=axis, scale=alt.Scale(zero=True, nice=True, padding=16))
     y = alt.Y("group:N", title=None, sort=None, axis=alt.Axis(labelLimit=150, ticks=False, domain=False))
     color = alt.Color("side:N", scale=alt.Scale(domain=words.sides, range=SIDE_COLORS), legend=None)
     shape = alt.Shape("side:N", scale=alt.Scale(domain=words.sides, range=SIDE_SHAPES), legend=None)
