@@ -6,6 +6,9 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import pytest
+
+pytest.importorskip("transformers")
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "realistic_files.py"
 
 
