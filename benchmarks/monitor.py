@@ -81,7 +81,7 @@ def oracle_stake(shape: str, size: int, rho: float, gap: float) -> float:
 
 
 def batch_delays(
-    streams: int, shape: str, size: int, rho: float, gap: float, rate: float, break_at: int = 0, room: int = 600
+    streams: int, shape: str, size: int, rho: float, gap: float, rate: float, break_at: int = 0, room: int = 400
 ):
     """Batches from the break to the alarm: of the monitor, and of the oracle bet on batch means; inf for none."""
     rng = np.random.default_rng(4)
@@ -153,7 +153,7 @@ def dependence(streams: int) -> bool:
     for break_at in (0, 200):
         for shape in SHAPES:
             ours, oracles = (
-                np.median(x) for x in batch_delays(max(streams // 2, 1), shape, 30, 0.3, 0.05, rate, break_at)
+                np.median(x) for x in batch_delays(max(streams // 4, 1), shape, 30, 0.3, 0.05, rate, break_at)
             )
             kept &= bool(ours <= 2 * oracles)
             print(f"break at batch {break_at}, {shape}: {ours:.0f} and {oracles:.0f}, ratio {ours / oracles:.2f}")

@@ -2,11 +2,11 @@
 
 python benchmarks/attack/differential.py --problems 1000
 
-Each number is a problem of several classes, one of one score per row, every sixth time also one of several labels and
-one with groups. Metrics must equal their literal definition to 1e-9 (square roots 1e-7, float32 logits in classwise
-bins 2e-5, smECE on its grid 1e-4). Likelihood fits must reach a loss within 1e-5 of the best that scipy finds, or warn.
-No method may depend on the order of the rows, the dtype, the order of the classes, chunks, or being saved and loaded; a
-weight of 2 is the row twice; answers are probabilities, and promises are kept.
+Each number is a problem of several classes and one of one score per row, now and then also one of several labels and
+one with groups; costly methods take turns. Metrics must equal their literal definition to 1e-9 (square roots 1e-7,
+float32 logits in classwise bins 2e-5, smECE on its grid 1e-4). Likelihood fits must reach a loss within 1e-5 of the
+best that scipy finds, or warn. No method may depend on the order of the rows, the dtype, the order of the classes,
+chunks, or being saved and loaded; a weight of 2 is the row twice; answers are probabilities, and promises are kept.
 """
 
 from __future__ import annotations
@@ -66,24 +66,17 @@ METHODS = (
 ROOTS = {"debiased_ece": 1e-7, "mmce": 1e-7, "soft_ece": 1e-7, "marginal_ece": 1e-7, "smooth_ece": 1e-4}
 """Square roots of sums that may cancel to rounding noise, and smECE, which is computed on a grid."""
 
-SLOW = {
-    "sctl+vs": 16,
-    "auto": 12,
-    "conf+shape+keep": 8,
-    "pts": 8,
-    "joint": 6,
-    "conf": 4,
-    "dir": 4,
-    "sms": 4,
-    "vs+top": 4,
-    "sctl+cts-nll": 4,
-    "sctl+ets": 4,
-    "svs": 3,
-    "cts-shrunk": 3,
-    "sctl+ts": 2,
-    "ms": 2,
+EVERY = {
+    **dict.fromkeys(("ts", "cts-nll", "vs", "platt", "beta", "iso", "ws", "cws"), 2),
+    **dict.fromkeys(("none", "ts-adaece", "ts-soft", "u-cts", "ms", "sctl+ts"), 8),
+    **dict.fromkeys(("svs", "cts-shrunk"), 12),
+    **dict.fromkeys(("conf", "dir", "sms", "vs+top", "sctl+cts-nll", "sctl+ets"), 16),
+    **dict.fromkeys(("joint", "pts", "conf+shape+keep", "auto", *one_score.LABEL_METHODS), 24),
+    **dict.fromkeys(one_score.GROUP_METHODS, 24),
+    "sctl+vs": 48,
 }
-"""Methods that are tried on every so many problems."""
+USUAL = 4
+"""Methods are tried on every so many problems, in turn; the costly ones less often."""
 
 
 class Matrix(Attack):
@@ -143,21 +136,23 @@ def attack_on(attack: Matrix, seed: int, methods: list[str]) -> None:
     problem, scores = draw(seed), draw_scores(seed)
     attack.guarded(problem, "metrics", lambda given, _: attack.metrics(given))
     attack.guarded(scores, "metrics", lambda given, _: one_score.metrics(attack, given))
-    for name in methods:
-        if seed % SLOW.get(name, 1) == 0 and name in METHODS:
+    for place, name in enumerate(methods):
+        if (seed + place) % EVERY.get(name, USUAL):
+            continue
+        if name in METHODS:
             attack.guarded(problem, name, attack.method)
-        if name in one_score.SCORE_METHODS and (seed + 1) % SLOW.get(name, 1) == 0:
+        if name in one_score.SCORE_METHODS:
             attack.guarded(scores, name, lambda given, one: one_score.method(attack, given, one))
-    if seed % 6 == 0:
-        for name in one_score.LABEL_METHODS:
+        if name in one_score.LABEL_METHODS:
             attack.guarded(draw_labels(seed), name, lambda given, one: one_score.invariant(attack, given, one))
-        for name in one_score.GROUP_METHODS:
+        if name in one_score.GROUP_METHODS:
             grouped = with_groups(scores if name.startswith("platt") else problem)
             attack.guarded(grouped, name, lambda given, one: one_score.invariant(attack, given, one))
 
 
 def main() -> None:
-    every = [*METHODS, *(name for name in one_score.SCORE_METHODS if name not in METHODS)]
+    others = (*one_score.SCORE_METHODS, *one_score.LABEL_METHODS, *one_score.GROUP_METHODS)
+    every = list(dict.fromkeys([*METHODS, *others]))
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--problems", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -80,3 +84,69 @@ def test_a_scheduler_that_is_not_there_is_one_line_within_ten_seconds(folder, ad
         cal.TemperatureScaling().fit_predictions(folder, engine=address)
     assert time.monotonic() - started < 10
     assert "\n" not in str(caught.value)
+
+
+def _blocked(pipes: tuple[str, str]) -> int:
+    """Say that the work has begun, and wait for what never comes."""
+    started, never = pipes
+    with open(started, "w") as out:
+        out.write("started")
+    with open(never) as source:
+        return len(source.read())
+
+
+def test_a_dying_scheduler_is_one_line(tmp_path, monkeypatch):
+    """Killed while a chunk is under way: the fit used to wait for ever, or ended in a traceback."""
+    pytest.importorskip("distributed")
+    from calibrant.engines import dask as engine_module
+
+    monkeypatch.setattr(engine_module, "ANSWER_SECONDS", 0.5)
+    pipes = str(tmp_path / "started"), str(tmp_path / "never")
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(cal.__file__).parents[1]), str(Path(__file__).parent)]),
+    }
+    address_file = tmp_path / "scheduler.json"
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
+    command += ["--no-dashboard", "--scheduler-file", str(address_file)]
+    scheduler = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    address = next(line.split()[-1] for line in scheduler.stderr if "Scheduler at:" in line)
+    worker = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "distributed.cli.dask_worker",
+            address,
+            "--no-nanny",
+            "--nthreads",
+            "1",
+            "--no-dashboard",
+        ],
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    )
+    try:
+        engine = engine_module.DaskEngine(address)
+        engine.client.wait_for_workers(1, timeout=60)
+
+        def kill() -> None:
+            with open(pipes[0]) as source:
+                source.read()
+            scheduler.kill()
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        with pytest.raises(InputError, match=r"the Dask scheduler at .* went away during the work: start it again"):
+            engine.run(_blocked, [pipes], max)
+        killer.join(30)
+        with pytest.raises(InputError, match="went away during the work"):
+            engine.run(abs, [1, 2], max)  # a client that is closed already
+        engine.close()
+    finally:
+        scheduler.kill()
+        worker.kill()
+        scheduler.wait()
+        worker.wait()
+        scheduler.stderr.close()

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.base import Calibrator, fact
+from calibrant.calibrators.solvers.folds import divided
 from calibrant.core.binary_rows import BinaryRows, two_columns
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
@@ -64,7 +65,7 @@ class GroupedCalibrator(Calibrator):
             del self._codes
 
     def _divided(self, rows: Any) -> Any:
-        """As they are: each row has its group by its place."""
+        """As they are: they are divided once each row has its group."""
         return rows
 
     def fit_predictions(self, predictions: Any, *, engine: Any = "local", checkpoint: Any = None) -> Self:
@@ -101,7 +102,7 @@ class GroupedCalibrator(Calibrator):
             if codes is None:
                 self.groups_, self.columns_ = np.array([""], dtype=object), []
                 codes = np.zeros(rows.n, dtype=np.intp)
-            rows = replace(rows, groups=codes)
+            rows = divided(replace(rows, groups=codes))
         elif not hasattr(self, "groups_"):
             names = [str(code) for code in range(int(rows.groups.max()) + 1)]
             self.groups_, self.columns_ = np.array(names, dtype=object), []

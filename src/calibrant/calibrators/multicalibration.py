@@ -18,6 +18,7 @@ from calibrant.calibrators.solvers.patches import Patched, Patches, hats
 from calibrant.core.binary_rows import BinaryRows, two_columns
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import log_softmax
+from calibrant.metrics.flexible import weighted_quantile
 
 if TYPE_CHECKING:
     from typing import Self
@@ -104,8 +105,10 @@ class Multicalibration(GroupedCalibrator):
         inner = self._answers_for_next(rows)
         log_odds, correct = self._top(inner, rows.labels)
         weights = np.ones(rows.n) if rows.weights is None else rows.weights
-        finite = log_odds[np.isfinite(log_odds) & (weights > 0)]
-        self.knots_ = np.unique(np.quantile(finite, QUANTILES)) if len(finite) else np.zeros(1)
+        finite = np.flatnonzero(np.isfinite(log_odds) & (weights > 0))
+        mass = None if rows.weights is None else weights[finite]
+        knots = weighted_quantile(log_odds[finite], np.array(QUANTILES), mass) if len(finite) else np.zeros(1)
+        self.knots_ = np.unique(knots)
         patches = Patches(self._members(rows), self.knots_)
         data = Patched(hats(log_odds, self.knots_), log_odds, correct, weights, rows.groups)
         self.rounds_ = self._rounds(rows, inner, data, patches)
@@ -128,13 +131,13 @@ class Multicalibration(GroupedCalibrator):
         for column in getattr(self, "_columns", ()):
             values, code = np.unique(column, return_inverse=True)
             owner = np.zeros(n_groups, dtype=np.intp)
-            owner[rows.groups] = code
+            owner[self._codes] = code
             sets.append(np.arange(len(values))[:, None] == owner)
         return np.unique(np.concatenate(sets), axis=0)
 
     def _rounds(self, rows: Any, inner: np.ndarray, data: Patched, patches: Patches) -> int:
         """The number of rounds of the lowest held-out log loss, by the rule of the class."""
-        if rows.n < 8 * FOLDS:
+        if rows.total_weight < 8 * FOLDS:
             return 0
         matrix = rows.matrix() if isinstance(rows, BinaryRows) else rows
         fold = content_folds(matrix, FOLDS, self.seed)

@@ -47,7 +47,8 @@ class DaskEngine:
         except ImportError as error:
             raise MissingExtraError("dask.distributed", "dask") from error
         # a dying worker fills the terminal with the scheduler's log; what matters comes back as an error
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        for name in ("distributed", "distributed.client"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         self.cluster: Any = None
         self.address = address or "this machine"
         if address is None:
@@ -90,7 +91,14 @@ class DaskEngine:
                     fold()
             while waiting:
                 fold()
+        except InputError:
+            raise
         except self._gone as error:
+            raise self._lost() from error
+        except Exception as error:
+            # what a closed client raises depends on what it was asked for
+            if self.client.status == "running":
+                raise
             raise self._lost() from error
         finally:
             if self.client.status == "running":
