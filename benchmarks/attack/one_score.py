@@ -54,7 +54,9 @@ def method(attack: Attack, problem: Problem, name: str) -> None:
         return
     fitted, p, warned = fit
     if fitted.keeps_ranking:
-        order = np.argsort(problem.logits, kind="stable")
+        # zeros count as half the smallest probability of the rows that weigh something: others may lie below that
+        finite = np.flatnonzero(np.isfinite(problem.logits))
+        order = finite[np.argsort(problem.logits[finite], kind="stable")]
         rises = np.diff(p[order, 1].astype(np.float64))
         if rises.min(initial=0.0) < -1e-6:
             attack.fail(problem, f"{name}: the order of two scores was turned around by {-rises.min():.2g}")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import calibrant
 from calibrant.core.errors import InputError
 from calibrant.monitor import GroupMonitor, Monitor
-from calibrant.shipping.e_process import BIN_SHIFTS, CLAIMS, PLAN, SHARES, Bets, _waiting
+from calibrant.shipping.e_process import BATCHES, BIN_SHIFTS, CLAIMS, ROWS, SHARES, Bets, _waiting
 from calibrant.shipping.group_monitor import MAX_GROUPS, group_share
 from calibrant.shipping.watch import LogWatch, parse_answer
 
@@ -25,7 +25,7 @@ def calibrated(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     return confidence, rng.random(n) < confidence
 
 
-def wealth_by_definition(confidence, correct, n_bins, plan=PLAN):
+def wealth_by_definition(confidence, correct, n_bins, plan=ROWS):
     """Row by row as the module's text says, in plain floats: the reference for the vectorised recursion."""
     claims = [(scale, shift, None) for scale, shift in CLAIMS]
     claims += [(1, delta, b) for delta in BIN_SHIFTS for b in range(n_bins)]
@@ -57,14 +57,17 @@ def test_wealth_is_what_the_definition_says_whatever_the_chunks(plan):
 
 
 def test_a_state_goes_on_with_the_plan_it_began_with():
-    """States of earlier versions name no plan: their money has entered by the first one."""
+    """States of earlier versions name no plan: their money has entered by the first one, also in batches."""
     confidence, correct = calibrated(2, 80)
     old = Bets(15, plan=1)
     old.play(confidence[:40], correct[:40])
-    monitor = Monitor()
+    monitor = Monitor(batch=1)
     monitor.update_answers(confidence[:40], correct[:40])
     state = json.loads(monitor.to_json())
-    assert state["bets"]["plan"] == PLAN
+    assert state["bets"]["plan"] == BATCHES
+    named = Monitor()
+    named.update_answers(confidence[:4], correct[:4], batches=["a", "a", "b", "b"])
+    assert json.loads(named.to_json())["bets"]["plan"] == BATCHES
     state["bets"] = {name: value for name, value in old.state().items() if name != "plan"}
     loaded = Monitor.from_json(json.dumps(state))
     loaded.update_answers(confidence[40:], correct[40:])
@@ -110,7 +113,7 @@ def test_a_batch_bets_the_mean_of_its_rows_factors_however_it_is_cut():
     confidence, correct = calibrated(8, 70)
     names = np.repeat(["a", "b", "c", "b"], [10, 25, 1, 34])
     single = np.stack([_factors(c, a) for c, a in zip(confidence, correct, strict=True)])
-    expected = Bets(4)
+    expected = Bets(4, BATCHES)
     for start, stop in ((0, 10), (10, 35), (35, 36), (36, 70)):
         expected._stake(np.log(single[start:stop].mean(axis=0))[None, :])
     for cuts in ((0, 70), (0, 3, 35, 36, 50, 70)):

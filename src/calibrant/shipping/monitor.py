@@ -23,7 +23,7 @@ from calibrant.core.arrays import check_labels, check_matrix, check_values
 from calibrant.core.bins import check_n_bins, width_index
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import softmax
-from calibrant.shipping.e_process import Bets
+from calibrant.shipping.e_process import BATCHES, ROWS, Bets
 
 STATE_FORMAT = 2
 FLOOR_DRAWS = 400
@@ -114,7 +114,7 @@ class Monitor:
         """Forget everything, as after a new calibrator went live."""
         self.n = 0
         self.alarm_at: int | None = None
-        self._bets = Bets(self.n_bins)
+        self._bets = Bets(self.n_bins, ROWS if self.batch is None else BATCHES)
         self._open_name: str | None = None
         self._digits_seen = DIGITS[0] if self.digits is None else self.digits
         self._confidence = np.zeros(self.window)
@@ -166,6 +166,8 @@ class Monitor:
             bad = confidences[~((confidences >= 0) & (confidences <= 1 + 1e-6))][0]
             raise InputError(f"confidence must lie in [0, 1], got {bad:g}")
         names = self._names(batches, len(flags))
+        if names is not None and not self.n:
+            self._bets = Bets(self.n_bins, BATCHES)
         slack = self._slack(given)
         confidences, flags = np.minimum(confidences, 1.0), flags.astype(bool)
         for start in range(0, len(flags), CHUNK):  # bounded memory for any length
