@@ -131,9 +131,10 @@ def _same_rows(rows: Any, hashes: np.ndarray, places: np.ndarray) -> np.ndarray:
     Rows that are each other's permutation share a hash: here their columns are told apart.
     """
     keys = [rows.labels[places], _exact_hashes(rows.logits[places]), hashes[places]]
-    if rows.groups is not None:
+    groups = getattr(rows, "groups", None)
+    if groups is not None:
         # groups in the order of their weight: their names must not matter
-        keys = [rows.groups[places], np.bincount(rows.groups, rows.weights)[rows.groups[places]], *keys]
+        keys = [groups[places], np.bincount(groups, rows.weights)[groups[places]], *keys]
     order = np.lexsort(keys)
     opens = np.zeros(len(order), dtype=np.int64)
     opens[1:] = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
