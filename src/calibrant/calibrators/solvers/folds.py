@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from calibrant.core.binary_rows import BinaryRows
-from calibrant.core.multilabel_rows import MultilabelRows
 from calibrant.core.rows import Rows
 from calibrant.core.threads import map_blocks, row_blocks
 
@@ -23,8 +21,6 @@ FEWEST_HEAVY = 3.0
 
 PIECES = 60
 """Into so many parts a heavy row is cut: every number of folds up to 6 gets its share of them."""
-
-AnyRows = TypeVar("AnyRows", Rows, BinaryRows, MultilabelRows)
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -71,10 +67,10 @@ def content_folds(rows: Any, n_folds: int, seed: int) -> np.ndarray:
     return fold
 
 
-def divided(rows: AnyRows) -> AnyRows:
-    """The same rows, in which rows that `content_folds` distributes are cut into pieces of whole weight.
+def divided(rows: Any) -> Any:
+    """The same `Rows`, `BinaryRows` or `MultilabelRows`, in which what `content_folds` distributes is cut into pieces.
 
-    Fold f of n_folds then gets as much of a row of weight w as it gets of w copies of the row.
+    Pieces have whole weights where the row has: fold f then gets as much of a row of weight w as of w copies of it.
 
     Examples
     --------
