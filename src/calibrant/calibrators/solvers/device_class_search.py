@@ -1,4 +1,4 @@
-"""The class temperature search over rows on a GPU: the classes are visited there, unclear cases are settled here."""
+"""The class temperature search over rows on a GPU; the host computes the cases that rounding could decide."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from calibrant.calibrators.solvers.class_search import TIE, ClassSearch, Outcome, Top
 
 ASK_EVERY = 64
-"""Classes between two looks at what the device has to say; the launches in between wait for nobody."""
+"""Classes between two reads of the flags on the device; the launches in between do not wait."""
 
 
 def fits(rows: Any, grid: np.ndarray, n_bins: int) -> bool:

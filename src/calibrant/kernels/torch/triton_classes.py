@@ -1,8 +1,8 @@
-"""One class of the class temperature search by three Triton launches, without a word from the host.
+"""One class of the class temperature search by three Triton launches that do not wait for the host.
 
 The arithmetic is that of `kernels.class_search`, in float64. The first kernel finds, per row, the leading class when
 class j is left out; the second the bin gaps and hits of every temperature of the grid; the third picks the
-temperature. Where the picture is unclear (a confidence within `DOUBT` of a bin edge, or several temperatures of the
+temperature. Where rounding could decide (a confidence within `DOUBT` of a bin edge, or several temperatures of the
 lowest ECE) it raises a flag, all later launches return at once, and the host settles that class.
 """
 
