@@ -81,6 +81,7 @@ def test_json_follows_the_schema_and_text_fits_a_screen(results):
     jsonschema.validate(json.loads(difference.to_json()), schema)
     assert len(repr(difference).splitlines()) <= 25
     assert "worse" in difference.to_markdown()
+    assert difference._repr_html_().count("<tr>") == 1 + len(difference.shown())
     assert len(difference.shown()) < len(difference.shown(everything=True)) == len(difference.changes)
 
 

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from calibrant.evaluation.results import Comparison, Estimate
 
 SIGNIFICANCE = 0.05
 Z95 = float(norm.ppf(0.975))
+HEADS = ("method", "metric", "old", "new", "change", "verdict")
 MEASURED = "measured"
 """The name of the one row of a measurement."""
 EMBEDDED = re.compile(r'<script type="application/json" id="result">(.*?)</script>', re.S)
@@ -103,8 +105,7 @@ class Difference:
 
     def to_markdown(self, *, everything: bool = False) -> str:
         """A Markdown table of what changed."""
-        heads = ("method", "metric", "old", "new", "change", "verdict")
-        lines = ["| " + " | ".join(heads) + " |", "| --- | --- | ---: | ---: | ---: | --- |"]
+        lines = ["| " + " | ".join(HEADS) + " |", "| --- | --- | ---: | ---: | ---: | --- |"]
         for one in self.shown(everything=everything):
             lines.append("| " + " | ".join(text.replace("|", "\\|") for text in change_cells(one)) + " |")
         return "\n".join([*self.summary(), "", *lines]) + "\n"
@@ -123,12 +124,22 @@ class Difference:
         lines += [f"only in the old result: {', '.join(self.removed)}"] if self.removed else []
         return lines + [f"note: {one}" for one in self.notes]
 
+    def _repr_html_(self) -> str:
+        said = "".join(f"<p>{escape(line)}</p>" for line in self.summary())
+        head = "".join(f"<th>{text}</th>" for text in HEADS)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in change_cells(one)) + "</tr>" for one in self.shown()
+        )
+        return (
+            f"<div style='overflow-x: auto'>{said}<table><thead><tr>{head}</tr></thead>"
+            f"<tbody>{body}</tbody></table></div>"
+        )
+
     def __repr__(self) -> str:
         rows = [change_cells(one) for one in self.shown()[:14]]
-        heads = ("method", "metric", "old", "new", "change", "verdict")
-        widths = [max(len(line[place]) for line in [heads, *rows]) for place in range(len(heads))]
+        widths = [max(len(line[place]) for line in [HEADS, *rows]) for place in range(len(HEADS))]
         table = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-                 for line in [heads, *rows]]  # fmt: skip
+                 for line in [HEADS, *rows]]  # fmt: skip
         return "\n".join([*self.summary(), *table])
 
 

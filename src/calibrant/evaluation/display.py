@@ -53,7 +53,8 @@ def comparison_html(comparison: Comparison) -> str:
     marked = any(raised(name, row.metrics[name]) for row in comparison.rows for name in names if name in row.metrics)
     note = f"<p><small>{RAISED_WORDS}</small></p>" if marked else ""
     return (
-        f"<div><p>{escape(_sizes(comparison))}. {escape(comparison.verdict)}</p>"
+        "<div style='overflow-x: auto'>"
+        f"<p>{escape(_sizes(comparison))}. {escape(comparison.verdict)}</p>"
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}{diagrams}</div>"
     )
 
@@ -83,7 +84,8 @@ def measurement_html(measurement: Measurement) -> str:
     marked = any(raised(name, one) for name, one in measurement.metrics.items() if name in SHOWN)
     note = f"<p><small>{RAISED_WORDS}</small></p>" if marked else ""
     return (
-        f"<div><p>{measurement.n:,} rows, {escape(_what(measurement))}. {escape(measurement.verdict)}</p>"
+        "<div style='overflow-x: auto'>"
+        f"<p>{measurement.n:,} rows, {escape(_what(measurement))}. {escape(measurement.verdict)}</p>"
         f"<table><thead><tr><th>metric</th><th>value [95% interval]</th></tr></thead><tbody>{rows}"
         f"<tr><td>noise floor of the ECE</td><td>{100 * floor.mean:.2f} (p = {floor.p_value:.3g})</td></tr>"
         f"</tbody></table>{note}{diagram(measurement.bins, measurement.about)}</div>"

@@ -177,6 +177,7 @@ def notebook(table: ModelComparison) -> str:
     left = len(table.methods) - len(body)
     more = f"<p>… and {left} more methods: to_frame() has all</p>" if left else ""
     return (
-        f"<div><p>{escape(sizes(table))}. {escape(table.verdict)}.</p><table><thead><tr>{head}</tr></thead>"
+        "<div style='overflow-x: auto'>"
+        f"<p>{escape(sizes(table))}. {escape(table.verdict)}.</p><table><thead><tr>{head}</tr></thead>"
         f"<tbody>{''.join(body)}</tbody></table>{more}{_diagrams(table)}</div>"
     )
