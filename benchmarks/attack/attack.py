@@ -14,7 +14,6 @@ import numpy as np
 from problems import Problem
 
 import calibrant as cal
-from calibrant.core.arrays import look_like_probabilities
 from calibrant.core.errors import InputError
 from calibrant.core.zeros import raised
 
@@ -151,9 +150,7 @@ def variations(problem: Problem, name: str, fitted: Any, folder: str) -> Iterato
     elif turn == 2 and symmetric(problem, name):
         yield permuted(problem, rng)
     elif turn == 3 and problem.task == "multiclass" and problem.groups is None:
-        chunked = in_chunks(name, problem, Path(folder))
-        if chunked is not None:
-            yield "chunks", chunked, same
+        yield "chunks", in_chunks(name, problem, Path(folder)), same
 
 
 def in_float64(problem: Problem, fitted: Any) -> np.ndarray:
@@ -182,15 +179,13 @@ def permuted(problem: Problem, rng: np.random.Generator) -> Variation:
 
 
 def in_chunks(name: str, problem: Problem, folder: Path) -> Any:
-    """The method fitted from a folder of three files; None where a file of few tied rows looks like probabilities."""
+    """The method fitted from a folder of three files."""
     parts = folder / "parts"
     parts.mkdir(exist_ok=True)
     for number, rows in enumerate(np.array_split(np.arange(len(problem.labels)), 3)):
         arrays = {"logits": problem.logits[rows], "labels": problem.labels[rows]}
         if problem.weights is not None:
             arrays["weights"] = problem.weights[rows]
-        if look_like_probabilities(arrays["logits"]):
-            return None
         np.savez(parts / f"part{number}.npz", **arrays)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

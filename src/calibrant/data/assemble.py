@@ -28,7 +28,7 @@ from calibrant.data.fields import (
     score_kind,
 )
 from calibrant.data.gather import check_kind, fill
-from calibrant.data.guards import refuse_probability_rows
+from calibrant.data.guards import FEW_ROWS, refuse_probability_rows
 from calibrant.data.limits import MAX_TEXT_BYTES, check_counts
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import DifferenceSource, Source, TakenSource
@@ -88,7 +88,7 @@ def assemble(fields: Mapping[str, Field], name: str, split: str = "", wanted: Wa
         head = next(iter(source.blocks(0, min(64, matrix.shape[0]), 64)))
         refuse_one_hot(np.asarray(labels), head, kind, f"{name}: {columns.label_word}", key)
     if wanted.guard and kind == "logits" and task in ("multiclass", "binary"):
-        refuse_probability_rows(source, called)
+        refuse_probability_rows(source, called, FEW_ROWS if wanted.part else 2)
     if task == "binary" and matrix.shape[1:] == (2,):
         source, kind = DifferenceSource(source, kind), "logits"
     return columns.join(source, kind, task, labels)

@@ -65,6 +65,8 @@ class Wanted:
     ignore_index: int | None = None
     guard: bool = True
     """Are logits that look like probabilities an error? Not where they are only transformed."""
+    part: bool = False
+    """Is the file one of several? A few of its rows may look like probabilities by chance; fits look at all parts."""
 
 
 def score_kind(word: str) -> str | None:

@@ -15,6 +15,9 @@ PROBABILITIES_REMEDY = 'give kind="probabilities" (--kind probabilities)'
 HEAD = 64
 """Rows that are looked at first; real logits never pass there, so that the rest need not be read."""
 
+FEW_ROWS = 10
+"""One file of many is not judged by fewer rows."""
+
 SHARED = 0.2
 """Share of the unique score rows that may coincide between two sets by chance."""
 
@@ -29,10 +32,10 @@ def refuse_probabilities(predictions: Predictions) -> None:
         refuse_probability_rows(predictions.source, called)
 
 
-def refuse_probability_rows(source: Source, called: str) -> None:
-    """Raise if two or more rows all lie in [0, 1] and sum to one."""
+def refuse_probability_rows(source: Source, called: str, fewest: int = 2) -> None:
+    """Raise if two or more rows (`fewest`) all lie in [0, 1] and sum to one."""
     rows = source.shape[0]
-    if rows < 2 or source.shape[1] < 2:
+    if rows < fewest or source.shape[1] < 2:
         return
     head = next(iter(source.blocks(0, min(HEAD, rows), HEAD)))
     if not look_like_probabilities(head):

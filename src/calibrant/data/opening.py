@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,14 +103,14 @@ def open_predictions(
         from calibrant.data.objects import from_object
 
         return from_object(path, wanted)
-    text = os.fspath(path).removeprefix("file://")
+    text, one = os.fspath(path).removeprefix("file://"), replace(wanted, part=True)
     if _is_remote(text):
         from calibrant.data.remote import expand, open_remote
 
         addresses, split = expand(text)
         if addresses == [text.rpartition("#")[0] or text]:
             return open_remote(addresses[0], split, wanted)
-        joined = open_all(addresses, text, lambda part: open_remote(part, split, wanted), skip_bad_parts=skip_bad_parts)
+        joined = open_all(addresses, text, lambda part: open_remote(part, split, one), skip_bad_parts=skip_bad_parts)
         return without_bad_parts(joined, engine) if skip_bad_parts else joined
     file, split = locate(text)
     if not file.is_dir() and not is_pattern(str(file)):
@@ -118,7 +119,7 @@ def open_predictions(
         what = "is a folder" if file.is_dir() else "stands for several files"
         raise InputError(f"{file} {what}: labels and weights must be in its files")
     found = part_paths(file) if file.is_dir() else matching(str(file))
-    joined = open_all(found, str(file), lambda part: open_file(part, split, wanted), skip_bad_parts=skip_bad_parts)
+    joined = open_all(found, str(file), lambda part: open_file(part, split, one), skip_bad_parts=skip_bad_parts)
     return without_bad_parts(joined, engine) if skip_bad_parts else joined
 
 
