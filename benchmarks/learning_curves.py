@@ -4,8 +4,10 @@
         --figure docs/images/learning-curves.png
 
 Everything happens inside the calibration parts: two thirds of the rows are there to draw fit rows from, one third
-scores, and the test parts are not read. Each size is drawn `--draws` times. `--figure` draws the excess of the log
-loss over the best method of that size; with `--json` of an earlier run and `--draw-only` nothing is fitted again.
+scores, and the test parts are not read. Each size is drawn `--draws` times. Last come the fits whose default is worse
+than the better of none and ts (paired over the rows that score, Holm-adjusted at each size). `--figure` draws the
+excess of the log loss over the best method of that size; with `--json` of an earlier run and `--draw-only` nothing is
+fitted again.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from arena import answer, row_losses
+from arena import answer, row_losses, worse
 from arena_cases import FAMILIES, cases, few_rows, nested
 from arena_methods import ours
 
@@ -27,7 +29,12 @@ BINARY = ("none", "ts", "platt", "bend")
 MULTICLASS = ("none", "ts", "shape", "vs", "auto")
 
 
+DEFAULTS = ("auto", "bend")
+"""What `AutoCalibrator()` fits to more than two classes and to two."""
+
+
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
+    excesses: dict[tuple[str, int], dict[str, dict[str, float]]] = defaultdict(dict)
     sums: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     taken: dict[str, int] = defaultdict(int)
     for case in cases(options.data, options.families):
@@ -42,15 +49,31 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
                 small = few_rows(inner, size, draw)
                 if len(np.unique(small.fit_labels)) < 2:
                     continue
+                by_row: dict[str, np.ndarray] = {}
                 for name in BINARY if case.binary else MULTICLASS:
                     with warnings.catch_warnings():
                         warnings.simplefilter("ignore")
                         found, _ = answer(ours(name), small, 600)
-                    sums[case.family, size][name].append(float(row_losses(found, small.test_labels).mean()))
+                    by_row[name] = row_losses(found, small.test_labels)
+                    sums[case.family, size][name].append(float(by_row[name].mean()))
+                excesses[case.family, size][f"{case.name}#{draw}"] = _excess(by_row)
     return [
-        {"family": family, "rows": size, "fits": len(next(iter(found.values()))), "log_loss": _means(found)}
+        {
+            "family": family,
+            "rows": size,
+            "fits": len(next(iter(found.values()))),
+            "log_loss": _means(found),
+            "excess": excesses[family, size],
+        }
         for (family, size), found in sums.items()
     ]
+
+
+def _excess(by_row: dict[str, np.ndarray]) -> dict[str, float]:
+    """The default's loss minus that of the better of none and ts, and its standard error."""
+    default = next(by_row[name] for name in DEFAULTS if name in by_row)
+    excess = default - min((by_row["none"], by_row["ts"]), key=np.mean)
+    return {"excess": float(excess.mean()), "excess_error": float(excess.std() / np.sqrt(len(excess)))}
 
 
 def _means(found: dict[str, list[float]]) -> dict[str, float]:
@@ -69,7 +92,15 @@ def table(rows: list[dict[str, Any]]) -> str:
         for row in mine:
             figures = " | ".join(f"{row['log_loss'][name]:.4f}" for name in names)
             lines.append(f"| {row['rows']:,} | {figures} | {row['fits']} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "\nWorse than the better of none and ts, Holm-adjusted at each size:\n", *_worse(rows)])
+
+
+def _worse(rows: list[dict[str, Any]]) -> list[str]:
+    lines = []
+    for size in sorted({row["rows"] for row in rows}):
+        tested = {n: one for row in rows if row["rows"] == size for n, one in row.get("excess", {}).items()}
+        lines += [f"- {size:,} rows, {len(tested)} fits: " + "; ".join(one.lstrip("- ") for one in worse(tested))]
+    return lines
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
