@@ -74,6 +74,20 @@ def test_the_floor_is_half_the_smallest_positive_probability(network):
     assert np.allclose(fitted.transform(log(row)), expected)
 
 
+def test_a_zero_in_a_row_of_weight_zero_changes_nothing():
+    """It is not counted among the zeros, but is raised like them: −inf times a weight of 0 would be NaN."""
+    logits = np.array([[1.0, -1.0, 0.0], [0.5, 1.0, -0.5], [-np.inf, 1.5, 0.8], [0.0, 0.3, 0.9], [0.2, 1.0, 0.1]])
+    labels, weights = np.array([0, 2, 0, 2, 1]), np.array([1.0, 2.0, 0.0, 1.0, 1.0])
+    counted = weights > 0
+    for method in ("ts", "vs", "cts-nll"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)
+            with_row = cal.get(method).fit(logits, labels, sample_weight=weights)
+            without = cal.get(method).fit(logits[counted], labels[counted], sample_weight=weights[counted])
+        assert np.isfinite(with_row.predict_proba(logits)).all()
+        assert np.allclose(with_row.predict_proba(logits), without.predict_proba(logits), atol=1e-6)
+
+
 def test_scores_of_both_infinities():
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, 400)

@@ -124,7 +124,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         """Learn what a probability of 0 counts as, and rows in which it counts as that."""
         given = rows.scores if isinstance(rows, BinaryRows) else rows.logits
         self.floor_, n_zero = learn_floor(given, rows.weights)
-        if n_zero == 0:
+        if n_zero == 0 and (rows.weights is None or rows.weights.all()):  # rows of weight 0 are not counted
             return rows
         warn_of_zeros(n_zero, rows.n, self.floor_)
         return type(rows)(raised(given, self.floor_), rows.labels, rows.weights)
