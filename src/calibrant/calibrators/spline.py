@@ -20,6 +20,9 @@ from calibrant.kernels.rows import RowColumns
 TABLE_SIZE = 1024
 """Most points of the map that are kept; between them it is linear."""
 
+CONFIDENCE_DECIMALS = 12
+"""Confidences that agree so far are one."""
+
 
 class SplineCalibration(Calibrator):
     """Correct the top confidence by the slope of a spline through the cumulative error (Gupta et al. 2021).
@@ -128,7 +131,8 @@ def cumulative_error(
     """Distinct confidences, share of weight and cumulative correct − confidence up to each, and the weight of each."""
     weights = np.ones(len(top.confidence)) if weights is None else weights
     counted = weights > 0
-    confidence, group = np.unique(top.confidence[counted], return_inverse=True)
+    # confidences near 1 that are within rounding of each other differ by the order of the classes and nothing more
+    confidence, group = np.unique(np.round(top.confidence[counted], CONFIDENCE_DECIMALS), return_inverse=True)
     mass = np.bincount(group, weights[counted])
     hits = np.bincount(group, weights[counted] * top.correct[counted])
     return confidence, np.cumsum(mass) / mass.sum(), np.cumsum(hits - mass * confidence) / mass.sum(), mass
