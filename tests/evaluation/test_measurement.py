@@ -114,3 +114,14 @@ def test_tiny_and_degenerate_inputs():
         logits = np.array([[3.0, 1.0], [2.0, -1.0], [0.0, 0.5]])[: len(labels)]
         result = measure(Predictions.from_arrays(logits=logits, labels=labels), resamples=20)
         jsonschema.validate(json.loads(json.dumps(result.to_dict(), allow_nan=False)), SCHEMA)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_zeros_for_what_happened_are_said(dtype: type) -> None:
+    """A file with few decimals holds zeros at true labels, which then make up nearly all of its log loss."""
+    probabilities = np.tile([0.9, 0.1, 0.0], (40, 1)).astype(dtype)
+    labels = np.array([0] * 36 + [1] * 2 + [2] * 2)
+    found = measure(Predictions.from_arrays(probabilities=probabilities, labels=labels), resamples=50)
+    assert any(note.startswith("2 rows give what happened a probability of 0") for note in found.warnings)
+    fine = measure(Predictions.from_arrays(probabilities=probabilities[:38], labels=labels[:38]), resamples=50)
+    assert not any("probability of 0" in note for note in fine.warnings)

@@ -61,6 +61,9 @@ CLINICAL_ROWS = 2_000_000
 LABEL_RESAMPLES = 200
 """Resamples behind the intervals of single labels, of which there may be a thousand."""
 
+COST_OF_ZERO = tuple(-float(np.log(np.float64(np.finfo(dtype).tiny))) for dtype in (np.float32, np.float64))
+"""Nats that a probability of 0 for what happened costs: those of the smallest normal number of the dtype."""
+
 ORDER = (
     "ece", "over_confidence", "under_confidence", "mce", "adaptive_ece", "debiased_ece", "sweep_ece", "smooth_ece",
     "soft_ece", "ks_error", "mmce", "sce", "ace", "marginal_ece", "nll", "brier", "accuracy",
@@ -177,15 +180,22 @@ def measure(
         left_out=left_out,
         groups=groups,
         task=predictions.task,
-        warnings=(*given.notes, *_hints(predictions)),
+        warnings=(*given.notes, *_hints(predictions, columns.nll)),
     )
 
 
-def _hints(predictions: Predictions) -> tuple[str, ...]:
+def _hints(predictions: Predictions, nll: np.ndarray) -> tuple[str, ...]:
     """What a reader should know about how the rows were read."""
+    found = []
     if predictions.task == "multiclass" and predictions.n_classes == 2:
-        return ("two columns are measured about the predicted class; --task binary asks about the positive class",)
-    return ()
+        found.append("two columns are measured about the predicted class; --task binary asks about the positive class")
+    for cost in COST_OF_ZERO:
+        if n_zero := np.count_nonzero(np.abs(nll - cost) < 1e-6 * cost):
+            found.append(
+                f"{n_zero:,} rows give what happened a probability of 0, and each adds {cost:.0f} nats to the NLL: it "
+                "measures the rounding of the file; fit and compare count a zero as half the smallest positive value"
+            )
+    return tuple(found)
 
 
 def _whole(predictions: Predictions) -> Checked:
