@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -40,12 +39,6 @@ ORDER_OF_CLASSES = {"cts", "u-cts"}
 """These search the classes in index order, so a relabelled problem is another search."""
 
 
-def make(name: str) -> Any:
-    if "pts" in name:
-        pytest.importorskip("torch")
-    return get(name)
-
-
 def problem(n: int, n_classes: int, seed: int = 0, scale: float = 2.5) -> tuple[np.ndarray, np.ndarray]:
     """Overconfident logits of a classifier that is right about two times in three."""
     rng = np.random.default_rng(seed)
@@ -54,8 +47,14 @@ def problem(n: int, n_classes: int, seed: int = 0, scale: float = 2.5) -> tuple[
     return scale * logits, labels
 
 
-def quick_names() -> list[str]:
-    return [name for name in names() if name not in SLOW_TO_LEARN]
+def quick_names(but: frozenset[str] | set[str] = frozenset()) -> list[str]:
+    """Every short name but the slow ones and those given."""
+    return [name for name in names() if name not in SLOW_TO_LEARN | but]
+
+
+def claiming(fact: str, among: list[str]) -> list[str]:
+    """The names whose calibrator claims a fact."""
+    return [name for name in among if getattr(get(name), fact)]
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ def test_short_names_keep_their_parameters(name):
 @pytest.mark.parametrize("name", names())
 def test_facts_and_learned_names(name):
     logits, labels = problem(150, 4)
-    calibrator = make(name)
+    calibrator = get(name)
     assert isinstance(calibrator, Calibrator)
     before = {key: repr(value) for key, value in calibrator.get_params().items()}
     with pytest.raises(NotFittedError):
@@ -161,7 +160,7 @@ def test_facts_and_learned_names(name):
 def test_outputs_dtypes_and_pickling(name):
     logits, labels = problem(200, 5)
     fresh, _ = problem(60, 5, seed=1)
-    fitted = make(name).fit(logits, labels)
+    fitted = get(name).fit(logits, labels)
     wide = fitted.predict_proba(fresh)
     assert fitted.transform(fresh).dtype == np.float64
     assert wide.shape == (60, 5)
@@ -170,7 +169,7 @@ def test_outputs_dtypes_and_pickling(name):
     assert (fitted.predict(fresh) == wide.argmax(axis=1)).all()
     assert (pickle.loads(pickle.dumps(fitted)).transform(fresh) == fitted.transform(fresh)).all()
 
-    narrow = make(name).fit(logits.astype(np.float32), labels)
+    narrow = get(name).fit(logits.astype(np.float32), labels)
     assert narrow.transform(fresh.astype(np.float32)).dtype == np.float32
     assert narrow.predict_proba(fresh.astype(np.float32)).dtype == np.float32
     if name not in SLOW_TO_LEARN | CROSS_FITTED | STEEP:
@@ -180,7 +179,7 @@ def test_outputs_dtypes_and_pickling(name):
 @pytest.mark.parametrize("name", quick_names())
 def test_fits_repeat_and_clones_are_free(name):
     logits, labels = problem(150, 4)
-    first = make(name).fit(logits, labels)
+    first = get(name).fit(logits, labels)
     second = clone(first).fit(logits, labels)
     assert (first.transform(logits) == second.transform(logits)).all()
     refitted = first.fit(logits * 3, labels)
@@ -193,49 +192,41 @@ def test_input_is_never_written_to(name):
     logits.flags.writeable = labels.flags.writeable = False
     weights = np.ones(120)
     weights.flags.writeable = False
-    make(name).fit(logits, labels, sample_weight=weights).transform(logits)
+    get(name).fit(logits, labels, sample_weight=weights).transform(logits)
 
 
-@pytest.mark.parametrize("name", quick_names())
+@pytest.mark.parametrize("name", quick_names(STEEP))
 def test_row_order_does_not_matter(name):
-    if name in STEEP:
-        pytest.skip("rounding shows")
     logits, labels = problem(200, 4)
     order = np.random.default_rng(3).permutation(200)
-    one = make(name).fit(logits, labels).predict_proba(logits)
-    other = make(name).fit(logits[order], labels[order]).predict_proba(logits)
+    one = get(name).fit(logits, labels).predict_proba(logits)
+    other = get(name).fit(logits[order], labels[order]).predict_proba(logits)
     np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", quick_names())
+@pytest.mark.parametrize("name", quick_names(STEEP))
 def test_weight_two_is_the_row_twice_and_weight_zero_no_row(name):
-    if name in STEEP:
-        pytest.skip("rounding shows")
     logits, labels = problem(160, 4)
     weights = np.random.default_rng(2).integers(0, 3, 160)
     copies = np.repeat(np.arange(160), weights)
-    weighted = make(name).fit(logits, labels, sample_weight=weights).predict_proba(logits)
-    repeated = make(name).fit(logits[copies], labels[copies]).predict_proba(logits)
+    weighted = get(name).fit(logits, labels, sample_weight=weights).predict_proba(logits)
+    repeated = get(name).fit(logits[copies], labels[copies]).predict_proba(logits)
     np.testing.assert_allclose(weighted, repeated, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", quick_names())
+@pytest.mark.parametrize("name", quick_names(ORDER_OF_CLASSES | STEEP))
 def test_relabelled_classes_permute_the_fit(name):
-    if name in ORDER_OF_CLASSES | STEEP:
-        pytest.skip("classes are searched in index order, or rounding shows")
     logits, labels = problem(200, 4)
     order = np.array([2, 0, 3, 1])
     place = np.argsort(order)
-    one = make(name).fit(logits, labels).predict_proba(logits)
-    other = make(name).fit(logits[:, order], place[labels]).predict_proba(logits[:, order])
+    one = get(name).fit(logits, labels).predict_proba(logits)
+    other = get(name).fit(logits[:, order], place[labels]).predict_proba(logits[:, order])
     np.testing.assert_allclose(one[:, order], other, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", claiming("keeps_prediction", names()))
 def test_kept_predictions_are_kept(name):
-    calibrator = make(name)
-    if not calibrator.keeps_prediction:
-        pytest.skip("does not claim it")
+    calibrator = get(name)
     logits, labels = problem(200, 4)
     fitted = calibrator.fit(logits, labels)
     rng = np.random.default_rng(5)
@@ -251,11 +242,9 @@ def test_kept_predictions_are_kept(name):
             assert (fitted.predict(given) == given.argmax(axis=1)).all()
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", claiming("keeps_ranking", names()))
 def test_kept_rankings_are_kept(name):
-    calibrator = make(name)
-    if not calibrator.keeps_ranking:
-        pytest.skip("does not claim it")
+    calibrator = get(name)
     logits, labels = problem(200, 4)
     fresh, _ = problem(300, 4, seed=7)
     before = np.exp(fresh - fresh.max(axis=1, keepdims=True))
@@ -264,28 +253,24 @@ def test_kept_rankings_are_kept(name):
     assert (np.diff(after[np.argsort(before)]) >= -1e-12).all()
 
 
-@pytest.mark.parametrize("name", quick_names())
+@pytest.mark.parametrize("name", [name for name in quick_names(CROSS_FITTED) if not get(name).requires_logits])
 def test_a_constant_added_to_a_row_matters_only_where_claimed(name):
-    calibrator = make(name)
-    if calibrator.requires_logits or name in CROSS_FITTED:
-        pytest.skip("claims to need logits, or draws other folds")
+    calibrator = get(name)
     logits, labels = problem(200, 4)
     shift = np.random.default_rng(4).normal(size=(200, 1)) * 3
     one = calibrator.fit(logits, labels).predict_proba(logits)
-    other = make(name).fit(logits + shift, labels).predict_proba(logits + shift)
+    other = get(name).fit(logits + shift, labels).predict_proba(logits + shift)
     np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", quick_names())
+@pytest.mark.parametrize("name", claiming("additive", quick_names(STEEP)))
 def test_a_fit_over_chunks_is_the_fit_over_the_whole(name):
-    calibrator = make(name)
-    if not calibrator.additive or name in STEEP:
-        pytest.skip("not additive, or rounding shows")
+    calibrator = get(name)
     logits, labels = problem(230, 4)
     weights = np.random.default_rng(2).uniform(0.5, 2, 230)
     whole = Rows(logits, labels, weights)
     pieces = [whole.take(slice(start, stop)) for start, stop in ((0, 40), (40, 41), (41, 230))]
-    one = make(name).fit_rows(whole).predict_proba(logits)
+    one = get(name).fit_rows(whole).predict_proba(logits)
     other = calibrator.fit_rows(Chunks(pieces)).predict_proba(logits)
     np.testing.assert_allclose(one, other, atol=1e-6)
 
@@ -305,13 +290,11 @@ CORNERS = {
 
 
 @pytest.mark.parametrize("corner", CORNERS)
-@pytest.mark.parametrize("name", quick_names())
+@pytest.mark.parametrize("name", quick_names(COMPOSED_TWICE))
 def test_corners_end_in_finite_probabilities(name, corner):
-    if name in COMPOSED_TWICE:
-        pytest.skip("its parts are checked")
     logits, labels = CORNERS[corner]()
     for dtype in (np.float64, np.float32):
-        fitted = make(name).fit(logits.astype(dtype), labels)
+        fitted = get(name).fit(logits.astype(dtype), labels)
         probabilities = fitted.predict_proba(logits.astype(dtype))
         assert np.isfinite(fitted.transform(logits.astype(dtype))).all()
         assert np.isfinite(probabilities).all()
@@ -325,12 +308,12 @@ def test_bad_input_is_refused(name):
         broken = logits.copy()
         broken[17, 1] = bad
         with pytest.raises(InputError, match="row 17, column 1"):
-            make(name).fit(broken, labels)
+            get(name).fit(broken, labels)
     with pytest.raises(InputError, match="60"):
-        make(name).fit(logits, labels[:-1])
+        get(name).fit(logits, labels[:-1])
     with pytest.raises(NotFittedError):
-        make(name).transform(logits)
-    fitted = make(name).fit(logits, labels)
+        get(name).transform(logits)
+    fitted = get(name).fit(logits, labels)
     with pytest.raises(ValueError, match="2 features"):
         fitted.transform(logits[:, :2])
     broken = logits.copy()
@@ -344,7 +327,7 @@ def test_bad_input_is_refused(name):
 def test_a_probability_of_zero_is_learned_from_and_answered(name):
     logits, labels = problem(60, 3)
     logits[17, (labels[17] + 1) % 3] = -np.inf
-    fitted = make(name).fit(logits, labels)
+    fitted = get(name).fit(logits, labels)
     assert np.isfinite(fitted.transform(logits)).all()
     np.testing.assert_allclose(fitted.predict_proba(logits).sum(axis=1), 1, atol=1e-9)
 
@@ -352,9 +335,9 @@ def test_a_probability_of_zero_is_learned_from_and_answered(name):
 @pytest.mark.parametrize("name", quick_names())
 def test_works_as_the_end_of_a_pipeline(name):
     logits, labels = problem(120, 4)
-    pipeline = make_pipeline(FunctionTransformer(lambda x: 2 * x), make(name))
+    pipeline = make_pipeline(FunctionTransformer(lambda x: 2 * x), get(name))
     through = pipeline.fit(logits, labels).predict_proba(logits)
-    np.testing.assert_array_equal(through, make(name).fit(2 * logits, labels).predict_proba(2 * logits))
+    np.testing.assert_array_equal(through, get(name).fit(2 * logits, labels).predict_proba(2 * logits))
 
 
 LABEL_IS_A_COLUMN = "the check's labels go beyond its columns; here a label is the index of a logit"
@@ -375,11 +358,9 @@ EXPECTED_FAILURES = {
 }
 
 
-@pytest.mark.parametrize("name", quick_names())
+@pytest.mark.parametrize("name", quick_names(COMPOSED_TWICE))
 def test_scikit_learn_agrees(name):
-    if name in COMPOSED_TWICE:
-        pytest.skip("its parts are checked")
-    calibrator = get(name, strength=100.0) if name == "sms" else make(name)
+    calibrator = get(name, strength=100.0) if name == "sms" else get(name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         results = check_estimator(calibrator, expected_failed_checks=EXPECTED_FAILURES, on_fail=None, on_skip=None)
@@ -390,4 +371,4 @@ def test_scikit_learn_agrees(name):
 def test_warnings_are_fit_warnings():
     logits = 10.0 * np.eye(3)[problem(60, 3)[1]]
     with pytest.warns(FitWarning, match="temperature 0"):
-        make("ts").fit(logits, problem(60, 3)[1])
+        get("ts").fit(logits, problem(60, 3)[1])
