@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-
 import calibrant as cal
 from calibrant.calibrators.solvers import temperature_network as network
 
