@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # torch first and exactly pinned, so that the resolver never asks for a larger build of it
 INSTALL := $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test install install-dev lint format types layers audit oldest workflows docs katex dist papers clean
+.PHONY: demo test install install-dev lint format types layers audit oldest workflows docs dist papers clean
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
@@ -71,14 +71,6 @@ workflows:
 docs: $(VENV)/.dev
 	$(BIN)/python docs/scripts/tables.py --check
 	$(BIN)/mkdocs build --strict --quiet --site-dir site
-
-# renews the copy of KaTeX that sets the formulas of the site; it is kept here so that the site builds and reads offline
-KATEX := 0.19.1
-katex:
-	mkdir -p build && cd build && npm pack --silent katex@$(KATEX) && tar xzf katex-$(KATEX).tgz
-	cp build/package/dist/katex.min.js build/package/LICENSE docs/assets/katex/
-	cp build/package/dist/fonts/*.woff2 docs/assets/katex/fonts/
-	sed -E 's/,url\([^)]*\.(woff|ttf)\) format\("[a-z]+"\)//g' build/package/dist/katex.min.css > docs/assets/katex/katex.min.css
 
 # wheel and sdist, then the wheel as a stranger meets it: a clean environment, no torch
 dist: $(VENV)/.dev

@@ -5,8 +5,10 @@ from __future__ import annotations
 import posixpath
 import re
 import sys
+from html import unescape
 from pathlib import Path
 
+from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
@@ -23,6 +25,8 @@ OUTSIDE |= {
 OUTPUTS: dict[str, list[str]] = {}
 """What the cells of each tutorial show, by the address of its page."""
 NAME = re.compile(r"<code>([^<>\s]{1,26})</code>")
+FORMULA = re.compile(r'class="arithmatex">\\([\[(])(.*?)\\[\])]</', re.DOTALL)
+BELOW = re.compile(r"\\operatorname\*\{(.*?)\}_(\{(?:[^{}]|\{[^{}]*\})*\}|\w)")
 LINK = re.compile(r"(\[[^\]]*\]\()([^)#\s:]+)(#[^)]*)?\)")
 
 
@@ -84,11 +88,21 @@ def on_page_markdown(markdown: str, page: object, **_: object) -> str:
 def on_page_content(html: str, page: object, **_: object) -> str:
     """Mark short words of code, such as the names of methods, as names, which the style sheet keeps on one line.
 
-    In tutorials, put what the cells showed into its places: past Markdown, which would read it as text.
+    Formulas become MathML, which browsers set by themselves. In tutorials, put what the cells showed into its places:
+    past Markdown, which would read it as text.
     """
-    html = NAME.sub(r'<code class="name">\1</code>', html)
+    html = FORMULA.sub(_mathml, NAME.sub(r'<code class="name">\1</code>', html))
     for place, shown in enumerate(OUTPUTS.get(page.file.src_uri, [])):  # type: ignore[attr-defined]
         empty = f'<div class="output" id="output-{place}"></div>'
         assert empty in html, f"{page}: the place of output {place} is lost"
         html = html.replace(empty, f'<div class="output">{shown}</div>')
     return html
+
+
+def _mathml(found: re.Match[str]) -> str:
+    """The formula of an element as MathML; what the converter does not know is written in words it knows."""
+    tex = BELOW.sub(r"\\underset{\2}{\\mathrm{\1}}", unescape(found[2]))
+    tex = re.sub(r"\\[bB]ig+l(?![a-z])", r"\\left", tex)
+    tex = re.sub(r"\\[bB]ig+r(?![a-z])", r"\\right", tex)
+    display = "block" if found[1] == "[" else "inline"
+    return f'class="arithmatex">{convert(tex.strip(), display=display)}</'
