@@ -194,3 +194,11 @@ class TestFits:
             TemperatureScaling().fit(logits, labels).transform(broken)
         with pytest.raises(InputError, match="1 of 400 rows"):
             host_columns(broken, labels, from_logits=True, name="logits")
+
+
+@pytest.mark.parametrize("name", ["vs", "ets", "shape", "hb", "ts-ece", "bts"])
+def test_zeros_are_refused_on_the_device(name):
+    logits, labels = torch.zeros(40, 3), np.arange(40) % 3
+    logits[7, (labels[7] + 1) % 3] = -torch.inf
+    with pytest.raises(InputError, match="-Inf"):
+        fit_on_device(cal.get(name), logits, labels, None)

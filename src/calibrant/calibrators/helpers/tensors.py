@@ -28,12 +28,20 @@ def fit_on_device(calibrator: Calibrator, logits: Any, labels: Any, weights: Any
     # a few rows tell logits from probabilities; only if they look like these is the whole tensor read
     if look_like_probabilities(rows.logits[: max(2, FEW // rows.n_classes)]) and rows.hold_probabilities():
         raise probabilities_error(rows.n, "logits", "give their logarithms, torch.log(p)")
+    if getattr(calibrator, "objective", "") != "nll" or not calibrator.few_parameters:
+        _refuse_zeros(logits)  # the temperature of the lowest NLL is right beside zeros, and finds those at labels
     there = calibrator.fits_on_device
     if calibrator.additive or (rows.mass is None if there == "unweighted" else there):
         calibrator.fit_rows(rows)
     else:
         calibrator.fit_rows(calibrator._divided(rows.whole()))
     calibrator.n_rows_ = rows.n
+
+
+def _refuse_zeros(logits: Any) -> None:
+    """Raise on −inf, for which nothing on the device has a floor."""
+    if not bool(logits.min() > -np.inf):
+        raise InputError("logits contain -Inf or NaN: on a GPU zeros have no floor, so fit them as NumPy arrays")
 
 
 def transform_tensor(calibrator: Calibrator, logits: Any) -> Any:
