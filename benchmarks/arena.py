@@ -5,12 +5,14 @@
 Every method gets float32 probabilities, fits the calibration part of each data set and is measured on its test part:
 log loss, Brier score, ECE with 15 bins, accuracy, the Kuiper statistic for binary problems, and the processor seconds
 of fit and prediction. Printed for each family: means, mean ranks, and the win rate of the default over every other
-method with a bootstrap interval over data sets; then the files on which the default is worse than the better of
-{uncalibrated, temperature scaling} beyond noise (paired, Holm-adjusted).
+method with a bootstrap interval over data sets, and every (file, peer) on which the default is worse beyond noise
+(paired over rows, one-sided, Holm-adjusted over the files and peers of the family); then the files on which the default
+is worse than the better of {uncalibrated, temperature scaling} beyond noise (the same test).
 
-The figures of peers are kept in the cache by data set and read again in later runs. `--nested SEED` splits the
-calibration parts and leaves the test parts alone: everything that is tuned is tuned there. `--resplits 20` shuffles the
-rows of every file 20 times, for families of few files.
+The figures of peers are kept in the cache by data set and read again in later runs; `--rows` keeps the losses of every
+row, which the tests against peers need. `--nested SEED` splits the calibration parts and leaves the test parts alone:
+everything that is tuned is tuned there. `--resplits 20` shuffles the rows of every file 20 times, for families of few
+files: the tests against peers are then over the splits.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from typing import Any
 import numpy as np
 from arena_cases import FAMILIES, Case, cases, nested, resplit
 from arena_methods import Fit, ours, peers
+from arena_tests import LEVEL, RowStore, holm, losses
 
 DEFAULT = "calibrant auto"
 FIGURES = ("log_loss", "brier", "ece", "accuracy", "kuiper", "seconds")
@@ -49,7 +52,7 @@ def measure(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
     figures = {
         "log_loss": float(row_losses(probabilities, labels).mean()),
-        "brier": float(((probabilities - np.eye(probabilities.shape[1])[labels]) ** 2).sum(axis=1).mean()),
+        "brier": float(row_brier(probabilities, labels).mean()),
         "ece": float(metrics.ece(probabilities, labels, n_bins=15)),
         "accuracy": float((probabilities.argmax(axis=1) == labels).mean()),
     }
@@ -67,6 +70,10 @@ def kuiper(positive: np.ndarray, labels: np.ndarray) -> float:
 
 def row_losses(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return -np.log(np.clip(probabilities[np.arange(len(labels)), labels], SMALLEST, 1.0))
+
+
+def row_brier(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return ((probabilities - np.eye(probabilities.shape[1])[labels]) ** 2).sum(axis=1)
 
 
 def answer(fit: Fit, case: Case, limit: int) -> tuple[np.ndarray, float]:
@@ -99,15 +106,19 @@ def run_case(
     limit: int,
     peer_names: list[str] | None,
     slow: Counter[tuple[str, str]],
+    rows: dict[str, np.ndarray] | None = None,
 ) -> dict[str, Any]:
-    """Figures of every method on one data set; those of peers that are known are taken over."""
+    """Figures of every method on one data set; those of peers that are known are taken over.
+
+    Where `rows` is given, the losses of every row are put there, and figures without them do not count as known.
+    """
     found: dict[str, Any] = {}
     contestants = {f"calibrant {name}": ours(name) for name in our_names}
     every = peers(case.binary)
     contestants |= {name: fit for name, fit in every.items() if peer_names is None or name in peer_names}
     by_row: dict[str, np.ndarray] = {}
     for name, fit in contestants.items():
-        if not name.startswith("calibrant ") and name in known:
+        if not name.startswith("calibrant ") and _known(name, known, rows):
             found[name] = known[name]
             continue
         if slow[case.family, name] >= MOST_SLOW:
@@ -119,9 +130,12 @@ def run_case(
         except Exception as error:
             found[name] = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"}
             slow[case.family, name] += isinstance(error, TooSlowError)
+            if rows is not None:
+                rows.pop(name, None)
             continue
-        if name.startswith("calibrant "):
-            by_row[name] = row_losses(probabilities, case.test_labels)
+        by_row[name] = row_losses(probabilities, case.test_labels)
+        if rows is not None:
+            rows[name] = np.stack([by_row[name], row_brier(probabilities, case.test_labels)]).astype(np.float32)
     simple = [by_row[name] for name in ("calibrant none", "calibrant ts") if name in by_row]
     if DEFAULT in by_row and simple:
         excess = by_row[DEFAULT] - min(simple, key=np.mean)
@@ -130,12 +144,18 @@ def run_case(
     return found
 
 
-def tables(results: dict[str, dict[str, Any]], families: list[str]) -> str:
+def _known(name: str, figures: dict[str, Any], rows: dict[str, np.ndarray] | None) -> bool:
+    return name in figures and (rows is None or name in rows or "error" in figures[name])
+
+
+def tables(results: dict[str, dict[str, Any]], families: list[str], store: RowStore) -> str:
     lines: list[str] = []
     for family in families:
         files = {name: one["figures"] for name, one in results.items() if one["family"] == family}
         if files:
             lines += [f"\n## {family}: {len(files)} data sets\n", *_table(files, results)]
+            for score, found in losses(results, family, DEFAULT, store).items():
+                lines += [f"\nDefault worse than a peer in {score}, one-sided, Holm-adjusted: {found[0]}", *found[1:]]
     return "\n".join([*lines, "\n## Worse than the better of none and ts, Holm-adjusted\n", *_worse(results)])
 
 
@@ -187,15 +207,16 @@ def _worse(results: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def worse(tested: dict[str, dict[str, float]]) -> list[str]:
-    """The names whose `excess` is above 0 by its `excess_error`, Holm-adjusted at 5%, one-sided."""
+    """The names whose `excess` is above 0 by its `excess_error`, Holm-adjusted, one-sided."""
     from scipy.stats import norm
 
     p_values = {n: float(norm.sf(r["excess"] / max(r["excess_error"], 1e-12))) for n, r in tested.items()}
-    found: list[str] = []
-    for place, name in enumerate(sorted(p_values, key=lambda one: p_values[one])):
-        if p_values[name] * (len(p_values) - place) > 0.05:
-            break
-        found.append(f"- {name}: +{tested[name]['excess']:.5f}, p = {p_values[name]:.2g}")
+    adjusted = dict(zip(p_values, holm(p_values.values()), strict=True))
+    found = [
+        f"- {name}: +{tested[name]['excess']:.5f}, p = {p_values[name]:.2g}"
+        for name in sorted(p_values, key=lambda one: p_values[one])
+        if adjusted[name] <= LEVEL
+    ]
     return found or [f"None of {len(p_values)}."]
 
 
@@ -215,12 +236,14 @@ def main() -> None:
     parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=list(FAMILIES))
     parser.add_argument("--ours", nargs="+", default=["auto", "none", "ts"], help="our methods by short name")
     parser.add_argument("--cache", type=Path, help="JSON file of known figures; read and written")
+    parser.add_argument("--rows", type=Path, help="folder of per-row losses; read and written, one npz per data set")
     parser.add_argument("--nested", type=int, metavar="SEED", help="split the calibration parts; no test part is read")
     parser.add_argument("--resplits", type=int, default=0, help="random splits of every file instead of its own")
     parser.add_argument("--limit", type=int, default=60, help="seconds a method may take on one data set")
     parser.add_argument("--peers", nargs="*", help="names of peers to run, as in the tables; none: known figures only")
     options = parser.parse_args()
     _warm_up(options.ours, options.peers)
+    store = RowStore(options.rows)
     known = json.loads(options.cache.read_text()) if options.cache and options.cache.exists() else {}
     results: dict[str, Any] = {}
     slow: Counter[tuple[str, str]] = Counter()
@@ -230,11 +253,16 @@ def main() -> None:
             case = variant if options.nested is None else nested(variant, options.nested)
             key = case.name if options.nested is None else f"{case.name}~{options.nested}"
             old = known.get(key, {}).get("figures", {})
-            figures = run_case(case, options.ours, old, options.limit, options.peers, slow)
-            known[key] = results[key] = {"family": case.family, "source": case.source, "figures": {**old, **figures}}
+            rows = store.read(key) if options.rows and not options.resplits else None
+            figures = run_case(case, options.ours, old, options.limit, options.peers, slow, rows)
+            if rows is not None:
+                store.write(key, rows)
+            sizes = {"n_fit": len(case.fit_labels), "n_test": len(case.test_labels)}
+            described = {"family": case.family, "source": case.source, **sizes}
+            known[key] = results[key] = {**described, "figures": {**old, **figures}}
             if options.cache:
                 options.cache.write_text(json.dumps(known))
-    print(tables(results, options.families))
+    print(tables(results, options.families, store))
 
 
 if __name__ == "__main__":
