@@ -47,7 +47,7 @@ def main(wanted: list[str]) -> None:
     """Draw those that were named, or all."""
     others = {"label-shift": label_shift, "neural-clamping": clamping, "auto": choice, "multilabel": labels_at_once}
     others |= {page: partial(of_one_score, name) for page, name in ONE_SCORE.items()}
-    others |= {"joint": joint, "bend": bend}
+    others |= {"joint": joint, "bend": bend, "pool": pool}
     others |= {"group": partial(of_groups, "ts+group"), "multicalibration": partial(of_groups, "ts+multi")}
     alone = {"noise-floor": noise_floor, "simplex": simplex}
     shown = methods()
@@ -169,6 +169,13 @@ def joint() -> plt.Figure:
     data = calibrant.datasets.load("cifar10-resnet18")
     fitted = calibrant.JointScaling().fit(data.val.logits, data.val.labels)
     return two_panels(data.test.logits, fitted.transform(data.test.logits), data.test.labels, "joint")
+
+
+def pool() -> plt.Figure:
+    """Three methods of different kinds on CIFAR-10."""
+    data = calibrant.datasets.load("cifar10-resnet18")
+    fitted = calibrant.LinearPool(["ts", "vs", "iso"]).fit(data.val.logits, data.val.labels)
+    return two_panels(data.test.logits, fitted.transform(data.test.logits), data.test.labels, "pool")
 
 
 def bend() -> plt.Figure:

@@ -18,8 +18,8 @@ from calibrant.shipping.onnx import to_onnx  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
 torch.set_num_threads(1)
 K = 5
-MULTI = [*names(), "hb one_vs_rest", "iso one_vs_rest", "ts+shift", "auto"]
-BINARY = names("binary")
+MULTI = [*names(), "hb one_vs_rest", "iso one_vs_rest", "ts+shift", "auto", "pool"]
+BINARY = [*names("binary"), "pool"]
 _fitted: dict[tuple[str, str], object] = {}
 
 
@@ -41,6 +41,8 @@ def fitted(name, task="multiclass"):
         calibrator = cal.get(short, **({"mode": mode} if mode else {}))
         if short == "auto":
             calibrator.set_params(candidates=["ts", "vs+top"], cv=2)
+        if short == "pool":
+            calibrator.set_params(calibrators=["ts", "iso"])
         _fitted[name, task] = calibrator.fit(*(problem() if task == "multiclass" else scores()))
     return _fitted[name, task]
 

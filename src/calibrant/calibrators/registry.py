@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         ParameterizedTemperatureScaling as ParameterizedTemperatureScaling,
     )
     from calibrant.calibrators.platt import PlattScaling as PlattScaling
+    from calibrant.calibrators.pool import LinearPool as LinearPool
     from calibrant.calibrators.quadratic import QuadraticScaling as QuadraticScaling
     from calibrant.calibrators.shape import ShapeScaling as ShapeScaling
     from calibrant.calibrators.shrunken_class_temperature import ShrunkenClassTemperature as ShrunkenClassTemperature
@@ -112,6 +113,7 @@ METHODS: dict[str, Method] = {
     "va": _method("venn_abers", "VennAbers"),
     "multilabel": _method("multilabel", "MultilabelCalibrator")._replace(listed=False),
     "bend": _method("bend", "BendScaling"),
+    "pool": _method("pool", "LinearPool")._replace(listed=False),
     "auto": _method("auto", "AutoCalibrator")._replace(listed=False),
     "neural-clamping": Method("calibrant.neural.neural_clamping", "NeuralClamping", {}, False, around_model=True),
 }

@@ -1,0 +1,280 @@
+"""A weighted average of the probabilities of several calibrators."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from array_api_compat import numpy as numpy_namespace
+from sklearn.base import clone
+
+from calibrant.calibrators import maps
+from calibrant.calibrators.base import Calibrator, fact
+from calibrant.calibrators.helpers.confidence_bins import map_rows
+from calibrant.calibrators.learned import INNERS, RECORD, Learned
+from calibrant.calibrators.registry import get
+from calibrant.calibrators.solvers.folds import FOLDS, content_folds
+from calibrant.calibrators.solvers.simplex import minimise_on_simplex
+from calibrant.core.binary_rows import BinaryRows, two_columns
+from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.rows import Rows
+from calibrant.core.softmax import log_softmax
+
+SMALLEST_WEIGHT = 0.01
+"""A calibrator of less weight is left out: it costs time and says next to nothing."""
+
+MOST = 10
+"""Calibrators in one pool: the solver for the weights visits every subset of them."""
+
+LEAST_LOG = -700.0
+"""A held-out log-probability below this counts as this much: its exponential is still a number."""
+
+
+class LinearPool(Calibrator):
+    """q = Σ_m w_m·p_m: the average of several calibrators' probabilities, weighted by what they say of held-out rows.
+
+    Every calibrator is fitted to all rows, and answers for each row from a fit that has not seen it (`fit_held_out`).
+    The weights, w ≥ 0 with Σ w = 1, maximise
+
+        Σ_i log Σ_m w_m·p_m(y_i | x_i) − penalty·(1 − w_1)
+
+    over these held-out answers, which is concave (stacking; Wolpert 1992, for densities Smyth & Wolpert 1999, eq. 4).
+    Weights below 0.01 are set to 0. A pool of calibrators that keep predictions keeps them, and a pool of increasing
+    maps of one score is increasing.
+
+    Parameters
+    ----------
+    calibrators : sequence of short names or calibrators
+        At most 10. The first should be the simplest.
+    penalty : float
+        By how much the log likelihood, summed over the rows, must rise before the first calibrator loses all weight.
+    seed : int
+        Of the folds.
+
+    Attributes
+    ----------
+    calibrators_ : the fitted calibrators whose weight is not 0.
+    weights_ : array (M,)
+        Their weights.
+    places_ : array (M,)
+        Their places among the calibrators given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant import LinearPool
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(0, 3, 900)
+    >>> logits = 4 * (rng.normal(size=(900, 3)) + np.eye(3)[labels])
+    >>> fitted = LinearPool(["ts", "vs"]).fit(logits, labels)
+    >>> float(fitted.weights_.sum()), fitted.predict_proba(logits[:2]).shape
+    (1.0, (2, 3))
+    """
+
+    learns = {"calibrators_": INNERS, "weights_": Learned(("M",), 0.0, 1.0), "places_": RECORD}
+    retired = frozenset()
+
+    def __init__(self, calibrators: Sequence[Any] = ("ts", "shape"), *, penalty: float = 0.0, seed: int = 0) -> None:
+        self.calibrators = calibrators
+        self.penalty = penalty
+        self.seed = seed
+
+    @fact
+    def keeps_prediction(self) -> bool:
+        """Where all calibrators do."""
+        return all(one.keeps_prediction for one in self._present())
+
+    @fact
+    def keeps_ranking(self) -> bool:
+        """Where all calibrators do."""
+        return all(one.keeps_ranking for one in self._present())
+
+    @fact
+    def requires_logits(self) -> bool:
+        """Where one of the calibrators does."""
+        return any(one.requires_logits for one in self._present())
+
+    @property
+    def n_parameters_(self) -> int:
+        """Those of all calibrators of the pool, and all weights but one."""
+        return sum(int(one.n_parameters_) for one in self.calibrators_) + len(self.weights_) - 1
+
+    @classmethod
+    def of(cls, fitted: Sequence[Any], weights: np.ndarray) -> LinearPool:
+        """The pool of calibrators that were fitted to the same rows; those of weight 0 are left out."""
+        used, pool = np.flatnonzero(weights), cls([clone(one) for one in fitted])
+        first = fitted[0]
+        pool.task_, pool.n_features_in_, pool.classes_ = first.task_, first.n_features_in_, first.classes_
+        pool.n_iter_, pool.objective_trace_ = 1, np.empty(0)
+        pool._take(fitted, weights, used)
+        pool.fit_seconds_ = float(sum(one.fit_seconds_ for one in fitted))
+        return pool
+
+    def _take(self, fitted: Sequence[Any], weights: np.ndarray, used: np.ndarray) -> None:
+        self.calibrators_ = [fitted[place] for place in used]
+        self.weights_, self.places_ = np.asarray(weights, dtype=np.float64)[used], used.astype(np.int64)
+
+    def _present(self) -> list[Any]:
+        """The fitted calibrators, which know their task, or those given."""
+        return getattr(self, "calibrators_", None) or self._members()
+
+    def _members(self) -> list[Any]:
+        """The calibrators as objects, not fitted."""
+        given = self.calibrators
+        if isinstance(given, str):
+            raise InputError(f"calibrators must be a list, got the text {given!r}: give [{given!r}]")
+        if not 1 <= len(given) <= MOST:
+            raise InputError(f"a pool has 1 to {MOST} calibrators, got {len(given)}: leave some out")
+        return [get(one) if isinstance(one, str) else clone(one) for one in given]
+
+    def _fit(self, rows: Rows) -> None:
+        self._fit_pool(rows, rows)
+
+    def _fit_binary(self, rows: BinaryRows) -> None:
+        self._fit_pool(rows, rows.matrix())
+
+    def _fit_pool(self, rows: Any, matrix: Rows) -> None:
+        members = self._members()
+        if len(members) == 1 or rows.total_weight < 2 * FOLDS:
+            # too few rows to leave any out
+            self._take([members[0].fit_rows(rows)], np.ones(1), np.zeros(1, dtype=np.int64))
+            return
+        self._pooled(rows, content_folds(matrix, FOLDS, self.seed))
+
+    def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
+        # the weights are learned from all rows: what a row adds to its own answer is far below the noise
+        return pool_rows(self._pooled(rows, fold), self.weights_)
+
+    def _held_out_binary(self, rows: BinaryRows, fold: np.ndarray) -> np.ndarray:
+        return pool_scores(numpy_namespace, self._pooled(rows, fold), self.weights_)
+
+    def _pooled(self, rows: Any, fold: np.ndarray) -> list[np.ndarray]:
+        """Learn everything; the held-out answers of the calibrators that have weight."""
+        members = self._members()
+        answers = [one.fit_held_out(rows, fold) for one in members]
+        own = np.stack([true_log_probabilities(one, rows.labels) for one in answers], axis=1)
+        weights, trace = pool_weights(own, rows.weights, self._cost(len(members)))
+        used = np.flatnonzero(weights)
+        self._take(members, weights, used)
+        self.objective_trace_, self.n_iter_ = trace, max(1, len(trace) - 1)
+        return [answers[place] for place in used]
+
+    def _cost(self, count: int) -> np.ndarray:
+        if isinstance(self.penalty, (bool, str)) or not 0 <= self.penalty < np.inf:
+            raise InputError(f"penalty must be a number of at least 0, got {self.penalty!r}")
+        cost = np.full(count, float(self.penalty))
+        cost[0] = 0.0
+        return cost
+
+    def _keep_floor(self) -> None:
+        for one in self.calibrators_:
+            one.floor_ = self.floor_
+            one._keep_floor()
+
+    def _transform(self, logits: np.ndarray) -> np.ndarray:
+        pooled = pool_rows([one._transform(logits) for one in self.calibrators_], self.weights_)
+        if not self.keeps_prediction:
+            return pooled
+        return maps.keep_prediction(numpy_namespace, pooled, maps.prediction(numpy_namespace, logits))
+
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        answers = [one._map(xp, logits, own) for one, own in zip(self.calibrators_, learned.calibrators_, strict=True)]
+        pooled = maps.like(xp, pool_logits(xp, answers, learned.weights_), logits)
+        return maps.keep_prediction(xp, pooled, maps.prediction(xp, logits)) if self.keeps_prediction else pooled
+
+    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+        pairs = zip(self.calibrators_, learned.calibrators_, strict=True)
+        answers = [one._map_binary(xp, scores, own) for one, own in pairs]
+        return maps.like(xp, pool_scores(xp, answers, learned.weights_), scores)
+
+    def _transform_binary(self, scores: np.ndarray) -> np.ndarray:
+        answers = [one._transform_binary(scores) for one in self.calibrators_]
+        return pool_scores(numpy_namespace, answers, self.weights_).astype(scores.dtype, copy=False)
+
+    def _check_learned(self) -> None:
+        if not len(self.calibrators_) == len(self.weights_) >= 1 or abs(float(self.weights_.sum()) - 1) > 1e-6:
+            raise InputError(
+                f"LinearPool holds {len(self.calibrators_)} calibrators and {len(self.weights_)} weights that sum to "
+                f"{float(np.sum(self.weights_)):g}: as many weights as calibrators must sum to 1"
+            )
+
+
+def pool_weights(
+    log_probabilities: np.ndarray, row_weights: np.ndarray | None, cost: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weights (M,) that maximise Σ log Σ_m w_m·p_m − Σ_m cost_m·w_m, and the mean loss at each step.
+
+    `log_probabilities` (n×M) are what each calibrator says of the true class. In ratios to the row's largest, so that
+    no row underflows.
+
+    >>> pool_weights(np.log([[0.8, 0.2], [0.8, 0.4], [0.1, 0.3]]), None, np.zeros(2))[0].round(2).tolist()
+    [0.83, 0.17]
+    """
+    total = float(len(log_probabilities) if row_weights is None else row_weights.sum())
+    mass = np.full(len(log_probabilities), 1.0 / total) if row_weights is None else row_weights / total
+    raised = np.maximum(log_probabilities, LEAST_LOG)
+    peak = raised.max(axis=1)
+    ratios = np.exp(raised - peak[:, None])
+    price = cost / total
+
+    def evaluate(weights: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        mixed = np.maximum(ratios @ weights, 1e-300)
+        shares = ratios / mixed[:, None]
+        weighted = mass[:, None] * shares
+        loss = -float(mass @ (np.log(mixed) + peak)) + float(price @ weights)
+        return loss, price - weighted.sum(axis=0), weighted.T @ shares
+
+    count = ratios.shape[1]
+    weights, trace, converged = minimise_on_simplex(evaluate, np.full(count, 1.0 / count))
+    if not converged:
+        warnings.warn(f"the weights of the pool did not converge in {len(trace)} steps", FitWarning, stacklevel=2)
+    weights = np.where(weights < SMALLEST_WEIGHT, 0.0, weights)
+    return weights / weights.sum(), np.array(trace)
+
+
+def true_log_probabilities(answers: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """log p of the true class of each row (n,), of logits (n×K) or scores (n,)."""
+    matrix = two_columns(answers) if answers.ndim == 1 else answers
+    own = [
+        log_softmax(matrix[start : start + 4096].astype(np.float64))[
+            np.arange(len(labels[start : start + 4096])), labels[start : start + 4096]
+        ]
+        for start in range(0, len(matrix), 4096)
+    ]
+    return np.concatenate(own) if own else np.empty(0)
+
+
+def pool_rows(answers: Sequence[np.ndarray], weights: np.ndarray) -> np.ndarray:
+    """Log-probabilities (n×K) of the pool of several logits, in their dtype; block by block."""
+    if len(answers) == 1:
+        return answers[0]
+    return map_rows(lambda block: pool_logits(numpy_namespace, [one[block] for one in answers], weights), answers[0])
+
+
+def pool_logits(xp: Any, answers: Sequence[Any], weights: Any) -> Any:
+    """log Σ_m w_m·softmax(u_m) of logits u_m (n×K), in float64."""
+    if len(answers) == 1:
+        return answers[0]
+    return log_mean(xp, [maps.log_softmax(xp, maps.wide(xp, one)) for one in answers], weights)
+
+
+def pool_scores(xp: Any, answers: Sequence[Any], weights: Any) -> Any:
+    """The log-odds (n,) of Σ_m w_m·sigmoid(u_m), in float64."""
+    if len(answers) == 1:
+        return answers[0]
+    wide = [maps.wide(xp, one) for one in answers]
+    positive = log_mean(xp, [-maps.softplus(xp, -one) for one in wide], weights)
+    return positive - log_mean(xp, [-maps.softplus(xp, one) for one in wide], weights)
+
+
+def log_mean(xp: Any, logarithms: Sequence[Any], weights: Any) -> Any:
+    """log Σ_m w_m·exp(l_m), without overflow."""
+    peak = logarithms[0]
+    for one in logarithms[1:]:
+        peak = xp.maximum(peak, one)
+    total = weights[0] * xp.exp(logarithms[0] - peak)
+    for place in range(1, len(logarithms)):
+        total = total + weights[place] * xp.exp(logarithms[place] - peak)
+    return peak + xp.log(total)

@@ -1,0 +1,155 @@
+"""A linear pool: its weights against another optimiser, and what it promises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from scipy.special import softmax
+
+import calibrant as cal
+from calibrant.calibrators.pool import LinearPool, pool_weights
+from calibrant.calibrators.solvers.folds import content_folds
+from calibrant.core.errors import InputError
+from calibrant.core.rows import Rows
+
+pytestmark = pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+
+
+def problem(n=400, n_classes=4, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, n_classes, n)
+    return 2.5 * (rng.normal(size=(n, n_classes)) + 1.5 * np.eye(n_classes)[labels]), labels
+
+
+def scores(n=400, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, n)
+    return 3 * (rng.normal(size=n) + 1.5 * labels - 0.5), labels
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 5), st.floats(0, 5))
+def test_no_other_weights_have_a_lower_loss(seed, count, penalty):
+    rng = np.random.default_rng(seed)
+    log_probabilities = np.log(rng.dirichlet(np.full(3, 0.5), size=(60, count))[:, :, 0] + 1e-9)
+    mass = rng.integers(1, 4, 60).astype(float)
+    cost = np.append(0.0, np.full(count - 1, penalty))
+
+    def loss(weights):
+        return -mass @ np.log(np.exp(log_probabilities) @ weights) + cost @ weights
+
+    found, trace = pool_weights(log_probabilities, mass, cost)
+    assert found.min() >= 0
+    assert found.sum() == pytest.approx(1)
+    rivals = minimize(
+        loss,
+        np.full(count, 1 / count),
+        bounds=[(0, 1)] * count,
+        constraints={"type": "eq", "fun": lambda weights: weights.sum() - 1},
+        method="SLSQP",
+        options={"maxiter": 500, "ftol": 1e-12},
+    )
+    assert trace[-1] * mass.sum() <= rivals.fun + 1e-5
+    # what is left out had less than a hundredth of the weight
+    assert loss(found) <= rivals.fun + 0.02 * count * mass.sum()
+
+
+def test_a_row_of_probability_zero_rules_a_calibrator_out_but_breaks_nothing():
+    certain = np.array([[-1e5, -1.0], [-0.01, -1.0], [-0.01, -1.0]])
+    weights, _ = pool_weights(certain, None, np.zeros(2))
+    assert np.isfinite(weights).all()
+    assert weights[1] > 0.3
+
+
+def test_a_large_penalty_leaves_the_first_calibrator_alone():
+    logits, labels = problem()
+    fitted = LinearPool(["ts", "vs", "shape"], penalty=1e6).fit(logits, labels)
+    np.testing.assert_array_equal(fitted.places_, [0])
+    np.testing.assert_allclose(
+        fitted.predict_proba(logits), cal.get("ts").fit(logits, labels).predict_proba(logits), atol=1e-12
+    )
+
+
+def test_the_pool_is_the_weighted_mean_of_its_members():
+    logits, labels = problem()
+    fitted = LinearPool(["ts", "iso", "vs"]).fit(logits, labels)
+    assert len(fitted.weights_) > 1
+    mean = sum(w * one.predict_proba(logits) for w, one in zip(fitted.weights_, fitted.calibrators_, strict=True))
+    np.testing.assert_allclose(fitted.predict_proba(logits), mean, atol=1e-12)
+    values, labels = scores()
+    fitted = LinearPool(["platt", "iso"]).fit(values, labels)
+    mean = sum(w * one.predict_proba(values) for w, one in zip(fitted.weights_, fitted.calibrators_, strict=True))
+    np.testing.assert_allclose(fitted.predict_proba(values), mean, atol=1e-12)
+
+
+def test_held_out_answers_are_those_of_fits_without_the_fold():
+    logits, labels = problem()
+    rows = Rows(logits, labels)
+    fold = content_folds(rows, 5, 0)
+    pool = LinearPool(["ts", "iso"])
+    answers = pool.fit_held_out(rows, fold)
+    assert len(pool.weights_) == 2
+    expected = np.zeros_like(logits)
+    for part in range(5):
+        out = fold == part
+        for weight, place in zip(pool.weights_, pool.places_, strict=True):
+            one = cal.get(["ts", "iso"][place]).fit(logits[~out], labels[~out])
+            expected[out] += weight * one.predict_proba(logits[out])
+    np.testing.assert_allclose(softmax(answers, axis=1), expected, atol=1e-6)
+
+
+def test_facts_are_those_that_all_members_have():
+    assert LinearPool(["ts", "shape"]).keeps_prediction
+    assert not LinearPool(["ts", "vs"]).keeps_prediction
+    assert LinearPool(["platt", "iso"]).keeps_ranking == (
+        cal.get("platt").keeps_ranking and cal.get("iso").keeps_ranking
+    )
+    assert LinearPool(["ts", "cts"]).requires_logits
+
+
+def test_a_pool_of_increasing_maps_is_increasing():
+    values, labels = scores()
+    fitted = LinearPool.of([cal.get(name).fit(values, labels) for name in ("bend", "iso", "beta")], np.full(3, 1 / 3))
+    answers = fitted.predict_proba(np.linspace(-15, 15, 4001))[:, 1]
+    assert fitted.keeps_ranking
+    assert np.diff(answers).min() >= 0
+
+
+def test_a_pool_of_kept_predictions_keeps_them():
+    logits, labels = problem()
+    fitted = LinearPool(["ts", "vs+keep"]).fit(logits, labels)
+    for rows in (logits, np.round(logits), np.zeros((3, 4))):
+        np.testing.assert_array_equal(fitted.predict(rows), rows.argmax(axis=1))
+
+
+def test_weights_of_rows_are_copies():
+    logits, labels = problem(150)
+    counts = np.random.default_rng(3).integers(1, 3, len(labels))
+    weighted = LinearPool(["ts", "vs"]).fit(logits, labels, sample_weight=counts)
+    copied = LinearPool(["ts", "vs"]).fit(np.repeat(logits, counts, axis=0), np.repeat(labels, counts))
+    np.testing.assert_allclose(weighted.predict_proba(logits), copied.predict_proba(logits), atol=1e-6)
+
+
+def test_artifact_holds_the_pool(tmp_path):
+    for name, (given_scores, labels) in {"multi": problem(), "binary": scores()}.items():
+        fitted = LinearPool(["ts", "iso"]).fit(given_scores, labels)
+        cal.save(fitted, tmp_path / f"{name}.safetensors")
+        loaded = cal.load(tmp_path / f"{name}.safetensors")
+        np.testing.assert_array_equal(loaded.predict_proba(given_scores), fitted.predict_proba(given_scores))
+    loaded.weights_ = np.array([0.5])
+    with pytest.raises(InputError, match="as many weights as calibrators must sum to 1"):
+        loaded._check_learned()
+
+
+def test_bad_input_names_the_remedy():
+    logits, labels = problem(60)
+    for parameters, words in (
+        ({"calibrators": "ts"}, "must be a list"),
+        ({"calibrators": []}, "1 to 10 calibrators, got 0"),
+        ({"penalty": -1.0}, "at least 0, got -1.0"),
+    ):
+        with pytest.raises(InputError, match=words):
+            LinearPool(**parameters).fit(logits, labels)
