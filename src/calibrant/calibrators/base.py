@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from calibrant.calibrators.helpers.confidence_bins import map_rows
 from calibrant.calibrators.helpers.gate import admitted, keep_winner, narrow
 from calibrant.calibrators.helpers.tensors import fit_on_device, probabilities_of_tensor, transform_tensor
-from calibrant.calibrators.learned import Learned, spec_of
+from calibrant.calibrators.learned import Learned, count_learned, spec_of
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds, divided
 from calibrant.core.arrays import (
     check_counts,
@@ -53,6 +53,11 @@ class fact:  # noqa: N801 (used as a decorator, as `property` is)
 
     def __get__(self, instance: Any, owner: type) -> bool:
         return instance is not None and bool(self.rule(instance))
+
+
+def of_inner(name: str) -> fact:
+    """The fact of this name of the calibrator inside."""
+    return fact(lambda wrapper: getattr(wrapper.calibrator, name))
 
 
 class Calibrator(TransformerMixin, BaseEstimator):
@@ -241,8 +246,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
 
     @property
     def n_parameters_(self) -> int:
-        """How many numbers the fit learned."""
-        raise NotImplementedError
+        """How many numbers the fit learned: the free ones of `learns`."""
+        return count_learned(self)
 
     @property
     def n_parameters(self) -> int:

@@ -48,11 +48,6 @@ class BetaCalibration(BinaryCalibrator):
     def __init__(self, penalty: float = 0.0) -> None:
         self.penalty = penalty
 
-    @property
-    def n_parameters_(self) -> int:
-        """a, b and c."""
-        return 3
-
     def _fit_binary(self, rows: BinaryRows) -> None:
         penalty = check_strength(self.penalty)
         found = fit_map("BetaCalibration", rows, beta_columns(rows.scores), np.array([1.0, 1.0, 0.0]), penalty)

@@ -77,11 +77,6 @@ class BinTemperatureScaling(Calibrator):
         self.n_bins = n_bins
         self.grid = grid
 
-    @property
-    def n_parameters_(self) -> int:
-        """One temperature per bin."""
-        return len(self.temperatures_)
-
     def _fit(self, rows: Rows) -> None:
         if self.objective not in {"gap", "nll"}:
             raise InputError(f"objective must be 'gap' or 'nll', got {self.objective!r}")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from calibrant.calibrators.base import Calibrator, fact
+from calibrant.calibrators.base import Calibrator, of_inner
 from calibrant.calibrators.learned import INNER, RECORD, Learned
 from calibrant.calibrators.solvers.fixed_point import FixedPoint
 from calibrant.core.bin_sums import total_gap
@@ -31,6 +31,7 @@ SMOOTHING, FOCUS = 0.05, 3.0
 N_BINS = 15
 MAX_REFITS = 60
 TOLERANCE = 1e-7
+"""Largest change of a class weight (or of a loss, for the baselines) from one refit to the next at a fixed point."""
 
 SMALLEST_SPREAD = 0.02
 """Class losses that lie closer together, as a share of their mean after the first refit, are divided by this share.
@@ -38,7 +39,6 @@ SMALLEST_SPREAD = 0.02
 A calibrator with a scale per class can make all class losses equal. There the normalised losses jump between −1 and 1
 with the last bit of a loss, and no fixed point exists; with a smallest spread they pass through 0.
 """
-"""Largest change of a class weight (or of a loss, for the baselines) from one refit to the next at a fixed point."""
 
 
 class ClassLossScaling(Calibrator):
@@ -84,11 +84,16 @@ class ClassLossScaling(Calibrator):
     0
     """
 
+    keeps_prediction = of_inner("keeps_prediction")
+    keeps_ranking = of_inner("keeps_ranking")
+    additive = of_inner("additive")
+    few_parameters = of_inner("few_parameters")
+    requires_logits = of_inner("requires_logits")
     learns = {
         "calibrator_": INNER,
-        "class_weights_": Learned(("K",)),
-        "alpha_": Learned(()),
-        "beta_": Learned(()),
+        "class_weights_": Learned(("K",), free=False),
+        "alpha_": Learned((), free=False),
+        "beta_": Learned((), free=False),
         "std_trace_": RECORD,
         "ece_trace_": RECORD,
     }
@@ -105,36 +110,6 @@ class ClassLossScaling(Calibrator):
         self.normalization = normalization
         self.loss = loss
         self.alpha_beta = alpha_beta
-
-    @fact
-    def keeps_prediction(self) -> bool:
-        """As the inner calibrator."""
-        return self.calibrator.keeps_prediction
-
-    @fact
-    def keeps_ranking(self) -> bool:
-        """As the inner calibrator."""
-        return self.calibrator.keeps_ranking
-
-    @fact
-    def additive(self) -> bool:
-        """As the inner calibrator."""
-        return self.calibrator.additive
-
-    @fact
-    def few_parameters(self) -> bool:
-        """As the inner calibrator."""
-        return self.calibrator.few_parameters
-
-    @fact
-    def requires_logits(self) -> bool:
-        """As the inner calibrator."""
-        return self.calibrator.requires_logits
-
-    @property
-    def n_parameters_(self) -> int:
-        """As many as the calibrator inside; the class weights are not free."""
-        return self.calibrator_.n_parameters_
 
     def _fit(self, rows: Rows) -> None:
         self._check()

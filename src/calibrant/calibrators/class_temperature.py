@@ -95,11 +95,6 @@ class ClassTemperatureScaling(Calibrator):
 
     fits_on_device = True
 
-    @property
-    def n_parameters_(self) -> int:
-        """One temperature per class."""
-        return len(self.temperatures_)
-
     def _fit(self, rows: Rows) -> None:
         if self.objective == "ece":
             self._fit_ece(rows)

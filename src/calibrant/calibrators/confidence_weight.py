@@ -78,11 +78,6 @@ class ConfidenceWeightScaling(Calibrator):
         """Weights that do not fall keep the order of confidences."""
         return bool(self.monotone)
 
-    @property
-    def n_parameters_(self) -> int:
-        """One weight per bin."""
-        return len(self.weights_)
-
     def _fit(self, rows: Rows) -> None:
         top, weights = top_columns(rows), rows.row_weights()
         if isinstance(self.n_bins, str):

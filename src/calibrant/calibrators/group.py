@@ -74,7 +74,7 @@ class GroupCalibrator(GroupedCalibrator):
     learns = {
         "calibrator_": INNER,
         "calibrators_": INNERS,
-        "shares_": Learned(("G",), 0.0, 1.0),
+        "shares_": Learned(("G",), 0.0, 1.0, free=False),
         "groups_": RECORD,
         "columns_": RECORD,
         "strength_": RECORD,
@@ -84,11 +84,6 @@ class GroupCalibrator(GroupedCalibrator):
         self.calibrator = calibrator
         self.shrink = shrink
         self.seed = seed
-
-    @property
-    def n_parameters_(self) -> int:
-        """Those of the pooled fit and of the groups' own fits."""
-        return self.calibrator_.n_parameters_ + sum(one.n_parameters_ for one in self.calibrators_)
 
     def _fit(self, rows: Rows) -> None:
         n_groups = len(self.groups_)

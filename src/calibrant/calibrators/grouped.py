@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant.calibrators.base import Calibrator, fact
+from calibrant.calibrators.base import Calibrator, fact, of_inner
 from calibrant.calibrators.solvers.folds import divided
 from calibrant.core.binary_rows import BinaryRows, two_columns
 from calibrant.core.errors import FitWarning, InputError
@@ -32,6 +32,7 @@ class GroupedCalibrator(Calibrator):
     """
 
     takes_groups = True
+    requires_logits = of_inner("requires_logits")
 
     def __init__(self, calibrator):
         self.calibrator = calibrator
@@ -40,11 +41,6 @@ class GroupedCalibrator(Calibrator):
     def keeps_prediction(self) -> bool:
         """As the inner calibrator, in the task it was fitted to."""
         return getattr(self, "calibrator_", self.calibrator).keeps_prediction
-
-    @fact
-    def requires_logits(self) -> bool:
-        """As the inner calibrator."""
-        return self.calibrator.requires_logits
 
     @property
     def tasks(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -16,7 +16,7 @@ from calibrant.calibrators.helpers.confidence_bins import (
 )
 from calibrant.calibrators.helpers.one_vs_rest import check_mode, class_columns
 from calibrant.calibrators.helpers.top_label import log_odds_of
-from calibrant.calibrators.learned import CHANCE, Learned
+from calibrant.calibrators.learned import CHANCE, EDGES, Learned
 from calibrant.calibrators.solvers.positive_class import positive_columns, sigmoid_map, step_value
 from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.bins import check_n_bins, place
@@ -58,7 +58,7 @@ class HistogramBinning(Calibrator):
     """
 
     reads_only_top = True
-    learns = {"edges_": Learned(("C", "B+1"), 0.0, 1.0, increasing=True), "values_": Learned(("C", "B"), *CHANCE)}
+    learns = {"edges_": EDGES._replace(shape=("C", "B+1")), "values_": Learned(("C", "B"), *CHANCE)}
 
     def __init__(self, n_bins: int = 15, *, mode: str = "top_label") -> None:
         self.n_bins = n_bins
@@ -73,11 +73,6 @@ class HistogramBinning(Calibrator):
     def additive(self) -> bool:
         """A map per class reads whole columns."""
         return self.mode == "top_label"
-
-    @property
-    def n_parameters_(self) -> int:
-        """One value per bin."""
-        return self.values_.size
 
     def _fit_binary(self, rows: BinaryRows) -> None:
         edges, bins = quantile_bins(positive_columns(rows), rows.weights, check_n_bins(self.n_bins))

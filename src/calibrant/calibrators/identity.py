@@ -27,11 +27,6 @@ class Identity(Calibrator):
 
     reads_only_top = True
 
-    @property
-    def n_parameters_(self) -> int:
-        """Nothing is learned."""
-        return 0
-
     def _fit(self, rows: Rows) -> None:
         pass
 

@@ -58,11 +58,14 @@ class IsotonicCalibration(Calibrator):
 
     reads_only_top = True
     learns = {
-        "knots_": Learned(("M",), 0.0, 1.0),
+        "knots_": Learned(("M",), 0.0, 1.0, free=False),
         "values_": Learned(("M",), *CHANCE),
-        "offsets_": Learned(("C+1",), 0, increasing=True),
+        "offsets_": Learned(("C+1",), 0, increasing=True, free=False),
     }
-    learns_binary = {"knots_": Learned(("M",), increasing=True), "values_": Learned(("M",), *CHANCE, increasing=True)}
+    learns_binary = {
+        "knots_": Learned(("M",), increasing=True, free=False),
+        "values_": Learned(("M",), *CHANCE, increasing=True),
+    }
 
     def __init__(self, mode: str = "top_label") -> None:
         self.mode = mode
@@ -81,11 +84,6 @@ class IsotonicCalibration(Calibrator):
     def additive(self) -> bool:
         """A map per class reads whole columns."""
         return self.mode == "top_label"
-
-    @property
-    def n_parameters_(self) -> int:
-        """One value per knot."""
-        return len(self.values_)
 
     def _fit_binary(self, rows: BinaryRows) -> None:
         groups = score_groups(rows.scores.astype(np.float64), rows.labels, rows.weights)

@@ -9,7 +9,7 @@ from array_api_compat import numpy as numpy_namespace
 from sklearn.base import clone
 
 from calibrant.calibrators import maps
-from calibrant.calibrators.base import Calibrator, fact
+from calibrant.calibrators.base import Calibrator, of_inner
 from calibrant.calibrators.helpers.confidence_bins import map_rows
 from calibrant.calibrators.learned import INNER
 from calibrant.core.rows import Rows
@@ -46,20 +46,11 @@ class KeptPrediction(Calibrator):
     """
 
     keeps_prediction = True
+    requires_logits = of_inner("requires_logits")
     learns = {"calibrator_": INNER}
 
     def __init__(self, calibrator: Calibrator) -> None:
         self.calibrator = calibrator
-
-    @fact
-    def requires_logits(self) -> bool:
-        """As the inner calibrator."""
-        return self.calibrator.requires_logits
-
-    @property
-    def n_parameters_(self) -> int:
-        """Those of the inner calibrator."""
-        return self.calibrator_.n_parameters_
 
     def _fit(self, rows: Rows) -> None:
         self.calibrator_ = clone(self.calibrator).fit_rows(rows)

@@ -9,7 +9,7 @@ from numpy import inf
 from sklearn.base import clone
 
 from calibrant.calibrators import maps
-from calibrant.calibrators.base import Calibrator, fact
+from calibrant.calibrators.base import Calibrator, of_inner
 from calibrant.calibrators.confusion import ConfusionScaling
 from calibrant.calibrators.learned import INNER, Learned
 from calibrant.core.arrays import check_matrix, check_values
@@ -58,6 +58,7 @@ class LabelShift(Calibrator):
     True
     """
 
+    requires_logits = of_inner("requires_logits")
     learns = {
         "calibrator_": INNER,
         "prior_": Learned(("K",), 0.0, 1.0),
@@ -68,11 +69,6 @@ class LabelShift(Calibrator):
     def __init__(self, calibrator: Calibrator, target_prior: Any = "uniform") -> None:
         self.calibrator = calibrator
         self.target_prior = target_prior
-
-    @fact
-    def requires_logits(self) -> bool:
-        """As the inner calibrator."""
-        return self.calibrator.requires_logits
 
     @property
     def n_parameters_(self) -> int:

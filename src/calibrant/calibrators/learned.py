@@ -26,7 +26,8 @@ class Learned(NamedTuple):
     """Shape and inclusive range of one learned name.
 
     kind "array" holds numbers of this shape (None: any shape), "arrays" a list of such arrays, "calibrator" a fitted
-    calibrator, "calibrators" a list of them, and "record" describes the fit and is never read by a prediction.
+    calibrator, "calibrators" a list of them, and "record" describes the fit and is never read by a prediction. Names
+    that are not `free`, such as the edges of bins, do not count as parameters of the method.
     """
 
     shape: tuple[str | int, ...] | None = None
@@ -34,10 +35,11 @@ class Learned(NamedTuple):
     high: float = LARGE
     increasing: bool = False
     kind: str = "array"
+    free: bool = True
 
 
 TEMPERATURE = Learned((), SMALL, LARGE)
-EDGES = Learned(("B+1",), 0.0, 1.0, increasing=True)
+EDGES = Learned(("B+1",), 0.0, 1.0, increasing=True, free=False)
 CHANCE = (1e-12, 1.0 - 1e-12)
 """Range of probabilities whose log-odds are taken."""
 
@@ -68,6 +70,18 @@ def spec_of(kind: Any, task: str = "multiclass") -> dict[str, Learned]:
     """Every name that a class may have learned in a task."""
     own = kind.learns_binary if task == "binary" and kind.learns_binary is not None else kind.learns
     return {**EVERY_FIT, **own}
+
+
+def count_learned(calibrator: Any) -> int:
+    """How many free numbers a fitted calibrator, and each one inside it, learned."""
+    total = 0
+    for name, rule in spec_of(type(calibrator), calibrator.task_).items():
+        if rule.kind == "record" or not rule.free:
+            continue
+        value = getattr(calibrator, name)
+        each = value if rule.kind in ("arrays", "calibrators") else [value]
+        total += sum(one.n_parameters_ if hasattr(one, "fit_rows") else np.size(one) for one in each)
+    return total
 
 
 def check_learned(calibrator: Any, n_classes: int | None) -> None:

@@ -66,11 +66,6 @@ class MatrixScaling(Calibrator):
         self.penalty_bias = penalty_bias
         self.seed = seed
 
-    @property
-    def n_parameters_(self) -> int:
-        """K² weights and K biases."""
-        return self._n_classes * (self._n_classes + 1)
-
     def _fit(self, rows: Rows) -> None:
         self.penalties_ = self._penalties(rows)
         off_diagonal, bias = self.penalties_

@@ -67,8 +67,8 @@ class ParameterizedTemperatureScaling(Calibrator):
     learns = {
         "weights_": Learned(kind="arrays"),
         "biases_": Learned(kind="arrays"),
-        "feature_mean_": Learned(("F",)),
-        "feature_scale_": Learned(("F",), SMALL),
+        "feature_mean_": Learned(("F",), free=False),
+        "feature_scale_": Learned(("F",), SMALL, free=False),
     }
 
     def __init__(
@@ -97,11 +97,6 @@ class ParameterizedTemperatureScaling(Calibrator):
         matrix = self._check_logits(logits, reset=False)
         network = Network(self.weights_, self.biases_, self.feature_mean_, self.feature_scale_)
         return temperatures(matrix, network)
-
-    @property
-    def n_parameters_(self) -> int:
-        """Weights and biases of the network."""
-        return sum(weight.size + bias.size for weight, bias in zip(self.weights_, self.biases_, strict=True))
 
     def go_on_from(self, fitted: Calibrator) -> Calibrator:
         """Train on from the weights of another fit, in its units, instead of from temperature scaling.

@@ -45,11 +45,6 @@ class PlattScaling(BinaryCalibrator):
     def __init__(self, penalty: float = 0.0) -> None:
         self.penalty = penalty
 
-    @property
-    def n_parameters_(self) -> int:
-        """Slope and intercept."""
-        return 2
-
     def _fit_binary(self, rows: BinaryRows) -> None:
         columns = rows.scores.astype(np.float64)[None]
         penalty = check_strength(self.penalty)

@@ -47,15 +47,10 @@ class QuadraticScaling(BinaryCalibrator):
 
     keeps_ranking = True
     few_parameters = True
-    learns = {"coef_": Learned((3,)), "range_": Learned((2,), increasing=True)}
+    learns = {"coef_": Learned((3,)), "range_": Learned((2,), increasing=True, free=False)}
 
     def __init__(self, penalty: float = 0.0) -> None:
         self.penalty = penalty
-
-    @property
-    def n_parameters_(self) -> int:
-        """Three coefficients."""
-        return 3
 
     def _fit_binary(self, rows: BinaryRows) -> None:
         penalty = check_strength(self.penalty)

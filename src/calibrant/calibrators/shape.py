@@ -106,11 +106,6 @@ class ShapeScaling(Calibrator):
         """Where the inner calibrator is fitted there, and by few parameters."""
         return can_fit_inner(self.calibrator)
 
-    @property
-    def n_parameters_(self) -> int:
-        """Those of the inner calibrator and of the shape."""
-        return self.calibrator_.n_parameters_ + len(self.shape_)
-
     def _fit_binary(self, rows: BinaryRows) -> None:
         self.calibrator_ = PlattScaling() if self.calibrator is None else clone(self.calibrator)
         if self.calibrator_.few_parameters or rows.total_weight < 2 * FOLDS:

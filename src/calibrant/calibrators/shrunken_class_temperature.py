@@ -58,7 +58,7 @@ class ShrunkenClassTemperature(Calibrator):
     requires_logits = True
     learns = {
         "temperatures_": Learned(("K",), SMALL),
-        "share_": Learned((), 0.0, 1.0),
+        "share_": Learned((), 0.0, 1.0, free=False),
         "share_losses_": RECORD,
     }
 
@@ -66,11 +66,6 @@ class ShrunkenClassTemperature(Calibrator):
         self.share = share
         self.folds = folds
         self.seed = seed
-
-    @property
-    def n_parameters_(self) -> int:
-        """One temperature per class."""
-        return len(self.temperatures_)
 
     def _fit(self, rows: Rows) -> None:
         self._check()

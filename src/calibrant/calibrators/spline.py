@@ -63,11 +63,11 @@ class SplineCalibration(Calibrator):
     reads_only_top = True
     learns = {
         "knot_values_": Learned(("N",)),
-        "confidences_": Learned(("M",), 0.0, 1.0, increasing=True),
-        "values_": Learned(("M",), *CHANCE),
+        "confidences_": Learned(("M",), 0.0, 1.0, increasing=True, free=False),
+        "values_": Learned(("M",), *CHANCE, free=False),
     }
     learns_binary = {
-        "knots_": Learned(("N",), increasing=True),
+        "knots_": Learned(("N",), increasing=True, free=False),
         "slopes_": Learned(("N",), 0.0),
         "start_": Learned(()),
     }
@@ -84,11 +84,6 @@ class SplineCalibration(Calibrator):
     def keeps_ranking(self) -> bool:
         """Scores of the positive class are never reversed."""
         return self.task_ == "binary"
-
-    @property
-    def n_parameters_(self) -> int:
-        """One value per knot."""
-        return len(self.slopes_) + 1 if self.task_ == "binary" else len(self.knot_values_)
 
     def _check_knots(self) -> int:
         if isinstance(self.n_knots, bool) or self.n_knots != int(self.n_knots) or self.n_knots < 3:

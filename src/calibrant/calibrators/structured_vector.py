@@ -1,8 +1,8 @@
-"""Structured vector scaling."""
+"""Structured vector scaling, and what it shares with structured matrix scaling."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import clone
@@ -13,14 +13,73 @@ from calibrant.calibrators.maps import like
 from calibrant.calibrators.solvers.diagonal import common_unit, fit_vector
 from calibrant.calibrators.solvers.newton import Solution, warn_unless_converged
 from calibrant.calibrators.solvers.penalties import check_penalty, walk, warn_of_folds
-from calibrant.calibrators.structured_matrix import STRENGTHS
 from calibrant.calibrators.temperature import fit_inverse_temperature
 from calibrant.core.rows import Rows
 from calibrant.kernels.scaling import vector_sums
 from calibrant.kernels.transform import scale_rows
 
+STRENGTHS = (1e6, 3000.0, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0)
+"""What cross-validation tries; the first leaves a temperature and nothing else."""
 
-class StructuredVectorScaling(Calibrator):
+
+class StructuredScaling(Calibrator):
+    """Base of the two forms: one strength of all penalties, given or chosen by cross-validated NLL.
+
+    A form writes `_solve` (the point of lowest penalised NLL), `_loss` (its NLL over rows) and `_keep`.
+    """
+
+    requires_logits = True
+    most_logits: ClassVar[float] = np.inf
+    strength: float | str
+    penalty_diagonal: float
+    penalty_bias: float
+    seed: int
+
+    def _fit(self, rows: Rows) -> None:
+        strength = check_penalty(self.strength, "strength")
+        unit = common_unit(rows)
+        self.strength_ = self._walk(rows, unit) if isinstance(strength, str) else strength
+        point, solution = self._solve(rows, unit, self.strength_)
+        self._keep(point)
+        warn_unless_converged(type(self).__name__, solution)
+        self.n_iter_ = max(1, solution.n_iter)
+        self.objective_trace_ = solution.trace
+
+    def _settled(self) -> Calibrator:
+        return clone(self).set_params(strength=self.strength_)
+
+    def _walk(self, rows: Rows, unit: float) -> float:
+        # one unit for all folds: of a fold whose rows are all predicted right, the best T is 0 and no unit
+        diverging: list[bool] = []
+
+        def fit(part: Rows, strength: Any, start: np.ndarray | None) -> np.ndarray:
+            point, solution = self._solve(part, unit, strength, start, tolerance=1e-4)
+            # a temperature at its limit is where the search stopped, and nothing more
+            diverging.append(solution.diverging or (start is None and bool(fit_inverse_temperature(part).limit)))
+            return point
+
+        found: float = walk(rows, STRENGTHS, fit, self._loss, seed=self.seed, most_logits=self.most_logits)
+        warn_of_folds(type(self).__name__, diverging)
+        return found
+
+    def _solve(
+        self, rows: Rows, unit: float, strength: float, start: np.ndarray | None = None, tolerance: float | None = None
+    ) -> tuple[np.ndarray, Solution]:
+        """Scales and biases (2×K) at a strength."""
+        halves = 0.5 * strength / rows.total_weight * rows.n_classes
+        scale, bias, solution = fit_vector(
+            rows, penalty_scale=halves * self.penalty_diagonal, penalty_bias=halves * self.penalty_bias, unit=unit
+        )
+        return np.stack([scale, bias]), solution
+
+    def _loss(self, rows: Rows, point: np.ndarray) -> float:
+        return rows.total(vector_sums, *point)[0]
+
+    def _keep(self, point: np.ndarray) -> None:
+        raise NotImplementedError
+
+
+class StructuredVectorScaling(StructuredScaling):
     """A temperature, and a scale and a bias per class as far as the data pay for them (Berta et al. 2025).
 
     u_j = (s + d_j)·z_j + b_j minimises mean NLL + (strength/n)·½·(ρ_d·Σ d² + ρ_b·Σ b²), d in units of the best 1/T:
@@ -51,7 +110,7 @@ class StructuredVectorScaling(Calibrator):
     (3,)
     """
 
-    requires_logits = True
+    fits_on_device = "unweighted"  # folds cut heavy rows into pieces, on the host
     retired = frozenset()
     learns = {"scale_": Learned(("K",)), "bias_": Learned(("K",)), "strength_": RECORD}
 
@@ -63,47 +122,8 @@ class StructuredVectorScaling(Calibrator):
         self.penalty_bias = penalty_bias
         self.seed = seed
 
-    fits_on_device = "unweighted"  # folds cut heavy rows into pieces, on the host
-
-    @property
-    def n_parameters_(self) -> int:
-        """K scales and K biases."""
-        return 2 * self._n_classes
-
-    def _fit(self, rows: Rows) -> None:
-        strength = check_penalty(self.strength, "strength")
-        unit = common_unit(rows)
-        self.strength_ = self._walk(rows, unit) if isinstance(strength, str) else strength
-        self.scale_, self.bias_, solution = self._solve(rows, unit, self.strength_)
-        warn_unless_converged("StructuredVectorScaling", solution)
-        self.n_iter_ = max(1, solution.n_iter)
-        self.objective_trace_ = solution.trace
-
-    def _settled(self) -> Calibrator:
-        return clone(self).set_params(strength=self.strength_)
-
-    def _solve(self, rows: Rows, unit: float, strength: float) -> tuple[np.ndarray, np.ndarray, Solution]:
-        halves = 0.5 * strength / rows.total_weight * rows.n_classes
-        return fit_vector(
-            rows, penalty_scale=halves * self.penalty_diagonal, penalty_bias=halves * self.penalty_bias, unit=unit
-        )
-
-    def _walk(self, rows: Rows, unit: float) -> float:
-        # one unit for all folds: of a fold whose rows are all predicted right, the best T is 0 and no unit
-        diverging: list[bool] = []
-
-        def fit(part: Rows, strength: Any, start: np.ndarray | None) -> np.ndarray:
-            scale, bias, solution = self._solve(part, unit, strength)
-            # a temperature at its limit is where the search stopped, and nothing more
-            diverging.append(solution.diverging or (start is None and bool(fit_inverse_temperature(part).limit)))
-            return np.stack([scale, bias])
-
-        def loss(part: Rows, point: np.ndarray) -> float:
-            return part.total(vector_sums, *point)[0]
-
-        found: float = walk(rows, STRENGTHS, fit, loss, seed=self.seed)
-        warn_of_folds("StructuredVectorScaling", diverging)
-        return found
+    def _keep(self, point: np.ndarray) -> None:
+        self.scale_, self.bias_ = point
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         return logits * like(xp, learned.scale_, logits) + like(xp, learned.bias_, logits)

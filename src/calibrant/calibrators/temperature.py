@@ -107,11 +107,6 @@ class TemperatureScaling(Calibrator):
 
     fits_on_device = True
 
-    @property
-    def n_parameters_(self) -> int:
-        """One temperature."""
-        return 1
-
     def _fit(self, rows: Rows) -> None:
         if self.objective not in OBJECTIVES:
             raise InputError(f"objective must be one of {', '.join(OBJECTIVES)}, got {self.objective!r}")

@@ -9,7 +9,7 @@ from array_api_compat import numpy as numpy_namespace
 from sklearn.base import clone
 
 from calibrant.calibrators import maps
-from calibrant.calibrators.base import Calibrator, fact
+from calibrant.calibrators.base import Calibrator, fact, of_inner
 from calibrant.calibrators.helpers.device_statistics import can_fit_inner, fit_inner
 from calibrant.calibrators.helpers.top_label import TopLabel, top_label
 from calibrant.calibrators.learned import INNER, Learned
@@ -61,6 +61,9 @@ class TopLabelMap(Calibrator):
     True
     """
 
+    keeps_prediction = of_inner("keeps_prediction")
+    keeps_ranking = of_inner("keeps_ranking")
+    requires_logits = of_inner("requires_logits")
     learns = {"calibrator_": INNER, "map_": Learned((3,))}
 
     def __init__(self, calibrator: Calibrator, *, seed: int = 0) -> None:
@@ -68,29 +71,9 @@ class TopLabelMap(Calibrator):
         self.seed = seed
 
     @fact
-    def keeps_prediction(self) -> bool:
-        """As the inner calibrator."""
-        return self.calibrator.keeps_prediction
-
-    @fact
-    def keeps_ranking(self) -> bool:
-        """As the inner calibrator."""
-        return self.calibrator.keeps_ranking
-
-    @fact
-    def requires_logits(self) -> bool:
-        """As the inner calibrator."""
-        return self.calibrator.requires_logits
-
-    @fact
     def fits_on_device(self) -> bool:
         """Where the inner calibrator is fitted there, and by few parameters."""
         return can_fit_inner(self.calibrator)
-
-    @property
-    def n_parameters_(self) -> int:
-        """Those of the inner calibrator and the three of the map."""
-        return self.calibrator_.n_parameters_ + 3
 
     def _fit(self, rows: Rows) -> None:
         self.calibrator_ = clone(self.calibrator)

@@ -59,11 +59,6 @@ class VectorScaling(Calibrator):
         self.penalty_bias = penalty_bias
         self.seed = seed
 
-    @property
-    def n_parameters_(self) -> int:
-        """K scales and K biases."""
-        return 2 * self._n_classes
-
     def _fit(self, rows: Rows) -> None:
         penalty = check_penalty(self.penalty_bias, "penalty_bias")
         if isinstance(penalty, str):

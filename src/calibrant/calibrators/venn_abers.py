@@ -38,16 +38,11 @@ class VennAbers(BinaryCalibrator):
 
     keeps_ranking = True
     learns = {
-        "low_knots_": Learned(("M",), increasing=True),
+        "low_knots_": Learned(("M",), increasing=True, free=False),
         "low_values_": Learned(("M+1",), 0.0, 1.0, increasing=True),
-        "high_knots_": Learned(("N",), increasing=True),
+        "high_knots_": Learned(("N",), increasing=True, free=False),
         "high_values_": Learned(("N+1",), 0.0, 1.0, increasing=True),
     }
-
-    @property
-    def n_parameters_(self) -> int:
-        """One value per step of the two functions."""
-        return len(self.low_values_) + len(self.high_values_)
 
     def _fit_binary(self, rows: BinaryRows) -> None:
         groups = score_groups(rows.scores.astype(np.float64), rows.labels, rows.weights)

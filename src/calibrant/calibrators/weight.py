@@ -61,11 +61,6 @@ class WeightScaling(Calibrator):
         self.objective = objective
         self.n_bins = n_bins
 
-    @property
-    def n_parameters_(self) -> int:
-        """One weight."""
-        return 1
-
     def _fit(self, rows: Rows) -> None:
         solvers = {"least_squares": least_squares_weight, "adaptive_ece_l1": least_absolute_weight}
         if self.objective not in solvers:
