@@ -24,10 +24,6 @@ class Shifted(cal.Calibrator):
     def __init__(self, factor=1.0):
         self.factor = factor
 
-    @property
-    def n_parameters_(self):
-        return self._n_classes
-
     def _fit(self, rows):
         self.shift_ = self.factor * rows.class_weight() / rows.total_weight
 
@@ -51,6 +47,36 @@ def registered(monkeypatch):
 def rows(n=60, k=3):
     rng = np.random.default_rng(0)
     return rng.normal(size=(n, k)), rng.integers(0, k, n)
+
+
+@pytest.mark.parametrize(
+    ("name", "multiclass", "binary"),
+    [
+        ("none", 0, 0),
+        ("ts", 1, 1),
+        ("cts", 4, 2),
+        ("vs", 8, 4),
+        ("svs", 8, 4),
+        ("ms", 20, 6),
+        ("ets", 3, 3),
+        ("pts", 61, 51),
+        ("cws", 15, 15),
+        ("bts", 15, 15),
+        ("hb", 15, 15),
+        ("spline", 6, 7),
+        ("shape", 5, 7),
+        ("sctl+vs", 8, 4),
+        ("vs+top", 11, 7),
+        ("platt", None, 2),
+        ("beta", None, 3),
+        ("quad", None, 3),
+    ],
+)
+def test_parameters_are_the_free_numbers_that_were_learned(name, multiclass, binary):
+    logits, labels = rows(200, 4)
+    if multiclass is not None:
+        assert cal.get(name).fit(logits, labels).n_parameters_ == multiclass
+    assert cal.get(name).fit(logits[:, 0], labels == 0).n_parameters_ == binary
 
 
 def test_a_registered_method_is_found_compared_and_saved(registered):

@@ -99,7 +99,9 @@ class StructuredMatrixScaling(StructuredScaling):
         return rows.total(affine_sums, point, False)[0] if self.off_diagonal else super()._loss(rows, point)
 
     def _keep(self, point: np.ndarray) -> None:
-        self.matrix_, self.bias_ = (point[:, :-1], point[:, -1]) if self.off_diagonal else (np.diag(point[0]), point[1])
+        matrix, bias = (point[:, :-1], point[:, -1]) if self.off_diagonal else (np.diag(point[0]), point[1])
+        self.matrix_: np.ndarray = matrix
+        self.bias_: np.ndarray = bias
 
     def _learned(self) -> SimpleNamespace:
         found = super()._learned()
