@@ -73,7 +73,8 @@ def rows(n=60, k=3):
     ],
 )
 def test_parameters_are_the_free_numbers_that_were_learned(name, multiclass, binary):
-    logits, labels = rows(200, 4)
+    noise, labels = rows(400, 4)
+    logits = 3 * noise + 2 * np.eye(4)[labels]
     if multiclass is not None:
         assert cal.get(name).fit(logits, labels).n_parameters_ == multiclass
     assert cal.get(name).fit(logits[:, 0], labels == 0).n_parameters_ == binary
