@@ -1,4 +1,9 @@
-"""MEASURE: every metric as a function of (probabilities, labels); additive ones also as a class over chunks."""
+"""MEASURE: every metric as a function of (probabilities, labels); additive ones also as a class over chunks.
+
+All of them take `probabilities`, (n, K) or (n,) of the positive class, or logits with ``from_logits=True``; `labels`
+(n,) of class indices, or of 0 and 1; and `sample_weight` (n,), in which a weight of 2 counts as the row twice. Of a
+matrix they ask about the predicted class, of one probability per row about the positive class.
+"""
 
 from calibrant.metrics.additive import (
     Additive,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from calibrant.metrics.inputs import check
+from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, check
 
 
 @dataclass(frozen=True)
@@ -25,22 +24,11 @@ class ClasswiseLosses:
 
 
 def classwise_losses(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    from_logits: bool = False,
+    probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> ClasswiseLosses:
     """Mean NLL per class with its variance over classes (Jung et al. 2023, eq. 3).
 
     ``L_j = −1/n_j Σ_{y_i=j} log p_i[j]``. Classes without a sample are left out.
-
-    Parameters
-    ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
 
     Examples
     --------

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, overload
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from calibrant.core.arrays import PROBABILITY_TOLERANCE, explain_bad_values
 from calibrant.core.bin_sums import BinSums, over, under
@@ -21,45 +20,45 @@ from calibrant.kernels.bins import class_width_sums
 from calibrant.kernels.dispatch import pick
 from calibrant.metrics.binning import check_choice, check_norm
 from calibrant.metrics.class_mass import class_mass_sums
-from calibrant.metrics.inputs import Checked, check
+from calibrant.metrics.inputs import Checked, ClassIndices, Probabilities, RowWeights, check
 
 
 @overload
 def classwise_ece(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: Probabilities,
+    labels: ClassIndices,
     *,
     n_bins: int = ...,
     norm: float = ...,
     binning: str = ...,
     average: None = ...,
     divisor: str = ...,
-    sample_weight: ArrayLike | None = ...,
+    sample_weight: RowWeights = ...,
     from_logits: bool = ...,
 ) -> np.ndarray: ...
 @overload
 def classwise_ece(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: Probabilities,
+    labels: ClassIndices,
     *,
     n_bins: int = ...,
     norm: float = ...,
     binning: str = ...,
     average: Literal["mean"],
     divisor: str = ...,
-    sample_weight: ArrayLike | None = ...,
+    sample_weight: RowWeights = ...,
     from_logits: bool = ...,
 ) -> float: ...
 def classwise_ece(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: Probabilities,
+    labels: ClassIndices,
     *,
     n_bins: int = 15,
     norm: float = 1,
     binning: str = "width",
     average: str | None = None,
     divisor: str = "n",
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> Any:
     """ECE of each class's probability against 1{y=j} (Kull et al. 2019; Frenkel & Goldberger 2021, eq. 2).
@@ -69,10 +68,6 @@ def classwise_ece(
 
     Parameters
     ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
     average : {None, "mean"}
         None returns the vector (K,); "mean" its mean, which is `sce`.
     divisor : {"n", "n_j"}
@@ -99,23 +94,16 @@ def classwise_ece(
 
 
 def sce(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: Probabilities,
+    labels: ClassIndices,
     *,
     n_bins: int = 15,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> float:
     """Static calibration error: the mean of `classwise_ece` (Nixon et al. 2019).
 
     ``1/K Σ_j Σ_b (n_jb/n)·|A_jb − C_jb|`` over bins of equal width.
-
-    Parameters
-    ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
 
     Examples
     --------
@@ -129,11 +117,11 @@ def sce(
 
 
 def ace(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: Probabilities,
+    labels: ClassIndices,
     *,
     n_bins: int = 15,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> float:
     """Adaptive calibration error over all classes (Nixon et al. 2019).
@@ -143,10 +131,6 @@ def ace(
 
     Parameters
     ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
     n_bins : int
         R.
 
@@ -161,25 +145,18 @@ def ace(
 
 
 def marginal_ece(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: Probabilities,
+    labels: ClassIndices,
     *,
     n_bins: int = 15,
     norm: float = 2,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> float:
     """Marginal calibration error over all classes (Kumar et al. 2019; Karandikar et al. 2021, app. J).
 
     ``(1/K Σ_j ECE_{j,p}^p)^(1/p)`` over bins of equal mass, p = 2: a mean over classes. The figures printed by
     Karandikar et al. fit the sum ``(Σ_j ECE_{j,p}^p)^(1/p)``, which is K^(1/p) times this value.
-
-    Parameters
-    ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
 
     Examples
     --------
@@ -202,21 +179,14 @@ class ClasswiseOverUnder:
 
 
 def classwise_over_under(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: Probabilities,
+    labels: ClassIndices,
     *,
     n_bins: int = 15,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> ClasswiseOverUnder:
     """Split each class's ECE into over- and under-confidence (Frenkel & Goldberger 2021, eq. 3-4).
-
-    Parameters
-    ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
 
     Examples
     --------

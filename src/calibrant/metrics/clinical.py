@@ -5,31 +5,23 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.kernels.logistic import Pull, fit_logistic, separable
-from calibrant.metrics.inputs import check_binary, mean
+from calibrant.metrics.inputs import BinaryLabels, PositiveProbabilities, RowWeights, check_binary, mean
 
 
 def calibration_slope(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
     *,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> float:
     """Slope b of the logistic regression logit P(y = 1) = a + b·logit p (Cox 1958); 1 is perfect.
 
     Below 1 the probabilities are too extreme, above 1 too close to the mean. Where a threshold of p separates the
     classes, or all p are equal, the slope has no finite estimate: a weak pull to 1 gives one, with a FitWarning.
-
-    Parameters
-    ----------
-    probabilities : array (n,)
-        Probabilities of the positive class, or logits with `from_logits`.
-    labels : array (n,)
-        0 or 1.
 
     Examples
     --------
@@ -57,23 +49,16 @@ def slope_of(log_odds: np.ndarray, positive: np.ndarray, weights: np.ndarray | N
 
 
 def calibration_intercept(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
     *,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> float:
     """Calibration in the large: a of logit P(y = 1) = a + logit p, the slope held at 1 (Cox 1958); 0 is perfect.
 
     Above 0 the probabilities are too low on average, below 0 too high. Where all labels are equal the intercept has no
     finite estimate: half a row of the other label is added, with a FitWarning.
-
-    Parameters
-    ----------
-    probabilities : array (n,)
-        Probabilities of the positive class, or logits with `from_logits`.
-    labels : array (n,)
-        0 or 1.
 
     Examples
     --------
@@ -123,20 +108,13 @@ def offset_of(log_odds: np.ndarray, weight: np.ndarray, observed: float) -> floa
 
 
 def observed_expected(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
     *,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> float:
     """Events observed for each event expected, ``Σ y / Σ p`` (O:E); 1 is perfect, above 1 p is too low on average.
-
-    Parameters
-    ----------
-    probabilities : array (n,)
-        Probabilities of the positive class, or logits with `from_logits`.
-    labels : array (n,)
-        0 or 1.
 
     Examples
     --------

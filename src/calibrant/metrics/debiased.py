@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from calibrant.core.bin_sums import BinSums
 from calibrant.metrics.binning import bin_sums
-from calibrant.metrics.inputs import top_label
+from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label
 
 
 def debiased_ece(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: Probabilities,
+    labels: ClassIndices,
     *,
     n_bins: int = 15,
     binning: str = "width",
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> float:
     """ℓ2 ECE minus what sampling noise alone adds to it (Kumar et al. 2019, def. 5.1).
 
     ``√max(0, Σ_b (n_b/n)·[(C_b − A_b)² − A_b(1 − A_b)/(n_b − 1)])``; bins of fewer than 2 samples count 0.
     Weights are counts: a mean below 0.2 is an `InputError`.
-
-    Parameters
-    ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
 
     Examples
     --------

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from calibrant.core.errors import InputError
 from calibrant.kernels.isotonic import ScoreGroups, score_groups
-from calibrant.metrics.inputs import check_binary
+from calibrant.metrics.inputs import BinaryLabels, PositiveProbabilities, RowWeights, check_binary
 
 THRESHOLDS = np.arange(1, 100) / 100
 """1% … 99%."""
@@ -44,11 +44,11 @@ class ThresholdMetrics:
 
 
 def net_benefit(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
     thresholds: ArrayLike = THRESHOLDS,
     *,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> np.ndarray:
     """Net benefit of acting where p ≥ t, ``TP/n − FP/n · t/(1 − t)``, at each threshold (Vickers & Elkin 2006).
@@ -58,10 +58,6 @@ def net_benefit(
 
     Parameters
     ----------
-    probabilities : array (n,)
-        Probabilities of the positive class, or logits with `from_logits`.
-    labels : array (n,)
-        0 or 1.
     thresholds : array
         Numbers in [0, 1).
 
@@ -75,21 +71,17 @@ def net_benefit(
 
 
 def decision_curve(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
     thresholds: ArrayLike = THRESHOLDS,
     *,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> DecisionCurve:
     """Net benefit of the model beside treating all and treating none (Vickers & Elkin 2006).
 
     Parameters
     ----------
-    probabilities : array (n,)
-        Probabilities of the positive class, or logits with `from_logits`.
-    labels : array (n,)
-        0 or 1.
     thresholds : array
         Numbers in [0, 1).
 
@@ -114,21 +106,17 @@ def decision_curve(
 
 
 def threshold_metrics(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
     threshold: ArrayLike = 0.5,
     *,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> ThresholdMetrics:
     """Sensitivity, specificity, predictive values and the share flagged where p ≥ threshold is flagged.
 
     Parameters
     ----------
-    probabilities : array (n,)
-        Probabilities of the positive class, or logits with `from_logits`.
-    labels : array (n,)
-        0 or 1.
     threshold : number or array
         In [0, 1]; an array gives arrays.
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from calibrant.core.odds import softplus
 from calibrant.kernels.isotonic import ScoreGroups, isotonic_values, score_groups
 from calibrant.metrics.binning import check_choice
-from calibrant.metrics.inputs import check_binary, mean
+from calibrant.metrics.inputs import BinaryLabels, PositiveProbabilities, RowWeights, check_binary, mean
 
 
 @dataclass(frozen=True)
@@ -28,11 +27,11 @@ class ScoreDecomposition:
 
 
 def score_decomposition(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
     *,
     score: str = "nll",
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> ScoreDecomposition:
     """CORP decomposition of the log loss or the Brier score (Dimitriadis, Gneiting & Jordan 2021).
@@ -42,10 +41,6 @@ def score_decomposition(
 
     Parameters
     ----------
-    probabilities : array (n,)
-        Probabilities of the positive class, or logits with `from_logits`.
-    labels : array (n,)
-        0 or 1.
     score : {"nll", "brier"}
         The log loss in nats, or mean (p − y)².
 

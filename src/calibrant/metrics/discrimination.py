@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from calibrant.metrics.groups import confidence_groups
-from calibrant.metrics.inputs import check_binary
+from calibrant.metrics.inputs import BinaryLabels, PositiveProbabilities, RowWeights, check_binary
 from calibrant.metrics.selective import confidence_auroc_of
 
 
 def roc_auc(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
     *,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> float:
     """Chance that a positive has a higher probability than a negative, ties counted half (Hanley & McNeil 1982).
 
     The area under the ROC curve; where one of the classes is absent there is nothing to tell apart, and it is 0.5.
-
-    Parameters
-    ----------
-    probabilities : array (n,)
-        Probabilities of the positive class, or logits with `from_logits`.
-    labels : array (n,)
-        0 or 1.
 
     Examples
     --------
@@ -39,22 +31,15 @@ def roc_auc(
 
 
 def average_precision(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
     *,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> float:
     """Area under the precision-recall curve as a step function, ``Σ_k (R_k − R_{k−1})·P_k`` over the distinct scores.
 
     Without positives there is no recall, and the answer is 0.
-
-    Parameters
-    ----------
-    probabilities : array (n,)
-        Probabilities of the positive class, or logits with `from_logits`.
-    labels : array (n,)
-        0 or 1.
 
     Examples
     --------

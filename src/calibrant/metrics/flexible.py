@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from calibrant.core.odds import sigmoid
 from calibrant.kernels.logistic import Pull, fit_logistic, logistic_sums
-from calibrant.metrics.inputs import check_binary, mean
+from calibrant.metrics.inputs import BinaryLabels, PositiveProbabilities, RowWeights, check_binary, mean
 
 KNOTS = ((100.0, (5, 27.5, 50, 72.5, 95)), (30.0, (5, 35, 65, 95)), (10.0, (10, 50, 90)))
 """Rows from which the curve has 5, 4 or 3 knots, and the percentiles they stand at; below, or where knots coincide, the
@@ -39,22 +38,15 @@ class FlexibleCalibration:
 
 
 def flexible_calibration(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
     *,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> FlexibleCalibration:
     """Logistic regression of the label on a restricted cubic spline of logit p (Harrell 2015; Van Calster 2016).
 
     The band is pointwise and comes from the curvature of the likelihood (Wald, on the log-odds).
-
-    Parameters
-    ----------
-    probabilities : array (n,)
-        Probabilities of the positive class, or logits with `from_logits`.
-    labels : array (n,)
-        0 or 1.
 
     Examples
     --------
@@ -164,7 +156,7 @@ def weighted_quantile(values: np.ndarray, shares: np.ndarray, weights: np.ndarra
 
 
 def _gaps(
-    probabilities: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None, from_logits: bool
+    probabilities: PositiveProbabilities, labels: BinaryLabels, sample_weight: RowWeights, from_logits: bool
 ) -> tuple[np.ndarray, np.ndarray | None]:
     checked = check_binary(probabilities, labels, sample_weight, from_logits, weights_are="counts")
     return curve_gaps(checked.probability, checked.log_odds, checked.positive, checked.weights), checked.weights
@@ -179,22 +171,15 @@ def curve_gaps(
 
 
 def integrated_calibration_index(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
     *,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> float:
     """ICI: mean distance of the flexible calibration curve from the diagonal (Austin & Steyerberg 2019).
 
     ``1/n Σ |c(p_i) − p_i|``, c the curve of `flexible_calibration`.
-
-    Parameters
-    ----------
-    probabilities : array (n,)
-        Probabilities of the positive class, or logits with `from_logits`.
-    labels : array (n,)
-        0 or 1.
 
     Examples
     --------
@@ -208,20 +193,13 @@ def integrated_calibration_index(
 
 
 def e50(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
     *,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> float:
     """Median distance of the flexible calibration curve from the diagonal (Austin & Steyerberg 2019).
-
-    Parameters
-    ----------
-    probabilities : array (n,)
-        Probabilities of the positive class, or logits with `from_logits`.
-    labels : array (n,)
-        0 or 1.
 
     Examples
     --------
@@ -235,20 +213,13 @@ def e50(
 
 
 def e90(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
     *,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> float:
     """90th percentile of the distance of the flexible calibration curve from the diagonal (Austin & Steyerberg 2019).
-
-    Parameters
-    ----------
-    probabilities : array (n,)
-        Probabilities of the positive class, or logits with `from_logits`.
-    labels : array (n,)
-        0 or 1.
 
     Examples
     --------

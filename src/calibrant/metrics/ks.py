@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from calibrant.metrics.groups import confidence_groups
-from calibrant.metrics.inputs import top_label
+from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label
 
 
 def ks_error(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    from_logits: bool = False,
+    probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
     """Largest gap between the cumulated confidences and the cumulated right predictions (Gupta et al. 2020, eq. 7).
 
     ``max_t |Σ_{c_i ≤ t} (c_i − a_i)|/n`` over the confidences t; ties are summed before the maximum is taken.
-
-    Parameters
-    ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
 
     Examples
     --------
@@ -43,22 +31,11 @@ def ks_error_of(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray
 
 
 def kuiper_error(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    from_logits: bool = False,
+    probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
     """Range of the cumulated gaps, ``max_k S_k − min_k S_k`` with ``S_k = 1/n Σ_{c_i ≤ t_k} (a_i − c_i)`` and S_0 = 0.
 
     The largest gap of any interval of confidences (Arrieta-Ibarra et al. 2022); tied confidences are summed first.
-
-    Parameters
-    ----------
-    probabilities : array (n, K), or (n,) of the positive class
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
 
     Examples
     --------

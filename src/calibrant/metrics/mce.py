@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from calibrant.metrics.inputs import top_label
+from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label
 from calibrant.metrics.top_label import ece_of
 
 
 def mce(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: Probabilities,
+    labels: ClassIndices,
     *,
     n_bins: int = 15,
     binning: str = "width",
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> float:
     """Maximum calibration error: the largest gap between confidence and accuracy of any bin (Guo et al. 2017, eq. 5).
 
     ``max_b |A_b − C_b|`` over the bins that hold rows; the same as `ece` with ``norm=inf``.
-
-    Parameters
-    ----------
-    probabilities : array (n, K), or (n,) of the positive class
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
 
     Examples
     --------

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from calibrant.core.errors import InputError
 from calibrant.metrics.groups import confidence_groups
-from calibrant.metrics.inputs import top_label
+from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label
 
 NARROWEST = 0.01
 """exp(1/width) must stay a number; nobody compares confidences more finely than this."""
 
 
 def mmce(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: Probabilities,
+    labels: ClassIndices,
     *,
     width: float = 0.4,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> float:
     """Maximum mean calibration error with a Laplacian kernel (Kumar et al. 2018, eq. 5).
@@ -27,10 +26,6 @@ def mmce(
 
     Parameters
     ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
     width : float
         Distance over which confidences are compared, at least 0.01.
 

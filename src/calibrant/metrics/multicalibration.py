@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from calibrant.core.errors import InputError
-from calibrant.metrics.inputs import top_label
+from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label
 
 DRAWS = 1000
 ROW_DRAWS = 40_000_000
@@ -41,11 +40,11 @@ class MulticalibrationError:
 
 
 def multicalibration_error(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: Probabilities,
+    labels: ClassIndices,
     groups: Any,
     *,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
     draws: int = DRAWS,
     seed: int = 0,
@@ -59,9 +58,6 @@ def multicalibration_error(
 
     Parameters
     ----------
-    probabilities : array (n,) of the positive class, or (n, K), of which the predicted class is asked about
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
     groups : array (n,) of names; a mapping of columns, of which the intersections of two are groups too; or a list of
         boolean masks (n,), which may overlap
 

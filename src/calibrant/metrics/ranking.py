@@ -8,14 +8,11 @@ from numpy.typing import ArrayLike
 from calibrant.core.arrays import as_array, check_counts, check_matrix, check_weights
 from calibrant.core.errors import InputError
 from calibrant.kernels.rows import scan
+from calibrant.metrics.inputs import RowWeights
 
 
 def rank_changes(
-    before: ArrayLike,
-    after: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    from_logits: bool = False,
+    before: ArrayLike, after: ArrayLike, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
     """Share of sample pairs whose confidence order was reversed (Frenkel & Goldberger 2022, §4).
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from calibrant.core.bin_sums import BinSums, over, under
 from calibrant.core.bins import width_edges
 from calibrant.metrics.binning import bin_index, bin_sums
-from calibrant.metrics.inputs import top_label
+from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label
 
 
 def _missing() -> np.ndarray:
@@ -92,22 +91,15 @@ class Reliability:
 
 
 def reliability(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: Probabilities,
+    labels: ClassIndices,
     *,
     n_bins: int = 15,
     binning: str = "width",
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> Reliability:
     """Counts, mean confidence and accuracy of each bin: the data of a reliability diagram (DeGroot & Fienberg 1983).
-
-    Parameters
-    ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
 
     Examples
     --------

@@ -6,29 +6,16 @@ the share of rows where p ≥ ½ says the label, and mean p.
 
 from __future__ import annotations
 
-from numpy.typing import ArrayLike
-
-from calibrant.metrics.inputs import check, mean
+from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, check, mean
 
 
 def nll(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    from_logits: bool = False,
+    probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
     """Negative log-likelihood, the log loss, in nats (Good 1952).
 
     ``−1/n Σ_i log p_i[y_i]``. From logits it is exact; a stated probability of 0 for the true class counts as the
     smallest normal number of its dtype, so that one such row does not make the mean infinite.
-
-    Parameters
-    ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
 
     Examples
     --------
@@ -41,23 +28,12 @@ def nll(
 
 
 def brier(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    from_logits: bool = False,
+    probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
     """Brier score summed over classes, between 0 and 2 (Brier 1950).
 
     ``1/n Σ_i Σ_j (p_ij − 1{y_i=j})²``; for two classes it is twice the one-column form ``1/n Σ_i (p_i − y_i)²``, which
     is the answer for one probability per row.
-
-    Parameters
-    ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
 
     Examples
     --------
@@ -70,20 +46,9 @@ def brier(
 
 
 def accuracy(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    from_logits: bool = False,
+    probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
     """Share of rows whose highest probability is the label's; of equal ones the first class is predicted.
-
-    Parameters
-    ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
 
     Examples
     --------
@@ -96,20 +61,9 @@ def accuracy(
 
 
 def entropy(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    from_logits: bool = False,
+    probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
     """Mean entropy of the predictions in nats, ``−1/n Σ_i Σ_j p_ij log p_ij`` (Shannon 1948).
-
-    Parameters
-    ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1; only checked, as in every metric.
 
     Examples
     --------
@@ -122,20 +76,9 @@ def entropy(
 
 
 def confidence(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    from_logits: bool = False,
+    probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
     """Mean of each row's highest probability, ``1/n Σ_i max_j p_ij``.
-
-    Parameters
-    ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1; only checked, as in every metric.
 
     Examples
     --------

@@ -5,30 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from calibrant.metrics.groups import confidence_groups
-from calibrant.metrics.inputs import top_label
+from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label
 
 
 def confidence_auroc(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    from_logits: bool = False,
+    probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
     """Chance that a right prediction is more confident than a wrong one (Hendrycks & Gimpel 2017).
 
     The area under the ROC curve of confidence against correctness; ties count half. Where all are right or all are
     wrong there is nothing to tell apart and the answer is 0.5.
-
-    Parameters
-    ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
 
     Examples
     --------
@@ -66,20 +54,9 @@ class RiskCoverage:
 
 
 def risk_coverage(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    from_logits: bool = False,
+    probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> RiskCoverage:
     """Error rate when only the most confident share is kept (El-Yaniv & Wiener 2010).
-
-    Parameters
-    ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
 
     Examples
     --------
@@ -99,23 +76,12 @@ def risk_coverage_of(confidence: np.ndarray, correct: np.ndarray, weights: np.nd
 
 
 def aurc(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    from_logits: bool = False,
+    probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
     """Area under the risk-coverage curve (Geifman et al. 2019).
 
     ``1/n Σ_k risk(k)``, risk(k) the error rate of the k most confident samples. Samples of equal confidence come in
     no order: the mean over all their orders is taken. Weights are counts: a mean below 0.2 is an `InputError`.
-
-    Parameters
-    ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
 
     Examples
     --------

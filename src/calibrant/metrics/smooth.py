@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from calibrant.metrics.inputs import top_label, total_weight
+from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label, total_weight
 
 N_CELLS = 4096
 """Cells of [0, 1] the residuals are gathered in."""
 
 
 def smooth_ece(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    from_logits: bool = False,
+    probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
     """smECE: smoothed residuals at the bandwidth that equals the error itself (Błasiok & Nakkiran 2023, def. 3).
 
     ``smECE_σ = ∫₀¹ |1/n Σ_i K_σ(t, c_i)(a_i − c_i)| dt`` with a Gaussian kernel reflected at 0 and 1, taken at the
     fixed point ``σ = smECE_σ``. Residuals are shared between the two nearest of 4096 cells (error below 1e-4).
-
-    Parameters
-    ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
 
     Examples
     --------

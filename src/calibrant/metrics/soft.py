@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from calibrant.core.bin_sums import BinSums
 from calibrant.core.bins import check_n_bins
@@ -13,19 +12,19 @@ from calibrant.core.errors import InputError
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.soft_bins import memberships
 from calibrant.metrics.binning import check_choice, check_norm
-from calibrant.metrics.inputs import top_label
+from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label
 
 
 def soft_ece(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: Probabilities,
+    labels: ClassIndices,
     *,
     n_bins: int = 15,
     temperature: float = 0.01,
     norm: float = 2,
     weighting: str = "bin",
     decay: float | None = None,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> float:
     """SB-ECE: ECE over soft bins (Karandikar et al. 2021, eq. 8-12).
@@ -36,10 +35,6 @@ def soft_ece(
 
     Parameters
     ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
     temperature : float
         T; towards 0 the bins turn hard.
     weighting : {"bin", "label"}

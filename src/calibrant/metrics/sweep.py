@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from calibrant.core.bin_sums import BinSums
 from calibrant.core.bins import cumulate, rank_slack
 from calibrant.metrics.binning import check_norm
 from calibrant.metrics.groups import Groups, confidence_groups
-from calibrant.metrics.inputs import top_label
+from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label
 
 _BATCH_ELEMENTS = 1 << 18
 
 
 def sweep_ece(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: Probabilities,
+    labels: ClassIndices,
     *,
     norm: float = 1,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> float:
     """Equal-mass ECE at the largest bin count whose accuracies still rise with confidence (Roelofs et al. 2020).
 
     The count is the largest b such that for every count up to b no bin has a lower accuracy than the bin before it.
-
-    Parameters
-    ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
 
     Examples
     --------

@@ -9,22 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from calibrant.core.bin_sums import BinSums, over, under
 from calibrant.metrics.binning import bin_index, bin_sums, check_choice, check_norm
-from calibrant.metrics.inputs import top_label, total_weight
+from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label, total_weight
 
 
 def ece(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: Probabilities,
+    labels: ClassIndices,
     *,
     n_bins: int = 15,
     norm: float = 1,
     binning: str = "width",
     weighting: str = "bin",
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> float:
     """Mean gap between confidence and accuracy over bins (Guo et al. 2017, eq. 3).
@@ -34,10 +33,6 @@ def ece(
 
     Parameters
     ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
     n_bins : int
         Number of bins.
     norm : {1, 2, inf}
@@ -46,12 +41,6 @@ def ece(
         Bins of equal width over [0, 1], or of equal numbers of samples.
     weighting : {"bin", "label"}
         Compare accuracy with a bin's mean confidence, or with each sample's own.
-    sample_weight : array (n,), optional
-        A weight of 2 counts as the row twice.
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -89,25 +78,18 @@ def ece_of(
 
 
 def adaptive_ece(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: Probabilities,
+    labels: ClassIndices,
     *,
     n_bins: int = 15,
     norm: float = 1,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> float:
     """ECE of the top label over bins of equal mass (Nguyen & O'Connor 2015).
 
     ``Σ_b (n_b/n)·|A_b − C_b|`` with bin ``floor(M·rank/n)``; tied confidences share the lowest rank of their
     group, so the answer does not depend on the order of the rows.
-
-    Parameters
-    ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
 
     Examples
     --------
@@ -135,25 +117,18 @@ class OverUnderConfidence:
 
 
 def over_under_confidence(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: Probabilities,
+    labels: ClassIndices,
     *,
     n_bins: int = 15,
     binning: str = "width",
-    sample_weight: ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> OverUnderConfidence:
     """Split the ECE into over- and under-confidence (Frenkel & Goldberger 2021, eq. 3-4).
 
     ``over = Σ_b (n_b/n)·max(0, C_b − A_b)``, ``under = Σ_b (n_b/n)·max(0, A_b − C_b)``; they add up to the ECE, and
     their difference is the mean confidence minus the accuracy.
-
-    Parameters
-    ----------
-    probabilities : array (n, K)
-        Probabilities, or logits with `from_logits`.
-    labels : array (n,)
-        Class indices 0 … K−1.
 
     Examples
     --------
