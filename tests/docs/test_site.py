@@ -89,6 +89,14 @@ def test_the_reference_shows_doctests_as_code(site: Path) -> None:
         assert "<blockquote>" not in text, f"{page.parent.name} shows a doctest as a quotation"
 
 
+def test_the_reference_lists_the_parameters_that_all_metrics_share(site: Path) -> None:
+    text = (site / "reference" / "metrics" / "index.html").read_text(encoding="utf-8")
+    for name in ("calibrant.metrics.scores.nll", "calibrant.metrics.top_label.ece", "calibrant.metrics.flexible.e50"):
+        entry = text.partition(f'id="{name}"')[2].partition("Examples")[0]
+        for words in ("required", "<code>from_logits=True</code>", "A weight of 2 counts as the row twice."):
+            assert words in entry, f"{name} does not show {words}"
+
+
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the table lists pts, which needs torch")
 def test_generated_tables_are_current() -> None:
     checked = run("docs/scripts/tables.py", "--check")

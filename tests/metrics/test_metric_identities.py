@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from calibrant import metrics
 from calibrant.metrics.binning import bin_index, bin_sums
-from calibrant.metrics.debiased import debiased_ece_of
 from calibrant.metrics.ks import ks_error_of
 from calibrant.metrics.mmce import mmce_of
 from calibrant.metrics.soft import memberships, soft_ece_of, soft_sums
-from calibrant.metrics.top_label import adaptive_ece_of, ece_of, mean_gap_of, over_under_confidence_of
+from calibrant.metrics.top_label import adaptive_ece_of, debiased_ece_of, ece_of, over_under_confidence_of
 
 TINY = 1e-12
 
@@ -43,6 +42,10 @@ def columns(draw):
 
 def average(values, weights):
     return np.average(values, weights=weights)
+
+
+def mean_gap_of(confidence, correct, weights):
+    return average(confidence - correct, weights)
 
 
 bins = st.integers(1, 20)

@@ -33,7 +33,6 @@ from calibrant.metrics.classwise import (
     sce,
 )
 from calibrant.metrics.clinical import calibration_intercept, calibration_slope, observed_expected
-from calibrant.metrics.debiased import debiased_ece
 from calibrant.metrics.decision import DecisionCurve, ThresholdMetrics, decision_curve, net_benefit, threshold_metrics
 from calibrant.metrics.decomposition import ScoreDecomposition, score_decomposition
 from calibrant.metrics.discrimination import average_precision, roc_auc
@@ -45,7 +44,6 @@ from calibrant.metrics.flexible import (
     integrated_calibration_index,
 )
 from calibrant.metrics.ks import ks_error, kuiper_error
-from calibrant.metrics.mce import mce
 from calibrant.metrics.mmce import mmce
 from calibrant.metrics.multicalibration import MulticalibrationError, multicalibration_error
 from calibrant.metrics.ranking import rank_changes
@@ -60,7 +58,9 @@ from calibrant.metrics.sweep import sweep_ece
 from calibrant.metrics.top_label import (
     OverUnderConfidence,
     adaptive_ece,
+    debiased_ece,
     ece,
+    mce,
     over_under_confidence,
 )
 

@@ -20,12 +20,12 @@ from calibrant.kernels.rows import LEVELS, RowColumns
 from calibrant.metrics.binning import bin_sums, check_choice, check_norm
 from calibrant.metrics.class_losses import ClasswiseLosses, class_loss_sums, losses_of_sums
 from calibrant.metrics.classwise import ClasswiseOverUnder, class_sums, over_under_of_class_sums
-from calibrant.metrics.debiased import debiased_norm
 from calibrant.metrics.inputs import Checked, check, total_weight
 from calibrant.metrics.reliability import Reliability, reliability_of_sums
 from calibrant.metrics.soft import SoftSums, bin_temperature, soft_sums
 from calibrant.metrics.top_label import (
     OverUnderConfidence,
+    debiased_norm,
     over_under_of_sums,
 )
 

@@ -35,8 +35,7 @@ def mmce(
     >>> mmce([[0.75, 0.25]] * 4, [0, 0, 1, 1])
     0.25
     """
-    confidence, correct, weights = top_label(probabilities, labels, sample_weight, from_logits)
-    return mmce_of(confidence, correct, weights, width=width)
+    return mmce_of(*top_label(probabilities, labels, sample_weight, from_logits), width=width)
 
 
 def mmce_of(

@@ -9,7 +9,6 @@ from calibrant.metrics import (
     additive,
     classwise,
     clinical,
-    debiased,
     decision,
     decomposition,
     discrimination,
@@ -23,7 +22,6 @@ from calibrant.metrics import (
     top_label,
 )
 from calibrant.metrics.class_losses import classwise_losses
-from calibrant.metrics.mce import mce, mce_of
 from calibrant.metrics.mmce import mmce, mmce_of
 from calibrant.metrics.reliability import reliability, reliability_of
 
@@ -35,11 +33,11 @@ METRICS: dict[str, Callable[..., Any]] = {
     "sce": classwise.sce,
     "ace": classwise.ace,
     "marginal_ece": classwise.marginal_ece,
-    "debiased_ece": debiased.debiased_ece,
+    "debiased_ece": top_label.debiased_ece,
     "sweep_ece": sweep.sweep_ece,
     "ks_error": ks.ks_error,
     "kuiper_error": ks.kuiper_error,
-    "mce": mce,
+    "mce": top_label.mce,
     "smooth_ece": smooth.smooth_ece,
     "soft_ece": soft.soft_ece,
     "mmce": mmce,
@@ -78,11 +76,11 @@ OF_COLUMNS: dict[str, Callable[..., Any]] = {
     "ece": top_label.ece_of,
     "over_under_confidence": top_label.over_under_confidence_of,
     "adaptive_ece": top_label.adaptive_ece_of,
-    "debiased_ece": debiased.debiased_ece_of,
+    "debiased_ece": top_label.debiased_ece_of,
     "sweep_ece": sweep.sweep_ece_of,
     "ks_error": ks.ks_error_of,
     "kuiper_error": ks.kuiper_error_of,
-    "mce": mce_of,
+    "mce": top_label.mce_of,
     "smooth_ece": smooth.smooth_ece_of,
     "soft_ece": soft.soft_ece_of,
     "mmce": mmce_of,
@@ -92,15 +90,6 @@ OF_COLUMNS: dict[str, Callable[..., Any]] = {
     "reliability": reliability_of,
 }
 """The top-label metrics as functions of (confidence, correct, weights): what resampling calls."""
-
-MEANS: dict[str, str] = {
-    "nll": "nll",
-    "brier": "brier",
-    "accuracy": "correct",
-    "entropy": "entropy",
-    "confidence": "confidence",
-}
-"""The metrics that are the mean of one column of `kernels.rows.RowColumns`, and that column."""
 
 ADDITIVE: dict[str, type[additive.Additive]] = {
     "ece": additive.AdditiveEce,

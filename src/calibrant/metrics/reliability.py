@@ -108,8 +108,7 @@ def reliability(
     >>> bins.counts.tolist(), bins.accuracy.tolist()
     ([0.0, 2.0], [nan, 0.5])
     """
-    confidence, correct, weights = top_label(probabilities, labels, sample_weight, from_logits)
-    return reliability_of(confidence, correct, weights, n_bins=n_bins, binning=binning)
+    return reliability_of(*top_label(probabilities, labels, sample_weight, from_logits), n_bins=n_bins, binning=binning)
 
 
 def reliability_of(

@@ -86,7 +86,7 @@ def aurc(
     Examples
     --------
     >>> from calibrant.metrics import aurc
-    >>> aurc([[0.75, 0.25], [0.0, 1.0]], [1, 1])
+    >>> round(aurc([[0.75, 0.25], [0.0, 1.0]], [1, 1]), 4)
     0.25
     """
     return aurc_of(*top_label(probabilities, labels, sample_weight, from_logits, weights_are="counts"))

@@ -31,8 +31,7 @@ def sweep_ece(
     >>> sweep_ece([[0.75, 0.25], [0.0, 1.0]], [1, 1])
     0.375
     """
-    confidence, correct, weights = top_label(probabilities, labels, sample_weight, from_logits)
-    return sweep_ece_of(confidence, correct, weights, norm=norm)
+    return sweep_ece_of(*top_label(probabilities, labels, sample_weight, from_logits), norm=norm)
 
 
 def sweep_ece_of(

@@ -7,12 +7,13 @@ scikit-learn; torchmetrics and netcal put it into the upper one, which shows on 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from calibrant.core.bin_sums import BinSums, over, under
 from calibrant.metrics.binning import bin_index, bin_sums, check_choice, check_norm
-from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label, total_weight
+from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label
 
 
 def ece(
@@ -101,11 +102,34 @@ def adaptive_ece(
     return ece_of(confidence, correct, weights, n_bins=n_bins, norm=norm, binning="mass")
 
 
-def adaptive_ece_of(
-    confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None, *, n_bins: int = 15, norm: float = 1
+adaptive_ece_of = partial(ece_of, binning="mass")
+"""`adaptive_ece` of columns."""
+
+
+def mce(
+    probabilities: Probabilities,
+    labels: ClassIndices,
+    *,
+    n_bins: int = 15,
+    binning: str = "width",
+    sample_weight: RowWeights = None,
+    from_logits: bool = False,
 ) -> float:
-    """`adaptive_ece` of columns."""
-    return ece_of(confidence, correct, weights, n_bins=n_bins, norm=norm, binning="mass")
+    """Maximum calibration error: the largest gap between confidence and accuracy of any bin (Guo et al. 2017, eq. 5).
+
+    ``max_b |A_b − C_b|`` over the bins that hold rows; the same as `ece` with ``norm=inf``.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import mce
+    >>> round(mce([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6]], [0, 1, 1]), 4)
+    0.4
+    """
+    return mce_of(*top_label(probabilities, labels, sample_weight, from_logits), n_bins=n_bins, binning=binning)
+
+
+mce_of = partial(ece_of, norm=np.inf)
+"""`mce` of columns."""
 
 
 @dataclass(frozen=True)
@@ -157,8 +181,44 @@ def over_under_of_sums(sums: BinSums) -> OverUnderConfidence:
     return OverUnderConfidence(float(over(sums.excess)), float(under(sums.excess)))
 
 
-def mean_gap_of(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """Mean confidence minus accuracy: the signed gap, positive where the model promises too much."""
-    total = total_weight(len(confidence), weights)
-    excess = confidence - correct.astype(np.float64)
-    return float((excess.sum() if weights is None else np.dot(excess, weights)) / total)
+def debiased_ece(
+    probabilities: Probabilities,
+    labels: ClassIndices,
+    *,
+    n_bins: int = 15,
+    binning: str = "width",
+    sample_weight: RowWeights = None,
+    from_logits: bool = False,
+) -> float:
+    """ℓ2 ECE minus what sampling noise alone adds to it (Kumar et al. 2019, def. 5.1).
+
+    ``√max(0, Σ_b (n_b/n)·[(C_b − A_b)² − A_b(1 − A_b)/(n_b − 1)])``; bins of fewer than 2 samples count 0.
+    Weights are counts: a mean below 0.2 is an `InputError`.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import debiased_ece
+    >>> debiased_ece([[0.75, 0.25]] * 4, [1, 1, 1, 1])
+    0.75
+    """
+    confidence, correct, weights = top_label(probabilities, labels, sample_weight, from_logits, weights_are="counts")
+    return debiased_ece_of(confidence, correct, weights, n_bins=n_bins, binning=binning)
+
+
+def debiased_ece_of(
+    confidence: np.ndarray,
+    correct: np.ndarray,
+    weights: np.ndarray | None = None,
+    *,
+    n_bins: int = 15,
+    binning: str = "width",
+) -> float:
+    """`debiased_ece` of columns."""
+    return float(debiased_norm(bin_sums(confidence, correct, weights, n_bins, binning)))
+
+
+def debiased_norm(sums: BinSums) -> np.ndarray:
+    """The debiased ℓ2 norm of bin sums, over the last axis."""
+    share = sums.weight / sums.weight.sum(axis=-1, keepdims=True)
+    squares = np.where(sums.weight >= 2, share * sums.gap**2, 0.0).sum(axis=-1)
+    return np.sqrt(np.maximum(squares - sums.noise_squared, 0.0))
