@@ -27,6 +27,11 @@ class MetricFacts(NamedTuple):
         """The label with a capital letter."""
         return self.label[:1].upper() + self.label[1:]
 
+    @property
+    def title(self) -> str:
+        """The label with the unit of a column."""
+        return self.label + (" %" if self.percent else "")
+
 
 FACTS: dict[str, MetricFacts] = {
     "ece": MetricFacts("ECE", "ECE", True, -1, "mean gap between confidence and accuracy"),

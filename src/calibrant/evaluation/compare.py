@@ -25,9 +25,9 @@ from calibrant.data.guards import refuse_probabilities, shared_rows
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples, draw
 from calibrant.evaluation.consistency import consistency_test
-from calibrant.evaluation.flat import about, flattened
+from calibrant.evaluation.flat import flattened
 from calibrant.evaluation.grouping import Grouping, clusters_by, columns_by, common_groups, make_grouping
-from calibrant.evaluation.groups import group_analysis
+from calibrant.evaluation.groups import column_groups
 from calibrant.evaluation.labels import RawScores, repeated
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.scan import at_groups, top_columns
@@ -113,7 +113,7 @@ def compare(
         raise InputError(f"val has {val.n_classes} classes, but test has {test.n_classes}: give the same classes")
     check_counts(val.weights, "weights of val")
     check_counts(test.weights, "weights of test")
-    shared = shared_rows(val, test)
+    same = shared_rows(val, test)
     given, val, test = test, val.expanded(), test.expanded()
     seen = flattened(test) if test.task == "multilabel" else test
     fit_rows, before = _FitRows(val, engine), top_columns(test, engine)
@@ -133,8 +133,9 @@ def compare(
         if figures is not None:
             scored[name] = figures
     progress.step("comparing methods", len(chosen), len(chosen))
-    judge = partial(_finish, before=before, weights=seen.weights, clusters=clusters, n_bins=n_bins, seed=seed)
-    rows = [_with_groups(judge(row), grouping, seen.weights, clusters, n_bins, resamples, seen.task) for row in rows]
+    shared = {"weights": seen.weights, "clusters": clusters, "n_bins": n_bins}
+    judge = partial(_finish, before=before, grouping=grouping, task=seen.task, resamples=resamples, seed=seed)
+    rows = [judge(row, **shared) for row in rows]
     rows, best, second = _rank(rows, scored, criterion)
     first = next((row for row in rows if row.method == "none" and row.error is None), None)
     first = first or next((row for row in rows if row.error is None), None)
@@ -154,7 +155,7 @@ def compare(
         resamples=resamples,
         seed=seed,
         task=test.task,
-        warnings=(f"{SHARED_WORDS}: {shared}",) if shared else (),
+        warnings=(f"{SHARED_WORDS}: {same}",) if same else (),
     )
     return replace(comparison, verdict=comparison_verdict(comparison))
 
@@ -251,48 +252,27 @@ def _run(
     return row, figures
 
 
-def _with_groups(  # noqa: PLR0917
-    row: MethodRow,
-    grouping: Grouping | None,
-    weights: np.ndarray | None,
-    clusters: np.ndarray | None,
-    n_bins: int,
-    resamples: int,
-    task: str,
-) -> MethodRow:
-    columns = row.columns
-    if columns is None or grouping is None:
-        return row
-    right = columns.prediction == columns.correct if about(task) == "positive class" else columns.correct
-    groups = group_analysis(
-        columns.confidence, columns.correct, grouping,
-        weights=weights, clusters=clusters, about=about(task),
-        scores={"accuracy": right, "nll": columns.nll, "brier": columns.brier},
-        n_bins=n_bins, resamples=resamples,
-    )  # fmt: skip
-    return replace(row, groups=groups)
-
-
 def _finish(
     row: MethodRow,
     *,
     before: RowColumns,
-    weights: np.ndarray | None,
-    clusters: np.ndarray | None,
-    n_bins: int,
+    grouping: Grouping | None,
+    task: str,
+    resamples: int,
     seed: int,
+    **shared: Any,
 ) -> MethodRow:
-    if row.columns is None:
-        return row
+    """What is judged beside the figures; `shared` holds weights, clusters and the number of bins."""
     columns = row.columns
-    floor = consistency_test(
-        columns.confidence, columns.correct, n_bins=n_bins, weights=weights, seed=seed, clusters=clusters
-    )
+    if columns is None:
+        return row
+    changed = np.average(columns.prediction != before.prediction, weights=shared["weights"])
     return replace(
         row,
-        changed_predictions=float(np.average(columns.prediction != before.prediction, weights=weights)),
+        groups=None if grouping is None else column_groups(columns, grouping, task, resamples=resamples, **shared),
+        changed_predictions=float(changed),
         changed_rankings=rank_changes(before.confidence, columns.confidence),
-        noise_floor=floor,
+        noise_floor=consistency_test(columns.confidence, columns.correct, seed=seed, **shared),
     )
 
 

@@ -18,6 +18,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.metric_facts import facts, known_name, number, sign
 from calibrant.evaluation.models import ModelComparison
 from calibrant.evaluation.results import Comparison, Estimate
+from calibrant.evaluation.tables import html_table, markdown_lines
 
 SIGNIFICANCE = 0.05
 Z95 = float(norm.ppf(0.975))
@@ -105,9 +106,9 @@ class Difference:
 
     def to_markdown(self, *, everything: bool = False) -> str:
         """A Markdown table of what changed."""
-        lines = ["| " + " | ".join(HEADS) + " |", "| --- | --- | ---: | ---: | ---: | --- |"]
-        for one in self.shown(everything=everything):
-            lines.append("| " + " | ".join(text.replace("|", "\\|") for text in change_cells(one)) + " |")
+        cells = [change_cells(one) for one in self.shown(everything=everything)]
+        rows = [[text.replace("|", "\\|") for text in row] for row in cells]
+        lines = markdown_lines(HEADS, rows, "| --- | --- | ---: | ---: | ---: | --- |")
         return "\n".join([*self.summary(), "", *lines]) + "\n"
 
     def summary(self) -> list[str]:
@@ -126,14 +127,8 @@ class Difference:
 
     def _repr_html_(self) -> str:
         said = "".join(f"<p>{escape(line)}</p>" for line in self.summary())
-        head = "".join(f"<th>{text}</th>" for text in HEADS)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in change_cells(one)) + "</tr>" for one in self.shown()
-        )
-        return (
-            f"<div style='overflow-x: auto'>{said}<table><thead><tr>{head}</tr></thead>"
-            f"<tbody>{body}</tbody></table></div>"
-        )
+        cells = ("".join(f"<td>{escape(text)}</td>" for text in change_cells(one)) for one in self.shown())
+        return html_table(said, HEADS, (f"<tr>{row}</tr>" for row in cells))
 
     def __repr__(self) -> str:
         rows = [change_cells(one) for one in self.shown()[:14]]
@@ -192,12 +187,11 @@ def diff(old: Any, new: Any) -> Difference:
 
 def change_cells(one: Change) -> list[str]:
     """A change as text: method, metric, old, new, change ± noise, verdict."""
-    look = facts(one.metric)
     values = [number(one.metric, estimate.value) for estimate in (one.old, one.new)]
     step = number(one.metric, one.change)
     spread = f" ± {number(one.metric, one.noise)}" if np.isfinite(one.noise) else ""
-    title = look.label + (" %" if look.percent else "")
-    return [_at(one.model, one.method), title, *values, f"{'' if one.change < 0 else '+'}{step}{spread}", one.verdict]
+    change = f"{'' if one.change < 0 else '+'}{step}{spread}"
+    return [_at(one.model, one.method), facts(one.metric).title, *values, change, one.verdict]
 
 
 def _document(result: Any, word: str) -> tuple[str, dict[str, Any]]:
@@ -315,8 +309,7 @@ def _best_change(model: str, criterion: str, old: Mapping[str, Any], new: Mappin
 
 
 def _headline(one: Change, criterion: str) -> str:
-    look = facts(criterion)
-    label = look.label + (" %" if look.percent else "")
+    label = facts(criterion).title
     *_, old, new, change, verdict = change_cells(one)
     where = f"{one.model}: " if one.model else ""
     what = label if one.method == MEASURED else f"{label} of the best method ({one.method})"

@@ -9,7 +9,7 @@ import numpy as np
 
 from calibrant.core.metric_facts import facts, number
 from calibrant.evaluation.reliability import reliability_bins
-from calibrant.evaluation.tables import RAISED_WORDS, bounds, cell, raised, seconds
+from calibrant.evaluation.tables import RAISED_WORDS, bounds, cell, html_table, raised, seconds
 
 if TYPE_CHECKING:
     from calibrant.evaluation.measurement import Measurement
@@ -27,7 +27,7 @@ SIDE = 240
 def comparison_text(comparison: Comparison) -> str:
     """A table of the main figures, at most one screen."""
     names = _shown(comparison.metric_names)
-    head = ["method", *(_title(name) for name in names), "fit s"]
+    head = ["method", *(facts(name).title for name in names), "fit s"]
     rows = []
     for row in _best_rows(comparison):
         mark = "*" if row.method == comparison.best else ""
@@ -46,26 +46,23 @@ def comparison_text(comparison: Comparison) -> str:
 def comparison_html(comparison: Comparison) -> str:
     """A table of the main figures with intervals, and the diagrams before and after."""
     names = _shown(comparison.metric_names)
-    head = "".join(f"<th>{escape(text)}</th>" for text in ["method", *(_title(name) for name in names), "fit s"])
-    body = "".join(_html_row(comparison, row, names) for row in _best_rows(comparison))
+    head = ["method", *(facts(name).title for name in names), "fit s"]
+    body = [_html_row(comparison, row, names) for row in _best_rows(comparison)]
     drawn = [row for row in comparison.rows if row.method in ("none", comparison.best) and row.columns is not None]
     diagrams = "".join(_row_diagram(row) for row in drawn)
     marked = any(raised(name, row.metrics[name]) for row in comparison.rows for name in names if name in row.metrics)
     note = f"<p><small>{RAISED_WORDS}</small></p>" if marked else ""
-    return (
-        "<div style='overflow-x: auto'>"
-        f"<p>{escape(_sizes(comparison))}. {escape(comparison.verdict)}</p>"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}{diagrams}</div>"
-    )
+    said = f"<p>{escape(_sizes(comparison))}. {escape(comparison.verdict)}</p>"
+    return html_table(said, head, body, note + diagrams)
 
 
 def measurement_text(measurement: Measurement) -> str:
     """The verdict and the main figures with their intervals."""
     lines = [f"{measurement.n:,} rows, {_what(measurement)}", measurement.verdict]
     names = _shown(list(measurement.metrics))
-    width = max((len(_title(name)) for name in names), default=0)
+    width = max((len(facts(name).title) for name in names), default=0)
     for name in names:
-        lines.append(f"{_title(name):<{width}}  {_with_interval(name, measurement.metrics[name])}")
+        lines.append(f"{facts(name).title:<{width}}  {_with_interval(name, measurement.metrics[name])}")
     floor = measurement.noise_floor
     lines.append(f"noise floor of the ECE {100 * floor.mean:.2f} %, p-value {floor.p_value:.3g}")
     notes = [f"note: {warning}" for warning in measurement.warnings]
@@ -76,20 +73,16 @@ def measurement_text(measurement: Measurement) -> str:
 
 def measurement_html(measurement: Measurement) -> str:
     """The same as a table beside the reliability diagram."""
-    rows = "".join(
-        f"<tr><td>{escape(_title(name))}</td><td>{escape(_with_interval(name, measurement.metrics[name]))}</td></tr>"
-        for name in _shown(list(measurement.metrics))
-    )
+    names = _shown(list(measurement.metrics))
+    cells = [(facts(name).title, _with_interval(name, measurement.metrics[name])) for name in names]
+    rows = [f"<tr><td>{escape(title)}</td><td>{escape(text)}</td></tr>" for title, text in cells]
     floor = measurement.noise_floor
     marked = any(raised(name, one) for name, one in measurement.metrics.items() if name in SHOWN)
     note = f"<p><small>{RAISED_WORDS}</small></p>" if marked else ""
-    return (
-        "<div style='overflow-x: auto'>"
-        f"<p>{measurement.n:,} rows, {escape(_what(measurement))}. {escape(measurement.verdict)}</p>"
-        f"<table><thead><tr><th>metric</th><th>value [95% interval]</th></tr></thead><tbody>{rows}"
-        f"<tr><td>noise floor of the ECE</td><td>{100 * floor.mean:.2f} (p = {floor.p_value:.3g})</td></tr>"
-        f"</tbody></table>{note}{diagram(measurement.bins, measurement.about)}</div>"
-    )
+    rows.append(f"<tr><td>noise floor of the ECE</td><td>{100 * floor.mean:.2f} (p = {floor.p_value:.3g})</td></tr>")
+    said = f"<p>{measurement.n:,} rows, {escape(_what(measurement))}. {escape(measurement.verdict)}</p>"
+    after = note + diagram(measurement.bins, measurement.about)
+    return html_table(said, ("metric", "value [95% interval]"), rows, after)
 
 
 def diagram(bins: Reliability, title: str) -> str:
@@ -146,10 +139,6 @@ def _best_rows(comparison: Comparison) -> list[MethodRow]:
 
 def _shown(names: list[str]) -> list[str]:
     return [name for name in SHOWN if name in names]
-
-
-def _title(name: str) -> str:
-    return facts(name).label + (" %" if facts(name).percent else "")
 
 
 def _with_interval(name: str, estimate: Estimate) -> str:

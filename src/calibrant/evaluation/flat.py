@@ -14,6 +14,7 @@ from calibrant.core.arrays import check_score_values
 from calibrant.core.odds import sigmoid
 from calibrant.data import Predictions
 from calibrant.data.source import Source
+from calibrant.evaluation.results import TestColumns
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.inputs import Checked
 from calibrant.metrics.top_label import adaptive_ece_of, ece_of
@@ -57,7 +58,7 @@ def flat_columns(checked: Checked, *, name: str = "", first_row: int = 0) -> Row
     return RowColumns(probability, predicted, outcome, nll, (probability - outcome) ** 2, entropy)
 
 
-def hits(columns: RowColumns, task: str) -> np.ndarray:
+def hits(columns: RowColumns | TestColumns, task: str) -> np.ndarray:
     """Is the predicted class of each row right (n,)?"""
     return columns.prediction == columns.correct if task == "binary" else columns.correct
 

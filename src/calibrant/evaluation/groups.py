@@ -17,11 +17,13 @@ from calibrant.core.bins import check_n_bins, width_index
 from calibrant.core.errors import InputError
 from calibrant.evaluation.bootstrap import LEVEL
 from calibrant.evaluation.consistency import noise_floor
+from calibrant.evaluation.flat import about, hits
 from calibrant.evaluation.group_slopes import group_slopes
 from calibrant.evaluation.group_sums import GroupUnits, by_cluster, chance_errors
 from calibrant.evaluation.group_test import Heterogeneity, groups_differ
 from calibrant.evaluation.grouping import Grouping
-from calibrant.evaluation.results import Estimate, Figures, NoiseFloor
+from calibrant.evaluation.results import Estimate, Figures, NoiseFloor, TestColumns
+from calibrant.kernels.rows import RowColumns
 
 NORMAL = 1.959963984540054
 FEW_ERRORS = 5
@@ -184,6 +186,12 @@ def group_analysis(
     pooled = float(np.average(rows.stated - rows.correct, weights=rows.mass))
     words = verdict(groups, worst, differ, pooled, about)
     return GroupAnalysis(grouping.columns, groups, differ, float(critical), worst, words)
+
+
+def column_groups(columns: RowColumns | TestColumns, grouping: Grouping, task: str, **options: Any) -> GroupAnalysis:
+    """`group_analysis` of the columns of a task, with accuracy, NLL and Brier score of every group."""
+    scores = {"accuracy": hits(columns, task), "nll": columns.nll, "brier": columns.brier}
+    return group_analysis(columns.confidence, columns.correct, grouping, scores=scores, about=about(task), **options)
 
 
 class _Rows:

@@ -19,9 +19,9 @@ from calibrant.evaluation.classwise_intervals import classwise_estimates
 from calibrant.evaluation.clinical import NAMES as CLINICAL
 from calibrant.evaluation.clinical import clinical_estimates, exact_log_odds
 from calibrant.evaluation.consistency import consistency_test
-from calibrant.evaluation.flat import about, flat_columns, flattened, hits, two_class
+from calibrant.evaluation.flat import flat_columns, flattened, hits, two_class
 from calibrant.evaluation.grouping import clusters_by, columns_by, make_grouping
-from calibrant.evaluation.groups import group_analysis
+from calibrant.evaluation.groups import column_groups
 from calibrant.evaluation.intervals import (
     TopLabelCells,
     bin_error_intervals,
@@ -43,17 +43,13 @@ from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.binning import bin_sums
 from calibrant.metrics.class_losses import class_loss_sums, losses_of_sums
 from calibrant.metrics.classwise import class_sums
-from calibrant.metrics.debiased import debiased_ece_of
 from calibrant.metrics.inputs import Checked
-from calibrant.metrics.ks import ks_error_of
-from calibrant.metrics.mmce import mmce_of
-from calibrant.metrics.selective import aurc_of, confidence_auroc_of
-from calibrant.metrics.smooth import smooth_ece_of
-from calibrant.metrics.soft import soft_ece_of
-from calibrant.metrics.sweep import sweep_ece_of
-from calibrant.metrics.top_label import adaptive_ece_of, ece_of, over_under_confidence_of
+from calibrant.metrics.registry import OF_COLUMNS
 
 CLASSWISE = ("ace", "marginal_ece", "classwise_loss_std")
+BINNED = ("ece", "mce", "adaptive_ece", "debiased_ece")
+UNBINNED = ("sweep_ece", "smooth_ece", "soft_ece", "ks_error", "mmce", "confidence_auroc", "aurc")
+"""The errors of the top label that take a number of bins, and those that do not (`soft_ece` has 15 soft ones)."""
 
 CLINICAL_ROWS = 2_000_000
 """Up to this many rows the figures that need all rows at once (slope, curve, ROC AUC) are computed."""
@@ -156,12 +152,9 @@ def measure(
     floor = consistency_test(confidence, correct, n_bins=n_bins, weights=weights, seed=seed, clusters=clusters)
     groups = None
     if by is not None:
-        groups = group_analysis(
-            confidence, correct, make_grouping(columns_by(predictions, by), predictions.n),
-            weights=weights, clusters=clusters, about=about(predictions.task),
-            scores={"accuracy": hits(columns, predictions.task), "nll": columns.nll, "brier": columns.brier},
-            n_bins=n_bins, resamples=resamples, seed=seed,
-        )  # fmt: skip
+        grouping = make_grouping(columns_by(predictions, by), predictions.n)
+        options = {"n_bins": n_bins, "resamples": resamples, "seed": seed}
+        groups = column_groups(columns, grouping, predictions.task, weights=weights, clusters=clusters, **options)
     bins = reliability_bins(confidence, correct, n_bins=n_bins, weights=weights, seed=seed)
     progress.step("intervals", 3, 3)
     too_few = too_few_to_tell(confidence, correct, weights, predictions.task)
@@ -260,22 +253,10 @@ def _measure_labels(predictions: Predictions, by: Any, cluster: np.ndarray, **op
 def _top_label_values(columns: RowColumns, weights: np.ndarray | None, n_bins: int, task: str) -> dict[str, float]:
     """Calibration errors of confidences against outcomes, without intervals."""
     given = (columns.confidence, columns.correct, weights)
-    split = over_under_confidence_of(*given, n_bins=n_bins)
-    values = {
-        "ece": ece_of(*given, n_bins=n_bins),
-        "over_confidence": split.over,
-        "under_confidence": split.under,
-        "mce": ece_of(*given, n_bins=n_bins, norm=float("inf")),
-        "adaptive_ece": adaptive_ece_of(*given, n_bins=n_bins),
-        "debiased_ece": debiased_ece_of(*given, n_bins=n_bins),
-        "sweep_ece": sweep_ece_of(*given),
-        "smooth_ece": smooth_ece_of(*given),
-        "soft_ece": soft_ece_of(*given),
-        "ks_error": ks_error_of(*given),
-        "mmce": mmce_of(*given),
-        "confidence_auroc": confidence_auroc_of(*given),
-        "aurc": aurc_of(*given),
-    }
+    split = OF_COLUMNS["over_under_confidence"](*given, n_bins=n_bins)
+    values = {"over_confidence": split.over, "under_confidence": split.under}
+    values |= {name: OF_COLUMNS[name](*given, n_bins=n_bins) for name in BINNED}
+    values |= {name: OF_COLUMNS[name](*given) for name in UNBINNED}
     if task == "binary":
         values["roc_auc"] = values.pop("confidence_auroc")
         del values["aurc"]

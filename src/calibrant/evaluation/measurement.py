@@ -12,6 +12,7 @@ from calibrant.evaluation.flat import about
 from calibrant.evaluation.groups import GroupAnalysis, group_fields
 from calibrant.evaluation.labels import LabelFigures
 from calibrant.evaluation.results import ClassProfile, Figures, NoiseFloor
+from calibrant.evaluation.tables import measurement_frame
 from calibrant.metrics.reliability import Reliability
 
 
@@ -61,8 +62,6 @@ class Measurement:
 
     def to_frame(self) -> Any:
         """A pandas table: one row per metric with value, low and high."""
-        from calibrant.evaluation.tables import measurement_frame
-
         return measurement_frame(self)
 
     @property

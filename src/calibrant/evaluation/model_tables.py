@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import numpy as np
 from calibrant.core.metric_facts import facts, number
 from calibrant.evaluation.display import diagram
 from calibrant.evaluation.reliability import reliability_bins
-from calibrant.evaluation.tables import escaped_latex
+from calibrant.evaluation.tables import booktabs, escaped_latex, html_table, markdown_lines, pandas_for
 
 if TYPE_CHECKING:
     from calibrant.evaluation.models import ModelComparison
@@ -51,7 +52,7 @@ def by_rank(table: ModelComparison) -> list[str]:
 def heading(table: ModelComparison) -> str:
     """The deciding metric with its unit and direction."""
     look = facts(table.criterion)
-    return look.label + (" %" if look.percent else "") + (", higher is better" if look.better > 0 else "")
+    return look.title + (", higher is better" if look.better > 0 else "")
 
 
 def sizes(table: ModelComparison) -> str:
@@ -96,11 +97,7 @@ def shortened(name: str) -> str:
 
 def dataframe(table: ModelComparison) -> Any:
     """Methods × models in fractions, with `mean_rank` and `best_or_tied`."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise ImportError("to_frame needs pandas: install it with `pip install pandas`") from error
-
+    pandas = pandas_for("to_frame")
     columns: dict[str, list[Any]] = {}
     for model in table.models:
         found = [table.estimate(method, model) for method in table.methods]
@@ -110,41 +107,38 @@ def dataframe(table: ModelComparison) -> Any:
     return pandas.DataFrame(columns, index=pandas.Index(table.methods, name="method"))
 
 
+def _head(table: ModelComparison) -> list[str]:
+    return ["method", *table.models, "mean rank", "best or tied"]
+
+
+def _rows(
+    table: ModelComparison, text: Callable[[str, bool], str], tie: str, most: int | None = None
+) -> list[list[str]]:
+    """Name, cells, mean rank and wins of each method; `text` writes a name or a figure, in bold where it is best."""
+    ranks, wins, rows = table.mean_ranks(), table.wins(), []
+    for method in by_rank(table)[:most]:
+        cells = [matrix_cell(table, method, model) for model in table.models]
+        texts = [text(one.value, one.best) + tie * one.tie for one in cells]
+        rows.append([text(method, method == table.best), *texts, f"{ranks[method]:.2f}", str(wins[method])])
+    return rows
+
+
 def markdown(table: ModelComparison) -> str:
     """Markdown: **best** of each model, ≈ within noise of it."""
-    ranks, wins = table.mean_ranks(), table.wins()
-    head = ["method", *(model.replace("|", "\\|") for model in table.models), "mean rank", "best or tied"]
-    rows = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
-    for method in by_rank(table):
-        cells = [matrix_cell(table, method, model) for model in table.models]
-        texts = [(f"**{one.value}**" if one.best else one.value) + (" ≈" if one.tie else "") for one in cells]
-        name = f"**{method}**" if method == table.best else method
-        rows.append("| " + " | ".join([name, *texts, f"{ranks[method]:.2f}", str(wins[method])]) + " |")
-    caption = f"{sizes(table)}. **Best** of each model, ≈ within noise of it."
-    return "\n".join([*rows, "", caption]) + "\n"
+    rows = _rows(table, lambda text, best: f"**{text}**" if best else text, " ≈")
+    lines = markdown_lines([text.replace("|", "\\|") for text in _head(table)], rows)
+    return "\n".join([*lines, "", f"{sizes(table)}. **Best** of each model, ≈ within noise of it."]) + "\n"
 
 
 def latex(table: ModelComparison) -> str:
     """A booktabs tabular with the figures and marks of the Markdown table."""
-    ranks, wins = table.mean_ranks(), table.wins()
-    head = ["method", *table.models, "mean rank", "best or tied"]
-    rows = [
-        "% " + escaped_latex(sizes(table)),
-        r"\begin{tabular}{l" + "r" * (len(head) - 1) + "}",
-        r"\toprule",
-        " & ".join(escaped_latex(one) for one in head) + r" \\",
-        r"\midrule",
-    ]
-    for method in by_rank(table):
-        cells = []
-        for model in table.models:
-            one = matrix_cell(table, method, model)
-            value = one.value.replace("—", "--")
-            cells.append((rf"\textbf{{{value}}}" if one.best else value) + (r"$^{\approx}$" if one.tie else ""))
-        name = escaped_latex(method)
-        name = rf"\textbf{{{name}}}" if method == table.best else name
-        rows.append(" & ".join([name, *cells, f"{ranks[method]:.2f}", str(wins[method])]) + r" \\")
-    return "\n".join([*rows, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+    def text(plain: str, best: bool) -> str:
+        escaped = escaped_latex(plain.replace("—", "--"))
+        return rf"\textbf{{{escaped}}}" if best else escaped
+
+    head = [escaped_latex(one) for one in _head(table)]
+    return booktabs(escaped_latex(sizes(table)), head, _rows(table, text, r"$^{\approx}$"))
 
 
 MOST_DIAGRAMS = 4
@@ -163,21 +157,9 @@ def _diagrams(table: ModelComparison) -> str:
 
 def notebook(table: ModelComparison) -> str:
     """The matrix for a notebook, with the reliability diagram of each model's best method."""
-    ranks, wins = table.mean_ranks(), table.wins()
-    head = "".join(f"<th>{escape(one)}</th>" for one in ["method", *table.models, "mean rank", "best or tied"])
-    body = []
-    for method in by_rank(table)[:MOST_ROWS]:
-        cells = [matrix_cell(table, method, model) for model in table.models]
-        texts = [
-            f"<td>{'<b>' if one.best else ''}{escape(one.value)}{'</b>' if one.best else ''}{' ≈' * one.tie}</td>"
-            for one in cells
-        ]
-        name = f"<b>{escape(method)}</b>" if method == table.best else escape(method)
-        body.append(f"<tr><td>{name}</td>{''.join(texts)}<td>{ranks[method]:.2f}</td><td>{wins[method]}</td></tr>")
-    left = len(table.methods) - len(body)
+    rows = _rows(table, lambda text, best: f"<b>{escape(text)}</b>" if best else escape(text), " ≈", MOST_ROWS)
+    left = len(table.methods) - len(rows)
     more = f"<p>… and {left} more methods: to_frame() has all</p>" if left else ""
-    return (
-        "<div style='overflow-x: auto'>"
-        f"<p>{escape(sizes(table))}. {escape(table.verdict)}.</p><table><thead><tr>{head}</tr></thead>"
-        f"<tbody>{''.join(body)}</tbody></table>{more}{_diagrams(table)}</div>"
-    )
+    body = ("".join(f"<td>{text}</td>" for text in row) for row in rows)
+    said = f"<p>{escape(sizes(table))}. {escape(table.verdict)}.</p>"
+    return html_table(said, _head(table), (f"<tr>{row}</tr>" for row in body), more + _diagrams(table))

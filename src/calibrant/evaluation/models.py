@@ -15,6 +15,7 @@ from scipy.stats import rankdata
 from calibrant.core import progress
 from calibrant.core.errors import InputError
 from calibrant.core.metric_facts import known_name, sign
+from calibrant.evaluation import model_tables
 from calibrant.evaluation.compare import Methods, compare
 from calibrant.evaluation.results import Comparison, Estimate
 
@@ -133,31 +134,21 @@ class ModelComparison:
 
     def to_frame(self) -> Any:
         """A pandas table of the deciding metric: one row per method, one column per model, then the mean rank."""
-        from calibrant.evaluation.model_tables import dataframe
-
-        return dataframe(self)
+        return model_tables.dataframe(self)
 
     def to_markdown(self) -> str:
         """A Markdown table: best of each model bold, ties with it marked ≈, lowest mean rank first."""
-        from calibrant.evaluation.model_tables import markdown
-
-        return markdown(self)
+        return model_tables.markdown(self)
 
     def to_latex(self) -> str:
         """A booktabs table with the same figures and marks."""
-        from calibrant.evaluation.model_tables import latex
-
-        return latex(self)
+        return model_tables.latex(self)
 
     def __repr__(self) -> str:
-        from calibrant.evaluation.model_tables import text
-
-        return text(self)
+        return model_tables.text(self)
 
     def _repr_html_(self) -> str:
-        from calibrant.evaluation.model_tables import notebook
-
-        return notebook(self)
+        return model_tables.notebook(self)
 
 
 def compare_models(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.metric_facts import ALIASES, known_name, sign
+from calibrant.evaluation import tables
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class Comparison:
 
     Attributes
     ----------
-    rows : one `MethodRow` a method, in the order asked for.
+    rows : one `MethodRow` per method, in the order asked for.
     criterion : the metric that decides `best` and `second`.
     best, second : short names, or None when every method failed.
     n_val, n_test, n_classes : sizes.
@@ -261,29 +262,21 @@ class Comparison:
 
     def to_frame(self) -> Any:
         """A pandas table: one row per method; each metric as `name`, `name_low`, `name_high`."""
-        from calibrant.evaluation.tables import dataframe
-
-        return dataframe(self)
+        return tables.dataframe(self)
 
     to_dataframe = to_frame
 
     def to_model_card(self) -> str:
         """A section for a model card in Markdown: what was done, how well it is calibrated, how to use it."""
-        from calibrant.evaluation.tables import model_card
-
-        return model_card(self)
+        return tables.model_card(self)
 
     def to_markdown(self, *, intervals: bool = False) -> str:
         """A Markdown table: best of a column bold, second underlined, ties with the best marked ≈."""
-        from calibrant.evaluation.tables import markdown
-
-        return markdown(self, intervals=intervals)
+        return tables.markdown(self, intervals=intervals)
 
     def to_latex(self, *, intervals: bool = False) -> str:
         """A booktabs table with the figures and marks of `to_markdown`."""
-        from calibrant.evaluation.tables import latex
-
-        return latex(self, intervals=intervals)
+        return tables.latex(self, intervals=intervals)
 
 
 def _number(value: float) -> float | None:

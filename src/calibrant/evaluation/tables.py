@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,13 +82,37 @@ def seconds(value: float) -> str:
     return "—" if not np.isfinite(value) else (f"{value:.2f}" if value < 100 else f"{value:.0f}")
 
 
-def dataframe(comparison: Comparison) -> Any:
-    """One row a method; metrics as `name`, `name_low`, `name_high`, in fractions."""
+def pandas_for(asked: str) -> Any:
+    """The module pandas, which only tables for it need."""
     try:
         import pandas
     except ImportError as error:
-        raise ImportError("to_dataframe needs pandas: install it with `pip install pandas`") from error
+        raise ImportError(f"{asked} needs pandas: install it with `pip install pandas`") from error
+    return pandas
 
+
+def markdown_lines(head: Sequence[str], rows: Iterable[Sequence[str]], rule: str = "") -> list[str]:
+    """The lines of a Markdown table; `rule` aligns the columns, the first to the left and the others to the right."""
+    rule = rule or "| --- |" + " ---: |" * (len(head) - 1)
+    return ["| " + " | ".join(head) + " |", rule, *("| " + " | ".join(row) + " |" for row in rows)]
+
+
+def booktabs(comment: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A LaTeX tabular of cells that are LaTeX already, below a comment."""
+    frame = [f"% {comment}", r"\begin{tabular}{l" + "r" * (len(head) - 1) + "}", r"\toprule"]
+    body = [" & ".join(row) + r" \\" for row in rows]
+    return "\n".join([*frame, " & ".join(head) + r" \\", r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def html_table(said: str, head: Iterable[str], rows: Iterable[str], after: str = "") -> str:
+    """A table for a notebook: paragraphs above, plain texts as head, rows and what follows as HTML."""
+    heads = "".join(f"<th>{escape(text)}</th>" for text in head)
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return f"<div style='overflow-x: auto'>{said}{table}{after}</div>"
+
+
+def dataframe(comparison: Comparison) -> Any:
+    """One row per method; metrics as `name`, `name_low`, `name_high`, in fractions."""
     records = []
     for row in comparison.rows:
         record: dict[str, Any] = {"method": row.method}
@@ -104,32 +130,28 @@ def dataframe(comparison: Comparison) -> Any:
             "error": row.error,
         }
         records.append(record)
-    return pandas.DataFrame.from_records(records).set_index("method")
+    return pandas_for("to_dataframe").DataFrame.from_records(records).set_index("method")
 
 
 def measurement_frame(measurement: Measurement) -> Any:
     """One row per metric: value, low and high, in fractions."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise ImportError("to_frame needs pandas: install it with `pip install pandas`") from error
     rows = {name: (one.value, one.low, one.high) for name, one in measurement.metrics.items()}
-    return pandas.DataFrame.from_dict(rows, orient="index", columns=["value", "low", "high"]).rename_axis("metric")
+    frame = pandas_for("to_frame").DataFrame.from_dict(rows, orient="index", columns=["value", "low", "high"])
+    return frame.rename_axis("metric")
 
 
 def model_card(comparison: Comparison) -> str:
     """A section of a model card: the method, the figures before and after on rows it never saw, and how to load it."""
     best = comparison.best or comparison.rows[0].method
     names = [name for name in ("ece", "nll", "brier", "accuracy") if name in comparison.metric_names]
-    lines = ["| metric | uncalibrated | calibrated |", "| --- | ---: | ---: |"]
+    rows = []
     known = [row.method for row in comparison.rows]
     for name in names:
         texts = []
         for method in ("none", best):
             one = cell(comparison, comparison.row(method), name) if method in known else Cell("—", "")
             texts.append(f"{one.value} {one.interval}".strip())
-        title = facts(name).label + (" %" if facts(name).percent else "")
-        lines.append(f"| {title} | {texts[0]} | {texts[1]} |")
+        rows.append([facts(name).title, *texts])
     return "\n".join(
         [
             "## Calibration",
@@ -138,7 +160,7 @@ def model_card(comparison: Comparison) -> str:
             f"rows ({comparison.n_classes} classes; 95% intervals from {comparison.resamples:,} resamples). "
             f"{comparison.verdict}",
             "",
-            *lines,
+            *markdown_lines(("metric", "uncalibrated", "calibrated"), rows),
             "",
             "```python",
             "import calibrant as cal",
@@ -151,7 +173,7 @@ def model_card(comparison: Comparison) -> str:
 
 
 def _header(comparison: Comparison) -> list[str]:
-    metrics = [facts(name).label + (" %" if facts(name).percent else "") for name in comparison.metric_names]
+    metrics = [facts(name).title for name in comparison.metric_names]
     return ["method", *metrics, "changed predictions %", "changed rankings %", "P(beats best)", "fit s"]
 
 
@@ -175,8 +197,7 @@ def markdown(comparison: Comparison, *, intervals: bool = False) -> str:
         value = f"**{one.value}**" if one.best else (f"<u>{one.value}</u>" if one.second else one.value)
         return value + (" ≈" if one.tie else "") + (f" {one.interval}" if intervals and one.interval else "")
 
-    header = _header(comparison)
-    lines = ["| " + " | ".join(header) + " |", "| --- |" + " ---: |" * (len(header) - 1)]
+    header, rows = _header(comparison), []
     for row in comparison.rows:
         method = row.method.replace("|", "\\|")
         name = f"**{method}**" if row.method == comparison.best else method
@@ -184,9 +205,9 @@ def markdown(comparison: Comparison, *, intervals: bool = False) -> str:
             cells = ["failed: " + row.error.replace("|", "\\|"), *[""] * (len(header) - 2)]
         else:
             cells = [text(cell(comparison, row, metric)) for metric in comparison.metric_names] + _tail(row)
-        lines.append("| " + " | ".join([name, *cells]) + " |")
+        rows.append([name, *cells])
     marks = "**Best**, <u>second</u>, ≈ within noise of the best of the column."
-    return "\n".join([*lines, "", _caption(comparison, intervals) + marks]) + "\n"
+    return "\n".join([*markdown_lines(header, rows), "", _caption(comparison, intervals) + marks]) + "\n"
 
 
 def latex(comparison: Comparison, *, intervals: bool = False) -> str:
@@ -200,25 +221,19 @@ def latex(comparison: Comparison, *, intervals: bool = False) -> str:
         interval = rf" {{\scriptsize {one.interval.replace(RAISED, dagger)}}}" if intervals and one.interval else ""
         return value + (r"$^{\approx}$" if one.tie else "") + interval
 
-    header = [escaped_latex(title) for title in _header(comparison)]
-    lines = [
-        f"% {_caption(comparison, intervals)}Bold: best; underlined: second; approx: within noise of the best.",
-        r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}",
-        r"\toprule",
-        " & ".join(header) + r" \\",
-        r"\midrule",
-    ]
+    header, rows = [escaped_latex(title) for title in _header(comparison)], []
     for row in comparison.rows:
         method = escaped_latex(row.method)
         name = rf"\textbf{{{method}}}" if row.method == comparison.best else method
         if row.error is not None:
             reason = escaped_latex(f"failed: {row.error}")
-            lines.append(rf"{name} & \multicolumn{{{len(header) - 1}}}{{l}}{{{reason}}} \\")
+            rows.append([name, rf"\multicolumn{{{len(header) - 1}}}{{l}}{{{reason}}}"])
             continue
         cells = [text(cell(comparison, row, metric)) for metric in comparison.metric_names]
         tail = [escaped_latex(value.replace("—", "--")) for value in _tail(row)]
-        lines.append(" & ".join([name, *cells, *tail]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+        rows.append([name, *cells, *tail])
+    marks = "Bold: best; underlined: second; approx: within noise of the best."
+    return booktabs(_caption(comparison, intervals) + marks, header, rows)
 
 
 def escaped_latex(text: str) -> str:
