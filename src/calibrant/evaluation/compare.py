@@ -133,7 +133,7 @@ def compare(
         if figures is not None:
             scored[name] = figures
     progress.step("comparing methods", len(chosen), len(chosen))
-    shared = {"weights": seen.weights, "clusters": clusters, "n_bins": n_bins}
+    shared: dict[str, Any] = {"weights": seen.weights, "clusters": clusters, "n_bins": n_bins}
     judge = partial(_finish, before=before, grouping=grouping, task=seen.task, resamples=resamples, seed=seed)
     rows = [judge(row, **shared) for row in rows]
     rows, best, second = _rank(rows, scored, criterion)
