@@ -25,7 +25,19 @@ from calibrant.calibrators.registry import names
 from calibrant.shipping.onnx import export_onnx
 
 SHAPES = ((1, 100), (256, 1000))
-EXTRA = ("ts+shape+keep", "vs+keep", "conf+shape+keep+top", "hb one_vs_rest", "iso one_vs_rest")
+EXTRA: dict[str, dict[str, object]] = {
+    "ts+shape+keep": {},
+    "vs+keep": {},
+    "conf+shape+keep+top": {},
+    "conf matrix": {"penalty": 12.0},
+    "conf+shape+keep+top matrix": {"calibrator__calibrator__calibrator__penalty": 12.0},
+    "hb one_vs_rest": {"mode": "one_vs_rest"},
+    "iso one_vs_rest": {"mode": "one_vs_rest"},
+}
+"""Methods that are not in the registry, and their parameters; a word after the name tells them apart."""
+
+MOST_CLASSES = 256
+"""Above, `conf` learns no confusion matrix unless it is given a penalty."""
 
 
 def invent_parameters() -> None:
@@ -39,6 +51,8 @@ def invent_parameters() -> None:
         self.matrix_ = np.diag(self.scale_) + 0.001 * rng.normal(size=(k, k))
         self.penalties_ = self.ece_trace_ = self.accuracy_trace_ = np.zeros(1)
         self.strength_ = 1.0
+        if getattr(self, "penalty", None) == "cv" and k > MOST_CLASSES:
+            self.matrix_ = np.zeros((k, k))
 
     for name in ("ClassTemperature", "Vector", "Matrix", "StructuredMatrix", "Confusion"):
         cls = getattr(calibrant, f"{name}Scaling")
@@ -62,12 +76,11 @@ def export(folder: Path, only: list[str] | None) -> None:
     for _, n_classes in SHAPES:
         for name in only or [*names(), *EXTRA]:
             target = folder / f"{name}@{n_classes}.onnx"
-            short, _, mode = name.partition(" ")
-            calibrator = calibrant.get(short, **({"mode": mode} if mode else {}))
+            calibrator = calibrant.get(name.partition(" ")[0]).set_params(**EXTRA.get(name, {}))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 calibrator.fit(*problem(300, n_classes))
-            if name.endswith("+top"):
+            if "+top" in name:
                 calibrator.map_ = np.array([0.5, 0.1, -1.0])
             export_onnx(calibrator, target)
             print(f"wrote {target}", flush=True)

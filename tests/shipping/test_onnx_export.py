@@ -106,6 +106,18 @@ def test_a_chosen_calibrator_and_two_classes(hard_logits):
     np.testing.assert_allclose(got, calibrator.predict_proba(hard_logits[:, :2].astype(np.float64)), atol=1e-6)
 
 
+def test_rows_whose_other_classes_are_capped_several_times():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 60, 300)
+    logits = rng.normal(size=(300, 60)) * rng.uniform(0.1, 20, size=(300, 1)) + 3 * np.eye(60)[labels]
+    calibrator = calibrant.get("ts+top").fit(logits, labels)
+    calibrator.map_ = np.array([0.2, 0.05, -3.0])
+    rounds = np.float32(np.concatenate([logits, 300 * logits, np.sort(logits, axis=1)]))
+    got = run(to_onnx(calibrator), logits=rounds)
+    np.testing.assert_allclose(got["probabilities"], calibrator.predict_proba(rounds.astype(float)), atol=1e-6)
+    np.testing.assert_array_equal(got["prediction"], rounds.argmax(axis=1))
+
+
 def test_float32_inside_on_request(fitted, hard_logits):
     model = to_onnx(fitted("ts"), precision="float32")
     assert all(constant.data_type != TensorProto.DOUBLE for constant in model.graph.initializer)

@@ -21,7 +21,6 @@ from calibrant.calibrators.maps.confidence import (
 )
 from calibrant.calibrators.maps.rows import (
     entry,
-    is_column,
     keep_increasing,
     keep_prediction,
     largest,
@@ -30,8 +29,10 @@ from calibrant.calibrators.maps.rows import (
     log_softmax,
     mix_with_uniform,
     prediction,
+    single_precision,
     softmax,
     wide,
+    with_entry,
 )
 
 __all__ = [
@@ -39,7 +40,6 @@ __all__ = [
     "confidence",
     "entry",
     "interpolate",
-    "is_column",
     "keep_increasing",
     "keep_prediction",
     "largest",
@@ -54,10 +54,12 @@ __all__ = [
     "place",
     "prediction",
     "share_place",
+    "single_precision",
     "softmax",
     "softplus",
     "steps_by_class",
     "wide",
     "with_confidence",
+    "with_entry",
     "with_mapped_confidence",
 ]

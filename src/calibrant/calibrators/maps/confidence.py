@@ -12,7 +12,6 @@ from calibrant.calibrators.helpers.one_vs_rest import class_probabilities
 from calibrant.calibrators.maps.rows import (
     device_of,
     entry,
-    is_column,
     is_numpy,
     keep_prediction,
     like,
@@ -20,6 +19,7 @@ from calibrant.calibrators.maps.rows import (
     prediction,
     softmax,
     wide,
+    with_entry,
 )
 from calibrant.core import bins
 from calibrant.kernels.rows import scan
@@ -88,8 +88,9 @@ def share_place(xp: Any, scores: Any, winner: Any, kept: Any) -> Any:
         return shared
     first, second = entry(xp, scores, winner), entry(xp, scores, kept)
     both = second + softplus(xp, first - second) - float(np.log(2.0))
-    pair = (is_column(xp, scores, winner) | is_column(xp, scores, kept)) & (winner != kept)
-    return xp.where(pair, both, scores)
+    moved = winner != kept
+    shared = with_entry(xp, scores, winner, xp.where(moved, both, first))
+    return with_entry(xp, shared, kept, xp.where(moved, both, second))
 
 
 def log_odds(xp: Any, values: Any) -> Any:
@@ -113,8 +114,7 @@ def with_mapped_confidence(xp: Any, logits: Any, change: Callable[[Any], Any]) -
 
 def _rebuilt(xp: Any, logits: Any, change: Callable[[Any], Any]) -> Any:
     exact, column = wide(xp, logits), prediction(xp, logits)
-    mask = is_column(xp, exact, column)
-    others = xp.where(mask, -xp.inf, exact)
+    others = with_entry(xp, exact, column, -xp.inf)
     peak = xp.max(others, axis=1, keepdims=True)
     total = peak + xp.log(xp.sum(xp.exp(others - peak), axis=1, keepdims=True))
     present = xp.max(exact, axis=1, keepdims=True) - total
@@ -124,7 +124,7 @@ def _rebuilt(xp: Any, logits: Any, change: Callable[[Any], Any]) -> Any:
     top, rest = -softplus(xp, -odds), -softplus(xp, odds)
     shares = others + (rest - total)
     shares = xp.minimum(shares + water_level(xp, shares, top, rest), top)
-    return keep_prediction(xp, like(xp, xp.where(mask, top, shares), logits), column)
+    return keep_prediction(xp, like(xp, with_entry(xp, shares, column, top), logits), column)
 
 
 def water_level(xp: Any, shares: Any, cap: Any, total: Any) -> Any:

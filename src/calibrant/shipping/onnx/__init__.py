@@ -207,14 +207,9 @@ def _constants(xp: OnnxSpace, learned: Any) -> Any:
 
 def _favour(xp: OnnxSpace, probabilities: OnnxArray, column: OnnxArray, kind: Any) -> OnnxArray:
     """Probabilities whose predicted class is strictly the largest: the others stop one rounding step below it."""
-    mask = xp.arange(probabilities.shape[1])[None, :] == column
     below = np.dtype(kind).type(1) - 2 * np.finfo(kind).eps
-    graph = xp.graph
-    zero, factor = (graph.constant(np.asarray(value, dtype=kind)) for value in (0, below))
-    own = graph.with_axis("ReduceSum", graph.node("Where", mask.tensor, probabilities.tensor, zero), 1, keepdims=1)
-    lower = graph.node("Min", probabilities.tensor, graph.node("Mul", own, factor))
-    tensor = graph.node("Where", mask.tensor, probabilities.tensor, lower)
-    return xp.array(tensor, probabilities.shape, kind)
+    own = xp.take_along_axis(probabilities, column, axis=1)
+    return xp.with_entry(xp.minimum(probabilities, own * below), column, own)
 
 
 def _check_exportable(calibrator: Any) -> None:

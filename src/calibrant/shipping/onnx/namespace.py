@@ -93,6 +93,10 @@ class OnnxSpace:
         to = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         return self.array(self.graph.node("Cast", x.tensor, to=to), x.shape, dtype)
 
+    def single_precision(self, x: OnnxArray) -> OnnxArray:
+        """See `calibrators.maps.rows.single_precision`."""
+        return self.astype(x, np.float32)
+
     def where(self, condition: Any, x: Any, y: Any) -> OnnxArray:
         """x where the condition holds, else y."""
         condition = self.asarray(condition)
@@ -192,6 +196,16 @@ class OnnxSpace:
         """One entry of each row by number."""
         return self.array(self.graph.node("GatherElements", x.tensor, index.tensor, axis=axis), index.shape, x.dtype)
 
+    def with_entry(self, x: OnnxArray, column: OnnxArray, value: Any) -> OnnxArray:
+        """See `calibrators.maps.rows.with_entry`: one copy, where a mask and a choice would pass over x twice."""
+        value = self._alike(x, value)[1]
+        if not value.shape:
+            value = self.array(
+                self.graph.node("Expand", value.tensor, self.graph.node("Shape", column.tensor)), column.shape, x.dtype
+            )
+        tensor = self.graph.node("ScatterElements", x.tensor, column.tensor, value.tensor, axis=1)
+        return self.array(tensor, x.shape, x.dtype)
+
     def sort(self, x: OnnxArray, *, axis: int = -1, descending: Any = False) -> OnnxArray:
         """Each row in order."""
         return self.largest(x, int(x.shape[axis] or 0), ascending=not descending)
@@ -253,8 +267,9 @@ class OnnxSpace:
         # rows whose classes are all at the cap have nothing left to scale: 0/0, and the level stays
         scaled = body.log(left / body.where(tail > 0.0, tail, 1.0)) - peak
         raised = body.maximum(level, body.where(tail > 0.0, scaled, level))
-        step = body.squeeze(body.max(raised - level, axis=0, keepdims=False), axis=0)
-        go_on = step > (1e-13 if graph.dtype == np.float64 else 1e-6)
+        # another round would change nothing where the largest of the rest fits below the cap
+        excess = body.max(peak + raised - limit, axis=0, keepdims=False)
+        go_on = body.squeeze(excess, axis=0) > 1e-12
         names = f"{inner.prefix}/round", f"{inner.prefix}/go_on"
         loop = helper.make_graph(
             inner.nodes,
@@ -334,9 +349,9 @@ class OnnxSpace:
     def _alike(self, a: Any, b: Any) -> tuple[OnnxArray, OnnxArray]:
         """Two arrays of one dtype: a Python number takes that of the other."""
         if not isinstance(a, OnnxArray) and isinstance(b, OnnxArray) and b.dtype != self.bool:
-            a = np.asarray(a, dtype=b.dtype)
+            a = self.astype(self.asarray(a), b.dtype)
         if not isinstance(b, OnnxArray) and isinstance(a, OnnxArray) and a.dtype != self.bool:
-            b = np.asarray(b, dtype=a.dtype)
+            b = self.astype(self.asarray(b), a.dtype)
         return self.asarray(a), self.asarray(b)
 
     def _constant(self, x: OnnxArray, name: str) -> np.ndarray:
