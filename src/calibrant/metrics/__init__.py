@@ -5,6 +5,8 @@ All of them take `probabilities`, (n, K) or (n,) of the positive class, or logit
 matrix they ask about the predicted class, of one probability per row about the positive class.
 """
 
+from inspect import cleandoc
+
 from calibrant.metrics.additive import (
     Additive,
     AdditiveAccuracy,
@@ -51,6 +53,7 @@ from calibrant.metrics.registry import ADDITIVE, BINARY, METRICS
 from calibrant.metrics.reliability import Reliability, reliability
 from calibrant.metrics.scores import accuracy, brier, confidence, entropy, nll
 from calibrant.metrics.selective import RiskCoverage, aurc, confidence_auroc, risk_coverage
+from calibrant.metrics.shared_parameters import with_shared_parameters
 from calibrant.metrics.smooth import smooth_ece
 from calibrant.metrics.soft import soft_ece
 from calibrant.metrics.streaming import stream
@@ -137,3 +140,6 @@ __all__ = [
     "threshold_metrics",
     "update_all",
 ]
+
+for _metric in {*METRICS.values(), *BINARY.values(), rank_changes, multicalibration_error}:
+    _metric.__doc__ = with_shared_parameters(cleandoc(_metric.__doc__ or ""), _metric.__annotations__)

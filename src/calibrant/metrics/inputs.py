@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,16 +28,17 @@ from calibrant.core.odds import finite_log_odds, probability_log_odds, sigmoid, 
 from calibrant.core.tensors import on_device
 from calibrant.kernels.rows import RowColumns, scan
 
-Probabilities: TypeAlias = ArrayLike
-"""Array (n, K), or (n,) of the positive class: probabilities, or logits with ``from_logits=True``."""
-ClassIndices: TypeAlias = ArrayLike
-"""Array (n,): class indices 0 … K−1; they are checked by every metric, also where it does not read them."""
-PositiveProbabilities: TypeAlias = ArrayLike
-"""Array (n,): probabilities of the positive class, or logits with ``from_logits=True``."""
-BinaryLabels: TypeAlias = ArrayLike
-"""Array (n,): 0 or 1."""
-RowWeights: TypeAlias = ArrayLike | None
-"""Array (n,), optional: a weight of 2 counts as the row twice."""
+Probabilities: TypeAlias = Annotated[
+    ArrayLike, "array (n, K), or (n,) of the positive class: Probabilities, or logits with ``from_logits=True``."
+]
+ClassIndices: TypeAlias = Annotated[
+    ArrayLike, "array (n,): Class indices 0 … K−1. Every metric checks them, also where it does not read them."
+]
+PositiveProbabilities: TypeAlias = Annotated[
+    ArrayLike, "array (n,): Probabilities of the positive class, or logits with ``from_logits=True``."
+]
+BinaryLabels: TypeAlias = Annotated[ArrayLike, "array (n,): 0 or 1."]
+RowWeights: TypeAlias = Annotated[ArrayLike | None, "array (n,), optional: A weight of 2 counts as the row twice."]
 
 
 @dataclass(frozen=True)

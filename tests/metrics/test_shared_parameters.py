@@ -1,0 +1,20 @@
+"""`help` of every metric describes every parameter it takes."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from calibrant import metrics
+
+PUBLIC = {**metrics.METRICS, **metrics.BINARY}
+SHARED = {"probabilities", "labels", "sample_weight"}
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_help_lists_the_shared_parameters_once(name: str) -> None:
+    said = PUBLIC[name].__doc__
+    for parameter in SHARED & set(inspect.signature(PUBLIC[name]).parameters):
+        assert said.count(f"\n{parameter} : ") == 1
+    assert said.count("Parameters\n----------\n") <= 1
