@@ -10,11 +10,7 @@ import numpy as np
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.helpers.confidence_bins import (
-    fill_empty,
-    quantile_bins,
-    top_columns,
-)
+from calibrant.calibrators.helpers.confidence_bins import fill_empty, quantile_bins, top_columns
 from calibrant.calibrators.learned import EDGES, SMALL, Learned
 from calibrant.calibrators.solvers.bin_roots import BinEquations, solve_roots
 from calibrant.calibrators.solvers.bin_streaming import ChunkedBinEquations
@@ -122,5 +118,5 @@ class BinTemperatureScaling(Calibrator):
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         bin_index = maps.place(xp, maps.confidence(xp, logits), learned.edges_)
-        inverse = maps.like(xp, maps.look_up(1.0 / learned.temperatures_, bin_index), logits)
+        inverse = maps.like(xp, (1.0 / learned.temperatures_)[bin_index], logits)
         return maps.keep_prediction(xp, logits * inverse, maps.prediction(xp, logits))

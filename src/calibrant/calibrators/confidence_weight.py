@@ -8,14 +8,9 @@ import numpy as np
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
-from calibrant.calibrators.helpers.confidence_bins import (
-    ConfidenceBins,
-    fill_empty,
-    quantile_bins,
-    top_columns,
-)
+from calibrant.calibrators.helpers.confidence_bins import ConfidenceBins, fill_empty, quantile_bins, top_columns
 from calibrant.calibrators.learned import EDGES, Learned
-from calibrant.calibrators.solvers.folds import content_folds
+from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.core.bin_sums import total_gap
 from calibrant.core.bins import check_n_bins, mass_index, place
 from calibrant.core.errors import InputError
@@ -25,8 +20,6 @@ from calibrant.kernels.rows import RowColumns
 
 CANDIDATES = (1, 2, 3, 4, 5, 6, 8, 10, 11, 12, 13, 15, 20, 25, 30, 40)
 """Numbers of bins that "auto" tries."""
-
-FOLDS = 5
 
 
 class ConfidenceWeightScaling(Calibrator):
@@ -93,7 +86,7 @@ class ConfidenceWeightScaling(Calibrator):
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         bin_index = maps.place(xp, maps.confidence(xp, logits), learned.edges_)
-        return maps.mix_with_uniform(xp, logits, maps.look_up(learned.weights_, bin_index))
+        return maps.mix_with_uniform(xp, logits, learned.weights_[bin_index])
 
 
 def bin_weights(bins: ConfidenceBins, n_classes: int) -> np.ndarray:

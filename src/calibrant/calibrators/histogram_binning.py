@@ -8,19 +8,13 @@ import numpy as np
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
-from calibrant.calibrators.helpers.confidence_bins import (
-    ConfidenceBins,
-    fill_empty,
-    quantile_bins,
-    top_columns,
-)
-from calibrant.calibrators.helpers.one_vs_rest import check_mode, class_columns
-from calibrant.calibrators.helpers.top_label import log_odds_of
+from calibrant.calibrators.helpers.confidence_bins import ConfidenceBins, fill_empty, quantile_bins
+from calibrant.calibrators.helpers.one_vs_rest import mapped_columns
 from calibrant.calibrators.learned import CHANCE, EDGES, Learned
 from calibrant.calibrators.solvers.positive_class import positive_columns, sigmoid_map, step_value
 from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.bins import check_n_bins, place
-from calibrant.core.odds import sigmoid
+from calibrant.core.odds import probability_log_odds, sigmoid
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
 
@@ -80,7 +74,7 @@ class HistogramBinning(Calibrator):
 
     def _transform_binary(self, scores: np.ndarray) -> np.ndarray:
         index = place(sigmoid(scores.astype(np.float64)), self.edges_[0])
-        return log_odds_of(self.values_[0][index]).astype(scores.dtype)
+        return probability_log_odds(self.values_[0][index]).astype(scores.dtype)
 
     def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
         share = step_value(
@@ -90,11 +84,7 @@ class HistogramBinning(Calibrator):
 
     def _fit(self, rows: Rows) -> None:
         n_bins = check_n_bins(self.n_bins)
-        if check_mode(self.mode) == "top_label":
-            columns = iter([top_columns(rows)])
-            n_columns = 1
-        else:
-            columns, n_columns = class_columns(rows), rows.n_classes
+        columns, n_columns = mapped_columns(rows, self.mode)
         self.edges_, self.values_ = np.empty((n_columns, n_bins + 1)), np.empty((n_columns, n_bins))
         weights = rows.row_weights()
         for j, column in enumerate(columns):
@@ -105,7 +95,7 @@ class HistogramBinning(Calibrator):
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         if learned.edges_.shape[0] == 1:
             bin_index = maps.place(xp, maps.confidence(xp, logits), learned.edges_[0])
-            return maps.with_confidence(xp, logits, maps.log_odds(xp, maps.look_up(learned.values_[0], bin_index)))
+            return maps.with_confidence(xp, logits, maps.log_odds(xp, learned.values_[0][bin_index]))
         mapped = maps.steps_by_class(xp, maps.class_chances(xp, logits), learned.edges_, learned.values_)
         return maps.normalised(xp, mapped, logits)
 

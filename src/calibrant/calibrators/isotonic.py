@@ -11,13 +11,12 @@ from sklearn.isotonic import IsotonicRegression
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
-from calibrant.calibrators.helpers.confidence_bins import top_columns
-from calibrant.calibrators.helpers.one_vs_rest import check_mode, class_columns
-from calibrant.calibrators.helpers.top_label import log_odds_of
+from calibrant.calibrators.helpers.one_vs_rest import mapped_columns
 from calibrant.calibrators.learned import CHANCE, Learned
 from calibrant.calibrators.solvers.positive_class import interpolate, isotonic_knots
 from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.errors import InputError
+from calibrant.core.odds import probability_log_odds
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
 from calibrant.kernels.isotonic import score_groups
@@ -90,17 +89,14 @@ class IsotonicCalibration(Calibrator):
         self.knots_, self.values_ = isotonic_knots(groups)
 
     def _transform_binary(self, scores: np.ndarray) -> np.ndarray:
-        return log_odds_of(np.interp(scores, self.knots_, self.values_)).astype(scores.dtype)
+        return probability_log_odds(np.interp(scores, self.knots_, self.values_)).astype(scores.dtype)
 
     def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
         share = interpolate(xp, xp.astype(scores, xp.float64), learned.knots_, learned.values_)
         return xp.astype(xp.log(share) - xp.log1p(-share), scores.dtype)
 
     def _fit(self, rows: Rows) -> None:
-        if check_mode(self.mode) == "top_label":
-            columns, n_columns = iter([top_columns(rows)]), 1
-        else:
-            columns, n_columns = class_columns(rows), rows.n_classes
+        columns, n_columns = mapped_columns(rows, self.mode)
         margin = min(0.5, 0.5 / rows.total_weight)
         knots, values, weights = [], [], rows.row_weights()
         for j, column in enumerate(columns):

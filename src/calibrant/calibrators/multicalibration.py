@@ -203,7 +203,7 @@ class Multicalibration(GroupedCalibrator):
         place = size * xp.where(known, group, 0 * group + n_groups)
 
         def change(log_odds: Any) -> Any:
-            shift = _shift_at(xp, log_odds, self.knots_, lambda m: maps.look_up(table, place + m)[:, None])
+            shift = _shift_at(xp, log_odds, self.knots_, lambda m: table[place + m][:, None])
             return log_odds + xp.astype(shift, log_odds.dtype)
 
         return change(answers[:, None])[:, 0] if binary else maps.with_mapped_confidence(xp, answers, change)

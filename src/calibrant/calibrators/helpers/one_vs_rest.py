@@ -1,4 +1,4 @@
-"""Calibrating every class's probability by itself: what the binary methods see, and how rows are put together again."""
+"""The columns that maps of probabilities are fitted to: the top confidence, or the probability of every class."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from calibrant.calibrators.helpers.confidence_bins import top_columns
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
-from calibrant.core.softmax import log_probabilities
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.rows import RowColumns
 
 COLUMNS_AT_ONCE = 16
 
 
-def check_mode(mode: str) -> str:
-    """A mode that exists."""
+def mapped_columns(rows: Rows, mode: str) -> tuple[Iterable[RowColumns], int]:
+    """What a mode maps, and how many maps that makes: the top confidence, or the probability of every class."""
     if mode not in {"top_label", "one_vs_rest"}:
         raise InputError(f"mode must be 'top_label' or 'one_vs_rest', got {mode!r}")
-    return mode
+    return ([top_columns(rows)], 1) if mode == "top_label" else (class_columns(rows), rows.n_classes)
 
 
 def class_probabilities(logits: np.ndarray) -> Iterator[np.ndarray]:
@@ -35,13 +35,6 @@ def class_columns(rows: Rows) -> Iterator[RowColumns]:
     nothing = np.empty(0)
     for j, probability in enumerate(class_probabilities(rows.logits)):
         yield RowColumns(probability, rows.labels, rows.labels == j, nothing, nothing, nothing)
-
-
-def normalised(columns: Iterable[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    """Log-probabilities (n×K) of positive columns, one a class, after division by their sum in each row."""
-    probabilities = np.stack(list(columns), axis=1)
-    probabilities /= probabilities.sum(axis=1, keepdims=True)
-    return log_probabilities(probabilities).astype(dtype)
 
 
 def _log_mass(logits: np.ndarray) -> np.ndarray:

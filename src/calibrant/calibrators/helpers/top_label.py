@@ -26,7 +26,7 @@ class TopLabel(NamedTuple):
 
 
 def top_label(logits: np.ndarray) -> TopLabel:
-    """Prediction and log-odds of its confidence: the peak less the log-sum-exp of all other logits."""
+    """Prediction and log-odds of its confidence: the peak minus the log-sum-exp of all other logits."""
 
     def part(block: slice) -> TopLabel:
         prediction, _, total = _others(logits[block])
@@ -44,11 +44,6 @@ def with_confidence(logits: np.ndarray, log_odds: np.ndarray) -> np.ndarray:
 def with_mapped_confidence(logits: np.ndarray, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Log-probabilities (n×K) whose predicted class has log-odds change(u), u its present ones."""
     return _rebuilt(logits, lambda _, present: change(present))
-
-
-def log_odds_of(confidence: np.ndarray) -> np.ndarray:
-    """log(c / (1 − c)) of confidences strictly inside (0, 1)."""
-    return np.log(confidence) - np.log1p(-confidence)
 
 
 def _rebuilt(logits: np.ndarray, new_log_odds: Callable[[slice, np.ndarray], np.ndarray]) -> np.ndarray:

@@ -245,7 +245,7 @@ class OnnxSpace:
         return self.array(self.graph.node("LogSoftmax", x.tensor, axis=1), x.shape, x.dtype)
 
     def water_level(self, shares: OnnxArray, cap: OnnxArray, total: OnnxArray) -> OnnxArray:
-        """See `calibrators.maps.confidence.water_level`: here by rounds of capping, until no row has a new one.
+        """See `calibrators.maps.water_level`: here by rounds of capping, until no row has a new one.
 
         λ rises from 1: what lies above the cap is capped, and the rest is scaled to what is left. Few rounds suffice,
         where a running sum of sorted logarithms would take log₂K passes; a batch without a crowded row takes none.
