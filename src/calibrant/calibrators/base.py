@@ -27,7 +27,7 @@ from calibrant.core.arrays import (
     look_like_probabilities,
     probabilities_error,
 )
-from calibrant.core.binary_rows import BinaryRows, check_binary_labels, is_one_column, two_columns
+from calibrant.core.binary_rows import BinaryRows, check_binary_labels, given_values, is_one_column, two_columns
 from calibrant.core.blas import one_blas_thread
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.fingerprint import fingerprint
@@ -107,27 +107,23 @@ class Calibrator(TransformerMixin, BaseEstimator):
         if on_device(logits) and not is_one_column(logits):
             fit_on_device(self, logits, y, sample_weight)
             return self
-        rows: Rows | BinaryRows
-        if is_one_column(logits):
-            scores = self._check_scores(logits, reset=True)
-            labels = check_binary_labels(y, len(scores))
-            rows = BinaryRows(scores, labels, check_weights(sample_weight, len(scores)))
-            identified = scores[:, None]
+        given = self._admitted(logits, reset=True)
+        if given.ndim == 1:
+            labels = check_binary_labels(y, len(given))
         else:
-            matrix = identified = self._check_logits(logits, reset=True)
-            if look_like_probabilities(matrix):
-                raise probabilities_error(len(matrix), "logits", "give their logarithms, np.log(p)")
-            labels = check_labels(y, *matrix.shape)
-            rows = Rows(matrix, labels, check_weights(sample_weight, len(matrix)))
+            if look_like_probabilities(given):
+                raise probabilities_error(len(given), "logits", "give their logarithms, np.log(p)")
+            labels = check_labels(y, *given.shape)
+        rows = (BinaryRows if given.ndim == 1 else Rows)(given, labels, check_weights(sample_weight, len(given)))
         check_counts(rows.weights)
         self.fit_rows(self._divided(self._without_zeros(rows)))
         self._keep_floor()
-        self.n_rows_, self.fingerprint_ = rows.n, fingerprint(identified, labels, rows.weights)
+        self.n_rows_, self.fingerprint_ = rows.n, fingerprint(given.reshape(rows.n, -1), labels, rows.weights)
         return self
 
     def _without_zeros(self, rows: Any) -> Any:
         """Learn what a probability of 0 counts as, and rows in which it counts as that."""
-        given = rows.scores if isinstance(rows, BinaryRows) else rows.logits
+        given = given_values(rows)
         self.floor_, n_zero = learn_floor(given, rows.weights)
         if n_zero == 0 and (rows.weights is None or rows.weights.all()):  # rows of weight 0 are not counted
             return rows
@@ -173,14 +169,14 @@ class Calibrator(TransformerMixin, BaseEstimator):
         self.fit_seconds_ = time.perf_counter() - started
         return answers, self.__dict__.pop("_told_of_fold", None)
 
-    def fit_for_next(self, rows: Rows, seed: int) -> np.ndarray:
-        """Learn from all rows, and return answers (n×K) on them from which a second stage may learn.
+    def fit_for_next(self, rows: Rows | BinaryRows, seed: int) -> np.ndarray:
+        """Learn from all rows, and return answers (n×K, or n if binary) on them from which a second stage may learn.
 
         They are this fit's own where `few_parameters` is true, else held-out ones: a calibrator of many parameters is
         more confident on its fit data than on new data.
         """
         if self.few_parameters or rows.total_weight < 2 * FOLDS:
-            return self.fit_rows(rows)._transform(rows.logits)
+            return self.fit_rows(rows)._calibrated(given_values(rows))
         answers, told = self._fit_held_out(rows, content_folds(rows, FOLDS, seed))
         if told:
             warnings.warn(
@@ -211,23 +207,19 @@ class Calibrator(TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         if is_tensor(logits):
             return transform_tensor(self, logits)
-        if self.task_ == "binary":
-            scores = self._check_scores(logits, reset=False)
-            shape = (-1, 1) if np.ndim(logits) == 2 else (-1,)
-            return self._transform_binary(scores).reshape(shape)
-        return self._transform(self._check_logits(logits, reset=False))
+        calibrated = self._calibrated(self._admitted(logits))
+        return calibrated[:, None] if self.task_ == "binary" and np.ndim(logits) == 2 else calibrated
 
     def predict_proba(self, logits: Any) -> np.ndarray:
         """Calibrated probabilities (n×K), or (n×2) of one score per row; rows sum to one."""
         check_is_fitted(self)
         if is_tensor(logits):
             return probabilities_of_tensor(self, logits)
-        binary = self.task_ == "binary"
-        given = self._check_scores(logits, reset=False) if binary else self._check_logits(logits, reset=False)
+        given = self._admitted(logits)
         probabilities = self._probabilities(given)
         if given.dtype == np.float32:
             # neighbouring float32 numbers near 1e4 differ by 1e-3: such rows need float64 to give 1e-5 in probability
-            size = np.abs(given) if binary else np.maximum(given.max(axis=1), -given.min(axis=1))
+            size = np.abs(given) if given.ndim == 1 else np.maximum(given.max(axis=1), -given.min(axis=1))
             large = np.flatnonzero(size > PRECISE_LOGIT)
             if len(large):
                 probabilities[large] = narrow(self._probabilities(given[large].astype(np.float64)))
@@ -235,10 +227,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
 
     def predict(self, logits: Any) -> np.ndarray:
         """The class of highest calibrated probability of each row; the first of equals."""
-        scores = self.transform(logits)
-        if self.task_ == "binary":
-            return self.classes_[(scores.reshape(-1) > 0).astype(np.intp)]
-        return self.classes_[scores.argmax(axis=1)]
+        return self._predicted(self.transform(logits))
 
     def go_on_from(self, fitted: Calibrator) -> Self:
         """Start the next fit where another of the same settings ended; solvers that reach an optimum need not."""
@@ -310,22 +299,25 @@ class Calibrator(TransformerMixin, BaseEstimator):
     def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
         """Fit on all rows and answer for each from a fit without its fold; methods that cross-fit anyway override."""
         self._fit(rows)
-        answers = np.empty_like(rows.logits)
-        for part in np.unique(fold):
-            out = np.flatnonzero(fold == part)
-            answers[out] = self._without(rows, fold != part)._transform(rows.logits[out])
-        return answers
+        return self._left_out(rows, fold)
 
     def _held_out_binary(self, rows: BinaryRows, fold: np.ndarray) -> np.ndarray:
         if type(self)._fit_binary is Calibrator._fit_binary:
             answers = self._held_out(rows.matrix(), fold)
             return answers[:, 1] - answers[:, 0]
         self._fit_binary(rows)
-        scores = np.empty_like(rows.scores)
+        return self._left_out(rows, fold)
+
+    def _left_out(self, rows: Any, fold: np.ndarray) -> np.ndarray:
+        """For each row the answer of a fit without its fold."""
+        answers = np.empty_like(given_values(rows))
         for part in np.unique(fold):
             out = np.flatnonzero(fold == part)
-            scores[out] = self._without(rows, fold != part)._transform_binary(rows.scores[out])
-        return scores
+            answers[out] = self._without(rows, fold != part)._answers_on(rows.take(out))
+        return answers
+
+    def _answers_on(self, rows: Any) -> np.ndarray:
+        return self._calibrated(given_values(rows))
 
     def _without(self, rows: Any, kept: np.ndarray) -> Calibrator:
         """A fit to some of the rows; this one where they hold no weight."""
@@ -361,33 +353,33 @@ class Calibrator(TransformerMixin, BaseEstimator):
         self.n_iter_ = 1
         self.objective_trace_ = np.empty(0)
 
+    def _calibrated(self, given: np.ndarray) -> np.ndarray:
+        """Calibrated logits of a matrix (n×K), or of scores (n,)."""
+        return self._transform_binary(given) if given.ndim == 1 else self._transform(given)
+
+    def _predicted(self, calibrated: np.ndarray) -> np.ndarray:
+        binary = self.task_ == "binary"
+        return self.classes_[(calibrated.reshape(-1) > 0).astype(np.intp) if binary else calibrated.argmax(axis=1)]
+
     def _probabilities(self, given: np.ndarray) -> np.ndarray:
-        calibrated = two_columns(self._transform_binary(given)) if given.ndim == 1 else self._transform(given)
+        calibrated = self._calibrated(given)
+        calibrated = two_columns(calibrated) if given.ndim == 1 else calibrated
         return keep_winner(softmax(calibrated), calibrated.argmax(axis=1))
 
-    def _check_logits(self, logits: Any, *, reset: bool) -> np.ndarray:
-        """A matrix (n×K) that may enter `fit` (`reset`) or a prediction."""
-        self._check_width(logits, reset=reset)
-        matrix = check_matrix(logits)
-        validate_data(self, X=logits if hasattr(logits, "columns") else matrix, reset=reset, skip_check_array=True)
-        return admitted(matrix, None if reset else self)
-
-    def _check_scores(self, scores: Any, *, reset: bool) -> np.ndarray:
-        """One score per row (n,) that may enter `fit` (`reset`) or a prediction."""
-        self._check_width(scores, reset=reset)
-        column = check_scores(scores)
-        named = scores if hasattr(scores, "columns") else column[:, None]
-        validate_data(self, X=named, reset=reset, skip_check_array=True)
-        return admitted(column, None if reset else self)
-
-    def _check_width(self, values: Any, *, reset: bool) -> None:
+    def _admitted(self, values: Any, *, reset: bool = False) -> np.ndarray:
+        """A matrix (n×K), or one score per row (n,), that may enter `fit` (`reset`) or a prediction."""
+        one_column = is_one_column(values) if reset else self.task_ == "binary"
         shape: tuple[int, ...] = getattr(values, "shape", ())
         if not reset and len(shape) == 2 and shape[1] != self.n_features_in_:
-            what = "one score per row" if self.task_ == "binary" else "one logit for each class of the fit"
+            what = "one score per row" if one_column else "one logit for each class of the fit"
             raise InputError(
                 f"X has {shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
                 f"as input: {what}"
             )
+        array = check_scores(values) if one_column else check_matrix(values)
+        named = values if hasattr(values, "columns") else array.reshape(len(array), -1)
+        validate_data(self, X=named, reset=reset, skip_check_array=True)
+        return admitted(array, None if reset else self)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "fit_seconds_")

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from calibrant.calibrators.grouped import GroupedCalibrator, plain_answers
+from calibrant.calibrators.grouped import GroupedCalibrator, row_losses, surely_gains
 from calibrant.calibrators.learned import INNER, INNERS, RECORD, Learned
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
-from calibrant.core.binary_rows import BinaryRows, two_columns
+from calibrant.core.binary_rows import BinaryRows, given_values
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
-from calibrant.core.softmax import log_softmax
 
 STRENGTHS = (np.inf, 30_000.0, 10_000.0, 3000.0, 1000.0, 300.0, 100.0, 30.0, 10.0)
 """Rows that the pooled fit counts as, from all to few."""
@@ -112,21 +111,16 @@ class GroupCalibrator(GroupedCalibrator):
                 return None
 
     def _strength(self, rows: Rows) -> float:
-        if not isinstance(self.shrink, str):
-            if isinstance(self.shrink, bool) or not self.shrink >= 0:
-                raise InputError(f"shrink must be 'cv' or a number of at least 0, got {self.shrink!r}")
-            return float(self.shrink)
-        if self.shrink != "cv":
+        if isinstance(self.shrink, str) and self.shrink == "cv":
+            return float("inf") if len(self.groups_) < 2 or rows.n < 4 * FOLDS else self._choose(rows)
+        if isinstance(self.shrink, (str, bool)) or not self.shrink >= 0:
             raise InputError(f"shrink must be 'cv' or a number of at least 0, got {self.shrink!r}")
-        if len(self.groups_) < 2 or rows.n < 4 * FOLDS:
-            return float("inf")
-        return self._choose(rows)
+        return float(self.shrink)
 
     def _choose(self, rows: Any) -> float:
         """k of the lowest held-out log loss, by the rule of the class."""
-        given = rows.scores if isinstance(rows, BinaryRows) else rows.logits
-        matrix = rows.matrix() if isinstance(rows, BinaryRows) else rows
-        fold = content_folds(matrix, FOLDS, self.seed)
+        given = given_values(rows)
+        fold = content_folds(rows, FOLDS, self.seed)
         pooled, own = np.empty((2, *given.shape))
         inside = np.zeros(rows.n)
         for part in np.unique(fold):
@@ -136,36 +130,28 @@ class GroupCalibrator(GroupedCalibrator):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FitWarning)
                 whole = clone(self.calibrator).fit_rows(kept)
-            pooled[out] = own[out] = plain_answers(whole, given[out])
+            pooled[out] = own[out] = whole._calibrated(given[out])
             weight, prior = _weights_of(kept, len(self.groups_)), some_of_all(kept, PRIOR_WEIGHT, self.seed)
             for group in np.unique(rows.groups[out]):
                 fitted, mine = self._one(kept, int(group), prior), out[rows.groups[out] == group]
                 if fitted is not None:
-                    own[mine] = plain_answers(fitted, given[mine])
+                    own[mine] = fitted._calibrated(given[mine])
                     inside[mine] = weight[group]
-        losses = [_losses(_mix(pooled, own, shares_of(inside, k)), rows.labels) for k in STRENGTHS]
+        losses = [row_losses(_mix(pooled, own, shares_of(inside, k)), rows.labels) for k in STRENGTHS]
         mass = np.ones(rows.n) if rows.weights is None else rows.weights
         means = [float(np.average(loss, weights=mass)) for loss in losses]
         best = int(np.argmin(means))
-        gain = losses[0] - losses[best]
-        error = float(np.sqrt(np.average((gain - np.average(gain, weights=mass)) ** 2, weights=mass) / mass.sum()))
         self.objective_trace_ = np.array(means)
-        return float(STRENGTHS[best]) if means[0] - means[best] > SURE * error else float("inf")
+        return float(STRENGTHS[best]) if surely_gains(losses[0] - losses[best], mass, SURE) else float("inf")
 
     def _answers(self, given: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        answers = plain_answers(self.calibrator_, given)
+        answers = self.calibrator_._calibrated(given)
         for fitted, group in zip(self.calibrators_, np.flatnonzero(self.shares_ > 0), strict=True):
             mine = np.flatnonzero(codes == group)
             if len(mine):
-                own = plain_answers(fitted, given[mine])
+                own = fitted._calibrated(given[mine])
                 answers[mine] = _mix(answers[mine], own, np.full(len(mine), self.shares_[group]))
         return answers
-
-    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        return self.calibrator_._map(xp, logits, learned.calibrator_)
-
-    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
-        return self.calibrator_._map_binary(xp, scores, learned.calibrator_)
 
     def _map_groups(self, xp: Any, logits: Any, group: Any, learned: Any) -> Any:
         name = "_map_binary" if len(logits.shape) == 1 else "_map"
@@ -191,8 +177,7 @@ def some_of_all(rows: Any, weight: float, seed: int) -> Any:
     """About 200 rows, picked by what they hold, that weigh `weight` together; None where that is nothing."""
     if weight <= 0:
         return None
-    matrix = rows.matrix() if isinstance(rows, BinaryRows) else rows
-    fold = content_folds(matrix, max(1, int(rows.total_weight) // PRIOR_ROWS), seed)
+    fold = content_folds(rows, max(1, int(rows.total_weight) // PRIOR_ROWS), seed)
     some = rows.take(np.flatnonzero(fold == 0))
     if not some.total_weight > 0:
         return None
@@ -221,11 +206,6 @@ def _mix(pooled: np.ndarray, own: np.ndarray, share: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         mixed = (1 - share) * pooled + share * own
     return np.where(share == 0, pooled, np.where(share == 1, own, mixed)).astype(pooled.dtype, copy=False)
-
-
-def _losses(answers: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    matrix = two_columns(answers) if answers.ndim == 1 else answers
-    return -np.maximum(log_softmax(matrix)[np.arange(len(labels)), labels], -745.0)
 
 
 def _weights_of(rows: Any, n_groups: int) -> np.ndarray:

@@ -12,10 +12,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.base import Calibrator, fact, of_inner
 from calibrant.calibrators.solvers.folds import divided
-from calibrant.core.binary_rows import BinaryRows, two_columns
+from calibrant.core.binary_rows import BinaryRows, given_values, two_columns
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
-from calibrant.core.softmax import softmax
+from calibrant.core.softmax import log_softmax, softmax
 
 if TYPE_CHECKING:
     from typing import Self
@@ -119,16 +119,11 @@ class GroupedCalibrator(Calibrator):
 
     def predict(self, logits: Any, groups: Any = None) -> np.ndarray:
         """The class of highest calibrated probability of each row; the first of equals."""
-        calibrated = self.transform(logits, groups)
-        if self.task_ == "binary":
-            return self.classes_[(calibrated.reshape(-1) > 0).astype(np.intp)]
-        return self.classes_[calibrated.argmax(axis=1)]
+        return self._predicted(self.transform(logits, groups))
 
     def transform_codes(self, logits: np.ndarray, codes: np.ndarray) -> np.ndarray:
         """`transform` of rows whose group numbers are known already."""
-        binary = self.task_ == "binary"
-        given = self._check_scores(logits, reset=False) if binary else self._check_logits(logits, reset=False)
-        return self._answers(given, codes)
+        return self._answers(self._admitted(logits), codes)
 
     def group_codes(self, groups: Any, n_rows: int, *, quiet: bool = False) -> np.ndarray:
         """The number of each row's group (n,), −1 where the fit has not seen it, with a warning unless `quiet`."""
@@ -165,16 +160,21 @@ class GroupedCalibrator(Calibrator):
 
     def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
         self.fit_rows(rows)
-        codes = np.zeros(rows.n, dtype=np.intp) if rows.groups is None else rows.groups
-        given = rows.scores if isinstance(rows, BinaryRows) else rows.logits
-        answers = np.empty_like(given)
-        for part in np.unique(fold):
-            out = np.flatnonzero(fold == part)
-            answers[out] = self._without(rows, fold != part)._answers(given[out], codes[out])
-        return answers
+        return self._left_out(rows, fold)
 
     def _held_out_binary(self, rows: BinaryRows, fold: np.ndarray) -> np.ndarray:
         return self._held_out(rows, fold)  # type: ignore[arg-type]
+
+    def _answers_on(self, rows: Any) -> np.ndarray:
+        codes = np.zeros(rows.n, dtype=np.intp) if rows.groups is None else rows.groups
+        return self._answers(given_values(rows), codes)
+
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        """The pooled fit, which rows without a group get."""
+        return self.calibrator_._map(xp, logits, learned.calibrator_)
+
+    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+        return self.calibrator_._map_binary(xp, scores, learned.calibrator_)
 
     def _answers(self, given: np.ndarray, codes: np.ndarray) -> np.ndarray:
         """Calibrated logits of a matrix (n×K), or of scores (n,), whose rows belong to these groups."""
@@ -185,9 +185,17 @@ class GroupedCalibrator(Calibrator):
         raise NotImplementedError
 
 
-def plain_answers(calibrator: Any, given: np.ndarray) -> np.ndarray:
-    """What a fitted calibrator without groups says of a matrix, or of scores."""
-    return calibrator._transform_binary(given) if given.ndim == 1 else calibrator._transform(given)
+def row_losses(answers: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Log loss of each row (n,) of calibrated logits (n×K) or scores (n,)."""
+    matrix = (two_columns(answers) if answers.ndim == 1 else answers).astype(np.float64)
+    return -np.maximum(log_softmax(matrix)[np.arange(len(labels)), labels], -745.0)
+
+
+def surely_gains(gain: np.ndarray, weights: np.ndarray, n_errors: float) -> bool:
+    """Whether the mean gain of the rows exceeds so many of its standard errors."""
+    mean = np.average(gain, weights=weights)
+    variance = np.average((gain - mean) ** 2, weights=weights)
+    return bool(mean > n_errors * np.sqrt(variance / weights.sum()))
 
 
 def group_names(groups: Any, n_rows: int) -> np.ndarray:

@@ -10,14 +10,12 @@ from sklearn.base import clone
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import fact
-from calibrant.calibrators.grouped import GroupedCalibrator, group_names, plain_answers
+from calibrant.calibrators.grouped import GroupedCalibrator, group_names, row_losses, surely_gains
 from calibrant.calibrators.helpers.top_label import top_label, with_confidence
 from calibrant.calibrators.learned import INNER, RECORD, Learned
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.solvers.patches import Patched, Patches, hats
-from calibrant.core.binary_rows import BinaryRows, two_columns
 from calibrant.core.errors import InputError
-from calibrant.core.softmax import log_softmax
 from calibrant.metrics.flexible import weighted_quantile
 
 if TYPE_CHECKING:
@@ -102,7 +100,7 @@ class Multicalibration(GroupedCalibrator):
 
     def _fit(self, rows: Any) -> None:
         self.calibrator_ = clone(self.calibrator)
-        inner = self._answers_for_next(rows)
+        inner = self.calibrator_.fit_for_next(rows, self.seed)
         log_odds, correct = self._top(inner, rows.labels)
         weights = np.ones(rows.n) if rows.weights is None else rows.weights
         finite = np.flatnonzero(np.isfinite(log_odds) & (weights > 0))
@@ -115,14 +113,6 @@ class Multicalibration(GroupedCalibrator):
         values, self.objective_trace_ = patches.fit(data, self.rounds_)
         self.values_ = np.vstack([values, np.zeros(len(self.knots_))])
         self.n_iter_ = max(1, self.rounds_)
-
-    def _answers_for_next(self, rows: Any) -> np.ndarray:
-        """The inner calibrator's answers on the fit rows, held out where it has many parameters."""
-        if not isinstance(rows, BinaryRows):
-            return self.calibrator_.fit_for_next(rows, self.seed)
-        if self.calibrator_.few_parameters or rows.total_weight < 2 * FOLDS:
-            return plain_answers(self.calibrator_.fit_rows(rows), rows.scores)
-        return self.calibrator_.fit_held_out(rows, content_folds(rows.matrix(), FOLDS, self.seed))
 
     def _members(self, rows: Any) -> np.ndarray:
         """Which finest groups make up each group that may be patched (P, G): all rows, columns, intersections."""
@@ -139,9 +129,7 @@ class Multicalibration(GroupedCalibrator):
         """The number of rounds of the lowest held-out log loss, by the rule of the class."""
         if rows.total_weight < 8 * FOLDS:
             return 0
-        matrix = rows.matrix() if isinstance(rows, BinaryRows) else rows
-        fold = content_folds(matrix, FOLDS, self.seed)
-        losses = np.zeros((MOST_ROUNDS + 1, rows.n))
+        fold = content_folds(rows, FOLDS, self.seed)
         shifts = np.zeros((MOST_ROUNDS + 1, rows.n))
         for part in np.unique(fold):
             out = np.flatnonzero(fold == part)
@@ -156,10 +144,8 @@ class Multicalibration(GroupedCalibrator):
         if best == 0:
             return 0
         # the whole log loss decides: room that other classes make may cost more than the patch gains
-        gain = _losses(inner, rows.labels) - _losses(self._shifted(inner, shifts[best]), rows.labels)
-        mean = float(np.average(gain, weights=data.weights))
-        spread = float(np.average((gain - mean) ** 2, weights=data.weights))
-        return best if mean > SURE * np.sqrt(spread / data.weights.sum()) else 0
+        gain = row_losses(inner, rows.labels) - row_losses(self._shifted(inner, shifts[best]), rows.labels)
+        return best if surely_gains(gain, data.weights, SURE) else 0
 
     def _top(self, inner: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if inner.ndim == 1:
@@ -173,7 +159,7 @@ class Multicalibration(GroupedCalibrator):
         return with_confidence(inner, top_label(inner).log_odds + shift)
 
     def _answers(self, given: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        answers = plain_answers(self.calibrator_, given)
+        answers = self.calibrator_._calibrated(given)
         known = np.flatnonzero(codes >= 0)
         if not self.rounds_ or not len(known):
             return answers
@@ -185,12 +171,6 @@ class Multicalibration(GroupedCalibrator):
     def _check_learned(self) -> None:
         if len(self.values_) != len(self.groups_) + 1:
             raise InputError(f"Multicalibration holds {len(self.groups_)} groups, but {len(self.values_)} patches")
-
-    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        return self.calibrator_._map(xp, logits, learned.calibrator_)
-
-    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
-        return self.calibrator_._map_binary(xp, scores, learned.calibrator_)
 
     def _map_groups(self, xp: Any, logits: Any, group: Any, learned: Any) -> Any:
         binary = len(logits.shape) == 1
@@ -217,8 +197,3 @@ def _shift_at(xp: Any, log_odds: Any, knots: np.ndarray, values: Any) -> Any:
         along = xp.minimum(xp.maximum(along, xp.zeros_like(along)), xp.ones_like(along))
         shift = shift + (values(place + 1) - values(place)) * along
     return shift
-
-
-def _losses(answers: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    matrix = two_columns(answers) if answers.ndim == 1 else answers
-    return -np.maximum(log_softmax(matrix.astype(np.float64))[np.arange(len(labels)), labels], -745.0)

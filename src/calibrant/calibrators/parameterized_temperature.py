@@ -22,6 +22,7 @@ from calibrant.calibrators.solvers.temperature_network import (
     unpack,
 )
 from calibrant.calibrators.temperature import TemperatureScaling
+from calibrant.core.binary_rows import two_columns
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 
@@ -94,9 +95,9 @@ class ParameterizedTemperatureScaling(Calibrator):
 
     def temperatures(self, logits: Any) -> np.ndarray:
         """T of each row (n,), always above 0."""
-        matrix = self._check_logits(logits, reset=False)
+        given = self._admitted(logits)
         network = Network(self.weights_, self.biases_, self.feature_mean_, self.feature_scale_)
-        return temperatures(matrix, network)
+        return temperatures(two_columns(given) if given.ndim == 1 else given, network)
 
     def go_on_from(self, fitted: Calibrator) -> Calibrator:
         """Train on from the weights of another fit, in its units, instead of from temperature scaling.

@@ -16,7 +16,6 @@ from calibrant.calibrators.helpers.confidence_bins import map_rows
 from calibrant.calibrators.helpers.device_statistics import can_fit_inner, fit_inner
 from calibrant.calibrators.learned import INNER, Learned
 from calibrant.calibrators.platt import PlattScaling
-from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.solvers.positive_class import fit_positive_shape, positive_features
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.core.binary_rows import BinaryRows
@@ -108,11 +107,7 @@ class ShapeScaling(Calibrator):
 
     def _fit_binary(self, rows: BinaryRows) -> None:
         self.calibrator_ = PlattScaling() if self.calibrator is None else clone(self.calibrator)
-        if self.calibrator_.few_parameters or rows.total_weight < 2 * FOLDS:
-            inner = self.calibrator_.fit_rows(rows)._transform_binary(rows.scores)
-        else:
-            inner = self.calibrator_.fit_held_out(rows, content_folds(rows.matrix(), FOLDS, self.seed))
-        found = fit_positive_shape(inner, rows)
+        found = fit_positive_shape(self.calibrator_.fit_for_next(rows, self.seed), rows)
         self.shape_, self.objective_trace_ = found.point, found.trace
         self.n_iter_ = max(1, len(found.trace))
 

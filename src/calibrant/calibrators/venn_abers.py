@@ -53,12 +53,8 @@ class VennAbers(BinaryCalibrator):
     def predict_interval(self, logits: Any) -> np.ndarray:
         """p₀ and p₁ of each row (n×2): the low and the high end of the probability of the positive class."""
         check_is_fitted(self)
-        if self.task_ == "binary":
-            scores = self._check_scores(logits, reset=False)
-        else:
-            matrix = self._check_logits(logits, reset=False)
-            scores = matrix[:, 1] - matrix[:, 0]
-        return np.stack(self._ends(scores), axis=1)
+        given = self._admitted(logits)
+        return np.stack(self._ends(given if given.ndim == 1 else given[:, 1] - given[:, 0]), axis=1)
 
     def _ends(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         wide = scores.astype(np.float64)

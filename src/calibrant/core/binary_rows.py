@@ -41,6 +41,11 @@ class BinaryRows:
         return Rows(two_columns(self.scores), self.labels, self.weights, self.groups)
 
 
+def given_values(rows: Rows | BinaryRows) -> np.ndarray:
+    """The logits (n×K) or the scores (n,) of rows."""
+    return rows.scores if isinstance(rows, BinaryRows) else rows.logits
+
+
 def two_columns(scores: np.ndarray) -> np.ndarray:
     """The matrix [0, z] (n×2) of scores (n,)."""
     return np.stack([np.zeros_like(scores), scores], axis=1)

@@ -40,8 +40,8 @@ def content_folds(rows: Any, n_folds: int, seed: int) -> np.ndarray:
 
     Parameters
     ----------
-    rows : Rows, or rows on a GPU
-        Logits (n×K), labels and weights. A row of weight 0 gets a fold as well, and does not change the others.
+    rows : Rows, BinaryRows, MultilabelRows, or rows on a GPU
+        Logits, labels and weights. A row of weight 0 gets a fold as well, and does not change the others.
     n_folds : int
     seed : int
         Another seed gives other folds.
@@ -53,6 +53,7 @@ def content_folds(rows: Any, n_folds: int, seed: int) -> np.ndarray:
     >>> np.bincount(fold).tolist()
     [200, 200, 200, 200, 200]
     """
+    rows = rows.matrix() if hasattr(rows, "matrix") else rows
     hashes, stratum = _content(rows, seed)
     weights = np.ones(rows.n) if rows.weights is None else rows.weights
     first, cell = _cells(hashes, stratum)
