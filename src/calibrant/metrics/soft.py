@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -129,12 +130,12 @@ def soft_sums(
 
 
 def bin_temperature(n_bins: int, temperature: float, decay: float | None) -> float:
-    """T, given or from the decay between neighbouring bins."""
+    """T, or 1/(M² ln d) where a decay d is given: at a centre the neighbour's membership is then 1/d of its own."""
     check_n_bins(n_bins)
     if decay is not None:
         if not decay > 1:
             raise InputError(f"decay must be above 1, got {decay!r}")
-        return float(1 / (n_bins**2 * np.log(decay)))
+        return 1 / (n_bins**2 * math.log(decay))
     if not temperature > 0:
         raise InputError(f"temperature must be above 0, got {temperature!r}")
     return float(temperature)

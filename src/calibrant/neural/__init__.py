@@ -19,7 +19,7 @@ _NAMES = {
     "ClampedModule": "clamped_module",
     "CalibratedModule": "calibrated_module",
     "collect_logits": "collect",
-    "dense_rows": "dense",
+    "dense_rows": "metrics",
     "InterleavedBatches": "interleaved",
     "InterleavedObjective": "interleaved",
     "interleaved_epoch": "interleaved",

@@ -10,7 +10,7 @@ from torch import nn
 
 from calibrant.core import progress
 from calibrant.data import Predictions
-from calibrant.neural.model_io import check_logits, device_of, evaluation_mode, joined, read_named_batches, run_model
+from calibrant.neural.model_io import check_logits, device_of, evaluation_mode, joined, read_batches, run_model
 
 
 def collect_logits(
@@ -41,7 +41,7 @@ def collect_logits(
     n_batches = len(loader) if isinstance(loader, Sized) else None
     logits, labels = [], []
     with evaluation_mode(model), torch.inference_mode():
-        for number, (batch_inputs, batch_labels) in enumerate(read_named_batches(loader)):
+        for number, (batch_inputs, batch_labels) in enumerate(read_batches(loader, named=True)):
             logits.append(run_model(model, batch_inputs, place).cpu())
             labels.append(batch_labels.cpu().long())
             progress.step("collecting logits", number + 1, n_batches)

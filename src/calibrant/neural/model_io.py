@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,15 +48,6 @@ LABEL_NAMES = ("labels", "label", "label_ids")
 """Under which of these names a dictionary batch, as Hugging Face loaders give them, holds its labels."""
 
 
-def read_named_batches(loader: Iterable[Any]) -> Iterator[tuple[dict[str, Any] | Tensor, Tensor]]:
-    """(inputs, labels) of each batch: tensors as `read_batches` takes them, or a dictionary of named inputs."""
-
-    def parts(batch: Any, number: int) -> tuple[Any, Tensor]:
-        return _named_parts(batch, number) if isinstance(batch, Mapping) else _plain_parts(batch, number)
-
-    yield from _read(loader, parts, "(inputs, labels) batches")
-
-
 def _named_parts(batch: Mapping[str, Any], number: int) -> tuple[dict[str, Any], Tensor]:
     name = next((name for name in LABEL_NAMES if name in batch), None)
     if name is None:
@@ -84,16 +75,16 @@ def logits_in(output: Any) -> Tensor:
     return found
 
 
-def read_batches(loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
-    """(inputs, labels) of each batch, checked: finite inputs, as many whole-number labels."""
-    yield from _read(loader, _plain_parts, "(inputs, labels) batches")
+def read_batches(loader: Iterable[Any], *, named: bool = False) -> Iterator[tuple[Any, Tensor]]:
+    """(inputs, labels) of each batch, checked: finite inputs, as many whole-number labels.
 
-
-def _read(loader: Iterable[Any], parts: Callable[[Any, int], tuple[Any, Tensor]], wanted: str) -> Iterator[Any]:
+    With `named` a batch may also be a dictionary of named inputs with labels among them.
+    """
     if not isinstance(loader, Iterable):
-        raise InputError(f"the loader is a {type(loader).__name__}: it must give {wanted}")
+        raise InputError(f"the loader is a {type(loader).__name__}: it must give (inputs, labels) batches")
     n_batches = n_rows = 0
     for number, batch in enumerate(loader):
+        parts = _named_parts if named and isinstance(batch, Mapping) else _plain_parts
         inputs, labels = parts(batch, number)
         n_batches += 1
         n_rows += len(labels)
@@ -113,7 +104,9 @@ def _plain_parts(batch: Any, number: int) -> tuple[Tensor, Tensor]:
         raise InputError(f"batch {number} of the loader is on the device meta, which holds shapes without values")
     if labels.ndim != 1 or len(labels) != len(inputs):
         shape = tuple(labels.shape)
-        raise InputError(f"batch {number} has {len(inputs)} inputs, but labels of shape {shape}: give one index a row")
+        raise InputError(
+            f"batch {number} has {len(inputs)} inputs, but labels of shape {shape}: give one index per row"
+        )
     if labels.is_floating_point() or labels.dtype == torch.bool:
         raise InputError(f"labels of batch {number} are {labels.dtype}: they must be class indices")
     if inputs.is_floating_point() and not bool(inputs.isfinite().all()):

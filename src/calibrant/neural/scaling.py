@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from calibrant.neural.losses.focal import focal
@@ -49,7 +50,7 @@ def best_temperature(logits: Tensor, labels: Tensor, weights: Tensor | None = No
 
 
 def best_focal_temperature(logits: Tensor, labels: Tensor, gamma: float) -> float:
-    """argmin_T of the mean focal_γ(z/T, y); golden-section search in log T around the optimum of γ = 0.
+    """argmin_T of the mean focal_γ(z/T, y); a bounded search in log T around the optimum of γ = 0.
 
     Examples
     --------
@@ -66,15 +67,5 @@ def best_focal_temperature(logits: Tensor, labels: Tensor, gamma: float) -> floa
     def loss(log_temperature: float) -> float:
         return float(focal(wide / math.exp(log_temperature), labels, gamma=gamma))
 
-    ratio = (math.sqrt(5) - 1) / 2
-    low, high = (max(-LIMIT, min(LIMIT, math.log(plain) + side)) for side in (-3.0, 3.0))
-    inner = [high - ratio * (high - low), low + ratio * (high - low)]
-    values = [loss(one) for one in inner]
-    while high - low > 1e-6:
-        if values[0] < values[1]:
-            high, inner, values = inner[1], [inner[1] - ratio * (inner[1] - low), inner[0]], [math.nan, values[0]]
-            values[0] = loss(inner[0])
-        else:
-            low, inner, values = inner[0], [inner[1], inner[0] + ratio * (high - inner[0])], [values[1], math.nan]
-            values[1] = loss(inner[1])
-    return math.exp((low + high) / 2)
+    bounds = [max(-LIMIT, min(LIMIT, math.log(plain) + side)) for side in (-3.0, 3.0)]
+    return math.exp(minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-7}).x)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from calibrant.core.errors import InputError
 from calibrant.neural.losses.fused import fused_loss
-from calibrant.neural.losses.terms import check_batch, entropy, log_probabilities, of_label
+from calibrant.neural.losses.terms import LossModule, check_batch, entropy, log_probabilities, of_label
 
 
 def avuc(logits: Tensor, labels: Tensor, *, kappa: float = 1.0) -> Tensor:
@@ -35,12 +35,6 @@ def avuc_gs(logits: Tensor, labels: Tensor, *, kappa: float = 1.0) -> Tensor:
     """`avuc` with no gradient through the confidences c (AvUC-GS; Karandikar et al. 2021, app. F).
 
     The value is that of `avuc`; only what training sees changes: it no longer pays to be surer when wrong.
-
-    Parameters
-    ----------
-    logits : (n, K) tensor
-    labels : (n,) tensor of class indices
-    kappa : κ, the entropy threshold in nats
 
     Examples
     --------
@@ -91,25 +85,17 @@ def log_ratio(counted: Tensor, agreeing: Tensor, weights: Tensor | None = None) 
     return (counted.mean() + 2 * hair).log() - (agreeing.mean() + hair).log()
 
 
-class AvUCLoss(nn.Module):
+class AvUCLoss(LossModule):
     """`avuc` as a module."""
 
+    function = staticmethod(avuc)
+
     def __init__(self, kappa: float = 1.0) -> None:
         super().__init__()
         self.kappa = kappa
 
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of a batch."""
-        return avuc(logits, labels, kappa=self.kappa)
 
-
-class AvUCGSLoss(nn.Module):
+class AvUCGSLoss(AvUCLoss):
     """`avuc_gs` as a module."""
 
-    def __init__(self, kappa: float = 1.0) -> None:
-        super().__init__()
-        self.kappa = kappa
-
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of a batch."""
-        return avuc_gs(logits, labels, kappa=self.kappa)
+    function = staticmethod(avuc_gs)

@@ -23,9 +23,7 @@ def brier(
     ----------
     logits : (n, K) tensor, or dense maps (N, K, H, W)
     labels : (n,) tensor of class indices, or shares of the classes (n, K) in floating point
-    class_weights : (K,) tensor, optional; the mean is then weighted, as in torch
-    ignore_index : rows with this label are left out
-    reduction : "mean", "sum" or "none"
+    class_weights, ignore_index, reduction : as in `cross_entropy`
 
     Examples
     --------
@@ -46,6 +44,4 @@ mse = brier
 class BrierLoss(RowLoss):
     """`brier` as a module."""
 
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of a batch."""
-        return brier(logits, labels, **self.options())
+    function = staticmethod(brier)

@@ -40,6 +40,4 @@ def cross_entropy(
 class CrossEntropyLoss(RowLoss):
     """`cross_entropy` as a module."""
 
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of a batch."""
-        return cross_entropy(logits, labels, **self.options())
+    function = staticmethod(cross_entropy)

@@ -34,9 +34,7 @@ def focal(
     labels : (n,) tensor of class indices, or shares of the classes (n, K) in floating point
     gamma : γ ≥ 0, or "flsd-53" for 5 where p[y] < 0.2 and 3 elsewhere
     detach_factor : treat (1 − p[y])^γ as a weight without gradient
-    class_weights : (K,) tensor, optional; the mean is then weighted, as in torch
-    ignore_index : rows with this label are left out
-    reduction : "mean", "sum" or "none"
+    class_weights, ignore_index, reduction : as in `cross_entropy`
 
     Examples
     --------
@@ -69,11 +67,9 @@ def _exponent(gamma: float | str, log_p: Tensor) -> Tensor | float:
 class FocalLoss(RowLoss):
     """`focal` as a module."""
 
+    function = staticmethod(focal)
+
     def __init__(self, gamma: float | str = 3.0, detach_factor: bool = False, **shared: Any) -> None:
         super().__init__(**shared)
         self.gamma = gamma
         self.detach_factor = detach_factor
-
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of a batch."""
-        return focal(logits, labels, gamma=self.gamma, detach_factor=self.detach_factor, **self.options())

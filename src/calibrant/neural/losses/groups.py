@@ -7,13 +7,18 @@ holds; a group without a row counts nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from calibrant.core.errors import InputError
+from calibrant.neural.losses.terms import LossModule
 
 FORMS = ("mean", "worst")
+
+Combine = Callable[[Callable[[Tensor | None], Tensor], Tensor], Tensor]
+"""`over_groups` with its groups given: a function of the loss and of a tensor of the batch."""
 
 
 def over_groups(
@@ -47,3 +52,11 @@ def over_groups(
     if form == "worst":
         return torch.where(present, values, torch.zeros_like(values)).max()
     return torch.where(present, values, torch.zeros_like(values)).sum() / present.sum().clamp_min(1)
+
+
+class GroupLoss(LossModule):
+    """A loss that is taken by group of rows where the batch comes with groups."""
+
+    def forward(self, logits: Tensor, labels: Tensor, groups: Tensor | None = None, **named: Any) -> Tensor:
+        """The loss of a batch; `groups` (n,) where it is taken by group."""
+        return super().forward(logits, labels, groups=groups, **named)

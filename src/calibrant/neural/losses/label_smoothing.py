@@ -32,9 +32,7 @@ def label_smoothing(
     labels : (n,) tensor of class indices, or shares of the classes (n, K) in floating point
     smoothing : α in [0, 1]
     spread : "all" or "others"
-    class_weights : (K,) tensor, optional; the mean is then weighted, as in torch
-    ignore_index : rows with this label are left out
-    reduction : "mean", "sum" or "none"
+    class_weights, ignore_index, reduction : as in `cross_entropy`
 
     Examples
     --------
@@ -60,11 +58,9 @@ def label_smoothing(
 class LabelSmoothingLoss(RowLoss):
     """`label_smoothing` as a module."""
 
+    function = staticmethod(label_smoothing)
+
     def __init__(self, smoothing: float = 0.05, spread: str = "all", **shared: Any) -> None:
         super().__init__(**shared)
         self.smoothing = smoothing
         self.spread = spread
-
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of a batch."""
-        return label_smoothing(logits, labels, smoothing=self.smoothing, spread=self.spread, **self.options())

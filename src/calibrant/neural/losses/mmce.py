@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from calibrant.core.errors import InputError
 from calibrant.neural.losses.fused import fused_loss
-from calibrant.neural.losses.terms import check_batch, root, top_label
+from calibrant.neural.losses.terms import LossModule, check_batch, root, top_label
 
 
 def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4, weighted: bool = False) -> Tensor:
@@ -52,14 +52,12 @@ def _plain(logits: Tensor, labels: Tensor, width: float, weighted: bool) -> Tens
     return root((residual.unsqueeze(0) * residual.unsqueeze(1) * kernel).sum(), 2)
 
 
-class MMCELoss(nn.Module):
+class MMCELoss(LossModule):
     """`mmce` as a module."""
+
+    function = staticmethod(mmce)
 
     def __init__(self, width: float = 0.4, weighted: bool = False) -> None:
         super().__init__()
         self.width = width
         self.weighted = weighted
-
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of a batch."""
-        return mmce(logits, labels, width=self.width, weighted=self.weighted)

@@ -6,13 +6,13 @@ Labels are class indices (n,), or shares of the classes (n, K) in floating point
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from calibrant.core.errors import InputError
-from calibrant.neural.losses.terms import check_batch, wide
+from calibrant.neural.losses.terms import LossModule, check_batch, wide
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -103,7 +103,7 @@ def _one_or_sum(losses: Tensor, reduction: str, shape: tuple[int, ...]) -> Tenso
     return losses.sum() if reduction == "sum" else losses.reshape(shape)
 
 
-class RowLoss(nn.Module):
+class RowLoss(LossModule):
     """The parameters that modules of such losses share."""
 
     class_weights: Tensor | None
@@ -115,14 +115,6 @@ class RowLoss(nn.Module):
         self.register_buffer("class_weights", None if class_weights is None else torch.as_tensor(class_weights))
         self.ignore_index = ignore_index
         self.reduction = reduction
-
-    def options(self) -> dict[str, Any]:
-        """The shared parameters as keywords of the function."""
-        return {
-            "class_weights": self.class_weights,
-            "ignore_index": self.ignore_index,
-            "reduction": self.reduction,
-        }
 
     def extra_repr(self) -> str:
         """The parameters, as `print(module)` shows them."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from calibrant.core.errors import InputError
 from calibrant.neural.losses.avuc import log_ratio
 from calibrant.neural.losses.fused import fused_loss
-from calibrant.neural.losses.groups import over_groups
+from calibrant.neural.losses.groups import Combine, GroupLoss, over_groups
 from calibrant.neural.losses.terms import check_batch, entropy, log_probabilities
 
 
@@ -59,9 +60,7 @@ def soft_avuc(
     labels : (n,) tensor of class indices
     kappa : κ in (0, 1), the share of ln K where uncertainty begins
     temperature : T, how soft the threshold is
-    groups : (n,) tensor of whole numbers, optional
-        The loss is then taken in each group of the batch by itself; `group_form` is "mean" or "worst". `n_groups` says
-        how many there are, so that the device is not waited for.
+    groups, n_groups, group_form : as in `soft_ece`
 
     Examples
     --------
@@ -71,9 +70,10 @@ def soft_avuc(
     """
     check_batch(logits, labels)
     check_threshold(kappa, temperature)
+    combine = partial(over_groups, groups=groups, n_groups=n_groups, form=group_form)
 
     def plain(values: Tensor) -> Tensor:
-        return _plain(values, labels, kappa, temperature, groups, n_groups, group_form)
+        return _plain(values, labels, kappa, temperature, combine)
 
     if groups is not None:
         return plain(logits)
@@ -82,15 +82,7 @@ def soft_avuc(
     )
 
 
-def _plain(  # noqa: PLR0917
-    logits: Tensor,
-    labels: Tensor,
-    kappa: float,
-    temperature: float,
-    groups: Tensor | None,
-    n_groups: int | None,
-    group_form: str,
-) -> Tensor:
+def _plain(logits: Tensor, labels: Tensor, kappa: float, temperature: float, combine: Combine) -> Tensor:
     log_p = log_probabilities(logits, labels)
     correct = log_p.argmax(dim=1) == labels
     spread = entropy(log_p)
@@ -99,11 +91,13 @@ def _plain(  # noqa: PLR0917
     uncertain = uncertainty * surprise
     certain = (1 - uncertainty) * (1 - surprise)
     counted, agreeing = uncertain + certain, torch.where(correct, certain, uncertain)
-    return over_groups(lambda weights: log_ratio(counted, agreeing, weights), counted, groups, n_groups, group_form)
+    return combine(partial(log_ratio, counted, agreeing), counted)
 
 
-class SoftAvUCLoss(nn.Module):
+class SoftAvUCLoss(GroupLoss):
     """`soft_avuc` as a module."""
+
+    function = staticmethod(soft_avuc)
 
     def __init__(
         self, kappa: float = 0.5, temperature: float = 0.1, *, n_groups: int | None = None, group_form: str = "mean"
@@ -113,15 +107,3 @@ class SoftAvUCLoss(nn.Module):
         self.temperature = temperature
         self.n_groups = n_groups
         self.group_form = group_form
-
-    def forward(self, logits: Tensor, labels: Tensor, groups: Tensor | None = None) -> Tensor:
-        """The loss of a batch; `groups` (n,) where it is taken by group."""
-        return soft_avuc(
-            logits,
-            labels,
-            kappa=self.kappa,
-            temperature=self.temperature,
-            groups=groups,
-            n_groups=self.n_groups,
-            group_form=self.group_form,
-        )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from calibrant.core.errors import InputError
+from calibrant.metrics.soft import bin_temperature
 from calibrant.neural.losses.fused import fused_loss
-from calibrant.neural.losses.groups import over_groups
-from calibrant.neural.losses.terms import bin_temperature, check_batch, check_norm, memberships, power, root, top_label
+from calibrant.neural.losses.groups import Combine, GroupLoss, over_groups
+from calibrant.neural.losses.terms import check_batch, check_norm, memberships, power, root, top_label
 
 
 def soft_ece(
@@ -55,9 +58,10 @@ def soft_ece(
     softness = bin_temperature(n_bins, temperature, decay)
     check_batch(logits, labels)
     by_label = weighting == "label"
+    combine = partial(over_groups, groups=groups, n_groups=n_groups, form=group_form)
 
     def plain(values: Tensor) -> Tensor:
-        return _plain(values, labels, n_bins, softness, norm, by_label, groups, n_groups, group_form)
+        return _plain(values, labels, n_bins, softness, norm, by_label, combine)
 
     if groups is not None:
         return plain(logits)
@@ -65,15 +69,7 @@ def soft_ece(
 
 
 def _plain(  # noqa: PLR0917
-    logits: Tensor,
-    labels: Tensor,
-    n_bins: int,
-    softness: float,
-    norm: float,
-    by_label: bool,
-    groups: Tensor | None,
-    n_groups: int | None,
-    group_form: str,
+    logits: Tensor, labels: Tensor, n_bins: int, softness: float, norm: float, by_label: bool, combine: Combine
 ) -> Tensor:
     confidence, correct = top_label(logits, labels)
     every = memberships(confidence, n_bins, softness)
@@ -90,11 +86,13 @@ def _plain(  # noqa: PLR0917
             power_sum = (membership * power(bin_accuracy - confidence.unsqueeze(1), norm)).sum()
         return root(power_sum / (correct.numel() if weights is None else weights.sum().clamp_min(1)), norm)
 
-    return over_groups(loss, confidence, groups, n_groups, group_form)
+    return combine(loss, confidence)
 
 
-class SoftECELoss(nn.Module):
+class SoftECELoss(GroupLoss):
     """`soft_ece` as a module."""
+
+    function = staticmethod(soft_ece)
 
     def __init__(
         self,
@@ -115,18 +113,3 @@ class SoftECELoss(nn.Module):
         self.decay = decay
         self.n_groups = n_groups
         self.group_form = group_form
-
-    def forward(self, logits: Tensor, labels: Tensor, groups: Tensor | None = None) -> Tensor:
-        """The loss of a batch; `groups` (n,) where it is taken by group."""
-        return soft_ece(
-            logits,
-            labels,
-            n_bins=self.n_bins,
-            temperature=self.temperature,
-            norm=self.norm,
-            weighting=self.weighting,
-            decay=self.decay,
-            groups=groups,
-            n_groups=self.n_groups,
-            group_form=self.group_form,
-        )

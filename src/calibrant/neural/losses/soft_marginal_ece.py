@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from calibrant.neural.losses.groups import over_groups
-from calibrant.neural.losses.terms import bin_temperature, check_batch, check_norm, memberships, power, root, wide
+from calibrant.metrics.soft import bin_temperature
+from calibrant.neural.losses.groups import GroupLoss, over_groups
+from calibrant.neural.losses.terms import check_batch, check_norm, memberships, power, root, wide
 
 
 def soft_marginal_ece(
@@ -34,9 +35,7 @@ def soft_marginal_ece(
     temperature : T, how soft the bins are
     norm : p ≥ 1
     decay : d > 1 sets T = 1/(M² ln d) instead
-    groups : (n,) tensor of whole numbers, optional
-        The loss is then taken in each group of the batch by itself; `group_form` is "mean" or "worst". `n_groups` says
-        how many there are, so that the device is not waited for.
+    groups, n_groups, group_form : as in `soft_ece`
 
     Examples
     --------
@@ -63,8 +62,10 @@ def soft_marginal_ece(
     return over_groups(loss, probabilities, groups, n_groups, group_form)
 
 
-class SoftMarginalECELoss(nn.Module):
+class SoftMarginalECELoss(GroupLoss):
     """`soft_marginal_ece` as a module."""
+
+    function = staticmethod(soft_marginal_ece)
 
     def __init__(
         self,
@@ -83,17 +84,3 @@ class SoftMarginalECELoss(nn.Module):
         self.decay = decay
         self.n_groups = n_groups
         self.group_form = group_form
-
-    def forward(self, logits: Tensor, labels: Tensor, groups: Tensor | None = None) -> Tensor:
-        """The loss of a batch; `groups` (n,) where it is taken by group."""
-        return soft_marginal_ece(
-            logits,
-            labels,
-            n_bins=self.n_bins,
-            temperature=self.temperature,
-            norm=self.norm,
-            decay=self.decay,
-            groups=groups,
-            n_groups=self.n_groups,
-            group_form=self.group_form,
-        )

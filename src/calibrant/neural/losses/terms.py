@@ -5,12 +5,31 @@ Everything here is a handful of torch operations without a look at a value, so n
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from calibrant.core.errors import InputError
+
+
+class LossModule(nn.Module):
+    """A loss function as a module: the attributes of the module are the keywords of the function."""
+
+    function: ClassVar[Callable[..., Tensor]]
+    keywords: ClassVar[tuple[str, ...]]
+
+    def __init_subclass__(cls) -> None:
+        if "function" in vars(cls):
+            options = inspect.getfullargspec(cls.function).kwonlyargs
+            cls.keywords = tuple(name for name in options if name != "groups")
+
+    def forward(self, logits: Tensor, labels: Tensor, **named: Any) -> Tensor:
+        """The loss of a batch."""
+        return type(self).function(logits, labels, **{name: getattr(self, name) for name in self.keywords}, **named)
 
 
 def check_batch(logits: Tensor, labels: Tensor) -> None:
@@ -62,19 +81,6 @@ def memberships(scores: Tensor, n_bins: int, temperature: float) -> Tensor:
     half = 0.5 / n_bins
     centres = torch.linspace(half, 1 - half, n_bins, dtype=scores.dtype, device=scores.device)
     return ((scores.unsqueeze(-1) - centres).square() * (-1 / temperature)).softmax(dim=-1)
-
-
-def bin_temperature(n_bins: int, temperature: float, decay: float | None) -> float:
-    """T, or 1/(M² ln d) where a decay d is given: at a centre the neighbour's membership is then 1/d of its own."""
-    if isinstance(n_bins, bool) or not isinstance(n_bins, int) or n_bins < 1:
-        raise InputError(f"n_bins must be a whole number of at least 1, got {n_bins!r}")
-    if decay is not None:
-        if not decay > 1:
-            raise InputError(f"decay must be above 1, got {decay}")
-        return 1.0 / (n_bins**2 * math.log(decay))
-    if not temperature > 0:
-        raise InputError(f"temperature must be above 0, got {temperature}")
-    return temperature
 
 
 def power(gap: Tensor, norm: float) -> Tensor:
