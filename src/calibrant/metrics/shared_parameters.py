@@ -27,7 +27,7 @@ def with_shared_parameters(docstring: str, types: Mapping[str, str]) -> str:
     """
     entries = ""
     for parameter, name in types.items():
-        if name in DESCRIBED:
+        if name in DESCRIBED and f"\n{parameter} : " not in docstring:  # a module may be reloaded
             shape, _, meaning = getattr(inputs, name).__metadata__[0].partition(": ")
             entries += f"{parameter} : {shape}\n    {meaning}\n"
     if not entries:
