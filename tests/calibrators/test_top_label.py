@@ -20,12 +20,17 @@ from calibrant import (
 )
 from calibrant.calibrators.helpers.top_label import top_label, with_confidence
 from calibrant.calibrators.solvers.folds import content_folds
-from calibrant.calibrators.top_label_map import PRIOR_ROWS, features, fit_map
+from calibrant.calibrators.top_label_map import PRIOR_ROWS, fit_map
 from calibrant.core.bins import place
 from calibrant.core.errors import InputError
 from calibrant.core.odds import probability_log_odds
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import softmax
+
+
+def features(log_odds):
+    """log c, −log(1 − c) and 1 of each row (n×3), from the log-odds of c."""
+    return np.stack([-np.logaddexp(0.0, -log_odds), np.logaddexp(0.0, log_odds), np.ones_like(log_odds)], axis=1)
 
 
 def random_data(seed, n_rows=500, n_classes=5, sharpness=2.0):

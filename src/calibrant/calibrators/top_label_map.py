@@ -10,21 +10,18 @@ from sklearn.base import clone
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact, of_inner
+from calibrant.calibrators.beta import beta_columns
 from calibrant.calibrators.helpers.device_statistics import can_fit_inner, fit_inner
 from calibrant.calibrators.helpers.top_label import TopLabel, top_label
 from calibrant.calibrators.learned import INNER, Learned
 from calibrant.core.rows import Rows
+from calibrant.kernels.logistic import Pull, fit_logistic
 
 IDENTITY = np.array([1.0, 1.0, 0.0])
 """The map g = c."""
 
 PRIOR_ROWS = 50.0
 """Strength of the pull to the identity; beside it n rows speak with the weight n."""
-
-LOWER = np.array([0.0, 0.0, -np.inf])
-"""a and b stay at 0 or above: the map never turns confidences around."""
-
-MAX_STEPS = 100
 
 
 class TopLabelMap(Calibrator):
@@ -94,8 +91,7 @@ class TopLabelMap(Calibrator):
         self._fit_top(rows, top_label(logits))
 
     def _fit_top(self, rows: Any, top: TopLabel) -> None:
-        weights = np.ones(rows.n) if rows.weights is None else rows.weights
-        self.map_, self.objective_trace_ = fit_map(top.log_odds, top.prediction == rows.labels, weights)
+        self.map_, self.objective_trace_ = fit_map(top.log_odds, top.prediction == rows.labels, rows.weights)
         self.n_iter_ = max(1, len(self.objective_trace_) - 1)
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
@@ -115,39 +111,8 @@ def _remapped(xp: Any, logits: Any, parameters: Any) -> Any:
     return maps.with_mapped_confidence(xp, logits, change)
 
 
-def features(log_odds: np.ndarray) -> np.ndarray:
-    """log c, −log(1 − c) and 1 of each row (n×3), from the log-odds of c."""
-    return np.stack([-np.logaddexp(0.0, -log_odds), np.logaddexp(0.0, log_odds), np.ones_like(log_odds)], axis=1)
-
-
-def fit_map(log_odds: np.ndarray, correct: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """a, b, d of the lowest penalised log-loss of `correct`, and the mean objective at each step.
-
-    The objective is strictly convex: Newton steps over the entries that are not held at 0, halved while they fail.
-    """
-    inputs, total = features(log_odds), float(weights.sum())
-
-    def objective(point: np.ndarray) -> float:
-        score, pull = inputs @ point, point - IDENTITY
-        return (weights @ (np.logaddexp(0.0, score) - correct * score) + 0.5 * PRIOR_ROWS * (pull @ pull)) / total
-
-    point = IDENTITY
-    trace = [objective(point)]
-    for _ in range(MAX_STEPS):
-        # 1/(1 + exp(−score)) without overflow
-        probability = np.exp(-np.logaddexp(0.0, -(inputs @ point)))
-        gradient = inputs.T @ (weights * (probability - correct)) + PRIOR_ROWS * (point - IDENTITY)
-        curved = (weights * probability * (1 - probability))[:, None] * inputs
-        hessian = inputs.T @ curved + PRIOR_ROWS * np.eye(3)
-        free = ~((point <= LOWER) & (gradient > 0))
-        direction = np.zeros(3)
-        direction[free] = -np.linalg.solve(hessian[np.ix_(free, free)], gradient[free])
-        for length in 0.5 ** np.arange(30):
-            candidate = np.maximum(point + length * direction, LOWER)
-            if (value := objective(candidate)) <= trace[-1]:
-                break
-        moved, point = np.abs(candidate - point).max(), candidate
-        trace.append(value)
-        if moved < 1e-12:
-            break
-    return point, np.array(trace)
+def fit_map(log_odds: np.ndarray, correct: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """a, b, d of the lowest penalised log-loss of `correct`, and the mean objective at each step."""
+    pull = Pull(IDENTITY, PRIOR_ROWS * np.eye(3))
+    found = fit_logistic(beta_columns(log_odds), correct, weights, start=IDENTITY, non_negative=True, pull=pull)
+    return found.point, found.trace

@@ -94,7 +94,7 @@ class OnnxSpace:
         return self.array(self.graph.node("Cast", x.tensor, to=to), x.shape, dtype)
 
     def single_precision(self, x: OnnxArray) -> OnnxArray:
-        """See `calibrators.maps.rows.single_precision`."""
+        """See `calibrators.maps.single_precision`."""
         return self.astype(x, np.float32)
 
     def where(self, condition: Any, x: Any, y: Any) -> OnnxArray:
@@ -197,7 +197,7 @@ class OnnxSpace:
         return self.array(self.graph.node("GatherElements", x.tensor, index.tensor, axis=axis), index.shape, x.dtype)
 
     def with_entry(self, x: OnnxArray, column: OnnxArray, value: Any) -> OnnxArray:
-        """See `calibrators.maps.rows.with_entry`: one copy, where a mask and a choice would pass over x twice."""
+        """See `calibrators.maps.with_entry`: one copy, where a mask and a choice would pass over x twice."""
         value = self._alike(x, value)[1]
         if not value.shape:
             value = self.array(
