@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
@@ -126,7 +127,7 @@ class ClassLossScaling(Calibrator):
             self._record(rows, self.calibrator_)
         self.objective_trace_, self.std_trace_, self.ece_trace_ = np.array(self._trace).T
         self.n_iter_ = len(self._trace) - 1
-        # what a refit on the way warned of, under weights that are no longer used, concerns nobody
+        # warnings of earlier refits, under weights that are no longer used, are dropped
         for last in self._told:
             warnings.warn(str(last.message), last.category, stacklevel=4)
         del self._trace, self._told
@@ -153,7 +154,7 @@ class ClassLossScaling(Calibrator):
         """Weights from losses, calibrator from weights, and again, until neither moves."""
         totals = rows.class_weight()
         present = totals > 0
-        inverse = np.where(present, 1.0 / np.where(present, totals, 1.0), 0.0)
+        inverse = _per_row(1.0, totals)
         before = self._losses[present]
         weights = class_weights(before, self.normalization, self.alpha_, self.beta_)
         search, smallest = FixedPoint(), 0.0
@@ -174,7 +175,7 @@ class ClassLossScaling(Calibrator):
             weights = np.clip(search.following(weights, target), -0.5 * self.beta_, 0.5 * self.beta_)
             step("class weights", refit + 1, None, f"change {search.change:.1e}")
         if search.change > 1e-5:
-            warnings.warn(f"the class weights still move by {search.change:.1e} a refit", FitWarning, stacklevel=5)
+            warnings.warn(f"the class weights still move by {search.change:.1e} per refit", FitWarning, stacklevel=5)
 
     def _fit_focal(self, rows: Rows) -> None:
         """∇(1−p)^γ·NLL is a weighted ∇NLL, so the focal optimum is a fixed point of weighted refits."""
@@ -183,9 +184,7 @@ class ClassLossScaling(Calibrator):
         change = np.inf
         for refit in range(MAX_REFITS):
             # the refits overshoot in turn: weights between the last two answers settle much sooner
-            between = rows.reweighted(
-                _Focal((previous, self.calibrator_), FOCUS, detached=self.loss == "focal_detached")
-            )
+            between = rows.reweighted(partial(_focal, (previous, self.calibrator_), self.loss == "focal_detached"))
             previous, self.calibrator_ = self.calibrator_, self._refit(between, self.calibrator_)
             self._record(rows, self.calibrator_)
             change = abs(self._trace[-1][0] - self._trace[-2][0])
@@ -193,7 +192,7 @@ class ClassLossScaling(Calibrator):
                 return
             step("focal weights", refit + 1, None, f"change {change:.1e}")
         if change > 1e-5:
-            warnings.warn(f"the focal fit still moves by {change:.1e} a refit", FitWarning, stacklevel=5)
+            warnings.warn(f"the focal fit still moves by {change:.1e} per refit", FitWarning, stacklevel=5)
 
     def _refit(self, rows: Any, previous: Calibrator | None = None) -> Calibrator:
         fresh = clone(self.calibrator)
@@ -204,14 +203,13 @@ class ClassLossScaling(Calibrator):
     def _losses_after_a_step(self, rows: Rows) -> np.ndarray:
         """Class losses (K,) a small step from the uncalibrated logits towards those of the refit."""
         losses, _ = rows.total(_losses_and_bins, _Step(self.calibrator_, FIRST_STEP))
-        totals = rows.class_weight()
-        return np.where(totals > 0, losses / np.where(totals > 0, totals, 1.0), 0.0)
+        return _per_row(losses, rows.class_weight())
 
     def _record(self, rows: Rows, calibrator: Calibrator | None) -> None:
         losses, sums = rows.total(_losses_and_bins, calibrator)
         totals = rows.class_weight()
         present = totals > 0
-        self._losses = np.where(present, losses / np.where(present, totals, 1.0), 0.0)
+        self._losses = _per_row(losses, totals)
         spread = self._losses[present].std(ddof=1) if present.sum() > 1 else 0.0
         gaps = float(total_gap(sums[1] - sums[2], rows.total_weight))
         self._trace.append((float((1 + self.class_weights_) @ self._losses), float(spread), gaps))
@@ -257,11 +255,10 @@ def choose_shape(before: np.ndarray, after: np.ndarray, normalization: str, n_cl
     return float(np.clip(found.x[0], 0.1, highest)), float(np.clip(found.x[1], 1.5, 2.0))
 
 
-class _ByClass:
-    """A factor for the rows of each class."""
+class _ByClass(NamedTuple):
+    """A factor for the rows of each class; rows on a GPU read `factors` themselves."""
 
-    def __init__(self, factors: np.ndarray) -> None:
-        self.factors = factors
+    factors: np.ndarray
 
     def __call__(self, logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
         return self.factors[labels]
@@ -284,27 +281,24 @@ class _Step:
         return (1 - self.share) * logits + self.share * self.calibrator._map(xp, logits, learned)
 
 
-class _Focal:
+def _focal(calibrators: tuple[Calibrator, ...], detached: bool, logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """(1−p)^γ − γ·p·(1−p)^(γ−1)·log p: how much of the NLL's gradient the focal loss keeps at a row.
 
     With several calibrators, the mean of what each says; detached, the first term alone.
     """
+    kept = np.zeros(len(labels))
+    for calibrator in calibrators:
+        log_p = log_softmax(calibrator._transform(logits).astype(np.float64))[np.arange(len(labels)), labels]
+        p = np.exp(log_p)
+        kept += (1 - p) ** FOCUS
+        if not detached:
+            kept -= FOCUS * p * (1 - p) ** (FOCUS - 1) * log_p
+    return kept / len(calibrators)
 
-    def __init__(self, calibrators: tuple[Calibrator, ...], focus: float, *, detached: bool = False) -> None:
-        self.calibrators = calibrators
-        self.focus = focus
-        self.detached = detached
 
-    def __call__(self, logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        each = np.arange(len(labels))
-        kept = np.zeros(len(labels))
-        for calibrator in self.calibrators:
-            log_p = log_softmax(calibrator._transform(logits).astype(np.float64))[each, labels]
-            p = np.exp(log_p)
-            kept += (1 - p) ** self.focus
-            if not self.detached:
-                kept -= self.focus * p * (1 - p) ** (self.focus - 1) * log_p
-        return kept / len(self.calibrators)
+def _per_row(sums: np.ndarray | float, totals: np.ndarray) -> np.ndarray:
+    """Sums by class over the weight of each class (K,); 0 for an absent class."""
+    return np.divide(sums, totals, out=np.zeros_like(totals), where=totals > 0)
 
 
 def _losses_and_bins(logits, labels, weights, calibrator):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,10 @@ from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, of_inner
 from calibrant.calibrators.confusion import ConfusionScaling
 from calibrant.calibrators.learned import INNER, Learned
+from calibrant.calibrators.shape import bent_sums
 from calibrant.core.arrays import check_matrix, check_values
 from calibrant.core.errors import InputError
-from calibrant.core.rows import Rows
-from calibrant.core.softmax import log_softmax
+from calibrant.core.rows import Rows, add
 from calibrant.core.threads import row_blocks
 
 HALF_A_ROW = 0.5
@@ -141,20 +142,12 @@ def offset_sums(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, direction: np.ndarray, point: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
     """Σ w·NLL of softmax(β·z + τ·v), its gradient (2,) and Hessian (2×2) by (β, τ): a statistic for `Rows.total`."""
-    loss, gradient, hessian = 0.0, np.zeros(2), np.zeros((2, 2))
+    parts = []
     for block in row_blocks(len(logits), logits.shape[1], 1 << 18):
-        scores, true, weight = logits[block].astype(np.float64), labels[block], weights[block]
-        every = np.arange(len(true))
+        scores = logits[block].astype(np.float64)
         inputs = np.stack([scores, np.broadcast_to(direction, scores.shape)])
-        logs = log_softmax(np.tensordot(point, inputs, 1))
-        loss -= float(weight @ logs[every, true])
-        probabilities = np.exp(logs)
-        mean = np.einsum("nk,mnk->mn", probabilities, inputs)
-        gradient += (mean - inputs[:, every, true]) @ weight
-        probabilities *= weight[:, None]
-        weighted = (inputs * probabilities).reshape(2, -1)
-        hessian += weighted @ inputs.reshape(2, -1).T - (mean * weight) @ mean.T
-    return loss, gradient, hessian
+        parts.append(bent_sums(inputs, labels[block], weights[block], point))
+    return reduce(add, parts)
 
 
 def fit_offset(rows: Rows, direction: np.ndarray) -> float:

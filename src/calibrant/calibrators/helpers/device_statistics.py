@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibrant.calibrators.helpers.tensors import device_map
+from calibrant.calibrators.solvers.bin_streaming import summed_by_bin
+from calibrant.calibrators.solvers.temperature_search import stacked_label_sums, stacked_soft_sums, stacked_width_sums
 from calibrant.core.bins import place
+from calibrant.kernels.mixture import mixed_sums
 
 if TYPE_CHECKING:
     from calibrant.calibrators.base import Calibrator
@@ -20,15 +23,11 @@ if TYPE_CHECKING:
 
 def width_statistic(rows: Any, _: Any, betas: np.ndarray, n_bins: int) -> tuple[np.ndarray]:
     """Bin sums at each temperature."""
-    from calibrant.calibrators.solvers.temperature_search import stacked_width_sums
-
     return stacked_width_sums(rows.confidences_at(betas), rows.top()[2], rows.row_weights(), n_bins)
 
 
 def soft_statistic(rows: Any, _: Any, betas: np.ndarray, n_bins: int, bandwidth: float) -> tuple[np.ndarray]:
     """Soft bin sums at each temperature."""
-    from calibrant.calibrators.solvers.temperature_search import stacked_soft_sums
-
     return stacked_soft_sums(rows.confidences_at(betas), rows.top()[2], rows.row_weights(), n_bins, bandwidth)
 
 
@@ -36,14 +35,11 @@ def label_statistic(
     rows: Any, _: Any, betas: np.ndarray, accuracy: np.ndarray, bandwidth: float, norm: float
 ) -> tuple[np.ndarray]:
     """The label form of the soft-binned error at each temperature."""
-    from calibrant.calibrators.solvers.temperature_search import stacked_label_sums
-
     return stacked_label_sums(rows.confidences_at(betas), rows.row_weights(), accuracy, bandwidth, norm)
 
 
 def mixture_nll(rows: Any, beta: float, shares: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     """The mixture's NLL and its derivatives by the shares; the probabilities of the labels are computed once."""
-    from calibrant.kernels.mixture import mixed_sums
     from calibrant.kernels.torch.row_passes import label_shares
 
     columns = [rows.remembered(("label shares", b), lambda b=b: label_shares(rows, b)) for b in (beta, 1.0)]
@@ -62,7 +58,6 @@ def mixture_squares(rows: Any, beta: float) -> tuple[np.ndarray, np.ndarray]:
 
 def bin_moments(rows: Any, _: Any, edges: np.ndarray, inverse: np.ndarray) -> tuple[np.ndarray]:
     """The sums of each confidence bin at a temperature of its own."""
-    from calibrant.calibrators.solvers.bin_streaming import summed_by_bin
     from calibrant.kernels.torch.row_passes import label_gaps, row_moments
 
     index = place(rows.top()[0], edges)

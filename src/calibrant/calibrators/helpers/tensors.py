@@ -46,40 +46,33 @@ def _refuse_zeros(logits: Any) -> None:
 
 def transform_tensor(calibrator: Calibrator, logits: Any) -> Any:
     """Calibrated logits of a tensor (n×K, N×K×H×W or n), of its dtype and on its device."""
-    import torch
-
-    _check(calibrator, logits)
-    if logits.ndim > 2:
-        return _each_map(calibrator, logits, transform_tensor)
-    result = torch.empty_like(logits)
-    for block, calibrated in _calibrated(calibrator, logits):
-        result[block] = calibrated.reshape(result[block].shape).to(result.dtype)
-    return result
+    return _answer(calibrator, logits, probabilities=False)
 
 
 def probabilities_of_tensor(calibrator: Calibrator, logits: Any) -> Any:
     """Calibrated probabilities (n×K, N×K×H×W, or n×2 of one score per row) as a tensor on the same device."""
+    return _answer(calibrator, logits, probabilities=True)
+
+
+def _answer(calibrator: Calibrator, logits: Any, *, probabilities: bool) -> Any:
     import torch
 
     _check(calibrator, logits)
     if logits.ndim > 2:
-        return _each_map(calibrator, logits, probabilities_of_tensor)
-    result = torch.empty((len(logits), calibrator._n_classes), dtype=logits.dtype, device=logits.device)
+        # maps (N, K, …), one of the N at a time: a row is a position
+        result = torch.empty_like(logits)
+        for place, one in enumerate(logits.detach()):
+            rows = one.reshape(one.shape[0], -1).T
+            result[place] = _answer(calibrator, rows, probabilities=probabilities).T.reshape(one.shape)
+        return result
+    shape = (len(logits), calibrator._n_classes) if probabilities else logits.shape
+    result = torch.empty(shape, dtype=logits.dtype, device=logits.device)
     for block, calibrated in _calibrated(calibrator, logits):
-        if calibrated.ndim == 1:
-            calibrated = torch.stack([torch.zeros_like(calibrated), calibrated], dim=1)  # noqa: PLW2901
-        result[block] = calibrated.softmax(dim=1).to(result.dtype)
-    return result
-
-
-def _each_map(calibrator: Calibrator, maps: Any, answer: Any) -> Any:
-    """The answer for maps (N, K, …), one of the N at a time: a row is a position."""
-    import torch
-
-    result = torch.empty_like(maps)
-    for place, one in enumerate(maps.detach()):
-        rows = one.reshape(one.shape[0], -1).T
-        result[place] = answer(calibrator, rows).T.reshape(one.shape)
+        answer = calibrated
+        if probabilities:
+            two = torch.stack([torch.zeros_like(answer), answer], dim=1) if answer.ndim == 1 else answer
+            answer = two.softmax(dim=1)
+        result[block] = answer.reshape(result[block].shape).to(result.dtype)
     return result
 
 
