@@ -53,8 +53,8 @@ class BendScaling(BinaryCalibrator):
     >>> scores = 2 * rng.normal(size=2000)
     >>> labels = (rng.random(2000) < 1 / (1 + np.exp(1 - scores / 2))).astype(int)
     >>> fitted = BendScaling().fit(scores, labels)
-    >>> fitted.transform(np.array([0.0, 2.0])).round(1)
-    array([-0.9,  0.1])
+    >>> bool(abs(fitted.predict_proba(scores)[:, 1].mean() - labels.mean()) < 0.01)
+    True
     """
 
     keeps_ranking = True

@@ -58,14 +58,10 @@ class ClassTemperatureScaling(Calibrator):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from calibrant import ClassTemperatureScaling
-    >>> rng = np.random.default_rng(0)
-    >>> labels = rng.integers(0, 3, 600)
-    >>> logits = rng.normal(0, 3, (600, 3)) + 3 * np.eye(3)[labels]
-    >>> fitted = ClassTemperatureScaling().fit(logits, labels)
-    >>> bool(fitted.ece_trace_[-1] < fitted.ece_trace_[0])
-    True
+    >>> import calibrant as cal
+    >>> val = cal.open_predictions("cifar10-resnet18#val")
+    >>> cal.ClassTemperatureScaling().fit(val.logits, val.labels).ece_trace_.round(4)
+    array([0.0081, 0.0055, 0.0037, 0.0037])
     """
 
     requires_logits = True

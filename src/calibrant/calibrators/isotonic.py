@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -123,19 +122,13 @@ class IsotonicCalibration(Calibrator):
         """The maps as tables (C×W); shorter ones repeat their last knot."""
         if self.task_ == "binary":
             return super()._learned()
-        if len(self.offsets_) == 2:
-            return SimpleNamespace(knots=self.knots_[None], values=self.values_[None])
-        cuts = [slice(*pair) for pair in pairwise(self.offsets_)]
-        width = max(cut.stop - cut.start for cut in cuts)
-        tables = {"knots": self.knots_, "values": self.values_}
-        return SimpleNamespace(
-            **{
-                name: np.stack(
-                    [np.pad(table[cut], (0, width - (cut.stop - cut.start)), mode="edge") for cut in cuts]
-                ).astype(np.float64)
-                for name, table in tables.items()
-            }
-        )
+        width = int(np.diff(self.offsets_).max())
+
+        def table(joined: np.ndarray) -> np.ndarray:
+            maps = np.split(np.asarray(joined, dtype=np.float64), self.offsets_[1:-1])
+            return np.stack([np.pad(one, (0, width - len(one)), mode="edge") for one in maps])
+
+        return SimpleNamespace(knots=table(self.knots_), values=table(self.values_))
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         if learned.knots.shape[0] == 1:

@@ -35,13 +35,10 @@ class KeptPrediction(Calibrator):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from calibrant import KeptPrediction, VectorScaling
-    >>> rng = np.random.default_rng(0)
-    >>> labels = rng.integers(0, 3, 300)
-    >>> logits = rng.normal(size=(300, 3)) + np.eye(3)[labels]
-    >>> fitted = KeptPrediction(VectorScaling()).fit(logits, labels)
-    >>> bool((fitted.predict(logits) == logits.argmax(axis=1)).all())
+    >>> import calibrant as cal
+    >>> val = cal.open_predictions("cifar10-resnet18#val")
+    >>> fitted = cal.KeptPrediction(cal.VectorScaling()).fit(val.logits, val.labels)
+    >>> bool((fitted.predict(val.logits) == val.logits.argmax(axis=1)).all())
     True
     """
 

@@ -210,7 +210,7 @@ def pool_weights(
     no row underflows.
 
     >>> pool_weights(np.log([[0.8, 0.2], [0.8, 0.4], [0.1, 0.3]]), None, np.zeros(2))[0].round(2).tolist()
-    [0.83, 0.17]
+    [0.8, 0.2]
     """
     total = float(len(log_probabilities) if row_weights is None else row_weights.sum())
     mass = np.full(len(log_probabilities), 1.0 / total) if row_weights is None else row_weights / total

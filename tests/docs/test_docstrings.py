@@ -1,0 +1,31 @@
+"""The examples in docstrings, carried out: what they print is what they promise."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+from pathlib import Path
+
+import pytest
+
+import calibrant
+from calibrant.calibrators import registry
+
+SOURCE = Path(calibrant.__file__).parent
+MODULES = sorted(
+    ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
+    for path in SOURCE.rglob("*.py")
+    if ">>>" in path.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_are_true(name, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for table in ("METHODS", "_GIVEN"):  # an example registers a method
+        monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
+    result = doctest.testmod(importlib.import_module(name))
+    registry._tasks.cache_clear()
+    assert result.attempted > 0
+    assert result.failed == 0
