@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sklearn.base import clone
@@ -252,7 +253,8 @@ def choose_shape(before: np.ndarray, after: np.ndarray, normalization: str, n_cl
     return float(np.clip(found.x[0], 0.1, highest)), float(np.clip(found.x[1], 1.5, 2.0))
 
 
-class _ByClass(NamedTuple):
+@dataclass(frozen=True)
+class _ByClass:
     """A factor for the rows of each class; rows on a GPU read `factors` themselves."""
 
     factors: np.ndarray
