@@ -176,6 +176,21 @@ def test_slope_and_ratio_of_a_binary_group():
     )
 
 
+@pytest.mark.parametrize("scale", [0.5, 2.0, 6.0, 20.0])
+def test_slopes_of_groups_are_those_of_the_metric_for_extreme_probabilities(scale):
+    # full Newton steps from slope 1 jump back and forth over the optimum here
+    generator = np.random.default_rng(1)
+    y, ward = generator.integers(0, 2, 800), generator.choice(["a", "b", "c"], 800)
+    p = 1 / (1 + np.exp(-scale * (2 * generator.normal(size=800) + y)))
+    p = np.clip(p, 1e-9, 1 - 1e-9)
+    found = group_analysis(p, y, make_grouping({"ward": ward}, 800), about="positive class", resamples=50)
+    for name in "abc":
+        slope = found.group(ward=name).metrics["calibration_slope"]
+        expected = metrics.calibration_slope(p[ward == name], y[ward == name])
+        assert slope.value == pytest.approx(expected, rel=1e-3)
+        assert slope.low < expected < slope.high
+
+
 def test_a_group_without_an_error_still_has_noise():
     confidence = np.full(200, 0.99)
     found = group_analysis(confidence, np.ones(200, dtype=bool), make_grouping({"g": np.repeat([0, 1], 100)}, 200))

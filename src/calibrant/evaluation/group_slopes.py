@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from calibrant.core.odds import sigmoid, softplus
 from calibrant.evaluation.group_sums import by_cluster
 from calibrant.evaluation.grouping import Grouping
 
 SMALLEST = 1e-12
-STEPS = 25
+STEPS, HALVINGS = 50, 40
 RIDGE = 1e-6
 """Pull of a and b to 0 and 1, per row: where a group is separable its slope stays finite."""
 
@@ -33,18 +34,32 @@ def _fit(  # noqa: PLR0917
 
     weight, positives = total(mass), total(mass * labels)
     pull = RIDGE * np.maximum(weight, 1.0)
-    intercept, slope = np.zeros(size), np.ones(size)
+    away = np.where(labels > 0.5, -1.0, 1.0)
+
+    def loss(point: np.ndarray) -> np.ndarray:
+        losses = total(mass * softplus(away * (point[0, code] + point[1, code] * score)))
+        return losses + pull / 2 * (point[0] ** 2 + (point[1] - 1) ** 2)
+
+    point = np.stack([np.zeros(size), np.ones(size)])
+    present = loss(point)
     for _ in range(STEPS):
-        mean = _logistic(intercept[code] + slope[code] * score)
+        mean = sigmoid(point[0, code] + point[1, code] * score)
         residual, curve = mass * (labels - mean), mass * mean * (1 - mean)
-        first = total(residual) - pull * intercept, total(residual * score) - pull * (slope - 1)
+        first = total(residual) - pull * point[0], total(residual * score) - pull * (point[1] - 1)
         h00, h01, h11 = total(curve) + pull, total(curve * score), total(curve * score**2) + pull
         determinant = np.maximum(h00 * h11 - h01**2, 1e-300)
-        step = (h11 * first[0] - h01 * first[1]) / determinant, (h00 * first[1] - h01 * first[0]) / determinant
-        # a step of more than 2 in the slope leaves the range in which the quadratic describes the likelihood
-        short = np.minimum(1.0, 2.0 / np.maximum(np.maximum(np.abs(step[0]), np.abs(step[1])), 1e-300))
-        intercept, slope = intercept + short * step[0], slope + short * step[1]
-        if max(np.abs(step[0]).max(), np.abs(step[1]).max()) < 1e-9:
+        step = np.stack([h11 * first[0] - h01 * first[1], h00 * first[1] - h01 * first[0]]) / determinant
+        # probabilities that are far too extreme have little curvature: a full step may jump over the optimum and back
+        for _ in range(HALVINGS):
+            reached = loss(point + step)
+            worse = ~(reached <= present + 1e-12 * np.abs(present))
+            if not worse.any():
+                break
+            step[:, worse] /= 2
+        else:
+            step[:, worse], reached[worse] = 0.0, present[worse]
+        point, present = point + step, reached
+        if np.abs(step).max() < 1e-9:
             break
     influence = mass * (labels - mean) * ((h00 / determinant)[code] * score - (h01 / determinant)[code])
     if clusters is None:
@@ -53,8 +68,4 @@ def _fit(  # noqa: PLR0917
         sums = by_cluster(influence, code, np.eye(size, dtype=bool), clusters)
         variance = np.asarray((sums * sums).sum(axis=1)).ravel()
     known = (positives > 0) & (positives < weight)
-    return np.where(known, slope, np.nan), np.where(known, np.sqrt(variance), np.nan)
-
-
-def _logistic(value: np.ndarray) -> np.ndarray:
-    return np.exp(-np.logaddexp(0.0, -value))
+    return np.where(known, point[1], np.nan), np.where(known, np.sqrt(variance), np.nan)
