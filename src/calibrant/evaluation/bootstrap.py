@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -214,13 +214,12 @@ def inverted_interval(
         return np.array([_upper_quantile(drawn, tail), -_upper_quantile(-drawn, tail)]) - observed
 
     at_zero, at_one = surplus(0.0), surplus(1.0)
-    ends = [_root(partial(_entry, surplus, k), at_zero[k], at_one[k]) for k in (0, 1)]
-    low, high = (float(norm(scale * residual)) for scale in ends)
+
+    def end(k: int) -> float:
+        return _root(lambda scale: float(surplus(scale)[k]), at_zero[k], at_one[k])
+
+    low, high = (float(norm(end(k) * residual)) for k in (0, 1))
     return min(low, value), max(min(high, ceiling), value)
-
-
-def _entry(function: Callable[[float], np.ndarray], place: int, scale: float) -> float:
-    return float(function(scale)[place])
 
 
 def _upper_quantile(draws: np.ndarray, tail: float) -> float:

@@ -14,6 +14,7 @@ from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core.arrays import check_counts
 from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.multilabel_rows import MultilabelRows
 from calibrant.core.odds import finite_log_odds, sigmoid, softplus
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax
@@ -94,7 +95,7 @@ def calibration_loss(
         raise InputError(f"score must be one of {', '.join(map(repr, UNITS))}, got {score!r}")
     if isinstance(folds, bool) or not isinstance(folds, (int, np.integer)) or folds < 2:
         raise InputError(f"folds must be a whole number of at least 2, got {folds!r}")
-    opened = as_predictions(predictions, **{key: value for key, value in (("kind", kind), ("task", task)) if value})
+    opened = as_predictions(predictions, kind=kind, task=task)
     check_counts(opened.weights, "weights")
     before, after = _losses(opened, calibrator, score, int(folds), seed)
     weight = np.ones(opened.n) if opened.weights is None else opened.weights
@@ -117,8 +118,6 @@ def _losses(opened: Any, calibrator: Any, score: str, folds: int, seed: int) -> 
     """Loss of each row (n,) before and after."""
     labels = opened.labels
     if opened.task == "multilabel":
-        from calibrant.core.multilabel_rows import MultilabelRows
-
         scores = np.stack([finite_log_odds(column) for column in opened.logits.astype(np.float64).T], axis=1)
         made = _unfitted("multilabel" if isinstance(calibrator, str) and calibrator == "sms" else calibrator)
         fold = content_folds(Rows(scores, scores.argmax(axis=1), opened.weights), folds, seed)

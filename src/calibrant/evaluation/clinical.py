@@ -14,11 +14,12 @@ from calibrant.core.bins import mass_index
 from calibrant.core.errors import FitWarning
 from calibrant.core.odds import finite_log_odds, probability_log_odds, sigmoid
 from calibrant.evaluation.bootstrap import Resamples, inverted_interval, percentile_interval
+from calibrant.evaluation.intervals import auroc_by_cell
 from calibrant.evaluation.results import Estimate
 from calibrant.metrics.clinical import intercept_of, slope_of
 from calibrant.metrics.decomposition import decomposition_of
 from calibrant.metrics.discrimination import average_precision_of
-from calibrant.metrics.flexible import Curve, spline_columns, spline_knots, weighted_quantile
+from calibrant.metrics.flexible import curve_gaps, spline_columns, spline_knots, weighted_quantile
 from calibrant.metrics.ks import kuiper_error_of
 from calibrant.metrics.selective import confidence_auroc_of
 
@@ -81,7 +82,7 @@ def clinical_values(log_odds: np.ndarray, positive: np.ndarray, weights: np.ndar
         warnings.simplefilter("ignore", FitWarning)
         slope = slope_of(log_odds, positive, weights)
         intercept = intercept_of(log_odds, positive, weights)
-    gaps = np.abs(sigmoid(Curve.fit(log_odds, positive, weights).log_odds(log_odds)) - probability)
+    gaps = curve_gaps(probability, log_odds, positive, weights)
     e50, e90 = weighted_quantile(gaps, np.array([0.5, 0.9]), weights)
     parts = decomposition_of(log_odds, positive, weights)
     expected = float(mass @ probability)
@@ -176,10 +177,8 @@ class _Draws:
 
     def rankings(self) -> Drawn:
         """ROC AUC and average precision; rows of one cell count as tied."""
-        wrong = self.weight - self.positive
+        area = auroc_by_cell(self.positive, self.weight - self.positive)
         with np.errstate(invalid="ignore", divide="ignore"):
-            below = np.cumsum(wrong, axis=1) - wrong / 2
-            area = (self.positive * below).sum(axis=1) / (self.positive.sum(axis=1) * wrong.sum(axis=1))
             found = np.cumsum(self.positive[:, ::-1], axis=1)
             precision = found / np.cumsum(self.weight[:, ::-1], axis=1)
             average = np.nansum(self.positive[:, ::-1] * precision, axis=1) / self.positive.sum(axis=1)

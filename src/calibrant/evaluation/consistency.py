@@ -95,7 +95,9 @@ def drawn_right(
     """
     generator = np.random.default_rng([seed, 11])
     if len(confidence) * draws <= ROW_DRAWS_LIMIT:
-        return _by_row(confidence, index, n_bins, weights, draws=draws, generator=generator)
+        onehot = np.zeros((len(confidence), n_bins), dtype=np.float32)
+        onehot[np.arange(len(confidence)), index] = 1.0 if weights is None else weights
+        return _by_row(confidence, onehot, draws, generator)
     if weights is not None:
         mean = np.bincount(index, weights * confidence, minlength=n_bins)
         variance = np.bincount(index, weights**2 * confidence * (1 - confidence), minlength=n_bins)
@@ -130,21 +132,11 @@ def flipped_sums(
     return result
 
 
-def _by_row(
-    confidence: np.ndarray,
-    index: np.ndarray,
-    n_bins: int,
-    weights: np.ndarray | None,
-    *,
-    draws: int,
-    generator: np.random.Generator,
-) -> np.ndarray:
-    onehot = np.zeros((len(confidence), n_bins), dtype=np.float32)
-    onehot[np.arange(len(confidence)), index] = 1.0 if weights is None else weights
+def _by_row(confidence: np.ndarray, onehot: np.ndarray, draws: int, generator: np.random.Generator) -> np.ndarray:
     # 32 random bits: 24-bit floats would never draw an error of a confidence above 1 − 6e-8
     threshold = np.minimum(confidence * 2.0**32, 2.0**32 - 1).astype(np.uint32)
     certain = confidence >= 1.0
-    result = np.empty((draws, n_bins))
+    result = np.empty((draws, onehot.shape[1]))
     block = max(1, 4_000_000 // len(confidence))
     for start in range(0, draws, block):
         size = min(block, draws - start)

@@ -16,8 +16,7 @@ from scipy.stats import norm
 
 from calibrant.core.errors import InputError
 from calibrant.core.metric_facts import facts, known_name, number, sign
-from calibrant.evaluation.models import ModelComparison
-from calibrant.evaluation.results import Comparison, Estimate
+from calibrant.evaluation.results import Estimate, finite_number
 from calibrant.evaluation.tables import html_table, markdown_lines
 
 SIGNIFICANCE = 0.05
@@ -50,7 +49,7 @@ class Change:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data."""
-        numbers = {name: _finite(getattr(self, name)) for name in ("change", "noise", "p_value")}
+        numbers = {name: finite_number(getattr(self, name)) for name in ("change", "noise", "p_value")}
         words = {name: getattr(self, name) for name in ("model", "method", "metric", "verdict")}
         return {**words, "old": self.old.to_dict(), "new": self.new.to_dict(), **numbers}
 
@@ -198,7 +197,7 @@ def _document(result: Any, word: str) -> tuple[str, dict[str, Any]]:
     """A name for errors, and the result as plain data."""
     if isinstance(result, Mapping):
         return f"the {word} result", dict(result)
-    if isinstance(result, Comparison | ModelComparison) or hasattr(result, "to_dict"):
+    if hasattr(result, "to_dict"):
         return f"the {word} result", result.to_dict()
     if not isinstance(result, str | os.PathLike):
         raise InputError(f"{word} must be a result, its dictionary or a file, got {type(result).__name__}")
@@ -333,7 +332,3 @@ def _notes(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[str, ..
 
 def _at(model: str, text: str) -> str:
     return f"{model}: {text}" if model else text
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

@@ -11,8 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from calibrant.core.bins import width_index
+from calibrant.evaluation.consistency import flipped_sums
 from calibrant.evaluation.grouping import Grouping
 
 MOST_JOINT = 2000
@@ -93,10 +95,6 @@ def _by_signs(
     sums: np.ndarray, residual: np.ndarray, cell: np.ndarray, clusters: np.ndarray, *, draws: int, seed: int
 ) -> Heterogeneity:
     """Σ S_g²/V_g, V_g the sum of squares of the clusters' parts, against its values under random signs."""
-    from scipy.sparse import csr_array
-
-    from calibrant.evaluation.consistency import flipped_sums
-
     table = csr_array((residual, (cell, clusters)), shape=(len(sums), int(clusters.max()) + 1))
     table.sum_duplicates()
     variance = np.asarray((table * table).sum(axis=1)).ravel()

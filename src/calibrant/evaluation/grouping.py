@@ -19,8 +19,6 @@ MOST_INTEGERS = 1000
 """Whole numbers are codes (a season, a ward) up to this many distinct values."""
 MOST_GROUPS = 20_000
 
-By = str | Sequence[Any] | Mapping[str, Any] | np.ndarray
-
 
 @dataclass(frozen=True)
 class Grouping:
@@ -66,11 +64,10 @@ def make_grouping(columns: Mapping[str, Any], n_rows: int) -> Grouping:
     if not 1 <= len(columns) <= 2:
         raise InputError(f"by needs one or two columns, got {len(columns)}: {', '.join(columns) or 'none'}")
     coded = {split_name(name)[0]: encode(values, name, n_rows) for name, values in columns.items()}
-    columns = coded
     (first, (code, labels)), *rest = coded.items()
     if not rest:
         names = tuple({first: label} for label in labels)
-        return _checked(Grouping(code, names, np.eye(len(labels), dtype=bool), tuple(columns)))
+        return _checked(Grouping(code, names, np.eye(len(labels), dtype=bool), tuple(coded)))
     ((second, (other, other_labels)),) = rest
     joint = code * len(other_labels) + other
     found, cell = _by_appearance(joint)
@@ -84,7 +81,7 @@ def make_grouping(columns: Mapping[str, Any], n_rows: int) -> Grouping:
             np.eye(len(found), dtype=bool),
         ]
     )
-    return _checked(Grouping(cell, names, members, tuple(columns)))
+    return _checked(Grouping(cell, names, members, tuple(coded)))
 
 
 def _checked(grouping: Grouping) -> Grouping:
@@ -185,7 +182,7 @@ def columns_by(predictions: Any, by: Any) -> dict[str, np.ndarray]:
         return {str(name): _column(predictions, values) for name, values in by.items()}
     if isinstance(by, str):
         by = [part.strip() for part in by.split(",") if part.strip()]
-    if not isinstance(by, np.ndarray) and isinstance(by, Sequence) and by and len(by) <= 2 and _all_names(by):
+    if isinstance(by, Sequence) and 1 <= len(by) <= 2 and all(isinstance(name, str) for name in by):
         return {name: _column(predictions, split_name(name)[0]) for name in by}
     return {"group": np.asarray(by)}
 
@@ -194,10 +191,6 @@ def clusters_by(predictions: Any, cluster: Any) -> np.ndarray | None:
     """The cluster of each row, numbered by first appearance: a named column, an array, or what the predictions have."""
     given = predictions.clusters if cluster is None else _column(predictions, cluster)
     return cluster_codes(given, predictions.n)
-
-
-def _all_names(by: Sequence[Any]) -> bool:
-    return all(isinstance(name, str) for name in by)
 
 
 def _column(predictions: Any, given: Any) -> np.ndarray:

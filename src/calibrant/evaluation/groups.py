@@ -23,12 +23,10 @@ from calibrant.evaluation.group_sums import GroupUnits, by_cluster, chance_error
 from calibrant.evaluation.group_test import Heterogeneity, groups_differ
 from calibrant.evaluation.grouping import Grouping
 from calibrant.evaluation.results import Estimate, Figures, NoiseFloor, TestColumns
+from calibrant.evaluation.verdicts import FEWEST_ERRORS, FEWEST_ROWS, SIGNIFICANCE
 from calibrant.kernels.rows import RowColumns
+from calibrant.metrics.flexible import Z_95
 
-NORMAL = 1.959963984540054
-FEW_ERRORS = 5
-FEW_ROWS = 30
-SIGNIFICANCE = 0.05
 MANY_CLUSTERS = 200
 """From this many clusters per group on, the clusters' sums are taken as normal."""
 
@@ -164,7 +162,7 @@ def group_analysis(
     if about == "positive class":
         expected = rows.mean(np.minimum(rows.stated, 1 - rows.stated))[0] * count
     missed = np.minimum(rows.mean(rows.correct)[0], 1 - rows.mean(rows.correct)[0]) * count
-    few = (count < FEW_ROWS) | ((np.minimum(expected, count) < FEW_ERRORS) & (missed < FEW_ERRORS))
+    few = (count < FEWEST_ROWS) | ((np.minimum(expected, count) < FEWEST_ERRORS) & (missed < FEWEST_ERRORS))
     groups = tuple(
         GroupFigures(
             name,
@@ -238,19 +236,9 @@ class _Rows:
     def gaps(self) -> tuple[np.ndarray, np.ndarray]:
         """The signed gap of each group and its standard error; NaN error where fewer than 2 units tell of it."""
         weight, gap, spread = (part[:, 0] for part in self.units.moments(np.ones((len(self.units.size), 1))))
-        error = np.sqrt(self.variance(spread, self.claimed)) / np.where(weight > 0, weight, np.nan)
+        # at least what the stated confidences imply: a group without an error still has noise
+        error = np.sqrt(np.maximum(spread, self.claimed)) / np.where(weight > 0, weight, np.nan)
         return gap, np.where(self.independent >= 2, error, np.nan)
-
-    def variance(self, spread: np.ndarray, claimed: np.ndarray) -> np.ndarray:
-        """Σ(S − gap·W)², but at least what the stated confidences imply: a group without an error still has noise."""
-        return np.maximum(spread, claimed)
-
-    def spread(self, column: np.ndarray) -> np.ndarray:
-        """Σ (Σw·x)² of each group over what varies independently, for a column (n,) of mean 0 in each group."""
-        if self.clusters is None:
-            return self.by_group((self.mass * column) ** 2)
-        sums = by_cluster(self.mass * column, self.grouping.cell, self.grouping.members, self.clusters)
-        return np.asarray((sums * sums).sum(axis=1)).ravel()
 
     def mean(self, column: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Mean of a column in each group with a 95% interval of its own."""
@@ -265,7 +253,7 @@ class _Rows:
             square, cross, own = (
                 np.asarray(product.sum(axis=1)).ravel() for product in (sums * sums, sums * weight, weight * weight)
             )
-        half = NORMAL * np.sqrt(np.maximum(square - 2 * mean * cross + mean**2 * own, 0.0)) / self.total
+        half = Z_95 * np.sqrt(np.maximum(square - 2 * mean * cross + mean**2 * own, 0.0)) / self.total
         half = np.where(self.independent >= 2, half, np.nan)
         return mean, mean - half, mean + half
 
@@ -285,7 +273,7 @@ def _simultaneous(
         weight, drawn, spread = rows.units.moments(ratios)
         claimed = (rows.claimed / own)[:, None] * (rows.units.squares[2] @ ratios)
         with np.errstate(divide="ignore", invalid="ignore"):
-            t = np.abs(drawn - gap[:, None]) * weight / np.sqrt(rows.variance(spread, claimed))
+            t = np.abs(drawn - gap[:, None]) * weight / np.sqrt(np.maximum(spread, claimed))
         largest.append(np.where(np.isfinite(t) & known[:, None], t, 0.0).max(axis=0))
     reached = np.sort(np.concatenate(largest))
     place = min(int(np.ceil(LEVEL * (len(reached) + 1))), len(reached)) - 1
@@ -293,7 +281,7 @@ def _simultaneous(
         t = np.where(known, np.abs(gap) / error, np.nan)
     above = len(reached) - np.searchsorted(reached, t - 1e-12, side="left")
     # groups without an error vary in no resample: the quantile of one normal gap is the least
-    return max(float(reached[place]), NORMAL), np.where(known, (1 + above) / (len(reached) + 1), np.nan)
+    return max(float(reached[place]), Z_95), np.where(known, (1 + above) / (len(reached) + 1), np.nan)
 
 
 def _normal_maxima(  # noqa: PLR0917

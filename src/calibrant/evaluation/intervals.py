@@ -213,7 +213,10 @@ def laplacian_root(confidence: np.ndarray, width: float) -> np.ndarray:
 
 def ranking_intervals(cells: TopLabelCells, correct: np.ndarray, values: dict[str, float]) -> dict[str, Interval]:
     """Intervals of confidence_auroc and aurc, where asked; `correct` (m,) of the resampled rows."""
-    wanted: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {"confidence_auroc": _auroc, "aurc": _aurc}
+    wanted: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+        "confidence_auroc": auroc_by_cell,
+        "aurc": _aurc,
+    }
     wanted = {name: function for name, function in wanted.items() if name in values}
     if not wanted:
         return {}
@@ -226,7 +229,8 @@ def ranking_intervals(cells: TopLabelCells, correct: np.ndarray, values: dict[st
     return result
 
 
-def _auroc(right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
+def auroc_by_cell(right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
+    """Chance (R,) that a right row is in a higher cell than a wrong one, from their weights by cell (R, L)."""
     below = np.cumsum(wrong, axis=1) - wrong / 2
     with np.errstate(invalid="ignore", divide="ignore"):
         return (right * below).sum(axis=1) / (right.sum(axis=1) * wrong.sum(axis=1))

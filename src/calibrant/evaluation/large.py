@@ -8,7 +8,6 @@ Intervals come from a random sample of rows, with their widths scaled by √(m/n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -30,22 +29,14 @@ BLOCK = 2**20
 MEANS = ("nll", "brier", "accuracy", "confidence", "entropy")
 
 
-@dataclass
 class Cells:
     """What is kept of the rows."""
 
-    n_bins: int
-    task: str
-    weight: np.ndarray = field(init=False)
-    stated: np.ndarray = field(init=False)
-    sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(MEANS, 0.0))
-    variance: np.ndarray = field(init=False)
-    sample: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        size = 2 * self.n_bins * CELLS_PER_BIN
-        self.weight, self.stated = np.zeros(size), np.zeros(size)
-        self.variance = np.zeros(self.n_bins)
+    def __init__(self, n_bins: int, task: str) -> None:
+        self.n_bins, self.task = n_bins, task
+        self.weight, self.stated = np.zeros((2, 2 * n_bins * CELLS_PER_BIN))
+        self.variance = np.zeros(n_bins)
+        self.sums = dict.fromkeys(MEANS, 0.0)
 
     def add(self, columns: RowColumns) -> None:
         """Sum up a block of rows."""

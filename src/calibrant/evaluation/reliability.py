@@ -8,9 +8,8 @@ import numpy as np
 
 from calibrant.evaluation.consistency import drawn_right
 from calibrant.metrics.binning import bin_index
+from calibrant.metrics.flexible import Z_95
 from calibrant.metrics.reliability import Reliability, reliability_of
-
-NORMAL_975 = 1.959963984540054
 
 
 def reliability_bins(
@@ -56,7 +55,7 @@ def wilson_interval(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, n
     >>> round(float(low[0]), 3), round(float(high[0]), 3)
     (0.404, 0.596)
     """
-    square = NORMAL_975**2
+    square = Z_95**2
     centre = (share + square / (2 * count)) / (1 + square / count)
-    half = NORMAL_975 / (1 + square / count) * np.sqrt(share * (1 - share) / count + square / (4 * count**2))
+    half = Z_95 / (1 + square / count) * np.sqrt(share * (1 - share) / count + square / (4 * count**2))
     return np.clip(centre - half, 0.0, 1.0), np.clip(centre + half, 0.0, 1.0)

@@ -23,7 +23,7 @@ class Estimate:
 
     def to_dict(self) -> dict[str, float | None]:
         """`{"value", "low", "high"}`; a missing bound is None."""
-        return {name: _number(getattr(self, name)) for name in ("value", "low", "high")}
+        return {name: finite_number(getattr(self, name)) for name in ("value", "low", "high")}
 
 
 class Figures(dict[str, Estimate]):
@@ -124,12 +124,12 @@ class MethodRow:
         return {
             "method": self.method,
             "metrics": self.metrics.to_dict(),
-            "fit_seconds": _number(self.fit_seconds),
+            "fit_seconds": finite_number(self.fit_seconds),
             "error": self.error,
             "n_parameters": self.n_parameters,
-            "changed_predictions": _number(self.changed_predictions),
-            "changed_rankings": _number(self.changed_rankings),
-            "p_beats_best": _number(self.p_beats_best),
+            "changed_predictions": finite_number(self.changed_predictions),
+            "changed_rankings": finite_number(self.changed_rankings),
+            "p_beats_best": finite_number(self.p_beats_best),
             "ties_best": self.ties_best,
             "ties": list(self.ties),
             "noise_floor": None if self.noise_floor is None else self.noise_floor.to_dict(),
@@ -279,5 +279,6 @@ class Comparison:
         return tables.latex(self, intervals=intervals)
 
 
-def _number(value: float) -> float | None:
+def finite_number(value: float) -> float | None:
+    """The number for JSON, which knows neither NaN nor infinity; None stands for them."""
     return float(value) if np.isfinite(value) else None

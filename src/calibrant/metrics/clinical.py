@@ -123,12 +123,7 @@ def observed_expected(
     2.0
     """
     checked = check_binary(probabilities, labels, sample_weight, from_logits)
-    return observed_expected_of(checked.probability, checked.positive, checked.weights)
-
-
-def observed_expected_of(probability: np.ndarray, positive: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """`observed_expected` of columns."""
-    expected = mean(probability, weights)
+    expected = mean(checked.probability, checked.weights)
     if expected <= 0:
         raise InputError("probabilities sum to 0, so that there is no event to expect: O:E needs a positive sum")
-    return mean(positive, weights) / expected
+    return mean(checked.positive, checked.weights) / expected

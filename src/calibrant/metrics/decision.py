@@ -157,12 +157,9 @@ def check_thresholds(thresholds: ArrayLike) -> np.ndarray:
 
 def flagged_above(groups: ScoreGroups, thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Weight of positives, and of all rows, at or above each threshold."""
-    first = np.searchsorted(groups.scores.astype(np.float64), _narrowed(groups.scores.dtype, thresholds), side="left")
+    # thresholds are rounded as the probabilities were, so that a float32 0.2 is at a threshold of 0.2
+    narrowed = thresholds.astype(groups.scores.dtype).astype(np.float64)
+    first = np.searchsorted(groups.scores.astype(np.float64), narrowed, side="left")
     found = np.append(np.cumsum(groups.positive[::-1])[::-1], 0.0)
     flagged = np.append(np.cumsum(groups.weight[::-1])[::-1], 0.0)
     return found[first], flagged[first]
-
-
-def _narrowed(dtype: np.dtype, thresholds: np.ndarray) -> np.ndarray:
-    """Thresholds rounded as the probabilities were, so that a float32 0.2 is at a threshold of 0.2."""
-    return thresholds.astype(dtype).astype(np.float64)

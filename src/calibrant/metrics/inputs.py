@@ -91,10 +91,9 @@ class CheckedScores(Checked):
 
     def losses(self) -> np.ndarray:
         """−log of the probability of the label (n,): inf where p = 0 meets y = 1 or p = 1 meets y = 0."""
-        if self.from_logits:
-            wide = self.scores.astype(np.float64)
-            return softplus(np.where(self.positive, -wide, wide))
         wide = self.scores.astype(np.float64)
+        if self.from_logits:
+            return softplus(np.where(self.positive, -wide, wide))
         with np.errstate(divide="ignore"):
             return -np.where(self.positive, np.log(wide), np.log1p(-wide))
 

@@ -79,7 +79,7 @@ def multicalibration_error(
     worst = max(ranges, key=ranges.__getitem__)
     level = next(level for level in levels if worst in level.scale)
     value = ranges[worst]
-    reached = _Runs(levels, confidence, mass, draws).simulate(draws, seed)
+    reached = _simulated(levels, draws, seed)
     at_least = int((reached >= value - 1e-9).sum())
     points = value * level.scale[worst] / level.weight[worst]
     return MulticalibrationError(value, (1 + at_least) / (draws + 1), points, worst, ranges, left_out)
@@ -123,46 +123,41 @@ class _Level:
         return (top - low) / self.spread
 
 
-class _Runs:
-    """Simulated labels: of every row, or, where there are many, of runs of rows by the normal limit."""
-
-    def __init__(self, levels: list[_Level], confidence: np.ndarray, mass: np.ndarray, draws: int) -> None:
-        self.levels, self.confidence, self.mass = levels, confidence, mass
-        self.exact = len(confidence) * draws <= ROW_DRAWS
-
-    def simulate(self, draws: int, seed: int) -> np.ndarray:
-        """The statistic (R,) of labels drawn from the probabilities."""
-        generator = np.random.default_rng([seed, 19])
-        found = np.zeros(draws)
-        if not self.exact:
-            for level in self.levels:
-                self._by_normal_steps(level, found, generator)
-            return found
-        block = max(1, BLOCK_ELEMENTS // len(self.confidence))
-        for start in range(0, draws, block):
-            part = slice(start, min(start + block, draws))
-            right = generator.random((part.stop - start, len(self.confidence))) < self.confidence
-            excess = self.mass * (right - self.confidence)
-            for level in self.levels:
-                path = np.cumsum(excess[:, level.order], axis=1)
-                largest = level.standard(path[:, level.ends]).max(axis=1, initial=0.0)
-                found[part] = np.maximum(found[part], largest)
+def _simulated(levels: list[_Level], draws: int, seed: int) -> np.ndarray:
+    """The statistic (R,) of labels drawn from the probabilities: every row's, or, of many rows, by the normal limit."""
+    confidence, mass = levels[0].confidence, levels[0].mass
+    generator = np.random.default_rng([seed, 19])
+    found = np.zeros(draws)
+    if len(confidence) * draws > ROW_DRAWS:
+        for level in levels:
+            _by_normal_steps(level, found, generator)
         return found
+    block = max(1, BLOCK_ELEMENTS // len(confidence))
+    for start in range(0, draws, block):
+        part = slice(start, min(start + block, draws))
+        right = generator.random((part.stop - start, len(confidence))) < confidence
+        excess = mass * (right - confidence)
+        for level in levels:
+            path = np.cumsum(excess[:, level.order], axis=1)
+            largest = level.standard(path[:, level.ends]).max(axis=1, initial=0.0)
+            found[part] = np.maximum(found[part], largest)
+    return found
 
-    def _by_normal_steps(self, level: _Level, found: np.ndarray, generator: np.random.Generator) -> None:
-        """Sums over many rows are a random walk with normal steps: runs of rows of equal variance, 256 to a group."""
-        variance = (self.mass**2 * self.confidence * (1 - self.confidence))[level.order]
-        running = np.cumsum(variance)
-        for place, start in enumerate(level.starts.tolist()):
-            stop = level.starts[place + 1] if place + 1 < len(level.starts) else len(level.ends)
-            first = 0 if start == 0 else level.ends[start - 1] + 1
-            edges = running[level.ends[start:stop]] - (running[first - 1] if first else 0.0)
-            picked = np.unique(np.searchsorted(edges, edges[-1] * np.arange(1, RUNS + 1) / RUNS - 1e-12 * edges[-1]))
-            steps = np.sqrt(np.diff(edges[np.minimum(picked, len(edges) - 1)], prepend=0.0) / edges[-1])
-            walk = np.cumsum(steps * generator.standard_normal((len(found), len(steps))), axis=1)
-            # a continuous walk reaches 0.583 steps further than one that is looked at in between (Siegmund 1985)
-            extra = 2 * 0.5826 * float(np.sqrt(np.mean(steps**2))) if len(edges) > 2 * RUNS else 0.0
-            found[:] = np.maximum(found, walk.max(axis=1).clip(0) - walk.min(axis=1).clip(None, 0) + extra)
+
+def _by_normal_steps(level: _Level, found: np.ndarray, generator: np.random.Generator) -> None:
+    """Sums over many rows are a random walk with normal steps: runs of rows of equal variance, 256 to a group."""
+    variance = (level.mass**2 * level.confidence * (1 - level.confidence))[level.order]
+    running = np.cumsum(variance)
+    for place, start in enumerate(level.starts.tolist()):
+        stop = level.starts[place + 1] if place + 1 < len(level.starts) else len(level.ends)
+        first = 0 if start == 0 else level.ends[start - 1] + 1
+        edges = running[level.ends[start:stop]] - (running[first - 1] if first else 0.0)
+        picked = np.unique(np.searchsorted(edges, edges[-1] * np.arange(1, RUNS + 1) / RUNS - 1e-12 * edges[-1]))
+        steps = np.sqrt(np.diff(edges[np.minimum(picked, len(edges) - 1)], prepend=0.0) / edges[-1])
+        walk = np.cumsum(steps * generator.standard_normal((len(found), len(steps))), axis=1)
+        # a continuous walk reaches 0.583 steps further than one that is looked at in between (Siegmund 1985)
+        extra = 2 * 0.5826 * float(np.sqrt(np.mean(steps**2))) if len(edges) > 2 * RUNS else 0.0
+        found[:] = np.maximum(found, walk.max(axis=1).clip(0) - walk.min(axis=1).clip(None, 0) + extra)
 
 
 def _levels(groups: Any, n_rows: int) -> list[tuple[list[str], np.ndarray]]:

@@ -30,7 +30,7 @@ def stream(
     """Values by name, of predictions of any size, in one pass.
 
     Additive metrics keep a few sums. The other top-label metrics (equal-mass bins, smECE, KS, risk and coverage …) keep
-    the confidence and correctness of every row: 9 bytes a row, and what a sort of them needs.
+    the confidence and correctness of every row: 9 bytes per row, and what a sort of them needs.
 
     Parameters
     ----------
@@ -51,7 +51,9 @@ def stream(
         if name not in OF_COLUMNS:
             known = name in METRICS
             reason = "ranks every class's probabilities of all rows" if known else "is not the name of a metric"
-            raise InputError(f"{name} {reason}: streamed metrics are {', '.join([*ADDITIVE, *_ranked_names()])}")
+            raise InputError(
+                f"{name} {reason}: streamed metrics are {', '.join(dict.fromkeys([*ADDITIVE, *OF_COLUMNS]))}"
+            )
     chunks = cut(predictions)
     with opened(engine) as running:
         work = partial(_measured, metrics=list(sums.values()), columns=bool(ranked))
@@ -71,10 +73,6 @@ def _name(metric: str | Additive) -> str:
 
 def _sums(metric: str | Additive) -> Additive:
     return ADDITIVE[metric]() if isinstance(metric, str) else copy.deepcopy(metric)
-
-
-def _ranked_names() -> list[str]:
-    return [name for name in OF_COLUMNS if name not in ADDITIVE]
 
 
 def _measured(chunk: Chunk, *, metrics: list[Additive], columns: bool) -> Part:

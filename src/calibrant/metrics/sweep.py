@@ -54,9 +54,8 @@ class _Prefix:
     """Cumulated sums over the groups, from which any bin's accuracy is two look-ups."""
 
     def __init__(self, groups: Groups) -> None:
-        self.weight = _cumulate(groups.weight)
-        self.correct = _cumulate(groups.correct)
-        self.confidence = _cumulate(groups.weight * groups.confidence)
+        columns = groups.weight, groups.correct, groups.weight * groups.confidence
+        self.weight, self.correct, self.confidence = (cumulate(one).astype(np.float64) for one in columns)
         self.rank = self.weight[:-1]
         self.total = self.weight[-1]
         self.slack = rank_slack(groups.weight)
@@ -113,7 +112,3 @@ class _Prefix:
         correct_right = self.correct[right] - self.correct[middle]
         rounding = self.slack * self.total * (weight_left + weight_right)
         return correct_right * weight_left < correct_left * weight_right - rounding
-
-
-def _cumulate(values: np.ndarray) -> np.ndarray:
-    return cumulate(values).astype(np.float64)
