@@ -166,3 +166,54 @@ def test_other_content_is_described(tmp_path: Path) -> None:
         open_predictions(path)
     with pytest.raises(InputError, match="keys are int"):
         open_predictions(dump(path, {1: LOGITS}))
+
+
+NEST = b")" + b"2\x86" * 60
+"""Instructions for a tuple of two tuples of two tuples …: 2⁶⁰ items when it is hashed, printed or copied."""
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\x80\x02cnumpy\ndtype\n(S'f4'\ntR(K\x03" + NEST + b"tb.",
+        b"\x80\x02c_codecs\nencode\n(S'a'\n" + NEST + b"tR.",
+        b"\x80\x02}" + NEST + b"K\x01s.",
+        b"\x80\x02(" + NEST + b"K\x01d.",
+        b"\x80\x02ccollections\nOrderedDict\n((" + NEST + b"K\x01ttR.",
+        b"\x80\x02" + NEST + b"\x82\x01.",
+        b"\x80\x02" + NEST + b")R.",
+        b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n)R(K\x01" + NEST + b"NNNtb.",
+        b"\x80\x04\x8f(" + NEST + b"\x90.",
+    ],
+)
+def test_nested_values_are_neither_hashed_nor_printed(tmp_path: Path, payload: bytes) -> None:
+    (tmp_path / "a.p").write_bytes(payload)
+    start = time.monotonic()
+    with pytest.raises(InputError) as raised:
+        open_predictions(tmp_path / "a.p")
+    assert time.monotonic() - start < 10
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_one_batch_that_is_listed_very_often_is_not_copied(tmp_path: Path) -> None:
+    batch = {"logits": np.zeros((4000, 3)), "labels": np.zeros(4000, dtype=np.int64)}
+    path = dump(tmp_path / "a.p", [batch] * 300_000)
+    with pytest.raises(InputError, match=r"repeats its content to over \d+ bytes"):
+        open_predictions(path)
+
+
+def test_texts_of_no_length_need_no_data_and_are_refused(tmp_path: Path) -> None:
+    data = pickle.dumps(np.zeros(0, dtype="U1"), protocol=4)
+    (tmp_path / "a.p").write_bytes(data.replace(b"U1", b"U0").replace(b"K\x00\x85", b"J\x00\x00\x00\x40\x85"))
+    with pytest.raises(InputError, match="does not fit its 0 bytes"):
+        load_arrays(tmp_path / "a.p")
+
+
+def test_arrays_that_share_a_dtype_or_appear_twice(tmp_path: Path) -> None:
+    big = np.arange(12, dtype=">i4").reshape(4, 3, order="F")
+    twice = np.array(["no", "yes"], dtype=">U3")
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        found = load_arrays(dump(tmp_path / "a.p", [big, big, big.T.copy(), twice, twice[::-1]], protocol))
+        for array, expected in zip(found, [big, big, big.T, twice, twice[::-1]], strict=True):
+            np.testing.assert_array_equal(array, expected)
+        assert found[0] is found[1]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from calibrant.core.errors import InputError
 
@@ -42,3 +45,19 @@ def check_expansion(expanded: int, compressed: int, name: str, room: int = ROOM_
             f"{name} unpacks {compressed} bytes to {expanded} or more, over {MAX_EXPANSION} times as many: "
             f"if you trust the file, store it uncompressed or set CALIBRANT_MAX_EXPANDED_BYTES above {room}"
         )
+
+
+@contextmanager
+def reading(path: Path, what: str, damage: tuple[type[Exception], ...]) -> Iterator[None]:
+    """Errors name the file: bad input as it is, and `damage` as that of a file that is not whole."""
+    if path.stat().st_size == 0:
+        raise InputError(f"{path} is empty (0 bytes): it is not a whole {what}")
+    try:
+        yield
+    except InputError as error:
+        if str(path) in str(error):
+            raise
+        raise InputError(f"{path} cannot be read as a {what}: {error}") from error
+    except damage as error:
+        words = " ".join(str(error).split())[:200] or type(error).__name__
+        raise InputError(f"{path} is not a whole {what}: {words}") from error

@@ -20,23 +20,16 @@ from calibrant.core.arrays import widen
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.data.fields import BrokenField, Field, Header, Wanted
-from calibrant.data.limits import check_expansion
+from calibrant.data.limits import check_expansion, reading
 from calibrant.data.npy import header_bytes, read_header, score_word, stored_shape, vectors
 from calibrant.data.predictions import CHUNK_BYTES, Predictions
 from calibrant.data.raw import RawField
 from calibrant.data.source import ArraySource, Source, matrix_shape, widened_dtype
 
+ARCHIVE = "npz archive"
 DAMAGE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-    ValueError,
-    KeyError,
-    OverflowError,
-    UnicodeError,
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError, KeyError),
+    *(OverflowError, UnicodeError),
 )
 """What zipfile raises for damaged, encrypted or exotic archives."""
 
@@ -46,10 +39,8 @@ ALIGNMENT = 64
 
 def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     """Every array of the archive, unread, by its name without `.npy`."""
-    if path.stat().st_size == 0:
-        raise InputError(f"{path} is empty (0 bytes): it is not an npz archive")
     found: dict[str, Field] = {}
-    with _reading(path), zipfile.ZipFile(path) as archive:
+    with reading(path, ARCHIVE, DAMAGE), zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             if member.filename.endswith(".npy"):
                 try:
@@ -99,19 +90,25 @@ class StoredField(RawField):
 
     def read(self) -> np.ndarray:
         """The whole array, in memory."""
-        self._compare_checksum()
+        self._check()
         return super().read()
 
     def source(self, name: str) -> Source:
         """Its rows, mapped a window at a time."""
-        self._compare_checksum()
+        self._check()
         return super().source(name)
 
-    def _compare_checksum(self) -> None:
+    def _check(self) -> None:
         if self.nbytes <= CHUNK_BYTES:
-            with _reading(self.path), zipfile.ZipFile(self.path) as archive, archive.open(self._member) as stream:
-                while stream.read(2**20):
-                    pass
+            with reading(self.path, ARCHIVE, DAMAGE):
+                compare_checksum(self.path, self._member)
+
+
+def compare_checksum(path: Path, member: zipfile.ZipInfo) -> None:
+    """Read a member to its end, which makes zipfile compare the checksum."""
+    with zipfile.ZipFile(path) as archive, archive.open(member) as stream:
+        while stream.read(2**20):
+            pass
 
 
 class DeflatedField(Field):
@@ -123,7 +120,7 @@ class DeflatedField(Field):
 
     def read(self) -> np.ndarray:
         """The whole array; its checksum is compared on the way."""
-        with _reading(self.path), self.open() as stream:
+        with reading(self.path, ARCHIVE, DAMAGE), self.open() as stream:
             raw = read_exactly(stream, self.nbytes, f"{self.path}: {self.member}")
             stream.read(1)  # reaching the end is what makes zipfile compare the checksum
         return raw.view(self.dtype).reshape(self.shape, order=self.header.order)
@@ -156,7 +153,7 @@ class DeflatedSource(Source):
         field = self._field
         called = f"{field.path}: {field.member}"
         row_bytes = self.shape[1] * field.dtype.itemsize
-        with _reading(field.path), field.open() as stream:
+        with reading(field.path, ARCHIVE, DAMAGE), field.open() as stream:
             skip = start * row_bytes
             while skip > 0:
                 skip -= len(read_exactly(stream, min(skip, 2**20), called))
@@ -183,16 +180,6 @@ def read_exactly(stream: IO[bytes], size: int, called: str) -> np.ndarray:
             raise InputError(f"{called} ends after {done} of {size} bytes: the file is truncated")
         done += got
     return raw
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except InputError:
-        raise
-    except DAMAGE as error:
-        raise InputError(f"{path} is not a whole npz archive: {' '.join(str(error).split()) or 'damaged'}") from error
 
 
 def write(parts: dict[str, Predictions], path: Path) -> list[Path]:

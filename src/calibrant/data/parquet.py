@@ -20,7 +20,7 @@ from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.data.columns import canonical, is_wide, layout
 from calibrant.data.fields import CLASS_NAMES, ArrayField, Field, NotedFields, Wanted
-from calibrant.data.limits import check_counts, check_expansion
+from calibrant.data.limits import check_counts, check_expansion, reading
 from calibrant.data.npy import score_word, vectors
 from calibrant.data.parquet_footer import check_footer
 from calibrant.data.predictions import KINDS, Predictions
@@ -32,8 +32,6 @@ VECTOR_BATCH = 2**20
 
 def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     """Every column that holds numbers, or lists of numbers, unread."""
-    if path.stat().st_size == 0:
-        raise InputError(f"{path} is empty (0 bytes): it is not a parquet file")
     check_footer(path)
     found = NotedFields()
     with _opened(path) as file:
@@ -263,14 +261,9 @@ def _opened(path: Path) -> Iterator[Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        with pq.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
-            yield file
-    except InputError:
-        raise
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
-        words = " ".join(str(error).split())[:200]
-        raise InputError(f"{path} is not a whole parquet file: {words or type(error).__name__}") from error
+    damage = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError)
+    with reading(path, "parquet file", damage), pq.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
+        yield file
 
 
 def write(parts: dict[str, Predictions], path: Path) -> list[Path]:

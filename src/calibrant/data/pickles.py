@@ -15,6 +15,7 @@ import numpy as np
 
 from calibrant.core.errors import InputError
 from calibrant.data.fields import ArrayField, Field, Wanted
+from calibrant.data.limits import reading
 from calibrant.data.tensors import Tensor
 from calibrant.data.unpickling import TROUBLE, load
 
@@ -37,30 +38,21 @@ def load_arrays(path: Path) -> Any:
     >>> load_arrays(file)
     (array([[2., 1.]]), array([0]))
     """
-    size = path.stat().st_size
-    if size == 0:
-        raise InputError(f"{path} is empty (0 bytes): it is not a pickle")
-    try:
-        with path.open("rb") as file:
-            return load(file, size)
-    except InputError as error:
-        raise InputError(f"{path} cannot be read as arrays: {error}") from error
-    except TROUBLE as error:
-        words = " ".join(str(error).split())[:120] or type(error).__name__
-        raise InputError(f"{path} is not a whole pickle of arrays: {words}") from error
+    with reading(path, "pickle of arrays", TROUBLE), path.open("rb") as file:
+        return load(file, path.stat().st_size)
 
 
 def named_fields(content: Any, path: Path, wanted: Wanted) -> dict[str, Field]:
     """The arrays of a container under the names of its layout."""
+    _refuse_repetition(content, path)
     kind = wanted.kind or "logits"
     named = content if isinstance(content, dict) else _name(content, kind, path)
-    room = ROOM_PER_BYTE * path.stat().st_size + 2**20
     found: dict[str, Field] = {}
     for key, value in named.items():
         inside = value.items() if isinstance(value, dict) else [("", value)]
         for word, item in inside:
             name = "_".join(part for part in (key, word) if part)
-            field = _field(item, f"{path}: {name}", room)
+            field = _field(item, f"{path}: {name}")
             if field is not None:
                 found[name] = field
     return found
@@ -113,12 +105,10 @@ def _describe(content: Any, depth: int = 0) -> str:
     return f"a {type(content).__name__}"
 
 
-def _field(value: Any, called: str, room: int) -> Field | None:
+def _field(value: Any, called: str) -> Field | None:
     if isinstance(value, Tensor):
         return value.field(called)
     if isinstance(value, (list, tuple)):
-        if _expanded_bytes(value) > room:
-            raise InputError(f"{called} repeats itself to over {room} bytes: save it as an array")
         try:
             value = np.array(value)
         except (ValueError, OverflowError, TypeError):
@@ -126,7 +116,19 @@ def _field(value: Any, called: str, room: int) -> Field | None:
     return ArrayField(value) if isinstance(value, np.ndarray) else None
 
 
-def _expanded_bytes(value: Any) -> int:
-    if isinstance(value, (list, tuple)):
-        return sum(map(_expanded_bytes, value))
-    return value.nbytes if isinstance(value, np.ndarray) else 8 + (4 * len(value) if isinstance(value, str) else 0)
+def _refuse_repetition(content: Any, path: Path) -> None:
+    """Raise if the content, with every reference to it spelled out, would take far more room than the file."""
+    room = most = ROOM_PER_BYTE * path.stat().st_size + 2**20
+    waiting = [content]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (list, tuple, dict)):
+            room -= 8 * len(value)
+            if room >= 0:  # no more is taken in than there is room for
+                waiting.extend(value.values() if isinstance(value, dict) else value)
+        elif _is_array(value):
+            room -= value.nbytes
+        elif isinstance(value, str):
+            room -= 4 * len(value)
+        if room < 0:
+            raise InputError(f"{path} repeats its content to over {most} bytes: save plain arrays")

@@ -45,12 +45,17 @@ class Storage:
     check: Callable[[], None] | None = None
     """Compares a checksum before the first read, where the file has one."""
 
+    def compare_checksum(self) -> None:
+        """Once, however many tensors share the storage."""
+        check, self.check = self.check, None
+        if check is not None:
+            check()
+
     def read(self) -> np.ndarray:
         """All numbers, still of the stored dtype."""
         if self.data is not None:
             return np.frombuffer(self.data, self.dtype, self.count)
-        if self.check is not None:
-            self.check()
+        self.compare_checksum()
         return np.fromfile(str(self.path), dtype=self.dtype, count=self.count, offset=self.offset)
 
 
@@ -62,6 +67,11 @@ class Tensor:
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that its numbers take."""
+        return math.prod(self.shape) * self.storage.dtype.itemsize
 
     @property
     def contiguous(self) -> bool:
@@ -77,8 +87,7 @@ class Tensor:
         """The array, mapped where it lies contiguously in a file."""
         storage = self.storage
         if storage.path is not None and self.contiguous and len(self.shape) <= 2:
-            if storage.check is not None:
-                storage.check()
+            storage.compare_checksum()
             begins = storage.offset + self.offset * storage.dtype.itemsize
             return RawField(storage.path, begins, Header(self.shape, storage.dtype), called)
         return ArrayField(self.read())
@@ -107,6 +116,16 @@ def rebuild(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) -> 
     return Tensor(storage, offset, shape, strides)
 
 
+def storage_facts(identifier: tuple[Any, ...]) -> tuple[np.dtype[Any], str, int]:
+    """dtype, key and count of the storage that a pickle refers to."""
+    kind, dtype, key, _, count, *_ = identifier
+    if kind != "storage" or not isinstance(dtype, np.dtype) or not isinstance(key, str):
+        raise InputError("it holds a damaged tensor")
+    if type(count) is not int or count < 0:
+        raise InputError("it holds a damaged tensor")
+    return dtype, key, count
+
+
 def read_legacy(data: bytes | Path, load: Callable[..., Any]) -> Any:
     """The content of a file of torch before 1.6, or of what `pickle` makes of a tensor."""
     size = len(data) if isinstance(data, bytes) else data.stat().st_size
@@ -114,12 +133,13 @@ def read_legacy(data: bytes | Path, load: Callable[..., Any]) -> Any:
         stored: dict[str, Storage] = {}
 
         def storage(identifier: tuple[Any, ...]) -> Storage:
-            kind, words, key, _, count, *view = identifier
-            if kind != "storage" or words not in STORAGES or type(count) is not int or not 0 <= count <= size:
+            dtype, key, count = storage_facts(identifier)
+            view = identifier[5:]
+            if count > size:
                 raise InputError("it holds a damaged tensor")
             if view and view[0] is not None:
                 raise InputError("it holds a view of another storage: save it again with a newer torch")
-            return stored.setdefault(str(key)[:40], Storage(STORAGES[words], count))
+            return stored.setdefault(key, Storage(dtype, count))
 
         if load(file, size - file.tell()) != LEGACY_MAGIC:
             raise InputError("it is not a file of torch")
@@ -130,7 +150,7 @@ def read_legacy(data: bytes | Path, load: Callable[..., Any]) -> Any:
         content = load(file, size - file.tell(), storage)
         keys = load(file, size - file.tell())
         for key in keys if isinstance(keys, list) else ():
-            _place(stored.get(str(key)[:40]), file, data, size)
+            _place(stored.get(key) if isinstance(key, str) else None, file, data, size)
     return content
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from calibrant.core.errors import InputError
 from calibrant.data.fields import Field, Wanted
-from calibrant.data.limits import MAX_TEXT_BYTES, check_expansion
-from calibrant.data.npz import DAMAGE, data_offset
+from calibrant.data.limits import MAX_TEXT_BYTES, check_expansion, reading
+from calibrant.data.npz import DAMAGE, compare_checksum, data_offset
 from calibrant.data.pickles import named_fields
 from calibrant.data.predictions import CHUNK_BYTES
-from calibrant.data.tensors import STORAGES, Storage, read_legacy
+from calibrant.data.tensors import Storage, read_legacy, storage_facts
 from calibrant.data.unpickling import TROUBLE, load
 
 PICKLE = "data.pkl"
@@ -26,19 +26,11 @@ PICKLE = "data.pkl"
 
 def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     """The tensors of the file under the names of their layout, unread."""
-    if path.stat().st_size == 0:
-        raise InputError(f"{path} is empty (0 bytes): it is not a file of torch")
-    try:
+    with reading(path, "file of torch", (*TROUBLE, *DAMAGE)):
         with path.open("rb") as file:
             zipped = file.read(4) == b"PK\x03\x04"
         content = _read_archive(path) if zipped else read_legacy(path, load)
         return named_fields(content, path, wanted)
-    except InputError as error:
-        text = str(error)
-        raise error if str(path) in text else InputError(f"{path} cannot be read as tensors: {text}") from error
-    except (*TROUBLE, *DAMAGE) as error:
-        words = " ".join(str(error).split())[:120] or type(error).__name__
-        raise InputError(f"{path} is not a whole file of torch: {words}") from error
 
 
 def _read_archive(path: Path) -> Any:
@@ -58,22 +50,15 @@ def _read_archive(path: Path) -> Any:
         data = archive.read(member)
 
     def storage(identifier: tuple[Any, ...]) -> Storage:
-        kind, words, key, _, count, *_ = identifier
-        own = members.get(f"{root}data/{str(key)[:40]}")
-        if kind != "storage" or words not in STORAGES or type(count) is not int or own is None:
+        dtype, key, count = storage_facts(identifier)
+        own = members.get(f"{root}data/{key}")
+        if own is None:
             raise InputError("it holds a damaged tensor")
-        dtype = STORAGES[words]
         if own.compress_type != zipfile.ZIP_STORED or own.flag_bits & 1:
             raise InputError(f"its member {own.filename[:60]} is compressed or encrypted: torch stores it plainly")
-        if count < 0 or count * dtype.itemsize > own.file_size:
+        if count * dtype.itemsize > own.file_size:
             raise InputError(f"a storage claims {count} × {dtype.itemsize} bytes, but has {own.file_size}")
-        check = partial(_compare_checksum, path, own) if own.file_size <= CHUNK_BYTES else None
+        check = partial(compare_checksum, path, own) if own.file_size <= CHUNK_BYTES else None
         return Storage(dtype, count, path, data_offset(path, own), check=check)
 
     return load(io.BytesIO(data), len(data), storage)
-
-
-def _compare_checksum(path: Path, member: zipfile.ZipInfo) -> None:
-    with zipfile.ZipFile(path) as archive, archive.open(member) as stream:
-        while stream.read(2**20):
-            pass

@@ -2,7 +2,8 @@
 
 It is `pickle`'s own machine, written in Python, with three changes: names resolve only to the functions of this module,
 instructions outside a list are refused, and reads are counted before they are made, so that a file can neither run code
-nor ask for more time or memory than its size justifies. Dictionary keys must be texts: nothing nested is ever hashed.
+nor ask for more time or memory than its size justifies. A pickle may refer to one list many times, so a few bytes can
+describe a tree of any size: nothing nested is hashed, printed or walked here, and dictionary keys must be texts.
 """
 
 from __future__ import annotations
@@ -24,120 +25,101 @@ MAX_READS = 1_000_000
 """Reads of one pickle, about two per item: lists of more numbers are to be saved as arrays."""
 
 MAX_LINE = 2**26
-MAX_SIDE = 2**48
-MAX_DEPTH = 50
 NOTHING_RUNS = "only arrays are read, nothing is run"
+OBJECT_ARRAY = "it holds an object array: save plain numbers (dtype object)"
+
+TROUBLE = (
+    *(ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError, RecursionError, EOFError),
+    *(AttributeError, pickle.UnpicklingError, UnicodeError),
+)
+"""What a damaged pickle makes the machine raise."""
 
 
 @dataclass
 class _DType:
     """A dtype in the making: its name, and the byte order that arrives later."""
 
-    name: str
-    order: str = "|"
+    name: Any
+    order: Any = "|"
 
     def build(self) -> np.dtype[Any]:
+        if not isinstance(self.name, str):
+            raise InputError("it holds a damaged dtype")
         if "O" in self.name:
-            raise InputError("it holds an object array: save plain numbers (dtype object)")
+            raise InputError(OBJECT_ARRAY)
         if not PLAIN_DTYPE.fullmatch(self.name):
             raise InputError(f"it holds an array of dtype {self.name[:40]!r}: only plain numbers and texts are read")
         dtype = np.dtype(self.name)
-        return dtype.newbyteorder(">" if self.order == ">" else "<") if self.order in ("<", ">") else dtype
+        return dtype.newbyteorder(self.order) if self.order in ("<", ">") else dtype
 
 
-@dataclass
-class _Made:
-    """An array or an object in the making: its state fills it."""
-
-    content: Any = None
+class _Attributes(dict[str, Any]):
+    """An object of which only the attributes are read."""
 
 
-def _array(shape: Any, dtype: Any, fortran: Any, data: Any) -> np.ndarray:
+def _fill(array: np.ndarray, shape: Any, dtype: Any, fortran: Any, data: Any) -> np.ndarray:
+    """Give an array its content, in place: other parts of the pickle may refer to it already."""
     if isinstance(data, list):
-        raise InputError("it holds an object array: save plain numbers (dtype object)")
+        raise InputError(OBJECT_ARRAY)
     raw = data.encode("latin-1") if isinstance(data, str) else data  # Python 2 wrote bytes as text
-    whole = isinstance(shape, tuple) and all(type(side) is int for side in shape)
+    whole = isinstance(shape, tuple) and len(shape) <= 32 and all(type(side) is int for side in shape)
     if not isinstance(dtype, _DType) or not whole or not isinstance(raw, (bytes, bytearray)):
         raise InputError("it holds a damaged array")
     built = dtype.build()
-    possible = len(shape) <= 32 and all(0 <= side <= MAX_SIDE for side in shape)
-    if not possible or math.prod(shape) * built.itemsize != len(raw):
-        words = str(shape)[:60] if possible else "of impossible size"
-        raise InputError(f"an array of shape {words} and dtype {built} does not fit its {len(raw)} bytes")
-    return np.frombuffer(raw, built).copy().reshape(shape, order="F" if fortran else "C")
-
-
-def _dtype(name: Any, *flags: Any) -> _DType:
-    if not isinstance(name, str):
-        raise InputError("it holds a damaged dtype")
-    return _DType(name)
+    # an item of 0 bytes (an empty text) counts as one: else a shape of any size would need no data
+    if min(shape, default=0) < 0 or math.prod(shape) * max(built.itemsize, 1) != len(raw):
+        raise InputError(f"an array of shape {str(shape)[:60]} and dtype {built} does not fit its {len(raw)} bytes")
+    array.__setstate__((1, shape, built, bool(fortran), bytes(raw)))
+    return array
 
 
 def _encode(text: Any, encoding: Any = "latin1") -> bytes:
-    if not isinstance(text, str) or str(encoding)[:10].replace("-", "") != "latin1":
+    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
         raise InputError("it holds text in an unusual encoding")
     return text.encode("latin-1")
 
 
 def _ordered(pairs: Any = ()) -> dict[str, Any]:
-    if not isinstance(pairs, (list, tuple)) or not all(isinstance(pair, (list, tuple)) for pair in pairs):
-        raise InputError("it holds a damaged dictionary")
     made: dict[str, Any] = {}
-    _set_items(made, [item for pair in pairs for item in pair])
+    for key, value in pairs:
+        _set_items(made, [key, value])
     return made
+
+
+def _set_items(target: Any, items: list[Any]) -> None:
+    if not isinstance(target, dict) or len(items) % 2:
+        raise InputError("it holds a damaged dictionary")
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        if type(key) is not str:
+            raise InputError(f"it holds a dictionary whose keys are {type(key).__name__}, not texts")
+        target[key] = value
 
 
 def _prediction_output(*values: Any) -> dict[str, Any]:
     return dict(zip(("predictions", "label_ids"), values, strict=False))
 
 
-def _load_from_bytes(data: Any) -> Storage:
-    if not isinstance(data, bytes):
-        raise InputError("it holds a damaged tensor")
-    storage = read_legacy(data, load)
-    if not isinstance(storage, Storage):
-        raise InputError("it holds a damaged tensor")
-    return storage
-
-
-_NUMPY: dict[str, Callable[..., Any]] = {
-    "multiarray _reconstruct": lambda *_: _Made(),
-    "multiarray scalar": lambda dtype, data: _array((), dtype, False, data).item(),
-    "numeric _frombuffer": lambda data, dtype, shape, order: _array(shape, dtype, order == "F", data),
+_NUMPY: dict[str, Any] = {
+    "multiarray _reconstruct": lambda *_: np.empty(0),
+    "multiarray scalar": lambda dtype, data: _fill(np.empty(0), (), dtype, False, data).item(),
+    "numeric _frombuffer": lambda data, dtype, shape, order: _fill(np.empty(0), shape, dtype, order == "F", data),
 }
-_CALLS: dict[str, Callable[..., Any]] = {
+_NAMES: dict[str, Any] = {
     **{f"numpy.{core}.{words}": call for core in ("core", "_core") for words, call in _NUMPY.items()},
-    "numpy dtype": _dtype,
+    **STORAGES,
+    "numpy ndarray": None,
+    "numpy dtype": lambda name, *_: _DType(name),
     "_codecs encode": _encode,
     "collections OrderedDict": _ordered,
     "torch._utils _rebuild_tensor_v2": rebuild,
     "torch._utils _rebuild_tensor": rebuild,
     "torch._utils _rebuild_parameter": lambda tensor, *_: tensor,
-    "torch.storage _load_from_bytes": _load_from_bytes,
     "torch Size": lambda sides=(): sides,
     "transformers.trainer_utils PredictionOutput": _prediction_output,
     "transformers.trainer_utils EvalLoopOutput": _prediction_output,
-    "transformers.trainer_utils EvalPrediction": lambda *_: _Made(),
+    "transformers.trainer_utils EvalPrediction": lambda *_: _Attributes(),
 }
-"""The only names a pickle may call, and what is done instead of calling them."""
-
-_NAMES = {*_CALLS, *STORAGES, "numpy ndarray"}
-
-
-@dataclass(frozen=True)
-class _Name:
-    """A name that the pickle imports; only a word here."""
-
-    words: str
-
-
-def _set_items(target: Any, items: list[Any]) -> None:
-    if not isinstance(target, dict) or len(items) % 2:
-        raise InputError("it is damaged")
-    for key, value in zip(items[::2], items[1::2], strict=True):
-        if type(key) is not str:
-            raise InputError(f"it holds a dictionary whose keys are {type(key).__name__}, not texts")
-        target[key] = value
+"""The only names a pickle may use, and what stands for them; nothing else that it can build can be called."""
 
 
 class _Instructions(dict[int, Any]):
@@ -151,8 +133,8 @@ _PLAIN = (
     *("PROTO", "STOP", "NONE", "NEWTRUE", "NEWFALSE", "MARK", "POP", "POP_MARK", "DUP", "GLOBAL", "STACK_GLOBAL"),
     *("INT", "LONG", "LONG1", "BININT", "BININT1", "BININT2", "FLOAT", "BINFLOAT", "UNICODE", "BINUNICODE"),
     *("SHORT_BINUNICODE", "BINUNICODE8", "STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES"),
-    *("BINBYTES8", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_LIST", "LIST", "EMPTY_DICT"),
-    *("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "GET", "BINGET", "LONG_BINGET", "PERSID", "BINPERSID"),
+    *("BINBYTES8", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_LIST", "LIST", "APPEND", "APPENDS"),
+    *("EMPTY_DICT", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "GET", "BINGET", "LONG_BINGET", "PERSID", "BINPERSID"),
 )
 """Instructions that pickle's own machine carries out: they build plain values, or ask `find_class`."""
 
@@ -173,45 +155,50 @@ class ClosedUnpickler(pickle._Unpickler):
     def __init__(self, file: IO[bytes], left: int, storage: Callable[[Any], Storage] | None = None) -> None:
         super().__init__(_Bounded(file, left), encoding="latin-1")
         self._storage = storage
+        self._loaded: dict[bytes, Storage] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """A word for a known name, and nothing for any other."""
+        """What stands for a known name; an InputError for any other."""
         words = f"{module} {name}"
+        if words == "torch.storage _load_from_bytes":
+            return self._load_from_bytes
         if words not in _NAMES:
-            raise InputError(f"it would call {words.replace(' ', '.')[:80]}: {NOTHING_RUNS}")
-        return _Name(words)
+            raise InputError(f"it would call {'.'.join(words.split())[:80]}: {NOTHING_RUNS}")
+        return _NAMES[words]
 
     def persistent_load(self, pid: Any) -> Any:
         """A storage of a torch archive."""
-        if self._storage is None or not isinstance(pid, tuple) or len(pid) < 5 or not isinstance(pid[1], _Name):
+        if self._storage is None or not isinstance(pid, tuple) or len(pid) < 5:
             raise InputError(f"it refers to something outside: {NOTHING_RUNS}")
-        return self._storage((pid[0], pid[1].words, *pid[2:]))
+        return self._storage(pid)
 
-    def _reduce(self) -> None:
+    def _load_from_bytes(self, data: Any) -> Storage:
+        if isinstance(data, bytes) and data not in self._loaded:  # read once, however often the pickle refers to it
+            self._loaded[data] = read_legacy(data, load)
+        if not isinstance(data, bytes) or not isinstance(self._loaded[data], Storage):
+            raise InputError("it holds a damaged tensor")
+        return self._loaded[data]
+
+    def _call(self) -> None:
         arguments, function = self.stack.pop(), self.stack.pop()
-        if not isinstance(function, _Name) or function.words not in _CALLS or type(arguments) is not tuple:
+        if not callable(function) or type(arguments) is not tuple:
             raise InputError(f"it would call something that is no array: {NOTHING_RUNS}")
-        self.stack.append(_CALLS[function.words](*arguments))
+        self.append(function(*arguments))
 
     def _build(self) -> None:
         state, target = self.stack.pop(), self.stack[-1]
         if isinstance(target, _DType) and isinstance(state, tuple) and len(state) >= 2:
-            target.order = str(state[1])[:1]
-        elif isinstance(target, _Made) and isinstance(state, tuple) and len(state) == 5:
-            target.content = _array(*state[1:])
-        elif isinstance(target, _Made) and isinstance(state, dict):
-            target.content = state
+            target.order = state[1]
+        elif isinstance(target, np.ndarray) and isinstance(state, tuple) and len(state) == 5:
+            _fill(target, *state[1:])
+        elif isinstance(target, _Attributes) and isinstance(state, dict):
+            target.update(state)
         elif not (isinstance(target, dict) and isinstance(state, dict)):  # torch hangs notes on dictionaries
             raise InputError("it would set the state of something that is no array")
 
-    def _append_items(self, items: list[Any]) -> None:
-        if type(self.stack[-1]) is not list:
-            raise InputError("it is damaged")
-        self.stack[-1].extend(items)
-
     def _dict(self) -> None:
         items = self.pop_mark()
-        self.stack.append({})
+        self.append({})
         _set_items(self.stack[-1], items)
 
     def _set_item(self) -> None:
@@ -222,13 +209,11 @@ class ClosedUnpickler(pickle._Unpickler):
         items = self.pop_mark()
         _set_items(self.stack[-1], items)
 
-    dispatch[_CODES["REDUCE"]] = dispatch[_CODES["NEWOBJ"]] = _reduce
+    dispatch[_CODES["REDUCE"]] = dispatch[_CODES["NEWOBJ"]] = _call
     dispatch[_CODES["BUILD"]] = _build
     dispatch[_CODES["DICT"]] = _dict
     dispatch[_CODES["SETITEM"]] = _set_item
     dispatch[_CODES["SETITEMS"]] = _set_many
-    dispatch[_CODES["APPEND"]] = lambda self: self._append_items([self.stack.pop()])
-    dispatch[_CODES["APPENDS"]] = lambda self: self._append_items(self.pop_mark())
     dispatch[_CODES["FRAME"]] = lambda self: self.read(8)  # read on without a copy of the frame
     dispatch[_CODES["BYTEARRAY8"]] = lambda self: self.append(
         bytearray(self.read(int.from_bytes(self.read(8), "little")))
@@ -257,13 +242,6 @@ class _Bounded:
         return line
 
 
-TROUBLE = (
-    *(ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError, RecursionError, EOFError),
-    *(AttributeError, pickle.UnpicklingError, UnicodeError),
-)
-"""What a damaged pickle makes the machine raise."""
-
-
 def load(file: IO[bytes], size: int, storage: Callable[[Any], Storage] | None = None) -> Any:
     """The content of the pickle that begins here, of at most `size` bytes; nothing in it is executed.
 
@@ -271,31 +249,4 @@ def load(file: IO[bytes], size: int, storage: Callable[[Any], Storage] | None = 
     >>> load(io.BytesIO(pickle.dumps({"labels": [1, 0]})), 100)
     {'labels': [1, 0]}
     """
-    return _Finisher(size + 1000).finish(ClosedUnpickler(file, size, storage).load())
-
-
-class _Finisher:
-    """Puts arrays in the place of their placeholders, in time bounded by the size of the file.
-
-    A pickle may refer to one list many times, so a few bytes can describe a tree of any size; `budget` is the number of
-    items that a file of this size could spell out.
-    """
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-
-    def finish(self, value: Any, depth: int = 0) -> Any:
-        self.budget -= 1
-        if self.budget < 0 or depth > MAX_DEPTH:
-            raise InputError("it repeats or nests its content without end")
-        if isinstance(value, _Made):
-            if value.content is None:
-                raise InputError("it holds an array without data")
-            return self.finish(value.content, depth + 1)
-        if isinstance(value, (tuple, list)):
-            return type(value)([self.finish(item, depth + 1) for item in value])
-        if isinstance(value, dict):
-            return {key: self.finish(item, depth + 1) for key, item in value.items()}
-        if isinstance(value, (_Name, _DType)):
-            return None
-        return value
+    return ClosedUnpickler(file, size, storage).load()
