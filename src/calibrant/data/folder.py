@@ -11,7 +11,6 @@ from calibrant.data.formats import SUFFIXES, suffix_of
 from calibrant.data.npy import is_companion
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import PartsSource
-from calibrant.data.top_k import TopKPredictions
 
 
 def part_paths(folder: Path) -> list[Path]:
@@ -60,21 +59,15 @@ def join(parts: list[Predictions], name: str) -> Predictions:
     check_alike(parts)
     first = parts[0]
     source = PartsSource([part.source for part in parts], name)
-    labels = _joined([part._labels if part.label_field is None else part.labels for part in parts])
-    weights = _joined([part.weights for part in parts])
-    if isinstance(first, TopKPredictions):
-        return TopKPredictions(source, first.n_classes, labels, weights, first.class_names)
-    return Predictions.from_source(
+    return first._like(
         source,
-        first.kind,
-        labels,
-        weights,
-        first.class_names,
-        task=first.task,
+        whole=False,
+        _labels=_joined([part._labels if part.label_field is None else part.labels for part in parts]),
+        weights=_joined([part.weights for part in parts]),
         label_shares=_joined([part.label_shares for part in parts]),
         groups={word: np.concatenate([part.groups[word] for part in parts]) for word in first.groups},
         clusters=_clusters(parts),
-        field=first.field,
+        _checked=False,
     )
 
 

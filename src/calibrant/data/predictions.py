@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -25,6 +27,9 @@ CHUNK_BYTES = 64 * 2**20
 
 MEMORY_SHARE = 0.25
 """Of the spare memory: files that need more are mapped, smaller ones are read."""
+
+OF_THE_WHOLE = ("skipped", "notes", "score_columns", "extras", "label_field", "local_clusters", "spread")
+"""What is known of a whole file, and not of some of its rows or of several files."""
 
 
 class Predictions:
@@ -93,11 +98,15 @@ class Predictions:
     clusters: np.ndarray | None
     class_names: tuple[str, ...] | None
     field: str
-    skipped: tuple[str, ...]
-    extras: Mapping[str, Field]
-    notes: tuple[str, ...]
-    local_clusters: bool
-    spread: bool
+    skipped: tuple[str, ...] = ()
+    extras: Mapping[str, Field] = MappingProxyType({})
+    notes: tuple[str, ...] = ()
+    local_clusters: bool = False
+    spread: bool = False
+    score_columns: tuple[str, ...] = ()
+    label_field: Field | None = None
+    _values: np.ndarray | None = None
+    _converted: np.ndarray | None = None
 
     def __init__(
         self,
@@ -171,14 +180,7 @@ class Predictions:
         self.weights, self.label_shares, self.clusters = weights, label_shares, clusters
         self.groups = dict(groups or {})
         self.field = field or kind
-        self.skipped, self.notes, self.extras = (), (), {}
-        self.local_clusters = self.spread = False
-        self.score_columns: tuple[str, ...] = ()
-        self.label_field: Field | None = None
-        self._labels = labels
-        self._checked = checked
-        self._values: np.ndarray | None = None
-        self._converted: np.ndarray | None = None
+        self._labels, self._checked = labels, checked
 
     @property
     def name(self) -> str:
@@ -264,42 +266,14 @@ class Predictions:
         weights = self.label_shares[row, label]
         if self.weights is not None:
             weights = weights * self.weights[row]
-        made = Predictions.from_source(
-            TakenSource(self.source, row),
-            self.kind,
-            label.astype(np.int64),
-            weights,
-            self.class_names,
-            task=self.task,
-            groups={name: column[row] for name, column in self.groups.items()},
-            clusters=row if self.clusters is None else self.clusters[row],
-            field=self.field,
-            checked=self._checked,
-        )
-        made.notes, made.spread = self.notes, True
+        made = self._like(self.source, label_shares=None)._part(TakenSource(self.source, row), row, self._checked)
+        made._labels, made.weights, made.notes, made.spread = label.astype(np.int64), weights, self.notes, True
+        made.clusters = row if self.clusters is None else made.clusters
         return made
 
-    def with_source(
-        self, source: Source, kind: str | None = None, *, field: str = "", checked: bool = False
-    ) -> Predictions:
+    def with_source(self, source: Source, kind: str | None = None, *, field: str = "", checked: bool = False) -> Self:
         """The same rows with other values; labels and all other columns stay."""
-        made = Predictions.from_source(
-            source,
-            kind or self.kind,
-            self._labels,
-            self.weights,
-            self.class_names,
-            task=self.task,
-            label_shares=self.label_shares,
-            groups=self.groups,
-            clusters=self.clusters,
-            field=field or self.field,
-            checked=checked,
-        )
-        made.skipped, made.notes, made.extras = self.skipped, self.notes, self.extras
-        made.local_clusters, made.spread, made.score_columns = self.local_clusters, self.spread, self.score_columns
-        made.label_field = self.label_field
-        return made
+        return self._like(source, kind=kind or self.kind, field=field or self.field, _checked=checked)
 
     def __len__(self) -> int:
         return self.n
@@ -332,19 +306,24 @@ class Predictions:
         extras = "" if self.weights is None else ", weighted"
         return f"<Predictions{where}: {self.n} rows{width}, {task}{self.kind}, {self.dtype}{extras}>"
 
-    def _part(self, source: Source, index: slice | np.ndarray, checked: bool) -> Predictions:
-        return Predictions.from_source(
+    def _like(self, source: Source, *, whole: bool = True, **changed: Any) -> Self:
+        """The same predictions with other values and some other attributes; `whole`: of the same rows."""
+        made = copy.copy(self)
+        for word in () if whole else OF_THE_WHOLE:
+            made.__dict__.pop(word, None)
+        made.__dict__.update(source=source, _values=None, _converted=None, **changed)
+        return made
+
+    def _part(self, source: Source, index: slice | np.ndarray, checked: bool) -> Self:
+        return self._like(
             source,
-            self.kind,
-            _taken(self._labels if self.label_field is None else self.labels, index),
-            _taken(self.weights, index),
-            self.class_names,
-            task=self.task,
+            whole=False,
+            _labels=_taken(self._labels if self.label_field is None else self.labels, index),
+            weights=_taken(self.weights, index),
             label_shares=_taken(self.label_shares, index),
             groups={name: column[index] for name, column in self.groups.items()},
             clusters=_taken(self.clusters, index),
-            field=self.field,
-            checked=checked,
+            _checked=checked,
         )
 
     def _refuse_empty(self, selected: int) -> None:

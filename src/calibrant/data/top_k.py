@@ -138,7 +138,7 @@ class TopKPredictions(Predictions):
     def at_temperature(self, temperature: float) -> TopKPredictions:
         """The predictions scaled by 1/T, the rest in the middle of its bounds, computed when they are read."""
         source = ScaledSource(self.source, 1.0 / temperature, self.n_classes, self._labels)
-        return TopKPredictions(source, self.n_classes, self._labels, self.weights, self.class_names, checked=True)
+        return self.with_source(source, checked=True)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """What a file of these predictions holds, by key."""
@@ -151,11 +151,6 @@ class TopKPredictions(Predictions):
         if self.weights is not None:
             found["weights"] = self.weights
         return found
-
-    def _part(self, source: Source, index: slice | np.ndarray, checked: bool) -> TopKPredictions:
-        labels = None if self._labels is None else self._labels[index]
-        weights = None if self.weights is None else self.weights[index]
-        return TopKPredictions(source, self.n_classes, labels, weights, self.class_names, checked=checked)
 
     def _check_block(self, block: np.ndarray, called: str, first_row: int) -> None:
         check_block(block, self.n_classes, called.removesuffix("values"), first_row)

@@ -69,7 +69,7 @@ def _fill(array: np.ndarray, shape: Any, dtype: Any, fortran: Any, data: Any) ->
     # an item of 0 bytes (an empty text) counts as one: else a shape of any size would need no data
     if min(shape, default=0) < 0 or math.prod(shape) * max(built.itemsize, 1) != len(raw):
         raise InputError(f"an array of shape {str(shape)[:60]} and dtype {built} does not fit its {len(raw)} bytes")
-    array.__setstate__((1, shape, built, bool(fortran), bytes(raw)))
+    array.__setstate__((1, shape, built, bool(fortran), bytes(raw)))  # type: ignore[arg-type]
     return array
 
 
