@@ -27,7 +27,7 @@ from calibrant.data.fields import (
     Wanted,
     score_kind,
 )
-from calibrant.data.gather import check_kind, fill
+from calibrant.data.gather import Columns, check_kind, fill
 from calibrant.data.guards import FEW_ROWS, refuse_probability_rows
 from calibrant.data.limits import MAX_TEXT_BYTES, check_counts
 from calibrant.data.predictions import Predictions
@@ -272,32 +272,15 @@ class _Columns:
         names = self.class_names(2 if task in ("binary", "pairs") else source.shape[1])
         shares_key = self.prefix + LABEL_SHARES
         shares = self._read(shares_key) if labels is None and shares_key in self.fields else None
-        columns = {"weights": self.weights(), "clusters": self.clusters(), "label_shares": shares}
-        groups = self.groups()
+        columns = Columns(labels, shares, self.weights(), self.groups(), self.clusters())
         if self.wanted.ignore_index is not None and labels is not None:
-            if np.ndim(labels) != 1 or len(labels) != self.n_rows:
-                raise InputError(f"{self.name}: ignore_index needs labels with one class per row")
-            kept = np.flatnonzero(np.asarray(labels) != self.wanted.ignore_index)
-            if not len(kept):
-                raise InputError(f"{self.name}: {self.label_word} is {self.wanted.ignore_index} in all rows")
-            source, labels = TakenSource(source, kept), np.asarray(labels)[kept]
-            columns = {word: None if column is None else column[kept] for word, column in columns.items()}
-            groups = {word: column[kept] for word, column in groups.items()}
+            if len(labels) != self.n_rows:
+                raise InputError(f"{self.name}: {self.label_word} has {len(labels)} rows, but {self.key} {self.n_rows}")
+            kept = columns.rows_without(self.wanted.ignore_index, f"{self.name}: {self.label_word}")
+            source, columns = TakenSource(source, kept), columns.take(kept)
         found = Predictions.__new__(Predictions)
-        fill(
-            found,
-            source,
-            kind,
-            task,
-            labels=labels,
-            groups=groups,
-            class_names=names,
-            name=self.name,
-            field=self.key,
-            label_word=self.label_word,
-            weight_word=self.weight_word,
-            **columns,
-        )
+        words = self.name, self.key, self.label_word, self.weight_word
+        fill(found, source, kind, task, columns, names, *words)
         found.extras = {} if self.wanted.ignore_index is not None else self._extras()
         return found
 

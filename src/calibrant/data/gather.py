@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import (
-    as_array,
-    check_matrix,
-    check_shares,
-    check_weights,
-    widen,
-)
+from calibrant.core.arrays import as_array, check_matrix, check_shares, check_weights, widen
 from calibrant.core.errors import InputError
 from calibrant.data.predictions import KINDS, Predictions
 from calibrant.data.source import ArraySource, DifferenceSource, Source
@@ -26,18 +21,44 @@ def check_kind(kind: str | None) -> None:
         raise InputError(f'kind must be "logits" or "probabilities", got {kind!r}')
 
 
+@dataclass
+class Columns:
+    """What has an entry per row, beside the scores."""
+
+    labels: Any
+    label_shares: Any
+    weights: Any
+    groups: Any
+    clusters: Any
+
+    def take(self, rows: np.ndarray) -> Columns:
+        """The entries of some rows."""
+
+        def taken(column: Any) -> Any:
+            return None if column is None else np.asarray(column)[rows]
+
+        groups = {word: taken(column) for word, column in self.groups.items()}
+        labels, label_shares, weights = map(taken, (self.labels, self.label_shares, self.weights))
+        return Columns(labels, label_shares, weights, groups, taken(self.clusters))
+
+    def rows_without(self, label: int, called: str) -> np.ndarray:
+        """Places of the rows that do not have an ignored label."""
+        if np.ndim(self.labels) != 1:
+            raise InputError(f"ignore_index needs {called} with one class per row")
+        kept = np.flatnonzero(np.asarray(self.labels) != label)
+        if not len(kept):
+            raise InputError(f"{called} is {label} in all {len(self.labels)} rows: nothing is left to read")
+        return kept
+
+
 def join_arrays(
     target: Predictions,
     given: Mapping[str, Any],
+    columns: Columns,
     *,
     kind: str | None,
     task: str | None,
-    labels: Any,
     correct: Any,
-    label_shares: Any,
-    weights: Any,
-    groups: Any,
-    clusters: Any,
     class_names: Sequence[str] | None,
     ignore_index: int | None,
     name: str,
@@ -45,42 +66,30 @@ def join_arrays(
     """Check arrays and fill `target` with them."""
     word, kind, task = _named(given, kind, task, correct)
     prefix = f"{name}: " if name else ""
-    if labels is not None and correct is not None:
+    if columns.labels is not None and correct is not None:
         raise InputError(f"{prefix}give either labels or correct, and not both")
     label_word = "labels" if correct is None else "correct"
-    columns = _Columns(
-        scores=as_array(given[word], prefix + word),
-        labels=_optional(labels if correct is None else correct, prefix + label_word),
-        shares=_optional(label_shares, f"{prefix}label_shares"),
-        weights=_optional(weights, f"{prefix}weights"),
-        groups=named_groups(groups, prefix),
-        clusters=_optional(clusters, f"{prefix}clusters"),
+    scores = as_array(given[word], prefix + word)
+    columns = Columns(
+        labels=_optional(columns.labels if correct is None else correct, prefix + label_word),
+        label_shares=_optional(columns.label_shares, f"{prefix}label_shares"),
+        weights=_optional(columns.weights, f"{prefix}weights"),
+        groups=named_groups(columns.groups, prefix),
+        clusters=_optional(columns.clusters, f"{prefix}clusters"),
     )
-    columns.flatten(prefix + word)
+    if scores.ndim > 2:
+        target.local_clusters = columns.clusters is None
+        scores, columns = _flattened(scores, columns, prefix + word)
     if ignore_index is not None:
-        columns.leave_out(ignore_index, prefix + label_word)
-    shape, told = columns.scores.shape, task
-    task = resolve_task(task, shape, None if columns.labels is None else columns.labels.shape, prefix + word)
-    source, kind = _source(columns.scores, task, kind, name, prefix + word)
-    if task == "multilabel" and told is None and columns.labels is not None and columns.labels.shape == shape:
-        refuse_one_hot(columns.labels, columns.scores, kind, prefix + label_word, word)
-    fill(
-        target,
-        source,
-        kind,
-        task,
-        labels=columns.labels,
-        label_shares=columns.shares,
-        weights=columns.weights,
-        groups=columns.groups,
-        clusters=columns.clusters,
-        class_names=class_names,
-        name=name,
-        field=word,
-        label_word=label_word,
-        checked=True,
-    )
-    target.local_clusters = columns.local
+        kept = columns.rows_without(ignore_index, prefix + label_word)
+        scores, columns = scores[kept], columns.take(kept)
+    told = task
+    label_shape = None if columns.labels is None else columns.labels.shape
+    task = resolve_task(task, scores.shape, label_shape, prefix + word)
+    source, kind = _source(scores, task, kind, name, prefix + word)
+    if task == "multilabel" and told is None and label_shape == scores.shape:
+        refuse_one_hot(columns.labels, scores, kind, prefix + label_word, word)
+    fill(target, source, kind, task, columns, class_names, name, word, label_word, checked=True)
 
 
 def _named(given: Mapping[str, Any], kind: str | None, task: str | None, correct: Any) -> tuple[str, str, str | None]:
@@ -115,27 +124,24 @@ def _source(scores: np.ndarray, task: str, kind: str, name: str, called: str) ->
     return ArraySource(values, name), kind
 
 
-def fill(
+def fill(  # noqa: PLR0917
     target: Predictions,
     source: Source,
     kind: str,
     task: str,
-    *,
-    labels: Any,
-    label_shares: Any,
-    weights: Any,
-    groups: Mapping[str, np.ndarray],
-    clusters: Any,
+    columns: Columns,
     class_names: Sequence[str] | None,
     name: str,
     field: str,
     label_word: str = "labels",
     weight_word: str = "weights",
+    *,
     checked: bool = False,
 ) -> None:
     """Check everything but the scores against their shape, and set it."""
     prefix = f"{name}: " if name else ""
     n_rows, n_columns = source.shape
+    labels, label_shares = columns.labels, columns.label_shares
     if class_names is not None and len(class_names) != (n := 2 if task in ("binary", "pairs") else n_columns):
         raise InputError(f"{prefix}class_names has {len(class_names)} names, but {field} has {n} columns")
     if labels is not None:
@@ -144,20 +150,19 @@ def fill(
         if task != "multiclass" or labels is not None:
             raise InputError(f"{prefix}label_shares stand in place of the labels of a multiclass task")
         label_shares = check_shares(label_shares, source.shape, f"{prefix}label_shares")
-    for word, column in groups.items():
+    lengths = columns.groups if columns.clusters is None else {**columns.groups, "clusters": columns.clusters}
+    for word, column in lengths.items():
         _check_length(column, n_rows, f"{prefix}{word}", field)
-    if clusters is not None:
-        _check_length(clusters, n_rows, f"{prefix}clusters", field)
     target._set(
         source,
         kind,
         labels,
-        check_weights(weights, n_rows, f"{prefix}{weight_word}"),
+        check_weights(columns.weights, n_rows, f"{prefix}{weight_word}"),
         class_names,
         task=task,
         label_shares=label_shares,
-        groups=groups,
-        clusters=clusters,
+        groups=columns.groups,
+        clusters=columns.clusters,
         field=field,
         checked=checked,
     )
@@ -182,53 +187,23 @@ def _optional(values: Any, name: str) -> np.ndarray | None:
     return None if values is None else as_array(values, name)
 
 
-class _Columns:
-    """The arrays of one set of predictions while they are brought into rows."""
-
-    def __init__(  # noqa: PLR0917
-        self,
-        scores: np.ndarray,
-        labels: np.ndarray | None,
-        shares: np.ndarray | None,
-        weights: np.ndarray | None,
-        groups: dict[str, np.ndarray],
-        clusters: np.ndarray | None,
-    ) -> None:
-        self.scores, self.labels, self.shares = scores, labels, shares
-        self.weights, self.groups, self.clusters = weights, groups, clusters
-        self.local = False
-
-    def flatten(self, called: str) -> None:
-        """Dense outputs (N×K×H×W, or N×T×K of tokens) as rows, one cluster per image unless clusters are given."""
-        if self.scores.ndim < 3:
-            return
-        if self.labels is None:
-            raise InputError(f"{called} has shape {self.scores.shape}: labels must tell which axis holds the classes")
-        places = self.labels.shape
-        axis = class_axis(self.scores.shape, places, called)
-        images, each = places[0], int(np.prod(places[1:]))
-        if axis is None:
-            self.scores = self.scores.reshape(-1)
-        else:
-            self.scores = np.moveaxis(self.scores, axis, -1).reshape(-1, self.scores.shape[axis])
-        self.labels = self.labels.reshape(-1)
-        self.weights = _per_place(self.weights, places)
-        self.groups = {word: _per_place(column, places) for word, column in self.groups.items()}  # type: ignore[misc]
-        self.local = self.clusters is None
-        self.clusters = np.repeat(np.arange(images), each) if self.local else _per_place(self.clusters, places)
-
-    def leave_out(self, label: int, called: str) -> None:
-        """Remove the rows of an ignored label."""
-        if self.labels is None or self.labels.ndim > 1:
-            raise InputError(f"ignore_index needs {called} with one class per row")
-        kept = np.flatnonzero(self.labels != label)
-        if not len(kept):
-            raise InputError(f"{called} is {label} in all {len(self.labels)} rows: nothing is left to read")
-        self.scores, self.labels = self.scores[kept], self.labels[kept]
-        self.shares = None if self.shares is None else self.shares[kept]
-        self.weights = None if self.weights is None else self.weights[kept]
-        self.clusters = None if self.clusters is None else self.clusters[kept]
-        self.groups = {word: column[kept] for word, column in self.groups.items()}
+def _flattened(scores: np.ndarray, columns: Columns, called: str) -> tuple[np.ndarray, Columns]:
+    """Dense outputs (N×K×H×W, or N×T×K of tokens) as rows, one cluster per image unless clusters are given."""
+    if columns.labels is None:
+        raise InputError(f"{called} has shape {scores.shape}: labels must tell which axis holds the classes")
+    places = columns.labels.shape
+    axis = class_axis(scores.shape, places, called)
+    images, each = places[0], int(np.prod(places[1:]))
+    rows = scores.reshape(-1) if axis is None else np.moveaxis(scores, axis, -1).reshape(-1, scores.shape[axis])
+    clusters = columns.clusters
+    flat = replace(
+        columns,
+        labels=columns.labels.reshape(-1),
+        weights=_per_place(columns.weights, places),
+        groups={word: _per_place(column, places) for word, column in columns.groups.items()},
+        clusters=np.repeat(np.arange(images), each) if clusters is None else _per_place(clusters, places),
+    )
+    return rows, flat
 
 
 def class_axis(shape: tuple[int, ...], places: tuple[int, ...], called: str) -> int | None:

@@ -127,20 +127,16 @@ class Predictions:
         ignore_index: int | None = None,
         name: str = "",
     ) -> None:
-        from calibrant.data.gather import join_arrays
+        from calibrant.data.gather import Columns, join_arrays
 
         given = {"scores": scores, "logits": logits, "probabilities": probabilities, "confidence": confidence}
         join_arrays(
             self,
             {word: value for word, value in given.items() if value is not None},
+            Columns(labels, label_shares, weights, groups, clusters),
             kind=kind,
             task=task,
-            labels=labels,
             correct=correct,
-            label_shares=label_shares,
-            weights=weights,
-            groups=groups,
-            clusters=clusters,
             class_names=class_names,
             ignore_index=ignore_index,
             name=name,
