@@ -55,6 +55,12 @@ def test_view_fits_80_columns_and_says_the_verdict(calibrant, file):
     assert "\x1b" not in result.stdout  # no colours into a pipe
 
 
+def test_view_says_what_a_map_can_mend(calibrant, file):
+    words = " ".join(calibrant("measure", file).stdout.split())
+    assert "nats are miscalibration, which a map can mend; the rest is the model's (cross-validated: vs" in words
+    assert "which a map can mend" not in calibrant("measure", file, "--no-decompose").stdout
+
+
 def test_json_validates(calibrant, file):
     result = calibrant("measure", file, "--json", "--resamples", 100, "--n-bins", 10)
     document = json.loads(result.stdout)

@@ -427,6 +427,22 @@ def test_three_questions_are_answered_first(comparison: Comparison) -> None:
     assert sure.kind == "open"
 
 
+def test_what_was_mended_is_said_where_it_is_beyond_noise(comparison: Comparison) -> None:
+    before, best = comparison.row("none"), comparison.row("ts")
+    sure = replace(before, p_beats_best=0.0)
+    changed = replace(
+        comparison, criterion="nll", rows=tuple(sure if row is before else row for row in comparison.rows)
+    )
+    loss, rest = before.metrics["nll"].value, best.metrics["nll"].value
+    words = (
+        f"{loss - rest:.3f} of the {loss:.3f} nats are miscalibration, which a map can mend; the rest is the model's"
+    )
+    assert words in answers(changed)[1].detail
+    unsure = replace(before, p_beats_best=0.2)
+    changed = replace(changed, rows=tuple(unsure if row is sure else row for row in changed.rows))
+    assert "nats" not in answers(changed)[1].detail
+
+
 def test_answers_admit_what_they_cannot_know(comparison: Comparison) -> None:
     shared = replace(comparison, warnings=("VAL and TEST share rows",))
     assert answers(shared)[2].short == "Not at all"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,8 @@ from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.learned import RECORD, TEMPERATURE
 from calibrant.calibrators.maps import keep_increasing, like
 from calibrant.calibrators.solvers.grids import temperature_grid
-from calibrant.calibrators.solvers.newton import InverseTemperature, solve_inverse_temperature
+from calibrant.calibrators.solvers.inverse_temperature import fit_inverse_temperature
+from calibrant.calibrators.solvers.newton import InverseTemperature
 from calibrant.calibrators.solvers.temperature_search import (
     adaptive_errors,
     minimise_smooth,
@@ -24,19 +24,7 @@ from calibrant.calibrators.solvers.temperature_search import (
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
-from calibrant.core.threads import serial
-from calibrant.kernels.dispatch import pick
-from calibrant.kernels.scaling import temperature_sums
 from calibrant.kernels.transform import scale_rows
-
-FEWEST_ROWS, SAMPLE_ROWS, MOST_ROWS = 64, 1000, 20_000
-"""A sample of 1,000 rows gives T within about 1%, which one pass makes exact; below 64 it is not worth its passes."""
-
-SAMPLED_FROM = 1 << 15
-"""Elements below which a pass over all rows costs no more than one over a sample."""
-
-SERIAL_BELOW = 1 << 20
-"""Elements below which a pass takes one core less time than waking the others."""
 
 OBJECTIVES = ("nll", "ece", "adaptive_ece", "soft_ece")
 
@@ -144,41 +132,6 @@ class TemperatureScaling(Calibrator):
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         inverse = np.full(logits.shape[1], 1.0 / self.temperature_)
         return scale_rows(logits, inverse, None, keep_prediction=True)
-
-
-def fit_inverse_temperature(rows: Rows) -> InverseTemperature:
-    """β = 1/T of the lowest mean NLL: estimates from ever larger samples, then one or two passes over all rows."""
-    solved = rows.solved_temperature()
-    if solved is not None:
-        return InverseTemperature(solved.value, [solved.loss] * solved.n_passes, "", True)
-    n_elements = rows.n * rows.n_classes
-    statistic = pick(temperature_sums, n_elements)
-    with serial() if n_elements < SERIAL_BELOW else nullcontext():
-        return solve_inverse_temperature(_means(rows, statistic), _first_estimate(rows, statistic))
-
-
-def _first_estimate(rows: Rows, statistic: Callable[..., Any]) -> float:
-    size = min(rows.n // 8, MOST_ROWS)
-    if rows.n >= 4 * SAMPLE_ROWS:
-        size = max(size, SAMPLE_ROWS)
-    if size < FEWEST_ROWS or rows.n * rows.n_classes < SAMPLED_FROM:
-        return 1.0
-    sample = rows.sample(size)
-    if not sample.total_weight > 0:
-        return 1.0
-    start = _first_estimate(sample, statistic)
-    found = solve_inverse_temperature(_means(sample, statistic), start, step_tolerance=0.1)
-    return 1.0 if found.limit else found.value
-
-
-def _means(rows: Rows, statistic: Callable[..., Any]) -> Callable[[float], tuple[float, float, float, float, float]]:
-    total = rows.total_weight
-
-    def moments(inverse_temperature: float) -> tuple[float, float, float, float, float]:
-        loss, slope, curvature, bend, tail = rows.total(statistic, inverse_temperature)
-        return loss / total, slope / total, curvature / total, bend / total, tail / total
-
-    return moments
 
 
 def warn_of_limit(found: InverseTemperature) -> None:

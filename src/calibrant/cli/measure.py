@@ -29,6 +29,9 @@ def measure(
     n_bins: int = typer.Option(15, "--n-bins", help="Bins of the calibration errors."),
     resamples: int = typer.Option(1000, "--resamples", help="Bootstrap resamples behind the intervals."),
     seed: int = typer.Option(0, "--seed", min=0, help="Seed of the resamples."),
+    decompose: bool = typer.Option(
+        None, "--decompose/--no-decompose", help="How much of the loss a map can mend; by default where it is quick."
+    ),
     engine: str = ENGINE,
     skip_bad_parts: bool = SKIP_BAD_PARTS,
     max_ece: float = gates.MAX_ECE,
@@ -53,7 +56,16 @@ def measure(
     with progress_bar(quiet=as_json), opened(engine) as running:
         said = inputs.described(kind, task, scores, labels, weights, class_names, ignore_index)
         predictions = open_predictions(source, skip_bad_parts=skip_bad_parts, engine=running, **said)
-        result = run(predictions, by=by, cluster=cluster, n_bins=n_bins, resamples=resamples, seed=seed, engine=running)
+        result = run(
+            predictions,
+            by=by,
+            cluster=cluster,
+            n_bins=n_bins,
+            resamples=resamples,
+            seed=seed,
+            decompose=decompose,
+            engine=running,
+        )
     skipped = {"skipped_parts": list(predictions.skipped)} if skip_bad_parts else {}
     document = {**result.to_dict(), **skipped}
     gate = gates.check(

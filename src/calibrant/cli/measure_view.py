@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from calibrant.cli.terminal import BLUE, GREEN, GREY, ORANGE, bar, console
@@ -77,11 +78,11 @@ def _verdict(out: Console, result: Measurement) -> None:
         f"  a calibrated model would show {100 * floor.mean:.2f}% at this n "
         f"[{100 * floor.low:.2f}, {100 * floor.high:.2f}], p {_p_value(floor.p_value)}"
     )
-    if "miscalibration" in result.metrics:
-        mendable, loss = (result.metrics[name].value for name in ("miscalibration", "nll"))
-        out.print(
-            f"  {mendable:.3f} of the {loss:.3f} nats are miscalibration, which a map can mend; the rest is the model's"
-        )
+    if result.mendable:
+        text, how = result.mendable.rsplit(" (", maxsplit=1)
+        how = f"(cross-validated: {how.removesuffix(')')}; ± is one standard error)"
+        for line in (Text(text), Text(how, GREY)):
+            out.print(Padding(line, (0, 0, 0, 2)))
     over, under = (result.metrics[name].value for name in ("over_confidence", "under_confidence"))
     whole = max(over + under, 1e-12)
     line = Text("  overconfident ") + Text("▓" * round(20 * over / whole), ORANGE)

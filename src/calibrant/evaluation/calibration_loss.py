@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
 
-from calibrant.calibrators.registry import get
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core.arrays import check_counts
 from calibrant.core.binary_rows import BinaryRows
@@ -18,6 +17,8 @@ from calibrant.core.multilabel_rows import MultilabelRows
 from calibrant.core.odds import finite_log_odds, sigmoid, softplus
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax
+from calibrant.core.zeros import floor_of, raised
+from calibrant.data import Predictions
 from calibrant.data.objects import as_predictions
 
 UNITS = {"nll": "nats", "brier": "Brier units"}
@@ -43,6 +44,15 @@ class CalibrationLoss:
 
     def __float__(self) -> float:
         return self.value
+
+    @property
+    def beyond_noise(self) -> bool:
+        """Is the value above 0 by more than its 95% interval?"""
+        return self.value > 1.96 * self.standard_error
+
+    def to_dict(self) -> dict[str, float | int | str | bool]:
+        """All fields by name, and whether the value is beyond noise."""
+        return {**{name: getattr(self, name) for name in self.__dataclass_fields__}, "beyond_noise": self.beyond_noise}
 
     def __str__(self) -> str:
         unit = UNITS[self.metric]
@@ -71,7 +81,8 @@ def calibration_loss(
     Parameters
     ----------
     predictions : Predictions, a path, a frame, a dict of arrays or (scores, labels)
-        Of any task. For multilabel every label counts the same.
+        Of any task. For multilabel every label counts the same. A probability of 0 counts as half the smallest
+        positive one of its column, before and after.
     calibrator : short name or an unfitted calibrator
         g; for multilabel a `MultilabelCalibrator` is taken in place of "sms".
     score : {"nll", "brier"}
@@ -96,12 +107,25 @@ def calibration_loss(
     if isinstance(folds, bool) or not isinstance(folds, (int, np.integer)) or folds < 2:
         raise InputError(f"folds must be a whole number of at least 2, got {folds!r}")
     opened = as_predictions(predictions, kind=kind, task=task)
-    check_counts(opened.weights, "weights")
-    before, after = _losses(opened, calibrator, score, int(folds), seed)
+    if not opened.spread:
+        check_counts(opened.weights, "weights")
+    made = (
+        "multilabel"
+        if opened.task == "multilabel" and isinstance(calibrator, str) and calibrator == "sms"
+        else calibrator
+    )
+    name = calibrator if isinstance(calibrator, str) else type(calibrator).__name__
+    return cross_validated(opened.expanded(), _maker(made), name, score=score, folds=int(folds), seed=seed)
+
+
+def cross_validated(
+    opened: Predictions, make: Callable[[], Any], name: str, *, score: str = "nll", folds: int = 5, seed: int = 0
+) -> CalibrationLoss:
+    """The calibration loss by the maps that `make` gives, each fitted by `fit_rows` and applied by `transform`."""
+    before, after = _losses(opened, make, score, folds, seed)
     weight = np.ones(opened.n) if opened.weights is None else opened.weights
     gain = before - after
     value = float(np.average(gain, weights=weight))
-    name = calibrator if isinstance(calibrator, str) else type(calibrator).__name__
     return CalibrationLoss(
         value=value,
         standard_error=_standard_error(gain, weight, opened.clusters),
@@ -109,37 +133,51 @@ def calibration_loss(
         refinement=float(np.average(after, weights=weight)),
         metric=score,
         calibrator=name,
-        folds=int(folds),
+        folds=folds,
         n=opened.n,
     )
 
 
-def _losses(opened: Any, calibrator: Any, score: str, folds: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _losses(
+    opened: Predictions, make: Callable[[], Any], score: str, folds: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Loss of each row (n,) before and after."""
     labels = opened.labels
     if opened.task == "multilabel":
         scores = np.stack([finite_log_odds(column) for column in opened.logits.astype(np.float64).T], axis=1)
-        made = _unfitted("multilabel" if isinstance(calibrator, str) and calibrator == "sms" else calibrator)
         fold = content_folds(Rows(scores, scores.argmax(axis=1), opened.weights), folds, seed)
-        calibrated = _cross_fitted(made, MultilabelRows(scores, labels, opened.weights), scores, fold)
+        calibrated = _cross_fitted(make, MultilabelRows(scores, labels, opened.weights), scores, fold)
         return _of_scores(scores, labels, score).mean(axis=1), _of_scores(calibrated, labels, score).mean(axis=1)
     if opened.flat:
         scores = finite_log_odds(opened.logits.astype(np.float64).reshape(-1))
         rows = BinaryRows(scores, labels.astype(np.int64), opened.weights)
         fold = content_folds(rows.matrix(), folds, seed)
-        calibrated = _cross_fitted(_unfitted(calibrator), rows, scores, fold)
+        calibrated = _cross_fitted(make, rows, scores, fold)
         return _of_scores(scores, labels, score), _of_scores(calibrated, labels, score)
-    logits = opened.logits.astype(np.float64)
+    logits = _without_zeros(opened.logits.astype(np.float64))
     matrix = Rows(logits, labels, opened.weights)
-    calibrated = _cross_fitted(_unfitted(calibrator), matrix, logits, content_folds(matrix, folds, seed))
+    calibrated = _cross_fitted(make, matrix, logits, content_folds(matrix, folds, seed))
     return _of_matrix(logits, labels, score), _of_matrix(calibrated, labels, score)
 
 
-def _unfitted(calibrator: Any) -> Any:
-    return get(calibrator) if isinstance(calibrator, str) else clone(calibrator)
+def _without_zeros(logits: np.ndarray) -> np.ndarray:
+    if not np.isinf(logits).any():
+        return logits
+    log_probabilities = log_softmax(logits)
+    positive = np.where(np.isinf(log_probabilities), np.inf, log_probabilities)
+    return raised(logits, floor_of(positive.min(axis=0)))
 
 
-def _cross_fitted(calibrator: Any, rows: Any, scores: np.ndarray, fold: np.ndarray) -> np.ndarray:
+def _maker(calibrator: Any) -> Callable[[], Any]:
+    from sklearn.base import clone
+
+    from calibrant.calibrators.registry import get
+
+    unfitted = get(calibrator) if isinstance(calibrator, str) else calibrator
+    return lambda: clone(unfitted)
+
+
+def _cross_fitted(make: Callable[[], Any], rows: Any, scores: np.ndarray, fold: np.ndarray) -> np.ndarray:
     """What a fit without a row's fold makes of its scores."""
     calibrated = np.empty_like(scores)
     for part in np.unique(fold):
@@ -149,7 +187,7 @@ def _cross_fitted(calibrator: Any, rows: Any, scores: np.ndarray, fold: np.ndarr
             raise InputError(f"{len(fold)} rows are too few for {len(np.unique(fold))} folds: give fewer folds")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)
-            fitted = clone(calibrator).fit_rows(kept)
+            fitted = make().fit_rows(kept)
         calibrated[outside] = fitted.transform(scores[outside])
     return calibrated
 

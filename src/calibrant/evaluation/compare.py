@@ -19,6 +19,7 @@ from calibrant.core.arrays import check_counts
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.metric_facts import known_name, sign
+from calibrant.core.zeros import scores_floor
 from calibrant.data import Predictions, as_predictions
 from calibrant.data.chunked import SPILL_BYTES
 from calibrant.data.guards import refuse_probabilities, shared_rows
@@ -211,7 +212,7 @@ class _FitRows:
         check_over_logits(calibrator)
         calibrator = clone(calibrator, safe=False)
         if self.val.task == "multilabel" and isinstance(calibrator, Identity):
-            return RawScores()
+            return RawScores(np.array([scores_floor(column) for column in self.val.logits.T]))
         if getattr(calibrator, "takes_groups", False):
             rows = self.val.rows() if self.rows is None else self.rows
             return calibrator.fit(rows.logits, rows.labels, sample_weight=rows.weights, groups=self.groups)

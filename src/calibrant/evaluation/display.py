@@ -65,6 +65,7 @@ def measurement_text(measurement: Measurement) -> str:
         lines.append(f"{facts(name).title:<{width}}  {_with_interval(name, measurement.metrics[name])}")
     floor = measurement.noise_floor
     lines.append(f"noise floor of the ECE {100 * floor.mean:.2f} %, p-value {floor.p_value:.3g}")
+    lines += [measurement.mendable] if measurement.mendable else []
     notes = [f"note: {warning}" for warning in measurement.warnings]
     if any(raised(name, measurement.metrics[name]) for name in names):
         notes.insert(0, RAISED_WORDS)
@@ -79,6 +80,7 @@ def measurement_html(measurement: Measurement) -> str:
     floor = measurement.noise_floor
     marked = any(raised(name, one) for name, one in measurement.metrics.items() if name in SHOWN)
     note = f"<p><small>{RAISED_WORDS}</small></p>" if marked else ""
+    note += f"<p>{escape(measurement.mendable)}</p>" if measurement.mendable else ""
     rows.append(f"<tr><td>noise floor of the ECE</td><td>{100 * floor.mean:.2f} (p = {floor.p_value:.3g})</td></tr>")
     said = f"<p>{measurement.n:,} rows, {escape(_what(measurement))}. {escape(measurement.verdict)}</p>"
     after = note + diagram(measurement.bins, measurement.about)

@@ -207,7 +207,9 @@ def laplacian_root(confidence: np.ndarray, width: float) -> np.ndarray:
     to its predecessor, carried on to every later point i.
     """
     distance = np.abs(confidence[:, None] - confidence) / width
-    fresh = np.sqrt(-np.expm1(-2 * np.diff(confidence, prepend=-np.inf) / width))
+    # means of neighbouring cells may swap by a rounding error
+    steps = np.maximum(np.diff(confidence, prepend=-np.inf), 0.0)
+    fresh = np.sqrt(-np.expm1(-2 * steps / width))
     return np.tril(np.exp(-distance)) * fresh
 
 

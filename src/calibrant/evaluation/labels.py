@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.core.zeros import raised
 from calibrant.data import Predictions
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.grouping import clusters_by, columns_by
@@ -69,11 +70,22 @@ def label_figures(predictions: Predictions, *, n_bins: int, resamples: int, seed
 
 
 class RawScores:
-    """Scores as they are: what a method must beat."""
+    """Scores as they are: what a method must beat.
+
+    Infinite ones, of probabilities of 0 and 1, are those of the floor (L×2) of fit data where there are any; else those
+    of the smallest normal number, which is what a zero costs in `measure`.
+    """
 
     n_parameters_ = 0
     keeps_prediction = keeps_ranking = True
 
+    def __init__(self, floor: np.ndarray | None = None) -> None:
+        self.floor = floor
+
     def transform(self, logits: np.ndarray) -> np.ndarray:
-        """The same logits."""
-        return logits
+        """The same logits, finite."""
+        if self.floor is not None:
+            columns = [raised(column, floor) for column, floor in zip(logits.T, self.floor, strict=True)]
+            return np.stack(columns, axis=1)
+        most = -float(np.log(np.finfo(logits.dtype).tiny))
+        return np.nan_to_num(logits, posinf=most, neginf=-most)

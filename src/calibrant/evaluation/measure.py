@@ -34,6 +34,7 @@ from calibrant.evaluation.intervals import (
 from calibrant.evaluation.labels import label_figures, repeated
 from calibrant.evaluation.large import collect, scaled
 from calibrant.evaluation.measurement import Measurement
+from calibrant.evaluation.mendable import mendable
 from calibrant.evaluation.reliability import reliability_bins
 from calibrant.evaluation.results import Estimate, Figures
 from calibrant.evaluation.scan import scan_predictions
@@ -78,6 +79,7 @@ def measure(
     n_bins: int = 15,
     resamples: int = 1000,
     seed: int = 0,
+    decompose: bool | None = None,
     engine: str | Engine = "local",
 ) -> Measurement:
     """Every metric of the library with 95% intervals, and whether the error is more than chance.
@@ -97,6 +99,9 @@ def measure(
         Where names and shapes do not tell. Figures of a binary or multilabel task are about the positive class.
     n_bins, resamples, seed : int
         Bins of the calibration errors; bootstrap resamples behind the intervals, and their seed.
+    decompose : bool, optional
+        Estimate how much of the log loss a map can mend (`calibration_loss`, with a quick map). By default this is
+        done for files of up to 64 MB and arrays; of many rows a random part is used.
     engine : "local", "dask", the address of a Dask scheduler, or an engine
         Where the pass over the rows runs.
 
@@ -113,10 +118,11 @@ def measure(
     refuse_probabilities(predictions)
     check_counts(predictions.weights, "weights")
     if predictions.label_field is not None and by is None and cluster is None and _bare(predictions):
-        return _measure_large(predictions, n_bins=n_bins, resamples=resamples, seed=seed)
+        return _measure_large(predictions, n_bins=n_bins, resamples=resamples, seed=seed, decompose=decompose)
     by, cluster = repeated(predictions, by, cluster)
     if predictions.task == "multilabel":
-        return _measure_labels(predictions, by, cluster, n_bins=n_bins, resamples=resamples, seed=seed, engine=engine)
+        options = {"n_bins": n_bins, "resamples": resamples, "seed": seed, "engine": engine}
+        return _measure_labels(predictions, by, cluster, decompose, **options)
     given, predictions = predictions, predictions.expanded()
     labels, weights = predictions.labels, predictions.weights
     clusters = clusters_by(predictions, cluster)
@@ -173,6 +179,7 @@ def measure(
         left_out=left_out,
         groups=groups,
         task=predictions.task,
+        calibration_loss=None if too_few else mendable(predictions, clusters, seed, decompose),
         warnings=(*given.notes, *_hints(predictions, columns.nll)),
     )
 
@@ -202,11 +209,11 @@ def _bare(predictions: Predictions) -> bool:
     return predictions.weights is None and predictions.clusters is None
 
 
-def _measure_large(predictions: Predictions, *, n_bins: int, resamples: int, seed: int) -> Measurement:
+def _measure_large(predictions: Predictions, *, n_bins: int, seed: int, **options: Any) -> Measurement:
     """So many single scores that only sums and a sample of them are held; see `evaluation.large`."""
     cells, scores, outcomes = collect(predictions, n_bins, seed)
     sample = Predictions(scores, outcomes, kind=predictions.kind, task=predictions.task)
-    small = measure(sample, n_bins=n_bins, resamples=resamples, seed=seed)
+    small = measure(sample, n_bins=n_bins, seed=seed, **options)
     p, outcome, weight = cells.rows()
     checked = two_class(p, outcome, weight, False)
     columns, sums = flat_columns(checked), class_sums(checked, n_bins, "width")
@@ -234,9 +241,12 @@ def _measure_large(predictions: Predictions, *, n_bins: int, resamples: int, see
     )
 
 
-def _measure_labels(predictions: Predictions, by: Any, cluster: np.ndarray, **options: Any) -> Measurement:
+def _measure_labels(
+    predictions: Predictions, by: Any, cluster: np.ndarray, decompose: bool | None, **options: Any
+) -> Measurement:
     """All labels together, and each by itself."""
-    together = measure(flattened(predictions), by=by, cluster=cluster, **options)
+    together = measure(flattened(predictions), by=by, cluster=cluster, decompose=False, **options)
+    few, clusters = together.verdict == TOO_FEW, cluster[:: predictions.n_classes]  # of a row, not of its labels
     fewer = min(options["resamples"], LABEL_RESAMPLES)
     figures = label_figures(predictions, n_bins=options["n_bins"], resamples=fewer, seed=options["seed"])
     return replace(
@@ -246,6 +256,7 @@ def _measure_labels(predictions: Predictions, by: Any, cluster: np.ndarray, **op
         class_names=predictions.class_names,
         task="multilabel",
         labels=figures,
+        calibration_loss=None if few else mendable(predictions, clusters, options["seed"], decompose),
         warnings=predictions.notes,
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.evaluation.calibration_loss import CalibrationLoss
 from calibrant.evaluation.flat import about
 from calibrant.evaluation.groups import GroupAnalysis, group_fields
 from calibrant.evaluation.labels import LabelFigures
@@ -24,6 +25,7 @@ class Measurement:
     groups : the figures of every group, where `by` asked for them.
     task : what the numbers are; see `calibrant.data.tasks`.
     labels : of a multilabel task, the figures of each label by itself.
+    calibration_loss : how much of the log loss a map can mend; None where it was not estimated.
     warnings : what a reader of the figures should know.
     """
 
@@ -42,6 +44,7 @@ class Measurement:
     groups: GroupAnalysis | None = None
     task: str = "multiclass"
     labels: tuple[LabelFigures, ...] = ()
+    calibration_loss: CalibrationLoss | None = None
     warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -68,6 +71,14 @@ class Measurement:
     def about(self) -> str:
         """Which class the figures are about: the predicted or the positive one."""
         return about(self.task)
+
+    @property
+    def mendable(self) -> str:
+        """One sentence about the part of the log loss that a map can mend; empty where it was not estimated."""
+        from calibrant.evaluation.mendable import sentence
+
+        loss = self.calibration_loss
+        return "" if loss is None else sentence(loss, self.n, self.metrics["nll"].value)
 
     def worst_classes(self, count: int = 5) -> list[int]:
         """The classes of largest classwise ECE, worst first."""
@@ -108,6 +119,11 @@ class Measurement:
             **({} if self.groups is None else group_fields(self.groups)),
             "task": self.task,
             "about": self.about,
+            **self._mendable_fields(),
             "warnings": list(self.warnings),
             **({"labels": [label.to_dict() for label in self.labels]} if self.task == "multilabel" else {}),
         }
+
+    def _mendable_fields(self) -> dict[str, Any]:
+        loss = self.calibration_loss
+        return {} if loss is None else {"calibration_loss": {**loss.to_dict(), "text": self.mendable}}

@@ -88,7 +88,18 @@ def _choice(comparison: Comparison, before: MethodRow, best: MethodRow) -> Answe
     if comparison.criterion != "ece":
         detail += f" and the gap to {100 * best.metrics['ece'].value:.2f} points{_rest(best)}"
     name = escape(full_name(best.method, best.calibrator))
-    return Answer(question, f"{name} <code>{escape(best.method)}</code>", f"{detail}{_cost(comparison, best)}.", "good")
+    detail += f"{_cost(comparison, best)}.{_mended(comparison, before, best)}"
+    return Answer(question, f"{name} <code>{escape(best.method)}</code>", detail, "good")
+
+
+def _mended(comparison: Comparison, before: MethodRow, best: MethodRow) -> str:
+    """Which part of the log loss was miscalibration, where held-out rows show it beyond noise."""
+    if comparison.criterion != "nll" or comparison.warnings or not before.p_beats_best < MOSTLY:
+        return ""
+    loss, rest = before.metrics["nll"].value, best.metrics["nll"].value
+    return (
+        f" {loss - rest:.3f} of the {loss:.3f} nats are miscalibration, which a map can mend; the rest is the model's."
+    )
 
 
 def _sureness(comparison: Comparison, before: MethodRow, best: MethodRow) -> Answer:

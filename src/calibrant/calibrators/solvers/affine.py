@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.calibrators.solvers.inverse_temperature import fit_inverse_temperature
 from calibrant.calibrators.solvers.newton import Operator, Solution, newton_cg
-from calibrant.calibrators.temperature import fit_inverse_temperature
 from calibrant.core.blas import one_blas_thread
 from calibrant.core.rows import Rows, Statistic, add, in_float64
 from calibrant.core.softmax import log_softmax

@@ -6,8 +6,8 @@ from copy import copy
 
 import numpy as np
 
+from calibrant.calibrators.solvers.inverse_temperature import fit_inverse_temperature
 from calibrant.calibrators.solvers.newton import Operator, Solution, newton_cg
-from calibrant.calibrators.temperature import fit_inverse_temperature
 from calibrant.core.blas import one_blas_thread
 from calibrant.core.rows import Rows, Statistic, in_float64
 from calibrant.kernels.dispatch import COMPILED_FROM, pick, use_compiled
