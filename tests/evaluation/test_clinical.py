@@ -49,6 +49,17 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
         assert count >= (30 if name in {"e50", "e90"} else 34), (name, count)
 
 
+def test_the_slope_of_probabilities_in_a_narrow_range_has_a_wide_interval():
+    rng = np.random.default_rng(0)
+    label = rng.random(1000) < 0.5
+    score = 0.02 * (2 * rng.normal(size=1000) + label) - 8
+    found = clinical_estimates(score, label, None, draw(1000, 400, 0))["calibration_slope"]
+    # Wald: the inverse of the curvature of the log likelihood at its optimum, where the mean is nearly 1/2
+    wald = 1.96 / np.sqrt(0.25 * ((score - score.mean()) ** 2).sum())
+    assert found.value - found.low == pytest.approx(wald, rel=0.3)
+    assert found.high - found.value == pytest.approx(wald, rel=0.3)
+
+
 def test_parts_of_the_score_have_no_interval():
     score, label = problem(1)
     found = clinical_estimates(score, label, None, draw(len(score), 50, 0))

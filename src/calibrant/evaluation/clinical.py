@@ -145,7 +145,8 @@ class _Draws:
     def regressions(self) -> Drawn:
         """Slope, intercept and O:E."""
         ones = np.ones_like(self.score)
-        slope = _refit(np.stack([self.score, ones]), self.weight, self.positive)[:, 0]
+        scaled, spread = _standardised(self.score[None])
+        slope = _refit(np.vstack([scaled, ones]), self.weight, self.positive)[:, 0] / spread[0]
         intercept = _refit(ones[None], self.weight, self.positive, offset=self.score)[:, 0]
         expected = self.positive.sum(axis=1) - self.residual.sum(axis=1)
         ratio = self.positive.sum(axis=1) / np.where(expected > 0, expected, np.nan)
@@ -157,9 +158,7 @@ class _Draws:
 
     def curve(self) -> Drawn:
         """ICI, E50 and E90 of the flexible curve refitted to every resample, with the knots of all rows."""
-        columns = spline_columns(self.score, self.knots)
-        centre, spread = columns.mean(axis=1, keepdims=True), columns.std(axis=1, keepdims=True)
-        scaled = (columns - centre) / np.where(spread > 0, spread, 1.0)
+        scaled, _ = _standardised(spline_columns(self.score, self.knots))
         design = np.vstack([scaled, np.ones_like(self.score)])
         points = _refit(design, self.weight, self.positive)
         gaps = np.abs(sigmoid(points @ design) - self.probability)
@@ -194,6 +193,13 @@ class _Draws:
             return np.maximum(path.max(axis=-1), 0.0) - np.minimum(path.min(axis=-1), 0.0)
 
         return inverted_interval(norm, share[0], noise, value=value)
+
+
+def _standardised(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Columns (d, L) with mean 0 and spread 1, and their spreads (d,)."""
+    spread = columns.std(axis=1)
+    spread = np.where(spread > 0, spread, 1.0)
+    return (columns - columns.mean(axis=1, keepdims=True)) / spread[:, None], spread
 
 
 def _refit(
