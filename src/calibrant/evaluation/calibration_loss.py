@@ -1,4 +1,4 @@
-"""How much of a score a recalibration would take off: the cross-validated excess risk."""
+"""By how much a recalibration would lower a score: the cross-validated excess risk."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from calibrant.metrics.ranking import rank_changes
 TIE_TAIL = 0.025
 """A method ties with the best when it beats it in more than this share of the resamples (a two-sided 95% interval)."""
 
-SHARED_WORDS = "VAL and TEST share rows, so the figures flatter every method"
+SHARED_WORDS = "VAL and TEST share rows, so the figures of every method are optimistic"
 
 Methods = str | Sequence[Any] | Mapping[str, Any]
 
@@ -61,8 +61,8 @@ def compare(
 ) -> Comparison:
     """Fit methods on `val`, measure them on `test`, with paired bootstrap intervals.
 
-    All methods meet the same resamples of the test rows, so that differences between methods are judged by their own
-    spread, which is far smaller than the spread of either figure. A method that fails is a row with its reason.
+    All methods are measured on the same resamples of the test rows, so that differences between methods are judged by
+    their own spread, which is far smaller than that of either figure. A method that fails is a row with its reason.
 
     Parameters
     ----------
@@ -73,23 +73,15 @@ def compare(
     methods : "all", a name, names, calibrators, or a mapping of names to calibrators
         Short names as `calibrant.get` knows them.
     criterion : str
-        The metric that decides `best`; the default is a proper score, which no map can game.
-    resamples : int
-        Number of bootstrap resamples.
-    seed : int
-        Seed of the resamples.
-    n_bins : int
-        Bins of the calibration errors.
+        The metric that decides `best`; the default is a proper score, which only better probabilities lower.
+    n_bins, resamples, seed : int
+        Bins of the calibration errors; bootstrap resamples behind the intervals, and their seed.
     by : one or two columns of groups of the test rows
         Each method's figures of every group then stand in its row, as in `measure`.
     cluster : a column
-        What is independent (a patient, an image): whole clusters are drawn.
+        The independent units (a patient, an image): whole clusters are drawn.
     engine : "local", "dask", the address of a Dask scheduler, or an engine
         Where passes over the rows run; files are read chunk by chunk.
-
-    Returns
-    -------
-    Comparison
 
     Examples
     --------

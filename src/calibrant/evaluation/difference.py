@@ -149,10 +149,6 @@ def diff(old: Any, new: Any) -> Difference:
     old, new : Comparison, ModelComparison, Measurement, their dictionaries, or files
         Files are what `compare --json`, `measure --json` and the reports write.
 
-    Returns
-    -------
-    Difference
-
     Examples
     --------
     >>> old = {"task": "binary", "metrics": {"nll": {"value": 0.50, "low": 0.48, "high": 0.52}}}

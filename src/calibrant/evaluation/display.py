@@ -1,4 +1,4 @@
-"""Results as people meet them: one screen of text in a console, a table and a diagram in a notebook."""
+"""Results for people: one screen of text in a console, a table and a diagram in a notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who belongs to which group: columns of values, numbers cut into quantiles, and intersections of columns."""
+"""The group of each row: columns of values, numbers cut into quantiles, and intersections of columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For whom is it calibrated? Figures of every group, whether groups differ beyond chance, and who is worst served.
+"""Figures of every group, whether groups differ beyond chance, and which group is worst served.
 
 The signed gap of a group is its mean confidence minus its accuracy (of one probability per row: mean probability minus
 the share of positives). Its intervals hold for all groups at once: their half width is q standard errors, q the 95%

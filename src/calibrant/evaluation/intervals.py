@@ -3,7 +3,7 @@
 Top-label errors are norms of residuals Σ(c−a)/n over cells of neighbouring confidences. The cells are cut at every
 bin edge in use, so hard-binned errors are exact sums of cells; the others (Kolmogorov–Smirnov, smoothed, kernel)
 read the cells' mean confidence, of which there are about 256. Bins, bandwidths and chosen bin counts are held at
-those of the full sample: it is the data that is resampled, not the ruler.
+those of the full sample: only the data are resampled.
 """
 
 from __future__ import annotations

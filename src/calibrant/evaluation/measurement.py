@@ -1,4 +1,4 @@
-"""What `measure` found, and the forms it can be shown in."""
+"""The result of `measure`, and the forms it is shown in."""
 
 from __future__ import annotations
 

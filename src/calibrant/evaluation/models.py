@@ -1,4 +1,4 @@
-"""Several models at once: the same methods on each, one matrix of the deciding metric, and who does well everywhere."""
+"""Several models at once: the same methods on each, one matrix of the deciding metric, and the best over all models."""
 
 from __future__ import annotations
 

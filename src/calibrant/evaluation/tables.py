@@ -33,7 +33,7 @@ def cell(comparison: Comparison, row: MethodRow, metric: str) -> Cell:
         return Cell("—", "")
     estimate = row.metrics[metric]
     interval = bounds(metric, estimate)
-    if facts(metric).better == 0:  # a low one alone is no merit
+    if facts(metric).better == 0:  # a low value by itself is not good
         return Cell(number(metric, estimate.value), interval)
     order = comparison.ranking(metric)
     best = order[0] == row.method

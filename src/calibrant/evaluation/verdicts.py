@@ -1,4 +1,4 @@
-"""What a measurement comes down to in one line, and when there are too few rows to say it."""
+"""The verdict of a measurement in one line, and when there are too few rows for one."""
 
 from __future__ import annotations
 

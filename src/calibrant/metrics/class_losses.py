@@ -1,4 +1,4 @@
-"""The loss of each class, and how far the classes lie apart."""
+"""The loss of each class, and the spread of these losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calibration in the words of clinical prediction models: slope, intercept, observed to expected."""
+"""The calibration measures of clinical prediction models: slope, intercept, observed to expected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a threshold on one probability per row does: who is flagged, who is found, and the net benefit of acting."""
+"""The effect of a threshold on one probability per row: rows flagged, positives found, net benefit of acting."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class DecisionCurve:
 
 @dataclass(frozen=True)
 class ThresholdMetrics:
-    """What flagging p ≥ threshold does; numbers, or arrays where several thresholds were asked for. NaN where nobody is
-    in the denominator."""
+    """What flagging p ≥ threshold does; numbers, or arrays where several thresholds were asked for. NaN where the
+    denominator is 0."""
 
     threshold: float | np.ndarray
     sensitivity: float | np.ndarray

@@ -17,7 +17,7 @@ class ScoreDecomposition:
     """score = miscalibration − discrimination + uncertainty, each 0 or more."""
 
     miscalibration: float
-    """What the best monotone map of these very rows would take off the score: 0 for calibrated probabilities, but
+    """What the best monotone map of the same rows would take off the score: 0 for calibrated probabilities, but
     biased upwards in small samples."""
     discrimination: float
     """What the probabilities, once calibrated, tell beyond the base rate."""

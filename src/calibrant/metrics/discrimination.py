@@ -1,4 +1,4 @@
-"""Can one probability per row tell positives from negatives?"""
+"""How well one probability per row separates positives from negatives."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""From what a caller hands a metric to the checked columns that the metric is computed from.
+"""Checks the inputs of a metric and gives the columns that it is computed from.
 
 Probabilities (n, K) are asked about the predicted class; one probability per row, (n,), is asked about the positive
-class: p plays the part of the confidence and the label 0/1 that of correctness.
+class: p is used as the confidence, and the label 0/1 as correctness.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def mean(column: np.ndarray, weights: np.ndarray | None) -> float:
     with np.errstate(invalid="ignore"):
         total = np.dot(column.astype(np.float64, copy=False), weights)
     if np.isnan(total):
-        # an infinite loss of a row that weighs nothing
+        # an infinite loss of a row of weight 0
         counted = weights > 0
         total = np.dot(column[counted].astype(np.float64), weights[counted])
     return float(total / weights.sum())

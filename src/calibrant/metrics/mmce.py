@@ -9,7 +9,7 @@ from calibrant.metrics.groups import confidence_groups
 from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label
 
 NARROWEST = 0.01
-"""exp(1/width) must stay a number; nobody compares confidences more finely than this."""
+"""The smallest width: exp(1/width) must be finite."""
 
 
 def mmce(

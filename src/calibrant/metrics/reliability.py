@@ -1,4 +1,4 @@
-"""The bins behind a reliability diagram, whoever asks for them: a metric, a measurement, a page or a figure."""
+"""The bins of a reliability diagram, which metrics, measurements, pages and figures share."""
 
 from __future__ import annotations
 

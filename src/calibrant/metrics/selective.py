@@ -1,4 +1,4 @@
-"""Can confidence tell right from wrong? What remains at risk when only the most confident are kept."""
+"""How well confidence separates right from wrong, and the error rate when only the most confident rows are kept."""
 
 from __future__ import annotations
 

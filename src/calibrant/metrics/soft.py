@@ -1,4 +1,4 @@
-"""Soft-binned ECE: every sample belongs to every bin a little."""
+"""Soft-binned ECE: every sample belongs to every bin, with a weight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of predictions that are never in memory as a whole: one pass over the chunks, on any engine."""
+"""Metrics of predictions that are larger than memory: one pass over the chunks, on any engine."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _measured(chunk: Chunk, *, metrics: list[Additive], columns: bool) -> Part:
                 rows = _top(part)
                 kept.append((rows.confidence, rows.correct))
     except InputError:
-        # a metric knows nothing of files: reading again with a look at every value names file and row
+        # a metric does not know the file: reading again and checking every value names file and row
         for _ in chunk.values(check=True):
             pass
         raise

@@ -1,4 +1,4 @@
-"""Equal-mass ECE with as many bins as the data bear."""
+"""Equal-mass ECE with a number of bins that is chosen by the data."""
 
 from __future__ import annotations
 

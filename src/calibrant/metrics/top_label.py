@@ -1,7 +1,7 @@
 """Expected calibration error of the top label over bins, and what is read off the same bins.
 
 A confidence on the edge of two equal-width bins belongs to the lower one, (lo, hi], as in the papers and in
-scikit-learn; torchmetrics and netcal put it into the upper one, which shows on few samples.
+scikit-learn; torchmetrics and netcal put it into the upper one, which makes a difference on few samples.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ mce_of = partial(ece_of, norm=np.inf)
 
 @dataclass(frozen=True)
 class OverUnderConfidence:
-    """The two halves of the ECE: bins that promise too much, and bins that promise too little."""
+    """The two parts of the ECE: bins whose confidence is too high, and bins whose confidence is too low."""
 
     over: float
     under: float

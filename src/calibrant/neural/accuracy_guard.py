@@ -1,4 +1,4 @@
-"""Does a change of the logits cost accuracy beyond the noise? What must not is refused."""
+"""Whether a change of the logits lowers the accuracy by more than the noise."""
 
 from __future__ import annotations
 

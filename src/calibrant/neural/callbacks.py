@@ -1,4 +1,4 @@
-"""Calibration inside other people's training loops: Hugging Face Trainer and Lightning.
+"""Callbacks for training loops: Hugging Face Trainer and Lightning.
 
 Both callbacks run the model over a held-out loader after each epoch, log ECE, NLL, Brier score and accuracy, and fit a
 calibrator when training ends.

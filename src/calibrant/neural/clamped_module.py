@@ -1,4 +1,4 @@
-"""A model between its two clamps: a constant added to the input, a temperature under the logits."""
+"""A model with a constant added to its input and a temperature that divides its logits."""
 
 from __future__ import annotations
 

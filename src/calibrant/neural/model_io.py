@@ -1,4 +1,4 @@
-"""Run somebody's model over somebody's loader: on its device, in evaluation mode, with clear errors, and put back."""
+"""Run a model over a loader on its device and in evaluation mode, and restore its state afterwards."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def device_of(model: nn.Module, asked: Any = None) -> torch.device:
         raise InputError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     devices = {tensor.device for tensor in [*model.parameters(), *model.buffers()]}
     if len(devices) > 1:
-        raise InputError(f"the model's weights lie on {len(devices)} devices ({_words(devices)}): move it to one")
+        words = ", ".join(sorted(map(str, devices)))
+        raise InputError(f"the model's weights lie on {len(devices)} devices ({words}): move it to one")
     wanted = None if asked is None else _named(asked)
     if not devices:
         return wanted or torch.device("cpu")
@@ -127,7 +128,11 @@ def run_model(model: nn.Module, inputs: Tensor | Mapping[str, Any], device: torc
     except (RuntimeError, TypeError) as error:
         if isinstance(error, TypeError) and not named:
             raise
-        given = f"inputs {', '.join(inputs)}" if isinstance(inputs, Mapping) else _described(inputs)
+        given = (
+            f"inputs {', '.join(inputs)}"
+            if isinstance(inputs, Mapping)
+            else f"{inputs.dtype} inputs of shape {tuple(inputs.shape)}"
+        )
         reason = (str(error).splitlines() or ["no reason given"])[0]
         raise InputError(f"the model does not run on {given} on {device}: {reason}") from error
     logits = logits_in(output)
@@ -142,10 +147,6 @@ def run_model(model: nn.Module, inputs: Tensor | Mapping[str, Any], device: torc
 
 def _moved(inputs: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
     return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
-
-
-def _described(inputs: Tensor) -> str:
-    return f"{inputs.dtype} inputs of shape {tuple(inputs.shape)}"
 
 
 def joined(parts: list[Tensor], what: str) -> Tensor:
@@ -181,7 +182,3 @@ def _indexed(device: torch.device) -> torch.device:
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return device
-
-
-def _words(devices: set[torch.device]) -> str:
-    return ", ".join(sorted(map(str, devices)))

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -54,6 +54,7 @@ class _CalibrationSet:
         return _CalibrationSet(self.inputs[index], self.labels[index], self.logits[index])
 
 
+@dataclass(repr=False, eq=False)
 class NeuralClamping:
     """Joint input perturbation and temperature scaling (Tang, Chen, Ho 2022).
 
@@ -100,46 +101,25 @@ class NeuralClamping:
         **dict.fromkeys(("gamma_", "penalty_", "loss_trace_", "scores_"), RECORD),
     }
 
-    def __init__(
-        self,
-        gamma: float | str = "auto",
-        penalty: float | str = "auto",
-        init: str = "data-driven",
-        *,
-        init_std: float = 0.1,
-        temperature_init: float | str = "ts",
-        train_input: bool = True,
-        train_output: bool = True,
-        gamma_pool: Sequence[float] = (0.0, 0.1, 0.2, 0.5, 1.0),
-        penalty_pool: Sequence[float] = (0.001, 0.1, 10.0),
-        folds: int = 2,
-        learning_rate: float = 0.001,
-        momentum: float = 0.9,
-        batch_size: int = 512,
-        epochs: int = 100,
-        patience: int = 10,
-        bounds: tuple[Any, Any] | None = None,
-        device: Any = None,
-        seed: int = 0,
-    ) -> None:
-        self.gamma = gamma
-        self.penalty = penalty
-        self.init = init
-        self.init_std = init_std
-        self.temperature_init = temperature_init
-        self.train_input = train_input
-        self.train_output = train_output
-        self.gamma_pool = gamma_pool
-        self.penalty_pool = penalty_pool
-        self.folds = folds
-        self.learning_rate = learning_rate
-        self.momentum = momentum
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.patience = patience
-        self.bounds = bounds
-        self.device = device
-        self.seed = seed
+    gamma: float | str = "auto"
+    penalty: float | str = "auto"
+    init: str = "data-driven"
+    _: KW_ONLY
+    init_std: float = 0.1
+    temperature_init: float | str = "ts"
+    train_input: bool = True
+    train_output: bool = True
+    gamma_pool: Sequence[float] = (0.0, 0.1, 0.2, 0.5, 1.0)
+    penalty_pool: Sequence[float] = (0.001, 0.1, 10.0)
+    folds: int = 2
+    learning_rate: float = 0.001
+    momentum: float = 0.9
+    batch_size: int = 512
+    epochs: int = 100
+    patience: int = 10
+    bounds: tuple[Any, Any] | None = None
+    device: Any = None
+    seed: int = 0
 
     def fit(self, model: nn.Module, loader: Iterable[Any]) -> ClampedModule:
         """Learn δ and T from held-out (inputs, labels) batches; the model keeps its weights, mode and device."""

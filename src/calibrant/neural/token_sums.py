@@ -90,7 +90,7 @@ def first_estimate(logits: Tensor, labels: Tensor, weights: Tensor) -> float:
 
 
 class TokenRows:
-    """The source of rows that a temperature fit takes: it knows the answer already."""
+    """The source of rows that a temperature fit takes; the temperature is known already."""
 
     in_memory = False
 

@@ -161,9 +161,9 @@ class TensorRows:
         table = getattr(factor, "factors", None)
         if table is not None:
             mass = torch.as_tensor(table, device=self.tensor.device)[self.target]
-            return self._like(self.tensor, self.target, mass if self.mass is None else self.mass * mass)
-        (factors,) = self.gather(lambda logits, labels, weights: (factor(logits, labels),))
-        mass = torch.as_tensor(factors, device=self.tensor.device)
+        else:
+            (factors,) = self.gather(lambda logits, labels, weights: (factor(logits, labels),))
+            mass = torch.as_tensor(factors, device=self.tensor.device)
         return self._like(self.tensor, self.target, mass if self.mass is None else self.mass * mass)
 
     def precise(self) -> TensorRows:

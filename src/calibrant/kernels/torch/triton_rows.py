@@ -326,7 +326,7 @@ class SumsLaunch:
         device = state.device
         self.state, self.edges, self.n_bins, self.entropy = state, edges, n_bins, entropy
         self.programs = 8 * torch.cuda.get_device_properties(device).multi_processor_count
-        self.bins = bins_padded(n_bins)
+        self.bins = max(16, triton.next_power_of_2(n_bins))
         self.slots = triton.next_power_of_2(3 * self.bins + SCALARS)
         self.partials = torch.empty((3 * self.bins + SCALARS) * self.programs, dtype=torch.float64, device=device)
         self.ticket = torch.zeros(1, dtype=torch.int32, device=device)
@@ -363,11 +363,6 @@ class SumsLaunch:
             LONG=long,
             num_warps=warps,
         )
-
-
-def bins_padded(n_bins: int) -> int:
-    """The number of bins rounded up to a power of two, as the kernel holds them."""
-    return max(16, triton.next_power_of_2(n_bins))
 
 
 def columns(values: Tensor, labels: Tensor, *, from_logits: bool) -> tuple[Tensor, ...]:

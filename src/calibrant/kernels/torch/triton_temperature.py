@@ -311,7 +311,7 @@ def temperature_kernel(
             roughly = (tl.abs(halley) <= 0.1) & (tl.abs(slope) <= 0.1)
             proposed = beta + beta * halley
             if (row_step > 1) & roughly:
-                # the sample has said what it can: all rows from here on, with a bracket of their own
+                # the sample gives no better estimate: all rows from here on, with a bracket of their own
                 beta = proposed
                 row_step = 1
                 low = low * 0.0

@@ -1,4 +1,4 @@
-"""Accuracy versus uncertainty: be certain when right and uncertain when wrong."""
+"""Accuracy versus uncertainty: rows should be certain when right and uncertain when wrong."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def avuc(logits: Tensor, labels: Tensor, *, kappa: float = 1.0) -> Tensor:
 def avuc_gs(logits: Tensor, labels: Tensor, *, kappa: float = 1.0) -> Tensor:
     """`avuc` with no gradient through the confidences c (AvUC-GS; Karandikar et al. 2021, app. F).
 
-    The value is that of `avuc`; only what training sees changes: it no longer pays to be surer when wrong.
+    The value is that of `avuc`; only the gradient changes: it no longer rewards higher confidence where a row is wrong.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def _plain(logits: Tensor, labels: Tensor, kappa: float, stop_confidence: bool) 
 
 
 def log_ratio(counted: Tensor, agreeing: Tensor, weights: Tensor | None = None) -> Tensor:
-    """log(1 + clashing/agreeing) = log(counted/agreeing); a hair for either side keeps empty sets finite."""
+    """log(1 + clashing/agreeing) = log(counted/agreeing), with small constants that keep it finite for empty sets."""
     hair = torch.finfo(agreeing.dtype).eps ** 1.5
     if weights is not None:
         share = weights / weights.sum().clamp_min(1)

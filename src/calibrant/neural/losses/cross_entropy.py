@@ -1,4 +1,4 @@
-"""Cross entropy, the yardstick of every other loss."""
+"""Cross entropy, to which the other losses are compared."""
 
 from __future__ import annotations
 

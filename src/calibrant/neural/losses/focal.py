@@ -1,4 +1,4 @@
-"""Focal loss: cross entropy that looks away from what is already right."""
+"""Focal loss: cross entropy with less weight on rows that are already right."""
 
 from __future__ import annotations
 

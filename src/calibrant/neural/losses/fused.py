@@ -1,7 +1,7 @@
 """Batch losses by a few Triton launches, where the logits are on a CUDA device; the plain form elsewhere.
 
-Value and gradient are those of the plain form, which also serves second derivatives and `torch.compile`, whose own
-fusion is as good.
+Value and gradient are those of the plain form, which is also used for second derivatives and under `torch.compile`,
+whose own fusion is as fast.
 """
 
 from __future__ import annotations

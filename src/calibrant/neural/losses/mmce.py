@@ -1,4 +1,4 @@
-"""Maximum mean calibration error: a kernel's view of the gap between confidence and correctness."""
+"""Maximum mean calibration error: the gap between confidence and correctness, measured by a kernel."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4, weighted: bool =
     """Root of the kernel quadratic form in the calibration residuals (Kumar et al. 2018).
 
     √(Σ_ij r_i r_j exp(−|c_i − c_j|/width)), where r_i = (c_i − a_i)/n, or, weighted, c_i/(number wrong)
-    for the wrong and −(1 − c_i)/(number right) for the right rows (their reweighted form: neither side drowns the
-    other).
+    for the wrong and −(1 − c_i)/(number right) for the right rows (their reweighted form, in which both sides
+    count the same).
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """What the losses share: checked inputs, confidence, correctness, entropy, and a root that is safe at zero.
 
-Everything here is a handful of torch operations without a look at a value, so no loss ever waits for the device.
+Everything here is a few torch operations that read no value on the host, so that no loss waits for the device.
 """
 
 from __future__ import annotations
