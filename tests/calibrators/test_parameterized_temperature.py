@@ -42,7 +42,8 @@ def test_gradient_is_that_of_the_loss(loss: str) -> None:
     rng = np.random.default_rng(0)
     logits, labels, weights = 3 * rng.normal(size=(40, 6)), rng.integers(0, 6, 40), rng.random(40)
     sizes = (4, 5, 5, 1)
-    flat = network.start(sizes, 1.3, rng) + 0.3 * rng.normal(size=network.n_weights(sizes))
+    flat = network.start(sizes, 1.3, rng)
+    flat = flat + 0.3 * rng.normal(size=flat.size)
     problem = network.Problem(sizes, np.zeros(4), np.ones(4), loss, rng.normal(size=4), 0.2)
     gradient = network.evaluate(logits, labels, weights, flat, problem)[1]
     for place, direction in enumerate(np.eye(len(flat))):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from array_api_compat import numpy as numpy_namespace
 from scipy.optimize import minimize
 
 from calibrant.calibrators.base import Calibrator
@@ -12,13 +13,11 @@ from calibrant.calibrators.learned import SMALL, Learned
 from calibrant.calibrators.maps import keep_increasing, largest, like, wide
 from calibrant.calibrators.solvers.temperature_network import (
     LOWEST_TEMPERATURE,
-    Network,
     Problem,
     evaluate,
     feature_moments,
     pack,
     start,
-    temperatures,
     unpack,
 )
 from calibrant.calibrators.temperature import TemperatureScaling
@@ -94,8 +93,8 @@ class ParameterizedTemperatureScaling(Calibrator):
     def temperatures(self, logits: Any) -> np.ndarray:
         """T of each row (n,), always above 0."""
         given = self._admitted(logits)
-        network = Network(self.weights_, self.biases_, self.feature_mean_, self.feature_scale_)
-        return temperatures(two_columns(given) if given.ndim == 1 else given, network)
+        matrix = two_columns(given) if given.ndim == 1 else given
+        return _temperatures(numpy_namespace, matrix, self._learned())[:, 0]
 
     def go_on_from(self, fitted: Calibrator) -> Calibrator:
         """Train on from the weights of another fit, in its units, instead of from temperature scaling.
@@ -190,12 +189,16 @@ class ParameterizedTemperatureScaling(Calibrator):
             raise InputError(f"held_out_share must lie in [0, 1), got {self.held_out_share}")
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        exact = wide(xp, logits)
-        top = wide(xp, largest(xp, logits, learned.feature_mean_.shape[0]))
-        hidden = (top - learned.feature_mean_) / learned.feature_scale_
-        layers = list(zip(learned.weights_, learned.biases_, strict=True))
-        for weight, bias in layers[:-1]:
-            hidden = xp.tanh(xp.matmul(hidden, weight) + bias)
-        output = xp.abs(xp.matmul(hidden, layers[-1][0]) + layers[-1][1])
-        temperature = xp.maximum(output, xp.full_like(output, LOWEST_TEMPERATURE))
-        return keep_increasing(xp, like(xp, exact / temperature, logits), logits)
+        calibrated = wide(xp, logits) / _temperatures(xp, logits, learned)
+        return keep_increasing(xp, like(xp, calibrated, logits), logits)
+
+
+def _temperatures(xp: Any, logits: Any, learned: Any) -> Any:
+    """T = |MLP(the k largest logits)| of each row (n, 1)."""
+    top = wide(xp, largest(xp, logits, learned.feature_mean_.shape[0]))
+    hidden = (top - learned.feature_mean_) / learned.feature_scale_
+    layers = list(zip(learned.weights_, learned.biases_, strict=True))
+    for weight, bias in layers[:-1]:
+        hidden = xp.tanh(xp.matmul(hidden, weight) + bias)
+    output = xp.abs(xp.matmul(hidden, layers[-1][0]) + layers[-1][1])
+    return xp.maximum(output, xp.full_like(output, LOWEST_TEMPERATURE))

@@ -15,15 +15,6 @@ LOWEST_TEMPERATURE = 1e-3
 """|MLP| may pass through 0; a temperature may not."""
 
 
-class Network(NamedTuple):
-    """Layers and the standardisation of their input."""
-
-    weights: list[np.ndarray]
-    biases: list[np.ndarray]
-    feature_mean: np.ndarray
-    feature_scale: np.ndarray
-
-
 class Problem(NamedTuple):
     """What stays the same while the weights change."""
 
@@ -49,20 +40,6 @@ def feature_moments(
     features = top_logits(logits, k)
     mass = np.ones(len(features)) if weights is None else weights
     return float(mass.sum()), mass @ features, mass @ features**2
-
-
-def temperatures(logits: np.ndarray, network: Network) -> np.ndarray:
-    """T = |MLP(features)| of each row (n,)."""
-    hidden = (top_logits(logits, len(network.feature_mean)) - network.feature_mean) / network.feature_scale
-    for weight, bias in zip(network.weights[:-1], network.biases[:-1], strict=True):
-        hidden = np.tanh(hidden @ weight + bias)
-    output = (hidden @ network.weights[-1] + network.biases[-1])[:, 0]
-    return np.maximum(np.abs(output), LOWEST_TEMPERATURE)
-
-
-def n_weights(sizes: tuple[int, ...]) -> int:
-    """Numbers in a network of these layer sizes."""
-    return sum(before * after + after for before, after in pairwise(sizes))
 
 
 def unpack(flat: np.ndarray, sizes: tuple[int, ...]) -> tuple[list[np.ndarray], list[np.ndarray]]:
