@@ -191,7 +191,6 @@ def inverted_interval(
     value: float | None = None,
     statistic: Norm | None = None,
     ceiling: float = 1.0,
-    level: float = LEVEL,
 ) -> tuple[float, float]:
     """Interval of a calibration error ‖g‖ by inverting its test along t·ĝ.
 
@@ -207,7 +206,7 @@ def inverted_interval(
     statistic = norm if statistic is None else statistic
     observed = float(statistic(residual))
     value = float(norm(residual)) if value is None else value
-    tail = (1 - level) / 2
+    tail = (1 - LEVEL) / 2
 
     def surplus(scale: float) -> np.ndarray:
         drawn = statistic(scale * residual + noise)
@@ -228,7 +227,7 @@ def _upper_quantile(draws: np.ndarray, tail: float) -> float:
     return float(np.partition(draws, place)[place])
 
 
-def _root(surplus: Callable[[float], float], at_zero: float, at_one: float, steps: int = 6) -> float:
+def _root(surplus: Callable[[float], float], at_zero: float, at_one: float) -> float:
     """Where an increasing function of a scale ≥ 0 crosses zero, by the Illinois rule; 0 if it is positive there."""
     if at_zero >= 0:
         return 0.0
@@ -239,7 +238,7 @@ def _root(surplus: Callable[[float], float], at_zero: float, at_one: float, step
             return 1.0
         above = surplus(high)
     last = 0
-    for _ in range(steps):
+    for _ in range(6):
         middle = (low * above - high * below) / (above - below)
         here = surplus(middle)
         if abs(here) < 1e-3 * (above - below) or high - low < 1e-3:

@@ -175,7 +175,9 @@ def group_analysis(
         )
         for place, name in enumerate(grouping.names)
     )
-    differ = groups_differ(rows.stated, rows.correct, rows.mass, grouping, clusters, n_bins=n_bins, draws=resamples)
+    differ = groups_differ(
+        rows.stated, rows.correct, rows.mass, grouping, clusters, n_bins=n_bins, draws=resamples, seed=seed
+    )
     # in the order of their values; columns first, then intersections
     groups = tuple(
         sorted(groups, key=lambda one: (len(one.by), grouping.columns.index(next(iter(one.by))), _order(one)))

@@ -19,7 +19,7 @@ from calibrant.core.bins import mass_index, width_index
 from calibrant.evaluation.bootstrap import Norm, Resamples, inverted_interval, percentile_interval
 
 FINE_CELLS = 256
-SOFT_TEMPERATURE = 0.01
+SOFT_BINS, SOFT_TEMPERATURE = 15, 0.01
 MMCE_WIDTH = 0.4
 CLASS_TABLE_ELEMENTS = 20_000_000
 """Rows × classes × bins of the widest table that is resampled at once."""
@@ -166,12 +166,12 @@ def debiased_interval(cells: TopLabelCells, value: float, correction: float, ind
     )
 
 
-def smooth_error_intervals(cells: TopLabelCells, values: dict[str, float], n_bins: int = 15) -> dict[str, Interval]:
+def smooth_error_intervals(cells: TopLabelCells, values: dict[str, float]) -> dict[str, Interval]:
     """Intervals of soft_ece, smooth_ece, mmce and ks_error, where asked."""
     result = {}
     c = cells.confidence
     if "soft_ece" in values:
-        centres = (np.arange(n_bins) + 0.5) / n_bins
+        centres = (np.arange(SOFT_BINS) + 0.5) / SOFT_BINS
         member = np.exp(-((c[:, None] - centres) ** 2) / SOFT_TEMPERATURE)
         member /= member.sum(axis=1, keepdims=True)
         sizes = np.maximum(cells.share @ member, 1e-12)

@@ -42,8 +42,7 @@ from calibrant.evaluation.scoring import class_profile
 from calibrant.evaluation.verdicts import TOO_FEW, too_few_to_tell, verdict
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.binning import bin_sums
-from calibrant.metrics.class_losses import class_loss_sums, losses_of_sums
-from calibrant.metrics.classwise import class_sums
+from calibrant.metrics.classwise import class_loss_sums, class_sums, losses_of_sums
 from calibrant.metrics.inputs import Checked
 from calibrant.metrics.registry import OF_COLUMNS
 

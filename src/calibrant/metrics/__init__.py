@@ -25,11 +25,12 @@ from calibrant.metrics.additive import (
     AdditiveSoftEce,
     update_all,
 )
-from calibrant.metrics.class_losses import ClasswiseLosses, classwise_losses
 from calibrant.metrics.classwise import (
+    ClasswiseLosses,
     ClasswiseOverUnder,
     ace,
     classwise_ece,
+    classwise_losses,
     classwise_over_under,
     marginal_ece,
     sce,

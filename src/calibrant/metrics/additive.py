@@ -18,8 +18,14 @@ from calibrant.core.errors import InputError
 from calibrant.data.top_k import KIND as TOP_K
 from calibrant.kernels.rows import LEVELS, RowColumns
 from calibrant.metrics.binning import bin_sums, check_choice, check_norm
-from calibrant.metrics.class_losses import ClasswiseLosses, class_loss_sums, losses_of_sums
-from calibrant.metrics.classwise import ClasswiseOverUnder, class_sums, over_under_of_class_sums
+from calibrant.metrics.classwise import (
+    ClasswiseLosses,
+    ClasswiseOverUnder,
+    class_loss_sums,
+    class_sums,
+    losses_of_sums,
+    over_under_of_class_sums,
+)
 from calibrant.metrics.inputs import Checked, check, total_weight
 from calibrant.metrics.reliability import Reliability, reliability_of_sums
 from calibrant.metrics.soft import SoftSums, bin_temperature, soft_sums

@@ -21,7 +21,6 @@ from calibrant.metrics import (
     sweep,
     top_label,
 )
-from calibrant.metrics.class_losses import classwise_losses
 from calibrant.metrics.mmce import mmce, mmce_of
 from calibrant.metrics.reliability import reliability, reliability_of
 
@@ -49,7 +48,7 @@ METRICS: dict[str, Callable[..., Any]] = {
     "confidence_auroc": selective.confidence_auroc,
     "aurc": selective.aurc,
     "risk_coverage": selective.risk_coverage,
-    "classwise_losses": classwise_losses,
+    "classwise_losses": classwise.classwise_losses,
     "classwise_over_under": classwise.classwise_over_under,
     "reliability": reliability,
 }

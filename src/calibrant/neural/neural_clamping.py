@@ -18,7 +18,6 @@ from calibrant.calibrators.learned import RECORD, TEMPERATURE, Learned
 from calibrant.core import progress
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.metrics import ece
-from calibrant.neural.accuracy_guard import accuracy_loss
 from calibrant.neural.clamped_module import ClampedModule
 from calibrant.neural.entropy_init import entropy_gradient, feasible_box, greatest_feasible_step, input_units
 from calibrant.neural.losses.focal import focal
@@ -26,6 +25,8 @@ from calibrant.neural.model_io import check_logits, device_of, evaluation_mode, 
 from calibrant.neural.scaling import LIMIT, best_focal_temperature, best_temperature
 
 INITS = ("data-driven", "normal", "zeros")
+MAX_ACCURACY_LOSS = 0.005
+"""A perturbation that loses more of the calibration rows than this is refused, whatever the noise."""
 
 
 @dataclass(frozen=True)
@@ -330,3 +331,30 @@ class NeuralClamping:
             setattr(self, name, state[name])
         self.delta_ = torch.tensor(state["delta_"])
         self.scores_ = tuple(CandidateScore(*score) for score in state["scores_"])
+
+
+def accuracy_loss(before: Tensor, after: Tensor, labels: Tensor) -> str:
+    """Both accuracies in words where the second is lower by more than the noise or by half a point, else nothing.
+
+    The noise is one standard error of the paired difference, √(rows turned wrong + rows turned right).
+
+    Parameters
+    ----------
+    before, after : logits (n, K)
+    labels : (n,)
+
+    Examples
+    --------
+    >>> import torch
+    >>> labels = torch.tensor([0, 1, 1, 0])
+    >>> right = torch.eye(2)[labels]
+    >>> accuracy_loss(right, 3 * right, labels), accuracy_loss(right, 0 - right, labels)
+    ('', 'accuracy on the 4 calibration rows falls from 100.00% to 0.00%')
+    """
+    right, still = before.argmax(1) == labels, after.argmax(1) == labels
+    lost, won = int((right & ~still).sum()), int((~right & still).sum())
+    n = len(labels)
+    if lost - won <= min(math.sqrt(lost + won), MAX_ACCURACY_LOSS * n):
+        return ""
+    shares = (100 * float(one.double().mean()) for one in (right, still))
+    return "accuracy on the {} calibration rows falls from {:.2f}% to {:.2f}%".format(n, *shares)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
@@ -14,8 +13,8 @@ LIMIT = math.log(1e4)
 """The optimum of separable or worthless logits lies at 0 or infinity; the search stops at this |log T|."""
 
 
-def best_temperature(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
-    """argmin_T of the (weighted) mean NLL of softmax(z/T), by Newton steps on the concave side of 1/T.
+def best_temperature(logits: Tensor, labels: Tensor) -> float:
+    """argmin_T of the mean NLL of softmax(z/T), by Newton steps on the concave side of 1/T.
 
     The mean NLL is convex in s = 1/T, with slope E[Σ_k p_k z_k − z_y] and curvature E[Var_p(z)].
 
@@ -27,13 +26,12 @@ def best_temperature(logits: Tensor, labels: Tensor, weights: Tensor | None = No
     """
     wide = logits.detach().double()
     rows = wide - wide.gather(1, labels[:, None])
-    share = torch.full_like(rows[:, 0], 1 / len(rows)) if weights is None else weights.double() / weights.double().sum()
 
     def slope_and_curvature(scale: float) -> tuple[float, float]:
         p = (rows * scale).softmax(dim=1)
         mean = (p * rows).sum(dim=1)
         spread = (p * rows.square()).sum(dim=1) - mean.square()
-        return float((share * mean).sum()), float((share * spread).sum())
+        return float(mean.mean()), float(spread.mean())
 
     low, high = math.exp(-LIMIT), math.exp(LIMIT)
     scale = 1.0
