@@ -45,7 +45,7 @@ PRECISE_LOGIT = 64.0
 
 
 class fact:  # noqa: N801 (used as a decorator, as `property` is)
-    """A fact that depends on the parameters: a property, and False on the class, which promises nothing for all."""
+    """A fact that depends on the parameters: a property of an object, and False on the class."""
 
     def __init__(self, rule: Any) -> None:
         self.rule = rule

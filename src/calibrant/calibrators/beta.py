@@ -17,7 +17,7 @@ class BetaCalibration(BinaryCalibrator):
     """P(y = 1) = sigmoid(a·ln p − b·ln(1 − p) + c) with a, b ≥ 0 (Kull, Silva Filho & Flach 2017).
 
     Low and high probabilities are stretched apart or together each by its own factor; a = b is Platt scaling. The map
-    never turns the order of two scores around. a, b, c maximise the likelihood; where the classes are separable, or one
+    never reverses the order of two scores. a, b, c maximise the likelihood; where the classes are separable, or one
     is absent, a weak pull to the identity (1, 1, 0) keeps them finite and a FitWarning says so.
 
     Parameters

@@ -283,7 +283,7 @@ class _Step:
 def _focal(calibrators: tuple[Calibrator, ...], detached: bool, logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """(1−p)^γ − γ·p·(1−p)^(γ−1)·log p: how much of the NLL's gradient the focal loss keeps at a row.
 
-    With several calibrators, the mean of what each says; detached, the first term alone.
+    With several calibrators, the mean over them; detached, the first term alone.
     """
     kept = np.zeros(len(labels))
     for calibrator in calibrators:

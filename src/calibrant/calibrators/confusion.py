@@ -60,8 +60,8 @@ LOOSE, TIGHT, FOLDS = 5e-5, 1e-9, 5
 class ConfusionScaling(Calibrator):
     """u = a∘z̄/T + C·log(1 + p/0.01) + b: a temperature, class scales and biases, and a confusion matrix C.
 
-    z̄ are the logits less their mean over the classes and p = softmax(z/T). What C reads grows with the logarithm of a
-    probability, so a runner-up at 5% speaks nearly as loud as one at 30%, but it starts at 0 and ends at log 101:
+    z̄ are the logits minus their mean over the classes and p = softmax(z/T). What C reads grows with the logarithm of a
+    probability, so a runner-up at 5% counts nearly as much as one at 30%, but it starts at 0 and ends at log 101:
     what C adds is bounded whatever the logits are. Where the network says "5% wolf" it may add to "husky". Minimises
 
         Σ w·NLL + penalty·Σ C² + penalty_scale·Σ (a − mean a)² + penalty_bias·Σ b²,
@@ -258,7 +258,7 @@ def bent_losses(answer: np.ndarray, rows: Rows, start: np.ndarray) -> tuple[np.n
     """
     held_out = Rows(answer, rows.labels, rows.weights)
     some = held_out.sample(KEPT_ELEMENTS // rows.n_classes)
-    # a sample tells the bend well enough, unless it holds no weight
+    # a sample determines the bend well enough, unless it holds no weight
     shape = fit_shape(some if some.total_weight > 0 else held_out, start=start, tolerance=1e-2)[0]
     return shape, shape_losses(held_out, shape)
 
@@ -303,7 +303,7 @@ class _Walker:
 
 
 class _Part:
-    """One fold: a walk over the other rows, and what it says of these."""
+    """One fold: a walk over the other rows, and its answers for these."""
 
     def __init__(self, rows: Rows, out: np.ndarray) -> None:
         self.out = np.flatnonzero(out)

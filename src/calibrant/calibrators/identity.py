@@ -9,7 +9,7 @@ from calibrant.core.rows import Rows
 
 
 class Identity(Calibrator):
-    """Leave the logits as they are: the yardstick every method is read against.
+    """Leave the logits as they are: the baseline of every method.
 
     Examples
     --------

@@ -178,7 +178,7 @@ class JointScaling(Calibrator):
 
 
 class _Part:
-    """One fold: a walk over the other rows, and what it says of these."""
+    """One fold: a walk over the other rows, and its answers for these."""
 
     def __init__(self, rows: Rows, out: np.ndarray) -> None:
         self.out = np.flatnonzero(out)

@@ -18,11 +18,11 @@ from calibrant.core.rows import Rows
 class KeptPrediction(Calibrator):
     """Any calibrator, with the class of the largest raw logit kept first.
 
-    Methods with class parameters gain likelihood, but move predictions as well, and what that gains in accuracy on
-    the fit data it may lose where class frequencies differ. Where
-    the inner calibrator would put another class first, the two share the mean of their probabilities, the network's
-    class a hair ahead: of all ways to let two classes change places, the smallest in squared distance. In the rare row
-    where a third class is still ahead, the network's class passes it by that hair too.
+    Methods with class parameters gain likelihood, but change predictions as well, and what that gains in accuracy on
+    the fit data it may lose where class frequencies differ. Where the inner calibrator would put another class first,
+    the two share the mean of their probabilities, the network's class ahead by a rounding step: of all ways to let two
+    classes change places, the smallest in squared distance. In the rare row where a third class is still ahead, the
+    network's class is put ahead of it by a rounding step too.
 
     Parameters
     ----------

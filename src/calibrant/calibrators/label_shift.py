@@ -30,7 +30,7 @@ class LabelShift(Calibrator):
 
     The rows are weighted by π'_y/π_y, so that they count as if drawn from the target, and every logit gets the
     offset τ/β·log(π'_j/π_j), where β and τ minimise the weighted NLL of softmax(β·z + τ·log(π'/π)). τ = 1 is what
-    Bayes' rule says of a network that learned π exactly; one that was less impressed by its rare classes needs less.
+    Bayes' rule says of a network that learned π exactly; networks often learn π only in part, and need a smaller τ.
     The inner calibrator is fitted to what results.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Calibration of many labels at once, each by its own map as far as its rows pay for it."""
+"""Calibration of many labels at once, each by its own map as far as its rows determine one."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class ParameterizedTemperatureScaling(Calibrator):
     def go_on_from(self, fitted: Calibrator) -> Calibrator:
         """Train on from the weights of another fit, in its units, instead of from temperature scaling.
 
-        Only where held-out rows say when to stop: refit after refit would otherwise learn the fit data by heart.
+        Only where held-out rows stop the training: otherwise repeated refits would overfit the fit data.
         """
         if self.held_out_share > 0:
             self._first = fitted
@@ -114,7 +114,7 @@ class ParameterizedTemperatureScaling(Calibrator):
         first = self.__dict__.pop("_first", None)
         if first is None:
             self._standardise(rows, k)
-            # worthless or flawless logits have no finite best temperature; the network starts within reach
+            # where all or no rows are right there is no finite best temperature; the network starts at a moderate one
             plain = np.clip(TemperatureScaling().fit_rows(rows).temperature_, 0.01, 100.0)
             flat = start(sizes, float(plain), generator)
         else:

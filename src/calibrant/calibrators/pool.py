@@ -23,7 +23,7 @@ from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax
 
 SMALLEST_WEIGHT = 0.01
-"""A calibrator of less weight is left out: it costs time and says next to nothing."""
+"""A calibrator of less weight is left out: it costs time and changes next to nothing."""
 
 MOST = 10
 """Calibrators in one pool: the solver for the weights visits every subset of them."""

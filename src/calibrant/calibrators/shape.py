@@ -27,7 +27,7 @@ IDENTITY = np.array([1.0, 0.0, 0.0, 0.0])
 """The map that changes nothing."""
 
 PRIOR_ROWS = 2.0
-"""Strength of the pull to the identity; beside it n rows speak with the weight n."""
+"""Strength of the pull to the identity; n rows have the weight n beside it."""
 
 FLOOR = 0.01
 """Probabilities well below this no longer bend the third feature."""
@@ -42,22 +42,22 @@ KEPT_ELEMENTS = 1 << 21
 
 
 class ShapeScaling(Calibrator):
-    """Bend what a temperature can only tilt: u_j = Σ_m θ_m·φ_m(j), one θ for all classes and rows.
+    """Bend the confidence curve, which a temperature only stretches: u_j = Σ_m θ_m·φ_m(j), one θ for all classes.
 
     With l = log p the log-probabilities of an inner calibrator (temperature scaling unless given) and c = max p,
 
         φ = ( l_j,  −log(1 − p_j),  log(p_j + 0.01),  l_j·log(1 − c)/5 ).
 
     The first is the temperature, the second opens or closes the gap of a class that is nearly certain, the third
-    lifts or lowers the tail, the fourth lets the temperature depend on how sure the row is. θ minimises
+    lifts or lowers the tail, the fourth lets the temperature depend on the confidence of the row. θ minimises
     Σ w·NLL(softmax u) + ‖θ − (1, 0, 0, 0)‖²: a conditional logit, so the problem is convex and Newton's method
     solves it in a few passes. The predicted class of the inner calibrator stays first.
 
     Of one score per row the log-odds s of the positive class are bent, after Platt scaling unless another calibrator is
     given: u = θ·(s, −log(1 − p), log(p + 0.01), s·log(1 − max(p, 1 − p))/5, 1).
 
-    An inner calibrator of more than 5 parameters is surer of its fit data than of new data; θ is then learned from
-    its held-out answers (`fit_held_out`).
+    An inner calibrator of more than 5 parameters is more confident on its fit data than on new data; θ is then learned
+    from its held-out answers (`fit_held_out`).
 
     Parameters
     ----------

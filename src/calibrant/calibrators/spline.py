@@ -29,7 +29,7 @@ class SplineCalibration(Calibrator):
 
     With rows sorted by confidence c and t the share of rows up to a confidence, the cumulative error is
     H(t) = (1/n)·Σ_{rows up to t} (correct − c), the curve whose largest value is the KS error. Its derivative is the
-    accuracy at that confidence less the confidence. A natural cubic spline with a few evenly spaced knots is fitted to
+    accuracy at that confidence minus the confidence. A natural cubic spline with a few evenly spaced knots is fitted to
     H by least squares, and c + H'(t) is the calibrated confidence. The other probabilities are rescaled to the rest
     and the prediction stays (see `calibrators/helpers/top_label.py`).
 

@@ -20,7 +20,7 @@ MOST_LOGITS = 1 << 24
 
 
 class StructuredMatrixScaling(StructuredScaling):
-    """A temperature, and departures from it as far as the data pays for them (Berta et al. 2025).
+    """A temperature, and departures from it as far as they lower the held-out NLL (Berta et al. 2025).
 
     W = s·I + diag(d) + O with O off the diagonal, and a bias b; minimises
     mean NLL + (strength/n)·½·(ρ_d·Σd² + ρ_o·ΣO² + ρ_b·Σb²), W measured in units of the best 1/T (or of

@@ -80,7 +80,7 @@ class StructuredScaling(Calibrator):
 
 
 class StructuredVectorScaling(StructuredScaling):
-    """A temperature, and a scale and a bias per class as far as the data pay for them (Berta et al. 2025).
+    """A temperature, and a scale and a bias per class as far as they lower the held-out NLL (Berta et al. 2025).
 
     u_j = (s + d_j)·z_j + b_j minimises mean NLL + (strength/n)·½·(ρ_d·Σ d² + ρ_b·Σ b²), d in units of the best 1/T:
     the diagonal form of structured matrix scaling. A strong penalty leaves temperature scaling.

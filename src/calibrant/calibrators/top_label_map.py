@@ -21,7 +21,7 @@ IDENTITY = np.array([1.0, 1.0, 0.0])
 """The map g = c."""
 
 PRIOR_ROWS = 50.0
-"""Strength of the pull to the identity; beside it n rows speak with the weight n."""
+"""Strength of the pull to the identity; n rows have the weight n beside it."""
 
 
 class TopLabelMap(Calibrator):

@@ -22,7 +22,7 @@ class FixedPoint:
         residual = image - point
         change = float(np.abs(residual).max())
         if change > 0.9 * self.change:
-            # no headway: a shorter step, and nothing learned further away is trusted
+            # no progress: take a shorter step, and forget all points but the last
             self.mixing = max(self.mixing / 2, SHORTEST)
             self.points, self.residuals = self.points[-1:], self.residuals[-1:]
         self.change = change

@@ -73,7 +73,7 @@ def fit_base(rows: Rows) -> tuple[float, np.ndarray]:
         else:
             break
         point, (objective, chance) = point + length * direction, found
-    # a negative slope would turn the network's ranking around: the rest of the fit can do that where it pays
+    # a negative slope would reverse the network's ranking: the rest of the fit can do that where it lowers the loss
     return max(point[0], 1e-3) * unit, point[1:]
 
 

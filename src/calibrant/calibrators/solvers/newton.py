@@ -147,7 +147,7 @@ def newton_cg(
     ----------
     lower : bound of every coordinate; those that rest on it and press against it are held there.
     tolerance : largest absolute entry of the (projected) gradient at which the search ends.
-    enough : the same, where the search ends if it makes no more headway: float32 sums reach no further.
+    enough : the same, where the search ends if it makes no more progress: float32 sums reach no further.
     far : size of a coordinate beyond which a point that still grows is on its way to an optimum at infinity.
     unit : size that a coordinate may have without being called large.
     precise : the same loss with float64 sums; None skips the check, for fits that are only a step of a search.
@@ -304,7 +304,7 @@ def warn_unless_converged(method: str, solution: Solution) -> None:
     """Say that a fit did not reach its optimum, with the figure that shows it."""
     if solution.diverging and solution.trace[-1] <= SEPARATED:
         warnings.warn(
-            f"{method} tells all rows of the fit data apart: its parameters grow without bound, and were stopped after "
+            f"{method} separates all rows of the fit data: its parameters grow without bound, and were stopped after "
             f"{solution.n_iter} steps",
             FitWarning,
             stacklevel=5,

@@ -16,7 +16,7 @@ from calibrant.core.rows import Rows
 from calibrant.core.threads import map_blocks
 
 NO_GAIN = 1e-6
-"""Nats per row that decide nothing: the stronger penalty stays, whatever rounding says."""
+"""Differences in nats per row below this are ties, in which the stronger penalty stays."""
 
 PATIENCE = 3
 """Candidates in a row that may be worse than the best before the walk ends."""
@@ -88,7 +88,7 @@ def walk(
 
 
 def warn_of_folds(method: str, diverging: list[bool]) -> None:
-    """Say that a fit without one fold has no optimum: where it stopped is chance, and with it its held-out loss."""
+    """Warn that a fit without one fold has no optimum: where it stopped is arbitrary, and so is its held-out loss."""
     if any(diverging):
         warnings.warn(
             f"{method}: the parameters of a fit without one fold grow without bound, so that its held-out loss and the "

@@ -14,7 +14,7 @@ from calibrant.kernels.logistic import LogisticFit, Pull, fit_logistic
 from calibrant.kernels.rows import RowColumns
 
 SHAPE_PULL = 2.0
-"""Strength of the pull of a shape to the identity; beside it n rows speak with the weight n."""
+"""Strength of the pull of a shape to the identity; n rows have the weight n beside it."""
 
 LARGEST_LOG_ODDS = 14.0
 """Where log(1 − p) is cut off: about p = 1 − 1e-6."""

@@ -6,10 +6,10 @@ import numpy as np
 from scipy.special import expit
 
 PRIOR_ROWS = 10.0
-"""Each step of the isotonic fit is averaged with this many rows that behave as the smooth map says."""
+"""Each step of the isotonic fit is averaged with this many rows that follow the smooth map."""
 
 SHARE, SHARE_ROWS = 0.2, 20.0
-"""The share of the steps before any row has spoken, and the rows that this prior is worth."""
+"""The share of the steps before any row is seen, and the rows that this prior is worth."""
 
 LARGEST = 1 - 1e-12
 
