@@ -14,7 +14,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from calibrant.calibrators.helpers.confidence_bins import map_rows
-from calibrant.calibrators.helpers.gate import admitted, keep_winner, narrow
+from calibrant.calibrators.helpers.gate import admitted, keep_winner
 from calibrant.calibrators.helpers.tensors import fit_on_device, probabilities_of_tensor, transform_tensor
 from calibrant.calibrators.learned import Learned, count_learned, spec_of
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds, divided
@@ -222,7 +222,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
             size = np.abs(given) if given.ndim == 1 else np.maximum(given.max(axis=1), -given.min(axis=1))
             large = np.flatnonzero(size > PRECISE_LOGIT)
             if len(large):
-                probabilities[large] = narrow(self._probabilities(given[large].astype(np.float64)))
+                exact = self._probabilities(given[large].astype(np.float64))
+                probabilities[large] = keep_winner(exact.astype(np.float32), exact.argmax(axis=1))
         return probabilities
 
     def predict(self, logits: Any) -> np.ndarray:

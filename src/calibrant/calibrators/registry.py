@@ -243,7 +243,11 @@ def register(name: str, cls: Any, **parameters: Any) -> None:
         method_now is None and name in ALIASES
     ):
         raise InputError(f"the short name {name!r} is taken: choose another one for {cls.__name__}")
-    _claim(cls.__name__, cls)
+    taken = _address(cls.__name__)
+    if taken is not None and taken.load() is not cls:
+        # an artifact names the class alone
+        raise InputError(f"a calibrator class called {cls.__name__} is registered already: rename the class")
+    _GIVEN[cls.__name__] = cls
     if method_now is None:
         METHODS[name] = method
         _tasks.cache_clear()
@@ -258,14 +262,6 @@ class _Given(Method):
 
 _GIVEN: dict[str, Any] = {}
 """Classes that were registered, by name."""
-
-
-def _claim(class_name: str, cls: Any) -> None:
-    """Record a registered class; two different classes of one name could not be told apart in an artifact."""
-    taken = _address(class_name)
-    if taken is not None and taken.load() is not cls:
-        raise InputError(f"a calibrator class called {class_name} is registered already: rename the class")
-    _GIVEN[class_name] = cls
 
 
 def find_class(name: str) -> Any:

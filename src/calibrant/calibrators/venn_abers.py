@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from array_api_compat import numpy as numpy_namespace
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.binary import BinaryCalibrator
@@ -54,24 +55,21 @@ class VennAbers(BinaryCalibrator):
         """p₀ and p₁ of each row (n×2): the low and the high end of the probability of the positive class."""
         check_is_fitted(self)
         given = self._admitted(logits)
-        return np.stack(self._ends(given if given.ndim == 1 else given[:, 1] - given[:, 0]), axis=1)
-
-    def _ends(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        wide = scores.astype(np.float64)
-        low = self.low_values_[np.searchsorted(self.low_knots_, wide, side="right")]
-        high = self.high_values_[np.searchsorted(self.high_knots_, wide, side="left")]
-        # of equal values rounding may put the lower end above the upper one
-        return np.minimum(low, high), np.maximum(low, high)
-
-    def _transform_binary(self, scores: np.ndarray) -> np.ndarray:
-        low, high = self._ends(scores)
-        return (np.log(high) - np.log1p(-low)).astype(scores.dtype)
+        scores = given if given.ndim == 1 else given[:, 1] - given[:, 0]
+        return np.stack(_ends(numpy_namespace, scores, self._learned()), axis=1)
 
     def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
-        wide = xp.astype(scores, xp.float64)
-        low = xp.take(learned.low_values_, xp.searchsorted(learned.low_knots_, wide, side="right"))
-        high = xp.take(learned.high_values_, xp.searchsorted(learned.high_knots_, wide, side="left"))
-        return xp.astype(xp.log(xp.maximum(low, high)) - xp.log1p(-xp.minimum(low, high)), scores.dtype)
+        low, high = _ends(xp, scores, learned)
+        return xp.astype(xp.log(high) - xp.log1p(-low), scores.dtype)
+
+
+def _ends(xp: Any, scores: Any, learned: Any) -> tuple[Any, Any]:
+    """p₀ and p₁ (n,) of scores (n,)."""
+    wide = xp.astype(scores, xp.float64)
+    low = xp.take(learned.low_values_, xp.searchsorted(learned.low_knots_, wide, side="right"))
+    high = xp.take(learned.high_values_, xp.searchsorted(learned.high_knots_, wide, side="left"))
+    # of equal values rounding may put the lower end above the upper one
+    return xp.minimum(low, high), xp.maximum(low, high)
 
 
 def _steps(knots: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -29,11 +29,6 @@ def admitted(values: np.ndarray, fitted: Any = None) -> np.ndarray:
     return values if fitted is None else raised(values, getattr(fitted, "floor_", None))
 
 
-def narrow(probabilities: np.ndarray) -> np.ndarray:
-    """Probabilities in float32 whose argmax is still that of the float64 ones."""
-    return keep_winner(probabilities.astype(np.float32), probabilities.argmax(axis=1))
-
-
 def keep_winner(probabilities: np.ndarray, winner: np.ndarray) -> np.ndarray:
     """The same array; where rounding made another class win, this one gets the next larger number.
 
