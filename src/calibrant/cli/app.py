@@ -31,6 +31,7 @@ VERBS = (
     "monitor",
 )
 """One module each in this folder, with a function of the verb's name; order is the order of `--help`."""
+SYNONYMS = {"monitor": "watch"}
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -50,8 +51,8 @@ def build() -> typer.Typer:
     )
     app.callback()(_options)
     for verb in VERBS:
-        module = importlib.import_module(f"calibrant.cli.{verb}")
-        app.command(verb)(getattr(module, verb))
+        name = SYNONYMS.get(verb, verb)
+        app.command(verb)(getattr(importlib.import_module(f"calibrant.cli.{name}"), name))
     return app
 
 

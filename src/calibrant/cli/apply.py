@@ -12,6 +12,7 @@ from calibrant.cli import inputs
 from calibrant.cli.plain import say
 
 
+@inputs.reads_predictions
 def apply(
     artifact: str = typer.Argument(..., metavar="ARTIFACT", help="A saved calibrator, such as cal.safetensors."),
     file: str = typer.Argument(..., metavar="FILE", help="Predictions; labels are kept where there are any."),
@@ -19,13 +20,7 @@ def apply(
     output: str = typer.Option(..., "--output", "-o", help="File to write; its suffix says the format."),
     probabilities: bool = typer.Option(False, "--probabilities", help="Write probabilities, whatever FILE holds."),
     logits: bool = typer.Option(False, "--logits", help="Write logits, whatever FILE holds."),
-    kind: str = inputs.KIND,
-    task: str = inputs.TASK,
-    scores: str = inputs.SCORES,
-    labels: str = inputs.LABELS,
-    weights: str = inputs.WEIGHTS,
-    class_names: str = inputs.CLASS_NAMES,
-    ignore_index: int = inputs.IGNORE_INDEX,
+    said: dict[str, Any],
     groups: str = inputs.GROUPS,
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
@@ -45,9 +40,8 @@ def apply(
         raise InputError("--probabilities and --logits exclude each other: give one of them")
     calibrator = load(artifact)
     told = "probabilities" if probabilities else ("logits" if logits else None)
-    said = inputs.described(kind, task, scores, labels, weights, class_names, ignore_index) | {"by": groups}
     with progress_bar(quiet=as_json):
-        given = _open(file, said)
+        given = _open(file, {**said, "by": groups})
         parts = {name: _as_fitted(part, calibrator) for name, part in given.items()}
         calibrated = {
             name: calibrate_predictions(calibrator, part, told or given[name].kind) for name, part in parts.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -26,19 +27,14 @@ MODELS = typer.Option(
 SHIFTED = typer.Option(None, "--shift", help="Shifted predictions for the report, as `calibrant shift` reads them.")
 
 
+@inputs.reads_predictions
 def compare(
     files: list[str] = FILES,
     *,
     models: bool = MODELS,
     methods: str = typer.Option("all", "--methods", "-m", help="all, or short names: none,ts,cts,sms+top"),
     criterion: str = typer.Option("nll", "--criterion", help="The metric that decides which method is best."),
-    kind: str = inputs.KIND,
-    task: str = inputs.TASK,
-    scores: str = inputs.SCORES,
-    labels: str = inputs.LABELS,
-    weights: str = inputs.WEIGHTS,
-    class_names: str = inputs.CLASS_NAMES,
-    ignore_index: int = inputs.IGNORE_INDEX,
+    said: dict[str, Any],
     by: str = inputs.BY,
     cluster: str = inputs.CLUSTER,
     n_bins: int = typer.Option(15, "--n-bins", help="Bins of the calibration errors."),
@@ -66,7 +62,6 @@ def compare(
     if shifted and models:
         raise InputError("--shift is about one model: leave out --models")
     conditions = open_shift(shifted) if shifted else None  # before the work: a wrong path must not cost it
-    said = inputs.described(kind, task, scores, labels, weights, class_names, ignore_index)
     how = {"by": by, "cluster": cluster, "criterion": criterion, "resamples": resamples, "seed": seed, "n_bins": n_bins}
     result = _run(files, methods, said, how, models=models, quiet=as_json)
     if report is not None:
@@ -94,14 +89,40 @@ def _run(
 
     with progress_bar(quiet=quiet):
         if models:
-            from calibrant.cli.model_files import opened
-
-            return compare_models(opened(files, said), methods, **how)
+            return compare_models(_opened(files, said), methods, **how)
         if len(files) != 2:
             raise InputError(
                 f"compare takes two files, VAL and TEST, but got {len(files)}: give both (--models takes more)"
             )
         return run(open_predictions(files[0], **said), open_predictions(files[1], **said), methods, **how)
+
+
+def _opened(files: list[str], said: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The rows to fit on and to measure on of every model, by its name."""
+    from calibrant.core.errors import InputError
+    from calibrant.data import open_parts, open_predictions
+    from calibrant.evaluation.models import short_names
+    from calibrant.report.snippets import split_model
+
+    found: dict[str, tuple[Any, Any]] = {}
+    split_up = [split_model(given) for given in files]
+    names = [name for name, _ in split_up]
+    if names == [Path(given).stem for given in files]:
+        names = short_names(names)  # names that the user chose stay
+    for name, (_, both) in zip(names, split_up, strict=True):
+        if name in found:
+            raise InputError(f"two models are called {name}: give NAME=FILE with names that differ")
+        if len(both) == 2:
+            found[name] = (open_predictions(both[0], **said), open_predictions(both[1], **said))
+            continue
+        parts = open_parts(both[0], **said)
+        if not {"val", "test"} <= set(parts):
+            there = ", ".join(parts) if "" not in parts else "one part"
+            raise InputError(
+                f"{both[0]} holds {there}, but a model needs the parts val and test: give {name}=VAL_FILE,TEST_FILE"
+            )
+        found[name] = parts["val"], parts["test"]
+    return found
 
 
 def _write(result: Any, report: str, files: list[str], conditions: Shifted | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import typer
 
@@ -10,17 +11,12 @@ from calibrant.cli import inputs
 from calibrant.cli.plain import say
 
 
+@inputs.reads_predictions
 def convert(
     source: str = typer.Argument(..., metavar="IN", help="File, folder or embedded name; file#part picks one part."),
     target: str = typer.Argument(..., metavar="OUT", help="File to write; its suffix says the format."),
     *,
-    kind: str = inputs.KIND,
-    task: str = inputs.TASK,
-    scores: str = inputs.SCORES,
-    labels: str = inputs.LABELS,
-    weights: str = inputs.WEIGHTS,
-    class_names: str = inputs.CLASS_NAMES,
-    ignore_index: int = inputs.IGNORE_INDEX,
+    said: dict[str, Any],
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Convert predictions between .npz, .npy, .parquet, .safetensors, .csv and .csv.gz; pickles are only read.
@@ -31,7 +27,6 @@ def convert(
     from calibrant.data import open_parts, write_predictions
 
     with progress_bar(quiet=as_json):
-        said = inputs.described(kind, task, scores, labels, weights, class_names, ignore_index)
         parts = open_parts(source, **said)
         files = [str(file) for file in write_predictions(parts, target)]
     if as_json:

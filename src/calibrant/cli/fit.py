@@ -12,7 +12,6 @@ import typer
 
 from calibrant.cli import inputs
 from calibrant.cli.plain import say
-from calibrant.cli.scale import ENGINE, SKIP_BAD_PARTS, skipped_words
 
 FIGURES = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "sce")
 
@@ -24,6 +23,7 @@ LARGE = 2**28
 PARAMETERS = typer.Option(None, "--param", "-p", metavar="NAME=VALUE", help="A parameter of the method, any number.")
 
 
+@inputs.reads_predictions
 def fit(
     file: str = typer.Argument(..., metavar="FILE", help="Held-out predictions with labels; file#val picks one part."),
     *,
@@ -33,16 +33,10 @@ def fit(
     keep_predictions: bool = typer.Option(
         False, "--keep-predictions", help="With --method auto: only methods that never change the predicted class."
     ),
-    kind: str = inputs.KIND,
-    task: str = inputs.TASK,
-    scores: str = inputs.SCORES,
-    labels: str = inputs.LABELS,
-    weights: str = inputs.WEIGHTS,
-    class_names: str = inputs.CLASS_NAMES,
-    ignore_index: int = inputs.IGNORE_INDEX,
+    said: dict[str, Any],
     groups: str = inputs.GROUPS,
-    engine: str = ENGINE,
-    skip_bad_parts: bool = SKIP_BAD_PARTS,
+    engine: str = inputs.ENGINE,
+    skip_bad_parts: bool = inputs.SKIP_BAD_PARTS,
     checkpoint: str = typer.Option(
         None, "--checkpoint", help="Where a long fit keeps its state; large inputs keep it beside the artifact anyway."
     ),
@@ -58,7 +52,6 @@ def fit(
     check_names(method, parameters or [])
     with warnings.catch_warnings(record=True) as caught, progress_bar(quiet=as_json), opened(engine) as running:
         warnings.simplefilter("always")
-        said = inputs.described(kind, task, scores, labels, weights, class_names, ignore_index)
         predictions = open_predictions(file, skip_bad_parts=skip_bad_parts, engine=running, by=groups, **said)
         calibrator = build(method, parameters or [], predictions.task, predictions.n_classes)
         if keep_predictions:
@@ -75,7 +68,7 @@ def fit(
     for message in result["warnings"]:
         say(f"warning: {message}", err=True)
     if predictions.skipped:
-        say(f"warning: {skipped_words(predictions)}", err=True)
+        say(f"warning: {inputs.skipped_words(predictions)}", err=True)
     say(_table(result, file))
 
 

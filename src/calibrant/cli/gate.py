@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from calibrant.cli.plain import printable
 from calibrant.core.errors import InputError
 from calibrant.core.metric_facts import ALIASES, FACTS
 
@@ -58,7 +59,7 @@ def words(gate: dict[str, Any]) -> str:
     texts = []
     for one in failed:
         of = (
-            " of " + ", ".join(f"{key}={_printable(value)}" for key, value in one["group"].items())
+            " of " + ", ".join(f"{key}={printable(value)}" for key, value in one["group"].items())
             if "group" in one
             else ""
         )
@@ -99,7 +100,3 @@ def _value(metrics: dict[str, Any], name: str) -> float | None:
 def _shown(name: str, value: float) -> str:
     facts = FACTS.get(ALIASES.get(name, name))
     return f"{100 * value:.2f}%" if facts is not None and facts.percent else f"{value:.4f}"
-
-
-def _printable(value: Any) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in str(value))

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from calibrant.cli.plain import say
+from calibrant.cli.plain import printable, say
 
 MAX_NAMES = 8
 
@@ -28,7 +28,7 @@ def info(
         return
     say(os.path.basename(artifact))
     for name, text in _lines(facts):
-        say(f"  {name:<12}{_printable(text)}")
+        say(f"  {name:<12}{printable(text)}")
 
 
 def _facts(artifact: Any, digest: str, size: int) -> dict[str, Any]:
@@ -115,7 +115,3 @@ def _origin(facts: dict[str, Any]) -> str:
     name = f" of {facts['source']}" if facts["source"] else ""
     mark = f" (fingerprint {facts['fingerprint'][:16]})" if facts["fingerprint"] else ""
     return rows + name + mark
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -1,39 +1,65 @@
-"""The options by which every verb learns what a file holds."""
+"""The options by which the verbs learn what a file holds and how it is read."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import typer
 
-KIND = typer.Option(None, "--kind", help="What the values are: logits or probabilities.")
-TASK = typer.Option(None, "--task", help="multiclass, binary, multilabel or pairs, where names and shapes do not tell.")
-SCORES = typer.Option(None, "--scores", help="Array or column of the scores, or columns: risk, a,b,c or 'prob_*'.")
-LABELS = typer.Option(None, "--labels", help="Array or column of the labels, or an .npy file of them.")
-WEIGHTS = typer.Option(None, "--weights", help="Array or column of the weights, or an .npy file of them.")
-CLASS_NAMES = typer.Option(None, "--class-names", help="Names of the classes in order: cat,dog,bird.")
-IGNORE_INDEX = typer.Option(None, "--ignore-index", help="Leave out rows with this label, such as -100 or 255.")
+
+def _options(
+    *,
+    kind: str = typer.Option(None, "--kind", help="What the values are: logits or probabilities."),
+    task: str = typer.Option(
+        None, "--task", help="multiclass, binary, multilabel or pairs, where names and shapes do not tell."
+    ),
+    scores: str = typer.Option(
+        None, "--scores", help="Array or column of the scores, or columns: risk, a,b,c or 'prob_*'."
+    ),
+    labels: str = typer.Option(None, "--labels", help="Array or column of the labels, or an .npy file of them."),
+    weights: str = typer.Option(None, "--weights", help="Array or column of the weights, or an .npy file of them."),
+    class_names: str = typer.Option(None, "--class-names", help="Names of the classes in order: cat,dog,bird."),
+    ignore_index: int = typer.Option(
+        None, "--ignore-index", help="Leave out rows with this label, such as -100 or 255."
+    ),
+) -> None:
+    """What every verb that reads predictions asks about them; only the signature is used."""
+
+
+READING = inspect.signature(_options).parameters
 BY = typer.Option(None, "--by", help="Column of groups to measure one by one; two with a comma; age:5 makes fifths.")
 GROUPS = typer.Option(None, "--groups", help="Column of groups to calibrate one by one; two with a comma.")
 CLUSTER = typer.Option(None, "--cluster", help="Column of what is independent (patient, image): drawn as a whole.")
+ENGINE = typer.Option(
+    "local", "--engine", help="Where passes run: local, dask, or the address of a scheduler (tcp://…)."
+)
+SKIP_BAD_PARTS = typer.Option(
+    False, "--skip-bad-parts", help="Leave out parts of a folder or pattern that cannot be read; they are reported."
+)
 
 
-def described(  # noqa: PLR0917 (in the order of the options)
-    kind: str | None = None,
-    task: str | None = None,
-    scores: str | None = None,
-    labels: str | None = None,
-    weights: str | None = None,
-    class_names: str | None = None,
-    ignore_index: int | None = None,
-) -> dict[str, Any]:
-    """The options as `open_predictions` takes them."""
-    return {
-        "kind": kind,
-        "task": task,
-        "scores": scores,
-        "labels": labels,
-        "weights": weights,
-        "class_names": None if class_names is None else [name.strip() for name in class_names.split(",")],
-        "ignore_index": ignore_index,
-    }
+def reads_predictions(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb the options of `READING`; it gets their values together, as its parameter `said`."""
+
+    @functools.wraps(verb)
+    def run(**given: Any) -> None:
+        said = {name: given.pop(name) for name in READING}
+        if said["class_names"] is not None:
+            said["class_names"] = [name.strip() for name in said["class_names"].split(",")]
+        verb(**given, said=said)
+
+    own = inspect.signature(verb).parameters
+    parameters = [one for name in own for one in (READING.values() if name == "said" else [own[name]])]
+    # typer reads both; `said` itself is no option
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
+
+
+def skipped_words(predictions: Any) -> str:
+    """How many parts were left out and why."""
+    skipped = predictions.skipped
+    return f"{len(skipped)} bad part{'s' if len(skipped) > 1 else ''} left out: " + "; ".join(skipped)

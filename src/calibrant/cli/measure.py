@@ -5,25 +5,20 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import Any
 
 import typer
 
 from calibrant.cli import gate as gates
 from calibrant.cli import inputs
 from calibrant.cli.plain import say
-from calibrant.cli.scale import ENGINE, SKIP_BAD_PARTS, skipped_words
 
 
+@inputs.reads_predictions
 def measure(
     source: str = typer.Argument(..., metavar="FILE", help="File, folder or embedded name; file#part picks one part."),
     *,
-    kind: str = inputs.KIND,
-    task: str = inputs.TASK,
-    scores: str = inputs.SCORES,
-    labels: str = inputs.LABELS,
-    weights: str = inputs.WEIGHTS,
-    class_names: str = inputs.CLASS_NAMES,
-    ignore_index: int = inputs.IGNORE_INDEX,
+    said: dict[str, Any],
     by: str = inputs.BY,
     cluster: str = inputs.CLUSTER,
     n_bins: int = typer.Option(15, "--n-bins", help="Bins of the calibration errors."),
@@ -32,8 +27,8 @@ def measure(
     decompose: bool = typer.Option(
         None, "--decompose/--no-decompose", help="How much of the loss a map can mend; by default where it is quick."
     ),
-    engine: str = ENGINE,
-    skip_bad_parts: bool = SKIP_BAD_PARTS,
+    engine: str = inputs.ENGINE,
+    skip_bad_parts: bool = inputs.SKIP_BAD_PARTS,
     max_ece: float = gates.MAX_ECE,
     max_classwise_ece: float = gates.MAX_CLASSWISE_ECE,
     max_nll: float = gates.MAX_NLL,
@@ -54,7 +49,6 @@ def measure(
     from calibrant.evaluation.measure import measure as run
 
     with progress_bar(quiet=as_json), opened(engine) as running:
-        said = inputs.described(kind, task, scores, labels, weights, class_names, ignore_index)
         predictions = open_predictions(source, skip_bad_parts=skip_bad_parts, engine=running, **said)
         result = run(
             predictions,
@@ -79,7 +73,7 @@ def measure(
         typer.echo(json.dumps({**document, **({} if gate is None else {"gate": gate})}, allow_nan=False))
     else:
         if predictions.skipped:
-            say(f"warning: {skipped_words(predictions)}", err=True)
+            say(f"warning: {inputs.skipped_words(predictions)}", err=True)
         for warning in result.warnings:
             say(f"note: {warning}", err=True)
         from calibrant.cli.measure_view import show

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import typer
 
@@ -17,6 +18,11 @@ def plain(text: str) -> str:
     'cat\\\\x1b[31m'
     """
     return CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+
+
+def printable(text: Any) -> str:
+    """One line of text from a file, with a question mark for everything that is no visible sign."""
+    return "".join(letter if letter.isprintable() else "?" for letter in str(text))
 
 
 def say(text: str, *, err: bool = False, nl: bool = True) -> None:

@@ -12,6 +12,7 @@ from calibrant.cli import inputs
 from calibrant.cli.plain import say
 
 
+@inputs.reads_predictions
 def select(
     source: str = typer.Argument(..., metavar="FILE", help="Predictions with labels; file#part picks one part."),
     *,
@@ -23,13 +24,7 @@ def select(
         False, "--keep-predictions", help="Only methods that never change the predicted class."
     ),
     seed: int = typer.Option(0, "--seed", min=0, help="Seed of the folds."),
-    kind: str = inputs.KIND,
-    task: str = inputs.TASK,
-    scores: str = inputs.SCORES,
-    labels: str = inputs.LABELS,
-    weights: str = inputs.WEIGHTS,
-    class_names: str = inputs.CLASS_NAMES,
-    ignore_index: int = inputs.IGNORE_INDEX,
+    said: dict[str, Any],
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Choose a calibrator by stratified cross-validation, refit it on all rows, save it, and say why."""
@@ -42,7 +37,6 @@ def select(
     from calibrant.shipping.artifact import save
 
     check_target(output)
-    said = inputs.described(kind, task, scores, labels, weights, class_names, ignore_index)
     predictions = open_predictions(source, **said)
     refuse_labels(predictions)
     predictions = predictions.expanded()

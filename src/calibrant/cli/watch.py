@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from calibrant.cli.plain import say
+from calibrant.cli.plain import printable, say
 
 
 def watch(
@@ -161,10 +161,9 @@ def _show(follower: Any, as_json: bool) -> None:
     say(_line(report, limit))
     for group in report.get("groups", []):
         if group["alarm"]:
-            name = "".join(letter if letter.isprintable() else "?" for letter in group["group"])
             say(
-                f"  {name}: ALARM since its answer {group['alarm_at']}: {group['suspect']}; accuracy "
-                f"{group['accuracy']:.3f}, confidence {group['confidence']:.3f}"
+                f"  {printable(group['group'])}: ALARM since its answer {group['alarm_at']}: {group['suspect']}; "
+                f"accuracy {group['accuracy']:.3f}, confidence {group['confidence']:.3f}"
             )
     if follower.feed.n_duplicates:
         say(f"warning: {follower.feed.n_duplicates} answers were logged more than once", err=True)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from calibrant.core.errors import InputError
+
 READING = ("--kind", "--task", "--scores", "--labels", "--weights", "--class-names", "--ignore-index")
 """Options of `compare` that say what a file holds; `fit` and `apply` need them too."""
 
@@ -69,11 +71,26 @@ def without_queries(text: str) -> str:
 
 def model_files(source: str) -> tuple[str, str, str]:
     """Name, fit rows and test rows of a model as `compare --models` takes it."""
-    if Path(source).exists() or "=" not in source:
-        return Path(source).stem, f"{source}#val", f"{source}#test"
-    name, _, files = source.partition("=")
+    name, files = split_model(source)
+    val, test = files if len(files) == 2 else (f"{files[0]}#val", f"{files[0]}#test")
+    return name, val, test
+
+
+def split_model(given: str) -> tuple[str, list[str]]:
+    """The name of a model and its one or two files; an existing path is a path, whatever signs it holds.
+
+    >>> split_model("resnet=val.npz,test.npz")
+    ('resnet', ['val.npz', 'test.npz'])
+    >>> split_model("runs/vit.npz")
+    ('vit', ['runs/vit.npz'])
+    """
+    if Path(given).exists() or "=" not in given:
+        return Path(given).stem, [given]
+    name, _, files = given.partition("=")
     both = [part.strip() for part in files.split(",")]
-    return (name, both[0], both[1]) if len(both) == 2 else (name, f"{both[0]}#val", f"{both[0]}#test")
+    if len(both) > 2 or not all([name, *both]):
+        raise InputError(f"{given!r} is no model: give FILE, NAME=FILE or NAME=VAL_FILE,TEST_FILE")
+    return name, both
 
 
 def _python(

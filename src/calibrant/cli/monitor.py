@@ -1,7 +1,0 @@
-"""`calibrant monitor FILE.jsonl`: the same as `calibrant watch`."""
-
-from __future__ import annotations
-
-from calibrant.cli.watch import watch as monitor
-
-__all__ = ["monitor"]
