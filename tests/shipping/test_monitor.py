@@ -16,7 +16,7 @@ from calibrant.core.errors import InputError
 from calibrant.monitor import GroupMonitor, Monitor
 from calibrant.shipping.e_process import BATCHES, BIN_SHIFTS, CLAIMS, ROWS, SHARES, Bets, _waiting
 from calibrant.shipping.group_monitor import MAX_GROUPS, group_share
-from calibrant.shipping.watch import LogWatch, parse_answer
+from calibrant.shipping.watch import LogWatch, answer_of, parse_record
 
 
 def calibrated(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -374,7 +374,7 @@ def test_a_tampered_state_is_refused_or_works(place, value):
     ],
 )
 def test_log_lines_are_understood(line, answer):
-    assert parse_answer(line) == answer
+    assert answer_of(parse_record(line)) == answer
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ def test_log_lines_are_understood(line, answer):
 )  # fmt: skip
 def test_bad_log_lines_are_refused(line):
     with pytest.raises(InputError):
-        parse_answer(line)
+        answer_of(parse_record(line))
 
 
 def test_a_growing_and_a_rotated_log_are_followed(tmp_path):

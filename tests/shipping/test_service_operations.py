@@ -24,7 +24,7 @@ from calibrant.monitor import GroupMonitor, Monitor
 from calibrant.shipping.access_log import MAX_WAITING, AccessLog
 from calibrant.shipping.artifact import Artifact, save
 from calibrant.shipping.feedback import FeedbackDesk
-from calibrant.shipping.http_codec import ARROW, JSON, NDJSON, NPY, Wanted, decode
+from calibrant.shipping.http_codec import ARROW, JSON, NDJSON, NPY, Wanted, decode_rows
 from calibrant.shipping.serve import Limits, create_app
 from calibrant.shipping.served import ArtifactFile
 
@@ -117,11 +117,11 @@ def test_structures_that_are_no_matrix_are_refused_before_they_are_built():
     for part in (b"[],", b"{},", b'"",', b"0,"):
         body = b'{"logits": [[' + part * (size // len(part)) + b"0]]}"
         with pytest.raises(InputError, match="at most"):
-            decode(body, JSON, wanted)
+            decode_rows(body, JSON, wanted)
     rows = np.random.default_rng(0).normal(size=(40_000, K)).round(9)  # a large honest body
     body = json.dumps({"logits": rows.tolist()}).encode()
     assert len(body) > 1 << 20
-    np.testing.assert_array_equal(decode(body, JSON, Wanted(K, 40_000)), rows)
+    np.testing.assert_array_equal(decode_rows(body, JSON, Wanted(K, 40_000))[0], rows)
 
 
 def test_a_full_service_says_so(artifact):

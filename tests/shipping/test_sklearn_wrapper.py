@@ -147,7 +147,7 @@ def test_a_class_missing_from_a_fold_gets_a_column():
         ({"method": "magic"}, "no method is called"),
         ({"cv": 50}, "50-fold"),
         ({"estimator": StandardScaler()}, "neither decision_function nor predict_proba"),
-        ({"estimator": SVC(decision_function_shape="ovo")}, "45 scores a row"),
+        ({"estimator": SVC(decision_function_shape="ovo")}, "45 scores per row"),
     ],
 )
 def test_errors_name_the_remedy(options, words, digits):

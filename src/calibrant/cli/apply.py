@@ -9,7 +9,9 @@ from typing import Any
 import typer
 
 from calibrant.cli import inputs
+from calibrant.cli.bar import progress_bar
 from calibrant.cli.plain import say
+from calibrant.core.errors import InputError
 
 
 @inputs.reads_predictions
@@ -29,8 +31,6 @@ def apply(
     The kind of the values stays what it was. Other columns and the order of rows stay too; a table written in the
     format of FILE keeps its layout.
     """
-    from calibrant.cli.bar import progress_bar
-    from calibrant.core.errors import InputError
     from calibrant.data import write_predictions
     from calibrant.data.rewrite import can_rewrite, rewrite
     from calibrant.shipping.apply import calibrate_predictions
@@ -71,8 +71,7 @@ def _as_fitted(part: Any, calibrator: Any) -> Any:
 
 
 def _open(file: str, said: dict[str, Any]) -> dict[str, Any]:
-    """Every part of a file; labels are welcome but not needed."""
-    from calibrant.core.errors import InputError
+    """Every part of a file; labels may be missing."""
     from calibrant.data import open_parts, open_predictions
 
     try:

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from calibrant.cli import inputs
+from calibrant.cli.bar import progress_bar
 from calibrant.cli.plain import say
+from calibrant.core.atomic import check_target
+from calibrant.core.errors import InputError
 
 if TYPE_CHECKING:
     from calibrant.evaluation.results import Comparison
@@ -51,8 +54,6 @@ def compare(
 
     With --models: `calibrant compare --models a.npz b.npz` does so for each model and ranks the methods over all.
     """
-    from calibrant.core.atomic import check_target
-    from calibrant.core.errors import InputError
     from calibrant.evaluation.shift import open_shift
 
     if report is not None:
@@ -81,8 +82,6 @@ def _run(
     files: list[str], methods: str, said: dict[str, Any], how: dict[str, Any], *, models: bool, quiet: bool
 ) -> Any:
     """The comparison of two files, or of several models."""
-    from calibrant.cli.bar import progress_bar
-    from calibrant.core.errors import InputError
     from calibrant.data import open_predictions
     from calibrant.evaluation.compare import compare as run
     from calibrant.evaluation.models import compare_models
@@ -99,7 +98,6 @@ def _run(
 
 def _opened(files: list[str], said: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The rows to fit on and to measure on of every model, by its name."""
-    from calibrant.core.errors import InputError
     from calibrant.data import open_parts, open_predictions
     from calibrant.evaluation.models import short_names
     from calibrant.report.snippets import split_model

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from calibrant.cli import inputs
+from calibrant.cli.bar import progress_bar
 from calibrant.cli.plain import say
 
 
@@ -23,7 +24,6 @@ def convert(
 
     A file of several parts (val and test) is converted as a whole to .npz or .safetensors.
     """
-    from calibrant.cli.bar import progress_bar
     from calibrant.data import open_parts, write_predictions
 
     with progress_bar(quiet=as_json):

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import typer
 
+from calibrant.cli.bar import progress_bar
 from calibrant.cli.plain import say
+from calibrant.core.atomic import check_target
+from calibrant.core.errors import InputError
 
 DATA = "cifar100-resnet18"
 METHODS = "none,ts,cts,cws,sctl+ts,ts+top,shape,conf+shape+keep"
@@ -20,9 +23,6 @@ def demo(
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Compare methods on the embedded CIFAR-100 predictions, write the report and save the best method."""
-    from calibrant.cli.bar import progress_bar
-    from calibrant.core.atomic import check_target
-    from calibrant.core.errors import InputError
     from calibrant.data import open_predictions
     from calibrant.evaluation.compare import compare
     from calibrant.report.page import write_report

@@ -11,7 +11,10 @@ from typing import Any
 import typer
 
 from calibrant.cli import inputs
+from calibrant.cli.bar import progress_bar
 from calibrant.cli.plain import say
+from calibrant.core.atomic import check_target
+from calibrant.core.errors import FitWarning, InputError
 
 FIGURES = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "sce")
 
@@ -43,8 +46,6 @@ def fit(
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Fit a calibrator on held-out predictions and save it; prints the figures before and after on the same data."""
-    from calibrant.cli.bar import progress_bar
-    from calibrant.core.atomic import check_target
     from calibrant.data import open_predictions
     from calibrant.engines.engine import opened
 
@@ -93,8 +94,6 @@ def check_names(method: str, assignments: list[str]) -> None:
 
 def keeping(calibrator: Any, method: str) -> None:
     """Have a choice keep every prediction; any other method either does so or cannot."""
-    from calibrant.core.errors import InputError
-
     if "keep_predictions" in calibrator.get_params(deep=False):
         calibrator.set_params(keep_predictions=True)
     elif not calibrator.keeps_prediction:
@@ -104,7 +103,6 @@ def keeping(calibrator: Any, method: str) -> None:
 def build(method: str, assignments: list[str], task: str = "multiclass", n_classes: int | None = None) -> Any:
     """The unfitted calibrator of a short name, with `name=value` parameters; a typo is an error."""
     from calibrant.calibrators.task_methods import task_method
-    from calibrant.core.errors import InputError
 
     given = dict(_assignment(text) for text in assignments)
     calibrator = task_method(method, task, n_classes)
@@ -119,8 +117,6 @@ def build(method: str, assignments: list[str], task: str = "multiclass", n_class
 @contextmanager
 def _blaming(assignments: list[str]) -> Iterator[None]:
     """Where a parameter of a wrong kind makes a fit fail, say which were given instead of where it failed."""
-    from calibrant.core.errors import InputError
-
     try:
         yield
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -135,8 +131,6 @@ def _nested(calibrator: Any) -> set[str]:
 
 
 def _assignment(text: str) -> tuple[str, Any]:
-    from calibrant.core.errors import InputError
-
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise InputError(f"--param {text}: write NAME=VALUE, such as max_sweeps=3")
@@ -151,7 +145,6 @@ def _fit_and_save(
     calibrator: Any, predictions: Any, output: str, engine: Any, checkpoint: str | None
 ) -> dict[str, Any]:
     from calibrant.core import progress
-    from calibrant.core.errors import FitWarning
     from calibrant.data.top_k import TopKPredictions
     from calibrant.metrics import stream
     from calibrant.shipping.apply import calibrate_predictions
@@ -201,7 +194,7 @@ def _task_figures(calibrator: Any, predictions: Any, engine: Any) -> tuple[dict[
 
 
 def _top_k_figures(calibrator: Any, predictions: Any, engine: Any) -> tuple[dict[str, float], dict[str, float]]:
-    """The figures that k logits a row give; after the fit only for a temperature, whose rows can be scaled."""
+    """The figures that k logits per row give; after the fit only for a temperature, whose rows can be scaled."""
     from calibrant.metrics import stream
 
     before = stream(predictions, TOP_K_FIGURES, engine=engine)
@@ -212,8 +205,6 @@ def _top_k_figures(calibrator: Any, predictions: Any, engine: Any) -> tuple[dict
 
 def messages(caught: list[warnings.WarningMessage]) -> list[str]:
     """What the fits had to say, each thing once."""
-    from calibrant.core.errors import FitWarning
-
     return list(dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, FitWarning)))
 
 
@@ -229,6 +220,6 @@ def _table(result: dict[str, Any], file: str) -> str:
         lines.append(f"{name:<16}{before:>10.4f}" + (f"{after:>10.4f}" if after is not None else ""))
     if "tail_error" in result:
         lines.append(f"classes that are not stored leave the mean NLL uncertain by {result['tail_error']:.2g}")
-    lines.append("The fit data flatter the method: judge it on other data with `calibrant apply` and `measure`.")
+    lines.append("Metrics on the fit data are optimistic: judge on other data with `calibrant apply` and `measure`.")
     lines.append(f"wrote {result['artifact']}")
     return "\n".join(lines)

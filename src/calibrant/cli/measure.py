@@ -11,6 +11,7 @@ import typer
 
 from calibrant.cli import gate as gates
 from calibrant.cli import inputs
+from calibrant.cli.bar import progress_bar
 from calibrant.cli.plain import say
 
 
@@ -43,7 +44,6 @@ def measure(
     With a limit (--max-ece …) the measurement is a gate: exit code 1 means that a figure is beyond its limit.
     """
     _keep_blas_serial()
-    from calibrant.cli.bar import progress_bar
     from calibrant.data import open_predictions
     from calibrant.engines.engine import opened
     from calibrant.evaluation.measure import measure as run

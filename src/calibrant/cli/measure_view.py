@@ -13,7 +13,7 @@ from calibrant.core.metric_facts import facts, number
 from calibrant.evaluation.groups import GroupAnalysis
 from calibrant.evaluation.measurement import Measurement
 from calibrant.evaluation.results import Estimate
-from calibrant.evaluation.tables import RAISED, RAISED_WORDS, raised
+from calibrant.evaluation.tables import RAISED_WORDS, bounds, raised
 from calibrant.evaluation.verdicts import SIGNIFICANCE, TOO_FEW
 
 BAR = 40
@@ -73,7 +73,7 @@ def _verdict(out: Console, result: Measurement) -> None:
     if result.verdict == TOO_FEW:
         mark = Text("? ", f"bold {GREY}")
     out.print(mark + Text(result.verdict, style="bold"))
-    out.print(f"  ECE {_text('ece', ece)}% {_interval('ece', ece)}")
+    out.print(f"  ECE {_text('ece', ece)}% {bounds('ece', ece, 3)}")
     out.print(
         f"  a calibrated model would show {100 * floor.mean:.2f}% at this n "
         f"[{100 * floor.low:.2f}, {100 * floor.high:.2f}], p {_p_value(floor.p_value)}"
@@ -140,7 +140,7 @@ def _figures(out: Console, result: Measurement) -> None:
 def _figure(name: str, estimate: Estimate) -> Text:
     mark = " " if facts(name).percent else "†"
     text = Text(f"{facts(name).label + mark:<18}") + Text(f"{_text(name, estimate):>6} ", "bold")
-    text += Text(f"{_interval(name, estimate):<15}", GREY)
+    text += Text(f"{bounds(name, estimate, 3):<15}", GREY)
     return text
 
 
@@ -161,13 +161,6 @@ def _worst(out: Console, result: Measurement) -> None:
 
 def _text(name: str, estimate: Estimate) -> str:
     return number(name, estimate.value, 3)
-
-
-def _interval(name: str, estimate: Estimate) -> str:
-    if not math.isfinite(estimate.low):
-        return ""
-    mark = RAISED if raised(name, estimate) else ""
-    return f"[{number(name, estimate.low, 3)}, {number(name, estimate.high, 3)}]{mark}"
 
 
 def _p_value(value: float) -> str:

@@ -9,7 +9,10 @@ from typing import Any
 import typer
 
 from calibrant.cli import inputs
+from calibrant.cli.bar import progress_bar
 from calibrant.cli.plain import say
+from calibrant.core.atomic import check_target
+from calibrant.core.errors import InputError
 
 
 @inputs.reads_predictions
@@ -29,9 +32,7 @@ def select(
 ) -> None:
     """Choose a calibrator by stratified cross-validation, refit it on all rows, save it, and say why."""
     from calibrant.calibrators.auto import AutoCalibrator
-    from calibrant.cli.bar import progress_bar
     from calibrant.cli.fit import messages
-    from calibrant.core.atomic import check_target
     from calibrant.core.metric_facts import facts
     from calibrant.data import open_predictions
     from calibrant.shipping.artifact import save
@@ -84,8 +85,6 @@ def select(
 def refuse_labels(predictions: Any) -> None:
     """Raise for many labels: their calibrator chooses by itself."""
     if predictions.task == "multilabel":
-        from calibrant.core.errors import InputError
-
         raise InputError(
             f"{predictions.name} holds many labels, and select chooses one map: use fit --method auto, which "
             "cross-validates the map of the labels"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from calibrant.cli.bar import progress_bar
+
 if TYPE_CHECKING:
     from calibrant.evaluation.shift import ShiftCurves
 
@@ -24,7 +26,6 @@ def shift(
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Measure a saved calibrator, and the scores without it, over the severities of several corruptions."""
-    from calibrant.cli.bar import progress_bar
     from calibrant.evaluation.shift import open_shift
     from calibrant.evaluation.shift import shift as run
     from calibrant.shipping.artifact import load

@@ -10,6 +10,8 @@ from typing import Any
 import typer
 
 from calibrant.cli.plain import printable, say
+from calibrant.core.atomic import atomic_write, check_target
+from calibrant.core.errors import InputError
 
 
 def watch(
@@ -62,8 +64,6 @@ class _Kept:
     """The state file and, beside it, the state before: a damaged file costs nothing that the log still holds."""
 
     def __init__(self, path: str | None) -> None:
-        from calibrant.core.atomic import check_target
-
         self.path = path
         self._last: str | None = None
         if path is not None:
@@ -71,7 +71,6 @@ class _Kept:
 
     def load(self, file: str, settings: dict[str, Any], fields: dict[str, str | None]) -> Any:
         """The follower of the state file, or a new one where there is none."""
-        from calibrant.core.errors import InputError
         from calibrant.monitor import GroupMonitor, Monitor
         from calibrant.shipping.watch import LogWatch
 
@@ -91,7 +90,6 @@ class _Kept:
         return follower
 
     def _read(self, file: str) -> Any:
-        from calibrant.core.errors import InputError
         from calibrant.shipping.watch import DamagedStateError, LogWatch
 
         state = str(self.path)
@@ -121,8 +119,6 @@ class _Kept:
         """Write the state; the one before stays beside it."""
         if self.path is None:
             return
-        from calibrant.core.atomic import atomic_write
-
         if self._last is not None:
             with atomic_write(f"{self.path}.previous") as temporary:
                 temporary.write_text(self._last, encoding="utf-8")
@@ -145,7 +141,6 @@ def _warn_about(follower: Any) -> None:
 
 
 def _show(follower: Any, as_json: bool) -> None:
-    from calibrant.core.errors import InputError
     from calibrant.monitor import GroupMonitor
 
     monitor = follower.monitor

@@ -57,12 +57,12 @@ def raised(metric: str, estimate: Estimate) -> bool:
     return width > 0 and estimate.high - estimate.value < width / 50
 
 
-def bounds(metric: str, estimate: Estimate) -> str:
+def bounds(metric: str, estimate: Estimate, places: int = 4) -> str:
     """The interval as text, with a double dagger where the estimate stands at its end; empty where there is none."""
     if not np.isfinite(estimate.low):
         return ""
     mark = RAISED if raised(metric, estimate) else ""
-    return f"[{number(metric, estimate.low)}, {number(metric, estimate.high)}]{mark}"
+    return f"[{number(metric, estimate.low, places)}, {number(metric, estimate.high, places)}]{mark}"
 
 
 def any_raised(comparison: Comparison) -> bool:

@@ -55,7 +55,7 @@ def _calibrated(comparison: Comparison, before: MethodRow) -> Answer:
     positive = words.about == "positive class"
     subject = "probabilities miss the share of positives" if positive else "confidence misses accuracy"
     detail = f"On average {subject} by {gap:.2f} points"
-    if before.method != "none":  # nobody asked for the uncalibrated scores
+    if before.method != "none":  # the uncalibrated scores were not compared
         detail = f"After <code>{escape(before.method)}</code>, {detail[:1].lower()}{detail[1:]}"
     chance = "" if floor is None else f" chance alone would show about {100 * floor.mean:.2f}"
     columns = before.columns

@@ -8,9 +8,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import altair as alt
+
 from calibrant.core.metric_facts import MetricFacts, facts
 from calibrant.evaluation.shift import ShiftCurves
-from calibrant.report.chart_parts import SIDE_COLORS, SIDE_SHAPES, bin_tooltip, diagonal, percent, with_wilson
+from calibrant.report.chart_parts import bin_tooltip, diagonal, parameters, percent, side_marks, with_wilson
 from calibrant.report.section_charts import decision, forest, group_diagram, smooth_layers
 from calibrant.report.wording import PREDICTED, Wording
 
@@ -66,15 +68,6 @@ def _finish(chart: Any) -> dict[str, Any]:
     return spec
 
 
-def _side(alt: Any, names: list[str]) -> tuple[Any, Any]:
-    """Colour and shape of too high, within chance and too low, or of the outer two; the page holds the legend."""
-    step = 4 - len(names)
-    colors, shapes = SIDE_COLORS[::step], SIDE_SHAPES[::step]
-    color = alt.Color("side:N", scale=alt.Scale(domain=names, range=colors), legend=None)
-    shape = alt.Shape("side:N", scale=alt.Scale(domain=names, range=shapes), legend=None)
-    return color, shape
-
-
 ROOM_FOR_NUMBERS: Any = {"expr": "width < 400 ? 0 : 1"}
 """On a phone the counts of neighbouring bins would run into each other."""
 
@@ -85,19 +78,18 @@ def _side_of(words: Wording) -> str:
 
 
 def _reliability(words: Wording, smooth: bool) -> Any:
-    import altair as alt
-
     bins = alt.Chart(alt.NamedData("reliability"))
     chosen = bins.transform_filter("datum.method == method").transform_calculate(side=_side_of(words))
     before = bins.transform_filter("show_before && datum.method == before && method != before")
     x = alt.X(**percent("confidence", words.stated, domain=[0, 1]))
     y = alt.Y(**percent("accuracy", words.seen, domain=[0, 1]))
-    color, shape = _side(alt, words.sides)
+    color, shape = side_marks(words.sides)
+    tooltip = bin_tooltip(words)
     band = chosen.mark_rect(color="var(--muted)", opacity=0.16).encode(
         x="left:Q", x2="right:Q", y="band_low:Q", y2="band_high:Q"
     )
     counts = chosen.transform_calculate(top="0.13 * datum.height").mark_rect(color="var(--accent)", opacity=0.22)
-    counts = counts.encode(x="left:Q", x2="right:Q", y=alt.Y("zero:Q"), y2="top:Q", tooltip=bin_tooltip(alt))
+    counts = counts.encode(x="left:Q", x2="right:Q", y=alt.Y("zero:Q"), y2="top:Q", tooltip=tooltip)
     counts = counts.transform_calculate(zero="0")
     numbers = chosen.transform_calculate(
         top="0.13 * datum.height",
@@ -107,27 +99,20 @@ def _reliability(words: Wording, smooth: bool) -> Any:
     numbers = numbers.encode(x="centre:Q", y="top:Q", text="words:N")
     old_line = before.mark_line(color="var(--before)", strokeWidth=1.5, strokeDash=[2, 3]).encode(x=x, y=y)
     old_points = before.mark_point(color="var(--before)", size=38, strokeWidth=1.5, fill="var(--card)", opacity=1)
-    old_points = old_points.encode(x=x, y=y, tooltip=bin_tooltip(alt))
+    old_points = old_points.encode(x=x, y=y, tooltip=tooltip)
     faded = alt.condition("datum.count < 10", alt.value(0.35), alt.value(1))
     whiskers = chosen.mark_rule(strokeWidth=1.6)
     whiskers = whiskers.encode(x="confidence:Q", y="low:Q", y2="high:Q", color=color, opacity=faded)
     points = chosen.mark_point(filled=True, size=75).encode(
-        x=x, y=y, color=color, shape=shape, opacity=faded, tooltip=bin_tooltip(alt)
+        x=x, y=y, color=color, shape=shape, opacity=faded, tooltip=tooltip
     )
     curve = smooth_layers(words) if smooth else []
-    layers = [band, diagonal(alt), *curve, counts, numbers, old_line, old_points, whiskers, points]
-    parameters = [
-        alt.param(name="method", value=""),
-        alt.param(name="before", value="none"),
-        alt.param(name="show_before", value=True),
-    ]
-    chart = alt.layer(*layers).add_params(*parameters)
+    layers = [band, diagonal(), *curve, counts, numbers, old_line, old_points, whiskers, points]
+    chart = alt.layer(*layers).add_params(*parameters(show_before=True))
     return chart.properties(height=430, description="Reliability diagram: accuracy against confidence in bins")
 
 
 def _histogram(words: Wording) -> Any:
-    import altair as alt
-
     data = alt.Chart(alt.NamedData("histogram")).transform_filter("datum.method == method")
     data = data.transform_calculate(right_edge="datum.left + 0.025")
     bars = data.mark_bar(stroke="var(--card)", strokeWidth=0.5).encode(
@@ -170,11 +155,9 @@ def _histogram(words: Wording) -> Any:
 
 
 def _class_scatter() -> Any:
-    import altair as alt
-
     pick = alt.selection_point(name="pick", fields=["index"], on="click", clear=False, toggle=False)
     data = alt.Chart(alt.NamedData("class_points"))
-    color, shape = _side(alt, [PREDICTED.high, PREDICTED.low])
+    color, shape = side_marks([PREDICTED.high, PREDICTED.low])
     x = alt.X(**percent("accuracy", "class accuracy", zero=False, nice=True))
     y = alt.Y(**percent("error", "calibration error", zero=True, nice=True))
     near = alt.condition("datum.index == chosen", alt.value(1), alt.value(0.2))
@@ -210,8 +193,6 @@ def _class_scatter() -> Any:
 
 
 def _class_diagram() -> Any:
-    import altair as alt
-
     bins = with_wilson(alt.Chart(alt.NamedData("class_bins")))
     chosen, before = bins.transform_filter("datum.when == 'after'"), bins.transform_filter("datum.when == 'before'")
     x = alt.X(**percent("confidence", "confidence when it says this class", domain=[0, 1]))
@@ -221,17 +202,15 @@ def _class_diagram() -> Any:
         x="confidence:Q", y="low:Q", y2="high:Q"
     )
     points = chosen.mark_point(filled=True, color="var(--accent)", opacity=0.95)
-    points = points.encode(x=x, y=y, size=size, tooltip=bin_tooltip(alt))
+    points = points.encode(x=x, y=y, size=size, tooltip=bin_tooltip())
     old = before.mark_point(color="var(--before)", strokeWidth=1.5, opacity=0.9)
-    old = old.encode(x=x, y=y, size=size, tooltip=bin_tooltip(alt))
-    return alt.layer(diagonal(alt), old, whiskers, points).properties(
+    old = old.encode(x=x, y=y, size=size, tooltip=bin_tooltip())
+    return alt.layer(diagonal(), old, whiskers, points).properties(
         height=330, description="Reliability diagram of the rows predicted as the picked class"
     )
 
 
 def _class_temperature() -> Any:
-    import altair as alt
-
     pick = alt.selection_point(name="pick", fields=["index"], on="click", clear=False, toggle=False)
     data = alt.Chart(alt.NamedData("classes")).transform_filter("isValid(datum.temperature)")
     points = data.mark_point(filled=True, color="var(--accent)", cursor="pointer").encode(
@@ -254,8 +233,6 @@ def _class_temperature() -> Any:
 
 
 def _coverage() -> Any:
-    import altair as alt
-
     data = alt.Chart(alt.NamedData("coverage"))
     tooltip = [
         alt.Tooltip("method:N"),
@@ -276,21 +253,11 @@ def _coverage() -> Any:
     rule = chosen.transform_filter("abs(datum.deferred - share) < 0.005")
     line = rule.mark_rule(color="var(--ink)", strokeWidth=1, strokeDash=[3, 3]).encode(x="deferred:Q")
     dot = rule.mark_point(filled=True, size=90, color="var(--ink)", opacity=1).encode(x=x, y=y, tooltip=tooltip)
-    parameters = [
-        alt.param(name="method", value=""),
-        alt.param(name="before", value="none"),
-        alt.param(name="share", value=0.2),
-    ]
-    return (
-        alt.layer(bound, old, after, line, dot)
-        .add_params(*parameters)
-        .properties(height=300, description="Errors that remain among the kept rows over the share deferred")
-    )
+    chart = alt.layer(bound, old, after, line, dot).add_params(*parameters(share=0.2))
+    return chart.properties(height=300, description="Errors that remain among the kept rows over the share deferred")
 
 
 def _shift(methods: list[str], look: MetricFacts) -> Any:
-    import altair as alt
-
     data = alt.Chart(alt.NamedData("shift")).transform_calculate(
         low="datum.value - datum.error", high="datum.value + datum.error", chosen="datum.method == method"
     )

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from calibrant.evaluation.groups import GroupAnalysis, GroupFigures
-from calibrant.evaluation.results import Comparison, Estimate
+from calibrant.evaluation.results import Comparison
 from calibrant.report.aggregate import Table, baseline, finished, rounded
-from calibrant.report.labels import figure
+from calibrant.report.labels import figure, signed_points, two_decimals, with_interval
 from calibrant.report.wording import wording
 
 MOST_GROUPS = 40
@@ -105,9 +105,9 @@ def table(comparison: Comparison) -> str:
     lines = []
     for place in shown_groups(comparison):
         old, new = found[before].groups[place], found[best].groups[place]
-        cells = [f"{new.n:,}", points(old.metrics["gap"]), points(new.metrics["gap"])]
+        cells = [f"{new.n:,}", *(with_interval(one.metrics["gap"], signed_points) for one in (old, new))]
         cells += [figure(new.metrics["ece"].value, percent=True), figure(new.noise_floor.mean, percent=True)]
-        cells += [ratio(new.metrics["observed_expected"])] if clinical else []
+        cells += [with_interval(new.metrics["observed_expected"], two_decimals)] if clinical else []
         few = ' <span class="few" title="too few rows or events to judge">few rows</span>' if new.too_few else ""
         lines.append(
             f'<tr><th scope="row">{escape(new.name)}{few}</th>' + "".join(f"<td>{one}</td>" for one in cells) + "</tr>"
@@ -118,25 +118,3 @@ def table(comparison: Comparison) -> str:
         f'<caption class="hidden">Groups before and after {escape(best)}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
-
-
-def points(gap: Estimate) -> str:
-    """A signed gap in percentage points with its interval."""
-    if not np.isfinite(gap.value):
-        return "–"
-    bounds = f" [{_signed(gap.low)}, {_signed(gap.high)}]" if np.isfinite(gap.low) else ""
-    return f'{_signed(gap.value)}<span class="ci-inline">{bounds}</span>'
-
-
-def _signed(value: float) -> str:
-    return f"{100 * value:+.1f}".replace("-", "−")
-
-
-def ratio(estimate: Estimate) -> str:
-    """A ratio with its interval."""
-    if not np.isfinite(estimate.value):
-        return "–"
-    bounds = ""
-    if np.isfinite(estimate.low) and np.isfinite(estimate.high):
-        bounds = f' <span class="ci-inline">[{estimate.low:.2f}, {estimate.high:.2f}]</span>'
-    return f"{estimate.value:.2f}{bounds}"

@@ -124,15 +124,20 @@ def table(comparison: Comparison) -> str:
     order = comparison.ranking(comparison.criterion)
     rows = [comparison.row(name) for name in order]
     body = "".join(_table_row(comparison, row, names) for row in rows)
-    body += "".join(
-        f'<tr class="failed"><th scope="row"><code>{escape(row.method)}</code></th>'
-        f'<td colspan="{len(heads) - 1}">failed: {escape(row.error)}</td></tr>'
-        for row in comparison.rows
-        if row.error is not None
-    )
+    body += failed_rows(comparison, len(heads) - 1)
     return (
         f'<table id="table"><caption class="hidden">Methods and their figures on the test rows</caption>'
         f"<thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
+    )
+
+
+def failed_rows(comparison: Comparison, width: int) -> str:
+    """Rows of a table for the methods that failed; the reason takes `width` columns."""
+    return "".join(
+        f'<tr class="failed"><th scope="row"><code>{escape(row.method)}</code></th>'
+        f'<td colspan="{width}">failed: {escape(row.error)}</td></tr>'
+        for row in comparison.rows
+        if row.error is not None
     )
 
 
@@ -231,7 +236,7 @@ def shift_lead(shift: ShiftCurves) -> str:
 
 
 def parameters(comparison: Comparison) -> str:
-    """Everything each method learned, one fold a method, the best open."""
+    """Everything each method learned, one fold per method, the best open."""
     folds = []
     for row, _ in finished(comparison):
         is_open = " open" if row.method == comparison.best else ""

@@ -16,17 +16,22 @@ from calibrant.evaluation.reliability import reliability_bins
 from calibrant.evaluation.results import Comparison, Estimate, MethodRow
 from calibrant.evaluation.tables import RAISED, RAISED_WORDS, any_raised, cell, raised
 from calibrant.evaluation.verdicts import SIGNIFICANCE
+from calibrant.metrics.reliability import Reliability
 from calibrant.report import html, snippets
 from calibrant.report.aggregate import baseline, finished
 from calibrant.report.answers import Answer, answers, boxes
 from calibrant.report.assets import asset, embedded_json, script_hash
 from calibrant.report.labels import figure, full_name
 from calibrant.report.provenance import model_provenance
-from calibrant.report.static_diagram import static_diagram
-from calibrant.report.wording import wording
+from calibrant.report.wording import Wording, wording
 
 MOST_LINKS = 6
 """Models with a link of their own in the bar; beyond, the matrix links to them."""
+SIDE, LEFT, TOP, BOTTOM = 300, 44, 8, 40
+INNER = SIDE - LEFT - 8
+"""Sizes of a static diagram, in the units of its view box."""
+FEW = 10
+"""Bins with fewer rows are faint."""
 
 
 def render_models(
@@ -177,7 +182,68 @@ def _diagram(name: str, comparison: Comparison) -> str:
         for method in dict.fromkeys((before, best))
     }
     label = f"Reliability diagram of {name}: ECE {drawn[before].ece:.2%} before, {drawn[best].ece:.2%} after {best}"
-    return static_diagram(drawn[before], drawn[best] if best != before else None, wording(comparison), label)
+    return _static_diagram(drawn[before], drawn[best] if best != before else None, wording(comparison), label)
+
+
+def _static_diagram(before: Reliability, after: Reliability | None, words: Wording, label: str) -> str:
+    """Bins before (hollow) and after calibration (filled, with intervals) against the diagonal."""
+    height = TOP + INNER + BOTTOM
+    parts = [_frame(words)]
+    parts.append(f'<g fill="none" stroke="var(--before)" stroke-width="1.5">{_marks(before)}</g>')
+    if after is not None:
+        parts.append(f'<g stroke="var(--accent)" stroke-width="1.3">{_whiskers(after)}</g>')
+        parts.append(f'<g fill="var(--accent)">{_marks(after)}</g>')
+    return (
+        f'<svg class="diagram" viewBox="0 0 {SIDE} {height}" role="img" aria-label="{escape(label)}">'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def _x(value: float) -> float:
+    return LEFT + INNER * float(value)
+
+
+def _y(value: float) -> float:
+    return TOP + INNER * (1 - float(value))
+
+
+def _frame(words: Wording) -> str:
+    ticks = []
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        ticks.append(f'<path d="M{_x(share):.1f} {TOP}V{TOP + INNER}M{LEFT} {_y(share):.1f}H{LEFT + INNER}"/>')
+    numbers = []
+    for share in (0.0, 0.5, 1.0):
+        anchor = "end" if share == 1 else "middle"
+        numbers.append(f'<text x="{_x(share):.1f}" y="{TOP + INNER + 15}" text-anchor="{anchor}">{share:.0%}</text>')
+        numbers.append(f'<text x="{LEFT - 6}" y="{_y(share) + 4:.1f}" text-anchor="end">{share:.0%}</text>')
+    middle, centre = LEFT + INNER / 2, TOP + INNER / 2
+    stated, seen = (escape(text.split(":")[0]) for text in (words.stated, words.seen))
+    return (
+        f'<g stroke="var(--grid)">{"".join(ticks)}</g>'
+        f'<path d="M{LEFT} {TOP + INNER}L{LEFT + INNER} {TOP}" stroke="var(--muted)" stroke-dasharray="4 4"/>'
+        f'{"".join(numbers)}<text x="{middle:.0f}" y="{TOP + INNER + 33}" text-anchor="middle">{stated}</text>'
+        f'<text x="11" y="{centre:.0f}" text-anchor="middle" transform="rotate(-90 11 {centre:.0f})">{seen}</text>'
+    )
+
+
+def _faint(count: float) -> str:
+    return ' opacity="0.35"' if count < FEW else ""
+
+
+def _marks(bins: Reliability) -> str:
+    return "".join(
+        f'<circle r="4" cx="{_x(bins.confidence[place]):.1f}" '
+        f'cy="{_y(bins.accuracy[place]):.1f}"{_faint(bins.count[place])}/>'
+        for place in np.flatnonzero(bins.filled)
+    )
+
+
+def _whiskers(bins: Reliability) -> str:
+    return "".join(
+        f'<path d="M{_x(bins.confidence[place]):.1f} {_y(bins.accuracy_low[place]):.1f}'
+        f'V{_y(bins.accuracy_high[place]):.1f}"{_faint(bins.count[place])}/>'
+        for place in np.flatnonzero(bins.filled)
+    )
 
 
 def _methods(name: str, comparison: Comparison) -> str:
@@ -187,12 +253,7 @@ def _methods(name: str, comparison: Comparison) -> str:
     heads = "".join(f'<th scope="col">{escape(facts(one).heading)}</th>' for one in names)
     rows = [comparison.row(method) for method in comparison.ranking(comparison.criterion)]
     lines = "".join(_method_line(comparison, row, names) for row in rows)
-    lines += "".join(
-        f'<tr class="failed"><th scope="row"><code>{escape(row.method)}</code></th>'
-        f'<td colspan="{len(names) + 1}">failed: {escape(row.error)}</td></tr>'
-        for row in comparison.rows
-        if row.error is not None
-    )
+    lines += html.failed_rows(comparison, len(names) + 1)
     return (
         f'<div class="card"><div class="scroll" tabindex="0" role="region" aria-label="Methods on {escape(name)}">'
         f'<table class="small"><caption class="hidden">Methods on {escape(name)}</caption><thead><tr>'

@@ -24,7 +24,6 @@ from calibrant.evaluation.shift import ShiftCurves
 from calibrant.report import aggregate, group_section, html, positive_section
 from calibrant.report.answers import answers, boxes
 from calibrant.report.assets import asset, embedded_json, script_hash
-from calibrant.report.charts import charts
 from calibrant.report.label_section import label_table
 from calibrant.report.models_page import render_models
 from calibrant.report.provenance import provenance
@@ -155,6 +154,8 @@ def bundle() -> str:
 
 
 def _payload(comparison: Comparison, shift: ShiftCurves | None) -> dict[str, Any]:
+    from calibrant.report.charts import charts
+
     methods = [row.method for row, _ in aggregate.finished(comparison)]
     groups, decisions = group_section.group_tables(comparison), positive_section.decision_tables(comparison)
     shown = len(group_section.shown_groups(comparison)) if groups else 0

@@ -16,6 +16,7 @@ from calibrant.evaluation.results import Comparison, Estimate, TestColumns
 from calibrant.metrics.decision import THRESHOLDS, decision_curve, threshold_metrics
 from calibrant.metrics.flexible import flexible_calibration
 from calibrant.report.aggregate import Table, baseline, finished, rounded
+from calibrant.report.labels import two_decimals, with_interval
 
 MOST_FITTED = 2_000_000
 """Rows through which smooth curves are fitted, over all methods; the uncalibrated and the best come first."""
@@ -97,8 +98,9 @@ def clinical_table(comparison: Comparison) -> str:
     new = old if best == before else clinical_figures(comparison, columns[best])
     lines = []
     for name, label, ideal, words in CLINICAL_WORDS:
+        both = "".join(f"<td>{with_interval(one[name], two_decimals)}</td>" for one in (old, new))
         lines.append(
-            f'<tr><th scope="row">{label}</th><td>{_shown(old[name])}</td><td>{_shown(new[name])}</td>'
+            f'<tr><th scope="row">{label}</th>{both}'
             f'<td class="text">{"" if ideal is None else f"Ideal {ideal:g}. "}{escape(words(new[name]))}</td></tr>'
         )
     return (
@@ -109,19 +111,6 @@ def clinical_table(comparison: Comparison) -> str:
         '<th scope="col" class="text">In words, after</th></tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
-
-
-def _shown(estimate: Estimate) -> str:
-    if not np.isfinite(estimate.value):
-        return "–"
-    bounds = ""
-    if np.isfinite(estimate.low):
-        bounds = f" [{_two(estimate.low)}, {_two(estimate.high)}]"
-    return f'{_two(estimate.value)}<span class="ci-inline">{bounds}</span>'
-
-
-def _two(value: float) -> str:
-    return f"{value:.2f}".replace("-", "−")
 
 
 def _holds(estimate: Estimate, ideal: float) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from calibrant.report.chart_parts import SIDE_COLORS, SIDE_SHAPES, diagonal, percent, with_wilson
+import altair as alt
+
+from calibrant.report.chart_parts import bin_tooltip, diagonal, parameters, percent, side_marks, with_wilson
 from calibrant.report.wording import Wording
 
 
 def forest(words: Wording, count: int) -> Any:
     """Signed gaps of groups with simultaneous intervals, one line per group."""
-    import altair as alt
-
     data = alt.Chart(alt.NamedData("groups"))
     chosen = data.transform_filter("datum.method == method")
     before = data.transform_filter("datum.method == before")
@@ -19,8 +19,7 @@ def forest(words: Wording, count: int) -> Any:
     axis = alt.Axis(format="+.1~%", tickCount=6)
     x = alt.X("gap:Q", title=title, axis=axis, scale=alt.Scale(zero=True, nice=True, padding=16))
     y = alt.Y("group:N", title=None, sort=None, axis=alt.Axis(labelLimit=150, ticks=False, domain=False))
-    color = alt.Color("side:N", scale=alt.Scale(domain=words.sides, range=SIDE_COLORS), legend=None)
-    shape = alt.Shape("side:N", scale=alt.Scale(domain=words.sides, range=SIDE_SHAPES), legend=None)
+    color, shape = side_marks(words.sides)
     faded = alt.condition("datum.few", alt.value(0.4), alt.value(1))
     tooltip = [
         alt.Tooltip("method:N"),
@@ -39,8 +38,7 @@ def forest(words: Wording, count: int) -> Any:
     old = before.mark_point(
         color="var(--before)", size=55, strokeWidth=1.5, opacity={"expr": "method != before ? 1 : 0"}
     ).encode(x=x, y=y, tooltip=tooltip)
-    parameters = [alt.param(name="method", value=""), alt.param(name="before", value="none")]
-    chart = alt.layer(zero, old, rules, points).add_params(*parameters)
+    chart = alt.layer(zero, old, rules, points).add_params(*parameters())
     return chart.properties(
         height=max(30 * count, min(330, 70 * count)), description="Signed calibration gap of every group"
     )
@@ -48,19 +46,12 @@ def forest(words: Wording, count: int) -> Any:
 
 def group_diagram(words: Wording) -> Any:
     """Reliability diagram of the group in focus."""
-    import altair as alt
-
     bins = with_wilson(alt.Chart(alt.NamedData("group_bins")))
     chosen, before = bins.transform_filter("datum.method == method"), bins.transform_filter("datum.method == before")
     x = alt.X(**percent("confidence", words.stated, domain=[0, 1]))
     y = alt.Y(**percent("accuracy", words.seen, domain=[0, 1]))
     size = alt.Size("count:Q", scale=alt.Scale(domain=[1, 60], range=[25, 200], clamp=True), legend=None)
-    tooltip = [
-        alt.Tooltip("method:N"),
-        alt.Tooltip("confidence:Q", title=words.mean, format=".1%"),
-        alt.Tooltip("accuracy:Q", title=words.share, format=".1%"),
-        alt.Tooltip("count:Q", title="rows", format=",.0f"),
-    ]
+    tooltip = bin_tooltip(words)
     faded = alt.condition("datum.count < 10", alt.value(0.35), alt.value(0.95))
     whiskers = chosen.mark_rule(color="var(--accent)", strokeWidth=1.3)
     whiskers = whiskers.encode(x="confidence:Q", y="low:Q", y2="high:Q", opacity=faded)
@@ -68,15 +59,12 @@ def group_diagram(words: Wording) -> Any:
     points = points.encode(x=x, y=y, size=size, tooltip=tooltip, opacity=faded)
     old = before.mark_point(color="var(--before)", strokeWidth=1.5, opacity={"expr": "method != before ? 0.9 : 0"})
     old = old.encode(x=x, y=y, size=size, tooltip=tooltip)
-    parameters = [alt.param(name="method", value=""), alt.param(name="before", value="none")]
-    chart = alt.layer(diagonal(alt), old, whiskers, points).add_params(*parameters)
+    chart = alt.layer(diagonal(), old, whiskers, points).add_params(*parameters())
     return chart.properties(height=330, description="Reliability diagram of the group that is worst served")
 
 
 def smooth_layers(words: Wording) -> list[Any]:
     """The flexible calibration curve of the chosen method and its 95% band, for a reliability diagram."""
-    import altair as alt
-
     data = alt.Chart(alt.NamedData("smooth")).transform_filter("datum.method == method")
     x = alt.X("probability:Q", title=words.stated)
     band = data.mark_area(color="var(--accent)", opacity=0.14).encode(
@@ -88,8 +76,6 @@ def smooth_layers(words: Wording) -> list[Any]:
 
 def decision() -> Any:
     """Net benefit over thresholds: of the method, before it, of acting on everyone and on no one."""
-    import altair as alt
-
     data = alt.Chart(alt.NamedData("thresholds"))
     x = alt.X(**percent("threshold", "threshold: act from this probability on", domain=[0, 1]))
     # treating all falls without bound: the chart ends a little below zero
@@ -117,11 +103,6 @@ def decision() -> Any:
     rule = chosen.transform_filter("abs(datum.threshold - cut) < 0.005").mark_rule(
         color="var(--ink)", strokeWidth=1, strokeDash=[3, 3]
     )
-    parameters = [
-        alt.param(name="method", value=""),
-        alt.param(name="before", value="none"),
-        alt.param(name="cut", value=0.2),
-        alt.param(name="prevalence", value=0.5),
-    ]
-    chart = alt.layer(everyone, nobody, old, after, rule.encode(x="threshold:Q")).add_params(*parameters)
+    chart = alt.layer(everyone, nobody, old, after, rule.encode(x="threshold:Q"))
+    chart = chart.add_params(*parameters(cut=0.2, prevalence=0.5))
     return chart.properties(height=300, description="Decision curve: net benefit over the threshold")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import time
 from collections import deque
 from typing import Any, TextIO
 
-orjson: Any
+from calibrant.core.errors import MissingExtraError
+
 try:
     import orjson
-except ImportError:
-    orjson = None
+except ImportError as error:
+    raise MissingExtraError("orjson", "serve") from error
 
 MAX_WAITING = 10_000
 """Lines that may wait for a slow reader; later ones are dropped and counted."""
@@ -70,7 +70,7 @@ class AccessLog:
                 self._stream.write(b"".join(lines).decode())
                 self._stream.flush()
             except (OSError, ValueError):
-                return  # nobody reads any more: the service goes on without a log
+                return  # the reader of the log is gone: the service goes on without one
             if self._closing and not self._lines:
                 return
 
@@ -81,6 +81,4 @@ def _now() -> str:
 
 
 def _dumps(record: dict[str, Any]) -> bytes:
-    if orjson is not None:
-        return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
-    return json.dumps(record).encode() + b"\n"
+    return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)

@@ -78,7 +78,7 @@ def save(
     ----------
     calibrator : a fitted calibrator of this library, composed ones included.
     path : where to; the usual ending is `.safetensors`.
-    class_names, before, after : kept in the header for whoever meets the file later.
+    class_names, before, after : kept in the header, for readers of the file.
     n, fingerprint : of the fit data; by default what the calibrator remembers of its fit.
     source : name of the fit data, such as a file; kept beside the time of saving.
 
@@ -199,22 +199,16 @@ def from_bytes(content: bytes) -> Artifact:
     except (InputError, MissingExtraError, MemoryError):
         raise
     except Exception as error:
-        # the file's numbers reach a method's own code here; whatever it trips over is the file's fault
+        # the file's numbers reach a method's own code here: any error there means that the file is unsound
         raise InputError(f"the saved calibrator does not work ({type(error).__name__}: {error})") from error
-    fit = header["fit"]
     names = header["class_names"]
     return Artifact(
         calibrator=calibrator,
         n_classes=n_classes,
         class_names=None if names is None else tuple(names),
-        fingerprint=fit["fingerprint"],
-        n=fit["n"],
-        before=fit["before"],
-        after=fit["after"],
         library=header["library"],
         format=header["format"],
-        created=fit.get("created"),
-        source=fit.get("source"),
+        **header["fit"],
     )
 
 

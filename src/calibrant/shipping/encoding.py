@@ -45,7 +45,7 @@ class Encoder:
             raise InputError(f"{name} is not one of calibrant's calibrators: calibrant.register it before saving it")
         parameters = {key: getattr(calibrator, key) for key in _constructor(type(calibrator))}
         state = saved_state(calibrator, parameters)
-        # private names hold what a fit left lying about; `to_bytes` proves that predictions do not need it
+        # private names hold leftovers of a fit; `to_bytes` proves that predictions do not need it
         learned = {key: value for key, value in state.items() if key not in DERIVED and not key.startswith("_")}
         declared = _declared(type(calibrator), learned.get("task_"))
         stray = [key for key in learned if key not in declared]

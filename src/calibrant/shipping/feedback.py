@@ -135,21 +135,19 @@ class FeedbackDesk:
         """The monitor for Prometheus, as of now."""
         report = self.report()
         monitor, name = self._feed.monitor, "calibrant_monitor"
+
+        def by_group(figure: str, words: str) -> GaugeMetricFamily:
+            family = GaugeMetricFamily(f"{name}_{figure}", words, labels=["group"])
+            family.add_metric([""], float(report[figure]))
+            for group in report.get("groups", [])[:MAX_PROMETHEUS_GROUPS]:
+                family.add_metric([group["group"]], float(group[figure]))
+            return family
+
         yield GaugeMetricFamily(f"{name}_answers", "Answers with an outcome since the monitor began.", monitor.n)
-        alarm = GaugeMetricFamily(f"{name}_alarm", "1 from the moment calibration broke.", labels=["group"])
-        alarm.add_metric([""], float(monitor.alarm))
-        groups = report.get("groups", [])[:MAX_PROMETHEUS_GROUPS]
-        for group in groups:
-            alarm.add_metric([group["group"]], float(group["alarm"]))
-        yield alarm
+        yield by_group("alarm", "1 from the moment calibration broke.")
         yield CounterMetricFamily(f"{name}_duplicates", "Answers that came twice.", value=self._feed.n_duplicates)
         yield CounterMetricFamily(f"{name}_stale", "Answers about an earlier artifact.", value=self.n_stale)
         yield CounterMetricFamily(f"{name}_resets", "New beginnings after a new artifact.", value=self.n_resets)
         for figure, words in FIGURES.items():
-            if figure not in report:
-                continue
-            family = GaugeMetricFamily(f"{name}_{figure}", words, labels=["group"])
-            family.add_metric([""], report[figure])
-            for group in groups:
-                family.add_metric([group["group"]], group[figure])
-            yield family
+            if figure in report:
+                yield by_group(figure, words)

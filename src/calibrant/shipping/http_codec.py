@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.arrays import check_matrix, check_scores, check_values
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, MissingExtraError
 
-orjson: Any
 try:
     import orjson
-except ImportError:
-    orjson = None
+except ImportError as error:
+    raise MissingExtraError("orjson", "serve") from error
 
 JSON = "application/json"
 NPY = "application/x-npy"
@@ -59,12 +58,9 @@ class Wanted:
         return 1 if self.binary else self.n_classes
 
 
-def decode(body: bytes, content_type: str, wanted: Wanted, kind: str = "logits") -> np.ndarray:
-    """The logits of a request body: `decode_rows` without groups."""
-    return decode_rows(body, content_type, wanted, kind)[0]
-
-
-def decode_rows(body: bytes, content_type: str, wanted: Wanted, kind: str) -> tuple[np.ndarray, list[Any] | None]:
+def decode_rows(
+    body: bytes, content_type: str, wanted: Wanted, kind: str = "logits"
+) -> tuple[np.ndarray, list[Any] | None]:
     """The logits (n×K, or (n,) for a binary calibrator) and groups of a request body.
 
     Shapes are checked, and every number is finite and at most 1e6 in size. `kind` says what npy numbers are; JSON and
@@ -127,12 +123,9 @@ def encode(values: np.ndarray, content_type: str, predictions: np.ndarray, kind:
         return buffer.getvalue()
     if content_type == ARROW:
         return _to_arrow(values, predictions, kind)
-    if orjson is not None:
-        # straight from the arrays: twenty times as fast as through lists
-        answer = {kind: np.ascontiguousarray(values), "predictions": np.ascontiguousarray(predictions)}
-        return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
-    lists = {kind: values.tolist(), "predictions": predictions.tolist()}
-    return json.dumps(lists, allow_nan=False, separators=(",", ":")).encode()
+    # straight from the arrays: twenty times as fast as through lists
+    answer = {kind: np.ascontiguousarray(values), "predictions": np.ascontiguousarray(predictions)}
+    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def _from_json(body: bytes, wanted: Wanted) -> tuple[str, np.ndarray, list[Any] | None]:
@@ -191,14 +184,13 @@ def _count(body: bytes, sign: bytes) -> int:
 
 
 def _parse_json(body: bytes) -> Any:
-    if orjson is not None:
-        try:
-            return orjson.loads(body)
-        except orjson.JSONDecodeError:
-            if len(body) > UNCHECKED_JSON_BYTES:
-                raise MalformedBodyError("the body is not JSON") from None
-            # the standard parser says what is wrong in the words our clients know
     try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        if len(body) > UNCHECKED_JSON_BYTES:
+            raise MalformedBodyError("the body is not JSON") from None
+    try:
+        # the standard parser says what is wrong in the words our clients know
         return json.loads(body, parse_constant=_refuse_constant)
     except InputError:
         raise
@@ -329,13 +321,11 @@ def _to_arrow(values: np.ndarray, predictions: np.ndarray, kind: str) -> bytes:
     import pyarrow as pa
     from pyarrow import ipc
 
-    column = pa.array(np.ascontiguousarray(values).ravel())
-    if values.ndim == 2:
-        column = pa.FixedSizeListArray.from_arrays(column, values.shape[1])
-    chosen = pa.array(np.ascontiguousarray(predictions).ravel())
-    if predictions.ndim == 2:
-        chosen = pa.FixedSizeListArray.from_arrays(chosen, predictions.shape[1])
-    table = pa.record_batch([column, chosen], names=[kind, "prediction"])
+    def column(array: np.ndarray) -> Any:
+        flat = pa.array(np.ascontiguousarray(array).ravel())
+        return flat if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
+
+    table = pa.record_batch([column(values), column(predictions)], names=[kind, "prediction"])
     sink = io.BytesIO()
     with ipc.new_stream(sink, table.schema) as writer:
         writer.write_batch(table)

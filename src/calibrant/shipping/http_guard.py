@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from calibrant.core.errors import MissingExtraError
+from calibrant.shipping.service import Limits
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -20,21 +20,11 @@ SWEEP_SECONDS = 0.5
 MAX_HEADER_BYTES = 64 << 10
 
 
-@dataclass
-class Patience:
-    """How many connections there may be, and how many seconds each stage may take."""
-
-    connections: int = 2048
-    header_seconds: float = 10.0
-    body_seconds: float = 30.0
-    read_seconds: float = 30.0
-
-
 class Guard:
     """All connections of one server, those that wait for their client in the order in which they began to wait."""
 
-    def __init__(self, patience: Patience) -> None:
-        self.patience = patience
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
         self.n_open = 0
         self.n_closed: dict[str, int] = {"headers": 0, "body": 0, "read": 0, "full": 0}
         self._waiting: dict[Any, None] = {}
@@ -42,17 +32,8 @@ class Guard:
         self._sweeping = False
 
     def protocol(self) -> type[HttpToolsProtocol]:
-        """The protocol class for uvicorn."""
-        guard = self
-
-        class Guarded(_GuardedProtocol):
-            """One connection under this guard."""
-
-            def __init__(self, *args: Any, **kwargs: Any) -> None:
-                super().__init__(*args, **kwargs)
-                self.guard = guard
-
-        return Guarded
+        """The protocol class for uvicorn: one connection under this guard."""
+        return type("Guarded", (_GuardedProtocol,), {"guard": self})
 
     def admit(self, connection: _GuardedProtocol) -> bool:
         """Whether a new connection may stay; where all places are taken, the one that waits longest leaves."""
@@ -60,7 +41,7 @@ class Guard:
         if not self._sweeping:
             self._sweeping = True
             connection.loop.call_later(SWEEP_SECONDS, self._sweep, connection.loop)
-        if self.n_open <= self.patience.connections:
+        if self.n_open <= self.limits.connections:
             return True
         longest = next((other for other in self._waiting if not other.transport.is_closing()), None)
         self.n_closed["full"] += 1
@@ -104,13 +85,13 @@ class Guard:
 
     def _check(self, connection: _GuardedProtocol, now: float) -> None:
         spent = 0.0 if connection.transport.is_closing() else now - connection.since
-        if connection.stage == HEADERS and spent > self.patience.header_seconds:
+        if connection.stage == HEADERS and spent > self.limits.header_seconds:
             self.n_closed["headers"] += 1
             connection.dismiss(408, "Request Timeout")
-        elif connection.stage == BODY and spent > self.patience.body_seconds + 2:  # the service itself says 408 before
+        elif connection.stage == BODY and spent > self.limits.body_seconds + 2:  # the service itself says 408 before
             self.n_closed["body"] += 1
             connection.transport.abort()
-        elif connection.is_stuck(now, self.patience.read_seconds):
+        elif connection.is_stuck(now, self.limits.read_seconds):
             self.n_closed["read"] += 1
             connection.transport.abort()
 

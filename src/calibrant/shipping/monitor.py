@@ -257,12 +257,7 @@ class Monitor:
         return json.dumps(
             {
                 "format": STATE_FORMAT,
-                "false_alarm_rate": self.false_alarm_rate,
-                "window": self.window,
-                "n_bins": self.n_bins,
-                "batch": self.batch,
-                "digits": self.digits,
-                "seed": self.seed,
+                **self.settings,
                 "n": self.n,
                 "alarm_at": self.alarm_at,
                 "open_name": self._open_name,

@@ -49,6 +49,7 @@ class Limits:
     rows: int = 65_536
     header_seconds: float = 10.0
     body_seconds: float = 30.0
+    read_seconds: float = 30.0
     compute_seconds: float = 60.0
     connections: int = 2048
     requests: int = 512
@@ -141,7 +142,7 @@ class Service:
         return JSONResponse({"status": "ok"})
 
     async def ready(self, _request: Request) -> Response:
-        """GET /readyz: new requests are welcome."""
+        """GET /readyz: new requests are accepted."""
         if self.stopping:
             return JSONResponse({"status": "stopping"}, 503)
         if self._n_requests >= self.limits.requests or self._n_bytes >= self.limits.waiting_bytes:
@@ -333,5 +334,5 @@ async def bytes_problem(_request: Request, error: Exception) -> Response:
 
 
 async def went_away(_request: Request, _error: Exception) -> Response:
-    """For the log: nobody will read it."""
+    """An answer that only the log sees."""
     return JSONResponse({"error": "the client went away"}, 400)

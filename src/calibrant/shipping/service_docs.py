@@ -30,7 +30,7 @@ def openapi(version: str, wanted: Wanted) -> dict[str, Any]:
             **{status: _problem(text) for status, text in PROBLEMS.items()},
         },
     }
-    ready = _get("ready", "Whether new requests are welcome", JSON, {"type": "object"})
+    ready = _get("ready", "Whether new requests are accepted", JSON, {"type": "object"})
     ready["responses"]["503"] = {"description": "stopping or overloaded", "content": {JSON: {"schema": {}}}}
     return {
         "openapi": "3.1.0",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -109,10 +110,9 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         else:
             self.calibrated_pairs_ = self._fit_folds(estimator, data)
         first = self.calibrated_pairs_[0][0]
-        if hasattr(first, "n_features_in_"):
-            self.n_features_in_ = first.n_features_in_
-        if hasattr(first, "feature_names_in_"):
-            self.feature_names_in_ = first.feature_names_in_
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(first, name):
+                setattr(self, name, getattr(first, name))
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -239,20 +239,16 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         return tags
 
 
+@dataclass
 class _Data:
     """The training data: X, y as given, y as class indices, weights or None, and what `fit` and `split` are given."""
 
-    def __init__(  # noqa: PLR0917
-        self,
-        X: Any,
-        y: np.ndarray,
-        labels: np.ndarray,
-        weights: np.ndarray | None,
-        fit_params: dict[str, Any],
-        split_params: dict[str, Any],
-    ) -> None:
-        self.X, self.y, self.labels, self.weights = X, y, labels, weights
-        self.fit_params, self.split_params = fit_params, split_params
+    X: Any
+    y: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray | None
+    fit_params: dict[str, Any]
+    split_params: dict[str, Any]
 
 
 def _fit_fold(estimator: Any, data: _Data, train: Any, test: Any, classes: np.ndarray) -> tuple[Any, np.ndarray]:
@@ -296,7 +292,7 @@ def class_logits(estimator: Any, X: Any, classes: np.ndarray) -> np.ndarray:
     known = np.asarray(estimator.classes_)
     if scores.shape[1] != len(known):
         raise InputError(
-            f"{type(estimator).__name__} gives {scores.shape[1]} scores a row, but knows {len(known)} classes: "
+            f"{type(estimator).__name__} gives {scores.shape[1]} scores per row, but knows {len(known)} classes: "
             'with a support vector machine use decision_function_shape="ovr"'
         )
     if len(known) == len(classes):

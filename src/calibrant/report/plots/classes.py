@@ -9,7 +9,7 @@ import numpy as np
 
 from calibrant.core.errors import InputError
 from calibrant.metrics.reliability import reliability_of
-from calibrant.report.plots.style import NEUTRAL, OVER, PALETTE, UNDER, axes_or_new, checked, percent_axis, tidy
+from calibrant.report.plots.style import NEUTRAL, OVER, PALETTE, UNDER, axes_or_new, checked, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +30,7 @@ class ClassCalibration:
         return self.over + self.under
 
     def plot(self, ax: Axes | None = None, *, title: str | None = None) -> Axes:
-        """Two points a class: how much of its error is too sure and how much not sure enough."""
+        """Two points per class: how much of its error is too sure and how much not sure enough."""
         ax = axes_or_new(ax)
         ax.vlines(self.accuracy, self.under, self.over, color=NEUTRAL, alpha=0.25, linewidth=0.7)
         ax.scatter(self.accuracy, self.over, s=16, marker="o", color=OVER, alpha=0.85, linewidth=0, label="too sure")
@@ -38,9 +38,7 @@ class ClassCalibration:
             self.accuracy, self.under, s=16, marker="^", color=UNDER, alpha=0.85, linewidth=0, label="not sure enough"
         )
         ax.set_ylim(bottom=0)
-        percent_axis(ax.xaxis)
-        percent_axis(ax.yaxis)
-        return tidy(ax, x="class accuracy", y="class calibration error", title=title)
+        return tidy(ax, x="class accuracy", y="class calibration error", title=title, percent="xy")
 
 
 def class_calibration(
@@ -110,7 +108,7 @@ def class_temperature_vs_accuracy(
     values, accuracy = np.asarray(temperatures, dtype=float), np.asarray(class_accuracy, dtype=float)
     if values.shape != accuracy.shape or values.ndim != 1:
         raise InputError(
-            f"temperatures have shape {values.shape}, but class_accuracy has {accuracy.shape}: give one value a class"
+            f"temperatures have shape {values.shape}, but class_accuracy has {accuracy.shape}: give one value per class"
         )
     ax = axes_or_new(ax)
     ax.axhline(1, color=NEUTRAL, linewidth=0.8, linestyle=(0, (2, 3)))
@@ -118,5 +116,4 @@ def class_temperature_vs_accuracy(
         words = f"one temperature: {single_temperature:.2f}"
         ax.axhline(single_temperature, color=PALETTE[1], linewidth=1.2, label=words)
     ax.scatter(accuracy, values, s=18, color=PALETTE[0], alpha=0.85, linewidth=0, label="one per class")
-    percent_axis(ax.xaxis)
-    return tidy(ax, x="class accuracy", y="temperature", title=title)
+    return tidy(ax, x="class accuracy", y="temperature", title=title, percent="x")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant.evaluation import deferral
 from calibrant.metrics.selective import RiskCoverage
-from calibrant.report.plots.style import PALETTE, axes_or_new, checked, percent_axis, tidy, top_label
+from calibrant.report.plots.style import PALETTE, axes_or_new, checked, tidy, top_label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +37,7 @@ def risk_coverage_curve(
     title: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """One line a model: errors that remain over the share of rows it answers itself.
+    """One line per model: errors that remain over the share of rows it answers itself.
 
     Parameters
     ----------
@@ -54,6 +54,4 @@ def risk_coverage_curve(
         curve = risk_coverage(values, labels, from_logits=from_logits)
         ax.step(curve.coverage, curve.risk, where="pre", color=color, linewidth=1.5, label=name)
     ax.set(xlim=(0, 1), ylim=(0, None))
-    percent_axis(ax.xaxis)
-    percent_axis(ax.yaxis)
-    return tidy(ax, x="share kept (coverage)", y="error among the kept", title=title)
+    return tidy(ax, x="share kept (coverage)", y="error among the kept", title=title, percent="xy")

@@ -11,16 +11,7 @@ import numpy as np
 
 from calibrant.metrics.top_label import adaptive_ece_of
 from calibrant.report.plots.reliability import reliability
-from calibrant.report.plots.style import (
-    MARKERS,
-    NEUTRAL,
-    PALETTE,
-    axes_or_new,
-    checked,
-    percent_axis,
-    tidy,
-    top_label,
-)
+from calibrant.report.plots.style import MARKERS, NEUTRAL, PALETTE, axes_or_new, checked, tidy, top_label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +34,7 @@ def accuracy_confidence_curve(
     title: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """One line a model: accuracy over confidence in bins of equal mass (Karandikar et al. 2021, fig. 6).
+    """One line per model: accuracy over confidence in bins of equal mass (Karandikar et al. 2021, fig. 6).
 
     Below the diagonal a model is too sure, above it not sure enough.
 
@@ -65,9 +56,7 @@ def accuracy_confidence_curve(
         bins = reliability(values, labels, n_bins=n_bins, binning="mass", from_logits=from_logits)
         ax.plot(bins.confidence, bins.accuracy, color=color, marker=marker, markersize=3.5, linewidth=1.4, label=name)
     ax.set(xlim=(0, 1), ylim=(0, 1))
-    percent_axis(ax.xaxis)
-    percent_axis(ax.yaxis)
-    return tidy(ax, x="confidence", y="accuracy", title=title)
+    return tidy(ax, x="confidence", y="accuracy", title=title, percent="xy")
 
 
 def error_and_entropy(
@@ -96,7 +85,7 @@ def ece_vs_entropy(
     title: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """One point a model: calibration error over mean entropy (Karandikar et al. 2021, fig. 10).
+    """One point per model: calibration error over mean entropy (Karandikar et al. 2021, fig. 10).
 
     A model can be calibrated by being unsure everywhere; the lower left corner is the better place.
 
@@ -111,5 +100,4 @@ def ece_vs_entropy(
         point = error_and_entropy(values, labels, n_bins=n_bins, from_logits=from_logits)
         ax.scatter(point.entropy, point.ece, s=36, color=color, marker=marker, linewidth=0, label=name)
     ax.set_ylim(bottom=0)
-    percent_axis(ax.yaxis)
-    return tidy(ax, x="mean entropy (nats)", y="calibration error", title=title)
+    return tidy(ax, x="mean entropy (nats)", y="calibration error", title=title, percent="y")

@@ -8,16 +8,7 @@ import numpy as np
 
 from calibrant.evaluation.reliability import reliability_bins
 from calibrant.metrics.reliability import Reliability
-from calibrant.report.plots.style import (
-    NEUTRAL,
-    OVER,
-    UNDER,
-    axes_or_new,
-    checked,
-    percent_axis,
-    tidy,
-    top_label,
-)
+from calibrant.report.plots.style import NEUTRAL, OVER, UNDER, axes_or_new, checked, tidy, top_label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,10 +88,8 @@ def draw_reliability(
     ax.set(xlim=(0, 1), ylim=(0, 1))
     if counts:
         _draw_counts(bins, ax)
-    percent_axis(ax.xaxis)
-    percent_axis(ax.yaxis)
     heading = f"ECE {bins.ece:.2%}, n = {bins.n:,}"
-    return tidy(ax, x="confidence", y="accuracy", title=title, heading=heading)
+    return tidy(ax, x="confidence", y="accuracy", title=title, heading=heading, percent="xy")
 
 
 def _band_outline(bins: Reliability) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibrant.core.errors import InputError
-from calibrant.report.plots.style import MARKERS, PALETTE, axes_or_new, percent_axis, tidy
+from calibrant.report.plots.style import MARKERS, PALETTE, axes_or_new, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ def shift_curves(
     title: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """One line a calibrator: mean of a metric over corruptions at each severity, with error bars.
+    """One line per calibrator: mean of a metric over corruptions at each severity, with error bars.
 
     Parameters
     ----------
@@ -53,6 +53,4 @@ def shift_curves(
         )
     ax.set_ylim(bottom=0)
     ax.set_xticks(x)
-    if percent:
-        percent_axis(ax.yaxis)
-    return tidy(ax, x="severity", y=metric, title=title)
+    return tidy(ax, x="severity", y=metric, title=title, percent="y" if percent else "")

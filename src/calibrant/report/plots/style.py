@@ -24,7 +24,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def axes_or_new(ax: Axes | None, *, width: float = 4.2, height: float = 3.6) -> Axes:
-    """The given axes, or those of a new figure that belongs to nobody's global state."""
+    """The given axes, or those of a new figure outside matplotlib's global state."""
     if ax is not None:
         return ax
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -73,8 +73,13 @@ def legend(ax: Axes, *, heading: str | None = None) -> float:
     return 1.35 * size * (-(-len(words) // columns) + (heading is not None)) + 4
 
 
-def tidy(ax: Axes, *, x: str, y: str, title: str | None = None, heading: str | None = None) -> Axes:
-    """Name the axes, put legend (under `heading`) and title above them, take away what carries no information."""
+def tidy(ax: Axes, *, x: str, y: str, title: str | None = None, heading: str | None = None, percent: str = "") -> Axes:
+    """Name the axes, put legend (under `heading`) and title above them, take away what carries no information.
+
+    The axes in `percent` ("x", "y" or "xy") show fractions as percent.
+    """
+    for name in percent:
+        percent_axis(ax.xaxis if name == "x" else ax.yaxis)
     ax.set_xlabel(x)
     ax.set_ylabel(y)
     height = legend(ax, heading=heading)

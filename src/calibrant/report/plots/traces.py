@@ -25,7 +25,7 @@ class ClassLossTrace:
     spread: np.ndarray
 
     def plot(self, ax: Axes | None = None, *, highlight: int = 3, title: str | None = None) -> Axes:
-        """A thin line a class, the `highlight` worst at the last step in colour, the total in black."""
+        """A thin line per class, the `highlight` worst at the last step in colour, the total in black."""
         ax = axes_or_new(ax)
         steps = np.arange(len(self.total))
         ax.plot(steps, self.class_losses, color=NEUTRAL, alpha=0.3, linewidth=0.7)
@@ -64,7 +64,7 @@ def class_loss_trace(class_losses: Any, *, class_shares: Any = None) -> ClassLos
 def loss_traces(
     traces: Mapping[str, Any], *, quantity: str = "loss", title: str | None = None, ax: Axes | None = None
 ) -> Axes:
-    """One line a method: a loss, the spread of class losses, or ECE, over the steps of its fit.
+    """One line per method: a loss, the spread of class losses, or ECE, over the steps of its fit.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A small writer of ONNX nodes: names results, keeps constants, and spells operators as the opset wants them."""
+"""A small writer of ONNX nodes: names results, keeps constants, and writes operators as the opset requires them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Graph:
         return self._made[key]
 
     def with_axis(self, operator: str, tensor: str, axis: int, **attributes: Any) -> str:
-        """A node over one axis: given as an input or as an attribute, as the opset wants it."""
+        """A node over one axis: given as an input or as an attribute, as the opset requires it."""
         if self.opset >= AXES_AS_INPUT[operator]:
             return self.node(operator, tensor, self.constant(np.array([axis])), **attributes)
         return self.node(operator, tensor, axes=[axis], **attributes)
