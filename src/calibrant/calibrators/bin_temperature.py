@@ -12,8 +12,7 @@ from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.helpers.confidence_bins import fill_empty, quantile_bins, top_columns
 from calibrant.calibrators.learned import EDGES, SMALL, Learned
-from calibrant.calibrators.solvers.bin_roots import BinEquations, solve_roots
-from calibrant.calibrators.solvers.bin_streaming import ChunkedBinEquations
+from calibrant.calibrators.solvers.bin_roots import BinEquations, ChunkedBinEquations, solve_roots
 from calibrant.calibrators.solvers.grids import temperature_grid
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import FitWarning, InputError

@@ -8,8 +8,7 @@ import numpy as np
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
-from calibrant.calibrators.helpers.confidence_bins import ConfidenceBins, fill_empty, quantile_bins
-from calibrant.calibrators.helpers.one_vs_rest import mapped_columns
+from calibrant.calibrators.helpers.confidence_bins import ConfidenceBins, fill_empty, mapped_columns, quantile_bins
 from calibrant.calibrators.learned import CHANCE, EDGES, Learned
 from calibrant.calibrators.solvers.positive_class import positive_columns, sigmoid_map, step_value
 from calibrant.core.binary_rows import BinaryRows

@@ -10,7 +10,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
-from calibrant.calibrators.helpers.one_vs_rest import mapped_columns
+from calibrant.calibrators.helpers.confidence_bins import mapped_columns
 from calibrant.calibrators.learned import CHANCE, Learned
 from calibrant.calibrators.solvers.positive_class import interpolate, isotonic_knots
 from calibrant.core.binary_rows import BinaryRows

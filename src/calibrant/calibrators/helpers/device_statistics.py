@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibrant.calibrators.helpers.tensors import device_map
-from calibrant.calibrators.solvers.bin_streaming import summed_by_bin
+from calibrant.calibrators.solvers.bin_roots import summed_by_bin
 from calibrant.calibrators.solvers.temperature_search import stacked_label_sums, stacked_soft_sums, stacked_width_sums
 from calibrant.core.bins import place
 from calibrant.kernels.mixture import mixed_sums

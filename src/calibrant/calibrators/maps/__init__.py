@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from calibrant.calibrators.helpers import confidence_bins, top_label
-from calibrant.calibrators.helpers.one_vs_rest import class_probabilities
 from calibrant.calibrators.solvers.temperature_network import top_logits
 from calibrant.core import bins
 from calibrant.core import softmax as numpy_softmax
@@ -265,7 +264,7 @@ def water_level(xp: Any, shares: Any, cap: Any, total: Any) -> Any:
 def class_chances(xp: Any, logits: Any) -> Any:
     """Probability of every class (n×K) in float64; in numpy with the bits that the fits see."""
     if is_numpy(xp):
-        return np.stack(list(class_probabilities(logits)), axis=1)
+        return np.stack(list(confidence_bins.class_probabilities(logits)), axis=1)
     return softmax(xp, wide(xp, logits))
 
 
