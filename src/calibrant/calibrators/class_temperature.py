@@ -12,8 +12,8 @@ from calibrant.calibrators.learned import RECORD, SMALL, Learned
 from calibrant.calibrators.maps import like
 from calibrant.calibrators.solvers.class_search import class_search
 from calibrant.calibrators.solvers.diagonal import fit_class_scales
-from calibrant.calibrators.solvers.grids import temperature_grid
 from calibrant.calibrators.solvers.newton import warn_unless_converged
+from calibrant.calibrators.solvers.temperature_search import temperature_grid
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step

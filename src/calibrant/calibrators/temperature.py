@@ -11,7 +11,6 @@ import numpy as np
 from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.learned import RECORD, TEMPERATURE
 from calibrant.calibrators.maps import keep_increasing, like
-from calibrant.calibrators.solvers.grids import temperature_grid
 from calibrant.calibrators.solvers.inverse_temperature import fit_inverse_temperature
 from calibrant.calibrators.solvers.newton import InverseTemperature
 from calibrant.calibrators.solvers.temperature_search import (
@@ -19,6 +18,7 @@ from calibrant.calibrators.solvers.temperature_search import (
     minimise_smooth,
     search_grid,
     soft_errors,
+    temperature_grid,
     width_errors,
 )
 from calibrant.core.bins import check_n_bins
