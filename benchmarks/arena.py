@@ -258,6 +258,8 @@ def main() -> None:
             if rows is not None:
                 store.write(key, rows)
             sizes = {"n_fit": len(case.fit_labels), "n_test": len(case.test_labels)}
+            if case.binary:
+                sizes["rarest"] = int(np.bincount(case.test_labels, minlength=2).min())
             described = {"family": case.family, "source": case.source, **sizes}
             known[key] = results[key] = {**described, "figures": {**old, **figures}}
             if options.cache:

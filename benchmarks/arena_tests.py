@@ -16,6 +16,9 @@ from urllib.parse import quote
 import numpy as np
 
 LEVEL = 0.05
+FEWEST = 5
+"""Test rows of the rarer outcome of a binary file from which on it is tested: with fewer its noise is unknown."""
+
 SCORES = ("log_loss", "brier")
 """The two rows of what is kept of a method on a data set."""
 
@@ -104,11 +107,16 @@ class RowStore:
 
 
 def losses(results: dict[str, dict[str, Any]], family: str, default: str, store: RowStore) -> dict[str, list[str]]:
-    """Per score, the lines of a family's report: each (file, peer) on which the default is worse beyond noise."""
+    """Per score, the lines of a family's report: each (file, peer) on which the default is worse beyond noise.
+
+    Binary files with fewer than 5 test rows of the rarer outcome are left out: they are too few to tell.
+    """
     tested: dict[str, list[Excess]] = {score: [] for score in SCORES}
     splits: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for name, one in results.items():
         if one["family"] != family:
+            continue
+        if one.get("rarest", FEWEST) < FEWEST:
             continue
         if "#" in name:
             splits[name.split("#", maxsplit=1)[0]].append(one)

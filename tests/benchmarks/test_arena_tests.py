@@ -80,6 +80,8 @@ def test_only_the_planted_loss_is_reported(arena: ModuleType, tmp_path: Path) ->
     assert found["log_loss"][1].startswith("- with/slash, b: +0.04")
     assert found["brier"] == ["0 of 9 pairs (3 files, 3 peers)."]
     assert arena.losses(results, "two", DEFAULT, store)["brier"] == ["No peer tested."]
+    results["with/slash"]["rarest"] = 4
+    assert arena.losses(results, "one", DEFAULT, store)["log_loss"] == ["0 of 6 pairs (2 files, 3 peers)."]
 
 
 def test_splits_of_a_file_are_tested_together(arena: ModuleType) -> None:

@@ -7,8 +7,9 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
-from calibrant import MultilabelCalibrator, get, load, save
+from calibrant import AutoCalibrator, MultilabelCalibrator, Predictions, compare, get, load, save
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.odds import sigmoid, softplus
 
@@ -133,15 +134,85 @@ def test_bad_input_is_one_line(arguments, words):
 
 def test_bad_parameters_are_named():
     (scores, labels), _ = problem(50, 2, rare=0.0)
-    with pytest.raises(InputError, match="'auto', 'platt', 'beta', 'quad', got 'iso'"):
-        MultilabelCalibrator("iso").fit(scores, labels)
+    with pytest.raises(InputError, match="'auto' or a method for one score, got 3"):
+        MultilabelCalibrator(3).fit(scores, labels)
+    with pytest.raises(InputError, match=r"strength is 1\.0, but 'iso' has no parameters to shrink"):
+        MultilabelCalibrator("iso", strength=1).fit(scores, labels)
     with pytest.raises(InputError, match="strength must be"):
         MultilabelCalibrator(strength=-1).fit(scores, labels)
     with pytest.raises(InputError, match="3 columns, but the fit had 2 labels"):
         MultilabelCalibrator().fit(scores, labels).transform(np.zeros((4, 3)))
 
 
-@pytest.mark.parametrize("family", ["platt", "beta", "quad"])
+METHODS = ("iso", "spline", "hb", "va", "shape", "bend", "ts")
+
+
+@pytest.mark.parametrize("method", [*METHODS, AutoCalibrator()])
+def test_a_frequent_label_has_the_map_of_the_method_alone(method):
+    (scores, labels), (fresh, _) = problem(150, 2, rare=-0.5)
+    many = MultilabelCalibrator(method).fit(scores, labels)
+    for label in range(2):
+        one = (get(method) if isinstance(method, str) else clone(method)).fit(scores[:, label], labels[:, label])
+        expected = one.predict_proba(fresh[:, label])[:, 1]
+        np.testing.assert_allclose(many.predict_proba(fresh)[:, label], expected, atol=1e-9)
+    assert many.n_parameters_ == sum(one.n_parameters_ for one in many.calibrators_)
+
+
+@pytest.mark.filterwarnings("default::calibrant.core.errors.FitWarning")
+@pytest.mark.parametrize("method", ["iso", "spline"])
+def test_a_rare_label_has_the_map_of_all_labels(method):
+    (scores, labels), (fresh, _) = problem(300, 5, rare=-0.5)
+    labels[:, 2] = np.arange(300) < 19
+    labels[:, 4] = 0
+    with pytest.warns(FitWarning, match="2 of 5 labels have fewer than 20 rows of either value"):
+        many = MultilabelCalibrator(method).fit(scores, labels)
+    pooled = get(method).fit(scores.ravel(), labels.ravel())
+    for label in (2, 4):
+        expected = pooled.predict_proba(fresh[:, label])[:, 1]
+        np.testing.assert_allclose(many.predict_proba(fresh)[:, label], expected, atol=1e-9)
+    everywhere = MultilabelCalibrator(method, strength=np.inf).fit(scores, labels)
+    expected = pooled.predict_proba(fresh.ravel())[:, 1].reshape(fresh.shape)
+    np.testing.assert_allclose(everywhere.predict_proba(fresh), expected, atol=1e-9)
+    assert len(everywhere.calibrators_) == 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_through_weights_pickles_and_artifacts(method, tmp_path):
+    (scores, labels), (fresh, _) = problem(250, 4, rare=-1.5)
+    weights = np.random.default_rng(0).integers(0, 3, 250)
+    copies = np.repeat(np.arange(250), weights)
+    weighted = MultilabelCalibrator(method).fit(scores, labels, sample_weight=weights)
+    repeated = MultilabelCalibrator(method).fit(scores[copies], labels[copies])
+    np.testing.assert_allclose(weighted.predict_proba(fresh), repeated.predict_proba(fresh), atol=1e-6)
+    assert weighted.predict_proba(fresh.astype(np.float32)).dtype == np.float32
+    save(weighted, tmp_path / "labels.safetensors")
+    for again in (load(tmp_path / "labels.safetensors"), pickle.loads(pickle.dumps(weighted))):
+        np.testing.assert_array_equal(again.predict_proba(fresh), weighted.predict_proba(fresh))
+
+
+def test_a_second_fit_leaves_nothing_of_the_first(tmp_path):
+    (scores, labels), _ = problem(250, 2, rare=0.0)
+    calibrator = MultilabelCalibrator("iso").fit(scores, labels)
+    calibrator.set_params(calibrator="platt").fit(scores, labels)
+    save(calibrator, tmp_path / "labels.safetensors")
+    assert not hasattr(load(tmp_path / "labels.safetensors"), "calibrators_")
+
+
+def test_an_artifact_whose_maps_do_not_fit_is_refused(tmp_path):
+    (scores, labels), _ = problem(250, 3, rare=0.0)
+    fitted = MultilabelCalibrator("iso").fit(scores, labels)
+    fitted.places_ = np.array([0.0, 1.0, 3.0])
+    with pytest.raises(InputError, match="must name one of 3 calibrators"):
+        save(fitted, tmp_path / "labels.safetensors")
+
+
+def test_compare_takes_the_methods_by_name():
+    fit, test = problem(300, 3, rare=-0.5)
+    found = compare(*(Predictions(logits=z, labels=y) for z, y in (fit, test)), ["none", "iso", "platt"], resamples=20)
+    assert [row.error for row in found.rows] == [None] * 3
+
+
+@pytest.mark.parametrize("family", ["platt", "beta", "quad", *METHODS])
 def test_torch_and_onnx_run_the_same_map(family):
     torch = pytest.importorskip("torch")
     onnxruntime = pytest.importorskip("onnxruntime")

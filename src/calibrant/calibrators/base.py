@@ -284,6 +284,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
         """What the fit learned, as float64 arrays under the names of `learns`."""
         found = {}
         for name, rule in spec_of(type(self), self.task_).items():
+            if rule.optional and not hasattr(self, name):
+                continue
             if rule.kind == "calibrator":
                 found[name] = getattr(self, name)._learned()
             elif rule.kind == "calibrators":

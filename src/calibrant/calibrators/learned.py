@@ -27,7 +27,8 @@ class Learned(NamedTuple):
 
     kind "array" holds numbers of this shape (None: any shape), "arrays" a list of such arrays, "calibrator" a fitted
     calibrator, "calibrators" a list of them, and "record" describes the fit and is never read by a prediction. Names
-    that are not `free`, such as the edges of bins, do not count as parameters of the method.
+    that are not `free`, such as the edges of bins, do not count as parameters of the method. An `optional` name is
+    only learned with some settings: the class checks which names go together.
     """
 
     shape: tuple[str | int, ...] | None = None
@@ -36,6 +37,7 @@ class Learned(NamedTuple):
     increasing: bool = False
     kind: str = "array"
     free: bool = True
+    optional: bool = False
 
 
 TEMPERATURE = Learned((), SMALL, LARGE)
@@ -78,6 +80,8 @@ def count_learned(calibrator: Any) -> int:
     for name, rule in spec_of(type(calibrator), calibrator.task_).items():
         if rule.kind == "record" or not rule.free:
             continue
+        if rule.optional and not hasattr(calibrator, name):
+            continue
         value = getattr(calibrator, name)
         each = value if rule.kind in ("arrays", "calibrators") else [value]
         total += sum(one.n_parameters_ if hasattr(one, "fit_rows") else np.size(one) for one in each)
@@ -102,7 +106,8 @@ def check_learned(calibrator: Any, n_classes: int | None) -> None:
         )
     if task == "binary" and n_classes != 2:
         raise InputError(f"{name} was fitted on binary scores, but the file says {n_classes} classes")
-    sizes = {"K": n_classes}
+    # the maps of single labels have one score per row
+    sizes = {"K": n_classes, "inner": 2 if task == "multilabel" else n_classes}
     _check_names(name, learned, spec_of(type(calibrator), task), sizes)
     if sizes.get("C", 1) not in (1, n_classes):
         raise InputError(f"{name} holds {sizes['C']} maps, but needs 1 or {n_classes}")
@@ -111,7 +116,7 @@ def check_learned(calibrator: Any, n_classes: int | None) -> None:
 
 def _check_names(name: str, learned: dict[str, Any], spec: dict[str, Learned], sizes: dict[str, int]) -> None:
     for key, rule in spec.items():
-        if key not in learned and rule.kind != "record":
+        if key not in learned and rule.kind != "record" and not rule.optional:
             raise InputError(f"{name} lacks its learned {key}")
     for key, value in learned.items():
         if key not in spec:
@@ -123,7 +128,7 @@ def _check_value(where: str, value: Any, rule: Learned, sizes: dict[str, int]) -
     if rule.kind == "calibrator":
         if not hasattr(value, "fit_rows"):
             raise InputError(f"{where} must be a fitted calibrator, got a {type(value).__name__}")
-        check_learned(value, sizes["K"])
+        check_learned(value, sizes.get("inner", sizes["K"]))
     elif rule.kind == "calibrators":
         if not isinstance(value, (list, tuple)):
             raise InputError(f"{where} must be a list of fitted calibrators, got a {type(value).__name__}")

@@ -12,8 +12,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.beta import beta_columns
-from calibrant.calibrators.learned import RECORD, Learned
-from calibrant.calibrators.registry import resolve
+from calibrant.calibrators.helpers.label_maps import fit_label_maps, map_labels
+from calibrant.calibrators.learned import INNERS, RECORD, Learned
+from calibrant.calibrators.registry import get, resolve
 from calibrant.calibrators.solvers.bent_slopes import slope_columns
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds, divided
 from calibrant.calibrators.solvers.shrunken import Labelled, fit_labels, summed_losses
@@ -47,12 +48,17 @@ class MultilabelCalibrator(Calibrator):
     label's log loss plus a pull to the pooled fit, whose strength is chosen by cross-validation over rows. A label with
     a few positives gets nearly the pooled map, a frequent one nearly its own.
 
+    Any other method for one score (isotonic, spline, histogram binning, Venn-Abers, …) can be named instead. Such a map
+    has no parameters to shrink: each label gets its own, and a label with fewer than 20 rows of either value the map of
+    all labels together, which a FitWarning says.
+
     Parameters
     ----------
-    calibrator : {"auto", "platt", "beta", "quad"}
-        The map of each label; "auto" takes the one of the lowest cross-validated log loss.
+    calibrator : "auto", a short name of a method for one score, or an unfitted calibrator
+        The map of each label; "auto" takes that of "platt", "beta" and "quad" with the lowest cross-validated log loss.
     strength : number, inf or "cv"
-        Of the pull, in rows of maximal curvature times four (Σ p(1 − p)); inf is one map for all labels.
+        Of the pull, in rows of maximal curvature times four (Σ p(1 − p)); inf is one map for all labels. Maps without
+        parameters to shrink know "cv", which means the above, and inf.
     seed : int
         Of the folds.
 
@@ -64,9 +70,11 @@ class MultilabelCalibrator(Calibrator):
         Those of the pooled map.
     range_ : array (2,)
         Lowest and highest score of the fit data.
+    calibrators_ : list of fitted calibrators
+        In place of these three, for other methods; `places_` (L,) says which of them is a label's.
     floor_ : array (L, 2)
         What 1 − p and p count as where they are 0 (a score of inf or −inf), by label: half the smallest positive one.
-    family_, strength_ : the chosen map and strength.
+    family_, strength_ : the chosen map and strength; 0 where every frequent label has its own map.
     scores_ : dict
         Cross-validated log loss of each family that was tried.
 
@@ -84,9 +92,11 @@ class MultilabelCalibrator(Calibrator):
 
     tasks = ("multilabel",)
     learns = {
-        "coef_": Learned(("K", "D")),
-        "pooled_": Learned(("D",)),
-        "range_": Learned((2,), increasing=True),
+        "coef_": Learned(("K", "D"), optional=True),
+        "pooled_": Learned(("D",), optional=True),
+        "range_": Learned((2,), increasing=True, optional=True),
+        "calibrators_": INNERS._replace(optional=True),
+        "places_": Learned(("K",), 0.0, free=False, optional=True),
         "floor_": Learned(("K", 2), 1e-308, 0.5),
         "family_": RECORD,
         "strength_": RECORD,
@@ -102,7 +112,7 @@ class MultilabelCalibrator(Calibrator):
     @property
     def n_parameters_(self) -> int:
         """Parameters of all labels' maps."""
-        return int(np.size(self.coef_))
+        return sum(one.n_parameters_ for one in self.calibrators_) if self._by_label else int(np.size(self.coef_))
 
     def fit(self, logits: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn from logits (n×L), one per label, and labels (n×L) of 0 and 1."""
@@ -150,19 +160,43 @@ class MultilabelCalibrator(Calibrator):
             )
         return scores
 
+    @property
+    def _by_label(self) -> bool:
+        return hasattr(self, "calibrators_")
+
     def _fit_labels(self, rows: MultilabelRows) -> None:
-        families = self._families()
+        method = self._method()
         strength = self._check_strength()
         counted = rows.scores if rows.weights is None else rows.scores[rows.weights > 0]
         self.floor_ = np.array([scores_floor(column) for column in counted.T])
         warn_of_zeros(int(np.isinf(counted).any(axis=1).sum()), len(counted), self.floor_)
         rows = MultilabelRows(self._floored(rows.scores), rows.labels, rows.weights)
+        for name in ("coef_", "pooled_", "range_", "calibrators_", "places_"):  # of an earlier fit
+            self.__dict__.pop(name, None)
+        self.scores_: dict[str, float] = {}
+        self.strength_: float | str = strength
+        if isinstance(method, Calibrator):
+            self._fit_maps(method, rows, strength)
+        else:
+            self._fit_shrunken(method, rows, strength)
+
+    def _fit_maps(self, method: Calibrator, rows: MultilabelRows, strength: float | str) -> None:
+        if strength not in ("cv", np.inf):
+            raise InputError(
+                f"strength is {strength!r}, but {self.calibrator!r} has no parameters to shrink: give 'cv' or inf, or "
+                f"one of {', '.join(map(repr, FAMILIES))}"
+            )
+        self.family_ = resolve(self.calibrator) if isinstance(self.calibrator, str) else type(method).__name__
+        self.strength_ = 0.0 if strength == "cv" else strength
+        self.calibrators_, self.places_ = fit_label_maps(method, rows, pooled_only=strength == np.inf)
+
+    def _fit_shrunken(self, families: tuple[str, ...], rows: MultilabelRows, strength: float | str) -> None:
         counted = rows.scores if rows.weights is None else rows.scores[rows.weights > 0]
         low, high = float(counted.min()), float(counted.max())
         self.range_ = np.array([low, high if high > low else low + 1.0])
         self._warn_of_rare(rows)
         found: dict[str, _Choice] = {}
-        self.family_, self.strength_ = families[0], strength
+        self.family_ = families[0]
         if len(families) > 1 or isinstance(strength, str):
             for family in families:
                 found[family] = self._choose(family, rows, strength)
@@ -179,17 +213,21 @@ class MultilabelCalibrator(Calibrator):
             return scores
         return np.stack([raised(column, floor) for column, floor in zip(scores.T, self.floor_, strict=True)], axis=1)
 
-    def _families(self) -> tuple[str, ...]:
-        if isinstance(self.calibrator, str):
-            name = self.calibrator.strip().lower()
+    def _method(self) -> tuple[str, ...] | Calibrator:
+        """Families of maps that are shrunk, or the calibrator of single labels."""
+        made = self.calibrator
+        if isinstance(made, str):
+            name = made.strip().lower()
             name = name if name == "auto" else resolve(name)
-            if name == "auto":
-                return FAMILIES
-            if name in FAMILIES:
-                return (name,)
-        raise InputError(
-            f"MultilabelCalibrator takes calibrator='auto', {', '.join(map(repr, FAMILIES))}, got {self.calibrator!r}"
-        )
+            if name == "auto" or name in FAMILIES:
+                return FAMILIES if name == "auto" else (name,)
+            made = get(name)
+        if not isinstance(made, Calibrator) or "binary" not in made.tasks or getattr(made, "takes_groups", False):
+            raise InputError(
+                f"MultilabelCalibrator takes calibrator='auto' or a method for one score, got {self.calibrator!r}: see "
+                "calibrant.methods()"
+            )
+        return made
 
     def _check_strength(self) -> float | str:
         if isinstance(self.strength, str) and self.strength == "cv":
@@ -254,6 +292,18 @@ class MultilabelCalibrator(Calibrator):
         return best
 
     def _check_learned(self) -> None:
+        if self._by_label:
+            places = np.asarray(self.places_) if hasattr(self, "places_") else np.array([np.inf])
+            if not (places < len(self.calibrators_)).all() or (places != np.floor(places)).any():
+                raise InputError(
+                    f"MultilabelCalibrator.places_ must name one of {len(self.calibrators_)} calibrators for each label"
+                )
+            if any(one.task_ != "binary" for one in self.calibrators_):
+                raise InputError("MultilabelCalibrator.calibrators_ must be fitted to one score per row")
+            return
+        missing = [name for name in ("coef_", "pooled_", "range_") if not hasattr(self, name)]
+        if missing:
+            raise InputError(f"MultilabelCalibrator lacks its learned {missing[0]}")
         width = {"platt": 2, "beta": 3, "quad": 3}.get(self.family_)
         if width != np.shape(self.coef_)[1]:
             raise InputError(
@@ -261,11 +311,13 @@ class MultilabelCalibrator(Calibrator):
             )
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        coef = xp.astype(learned.coef_, logits.dtype)
         # log-odds of the floor in float64: the floor itself may be too small for float32
         odds = xp.log(learned.floor_) - xp.log1p(-learned.floor_)
         low, high = xp.astype(odds[:, 1], logits.dtype), xp.astype(-odds[:, 0], logits.dtype)
         logits = xp.where(xp.isinf(logits), xp.where(logits < 0, low, high), logits)
+        if self._by_label:
+            return map_labels(xp, logits, self.calibrators_, learned.calibrators_, self.places_)
+        coef = xp.astype(learned.coef_, logits.dtype)
         if self.family_ == "platt":
             return logits * coef[:, 0] + coef[:, 1]
         zero = xp.zeros_like(logits)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.registry import get, names, resolve
 from calibrant.core.errors import InputError
 
 LABEL_METHODS = ("none", "auto", "platt", "beta", "quad")
-"""Short names for many labels: each stands for a `MultilabelCalibrator` of that map."""
+"""Short names for many labels that are tried by default: each stands for a `MultilabelCalibrator` of that map."""
 
 
 def task_names(task: str) -> list[str]:
@@ -35,9 +36,16 @@ def task_method(name: str, task: str, n_classes: int | None = None) -> Any:
         return Identity()
     if known == "multilabel":
         return get("multilabel")
-    if known not in LABEL_METHODS:
-        raise InputError(f"{name} does not serve the task multilabel: these do: {', '.join(LABEL_METHODS)}")
+    if known not in LABEL_METHODS and not _maps_one_score(known):
+        served = ", ".join(dict.fromkeys([*LABEL_METHODS, *filter(_maps_one_score, names("binary"))]))
+        raise InputError(f"{name} does not serve the task multilabel: these do: {served}")
     return get("multilabel", calibrator=known)
+
+
+def _maps_one_score(name: str) -> bool:
+    """Has a method a map for one score that is more than its map for two classes?"""
+    made = get(name)
+    return isinstance(made, Calibrator) and type(made)._fit_binary is not Calibrator._fit_binary
 
 
 def check_over_logits(calibrator: Any, name: str = "") -> None:

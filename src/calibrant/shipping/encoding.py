@@ -137,7 +137,7 @@ class Decoder:
             state[key] = self.value(value, key, depth)
             _need(key in declared, f"{name} cannot have learned a {key!r}")
         if state and self.n_classes is not None:
-            state["classes_"] = np.arange(self.n_classes)
+            state["classes_"] = np.arange(2 if state.get("task_") == "binary" else self.n_classes)
         restore_state(calibrator, state)
         return calibrator
 
