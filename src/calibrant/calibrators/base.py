@@ -22,12 +22,13 @@ from calibrant.core.arrays import (
     check_counts,
     check_labels,
     check_matrix,
+    check_outcomes,
     check_scores,
     check_weights,
     look_like_probabilities,
     probabilities_error,
 )
-from calibrant.core.binary_rows import BinaryRows, check_binary_labels, given_values, is_one_column, two_columns
+from calibrant.core.binary_rows import BinaryRows, given_values, is_one_column, two_columns
 from calibrant.core.blas import one_blas_thread
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.fingerprint import fingerprint
@@ -109,7 +110,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
             return self
         given = self._admitted(logits, reset=True)
         if given.ndim == 1:
-            labels = check_binary_labels(y, len(given))
+            labels = check_outcomes(y, len(given))
         else:
             if look_like_probabilities(given):
                 raise probabilities_error(len(given), "logits", "give their logarithms, np.log(p)")

@@ -35,28 +35,34 @@ def check_matrix(values: Any, name: str = "logits") -> np.ndarray:
 
 def check_scores(values: Any, name: str = "scores") -> np.ndarray:
     """One score per row, (n,) or (n, 1), as a float array (n,) with n ≥ 1; float16 and integers are widened."""
-    array = as_array(values, name)
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
+    array = _one_column(values, name)
     if array.ndim != 1:
         raise InputError(f"{name} must have the shape (n,) or (n, 1), got {array.shape}")
-    if array.dtype.kind not in "fiub":
-        raise InputError(f"{name} must hold real numbers, got dtype {_dtype_words(array.dtype)}")
-    if not len(array):
-        raise InputError(f"{name} has 0 sample(s) (shape={array.shape}) while a minimum of 1 is required")
+    check_real(array.dtype, name)
+    check_some_rows(array.shape, name)
     return widen(array)
+
+
+def check_real(dtype: np.dtype[Any], name: str) -> None:
+    """Raise unless an array of this dtype holds real numbers."""
+    if dtype.kind not in "fiub":
+        raise InputError(f"{name} must hold real numbers, got dtype {_dtype_words(dtype)}")
+
+
+def check_some_rows(shape: tuple[int, ...], name: str) -> None:
+    """Raise unless there is at least one row."""
+    if shape[0] < 1:
+        raise NoRowsError(f"{name} has 0 sample(s) (shape={shape}) while a minimum of 1 is required")
 
 
 def check_matrix_shape(shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "logits") -> None:
     """Raise unless a matrix of this shape and dtype may enter: also for one that is still on disk."""
-    if dtype.kind not in "fiub":
-        raise InputError(f"{name} must hold real numbers, got dtype {_dtype_words(dtype)}")
+    check_real(dtype, name)
     if len(shape) != 2:
         remedy = ". Reshape your data to (n, K)" if len(shape) == 1 else ""
         raise InputError(f"{name} must have 2 dimensions (rows, classes), got {len(shape)}, shape {shape}{remedy}")
-    n_rows, n_classes = shape
-    if n_rows < 1:
-        raise NoRowsError(f"{name} has 0 sample(s) (shape={shape}) while a minimum of 1 is required")
+    n_classes = shape[1]
+    check_some_rows(shape, name)
     if n_classes < 2:
         raise InputError(
             f"{name} has {n_classes} feature(s) (shape={shape}) while a minimum of 2 is required: "
@@ -75,9 +81,7 @@ def widen(array: np.ndarray) -> np.ndarray:
 
 def check_labels(labels: Any, n_rows: int, n_classes: int, name: str = "labels", against: str = "logits") -> np.ndarray:
     """Class indices 0 … K−1, one per row, as int64."""
-    array = as_array(labels, name)
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
+    array = _one_column(labels, name)
     if array.ndim != 1:
         raise InputError(f"{name} must have 1 dimension, got {array.ndim}, shape {array.shape}: give class indices")
     array = whole_numbers(array, f"0..{n_classes - 1}", name)
@@ -113,9 +117,7 @@ def whole_numbers(array: np.ndarray, wanted: str, name: str) -> np.ndarray:
 
 def check_outcomes(labels: Any, n_rows: int, name: str = "labels", against: str = "scores") -> np.ndarray:
     """Outcomes 0 or 1 (or False, True), one per row, as int64."""
-    array = as_array(labels, name)
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
+    array = _one_column(labels, name)
     if array.ndim != 1:
         raise InputError(f"{name} must have 1 dimension, got {array.ndim}, shape {array.shape}: give 0 or 1 per row")
     if len(array) != n_rows:
@@ -147,8 +149,7 @@ def _zeros_and_ones(array: np.ndarray, name: str, why: str) -> np.ndarray:
 def check_shares(shares: Any, shape: tuple[int, ...], name: str = "label_shares") -> np.ndarray:
     """Shares of annotators that chose each class (n×K), as float64; every row sums to one."""
     array = as_array(shares, name)
-    if array.dtype.kind not in "fiub":
-        raise InputError(f"{name} must hold real numbers, got dtype {_dtype_words(array.dtype)}")
+    check_real(array.dtype, name)
     if array.shape != shape:
         raise InputError(f"{name} has shape {array.shape}, but the scores have {shape}: give one share per class")
     array = array.astype(np.float64)
@@ -177,8 +178,7 @@ def check_weights(weights: Any, n_rows: int, name: str = "sample_weight") -> np.
     if weights is None:
         return None
     array = as_array(weights, name)
-    if array.dtype.kind not in "fiub":
-        raise InputError(f"{name} must hold real numbers, got dtype {_dtype_words(array.dtype)}")
+    check_real(array.dtype, name)
     if array.ndim == 0:
         array = np.full(n_rows, float(array))
     if array.ndim != 1 or len(array) != n_rows:
@@ -315,6 +315,12 @@ def as_array(values: Any, name: str) -> np.ndarray:
         # ragged lists, tensors that require a gradient: numpy's first sentence says what is wrong
         reason = " ".join(str(error).split()).split(". ")[0]
         raise InputError(f"{name} cannot be read as an array: {reason}") from error
+
+
+def _one_column(values: Any, name: str) -> np.ndarray:
+    """An array, (n, 1) as (n,)."""
+    array = as_array(values, name)
+    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
 
 
 def _on_host(values: Any) -> Any:

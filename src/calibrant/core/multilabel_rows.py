@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import widen
+from calibrant.core.arrays import check_real, widen
 from calibrant.core.errors import InputError
-from calibrant.core.rows import Rows
+from calibrant.core.rows import PerRow, Rows
 
 
 @dataclass(frozen=True)
-class MultilabelRows:
+class MultilabelRows(PerRow):
     """Checked scores (n×L), labels (n×L) of 0 and 1, weights (n,) or None."""
 
     scores: np.ndarray
@@ -21,24 +21,9 @@ class MultilabelRows:
     weights: np.ndarray | None = None
 
     @property
-    def n(self) -> int:
-        """Number of rows."""
-        return len(self.scores)
-
-    @property
     def n_labels(self) -> int:
         """Number of labels."""
         return self.scores.shape[1]
-
-    @property
-    def total_weight(self) -> float:
-        """Sum of the weights; n where there are none."""
-        return float(self.n) if self.weights is None else float(self.weights.sum())
-
-    def take(self, index: np.ndarray | slice) -> MultilabelRows:
-        """The rows at these places."""
-        weights = None if self.weights is None else self.weights[index]
-        return MultilabelRows(self.scores[index], self.labels[index], weights)
 
     def matrix(self) -> Rows:
         """Scores beside labels (n×2L) with the place of the largest score: what tells rows apart.
@@ -62,8 +47,7 @@ class MultilabelRows:
 def check_score_matrix(scores: Any, name: str = "logits") -> np.ndarray:
     """A float matrix (n×L) with n, L ≥ 1; ±inf stand for probabilities of 0 and 1, NaN is refused."""
     array = np.asarray(scores)
-    if array.dtype.kind not in "fiub":
-        raise InputError(f"{name} must hold real numbers, got dtype {array.dtype}")
+    check_real(array.dtype, name)
     if array.ndim != 2 or not array.shape[0] or not array.shape[1]:
         raise InputError(f"{name} must have the shape (n, L) with one column per label, got {array.shape}")
     matrix = widen(array)

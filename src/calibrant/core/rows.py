@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -106,8 +106,30 @@ def _in_float64(
     return reduce(add, map(part, row_blocks(len(logits), logits.shape[1], PRECISE_ELEMENTS) or [slice(0)]))
 
 
+class PerRow:
+    """What a dataclass of arrays with an entry per row can do; those that are absent are None."""
+
+    labels: np.ndarray
+    weights: np.ndarray | None
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return len(self.labels)
+
+    @property
+    def total_weight(self) -> float:
+        """Sum of the weights; n where there are none."""
+        return float(self.n) if self.weights is None else float(self.weights.sum())
+
+    def take(self, index: np.ndarray | slice) -> Self:
+        """The rows at these places."""
+        columns = vars(self).items()
+        return type(self)(**{name: None if column is None else column[index] for name, column in columns})
+
+
 @dataclass(frozen=True)
-class Rows:
+class Rows(PerRow):
     """Checked logits (n×K), labels (n,), weights (n,) or None and group numbers (n,) or None, in memory."""
 
     logits: np.ndarray
@@ -118,19 +140,9 @@ class Rows:
     in_memory = True
 
     @property
-    def n(self) -> int:
-        """Number of rows."""
-        return self.logits.shape[0]
-
-    @property
     def n_classes(self) -> int:
         """Number of columns."""
         return self.logits.shape[1]
-
-    @property
-    def total_weight(self) -> float:
-        """Sum of the weights; n where there are none."""
-        return float(self.n) if self.weights is None else float(self.weights.sum())
 
     def class_weight(self) -> np.ndarray:
         """Total weight of each class (K,); 0 for a class that is absent."""
@@ -139,11 +151,6 @@ class Rows:
     def row_weights(self) -> np.ndarray | None:
         """The weight of each row (n,), or None where all weigh the same."""
         return self.weights
-
-    def take(self, index: np.ndarray | slice) -> Rows:
-        """The rows at these places."""
-        weights, groups = (None if column is None else column[index] for column in (self.weights, self.groups))
-        return Rows(self.logits[index], self.labels[index], weights, groups)
 
     def sample(self, size: int) -> Rows:
         """About `size` evenly spaced rows, for a cheap first estimate; all of them when there are fewer."""
@@ -159,11 +166,7 @@ class Rows:
 
         # few large blocks would leave cores idle; the cut depends on the data alone, so the sums have the same bits
         size = min(max(self.n * self.n_classes // 16, SMALLEST_BLOCK), BLOCK_ELEMENTS)
-        parts = map_blocks(part, row_blocks(self.n, self.n_classes, size))
-        result = parts[0]
-        for other in parts[1:]:
-            result = add(result, other)
-        return result
+        return reduce(add, map_blocks(part, row_blocks(self.n, self.n_classes, size)))
 
     def gather(self, statistic: Statistic) -> Sequence[np.ndarray]:
         """`statistic(logits, labels, weights)` → arrays with an entry per row, joined in the order of the rows."""

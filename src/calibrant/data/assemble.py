@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import check_matrix_shape
+from calibrant.core.arrays import check_labels, check_matrix_shape, check_real, check_some_rows, check_weights
 from calibrant.core.errors import InputError
 from calibrant.data.fields import (
     CLASS_NAMES,
@@ -78,10 +78,9 @@ def assemble(fields: Mapping[str, Field], name: str, split: str = "", wanted: Wa
     task = resolve_task(wanted.task or task, matrix.shape, label_shape, called)
     if task == "multiclass" or (task == "binary" and matrix.shape[1:] == (2,)):
         check_matrix_shape(matrix.shape, matrix.dtype, called)
-    elif matrix.dtype.kind not in "fiub":
-        raise InputError(f"{called} must hold real numbers, got dtype {matrix.dtype}")
-    elif matrix.shape[0] < 1:
-        raise InputError(f"{called} has 0 sample(s) (shape={matrix.shape}) while a minimum of 1 is required")
+    else:
+        check_real(matrix.dtype, called)
+        check_some_rows(matrix.shape, called)
     check_counts(matrix.shape, called)
     source = matrix.source(name)
     if task == "multilabel" and wanted.task is None and np.shape(labels) == matrix.shape:
@@ -101,8 +100,6 @@ def _only_correct(fields: Mapping[str, Field], split: str, wanted: Wanted) -> bo
 
 
 def _top_k(fields: Mapping[str, Field], name: str, split: str, wanted: Wanted) -> Predictions:
-    from calibrant.core.arrays import check_labels, check_weights
-
     prefix = f"{split}_" if split else ""
     values = fields[f"{prefix}values"]
     columns = _Columns(fields, name, split, wanted, values.shape[:1], f"{prefix}values")
@@ -307,8 +304,8 @@ class _Columns:
     def _read(self, key: str, *, texts: bool = False) -> np.ndarray:
         """A column, read only after its length is known to fit."""
         field, called = self.fields[key], f"{self.name}: {key}"
-        if not texts and field.dtype.kind not in "fiub":
-            raise InputError(f"{called} must hold real numbers, got dtype {field.dtype}")
+        if not texts:
+            check_real(field.dtype, called)
         if field.shape[:1] != (self.n_rows,):
             rows = field.shape[0] if field.shape else 1
             raise InputError(f"{called} has {rows} rows, but {self.key} has {self.n_rows}")

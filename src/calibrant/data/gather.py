@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import as_array, check_matrix, check_shares, check_weights, widen
+from calibrant.core.arrays import (
+    as_array,
+    check_matrix,
+    check_real,
+    check_shares,
+    check_some_rows,
+    check_weights,
+    widen,
+)
 from calibrant.core.errors import InputError
 from calibrant.data.predictions import KINDS, Predictions
 from calibrant.data.source import ArraySource, DifferenceSource, Source
@@ -109,10 +117,8 @@ def _named(given: Mapping[str, Any], kind: str | None, task: str | None, correct
 def _source(scores: np.ndarray, task: str, kind: str, name: str, called: str) -> tuple[Source, str]:
     """The scores as rows, checked; two columns of a binary task become their log odds."""
     if scores.ndim == 1 or (task != "multiclass" and scores.shape[1:] == (1,)):
-        if scores.dtype.kind not in "fiub":
-            raise InputError(f"{called} must hold real numbers, got dtype {scores.dtype}")
-        if not len(scores):
-            raise InputError(f"{called} has 0 sample(s) (shape={scores.shape}) while a minimum of 1 is required")
+        check_real(scores.dtype, called)
+        check_some_rows(scores.shape, called)
         values = widen(scores).reshape(len(scores), 1)
         check_task_values(task, values, from_logits=kind == "logits", name=called)
         return ArraySource(values, name), kind

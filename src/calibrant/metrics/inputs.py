@@ -18,11 +18,11 @@ from calibrant.core.arrays import (
     check_counts,
     check_labels,
     check_matrix,
+    check_outcomes,
     check_scores,
     check_weights,
     unit_scale,
 )
-from calibrant.core.binary_rows import check_binary_labels
 from calibrant.core.errors import InputError
 from calibrant.core.odds import finite_log_odds, probability_log_odds, sigmoid, softplus
 from calibrant.core.tensors import on_device
@@ -186,7 +186,7 @@ def check_binary(
     first, second = (np.zeros_like(scores), np.clip(scores, -745, 745)) if from_logits else (1 - scores, scores)
     return CheckedScores(
         np.stack([first, second], axis=1),
-        check_binary_labels(labels, n_rows),
+        check_outcomes(labels, n_rows),
         _weights(sample_weight, n_rows, weights_are),
         from_logits,
         scores,
