@@ -8,15 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import (
-    as_array,
-    check_matrix,
-    check_real,
-    check_shares,
-    check_some_rows,
-    check_weights,
-    widen,
-)
+from calibrant.core.arrays import as_array, check_matrix, check_scores, check_shares, check_weights
 from calibrant.core.errors import InputError
 from calibrant.data.predictions import KINDS, Predictions
 from calibrant.data.source import ArraySource, DifferenceSource, Source
@@ -117,9 +109,7 @@ def _named(given: Mapping[str, Any], kind: str | None, task: str | None, correct
 def _source(scores: np.ndarray, task: str, kind: str, name: str, called: str) -> tuple[Source, str]:
     """The scores as rows, checked; two columns of a binary task become their log odds."""
     if scores.ndim == 1 or (task != "multiclass" and scores.shape[1:] == (1,)):
-        check_real(scores.dtype, called)
-        check_some_rows(scores.shape, called)
-        values = widen(scores).reshape(len(scores), 1)
+        values = check_scores(scores, called)[:, None]
         check_task_values(task, values, from_logits=kind == "logits", name=called)
         return ArraySource(values, name), kind
     values = check_matrix(scores, called)

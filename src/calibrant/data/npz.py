@@ -24,7 +24,7 @@ from calibrant.data.limits import check_expansion, reading
 from calibrant.data.npy import header_bytes, read_header, score_word, stored_shape, vectors
 from calibrant.data.predictions import CHUNK_BYTES, Predictions
 from calibrant.data.raw import RawField
-from calibrant.data.source import ArraySource, Source, matrix_shape, widened_dtype
+from calibrant.data.source import ArraySource, FieldSource, Source
 
 ARCHIVE = "npz archive"
 DAMAGE = (
@@ -139,13 +139,11 @@ class DeflatedField(Field):
             yield stream
 
 
-class DeflatedSource(Source):
+class DeflatedSource(FieldSource):
     """Rows of a compressed matrix, unpacked as they are needed."""
 
     def __init__(self, field: DeflatedField, name: str) -> None:
-        self.name = name
-        self.shape = matrix_shape(field.shape)
-        self.dtype = widened_dtype(field.dtype)
+        super().__init__(field, name)
         self._field = field
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:

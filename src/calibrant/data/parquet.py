@@ -8,6 +8,7 @@ Values are streamed batch by batch.
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ from calibrant.data.npy import score_word, vectors
 from calibrant.data.parquet_footer import check_footer
 from calibrant.data.predictions import KINDS, Predictions
 from calibrant.data.safetensors import names_field
-from calibrant.data.source import Source, matrix_shape, widened_dtype
+from calibrant.data.source import FieldSource, Source
 
 VECTOR_BATCH = 2**20
 
@@ -40,7 +41,7 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
         schema = file.schema_arrow
         columns = [ColumnField(path, column.name, column.type, n_rows) for column in schema]
         text = (schema.metadata or {}).get(CLASS_NAMES.encode())
-    names = canonical([column.column for column in columns])
+    names = canonical([name for column in columns for name in column.columns])
     for name, column in zip(names, columns, strict=True):
         column.measure_lists()
         found[name] = column
@@ -71,7 +72,7 @@ class WideField(Field):
 
     def __init__(self, path: Path, key: str, members: list[Any]) -> None:
         self.path, self.called = path, f"{path}: {key}"
-        self.columns = [member.column for member in members]
+        self.columns = [name for member in members for name in member.columns]
         bad = next((member for member in members if member.dtype.kind not in "fiub" or len(member.shape) > 1), None)
         if bad is not None:
             raise InputError(f"{bad.called} must hold one real number per row, got dtype {bad.dtype}")
@@ -88,12 +89,11 @@ class WideField(Field):
         return WideSource(self, name)
 
 
-class WideSource(Source):
-    """Rows of several columns, read in batches."""
+class BatchSource(FieldSource):
+    """Rows of one or several columns, read in batches."""
 
-    def __init__(self, field: WideField, name: str) -> None:
-        self.name, self.shape = name, matrix_shape(field.shape)
-        self.dtype = widened_dtype(field.dtype)
+    def __init__(self, field: WideField | ColumnField, name: str) -> None:
+        super().__init__(field, name)
         self._path, self._columns, self._called = field.path, field.columns, field.called
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
@@ -104,17 +104,34 @@ class WideSource(Source):
                 return
             piece = batch.slice(max(at - first, 0), stop - max(at, first))
             if piece.num_rows:
-                block = np.empty((piece.num_rows, len(self._columns)), self.dtype)
-                for place, column in enumerate(self._columns):
-                    block[:, place] = _numbers(piece.column(column), f"{self._called}, {column} near row {at}")
-                yield block
+                yield self._matrix(piece, at)
                 at += piece.num_rows
         if at < stop:
             raise InputError(f"{self._called} ends after {at} of {self.shape[0]} rows")
 
     def cuts(self, rows: int) -> list[int]:
         """The first rows of row groups, at least `rows` apart."""
-        return _group_cuts(self._path, rows)
+        found, first = [0], 0
+        with _opened(self._path) as file:
+            for group in range(file.metadata.num_row_groups - 1):
+                first += file.metadata.row_group(group).num_rows
+                if first - found[-1] >= rows:
+                    found.append(first)
+        return found
+
+    @abstractmethod
+    def _matrix(self, piece: Any, first_row: int) -> np.ndarray:
+        """The values of a batch; its first row is number `first_row`."""
+
+
+class WideSource(BatchSource):
+    """Rows of several columns."""
+
+    def _matrix(self, piece: Any, first_row: int) -> np.ndarray:
+        block = np.empty((piece.num_rows, len(self._columns)), self.dtype)
+        for place, column in enumerate(self._columns):
+            block[:, place] = _numbers(piece.column(column), f"{self._called}, {column} near row {first_row}")
+        return block
 
 
 class ColumnField(Field):
@@ -123,7 +140,7 @@ class ColumnField(Field):
     def __init__(self, path: Path, column: str, arrow_type: Any, n_rows: int) -> None:
         from pyarrow import types
 
-        self.path, self.column = path, column
+        self.path, self.columns = path, [column]
         self.called = f"{path}: {column}"
         if types.is_fixed_size_list(arrow_type):
             self.shape, item = (n_rows, arrow_type.list_size), arrow_type.value_type
@@ -138,7 +155,8 @@ class ColumnField(Field):
         check_expansion(self.nbytes, self.path.stat().st_size, self.called)
         if len(self.shape) == 2:
             return np.concatenate(list(ColumnSource(self, "").blocks(0, self.shape[0], VECTOR_BATCH)))
-        pieces = [_numbers(batch.column(0), self.called) for batch in _batches(self.path, self.column, VECTOR_BATCH)]
+        batches = _numbered_batches(self.path, self.columns, 0, VECTOR_BATCH)
+        pieces = [_numbers(batch.column(0), self.called) for _, batch in batches]
         column = np.concatenate(pieces) if pieces else np.empty(0, self.dtype)
         if column.dtype.kind == "O" and all(isinstance(item, str) for item in column):
             column = column.astype(str)
@@ -153,41 +171,22 @@ class ColumnField(Field):
     def measure_lists(self) -> None:
         """Find K of a column of lists from its first row."""
         if self.shape[1:] == (-1,) and self.shape[0] > 0:
-            first = next(_batches(self.path, self.column, 1), None)
-            length = None if first is None else first.column(0)[0].as_py()
+            first = next(_numbered_batches(self.path, self.columns, 0, 1), None)
+            length = None if first is None else first[1].column(0)[0].as_py()
             self.shape = (self.shape[0], 0 if length is None else len(length))
 
 
-class ColumnSource(Source):
-    """Rows of a column of lists, read in batches."""
+class ColumnSource(BatchSource):
+    """Rows of a column of numbers or lists."""
 
     def __init__(self, field: ColumnField, name: str) -> None:
-        self.name = name
-        self.shape = matrix_shape(field.shape)
-        self.dtype = widened_dtype(field.dtype)
-        self._path, self._column, self._called = field.path, field.column, field.called
+        super().__init__(field, name)
         check_expansion(field.nbytes, field.path.stat().st_size, field.called)
 
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
-        """Blocks in order; row groups before `start` are not read."""
-        at = start
-        for first, batch in _numbered_batches(self._path, [self._column], start, rows):
-            if at >= stop:
-                return
-            piece = batch.column(0).slice(max(at - first, 0), stop - max(at, first))
-            if len(piece):
-                yield self._matrix(piece, at)
-                at += len(piece)
-        if at < stop:
-            raise InputError(f"{self._called} ends after {at} of {self.shape[0]} rows")
-
-    def cuts(self, rows: int) -> list[int]:
-        """The first rows of row groups, at least `rows` apart."""
-        return _group_cuts(self._path, rows)
-
-    def _matrix(self, lists: Any, first_row: int) -> np.ndarray:
+    def _matrix(self, piece: Any, first_row: int) -> np.ndarray:
         import pyarrow as pa
 
+        lists = piece.column(0)
         n_classes = self.shape[1]
         if not (pa.types.is_fixed_size_list(lists.type) or hasattr(lists, "offsets")):
             values = widen(_numbers(lists, f"{self._called} near row {first_row}")).reshape(len(lists), 1)
@@ -207,16 +206,6 @@ class ColumnSource(Source):
         return values if values.flags.writeable else values.copy()  # arrow's own buffers are read-only
 
 
-def _group_cuts(path: Path, rows: int) -> list[int]:
-    found, first = [0], 0
-    with _opened(path) as file:
-        for group in range(file.metadata.num_row_groups - 1):
-            first += file.metadata.row_group(group).num_rows
-            if first - found[-1] >= rows:
-                found.append(first)
-    return found
-
-
 def _numbers(column: Any, called: str) -> np.ndarray:
     if column.null_count:
         place = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
@@ -227,15 +216,9 @@ def _numbers(column: Any, called: str) -> np.ndarray:
 def _numpy_dtype(arrow_type: Any) -> np.dtype[Any]:
     """The numpy dtype of a column's items; object for everything that is not a number."""
     try:
-        dtype = np.dtype(arrow_type.to_pandas_dtype())
+        return np.dtype(arrow_type.to_pandas_dtype())
     except (NotImplementedError, TypeError):
         return np.dtype(object)
-    return dtype
-
-
-def _batches(path: Path, column: str, rows: int) -> Iterator[Any]:
-    for _, batch in _numbered_batches(path, [column], 0, rows):
-        yield batch
 
 
 def _numbered_batches(path: Path, columns: list[str], start: int, rows: int) -> Iterator[tuple[int, Any]]:

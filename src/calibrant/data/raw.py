@@ -15,7 +15,7 @@ import numpy as np
 from calibrant.core.arrays import widen
 from calibrant.core.errors import InputError
 from calibrant.data.fields import Field, Header
-from calibrant.data.source import Source, matrix_shape, widened_dtype
+from calibrant.data.source import FieldSource, Source
 
 KEPT_BYTES = 1 << 20
 """Blocks from this size on are kept for the next one."""
@@ -51,19 +51,26 @@ class RawField(Field):
         return ColumnMajorSource(self, name) if self.header.fortran else RowMajorSource(self, name)
 
 
-class RowMajorSource(Source):
-    """Rows of a row-major matrix in a file.
+class RawSource(FieldSource):
+    """Rows of a matrix in a file.
 
     Blocks are read, not mapped: a map of a file that another process cuts short ends this process with SIGBUS. Before
     and after each block the file must have the size and the time of change that it had when it was opened.
     """
 
     def __init__(self, field: RawField, name: str) -> None:
-        self.name = name
-        self.shape = matrix_shape(field.shape)
-        self.dtype = widened_dtype(field.dtype)
+        super().__init__(field, name)
         self._path, self._offset, self._stored = field.path, field.offset, field.header.dtype
         self._stamp = field.stamp
+
+    def check_unchanged(self) -> None:
+        """Raise InputError where the file is no longer the one that was opened."""
+        with self._path.open("rb") as file:
+            check_unchanged(file, self._stamp, self.name)
+
+
+class RowMajorSource(RawSource):
+    """Rows of a row-major matrix in a file."""
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """Consecutive rows in memory; a block that nobody holds any more gives its memory to the next."""
@@ -95,11 +102,6 @@ class RowMajorSource(Source):
                 raise InputError(f"{self.name} became shorter while it was read") from error
         array = np.frombuffer(window, self._stored, self.shape[0] * self.shape[1], self._offset - aligned)
         return array.reshape(self.shape)
-
-    def check_unchanged(self) -> None:
-        """Raise InputError where the file is no longer the one that was opened."""
-        with self._path.open("rb") as file:
-            check_unchanged(file, self._stamp, self.name)
 
 
 Stamp = tuple[int, int]
@@ -168,15 +170,8 @@ def others_may_write(path: Path) -> bool:
     return bool(found.st_mode & 0o022) or (hasattr(os, "geteuid") and found.st_uid != os.geteuid())
 
 
-class ColumnMajorSource(Source):
+class ColumnMajorSource(RawSource):
     """Rows of a column-major (Fortran order) matrix in a file, gathered column by column."""
-
-    def __init__(self, field: RawField, name: str) -> None:
-        self.name = name
-        self.shape = matrix_shape(field.shape)
-        self.dtype = widened_dtype(field.dtype)
-        self._path, self._offset, self._stored = field.path, field.offset, field.header.dtype
-        self._stamp = field.stamp
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """Row-major copies."""

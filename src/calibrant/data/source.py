@@ -69,6 +69,15 @@ def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
     return (shape[0], 1) if len(shape) == 1 else (shape[0], shape[1])
 
 
+class FieldSource(Source):
+    """The rows of a field of a file, read in blocks."""
+
+    def __init__(self, field: Any, name: str) -> None:
+        self.name = name
+        self.shape = matrix_shape(field.shape)
+        self.dtype = widened_dtype(field.dtype)
+
+
 class ArraySource(Source):
     """A matrix in memory."""
 
