@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +120,17 @@ def test_addresses_behind_fsspec(bucket):
     assert np.array_equal(one.logits, logits[300:400])
     fitted = cal.TemperatureScaling().fit_predictions(address)
     assert fitted.temperature_ == pytest.approx(cal.TemperatureScaling().fit(logits, labels).temperature_, abs=1e-6)
+
+
+def test_every_companion_of_a_remote_matrix_is_fetched(bucket):
+    system = pytest.importorskip("fsspec").filesystem("memory")
+    pair = Predictions(confidence=np.array([0.9, 0.6]), correct=np.array([1, 0]), clusters=np.array([4, 4]))
+    for path in write_predictions(pair, Path(tempfile.mkdtemp()) / "answers.npy"):
+        system.pipe_file(f"/bucket/pairs/{path.name}", path.read_bytes())
+    found = open_predictions("memory://bucket/pairs/answers_confidence.npy")
+    assert found.task == "pairs"
+    assert found.labels.tolist() == [1, 0]
+    assert found.clusters.tolist() == [4, 4]
 
 
 def test_what_was_fetched_stays_below_its_bound(bucket, tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ from calibrant.data.fields import (
     LABEL_SHARES,
     LABELS,
     OTHER_LABELS,
+    PARTNERS,
     PREDICTIONS,
     SCORES,
     WEIGHTS,
@@ -43,13 +44,11 @@ def split_names(fields: Mapping[str, Field]) -> list[str]:
     """The prefixes that `file#prefix` can pick, and "" if the file has scores without one."""
     found = set()
     for key in fields:
-        for word in (*SCORES, CONFIDENCE, PREDICTIONS):
+        for word in (*SCORES, *PARTNERS):
             if key == word or key.endswith("_" + word):
-                split = key[: -len(word)].removesuffix("_")
-                prefix = f"{split}_" if split else ""
-                partner = {CONFIDENCE: CORRECT, PREDICTIONS: LABEL_IDS}.get(word)
-                if partner is None or prefix + partner in fields:
-                    found.add(split)
+                prefix = key[: -len(word)]
+                if word not in PARTNERS or prefix + PARTNERS[word] in fields:
+                    found.add(prefix.removesuffix("_"))
     return sorted(found)
 
 

@@ -12,21 +12,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from calibrant.core.errors import InputError
-from calibrant.data.fields import (
-    CLUSTERS,
-    CONFIDENCE,
-    CORRECT,
-    GROUPS,
-    LABEL_IDS,
-    LABEL_SHARES,
-    LABELS,
-    OTHER_LABELS,
-    PREDICTIONS,
-    SCORES,
-    WEIGHTS,
-    Wanted,
-    score_kind,
-)
+from calibrant.data.fields import KNOWN, LABEL_SHARES, LABELS, PARTNERS, SCORES, Wanted, score_kind
 from calibrant.data.limits import MAX_CLASSES
 from calibrant.data.predictions import KINDS
 
@@ -46,10 +32,6 @@ LABEL_PREFIXES = ("label_", "labels_")
 
 ROW_NAMES = frozenset({"", "unnamed: 0", "index", "id", "row", "row_id", "rownames", "__index_level_0__"})
 """Names of columns that number the rows; they are never scores."""
-
-KNOWN = frozenset(
-    {*LABELS, *OTHER_LABELS, *SCORES, *WEIGHTS, *GROUPS, *CLUSTERS, CONFIDENCE, CORRECT, PREDICTIONS, LABEL_IDS}
-)
 
 
 @dataclass(frozen=True)
@@ -133,7 +115,7 @@ def _scores(names: Sequence[str], wanted: Wanted, called: str) -> tuple[str, lis
         return None
     if found.get(chosen):
         return chosen, list(found[chosen]), list(found[chosen].values())
-    paired = {CONFIDENCE, CORRECT} <= set(names) or {PREDICTIONS, LABEL_IDS} <= set(names)
+    paired = any(scores in names and labels in names for scores, labels in PARTNERS.items())
     if paired and wanted.kind != "logits":
         return None
     return _everything(names, wanted, said, called)

@@ -17,23 +17,24 @@ import gzip
 import io
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
 from calibrant.core import progress
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
-from calibrant.data.columns import KNOWN, LABEL_PREFIXES, PREFIXES, SHARE_PREFIXES, Layout, canonical, layout
+from calibrant.data.columns import LABEL_PREFIXES, PREFIXES, SHARE_PREFIXES, Layout, canonical, layout
 from calibrant.data.fields import (
     CLASS_NAMES,
     CLUSTERS,
     CONFIDENCE,
     CORRECT,
     GROUPS,
+    KNOWN,
     LABEL_SHARES,
     LABELS,
     OTHER_LABELS,
@@ -346,9 +347,7 @@ def write(parts: dict[str, Predictions], path: Path) -> list[Path]:
     single = SINGLE.get((predictions.task, predictions.kind), "logit")
     scores = [single] if predictions.flat else [prefix + name for name in names]
     start = 0
-    with atomic_write(path) as temporary, temporary.open("wb") as raw, packed(raw, path) as binary:
-        text = io.TextIOWrapper(binary, encoding="utf-8", newline="")
-        writer = csv.writer(text, lineterminator="\n")
+    with atomic_write(path) as temporary, csv_writer(temporary, path) as writer:
         writer.writerow([*columns, *scores])
         for chunk in predictions.chunks():
             own = slice(start, start + chunk.n)
@@ -357,8 +356,6 @@ def write(parts: dict[str, Predictions], path: Path) -> list[Path]:
             shown = [[f"{value:.{digits}g}" for value in column] for column in values]
             writer.writerows(zip(*cells, *shown, strict=True))
             start += chunk.n
-        text.flush()
-        text.detach()
     return [path]
 
 
@@ -378,10 +375,12 @@ def _written_columns(predictions: Predictions, names: Sequence[str]) -> dict[str
 
 
 @contextmanager
-def packed(raw: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to, packed where its name says so."""
-    if path.suffix.lower() != ".gz":
-        yield raw
-        return
-    with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=3, filename="", mtime=0) as stream:
-        yield stream  # type: ignore[misc]
+def csv_writer(temporary: Path, path: Path) -> Iterator[Any]:
+    """A writer of rows to `temporary`, packed where the name of `path` says so."""
+    with ExitStack() as stack:
+        stream: Any = stack.enter_context(temporary.open("wb"))
+        if path.suffix.lower() == ".gz":
+            packed = gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=3, filename="", mtime=0)
+            stream = stack.enter_context(packed)
+        text = stack.enter_context(io.TextIOWrapper(stream, encoding="utf-8", newline=""))
+        yield csv.writer(text, lineterminator="\n")

@@ -48,6 +48,12 @@ CLUSTERS = ("clusters", "cluster")
 LABEL_SHARES = "label_shares"
 CLASS_NAMES = "class_names"
 
+PARTNERS = {CONFIDENCE: CORRECT, PREDICTIONS: LABEL_IDS}
+"""Names of scores that only count beside the labels that belong to them."""
+
+KNOWN = frozenset({*LABELS, *OTHER_LABELS, *SCORES, *WEIGHTS, *GROUPS, *CLUSTERS, *PARTNERS, *PARTNERS.values()})
+"""All names above that columns of a table may have."""
+
 
 @dataclass(frozen=True)
 class Wanted:

@@ -18,14 +18,15 @@ def part_paths(folder: Path) -> list[Path]:
     return keep_parts(sorted(folder.iterdir()), str(folder))
 
 
+def holds_rows(path: Path) -> bool:
+    """Does the name say so? Hidden files and the companions of `.npy` matrices hold none."""
+    hidden = path.name.startswith((".", "_"))
+    return not hidden and suffix_of(path) in SUFFIXES and not (path.suffix == ".npy" and is_companion(path))
+
+
 def keep_parts(paths: list[Path], name: str) -> list[Path]:
-    """Those files that hold rows; hidden files and the companions of `.npy` matrices are left out."""
-    parts = [
-        path
-        for path in paths
-        if not path.name.startswith((".", "_")) and path.is_file() and suffix_of(path) in SUFFIXES
-    ]
-    parts = [path for path in parts if not (path.suffix == ".npy" and is_companion(path))]
+    """Those files that hold rows."""
+    parts = [path for path in paths if holds_rows(path) and path.is_file()]
     if not parts:
         what = "is a folder without" if Path(name).is_dir() else "matches no"
         raise InputError(f"{name} {what} prediction files ({', '.join(sorted(SUFFIXES))})")

@@ -45,12 +45,18 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
             f"or call the file {path.stem}_logits.npy"
         )
     found: dict[str, Field] = {word or kind or "": array_field(path)}
-    prefix = path.stem[: -len(word)] if word else f"{path.stem}_"
-    for companion in COMPANIONS:
-        beside = path.with_name(f"{prefix}{companion}.npy")
+    for companion, name in companions(path.stem).items():
+        beside = path.with_name(name)
         if beside.is_file():
             found[companion] = array_field(beside)
     return found
+
+
+def companions(stem: str) -> dict[str, str]:
+    """What may lie beside a matrix whose file has this name without `.npy`, and the names of those files."""
+    word = _kind_word(stem)
+    prefix = stem[: -len(word)] if word else f"{stem}_"
+    return {companion: f"{prefix}{companion}.npy" for companion in COMPANIONS}
 
 
 def matrix_path(path: Path) -> Path:

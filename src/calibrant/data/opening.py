@@ -123,37 +123,15 @@ def open_predictions(
     return without_bad_parts(joined, engine) if skip_bad_parts else joined
 
 
-def describe(
-    *,
-    kind: str | None = None,
-    task: str | None = None,
-    scores: str | None = None,
-    labels: Any = None,
-    weights: Any = None,
-    by: Any = None,
-    cluster: Any = None,
-    class_names: Sequence[str] | None = None,
-    ignore_index: int | None = None,
-    require_labels: bool = True,
-    guard: bool = True,
-) -> Wanted:
+def describe(*, by: Any = None, class_names: Sequence[str] | None = None, **options: Any) -> Wanted:
     """What the caller says about a file, checked; paths of `.npy` files are read."""
-    check_kind(kind)
-    check_task(task)
-    names = [by] if isinstance(by, str) else list(by or ())
-    return Wanted(
-        kind,
-        task,
-        scores,
-        _vector(labels, "labels"),
-        _vector(weights, "weights"),
-        tuple(word.strip() for name in names for word in str(name).split(",") if word.strip()),
-        _vector(cluster, "cluster"),
-        None if class_names is None else [str(name) for name in class_names],
-        require_labels,
-        ignore_index,
-        guard,
-    )
+    columns = [by] if isinstance(by, str) else list(by or ())
+    names = None if class_names is None else [str(name) for name in class_names]
+    groups = tuple(word.strip() for name in columns for word in str(name).split(",") if word.strip())
+    wanted = Wanted(by=groups, class_names=names, **options)
+    check_kind(wanted.kind)
+    check_task(wanted.task)
+    return replace(wanted, **{word: _vector(getattr(wanted, word), word) for word in ("labels", "weights", "cluster")})
 
 
 def _is_remote(text: str) -> bool:

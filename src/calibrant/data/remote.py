@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.errors import InputError, MissingExtraError
-from calibrant.data.fields import CLASS_NAMES, LABELS, WEIGHTS, Wanted
-from calibrant.data.formats import SUFFIXES, suffix_of
-from calibrant.data.npy import is_companion
-from calibrant.data.predictions import KINDS, Predictions
+from calibrant.data.fields import Wanted
+from calibrant.data.folder import holds_rows
+from calibrant.data.formats import SUFFIXES
+from calibrant.data.npy import companions
+from calibrant.data.predictions import Predictions
 from calibrant.data.source import DifferenceSource, Source, TakenSource
 from calibrant.data.top_k import TopKPredictions
 
@@ -46,7 +47,7 @@ def expand(text: str) -> tuple[list[str], str]:
             return [address], split
     except Exception as error:
         raise _unreachable(address, error) from error
-    parts = [name for name in sorted(map(str, found)) if _holds_rows(Path(name))]
+    parts = [name for name in sorted(map(str, found)) if holds_rows(Path(name))]
     if not parts:
         raise InputError(f"{address} holds no prediction files ({', '.join(sorted(SUFFIXES))})")
     return [system.unstrip_protocol(name) for name in parts], split
@@ -135,18 +136,11 @@ def _unreachable(address: str, error: Exception) -> InputError:
     return InputError(f"{address} cannot be read: {reason or type(error).__name__}")
 
 
-def _holds_rows(path: Path) -> bool:
-    hidden = path.name.startswith((".", "_"))
-    return not hidden and suffix_of(path) in SUFFIXES and not (path.suffix == ".npy" and is_companion(path))
-
-
 def _companions(system: Any, path: str) -> list[str]:
     file = Path(path)
     if file.suffix != ".npy":
         return []
-    word = next((kind for kind in KINDS if file.stem == kind or file.stem.endswith(f"_{kind}")), "")
-    prefix = file.stem[: -len(word)] if word else f"{file.stem}_"
-    beside = [f"{path[: -len(file.name)]}{prefix}{name}.npy" for name in (*LABELS, *WEIGHTS, CLASS_NAMES)]
+    beside = [path[: -len(file.name)] + name for name in companions(file.stem).values()]
     return [name for name in beside if system.exists(name)]
 
 

@@ -7,7 +7,6 @@ the kind changes and the name says the kind: `logit_cat` becomes `probability_ca
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.data.columns import PREFIXES, canonical
-from calibrant.data.delimited import line_blocks, opened_text, packed, row_width
+from calibrant.data.delimited import csv_writer, line_blocks, opened_text, row_width
 from calibrant.data.fields import SCORES
 from calibrant.data.formats import SUFFIXES, suffix_of
 from calibrant.data.json_lines import LOGPROBS, TOP_LOGPROBS, parse_line
@@ -70,9 +69,7 @@ def _csv(  # noqa: PLR0917
 ) -> None:
     digits = 9 if calibrated.dtype == np.float32 else 17
     scores = _rows(calibrated)
-    with opened_text(source) as lines, temporary.open("wb") as raw, packed(raw, target) as binary:
-        text = io.TextIOWrapper(binary, encoding="utf-8", newline="")
-        writer = csv.writer(text, lineterminator="\n")
+    with opened_text(source) as lines, csv_writer(temporary, target) as writer:
         header = next(csv.reader([lines.readline(MAX_TEXT_BYTES).decode("utf-8-sig")]))
         known = canonical([name.strip() for name in header])
         places = [known.index(name) for name in given.score_columns]
@@ -83,8 +80,6 @@ def _csv(  # noqa: PLR0917
                 for place, value in zip(places, next(scores), strict=True):
                     cells[place + shift] = f"{value:.{digits}g}"
                 writer.writerow(cells)
-        text.flush()
-        text.detach()
 
 
 def _parquet(  # noqa: PLR0917
