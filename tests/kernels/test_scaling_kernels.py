@@ -154,3 +154,32 @@ def test_rounding_never_moves_the_prediction():
         scaled = np.empty_like(logits)
         assert kernel(logits, scale, np.zeros(6, np.float32), scaled, True)
         assert (scaled.argmax(axis=1) == logits.argmax(axis=1)).all()
+
+
+@pytest.mark.parametrize("kernels", [scaling, compiled], ids=["numpy", "compiled"])
+@pytest.mark.parametrize("n_classes", [2, 31, 32, 33, 100])
+@pytest.mark.parametrize("beta", [0.02, 0.7, 1.0, 9.0])
+def test_the_pass_that_also_finds_minima_gives_both_answers(kernels, n_classes, beta):
+    rng = np.random.default_rng(n_classes)
+    for dtype, size in (("float32", 3.0), ("float64", 3.0), ("float64", 300.0)):
+        logits = (size * rng.normal(size=(900, n_classes))).astype(dtype)
+        logits[:5] += 200
+        labels, weights = rng.integers(0, n_classes, 900), rng.integers(1, 4, 900).astype(float)
+        wide = logits.astype(np.float64)
+        *sums, minima = kernels.temperature_sums_and_minima(logits, labels, weights, beta)
+        expected = scaling.temperature_sums(wide, labels, weights, beta)
+        tolerance = 1e-4 if dtype == "float32" else 1e-9
+        np.testing.assert_allclose(sums, expected, rtol=tolerance, atol=tolerance * 900)
+        log_p = wide - np.logaddexp.reduce(wide, axis=1, keepdims=True)
+        np.testing.assert_allclose(minima.values, log_p.min(axis=0), rtol=3e-7 if dtype == "float32" else 1e-13)
+        assert minima.n_zero == 0
+
+
+@pytest.mark.parametrize("kernels", [scaling, compiled], ids=["numpy", "compiled"])
+def test_the_pass_that_also_finds_minima_counts_rows_with_zeros(kernels):
+    logits, labels = np.random.default_rng(0).normal(size=(900, 40)).astype(np.float32), np.zeros(900, np.int64)
+    logits[[5, 700], 3] = -np.inf
+    logits[700, 9] = -np.inf
+    *sums, minima = kernels.temperature_sums_and_minima(logits, labels, None, 1.5)
+    assert minima.n_zero == 2
+    assert not np.isfinite(sums).all()

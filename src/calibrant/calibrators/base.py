@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.helpers.confidence_bins import map_rows
-from calibrant.calibrators.helpers.gate import admitted, keep_winner
+from calibrant.calibrators.helpers.gate import admitted, check_names, keep_winner
 from calibrant.calibrators.helpers.tensors import fit_on_device, probabilities_of_tensor, transform_tensor
 from calibrant.calibrators.learned import Learned, count_learned, spec_of
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds, divided
@@ -124,6 +124,9 @@ class Calibrator(TransformerMixin, BaseEstimator):
 
     def _without_zeros(self, rows: Any) -> Any:
         """Learn what a probability of 0 counts as, and rows in which it counts as that."""
+        if not isinstance(rows, BinaryRows) and not rows.in_memory:
+            self.floor_ = rows.learn_floor()
+            return rows
         given = given_values(rows)
         self.floor_, n_zero = learn_floor(given, rows.weights)
         if n_zero == 0 and (rows.weights is None or rows.weights.all()):  # rows of weight 0 are not counted
@@ -381,8 +384,11 @@ class Calibrator(TransformerMixin, BaseEstimator):
                 f"as input: {what}"
             )
         array = check_scores(values) if one_column else check_matrix(values)
-        named = values if hasattr(values, "columns") else array.reshape(len(array), -1)
-        validate_data(self, X=named, reset=reset, skip_check_array=True)
+        check_names(self, values, array.reshape(len(array), -1), reset=reset)
+        return self._admit(array, reset=reset)
+
+    def _admit(self, array: np.ndarray, *, reset: bool) -> np.ndarray:
+        """Look at every value; a fit that looks at them by itself need not do so twice."""
         return admitted(array, None if reset else self)
 
     def __sklearn_is_fitted__(self) -> bool:

@@ -15,8 +15,9 @@ from calibrant.calibrators.learned import RECORD, TEMPERATURE, Learned
 from calibrant.calibrators.shape import IDENTITY, KEPT_ELEMENTS, fit_shape, shape_losses
 from calibrant.calibrators.solvers.diagonal import common_unit
 from calibrant.calibrators.solvers.folds import content_folds
+from calibrant.calibrators.solvers.inverse_temperature import fit_inverse_temperature
 from calibrant.calibrators.solvers.newton import Operator, Solution, newton_cg, warn_unless_converged
-from calibrant.calibrators.temperature import fit_inverse_temperature
+from calibrant.calibrators.solvers.scale_walk import ScaleWalker
 from calibrant.core.blas import one_blas_thread
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
@@ -153,11 +154,11 @@ class ConfusionScaling(Calibrator):
 
         def walk(part: int) -> tuple[float, list[np.ndarray]]:
             kept = np.flatnonzero(fold != part)
-            walker = _Walker(rows.take(kept) if len(kept) else rows, LOOSE, np.float32, False)
+            walker = _walker_of_many(rows.take(kept) if len(kept) else rows, path, LOOSE)
             points = []
             for penalties in path:
                 walker.step(penalties)
-                points.append(walker.point[:, -2:].copy())
+                points.append(walker.point)
             return walker.unit, points
 
         parts = list(np.unique(fold))
@@ -184,7 +185,8 @@ class ConfusionScaling(Calibrator):
 
     def _finish(self, rows: Rows, path: list[Penalties]) -> None:
         with one_blas_thread():
-            walker = _Walker(rows, TIGHT, np.float64, _reads_evidence(path) or rows.n_classes <= MOST_CLASSES)
+            many = rows.n_classes > MOST_CLASSES and not _reads_evidence(path)
+            walker = _walker_of_many(rows, path, TIGHT) if many else _Walker(rows, TIGHT, np.float64)
             points = []
             for penalties in path:
                 solution = walker.step(penalties)
@@ -228,6 +230,13 @@ class ConfusionScaling(Calibrator):
 def _reads_evidence(path: list[Penalties]) -> bool:
     """Whether the confusion matrix takes part in any step."""
     return any(penalties.matrix < inf for penalties in path)
+
+
+def _walker_of_many(rows: Rows, path: list[Penalties], tolerance: float) -> Any:
+    """A walk without a confusion matrix; compiled where scales and biases both move, or neither does."""
+    if all(np.isinf(penalties.scale) == np.isinf(penalties.bias) for penalties in path):
+        return ScaleWalker(rows, tolerance, checked=tolerance == TIGHT)
+    return _Walker(rows, tolerance, np.float64 if tolerance == TIGHT else np.float32, with_evidence=False)
 
 
 def _inputs(

@@ -12,7 +12,7 @@ from sklearn.base import clone
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
-from calibrant.calibrators.helpers.confidence_bins import map_rows
+from calibrant.calibrators.helpers.confidence_bins import keep_prediction, map_rows
 from calibrant.calibrators.helpers.device_statistics import can_fit_inner, fit_inner
 from calibrant.calibrators.learned import INNER, Learned
 from calibrant.calibrators.platt import PlattScaling
@@ -20,8 +20,17 @@ from calibrant.calibrators.solvers.positive_class import fit_positive_shape, pos
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.rows import Rows, add
-from calibrant.core.softmax import log_softmax
 from calibrant.core.threads import map_blocks, row_blocks
+from calibrant.kernels.dispatch import pick, use_compiled
+from calibrant.kernels.shape import (
+    BLOCK_ELEMENTS,
+    bent_losses_of,
+    bent_scores,
+    bent_sums,
+    features,
+    shape_sums,
+    stacked_features,
+)
 
 IDENTITY = np.array([1.0, 0.0, 0.0, 0.0])
 """The map that changes nothing."""
@@ -29,13 +38,7 @@ IDENTITY = np.array([1.0, 0.0, 0.0, 0.0])
 PRIOR_ROWS = 2.0
 """Strength of the pull to the identity; n rows have the weight n beside it."""
 
-FLOOR = 0.01
-"""Probabilities well below this no longer bend the third feature."""
-
-LARGEST_P, LARGEST_CONFIDENCE = 1 - 1e-7, 1 - 1e-6
-"""Where log(1 − p) is cut off: a certain row stays finite."""
-
-MAX_STEPS, BLOCK_ELEMENTS = 50, 1 << 17
+MAX_STEPS = 50
 
 KEPT_ELEMENTS = 1 << 21
 """Up to this many logits, their features (32 bytes each) are kept from one step to the next."""
@@ -141,8 +144,15 @@ class ShapeScaling(Calibrator):
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         return bend(xp, self.calibrator_._map(xp, logits, learned.calibrator_), learned.shape_)
 
+    def _transform(self, logits: np.ndarray) -> np.ndarray:
+        return self._bend(self.calibrator_._transform(logits))
+
     def _bend(self, logits: np.ndarray) -> np.ndarray:
-        return map_rows(lambda block: bend(numpy_namespace, logits[block], self.shape_), logits)
+        kernel = pick(bent_scores, logits.size)
+        if kernel is bent_scores:
+            return map_rows(lambda block: bend(numpy_namespace, logits[block], self.shape_), logits)
+        prediction = logits.argmax(axis=1)
+        return map_rows(lambda block: keep_prediction(kernel(logits[block], self.shape_), prediction[block]), logits)
 
 
 def bend(xp: Any, logits: Any, shape: Any) -> Any:
@@ -153,59 +163,10 @@ def bend(xp: Any, logits: Any, shape: Any) -> Any:
     return maps.keep_prediction(xp, scores, maps.prediction(xp, logits))
 
 
-def features(xp: Any, log_probabilities: Any) -> tuple[Any, Any, Any, Any]:
-    """φ, four matrices (n×K), of log-probabilities (n×K)."""
-    probabilities = xp.exp(log_probabilities)
-    peak = xp.max(probabilities, axis=1, keepdims=True)
-    sureness = xp.log1p(-xp.minimum(peak, xp.full_like(peak, LARGEST_CONFIDENCE))) / 5
-    return (
-        log_probabilities,
-        -xp.log1p(-xp.minimum(probabilities, xp.full_like(probabilities, LARGEST_P))),
-        xp.log(probabilities + FLOOR),
-        log_probabilities * sureness,
-    )
-
-
-def stacked_features(logits: np.ndarray) -> np.ndarray:
-    """φ (4×n×K) of logits (n×K), for the fit."""
-    return np.stack(features(numpy_namespace, log_softmax(logits.astype(np.float64))))
-
-
-def shape_sums(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, shape: np.ndarray
-) -> tuple[float, np.ndarray, np.ndarray]:
-    """Σ w·NLL of the bent logits, its gradient (4,) and Hessian (4×4): a statistic for `Rows.total`."""
-    parts = []
-    for block in row_blocks(len(logits), logits.shape[1], BLOCK_ELEMENTS):
-        inputs = stacked_features(logits[block])
-        parts.append(bent_sums(inputs, labels[block], None if weights is None else weights[block], shape))
-    return reduce(add, parts)
-
-
-def bent_sums(
-    inputs: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, shape: np.ndarray
-) -> tuple[float, np.ndarray, np.ndarray]:
-    """`shape_sums` of features φ (4×n×K)."""
-    every = np.arange(len(labels))
-    weight = np.ones(len(labels)) if weights is None else weights
-    scores = log_softmax(np.tensordot(shape, inputs, 1))
-    loss = -float(weight @ scores[every, labels])
-    probabilities = np.exp(scores)
-    mean = np.einsum("nk,mnk->mn", probabilities, inputs)
-    gradient = (mean - inputs[:, every, labels]) @ weight
-    probabilities *= weight[:, None]
-    weighted = (inputs * probabilities).reshape(len(shape), -1)
-    return loss, gradient, weighted @ inputs.reshape(len(shape), -1).T - (mean * weight) @ mean.T
-
-
 def shape_losses(rows: Rows, shape: np.ndarray) -> np.ndarray:
     """NLL of each row (n,) of calibrated logits once they are bent."""
-    losses = np.empty(rows.n)
-    for block in row_blocks(rows.n, rows.n_classes, BLOCK_ELEMENTS):
-        part = rows.take(block)
-        scores = log_softmax(np.tensordot(shape, stacked_features(part.logits), 1))
-        losses[block] = -scores[np.arange(part.n), part.labels]
-    return losses
+    kernel = pick(bent_losses_of, rows.n * rows.n_classes)
+    return rows.gather(lambda logits, labels, weights: kernel(logits, labels, weights, shape))[0]
 
 
 def fit_shape(rows: Any, *, start: np.ndarray = IDENTITY, tolerance: float = 1e-9) -> tuple[np.ndarray, np.ndarray]:
@@ -219,7 +180,11 @@ def fit_shape(rows: Any, *, start: np.ndarray = IDENTITY, tolerance: float = 1e-
         if some.total_weight > 0:
             # a sample leads most of the way
             start = fit_shape(some, start=start, tolerance=1e-3)[0]
-    total = partial(rows.total, shape_sums) if size > KEPT_ELEMENTS or not rows.in_memory else _kept_sums(rows)
+    total: Callable[[np.ndarray], tuple[Any, ...]]
+    if not rows.in_memory or size > KEPT_ELEMENTS or use_compiled(size):
+        total = partial(rows.total, pick(shape_sums, size) if rows.in_memory else shape_sums)
+    else:
+        total = _kept_sums(rows)
     # of two classes −log(1 − p) of one is −log p of the other: the second feature would repeat the first
     free = np.array([0, 2, 3] if rows.n_classes == 2 else [0, 1, 2, 3])
 

@@ -24,7 +24,10 @@ def one_blas_thread() -> Iterator[None]:
         _state["users"] += 1
         _own.users = getattr(_own, "users", 0) + 1
         if _state["limit"] is None:
-            _state["limit"] = _controller().limit(limits=1, user_api="blas")
+            before = [(library, library.get_num_threads()) for library in _libraries()]
+            for library, _ in before:
+                library.set_num_threads(1)
+            _state["limit"] = before
     try:
         yield
     finally:
@@ -33,7 +36,8 @@ def one_blas_thread() -> Iterator[None]:
             _own.users -= 1
             if _state["users"] == 0:
                 limit, _state["limit"] = _state["limit"], None
-                limit.restore_original_limits()
+                for library, threads in limit:
+                    library.set_num_threads(threads)
 
 
 def _in_child() -> None:
@@ -48,8 +52,8 @@ if hasattr(os, "register_at_fork"):
 
 
 @cache
-def _controller() -> Any:
+def _libraries() -> list[Any]:
     # looking the libraries up takes milliseconds, setting their threads microseconds
     from threadpoolctl import ThreadpoolController
 
-    return ThreadpoolController()
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)

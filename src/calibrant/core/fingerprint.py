@@ -27,8 +27,8 @@ def fingerprint_of_sample(
 ) -> str:
     """The same from the shape and every (n // 256)-th row, for logits that are not in memory."""
     digest = hashlib.sha256(repr(shape).encode())
-    digest.update(np.ascontiguousarray(sample, dtype="<f8").tobytes())
-    digest.update(np.ascontiguousarray(labels, dtype="<i8").tobytes())
+    digest.update(np.ascontiguousarray(sample, dtype="<f8").data)
+    digest.update(np.ascontiguousarray(labels, dtype="<i8").data)
     if weights is not None:
-        digest.update(np.ascontiguousarray(weights, dtype="<f8").tobytes())
+        digest.update(np.ascontiguousarray(weights, dtype="<f8").data)
     return f"sha256:{digest.hexdigest()[:32]}"

@@ -41,6 +41,13 @@ def row_blocks(n_rows: int, n_columns: int, block_elements: int = BLOCK_ELEMENTS
     return [slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]
 
 
+def even_blocks(n_rows: int, n_columns: int, block_elements: int) -> list[slice]:
+    """The same in slices of nearly equal length, so that no short one is left over at the end."""
+    count = max(1, round(n_rows * n_columns / block_elements))
+    step = max(1, -(-n_rows // count))
+    return [slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]
+
+
 def map_blocks(work: Callable[[Item], Result], blocks: Sequence[Item]) -> list[Result]:
     """[work(block) for block in blocks], on threads when there is more than one block and core."""
     if len(blocks) < 2 or n_threads() < 2 or getattr(_inside, "pool", False):

@@ -8,6 +8,7 @@ learned by `fit`, stored with the calibrator and applied to whatever it is given
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +18,17 @@ from calibrant.core.softmax import logsumexp
 
 SMALLEST = float(np.finfo(np.float64).tiny)
 """No floor lies below the smallest normal number."""
+
+
+@dataclass(frozen=True)
+class Minima:
+    """The smallest log-probability of each column (K,) and the rows with a zero, as a sum over rows: + merges two."""
+
+    values: np.ndarray
+    n_zero: int
+
+    def __add__(self, other: Minima) -> Minima:
+        return Minima(np.minimum(self.values, other.values), self.n_zero + other.n_zero)
 
 
 def merge_minima(left: tuple[np.ndarray, int], right: tuple[np.ndarray, int]) -> tuple[np.ndarray, int]:
@@ -57,12 +69,12 @@ def raised(logits: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
     return result
 
 
-def warn_of_zeros(n_zero: int, n_rows: int, floor: np.ndarray) -> None:
+def warn_of_zeros(n_zero: int, n_rows: int, floor: np.ndarray, stacklevel: int = 4) -> None:
     """Say once per fit that there were zeros, and what they count as."""
     if n_zero:
         warnings.warn(
             f"{n_zero} of {n_rows} rows hold a probability of 0: it counts as half the smallest positive one of its "
             f"column ({floor.min():.2g} to {floor.max():.2g})",
             FitWarning,
-            stacklevel=4,
+            stacklevel=stacklevel,
         )

@@ -29,8 +29,8 @@ SAMPLE_BYTES = 64 * 2**20
 SPILL_BYTES = 256 * 2**20
 """Arrays larger than this go to a scratch file."""
 
-SHOW_BAD_VALUES = frozenset({"temperature_sums"})
-"""Statistics whose sums are never finite where a logit is not: a pass of theirs looks at every value by itself."""
+SHOW_BAD_VALUES = {"temperature_sums": 5, "temperature_sums_and_minima": 5}
+"""Statistics that look at every value by themselves: so many of their sums are never finite where a logit is not."""
 
 Sums = tuple[Any, ...]
 Pass = tuple[Sums, dict[int, np.ndarray]]
@@ -123,7 +123,7 @@ class ChunkedRows:
             return joined
 
         sums, marked = self._run(work, chunks, merge, f"pass {self.n_passes}", _temperature_words(parameters))
-        if not self._checked and not check and not np.isfinite(sums).all():
+        if not self._checked and not check and not np.isfinite(sums[: SHOW_BAD_VALUES[name]]).all():
             self._look()
         if begun is None:
             self._checked, self._marked = True, self._marked or marked

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from calibrant.core.threads import row_blocks
@@ -17,8 +19,8 @@ def column_minima(logits: np.ndarray) -> tuple[np.ndarray, int]:
     """The smallest finite log-probability of each column (K,), +inf where there is none, and the rows with a zero."""
     minima, n_zero = np.full(logits.shape[1], np.inf), 0
     for block in row_blocks(len(logits), logits.shape[1], CACHE_ELEMENTS):
-        log_p = _log_probabilities(logits[block])
-        lowest = _lowest(log_p.copy() if np.isneginf(log_p.min()) else log_p)
+        log_p = log_probabilities(logits[block])
+        lowest = lowest_of(log_p)
         if np.isneginf(lowest).any():
             zero = np.isneginf(logits[block])
             n_zero += int(zero.any(axis=1).sum())
@@ -27,25 +29,31 @@ def column_minima(logits: np.ndarray) -> tuple[np.ndarray, int]:
     return minima, n_zero
 
 
-def _log_probabilities(values: np.ndarray) -> np.ndarray:
-    ones, result = np.ones(values.shape[1], values.dtype), np.empty_like(values)
-    # exponentials below half the exponent range add up without overflow
-    direct = values.max() < 0.5 * np.log(np.finfo(values.dtype).max)
-    if not direct:
-        values = values - values.max(axis=1, keepdims=True)
+def log_probabilities(values: np.ndarray) -> np.ndarray:
+    """log softmax of each row, in the dtype of the values; −inf stays −inf."""
+    ones, result = np.ones(values.shape[1], values.dtype), np.empty(values.shape, values.dtype)
+    # exponentials whose sum cannot overflow need no shift by the largest logit of each row: one shift does for all
+    most = np.log(np.finfo(values.dtype).max) - np.log(values.shape[1]) - 1
+    peak: Any = values.dtype.type(max(np.ceil(values.max() - most), 0))
     # a product with ones is a sum by BLAS, four times as fast as `sum(axis=1)`
-    mass = np.exp(values, out=result) @ ones
-    if direct and mass.min() <= SMALLEST_MASS:
-        values = values - values.max(axis=1, keepdims=True)
-        mass = np.exp(values, out=result) @ ones
-    return np.subtract(values, np.log(mass)[:, None], out=result)
+    mass = np.exp(np.subtract(values, peak, out=result) if peak else values, out=result) @ ones
+    if not mass.min() > SMALLEST_MASS:
+        peak = values.max(axis=1)
+        mass = np.exp(np.subtract(values, peak[:, None], out=result), out=result) @ ones
+    return np.subtract(values, (peak + np.log(mass))[:, None], out=result)
 
 
-def _lowest(values: np.ndarray) -> np.ndarray:
-    """The minimum of each column; overwrites the values. Halves against halves: long loops, where `min` has short."""
-    left = len(values)
+def lowest_of(values: np.ndarray) -> np.ndarray:
+    """The minimum of each column. Halves against halves: long loops, where `min` has short ones."""
+    if len(values) < 2:
+        return values[0]
+    half = len(values) // 2
+    lowest = np.minimum(values[:half], values[-half:])
+    if len(values) % 2:
+        np.minimum(lowest[0], values[half], out=lowest[0])
+    left = half
     while left > 1:
         half = left // 2
-        np.minimum(values[:half], values[left - half : left], out=values[:half])
+        np.minimum(lowest[:half], lowest[left - half : left], out=lowest[:half])
         left -= half
-    return values[0]
+    return lowest[0]

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrant.core.threads import row_blocks
+from calibrant.core.threads import even_blocks, row_blocks
+from calibrant.core.zeros import Minima
+from calibrant.kernels.column_minima import column_minima, log_probabilities, lowest_of
 
 CACHE_ELEMENTS = 1 << 15
 """Elements handled at a time: the temporaries of a pass stay in the second-level cache."""
+
+PASS_ELEMENTS = 1 << 18
+"""Elements of a temperature pass that are handled at a time: fewer calls are worth more than a nearer cache."""
 
 NARROW_ELEMENTS = 1 << 15
 """From here on the rounding of float32 exponentials averages out; fewer are taken in float64."""
@@ -26,29 +31,97 @@ def temperature_sums(
     E[x] − x_y and the second to fourth cumulant of x. Exponentials have the precision of the logits, unless there are
     so few that their rounding would not average out.
     """
-    dtype = np.dtype(np.float64) if logits.size < NARROW_ELEMENTS else logits.dtype
-    beta, ones = dtype.type(inverse_temperature), np.ones(logits.shape[1], dtype)
     totals = np.zeros(5)
-    with np.errstate(over="ignore", invalid="ignore"):
-        for block in row_blocks(len(logits), logits.shape[1], 4 * CACHE_ELEMENTS):
-            scaled = logits[block].astype(dtype, copy=False)
-            scaled = scaled - scaled.max(axis=1, keepdims=True)
-            scaled *= beta
-            true = scaled[np.arange(len(scaled)), labels[block]]
-            weighted = np.exp(scaled)
-            # a product with ones is a sum by BLAS, four times as fast as `sum(axis=1)`
-            sums = np.empty((5, len(scaled)))
-            sums[0] = weighted @ ones
-            for power in range(1, 5):
-                weighted *= scaled
-                sums[power] = weighted @ ones
-            derivatives = _loss_derivatives(sums, true)
-            totals += derivatives.sum(axis=1) if weights is None else derivatives @ weights[block]
-    if dtype == np.float32 and not np.isfinite(totals).all():
+    for block in even_blocks(len(logits), logits.shape[1], PASS_ELEMENTS):
+        weight = None if weights is None else weights[block]
+        totals += ShiftedRows(logits[block], labels[block], weight, _precision(logits)).totals(inverse_temperature)
+    if logits.dtype == np.float32 and not np.isfinite(totals).all():
         # the gap of two finite logits may exceed float32
         return temperature_sums(logits.astype(np.float64), labels, weights, inverse_temperature)
     loss, slope, curvature, bend, tail = map(float, totals)
     return loss, slope, curvature, bend, tail
+
+
+def temperature_sums_and_minima(
+    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, inverse_temperature: float
+) -> tuple[float, float, float, float, float, Minima]:
+    """`temperature_sums`, and `column_minima` from the same pass; where a logit is −inf, the sums are not finite.
+
+    The log-mass at T = 1, which the minima need, takes the place of the peak in every row.
+    """
+    dtype, n_zero = _precision(logits), 0
+    totals, minima = np.zeros(5), np.full(logits.shape[1], np.inf)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        for block in even_blocks(len(logits), logits.shape[1], PASS_ELEMENTS):
+            shifted = log_probabilities(logits[block].astype(dtype, copy=False))
+            lowest = lowest_of(shifted)
+            if not np.isfinite(lowest).all():
+                n_zero += int(np.isneginf(logits[block]).any(axis=1).sum())
+            np.minimum(minima, lowest, out=minima)
+            true = shifted[np.arange(len(shifted)), labels[block]]
+            weight = None if weights is None else weights[block]
+            totals += _totals(shifted, true, weight, inverse_temperature, out=shifted)
+        if n_zero == 0 and not np.isfinite(totals).all():
+            wide = logits.astype(np.float64)
+            sums = temperature_sums(wide, labels, weights, inverse_temperature)
+            return *sums, Minima(*column_minima(wide))
+    loss, slope, curvature, bend, tail = map(float, totals)
+    return loss, slope, curvature, bend, tail, Minima(minima, n_zero)
+
+
+class ShiftedRows:
+    """Logits minus the peak of their row, for `temperature_sums` at several temperatures.
+
+    Parameters
+    ----------
+    logits, labels, weights : arrays (n, K), (n,) and (n,) or None
+    dtype : dtype of the exponentials
+    """
+
+    def __init__(
+        self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, dtype: np.dtype | None = None
+    ) -> None:
+        values = logits.astype(dtype or _precision(logits), copy=False)
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.shifted = values - values.max(axis=1, keepdims=True)
+        self.true, self.weights = self.shifted[np.arange(len(labels)), labels], weights
+
+    def spread(self) -> float:
+        """The standard deviation of the logits of a row, over all rows."""
+        n_rows, n_classes = self.shifted.shape
+        mean = self.shifted @ np.full(n_classes, 1.0 / n_classes, self.shifted.dtype)
+        square = np.vdot(self.shifted, self.shifted) / self.shifted.size
+        return float(np.sqrt(max(square - np.vdot(mean, mean) / n_rows, 0.0)))
+
+    def totals(self, inverse_temperature: float) -> np.ndarray:
+        """The five sums (5,)."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _totals(self.shifted, self.true, self.weights, inverse_temperature)
+
+
+def _precision(logits: np.ndarray) -> np.dtype:
+    return np.dtype(np.float64) if logits.size < NARROW_ELEMENTS else logits.dtype
+
+
+def _totals(
+    shifted: np.ndarray,
+    true: np.ndarray,
+    weights: np.ndarray | None,
+    inverse_temperature: float,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """The five sums of logits that are shifted row by row to about 0; `true` are those of the labels."""
+    beta, ones = shifted.dtype.type(inverse_temperature), np.ones(shifted.shape[1], shifted.dtype)
+    scaled = np.multiply(shifted, beta, out=out)
+    weighted = np.exp(scaled)
+    # a product with ones is a sum by BLAS, four times as fast as `sum(axis=1)`
+    sums = np.empty((5, len(scaled)))
+    sums[0] = weighted @ ones
+    for power in range(1, 5):
+        weighted *= scaled
+        sums[power] = weighted @ ones
+    derivatives = _loss_derivatives(sums, true * beta)
+    return derivatives.sum(axis=1) if weights is None else derivatives @ weights
 
 
 def temperature_confidences(logits: np.ndarray, inverse_temperatures: np.ndarray) -> np.ndarray:
@@ -177,13 +250,18 @@ def vector_product(  # noqa: PLR0917 (a statistic takes its parameters by positi
 
 
 def _loss_derivatives(sums: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """log Σ exp(x) − x_y, E[x] − x_y and the cumulants of x of each row (5×n) from Σ exp(x)·x^k, k = 0 … 4."""
-    mean, second, third, fourth = sums[1:] / sums[0]
+    """log Σ exp(x) − x_y, E[x] − x_y and the cumulants of x of each row (5×n) from Σ exp(x)·x^k, k = 0 … 4,
+    which are overwritten."""
+    derivatives = np.empty_like(sums)
+    np.log(sums[0], out=derivatives[0])
+    derivatives[0] -= true
+    mean, second, third, fourth = np.divide(sums[1:], sums[0], out=sums[1:])
     square = mean * mean
-    spread = np.maximum(second - square, 0.0)
-    skew = third - mean * (3 * second - 2 * square)
-    tail = fourth - 4 * mean * skew - 3 * second * second + 2 * square * square
-    return np.stack([np.log(sums[0]) - true, mean - true, spread, skew, tail])
+    np.subtract(mean, true, out=derivatives[1])
+    np.maximum(second - square, 0.0, out=derivatives[2])
+    skew = np.subtract(third, mean * (3 * second - 2 * square), out=derivatives[3])
+    np.subtract(fourth - 4 * mean * skew, 3 * second * second - 2 * square * square, out=derivatives[4])
+    return derivatives
 
 
 def _scaled_softmax(

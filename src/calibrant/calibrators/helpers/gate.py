@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from sklearn.utils.validation import validate_data
 
 from calibrant.core.arrays import check_values
 from calibrant.core.threads import map_blocks, row_blocks
@@ -27,6 +28,16 @@ def admitted(values: np.ndarray, fitted: Any = None) -> np.ndarray:
         return values
     check_values(matrix, from_logits=True, name="logits" if values.ndim == 2 else "scores")
     return values if fitted is None else raised(values, getattr(fitted, "floor_", None))
+
+
+def check_names(estimator: Any, given: Any, matrix: np.ndarray, *, reset: bool) -> None:
+    """Learn (`reset`) or compare the number and the names of the columns, as scikit-learn does."""
+    if isinstance(given, np.ndarray) and not hasattr(estimator, "feature_names_in_"):
+        # what `validate_data` comes to where nobody names columns, without its search for tables
+        if reset:
+            estimator.n_features_in_ = matrix.shape[1]
+        return
+    validate_data(estimator, X=given if hasattr(given, "columns") else matrix, reset=reset, skip_check_array=True)
 
 
 def keep_winner(probabilities: np.ndarray, winner: np.ndarray) -> np.ndarray:

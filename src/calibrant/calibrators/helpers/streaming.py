@@ -56,9 +56,9 @@ def fit_predictions(
             rows = TopKRows(predictions, running, passes)
             fit_top_k(calibrator, rows)
         else:
-            calibrator.floor_ = rows.learn_floor()
+            usable = calibrator._without_zeros(rows)
             # a fit that ranks or splits rows sees arrays: maps of files, not memory
-            calibrator.fit_rows(rows if calibrator.additive else calibrator._divided(rows.whole()))  # type: ignore[arg-type]
+            calibrator.fit_rows(usable if calibrator.additive else calibrator._divided(rows.whole()))
             calibrator._keep_floor()
         calibrator.n_rows_, calibrator.fingerprint_ = rows.n, rows.fingerprint()
     for piece in predictions.source.pieces():

@@ -88,9 +88,11 @@ def class_units(rows: Rows, inverse_temperature: float, about_mean: bool) -> np.
     return np.maximum(inverse_temperature, 1.0 / np.where(spread > 0, spread, 1.0))
 
 
-def common_unit(rows: Rows) -> float:
+def common_unit(rows: Rows, inverse_temperature: float | None = None) -> float:
     """One unit for all scales: 1/T, or one over the median spread of the classes where T is far above it."""
-    return float(np.median(class_units(rows, fit_inverse_temperature(rows).value, about_mean=True)))
+    if inverse_temperature is None:
+        inverse_temperature = fit_inverse_temperature(rows).value
+    return float(np.median(class_units(rows, inverse_temperature, about_mean=True)))
 
 
 class VectorObjective:

@@ -9,11 +9,15 @@ import math
 
 import numpy as np
 
+from calibrant.core.zeros import Minima
 from calibrant.kernels.compiled.cached import njit
 from calibrant.kernels.compiled.exponential import LOWEST, REASSOCIATE, exp_negative, row_peak
 
 GROUP = 16
 """Rows summed in the precision of the logits before they join the float64 totals."""
+
+LANES = 32
+"""Elements that a vectorised loop takes at a time."""
 
 
 def temperature_sums(
@@ -21,6 +25,17 @@ def temperature_sums(
 ) -> tuple[float, float, float, float, float]:
     """See the numpy twin."""
     return _temperature_sums(*_plain(logits, labels, weights), inverse_temperature)
+
+
+def temperature_sums_and_minima(
+    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, inverse_temperature: float
+) -> tuple[float, float, float, float, float, Minima]:
+    """See the numpy twin."""
+    values, label, weight = _plain(logits, labels, weights)
+    minima = np.full(values.shape[1], np.inf, dtype=values.dtype)
+    sums = _temperature_sums_and_minima(values, label, weight, inverse_temperature, minima)
+    n_zero = int(np.isneginf(values).any(axis=1).sum()) if np.isneginf(minima).any() else 0
+    return *sums, Minima(minima.astype(np.float64), n_zero)
 
 
 def temperature_confidences(logits: np.ndarray, inverse_temperatures: np.ndarray) -> np.ndarray:
@@ -96,6 +111,56 @@ def _temperature_sums(logits, labels, weights, inverse_temperature):
         bend += weights[i] * skew
         tail += weights[i] * (np.float64(fourth) / total - 4.0 * mean * skew - 3.0 * square**2 + 2.0 * mean**4)
     return loss, slope, curvature, bend, tail
+
+
+@njit(nogil=True, cache=True, fastmath=REASSOCIATE, error_model="numpy")
+def _temperature_sums_and_minima(logits, labels, weights, inverse_temperature, minima):
+    n_rows, n_classes = logits.shape
+    beta, zero = logits.dtype.type(inverse_temperature), logits.dtype.type(0)
+    lowest = logits.dtype.type(LOWEST)
+    padded = _padded(n_classes)
+    # what fills the last lanes has an exponential of 0 at both temperatures
+    shifted = np.full(padded, logits.dtype.type(-min(1e3 * max(1.0, 1.0 / inverse_temperature), 1e30)))
+    loss = slope = curvature = bend = tail = 0.0
+    for i in range(n_rows):
+        row = logits[i]
+        peak = row_peak(row)
+        for j in range(n_classes):
+            shifted[j] = row[j] - peak
+        plain = mass = first = second = third = fourth = zero
+        for j in range(padded):
+            plain += exp_negative(shifted[j])
+            value = beta * shifted[j]
+            # a true zero: its products with powers of a large value stay zero, and with -Inf show as NaN
+            weighted = zero if value < lowest else exp_negative(value)
+            mass += weighted
+            weighted *= value
+            first += weighted
+            weighted *= value
+            second += weighted
+            weighted *= value
+            third += weighted
+            fourth += weighted * value
+        log_mass = logits.dtype.type(np.float64(peak) + math.log(np.float64(plain)))
+        for j in range(n_classes):
+            log_p = row[j] - log_mass
+            minima[j] = log_p if log_p < minima[j] else minima[j]
+        true = np.float64(beta * shifted[labels[i]])
+        inverse_mass = 1.0 / np.float64(mass)
+        mean, square = np.float64(first) * inverse_mass, np.float64(second) * inverse_mass
+        skew = np.float64(third) * inverse_mass - mean * (3.0 * square - 2.0 * mean * mean)
+        loss += weights[i] * (math.log(np.float64(mass)) - true)
+        slope += weights[i] * (mean - true)
+        curvature += weights[i] * max(square - mean * mean, 0.0)
+        bend += weights[i] * skew
+        tail += weights[i] * (np.float64(fourth) * inverse_mass - 4.0 * mean * skew - 3.0 * square**2 + 2.0 * mean**4)
+    return loss, slope, curvature, bend, tail
+
+
+@njit(nogil=True, cache=True)
+def _padded(n_classes):
+    """The length of a row that leaves no rest for scalar instructions; short rows are not worth it."""
+    return n_classes if n_classes < LANES else (n_classes + LANES - 1) // LANES * LANES
 
 
 @njit(nogil=True, cache=True, fastmath=REASSOCIATE)
