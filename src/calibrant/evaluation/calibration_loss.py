@@ -20,12 +20,13 @@ from calibrant.core.softmax import log_softmax
 from calibrant.core.zeros import floor_of, raised
 from calibrant.data import Predictions
 from calibrant.data.objects import as_predictions
+from calibrant.evaluation.plain_data import PlainData
 
 UNITS = {"nll": "nats", "brier": "Brier units"}
 
 
 @dataclass(frozen=True)
-class CalibrationLoss:
+class CalibrationLoss(PlainData):
     """score = value + refinement, both means over the rows; `float(...)` is the value."""
 
     value: float
@@ -50,9 +51,9 @@ class CalibrationLoss:
         """Is the value above 0 by more than its 95% interval?"""
         return self.value > 1.96 * self.standard_error
 
-    def to_dict(self) -> dict[str, float | int | str | bool]:
+    def to_dict(self) -> dict[str, Any]:
         """All fields by name, and whether the value is beyond noise."""
-        return {**{name: getattr(self, name) for name in self.__dataclass_fields__}, "beyond_noise": self.beyond_noise}
+        return {**super().to_dict(), "beyond_noise": self.beyond_noise}
 
     def __str__(self) -> str:
         unit = UNITS[self.metric]

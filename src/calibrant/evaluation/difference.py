@@ -9,14 +9,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.stats import norm
 
 from calibrant.core.errors import InputError
 from calibrant.core.metric_facts import facts, known_name, number, sign
-from calibrant.evaluation.results import Estimate, finite_number
+from calibrant.evaluation.plain_data import PlainData
+from calibrant.evaluation.results import Estimate
 from calibrant.evaluation.tables import html_table, markdown_lines
 
 SIGNIFICANCE = 0.05
@@ -29,7 +30,7 @@ EMBEDDED = re.compile(r'<script type="application/json" id="result">(.*?)</scrip
 
 
 @dataclass(frozen=True)
-class Change:
+class Change(PlainData):
     """One figure of one method in both results.
 
     change : new minus old. noise : half-width of the 95% interval of the change, from the two intervals taken as
@@ -47,16 +48,16 @@ class Change:
     p_value: float
     verdict: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
-        numbers = {name: finite_number(getattr(self, name)) for name in ("change", "noise", "p_value")}
-        words = {name: getattr(self, name) for name in ("model", "method", "metric", "verdict")}
-        return {**words, "old": self.old.to_dict(), "new": self.new.to_dict(), **numbers}
+    json_fields: ClassVar[tuple[str, ...]] = (
+        "model", "method", "metric", "verdict", "old", "new", "change", "noise", "p_value",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
-class Difference:
+class Difference(PlainData):
     """What changed between two results.
+
+    `to_dict` and `to_json` give plain JSON data, as the published schema `diff.json` describes it.
 
     Attributes
     ----------
@@ -82,21 +83,9 @@ class Difference:
         """Is the deciding metric of the best method worse beyond noise, on any model?"""
         return any(one.verdict == "worse" for one in self.headlines)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data, as the published schema `diff.json` describes it."""
-        return {
-            "criterion": self.criterion,
-            "worse": self.worse,
-            "headlines": [one.to_dict() for one in self.headlines],
-            "changes": [one.to_dict() for one in self.changes],
-            "added": list(self.added),
-            "removed": list(self.removed),
-            "notes": list(self.notes),
-        }
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """The same as text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+    json_fields: ClassVar[tuple[str, ...]] = (
+        "criterion", "worse", "headlines", "changes", "added", "removed", "notes",
+    )  # fmt: skip
 
     def shown(self, *, everything: bool = False) -> list[Change]:
         """The changes beyond noise and every deciding figure, or all of them."""

@@ -16,22 +16,19 @@ from scipy.sparse import csr_array
 from calibrant.core.bins import width_index
 from calibrant.evaluation.consistency import flipped_sums
 from calibrant.evaluation.grouping import Grouping
+from calibrant.evaluation.plain_data import PlainData
 
 MOST_JOINT = 2000
 """Groups up to which the whole covariance is used; beyond, its diagonal."""
 
 
 @dataclass(frozen=True)
-class Heterogeneity:
+class Heterogeneity(PlainData):
     """The test that all groups share one calibration map."""
 
     statistic: float
     freedom: int
     p_value: float
-
-    def to_dict(self) -> dict[str, float | int]:
-        """All fields by name."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 def groups_differ(

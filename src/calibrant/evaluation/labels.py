@@ -11,21 +11,18 @@ from calibrant.core.zeros import raised
 from calibrant.data import Predictions
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.grouping import clusters_by, columns_by
+from calibrant.evaluation.plain_data import PlainData
 from calibrant.evaluation.results import Figures
 from calibrant.evaluation.scoring import score
 
 
 @dataclass(frozen=True)
-class LabelFigures:
+class LabelFigures(PlainData):
     """One label by itself: its name, how many rows have it, and figures about its positive class."""
 
     name: str
     n_positive: int
     metrics: Figures
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
-        return {"name": self.name, "n_positive": self.n_positive, "metrics": self.metrics.to_dict()}
 
 
 def repeated(predictions: Predictions, by: Any, cluster: Any) -> tuple[Any, Any]:

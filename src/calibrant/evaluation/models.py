@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.metric_facts import known_name, sign
 from calibrant.evaluation import model_tables
 from calibrant.evaluation.compare import Methods, compare
+from calibrant.evaluation.plain_data import PlainData
 from calibrant.evaluation.results import Comparison, Estimate
 
 PARTS = ("val", "test")
@@ -24,7 +24,7 @@ PARTS = ("val", "test")
 
 
 @dataclass(frozen=True, repr=False)
-class ModelComparison:
+class ModelComparison(PlainData):
     """The same methods on several models.
 
     Attributes
@@ -110,10 +110,6 @@ class ModelComparison:
             "verdict": self.verdict,
             "task": self.task,
         }
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """The same as text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     def metrics(self, *, intervals: bool = False) -> dict[str, float]:
         """Every figure by `MODEL/METHOD/METRIC` and the mean ranks by `mean_rank/METHOD`: for trackers."""

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from calibrant.core.metric_facts import ALIASES, known_name, sign
 from calibrant.evaluation import tables
+from calibrant.evaluation.plain_data import PlainData, plain
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(PlainData):
     """A figure and its 95% interval, as fractions (not percent); low and high are NaN where none was asked for."""
 
     value: float
     low: float = float("nan")
     high: float = float("nan")
-
-    def to_dict(self) -> dict[str, float | None]:
-        """`{"value", "low", "high"}`; a missing bound is None."""
-        return {name: finite_number(getattr(self, name)) for name in ("value", "low", "high")}
 
 
 class Figures(dict[str, Estimate]):
@@ -41,7 +37,7 @@ class Figures(dict[str, Estimate]):
 
 
 @dataclass(frozen=True)
-class NoiseFloor:
+class NoiseFloor(PlainData):
     """The ECE a perfectly calibrated model with these confidences would show at this n, and the consistency test.
 
     `mean`, `low` and `high` describe the ECE over label sets re-drawn from the confidences (2.5% and 97.5%
@@ -54,10 +50,6 @@ class NoiseFloor:
     critical: float
     p_value: float
     draws: int
-
-    def to_dict(self) -> dict[str, float | int]:
-        """All fields by name."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 @dataclass(frozen=True)
@@ -93,7 +85,7 @@ class ClassProfile:
 
 
 @dataclass(frozen=True)
-class MethodRow:
+class MethodRow(PlainData):
     """One line of the comparison; where `error` is set, nothing else was computed.
 
     p_beats_best : share of the paired resamples in which this method does better than the best by the criterion.
@@ -119,28 +111,21 @@ class MethodRow:
     groups: Any = None
     """`groups.GroupAnalysis` of the test rows under this method, where groups were asked for."""
 
+    json_fields: ClassVar[tuple[str, ...]] = (
+        "method", "metrics", "fit_seconds", "error", "n_parameters", "changed_predictions", "changed_rankings",
+        "p_beats_best", "ties_best", "ties", "noise_floor", "warnings",
+    )  # fmt: skip
+
     def to_dict(self) -> dict[str, Any]:
         """The row as plain JSON data, without calibrator and columns."""
-        return {
-            "method": self.method,
-            "metrics": self.metrics.to_dict(),
-            "fit_seconds": finite_number(self.fit_seconds),
-            "error": self.error,
-            "n_parameters": self.n_parameters,
-            "changed_predictions": finite_number(self.changed_predictions),
-            "changed_rankings": finite_number(self.changed_rankings),
-            "p_beats_best": finite_number(self.p_beats_best),
-            "ties_best": self.ties_best,
-            "ties": list(self.ties),
-            "noise_floor": None if self.noise_floor is None else self.noise_floor.to_dict(),
-            "warnings": list(self.warnings),
-            **({} if self.groups is None else {"groups": [one.to_dict() for one in self.groups.groups]}),
-        }
+        return super().to_dict() | ({} if self.groups is None else {"groups": plain(self.groups.groups)})
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(PlainData):
     """Every method fitted on one set of rows and measured on another.
+
+    `to_dict` and `to_json` give plain JSON data, as the published schema `compare.json` describes it.
 
     Attributes
     ----------
@@ -193,30 +178,20 @@ class Comparison:
         done = [row for row in self.rows if metric in row.metrics and np.isfinite(row.metrics[metric].value)]
         return [row.method for row in sorted(done, key=lambda row: sign(metric) * row.metrics[metric].value)]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data, as the published schema `compare.json` describes it."""
-        return {
-            "rows": [row.to_dict() for row in self.rows],
-            "best": self.best,
-            "second": self.second,
-            "criterion": self.criterion,
-            "verdict": self.verdict,
-            "n_val": self.n_val,
-            "n_test": self.n_test,
-            "n_classes": self.n_classes,
-            "n_bins": self.n_bins,
-            "resamples": self.resamples,
-            "seed": self.seed,
-            "noise_floor": None if self.noise_floor is None else self.noise_floor.to_dict(),
-            "task": self.task,
-            "about": "predicted class" if self.task in ("multiclass", "pairs") else "positive class",
-            "test_fingerprint": hashlib.sha256(np.ascontiguousarray(self.labels).tobytes()).hexdigest()[:16],
-            "warnings": list(self.warnings),
-        }
+    json_fields: ClassVar[tuple[str, ...]] = (
+        "rows", "best", "second", "criterion", "verdict", "n_val", "n_test", "n_classes", "n_bins", "resamples", "seed",
+        "noise_floor", "task", "about", "test_fingerprint", "warnings",
+    )  # fmt: skip
 
-    def to_json(self, indent: int | None = 2) -> str:
-        """The same as text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+    @property
+    def about(self) -> str:
+        """Which class the figures are about: the predicted or the positive one."""
+        return "predicted class" if self.task in ("multiclass", "pairs") else "positive class"
+
+    @property
+    def test_fingerprint(self) -> str:
+        """A hash of the test labels, by which results on the same rows are known."""
+        return hashlib.sha256(np.ascontiguousarray(self.labels).tobytes()).hexdigest()[:16]
 
     def __repr__(self) -> str:
         from calibrant.evaluation.display import comparison_text
@@ -277,8 +252,3 @@ class Comparison:
     def to_latex(self, *, intervals: bool = False) -> str:
         """A booktabs table with the figures and marks of `to_markdown`."""
         return tables.latex(self, intervals=intervals)
-
-
-def finite_number(value: float) -> float | None:
-    """The number for JSON, which knows neither NaN nor infinity; None stands for them."""
-    return float(value) if np.isfinite(value) else None

@@ -17,6 +17,7 @@ from calibrant.core.metric_facts import known_name
 from calibrant.core.softmax import softmax
 from calibrant.data import Predictions, npz, open_predictions
 from calibrant.data.fields import Wanted
+from calibrant.evaluation.plain_data import PlainData
 
 SHIFT_KEY = re.compile(r"shift_(?P<corruption>.+)_(?P<severity>\d+)$")
 FILE_NAME = re.compile(r"(?P<corruption>.+?)[_-](?P<severity>\d+)$")
@@ -26,7 +27,7 @@ Shifted = Mapping[tuple[str, int], Predictions]
 
 
 @dataclass(frozen=True)
-class ShiftCurves:
+class ShiftCurves(PlainData):
     """A metric of several methods over corruptions and severities.
 
     values : (methods, corruptions, severities); NaN where a combination was not given. The clean severity 0 has the
@@ -44,25 +45,6 @@ class ShiftCurves:
     mean: np.ndarray
     sem: np.ndarray
     half_width: np.ndarray
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data; NaN becomes None."""
-
-        def plain(array: np.ndarray) -> Any:
-            known = array.astype(object)
-            known[~np.isfinite(array)] = None
-            return known.tolist()
-
-        return {
-            "metric": self.metric,
-            "methods": list(self.methods),
-            "corruptions": list(self.corruptions),
-            "severities": list(self.severities),
-            "values": plain(self.values),
-            "mean": plain(self.mean),
-            "sem": plain(self.sem),
-            "half_width": plain(self.half_width),
-        }
 
 
 def open_shift(paths: Sequence[str | os.PathLike[str]]) -> dict[tuple[str, int], Predictions]:
