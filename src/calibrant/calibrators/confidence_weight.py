@@ -12,6 +12,7 @@ from calibrant.calibrators.helpers.confidence_bins import ConfidenceBins, fill_e
 from calibrant.calibrators.learned import EDGES, Learned
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.core.bin_sums import total_gap
+from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.bins import check_n_bins, mass_index, place
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
@@ -118,8 +119,8 @@ def choose_n_bins(top: RowColumns, weights: np.ndarray | None, n_classes: int, s
     """The candidate of lowest adaptive ECE over held-out rows, the smallest of equals."""
     n_rows = len(top.confidence)
     # rounded, so that the last bits of a sum in another order do not change the fold
-    scores_of_rows = np.column_stack([np.zeros(n_rows), top.confidence.round(9)])
-    fold = content_folds(Rows(scores_of_rows, top.correct.astype(np.int64), weights), FOLDS, seed)
+    rounded = BinaryRows(top.confidence.round(9), top.correct.astype(np.int64), weights)
+    fold = content_folds(rounded, FOLDS, seed)
     mass = np.ones(n_rows) if weights is None else weights
     candidates = [n_bins for n_bins in CANDIDATES if n_bins == 1 or n_bins * 10 <= mass.sum()]
     scores = []

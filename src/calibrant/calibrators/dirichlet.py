@@ -14,20 +14,8 @@ class DirichletCalibration(MatrixScaling):
     Minimises mean NLL + λ·mean_{i≠j} w_ij² + μ·mean b_j². Unlike matrix scaling it needs only probabilities: a
     constant added to all logits of a row changes nothing.
 
-    Parameters
-    ----------
-    penalty_off_diagonal : number, "cv" or None
-        λ; "cv" chooses it by cross-validated NLL, None takes K(K−1)/10.
-    penalty_bias : number, "cv" or None
-        μ; None takes K/100.
-    seed : int
-        Of the folds of the cross-validation.
-
-    Attributes
-    ----------
-    matrix_ : (K, K) the learned W.
-    bias_ : (K,) the learned b.
-    penalties_ : (λ, μ) of the fit.
+    Parameters (`penalty_off_diagonal` is λ, `penalty_bias` is μ, `seed`) and what is learned (`matrix_` W, `bias_` b,
+    `penalties_`) are those of `MatrixScaling`.
 
     Examples
     --------

@@ -75,13 +75,10 @@ class JointScaling(Calibrator):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from calibrant import JointScaling
-    >>> rng = np.random.default_rng(0)
-    >>> labels = rng.integers(0, 3, 500)
-    >>> logits = 4 * (rng.normal(size=(500, 3)) + 2 * np.eye(3)[labels])
-    >>> JointScaling(1.0).fit(logits, labels).linear_.shape
-    (3, 3)
+    >>> import calibrant as cal
+    >>> val = cal.open_predictions("cifar10-resnet18#val")
+    >>> cal.JointScaling(1.0).fit(val.logits, val.labels).linear_.shape
+    (10, 10)
     """
 
     learns = {
@@ -153,9 +150,6 @@ class JointScaling(Calibrator):
         if isinstance(self.strength, bool) or not (np.isreal(self.strength) and 0 < self.strength < np.inf):
             raise InputError(f"strength must be a positive number or 'cv', got {self.strength!r}")
         return [Penalties(*(float(self.strength) * np.array([10.0, 30.0, 300.0, 100.0])))]
-
-    def _settled(self) -> Calibrator:
-        return self.__class__(self.strength, seed=self.seed)
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         point = np.column_stack([self.matrix_, self.linear_, self.bias_])

@@ -77,12 +77,9 @@ class ShapeScaling(Calibrator):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from calibrant import ShapeScaling
-    >>> rng = np.random.default_rng(0)
-    >>> labels = rng.integers(0, 4, 2000)
-    >>> logits = rng.normal(0, 1, (2000, 4)) + 2 * np.eye(4)[labels]
-    >>> ShapeScaling().fit(logits, labels).shape_.shape
+    >>> import calibrant as cal
+    >>> val = cal.open_predictions("cifar10-resnet18#val")
+    >>> cal.ShapeScaling().fit(val.logits, val.labels).shape_.shape
     (4,)
     """
 

@@ -48,13 +48,10 @@ class TopLabelMap(Calibrator):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from calibrant import TemperatureScaling, TopLabelMap
-    >>> rng = np.random.default_rng(0)
-    >>> labels = rng.integers(0, 4, 2000)
-    >>> logits = rng.normal(0, 1, (2000, 4)) + 2 * np.eye(4)[labels]
-    >>> fitted = TopLabelMap(TemperatureScaling()).fit(logits, labels)
-    >>> bool((fitted.predict(logits) == logits.argmax(axis=1)).all())
+    >>> import calibrant as cal
+    >>> val = cal.open_predictions("cifar10-resnet18#val")
+    >>> fitted = cal.TopLabelMap(cal.TemperatureScaling()).fit(val.logits, val.labels)
+    >>> bool((fitted.predict(val.logits) == val.logits.argmax(axis=1)).all())
     True
     """
 
