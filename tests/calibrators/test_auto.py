@@ -263,12 +263,56 @@ def test_classes_that_are_never_true_are_learned():
     labels = generator.integers(0, 4, 1500)
     logits = 2 * np.eye(6)[labels] + generator.normal(size=(1500, 6)) + np.array([0, 0, 0, 0, 1.5, 1.5])
     chooser = AutoCalibrator().fit(logits[:1000], labels[:1000])
-    assert chooser.chosen_ == "joint+shape+top"
+    assert "joint+shape+top" in chooser.chosen_
     calibrated = chooser.predict_proba(logits[1000:])
     assert calibrated[:, 4:].mean() < 0.01
     assert calibrated.min() > 0
     gain = (calibrated.argmax(axis=1) == labels[1000:]).mean() - (logits[1000:].argmax(axis=1) == labels[1000:]).mean()
     assert gain > 0.1
+
+
+def test_the_default_averages_by_held_out_likelihood():
+    logits, labels = blobs(400, 0)
+    logits = logits * np.where(np.arange(400) % 3 == 0, 3.0, 1.0)[:, None]
+    chooser = AutoCalibrator().fit(logits, labels)
+    assert isinstance(chooser.calibrator_, calibrant.LinearPool)
+    shares = [float(part.split()[0]) for part in chooser.chosen_.split(" + ")]
+    assert shares == sorted(shares, reverse=True)
+    assert sum(shares) == pytest.approx(1, abs=0.03)
+    np.testing.assert_allclose(sorted(chooser.calibrator_.weights_, reverse=True), shares, atol=0.006)
+    alone = min(score for name, score in chooser.scores_.items() if name != chooser.chosen_)
+    assert chooser.scores_[chooser.chosen_] < alone + 0.01
+    assert f"of {len(chooser.scores_) - 1} methods alone" in chooser.reason_
+    picked = AutoCalibrator(average=False).fit(logits, labels)
+    assert picked.chosen_ in default_candidates(4)
+    named = AutoCalibrator(["none", "ts"], average=True).fit(logits, labels)
+    assert set(named.scores_) - {"none", "ts"} in ({named.chosen_}, set())
+
+
+def test_the_average_is_scored_on_held_out_rows():
+    logits, labels = blobs(300, 5)
+    chooser = AutoCalibrator(["ts", "iso"], average=True).fit(logits, labels)
+    fold = content_folds(Rows(logits, labels), 5, seed=0)
+    weights = dict(zip(["ts", "iso"], chooser.calibrator_.weights_, strict=True))
+    own = np.zeros(300)
+    for part in range(5):
+        out = fold == part
+        for name, weight in weights.items():
+            fitted = calibrant.get(name).fit(logits[~out], labels[~out])
+            own[out] += weight * fitted.predict_proba(logits[out])[np.arange(out.sum()), labels[out]]
+    assert chooser.scores_[chooser.chosen_] == pytest.approx(-np.log(own).mean(), abs=1e-6)
+
+
+def test_the_average_keeps_predictions_and_travels(tmp_path):
+    logits, labels = blobs(400, 0)
+    chooser = AutoCalibrator(keep_predictions=True).fit(logits, labels)
+    assert isinstance(chooser.calibrator_, calibrant.LinearPool)
+    assert chooser.calibrator_.keeps_prediction
+    assert (chooser.predict(logits) == logits.argmax(axis=1)).all()
+    assert "Keeping predictions costs" in chooser.reason_
+    calibrant.save(chooser, tmp_path / "cal.safetensors")
+    again = calibrant.load(tmp_path / "cal.safetensors")
+    assert np.array_equal(again.predict_proba(logits), chooser.predict_proba(logits))
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 40, 41, 1000])

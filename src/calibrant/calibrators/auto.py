@@ -1,4 +1,4 @@
-"""Choose a calibrator by cross-validation, and say why."""
+"""Choose a calibrator by cross-validation, or average several, and say why."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.identity import Identity
 from calibrant.calibrators.label_shift import LabelShift
 from calibrant.calibrators.learned import INNER, RECORD
+from calibrant.calibrators.pool import LinearPool, pool_rows, pool_weights
 from calibrant.calibrators.registry import get
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core import progress
@@ -23,7 +24,7 @@ from calibrant.core.rows import Rows
 from calibrant.kernels.rows import scan
 
 FEW_CLASSES = 40
-"""Up to this many classes the default tries two matrices (`joint`), above it one (`conf`)."""
+"""Up to this many classes the default also fits two matrices at once (`joint`) and a scale for each class (`svs`)."""
 
 SHIFTED_CANDIDATES = ("ts", "shape")
 """Tried under label shift: rare classes weigh much there, and are too few to learn parameters of their own from."""
@@ -31,43 +32,49 @@ SHIFTED_CANDIDATES = ("ts", "shape")
 BY_ROW = {"nll": "nll", "brier": "brier", "accuracy": "correct"}
 """Criteria that are means over rows, and the column they are the mean of."""
 
+PRIOR_ROWS = 0.25
+"""So many rows speak for each of the averaged candidates beforehand."""
+
 NOISE = 2.0
 """Standard errors by which held-out accuracy may fall before a method that changes predictions is refused."""
 
 
 def default_candidates(n_classes: int, keep_predictions: bool = False) -> tuple[str, ...]:
-    """What is tried by default for K classes: from one parameter to penalised matrices.
+    """What is averaged by default for K classes: from no parameter to penalised matrices.
 
-    Not among them: `none`, which no temperature does worse than, but which 200 rows may fail to tell from one.
-
-    >>> default_candidates(2), default_candidates(10)
-    (('bend',), ('ts', 'shape', 'joint+shape+top'))
+    >>> default_candidates(2), default_candidates(100)
+    (('bend',), ('none', 'ts', 'shape', 'conf+shape+top'))
     """
     kept = "+keep" if keep_predictions else ""
     if n_classes == 2:
         # it averages fits from free to nearly the identity, and a temperature has no lower limit on a few rows
         return (f"bend{kept}",)
-    rich = "joint" if n_classes <= FEW_CLASSES else "conf"
-    return ("ts", "shape", f"{rich}+shape{kept}+top")
+    if n_classes > FEW_CLASSES:
+        return ("none", "ts", "shape", f"conf+shape{kept}+top")
+    return ("none", "ts", "shape", f"svs{kept}", f"conf+shape{kept}+top", f"joint+shape{kept}+top")
 
 
 class AutoCalibrator(Calibrator):
-    """Picks, by stratified cross-validation inside the fit data, the simplest method that is as good as the best.
+    """Averages several methods, weighted by stratified cross-validation inside the fit data, or picks one of them.
 
-    Every candidate predicts each row from a fit that has not seen it (`fit_held_out`). The one-standard-error rule
-    (Breiman et al. 1984, §3.4.3) then takes, of all candidates whose criterion is within one standard error of the
-    lowest, the one with the fewest parameters. The error is that of the paired difference over the rows, which is far
-    smaller than that of either figure, so that a real improvement is not given away. A candidate that changes
-    predictions and thereby lowers held-out accuracy by more than two standard errors is refused. The choice is fitted
-    to all rows.
+    Every candidate predicts each row from a fit that has not seen it (`fit_held_out`) and is fitted to all rows. A
+    candidate that changes predictions and thereby lowers held-out accuracy by more than two standard errors is refused.
+
+    The default candidates are averaged: q = Σ_m w_m·p_m with the weights that make the held-out labels most likely, and
+    a quarter of a row that speaks for each of them beforehand; see `LinearPool`.
+
+    Candidates of your own, and those judged by another criterion than NLL, are picked from by the one-standard-error
+    rule (Breiman et al. 1984, §3.4.3): of all whose criterion is within one standard error of the lowest, the one with
+    the fewest parameters. The error is that of the paired difference over the rows, which is far smaller than that of
+    either figure, so that a real improvement is not given away.
 
     On two columns the answer is that of the binary problem with the score z₁ − z₀.
 
     Parameters
     ----------
     candidates : sequence of short names or calibrators, or None
-        None takes `bend` for two classes, and tries `ts shape joint+shape+top` up to 40 classes,
-        `ts shape conf+shape+top` above, and `ts shape` under label shift.
+        None takes `bend` for two classes, `none ts shape svs conf+shape+top joint+shape+top` up to 40 classes,
+        `none ts shape conf+shape+top` above, and `ts shape` under label shift.
     criterion : str or function
         "nll" (a proper score), or any other metric of `calibrant.metrics`, or a function of that signature; lower is
         better, except for accuracy and confidence_auroc.
@@ -79,14 +86,17 @@ class AutoCalibrator(Calibrator):
         Only methods that never change the predicted class. `reason_` says what that costs on these data.
     target_prior : None, "uniform", array (K,), or unlabelled logits (m, K)
         Class frequencies of the data to come, where they differ from the fit data's; see `LabelShift`.
+    average : bool or None
+        Average the candidates (True) or pick one (False); None averages the default ones. With another criterion than
+        "nll" one is picked.
     seed : int
         Seed of the folds.
 
     Attributes
     ----------
-    calibrator_ : the chosen calibrator, fitted on all rows.
-    chosen_ : its name.
-    scores_ : cross-validated criterion of each candidate that worked.
+    calibrator_ : the chosen calibrator or the average (`LinearPool`), fitted on all rows.
+    chosen_ : its name; of an average "0.70 joint+shape+top + 0.30 shape".
+    scores_ : cross-validated criterion of each candidate that worked, and of the average.
     standard_errors_ : standard error of each one's difference to the lowest.
     failures_ : why the others did not work.
     reason_ : one to three sentences.
@@ -117,6 +127,7 @@ class AutoCalibrator(Calibrator):
         cv: Any = 5,
         keep_predictions: bool = False,
         target_prior: Any = None,
+        average: bool | None = None,
         seed: int = 0,
     ) -> None:
         self.candidates = candidates
@@ -124,6 +135,7 @@ class AutoCalibrator(Calibrator):
         self.cv = cv
         self.keep_predictions = keep_predictions
         self.target_prior = target_prior
+        self.average = average
         self.seed = seed
 
     @property
@@ -155,7 +167,8 @@ class AutoCalibrator(Calibrator):
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.failures_.items())
             raise InputError(f"none of the {len(candidates)} candidates could be fitted: {reasons}")
         before = (rows.logits.argmax(axis=1) == rows.labels).astype(np.float64)
-        self._choose(trials, before, rows.weights, len(np.unique(fold)))
+        pool = self._pool(trials, before, rows, fold)
+        self._choose(trials, before, rows.weights, len(np.unique(fold)), pool)
         if self.keep_predictions and self.candidates is None:
             self.reason_ += self._price(trials[self.chosen_], rows, fold)
         for message in trials[self.chosen_].said:
@@ -172,8 +185,31 @@ class AutoCalibrator(Calibrator):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", FitWarning)
             held_out = candidate.fit_held_out(rows, fold)
+        return self._judge(candidate, held_out, rows, fold, [one.message for one in caught])
+
+    def _judge(self, calibrator: Any, held_out: np.ndarray, rows: Rows, fold: np.ndarray, said: list[Any]) -> _Trial:
         correct = (held_out.argmax(axis=1) == rows.labels).astype(np.float64)
-        return _Trial(candidate, self._losses(held_out, rows, fold), correct, [one.message for one in caught])
+        return _Trial(calibrator, self._losses(held_out, rows, fold), correct, said, held_out)
+
+    def _pool(self, trials: dict[str, _Trial], before: np.ndarray, rows: Rows, fold: np.ndarray) -> str | None:
+        """Add the average of the candidates to the trials; its name, or that of the one that has all the weight."""
+        if self.criterion != "nll" or not (self.candidates is None if self.average is None else self.average):
+            return None
+        used = [name for name, one in trials.items() if not _lowers(one.correct - before, rows.weights)]
+        if len(used) < 2:
+            return None
+        # the losses are held-out log-probabilities of the true class with the other sign
+        own = np.stack([-trials[name].losses for name in used], axis=1)
+        weights, _ = pool_weights(own, rows.weights, PRIOR_ROWS)
+        members = [trials[used[place]] for place in np.flatnonzero(weights)]
+        if len(members) == 1:
+            return used[int(np.argmax(weights))]
+        pool = LinearPool.of([one.calibrator for one in members], weights[weights > 0])
+        held_out = pool_rows([one.held_out for one in members], pool.weights_)
+        order = np.argsort(-weights, kind="stable")[: len(members)]
+        name = " + ".join(f"{weights[place]:.2f} {used[place]}" for place in order)
+        trials[name] = self._judge(pool, held_out, rows, fold, [one for trial in members for one in trial.said])
+        return name
 
     def _price(self, kept: _Trial, rows: Rows, fold: np.ndarray) -> str:
         """What keeping predictions costs: the best method that may change them beside the chosen one."""
@@ -265,14 +301,18 @@ class AutoCalibrator(Calibrator):
     def _criterion_name(self) -> str:
         return self.criterion if isinstance(self.criterion, str) else self.criterion.__name__
 
-    def _choose(self, trials: dict[str, _Trial], before: np.ndarray, weights: np.ndarray | None, n_folds: int) -> None:
+    def _choose(
+        self,
+        trials: dict[str, _Trial],
+        before: np.ndarray,
+        weights: np.ndarray | None,
+        n_folds: int,
+        pool: str | None,
+    ) -> None:
         of_losses = self._row_weights(weights)
         means = {name: float(np.average(trial.losses, weights=of_losses)) for name, trial in trials.items()}
         gains = {name: trial.correct - before for name, trial in trials.items()}
-        lowers = {
-            name: np.average(gain, weights=weights) < -NOISE * _standard_error(gain, weights)
-            for name, gain in gains.items()
-        }
+        lowers = {name: _lowers(gain, weights) for name, gain in gains.items()}
         allowed = [name for name in trials if not lowers[name]] or list(trials)
         lowest = min(allowed, key=lambda name: means[name])
         self.standard_errors_ = {
@@ -280,9 +320,11 @@ class AutoCalibrator(Calibrator):
         }
         near = [name for name in allowed if means[name] <= means[lowest] + self.standard_errors_[name]]
         self.chosen_ = min(near, key=lambda name: (trials[name].calibrator.n_parameters_, means[name]))
+        if pool is not None and pool in near:
+            self.chosen_ = pool
         self.calibrator_ = trials[self.chosen_].calibrator
         self.scores_ = {name: self._sign * mean for name, mean in means.items()}
-        self.reason_ = self._reason(lowest, trials, n_folds)
+        self.reason_ = self._reason(lowest, trials, n_folds, pool)
         refused = [name for name in trials if lowers[name] and name not in allowed and means[name] < means[lowest]]
         for name in refused:
             lost = -100 * np.average(gains[name], weights=weights)
@@ -291,8 +333,14 @@ class AutoCalibrator(Calibrator):
         if gains[self.chosen_].any():
             self.reason_ += f" It changes predictions: held-out accuracy {points:+.2f} points."
 
-    def _reason(self, lowest: str, trials: dict[str, _Trial], n_folds: int) -> str:
+    def _reason(self, lowest: str, trials: dict[str, _Trial], n_folds: int, pool: str | None) -> str:
         criterion, chosen, scores = self._criterion_name, self.chosen_, self.scores_
+        if chosen == pool and isinstance(trials[chosen].calibrator, LinearPool):
+            alone = min((name for name in scores if name != pool), key=lambda name: scores[name])
+            return (
+                f"{chosen}: this average has the cross-validated nll {scores[chosen]:.4f} over {n_folds} folds; the "
+                f"best of {len(scores) - 1} methods alone, {alone}, has {scores[alone]:.4f}."
+            )
         among = f"of {len(scores)} methods over {n_folds} folds"
         if len(trials) == 1:
             return f"{chosen} has the cross-validated {criterion} {scores[chosen]:.4f} over {n_folds} folds."
@@ -312,6 +360,12 @@ class _Trial(NamedTuple):
     losses: np.ndarray
     correct: np.ndarray
     said: list[Any]
+    held_out: np.ndarray
+
+
+def _lowers(gain: np.ndarray, weights: np.ndarray | None) -> bool:
+    """Whether accuracy falls beyond noise, from the change in being right of each row."""
+    return bool(np.average(gain, weights=weights) < -NOISE * _standard_error(gain, weights))
 
 
 def _standard_error(difference: np.ndarray, weights: np.ndarray | None) -> float:

@@ -22,7 +22,7 @@ from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax
 
-SMALLEST_WEIGHT = 0.01
+SMALLEST_WEIGHT = 0.02
 """A calibrator of less weight is left out: it costs time and changes next to nothing."""
 
 MOST = 10
@@ -38,18 +38,19 @@ class LinearPool(Calibrator):
     Every calibrator is fitted to all rows, and answers for each row from a fit that has not seen it (`fit_held_out`).
     The weights, w ≥ 0 with Σ w = 1, maximise
 
-        Σ_i log Σ_m w_m·p_m(y_i | x_i) − penalty·(1 − w_1)
+        Σ_i log Σ_m w_m·p_m(y_i | x_i) + prior_rows·Σ_m log w_m
 
     over these held-out answers, which is concave (stacking; Wolpert 1992, for densities Smyth & Wolpert 1999, eq. 4).
-    Weights below 0.01 are set to 0. A pool of calibrators that keep predictions keeps them, and a pool of increasing
+    The second term counts as so many rows that speak for each calibrator: on few rows the weights stay near each other.
+    Weights below 0.02 are set to 0. A pool of calibrators that keep predictions keeps them, and a pool of increasing
     maps of one score is increasing.
 
     Parameters
     ----------
     calibrators : sequence of short names or calibrators
-        At most 10. The first should be the simplest.
-    penalty : float
-        By how much the log likelihood, summed over the rows, must rise before the first calibrator loses all weight.
+        At most 10.
+    prior_rows : float
+        0 leaves the weights to the rows alone.
     seed : int
         Of the folds.
 
@@ -76,9 +77,11 @@ class LinearPool(Calibrator):
     learns = {"calibrators_": INNERS, "weights_": Learned(("M",), 0.0, 1.0), "places_": RECORD}
     retired = frozenset()
 
-    def __init__(self, calibrators: Sequence[Any] = ("ts", "shape"), *, penalty: float = 0.0, seed: int = 0) -> None:
+    def __init__(
+        self, calibrators: Sequence[Any] = ("ts", "shape"), *, prior_rows: float = 0.25, seed: int = 0
+    ) -> None:
         self.calibrators = calibrators
-        self.penalty = penalty
+        self.prior_rows = prior_rows
         self.seed = seed
 
     @fact
@@ -155,18 +158,16 @@ class LinearPool(Calibrator):
         members = self._members()
         answers = [one.fit_held_out(rows, fold) for one in members]
         own = np.stack([true_log_probabilities(one, rows.labels) for one in answers], axis=1)
-        weights, trace = pool_weights(own, rows.weights, self._cost(len(members)))
+        weights, trace = pool_weights(own, rows.weights, self._prior())
         used = np.flatnonzero(weights)
         self._take(members, weights, used)
         self.objective_trace_, self.n_iter_ = trace, max(1, len(trace) - 1)
         return [answers[place] for place in used]
 
-    def _cost(self, count: int) -> np.ndarray:
-        if isinstance(self.penalty, (bool, str)) or not 0 <= self.penalty < np.inf:
-            raise InputError(f"penalty must be a number of at least 0, got {self.penalty!r}")
-        cost = np.full(count, float(self.penalty))
-        cost[0] = 0.0
-        return cost
+    def _prior(self) -> float:
+        if isinstance(self.prior_rows, (bool, str)) or not 0 <= self.prior_rows < np.inf:
+            raise InputError(f"prior_rows must be a number of at least 0, got {self.prior_rows!r}")
+        return float(self.prior_rows)
 
     def _keep_floor(self) -> None:
         for one in self.calibrators_:
@@ -202,14 +203,14 @@ class LinearPool(Calibrator):
 
 
 def pool_weights(
-    log_probabilities: np.ndarray, row_weights: np.ndarray | None, cost: np.ndarray
+    log_probabilities: np.ndarray, row_weights: np.ndarray | None, prior_rows: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Weights (M,) that maximise Σ log Σ_m w_m·p_m − Σ_m cost_m·w_m, and the mean loss at each step.
+    """Weights (M,) that maximise Σ log Σ_m w_m·p_m + prior_rows·Σ_m log w_m, and the mean loss at each step.
 
     `log_probabilities` (n×M) are what each calibrator says of the true class. In ratios to the row's largest, so that
     no row underflows.
 
-    >>> pool_weights(np.log([[0.8, 0.2], [0.8, 0.4], [0.1, 0.3]]), None, np.zeros(2))[0].round(2).tolist()
+    >>> pool_weights(np.log([[0.8, 0.2], [0.8, 0.4], [0.1, 0.3]]), None, 0.0)[0].round(2).tolist()
     [0.8, 0.2]
     """
     total = float(len(log_probabilities) if row_weights is None else row_weights.sum())
@@ -217,14 +218,20 @@ def pool_weights(
     raised = np.maximum(log_probabilities, LEAST_LOG)
     peak = raised.max(axis=1)
     ratios = np.exp(raised - peak[:, None])
-    price = cost / total
+    prior = prior_rows / total
 
     def evaluate(weights: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         mixed = np.maximum(ratios @ weights, 1e-300)
         shares = ratios / mixed[:, None]
         weighted = mass[:, None] * shares
-        loss = -float(mass @ (np.log(mixed) + peak)) + float(price @ weights)
-        return loss, price - weighted.sum(axis=0), weighted.T @ shares
+        loss = -float(mass @ (np.log(mixed) + peak))
+        gradient, hessian = -weighted.sum(axis=0), weighted.T @ shares
+        if prior == 0:
+            return loss, gradient, hessian
+        if weights.min() <= 0:
+            return np.inf, gradient, hessian  # a step that is not accepted
+        loss -= prior * float(np.log(weights).sum())
+        return loss, gradient - prior / weights, hessian + np.diag(prior / weights**2)
 
     count = ratios.shape[1]
     weights, trace, converged = minimise_on_simplex(evaluate, np.full(count, 1.0 / count))
