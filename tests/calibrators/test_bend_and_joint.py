@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 
 import calibrant
 from calibrant import BendScaling, InputError, JointScaling
-from calibrant.calibrators.solvers.bend import solve
+from calibrant.calibrators.solvers.bend import _weights, solve
 from calibrant.calibrators.solvers.steps import steps
 from calibrant.core.softmax import log_softmax, softmax
 
@@ -179,3 +179,17 @@ def test_steps_shrink_to_the_smooth_map_and_fill_empty_cells():
     # two blocks of 10 rows, each averaged with 10 rows of the smooth map; empty cells lie between or beside them
     low, high = (2 + 10 * 0.2) / 20, (8 + 10 * 0.8) / 20
     np.testing.assert_allclose(found, [low, low, (low + high) / 2, high])
+
+
+def test_steps_without_positives_shrink_to_the_smooth_map_by_information_not_by_rows():
+    smooth, counts = np.array([0.005, 0.5]), np.array([[1400.0, 5.0], [0.0, 15.0]])
+    prior = 10 * 0.25 / (0.005 * 0.995)
+    expected = [prior * 0.005 / (1400 + prior), (15 + 10 * 0.5) / (20 + 10)]
+    np.testing.assert_allclose(steps(smooth, counts), expected)
+
+
+def test_bends_need_more_evidence_than_lines():
+    straight, bent = np.full(9, 1e5), np.full(9, 0.1)
+    ridge = np.stack([straight, bent])
+    np.testing.assert_allclose(_weights(np.array([7.0, 7.0]), ridge) @ [1, 0], 1e6**0.15 / (1e6**0.15 + 1))
+    assert _weights(np.array([27.0, 7.0]), ridge) @ [0, 1] > 0.999

@@ -26,11 +26,11 @@ class BendScaling(BinaryCalibrator):
 
     seven bends at t_k = −1.8 … 1.8. The coefficients minimise Σ w·log loss + ½·(κ·c₀² + λ·c₁² + μ·Σ d²) for each of
     72 triples (κ, λ, μ), from nearly free to nearly the identity; the triples are averaged with weights
-    exp(−½·excess of the cross-validated log loss), which varies less than the best one alone. The normal score lets the
-    map bend where the rows are, also where scores are saturated. The values at the knots are made non-decreasing, so
-    that the order of probabilities is never reversed. Last, the probability is pooled with that of an isotonic
-    regression whose steps are shrunk to it; the share of the steps, 0.2 before any row, maximises the held-out
-    likelihood. Beyond the fit data the map continues linearly.
+    μ^0.15·exp(−0.65·excess of the cross-validated log loss), which varies less than the best one alone. The normal
+    score lets the map bend where the rows are, also where scores are saturated. The values at the knots are made
+    non-decreasing, so that the order of probabilities is never reversed. Last, the probability is pooled with that of
+    an isotonic regression whose steps are shrunk to it; the share of the steps, 0.2 before any row, maximises the
+    held-out likelihood. Beyond the fit data the map continues linearly.
 
     Parameters
     ----------

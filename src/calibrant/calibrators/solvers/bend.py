@@ -11,7 +11,7 @@ from scipy.special import expit, ndtri
 from calibrant.calibrators.solvers.steps import isotonic, pooled
 from calibrant.core.binary_rows import BinaryRows
 
-LINEAR = (0.1, 10.0, 1e3, 1e5)
+LINEAR = (1.0, 10.0, 1e3, 1e5)
 """Penalties of the change of the slope."""
 
 BEND = (0.1, 1.0, 10.0, 100.0, 1e3, 1e5)
@@ -23,8 +23,11 @@ INTERCEPT = (1.0, 30.0, 1000.0)
 BREAKS = (-1.8, -1.2, -0.6, 0.0, 0.6, 1.2, 1.8)
 """Where the map may bend, in standard deviations of the normal score."""
 
-TEMPER = 0.5
-"""The weight of a pair of penalties is exp(−TEMPER·excess of its held-out loss)."""
+TEMPER = 0.65
+"""The weight of a triple of penalties is exp(−TEMPER·excess of its held-out loss), times its prior."""
+
+STRAIGHT = 0.15
+"""The prior of a triple grows with this power of the penalty of its bends: few rows rarely pay for bends."""
 
 MAX_STEPS, ENOUGH = 60, 1e-6
 
@@ -55,8 +58,7 @@ def fit_bend(rows: BinaryRows, fold: np.ndarray, n_knots: int) -> tuple[np.ndarr
     points = points.reshape(len(counts), len(ridge), -1)
     held_out = cells.scores + points[:n_folds] @ cells.features.T
     losses = np.array([_losses(held_out[part], by_fold[part]) for part in range(n_folds)]).sum(axis=0)
-    weights = np.exp(-TEMPER * (losses - losses.min()))
-    averages = np.tensordot(weights / weights.sum(), points, axes=(0, 1))
+    averages = np.tensordot(_weights(losses, ridge), points, axes=(0, 1))
     smooth = cells.scores + averages @ cells.features.T
     smooth = np.stack([isotonic(one, given.sum(axis=0) + 1e-9) for one, given in zip(smooth, counts, strict=True)])
     # steps are constant between knots: what they add to the smooth map is interpolated between the cells' means
@@ -136,6 +138,13 @@ def _counts(rows: BinaryRows, cells: Cells, inside: np.ndarray) -> np.ndarray:
     n_cells = len(cells.knots)
     code = rows.labels * n_cells + cells.place
     return np.bincount(code[inside], weights=weights[inside], minlength=2 * n_cells).reshape(2, n_cells)
+
+
+def _weights(losses: np.ndarray, ridge: np.ndarray) -> np.ndarray:
+    """Weight of each triple of penalties (m,), from its held-out loss and its prior."""
+    logarithm = STRAIGHT * np.log(ridge[:, -1]) - TEMPER * losses
+    weights = np.exp(logarithm - logarithm.max())
+    return weights / weights.sum()
 
 
 def _losses(scores: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -6,10 +6,14 @@ import numpy as np
 from scipy.special import expit
 
 PRIOR_ROWS = 10.0
-"""Each step of the isotonic fit is averaged with this many rows that follow the smooth map."""
+"""Each step of the isotonic fit is averaged with this many rows that follow the smooth map.
+
+They are rows of probability ½. Where positives are rare, a row carries less information, and ¼ / (p·(1 − p)) times as
+many are taken.
+"""
 
 SHARE, SHARE_ROWS = 0.2, 20.0
-"""The share of the steps before any row is seen, and the rows that this prior is worth."""
+"""The share of the steps before any row is seen, and how many rows, counted as above, that prior is worth."""
 
 LARGEST = 1 - 1e-12
 
@@ -56,7 +60,8 @@ def steps(smooth: np.ndarray, counts: np.ndarray) -> np.ndarray:
     rows = np.bincount(block, weights=mass[seen])
     positive = np.bincount(block, weights=counts[1, seen])
     expected = np.bincount(block, weights=mass[seen] * smooth[seen]) / rows
-    shrunk = isotonic((positive + PRIOR_ROWS * expected) / (rows + PRIOR_ROWS), rows)
+    prior = PRIOR_ROWS * _rows_per_even_row(expected)
+    shrunk = isotonic((positive + prior * expected) / (rows + prior), rows)
     found = np.interp(np.arange(len(smooth)), seen, shrunk[block])
     return np.clip(found, 1 - LARGEST, LARGEST)
 
@@ -64,11 +69,17 @@ def steps(smooth: np.ndarray, counts: np.ndarray) -> np.ndarray:
 def _share(smooth: np.ndarray, stepped: np.ndarray, held_out: np.ndarray) -> float:
     negative, positive = held_out[:, 0], held_out[:, 1]
     total, share = held_out.sum(), SHARE
+    prior = SHARE_ROWS * float(_rows_per_even_row(positive.sum() / total))
     for _ in range(MAX_ROUNDS):
         mixed = (1 - share) * smooth + share * stepped
         owed = share * float((positive * stepped / mixed + negative * (1 - stepped) / (1 - mixed)).sum())
-        following = (owed + SHARE * SHARE_ROWS) / (total + SHARE_ROWS)
+        following = (owed + SHARE * prior) / (total + prior)
         if abs(following - share) < ENOUGH:
             break
         share = following
     return share
+
+
+def _rows_per_even_row(probability: np.ndarray | float) -> np.ndarray:
+    """Rows of a probability that carry as much information on their log-odds as one row of probability ½."""
+    return np.asarray(0.25 / np.maximum(probability * (1 - probability), 1e-9))
