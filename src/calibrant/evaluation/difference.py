@@ -146,7 +146,8 @@ def diff(old: Any, new: Any) -> Difference:
     'better'
     """
     documents = [_document(result, word) for result, word in ((old, "old"), (new, "new"))]
-    first, second = (_models(document) for _, document in documents)
+    # comparisons by model; a single one has no name
+    first, second = (dict(document.get("models", {"": document})) for _, document in documents)
     names = tuple(name for name, _ in documents)
     _comparable(names, first, second)
     criterion = known_name(next(iter(second.values())).get("criterion") or "nll")
@@ -203,13 +204,6 @@ def _document(result: Any, word: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(document, dict) or not {"rows", "models", "metrics"} & set(document):
         raise InputError(f"{name} is no result of compare or measure: it has no rows, models or metrics")
     return name, document
-
-
-def _models(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Comparisons by model; a single one has no name."""
-    if "models" in document:
-        return dict(document["models"])
-    return {"": dict(document)}
 
 
 def _rows(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

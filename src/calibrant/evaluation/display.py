@@ -48,8 +48,11 @@ def comparison_html(comparison: Comparison) -> str:
     names = _shown(comparison.metric_names)
     head = ["method", *(facts(name).title for name in names), "fit s"]
     body = [_html_row(comparison, row, names) for row in _best_rows(comparison)]
-    drawn = [row for row in comparison.rows if row.method in ("none", comparison.best) and row.columns is not None]
-    diagrams = "".join(_row_diagram(row) for row in drawn)
+    diagrams = "".join(
+        diagram(reliability_bins(row.columns.confidence, row.columns.correct), row.method)
+        for row in comparison.rows
+        if row.method in ("none", comparison.best) and row.columns is not None
+    )
     marked = any(raised(name, row.metrics[name]) for row in comparison.rows for name in names if name in row.metrics)
     note = f"<p><small>{RAISED_WORDS}</small></p>" if marked else ""
     said = f"<p>{escape(_sizes(comparison))}. {escape(comparison.verdict)}</p>"
@@ -123,12 +126,6 @@ def _html_row(comparison: Comparison, row: MethodRow, names: list[str]) -> str:
         value = f"<b>{escape(one.value)}</b>" if one.best else escape(one.value)
         cells.append(f"<td>{value}{' ≈' if one.tie else ''} <small>{escape(one.interval)}</small></td>")
     return f"<tr><td>{name}</td>{''.join(cells)}<td>{seconds(row.fit_seconds)}</td></tr>"
-
-
-def _row_diagram(row: MethodRow) -> str:
-    columns = row.columns
-    assert columns is not None  # noqa: S101 (the caller has looked)
-    return diagram(reliability_bins(columns.confidence, columns.correct), row.method)
 
 
 def _best_rows(comparison: Comparison) -> list[MethodRow]:

@@ -83,12 +83,9 @@ class TopLabelCells:
     def noise(self) -> np.ndarray:
         """Deviations (R, L) of the cells' residuals."""
         column, count = self.weights * self.hits, len(self.confidence)
-        drawn = self.resamples.cell_sums(self.cell, column, count) / self._total[:, None]
+        total = np.maximum(self.resamples.sums(self.weights[:, None]), 1e-300)
+        drawn = self.resamples.cell_sums(self.cell, column, count) / total
         return self.resamples.shrink * (drawn - np.bincount(self.cell, column, count) / self.weights.sum())
-
-    @cached_property
-    def _total(self) -> np.ndarray:
-        return np.maximum(self.resamples.sums(self.weights[:, None])[:, 0], 1e-300)
 
     def draws_by_correctness(self, correct: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Weight of right and of wrong rows by cell: the resampled rows themselves first, then the draws (R+1, L)."""
@@ -284,14 +281,10 @@ def spread_interval(
         return value, value
     onehot = np.zeros((len(groups), len(means)), dtype=np.float32)
     onehot[np.arange(len(groups)), groups] = mass
-    weight = resamples.sums(onehot)
-    noise = resamples.sums(onehot * (column[:, None] - _group_means(onehot, column))) / np.maximum(weight, 1e-12)
+    weight, own = resamples.sums(onehot), onehot.sum(axis=0)
+    centred = column[:, None] - (column @ onehot) / np.where(own > 0, own, 1.0)
+    noise = resamples.sums(onehot * centred) / np.maximum(weight, 1e-12)
     noise = np.where(weight > 0, resamples.shrink * noise, 0.0)
     return inverted_interval(
         lambda g: g.std(axis=-1), means[present], noise[:, present], value=value, ceiling=float("inf")
     )
-
-
-def _group_means(onehot: np.ndarray, column: np.ndarray) -> np.ndarray:
-    weight = onehot.sum(axis=0)
-    return (column @ onehot) / np.where(weight > 0, weight, 1.0)

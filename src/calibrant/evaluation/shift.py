@@ -105,8 +105,9 @@ def shift(
     sem, half_width = np.full((2, len(calibrators), len(severities)), np.nan)
     for place in range(len(severities)):
         sem[:, place], half_width[:, place] = within_subject_interval(values[:, :, place].T)
+    present = np.isfinite(values)
     with np.errstate(invalid="ignore"):
-        mean = _mean_over_corruptions(values)
+        mean = np.where(present, values, 0.0).sum(axis=1) / present.sum(axis=1)
     return ShiftCurves(name, tuple(calibrators), corruptions, severities, values, mean, sem, half_width)
 
 
@@ -143,11 +144,6 @@ def within_subject_interval(table: np.ndarray, level: float = 0.95) -> tuple[flo
         square = float((rest**2).sum() / freedom)
     sem = float(np.sqrt(square / subjects))
     return sem, sem * float(stdtrit(freedom, (1 + level) / 2))
-
-
-def _mean_over_corruptions(values: np.ndarray) -> np.ndarray:
-    present = np.isfinite(values)
-    return np.where(present, values, 0.0).sum(axis=1) / present.sum(axis=1)
 
 
 def _metric(metric: str | Callable[..., float]) -> tuple[str, Callable[..., float]]:

@@ -7,7 +7,7 @@ Class j asks whether rows that give it probability p are of class j a share p of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 
@@ -22,31 +22,22 @@ from calibrant.metrics.binning import check_choice, check_norm
 from calibrant.metrics.inputs import Checked, ClassIndices, Probabilities, RowWeights, check
 
 
+class _Options(TypedDict, total=False):
+    n_bins: int
+    norm: float
+    binning: str
+    divisor: str
+    sample_weight: RowWeights
+    from_logits: bool
+
+
 @overload
 def classwise_ece(
-    probabilities: Probabilities,
-    labels: ClassIndices,
-    *,
-    n_bins: int = ...,
-    norm: float = ...,
-    binning: str = ...,
-    average: None = ...,
-    divisor: str = ...,
-    sample_weight: RowWeights = ...,
-    from_logits: bool = ...,
+    probabilities: Probabilities, labels: ClassIndices, *, average: None = ..., **options: Unpack[_Options]
 ) -> np.ndarray: ...
 @overload
 def classwise_ece(
-    probabilities: Probabilities,
-    labels: ClassIndices,
-    *,
-    n_bins: int = ...,
-    norm: float = ...,
-    binning: str = ...,
-    average: Literal["mean"],
-    divisor: str = ...,
-    sample_weight: RowWeights = ...,
-    from_logits: bool = ...,
+    probabilities: Probabilities, labels: ClassIndices, *, average: Literal["mean"], **options: Unpack[_Options]
 ) -> float: ...
 def classwise_ece(
     probabilities: Probabilities,

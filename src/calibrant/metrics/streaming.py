@@ -45,7 +45,8 @@ def stream(
     >>> {name: round(value, 4) for name, value in stream(test, ["accuracy", "ks_error"]).items()}
     {'accuracy': 0.9334, 'ks_error': 0.038}
     """
-    sums = {_name(metric): _sums(metric) for metric in metrics if not isinstance(metric, str) or metric in ADDITIVE}
+    named = {_name(metric): metric for metric in metrics if not isinstance(metric, str) or metric in ADDITIVE}
+    sums = {name: ADDITIVE[one]() if isinstance(one, str) else copy.deepcopy(one) for name, one in named.items()}
     ranked = [metric for metric in metrics if isinstance(metric, str) and metric not in ADDITIVE]
     for name in ranked:
         if name not in OF_COLUMNS:
@@ -69,10 +70,6 @@ def _name(metric: str | Additive) -> str:
     if isinstance(metric, str):
         return metric
     return next((name for name, kind in ADDITIVE.items() if type(metric) is kind), type(metric).__name__)
-
-
-def _sums(metric: str | Additive) -> Additive:
-    return ADDITIVE[metric]() if isinstance(metric, str) else copy.deepcopy(metric)
 
 
 def _measured(chunk: Chunk, *, metrics: list[Additive], columns: bool) -> Part:

@@ -53,11 +53,6 @@ def temperature_confidences(logits: Tensor, betas: Tensor) -> Tensor:
     return confidences
 
 
-def _scaled_softmax(values: Tensor, labels: Tensor, scale: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    scores = (values * scale + bias).log_softmax(dim=1)
-    return scores.exp(), -scores.gather(1, labels[:, None])[:, 0]
-
-
 def vector_sums(
     logits: Tensor, labels: Tensor, weights: Tensor | None, scale: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -66,7 +61,8 @@ def vector_sums(
     sums = torch.zeros((5, logits.shape[1]), dtype=torch.float64, device=logits.device)
     for block in row_slices(*logits.shape):
         values = logits[block].double()
-        share, losses = _scaled_softmax(values, labels[block], scale.double(), bias.double())
+        scores = (values * scale.double() + bias.double()).log_softmax(dim=1)
+        share, losses = scores.exp(), -scores.gather(1, labels[block, None])[:, 0]
         weight = torch.ones_like(losses) if weights is None else weights[block].double()
         loss += weight @ losses
         curve = share * (1 - share)
@@ -161,12 +157,10 @@ def _block_columns(values: Tensor, labels: Tensor, from_logits: bool) -> tuple[T
 def first_maximum(values: Tensor) -> Tensor:
     """The first class of the highest value of each row; `argmax` promises no order among equals."""
     is_peak = values == values.amax(dim=1, keepdim=True)
-    return is_peak.to(torch.int8).argmax(dim=1) if values.device.type == "cpu" else _first_true(is_peak)
-
-
-def _first_true(flags: Tensor) -> Tensor:
-    places = torch.arange(flags.shape[1], device=flags.device)
-    return torch.where(flags, places, flags.shape[1] - 1).amin(dim=1)
+    if values.device.type == "cpu":
+        return is_peak.to(torch.int8).argmax(dim=1)
+    places = torch.arange(values.shape[1], device=values.device)
+    return torch.where(is_peak, places, values.shape[1] - 1).amin(dim=1)
 
 
 def add_sums(  # noqa: PLR0917
