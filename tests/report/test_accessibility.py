@@ -13,7 +13,7 @@ from calibrant.data import Predictions
 from calibrant.evaluation.compare import compare
 from calibrant.evaluation.models import compare_models
 from calibrant.evaluation.results import Comparison
-from calibrant.report.assets import asset
+from calibrant.report.html import asset
 from calibrant.report.models_page import render_models
 from calibrant.report.page import render
 

@@ -25,9 +25,10 @@ from calibrant.evaluation.reliability import reliability_bins
 from calibrant.evaluation.results import Comparison, Estimate, Figures
 from calibrant.report import aggregate, group_section, html, positive_section, snippets
 from calibrant.report.answers import answers
+from calibrant.report.html import embedded_json
 from calibrant.report.label_section import label_table
 from calibrant.report.labels import STEPS, full_name, learned, readable
-from calibrant.report.page import embedded_json, render, write_report
+from calibrant.report.page import render, write_report
 from calibrant.report.wording import shown_metrics
 
 LIMIT = 3_000_000

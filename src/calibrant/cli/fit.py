@@ -106,7 +106,8 @@ def build(method: str, assignments: list[str], task: str = "multiclass", n_class
 
     given = dict(_assignment(text) for text in assignments)
     calibrator = task_method(method, task, n_classes)
-    known = [name for name in calibrator.get_params(deep=False) if name not in _nested(calibrator)]
+    # a calibrator inside is chosen by the short name
+    known = [name for name, value in calibrator.get_params(deep=False).items() if not hasattr(value, "get_params")]
     for name in given:
         if name not in known:
             kind = type(calibrator).__name__
@@ -123,11 +124,6 @@ def _blaming(assignments: list[str]) -> Iterator[None]:
         if isinstance(error, InputError) or not assignments:
             raise
         raise InputError(f"--param {', '.join(assignments)}: the fit cannot use this ({error})") from error
-
-
-def _nested(calibrator: Any) -> set[str]:
-    """Parameters that are calibrators themselves: they are chosen by the short name."""
-    return {name for name, value in calibrator.get_params(deep=False).items() if hasattr(value, "get_params")}
 
 
 def _assignment(text: str) -> tuple[str, Any]:

@@ -33,7 +33,7 @@ def info(
 
 def _facts(artifact: Any, digest: str, size: int) -> dict[str, Any]:
     calibrator = artifact.calibrator
-    parameters = {name: _plain(value) for name, value in sorted(_parameters(calibrator).items())}
+    given = calibrator.get_params(deep=False) if hasattr(calibrator, "get_params") else {}
     learned = {name: value for name, value in sorted(vars(calibrator).items()) if name.endswith("_") and name[0] != "_"}
     return {
         "method": artifact.method,
@@ -41,23 +41,14 @@ def _facts(artifact: Any, digest: str, size: int) -> dict[str, Any]:
         "n_classes": artifact.n_classes,
         "class_names": None if artifact.class_names is None else list(artifact.class_names),
         "keeps_prediction": bool(getattr(calibrator, "keeps_prediction", False)),
-        "created": artifact.created,
-        "source": artifact.source,
-        "n": artifact.n,
-        "fingerprint": artifact.fingerprint,
-        "before": None if artifact.before is None else dict(artifact.before),
-        "after": None if artifact.after is None else dict(artifact.after),
-        "parameters": parameters,
+        **{name: getattr(artifact, name) for name in ("created", "source", "n", "fingerprint", "before", "after")},
+        "parameters": {name: _plain(value) for name, value in sorted(given.items())},
         "learned": {name: _summary(value) for name, value in learned.items() if _is_learned(name, value)},
         "digest": digest,
         "bytes": size,
         "format": artifact.format,
         "library": artifact.library,
     }
-
-
-def _parameters(calibrator: Any) -> dict[str, Any]:
-    return calibrator.get_params(deep=False) if hasattr(calibrator, "get_params") else {}
 
 
 def _is_learned(name: str, value: Any) -> bool:

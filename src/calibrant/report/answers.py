@@ -116,15 +116,12 @@ def _sureness(comparison: Comparison, before: MethodRow, best: MethodRow) -> Ans
     worse = before.p_beats_best
     short = "Very" if worse < NEARLY_ALWAYS else "Fairly" if worse < MOSTLY else "Not very: the gain may be chance"
     direction = "higher" if look.better > 0 else "lower"
+    earlier = "before" if before.method == "none" else f"that of <code>{escape(before.method)}</code>"
     detail = (
         f"In {_share(1 - worse)} of {comparison.resamples:,} resamples of {comparison.n_test:,} test rows its "
-        f"{look.label} is {direction} than {_earlier(before)}.{others}"
+        f"{look.label} is {direction} than {earlier}.{others}"
     )
     return Answer(question, short, detail, "good" if worse < MOSTLY else "open")
-
-
-def _earlier(before: MethodRow) -> str:
-    return "before" if before.method == "none" else f"that of <code>{escape(before.method)}</code>"
 
 
 def _share(value: float) -> str:

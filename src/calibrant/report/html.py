@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from collections.abc import Mapping
 from html import escape
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -46,10 +50,11 @@ def _named(row: MethodRow) -> str:
     return row.method if words == row.method else f"{row.method} – {words}"
 
 
-def alerts(comparison: Comparison) -> str:
-    """What makes the figures doubtful, such as rows that are in both files."""
+def alerts(comparison: Comparison, model: str = "") -> str:
+    """What makes the figures (of a model) doubtful, such as rows that are in both files."""
+    word = f"Warning, {escape(model)}" if model else "Warning"
     return "".join(
-        f'<p class="note alarm" role="alert"><b>Warning:</b> {escape(one)}.</p>' for one in comparison.warnings
+        f'<p class="note alarm" role="alert"><b>{word}:</b> {escape(one)}.</p>' for one in comparison.warnings
     )
 
 
@@ -282,3 +287,21 @@ def footer(comparison: Comparison) -> str:
         f"(low, high], {comparison.n_bins} of them; intervals from {comparison.resamples:,} paired bootstrap "
         f"resamples, seed {comparison.seed}."
     )
+
+
+def embedded_json(value: Any) -> str:
+    """JSON that may stand inside a script element: no text of the data can close it or open a comment."""
+    text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def asset(name: str) -> str:
+    """A file of this folder as text."""
+    return files("calibrant.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def script_hash(script: str) -> str:
+    """A script as a content security policy names it."""
+    # a browser reads CR LF as LF before it hashes; none of our scripts holds a CR
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -20,7 +20,6 @@ from calibrant.metrics.reliability import Reliability
 from calibrant.report import html, snippets
 from calibrant.report.aggregate import baseline, finished
 from calibrant.report.answers import Answer, answers, boxes
-from calibrant.report.assets import asset, embedded_json, script_hash
 from calibrant.report.labels import figure, full_name
 from calibrant.report.provenance import model_provenance
 from calibrant.report.wording import Wording, wording
@@ -38,15 +37,15 @@ def render_models(
     table: ModelComparison, *, title: str | None = None, sources: Sequence[str] = (), command: str | None = None
 ) -> str:
     """The page as text."""
-    script = asset("common.js")
-    return Template(asset("models.html")).substitute(
+    script = html.asset("common.js")
+    return Template(html.asset("models.html")).substitute(
         title=escape(title or f"How far to trust {len(table.models)} models"),
         version=escape(calibrant.__version__),
-        css=asset("page.css"),
+        css=html.asset("page.css"),
         script=script,
-        hashes=script_hash(script),
+        hashes=html.script_hash(script),
         navigation=_navigation(table),
-        alerts="".join(_alert(name, one) for name, one in table.comparisons.items()),
+        alerts="".join(html.alerts(one, name) for name, one in table.comparisons.items()),
         answers=boxes(model_answers(table)),
         facts=_facts(table),
         matrix_lead=_lead(table),
@@ -61,7 +60,7 @@ def render_models(
         usage=snippets.model_usage(table.best, table.task, sources, command),
         provenance=model_provenance(table, sources, command),
         footer=html.footer(next(iter(table.comparisons.values()))),
-        result=embedded_json(table.to_dict()),
+        result=html.embedded_json(table.to_dict()),
     )
 
 
@@ -72,13 +71,6 @@ def _navigation(table: ModelComparison) -> str:
     )
     links += [("use", "Use it"), ("provenance", "Origin")]
     return "".join(f'<a href="#{anchor}">{escape(word)}</a>' for anchor, word in links)
-
-
-def _alert(name: str, comparison: Comparison) -> str:
-    return "".join(
-        f'<p class="note alarm" role="alert"><b>Warning, {escape(name)}:</b> {escape(one)}.</p>'
-        for one in comparison.warnings
-    )
 
 
 def model_answers(table: ModelComparison) -> list[Answer]:

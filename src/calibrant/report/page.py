@@ -23,7 +23,6 @@ from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.shift import ShiftCurves
 from calibrant.report import aggregate, group_section, html, positive_section
 from calibrant.report.answers import answers, boxes
-from calibrant.report.assets import asset, embedded_json, script_hash
 from calibrant.report.label_section import label_table
 from calibrant.report.models_page import render_models
 from calibrant.report.provenance import provenance
@@ -89,17 +88,17 @@ def render(
     command: str | None = None,
 ) -> str:
     """The page as text."""
-    script, library = asset("common.js") + asset("page.js"), bundle()
+    script, library = html.asset("common.js") + html.asset("page.js"), bundle()
     payload = _payload(comparison, shift)
     heading, words = title or default_title(comparison), wording(comparison)
-    return Template(asset("page.html")).substitute(
+    return Template(html.asset("page.html")).substitute(
         title=escape(heading),
         version=escape(calibrant.__version__),
-        css=asset("page.css"),
+        css=html.asset("page.css"),
         script=script,
         bundle=library,
-        hashes=" ".join(script_hash(text) for text in (library, script)),
-        data=embedded_json(payload),
+        hashes=" ".join(html.script_hash(text) for text in (library, script)),
+        data=html.embedded_json(payload),
         navigation=html.navigation(
             classes=bool(payload["classes"]["names"]),
             shift=shift is not None,
@@ -109,7 +108,7 @@ def render(
         ),
         method_options=html.method_options(comparison, payload["selected"]),
         answers=boxes(answers(comparison)),
-        result=embedded_json(comparison.to_dict()),
+        result=html.embedded_json(comparison.to_dict()),
         alerts=html.alerts(comparison),
         test_rows="the test rows, some of which it was fitted on" if comparison.warnings else "test rows it never saw",
         facts=html.facts(comparison),

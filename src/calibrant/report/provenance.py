@@ -24,7 +24,8 @@ LARGEST_HASHED = 2_000_000_000
 
 def provenance(comparison: Comparison, sources: Sequence[str], command: str | None) -> str:
     """The lines of the page's last table."""
-    lines = [(_role(place, sources), described(source)) for place, source in enumerate(sources)]
+    roles = ("Fitted on", "Measured on") if len(sources) == 2 else ["File"] * len(sources)
+    lines = [(role, described(source)) for role, source in zip(roles, sources, strict=True)]
     lines.append(("Rows", f"{comparison.n_val:,} to fit on, {comparison.n_test:,} to measure on"))
     return _listed([*lines, *_made(command)])
 
@@ -52,10 +53,6 @@ def _made(command: str | None) -> list[tuple[str, str]]:
 
 def _listed(lines: list[tuple[str, str]]) -> str:
     return "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in lines)
-
-
-def _role(place: int, sources: Sequence[str]) -> str:
-    return ("Fitted on", "Measured on")[place] if len(sources) == 2 else "File"
 
 
 def described(source: str) -> str:

@@ -124,7 +124,8 @@ class Decoder:
             f"parameters and learned of {name} must be objects",
         )
         known = _constructor(kind)
-        parameters = {key: value for key, value in parameters.items() if key in known or key not in _retired(kind)}
+        retired = getattr(kind, "retired", ())  # parameters of earlier versions that did nothing
+        parameters = {key: value for key, value in parameters.items() if key in known or key not in retired}
         unknown = sorted(set(parameters) - set(known))
         _need(not unknown, f"{name} has no parameter {unknown[:3]}: if a newer calibrant wrote this file, upgrade")
         settings = {key: self.setting(key, value, depth) for key, value in parameters.items()}
@@ -209,11 +210,6 @@ def _constructor(kind: Any) -> dict[str, bool]:
 def _declared(kind: Any, task: Any) -> set[str]:
     """Learned names that a class declares; one that is learned around a network knows no tasks."""
     return set(spec_of(kind, task) if issubclass(kind, Calibrator) else kind.learns)
-
-
-def _retired(kind: Any) -> frozenset[str]:
-    """Parameters of earlier versions that did nothing."""
-    return getattr(kind, "retired", frozenset())
 
 
 def saved_state(calibrator: Any, parameters: dict[str, Any]) -> dict[str, Any]:

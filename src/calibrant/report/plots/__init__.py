@@ -13,7 +13,14 @@ from calibrant.report.plots.classes import (
     class_ece_vs_accuracy,
     class_temperature_vs_accuracy,
 )
-from calibrant.report.plots.coverage import risk_coverage, risk_coverage_curve
+from calibrant.report.plots.curves import (
+    ClassLossTrace,
+    class_loss_trace,
+    loss_traces,
+    risk_coverage,
+    risk_coverage_curve,
+    shift_curves,
+)
 from calibrant.report.plots.models import (
     ErrorAndEntropy,
     accuracy_confidence_curve,
@@ -21,10 +28,8 @@ from calibrant.report.plots.models import (
     error_and_entropy,
 )
 from calibrant.report.plots.reliability import Reliability, draw_reliability, reliability, reliability_diagram
-from calibrant.report.plots.shift import shift_curves
 from calibrant.report.plots.simplex import SimplexPaths, simplex_paths, simplex_trajectories
 from calibrant.report.plots.style import PALETTE
-from calibrant.report.plots.traces import ClassLossTrace, class_loss_trace, loss_traces
 
 __all__ = [
     "PALETTE",
