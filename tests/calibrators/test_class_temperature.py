@@ -199,6 +199,8 @@ def test_progress_counts_every_class(rng):
     [
         ({"objective": "brier"}, "objective"),
         ({"max_sweeps": -1}, "max_sweeps"),
+        ({"max_sweeps": "two"}, "max_sweeps"),
+        ({"max_sweeps": 1.5}, "max_sweeps"),
         ({"n_bins": 0}, "n_bins"),
         ({"grid": [-1.0, 2.0]}, "grid"),
         ({"grid": [0.0]}, "grid"),

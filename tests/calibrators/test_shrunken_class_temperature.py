@@ -47,7 +47,13 @@ def test_the_share_follows_the_data():
 
 @pytest.mark.parametrize(
     ("parameters", "word"),
-    [({"share": 1.5}, "share"), ({"share": "auto"}, "share"), ({"share": True}, "share"), ({"folds": 1}, "folds")],
+    [
+        ({"share": 1.5}, "share"),
+        ({"share": "auto"}, "share"),
+        ({"share": True}, "share"),
+        ({"folds": 1}, "folds"),
+        ({"folds": "x"}, "folds"),
+    ],
 )
 def test_bad_parameters_are_named(parameters, word):
     with pytest.raises(InputError, match=word):

@@ -252,7 +252,12 @@ def test_folds_count_weights_as_copies(rng):
 
 @pytest.mark.parametrize(
     "calibrator",
-    [HistogramBinning(0), HistogramBinning(mode="top"), IsotonicCalibration("classwise"), SplineCalibration(2)],
+    [
+        HistogramBinning(0),
+        HistogramBinning(mode="top"),
+        IsotonicCalibration("classwise"),
+        *map(SplineCalibration, (2, "six")),
+    ],
 )
 def test_bad_parameters_are_named(calibrator, rng):
     with pytest.raises(InputError, match=r"n_bins|mode|n_knots"):

@@ -14,6 +14,7 @@ from calibrant.calibrators.solvers.class_search import class_search
 from calibrant.calibrators.solvers.diagonal import fit_class_scales
 from calibrant.calibrators.solvers.newton import warn_unless_converged
 from calibrant.calibrators.solvers.temperature_search import temperature_grid
+from calibrant.core.arrays import check_whole
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
@@ -100,8 +101,7 @@ class ClassTemperatureScaling(Calibrator):
             raise InputError(f"objective must be 'ece' or 'nll', got {self.objective!r}")
 
     def _fit_ece(self, rows: Rows) -> None:
-        if isinstance(self.max_sweeps, bool) or self.max_sweeps != int(self.max_sweeps) or self.max_sweeps < 0:
-            raise InputError(f"max_sweeps must be a whole number of at least 0, got {self.max_sweeps!r}")
+        max_sweeps = check_whole(self.max_sweeps, "max_sweeps", 0)
         if isinstance(self.accuracy_tolerance, str) or not 0 <= self.accuracy_tolerance <= 1:
             raise InputError(f"accuracy_tolerance must lie in [0, 1], got {self.accuracy_tolerance!r}")
         search = class_search(rows, temperature_grid(self.grid), check_n_bins(self.n_bins))
@@ -110,8 +110,8 @@ class ClassTemperatureScaling(Calibrator):
         fewest_hits = np.inf
         if self.accuracy_tolerance > 0:
             fewest_hits = (outcomes[0].accuracy - self.accuracy_tolerance) * rows.total_weight
-        n_steps = rows.n_classes * self.max_sweeps
-        for sweep in range(self.max_sweeps):
+        n_steps = rows.n_classes * max_sweeps
+        for sweep in range(max_sweeps):
             done = sweep * rows.n_classes
 
             def tell(visited: int, done: int = done, sweep: int = sweep) -> None:

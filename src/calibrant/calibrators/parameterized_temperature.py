@@ -21,6 +21,7 @@ from calibrant.calibrators.solvers.temperature_network import (
     unpack,
 )
 from calibrant.calibrators.temperature import TemperatureScaling
+from calibrant.core.arrays import check_whole
 from calibrant.core.binary_rows import two_columns
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
@@ -180,9 +181,7 @@ class ParameterizedTemperatureScaling(Calibrator):
     def _check(self) -> None:
         whole = {"top_k": 1, "hidden_units": 1, "hidden_layers": 0, "max_iterations": 1, "patience": 1}
         for name, least in whole.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-                raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
+            check_whole(getattr(self, name), name, least)
         if self.loss not in LOSSES:
             raise InputError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
         if not 0 <= self.held_out_share < 1:

@@ -11,6 +11,7 @@ from calibrant.calibrators.class_temperature import ClassTemperatureScaling
 from calibrant.calibrators.learned import RECORD, SMALL, Learned
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.calibrators.temperature import TemperatureScaling
+from calibrant.core.arrays import check_whole
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
@@ -77,8 +78,7 @@ class ShrunkenClassTemperature(Calibrator):
         by_cv = isinstance(self.share, str) and self.share == "cv"
         if not by_cv and (isinstance(self.share, (str, bool)) or not 0 <= self.share <= 1):
             raise InputError(f"share must lie in [0, 1], or be 'cv', got {self.share!r}")
-        if isinstance(self.folds, bool) or self.folds != int(self.folds) or self.folds < 2:
-            raise InputError(f"folds must be a whole number of at least 2, got {self.folds!r}")
+        check_whole(self.folds, "folds", 2)
 
     def _choose(self, rows: Rows) -> float:
         """The share of lowest held-out log loss; the smallest of equals."""

@@ -12,8 +12,8 @@ from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.helpers.confidence_bins import top_columns
 from calibrant.calibrators.learned import CHANCE, Learned
 from calibrant.calibrators.solvers.bent_slopes import bent_map, fit_bent
+from calibrant.core.arrays import check_whole
 from calibrant.core.binary_rows import BinaryRows
-from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
 from calibrant.kernels.rows import RowColumns
 
@@ -85,13 +85,8 @@ class SplineCalibration(Calibrator):
         """Scores of the positive class are never reversed."""
         return self.task_ == "binary"
 
-    def _check_knots(self) -> int:
-        if isinstance(self.n_knots, bool) or self.n_knots != int(self.n_knots) or self.n_knots < 3:
-            raise InputError(f"n_knots must be a whole number of at least 3, got {self.n_knots!r}")
-        return int(self.n_knots)
-
     def _fit_binary(self, rows: BinaryRows) -> None:
-        found = fit_bent(rows, self._check_knots())
+        found = fit_bent(rows, check_whole(self.n_knots, "n_knots", 3))
         self.knots_, self.slopes_, self.start_ = found.knots, found.slopes, found.start
         self.objective_trace_, self.n_iter_ = found.trace, max(1, len(found.trace))
 
@@ -100,7 +95,7 @@ class SplineCalibration(Calibrator):
         return bent_map(xp, scores, *parts)
 
     def _fit(self, rows: Rows) -> None:
-        n_knots = self._check_knots()
+        n_knots = check_whole(self.n_knots, "n_knots", 3)
         confidence, share, error, mass = cumulative_error(top_columns(rows), rows.row_weights())
         knots = np.linspace(0.0, 1.0, n_knots)
         basis = CubicSpline(knots, np.eye(len(knots)), bc_type="natural")

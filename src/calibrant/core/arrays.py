@@ -199,6 +199,13 @@ def check_weights(weights: Any, n_rows: int, name: str = "sample_weight") -> np.
     return array
 
 
+def check_whole(value: Any, name: str, least: int) -> int:
+    """A whole number of at least `least`, for options that count something."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return int(value)
+
+
 def check_counts(weights: np.ndarray | None, name: str = "sample_weight") -> None:
     """Raise unless checked weights can be counts of rows: 2 means the row twice. A large mean is only a warning.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrant.core.errors import InputError
+from calibrant.core.arrays import check_whole
 
 RANK_SLACK = 1e-12
 """A rank so little below the border of two bins lies on it, where ranks are sums of fractional weights."""
@@ -16,9 +16,7 @@ RANK_SLACK = 1e-12
 
 def check_n_bins(n_bins: int) -> int:
     """A whole number of bins, at least one."""
-    if isinstance(n_bins, bool) or not isinstance(n_bins, (int, np.integer)) or n_bins < 1:
-        raise InputError(f"n_bins must be a whole number of at least 1, got {n_bins!r}")
-    return int(n_bins)
+    return check_whole(n_bins, "n_bins", 1)
 
 
 def width_edges(n_bins: int, dtype: np.typing.DTypeLike = np.float64) -> np.ndarray:

@@ -23,7 +23,7 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from calibrant.core.errors import InputError
+from calibrant.core.arrays import check_whole
 
 LEVEL = 0.95
 ROW_LIMIT = 16_384
@@ -135,8 +135,7 @@ def draw(n_rows: int, resamples: int, seed: int, clusters: np.ndarray | None = N
 
     clusters : the cluster of each row (n,), numbered from 0 by first appearance, or None where rows are independent.
     """
-    if isinstance(resamples, bool) or not isinstance(resamples, (int, np.integer)) or resamples < 1:
-        raise InputError(f"resamples must be a whole number of at least 1, got {resamples!r}")
+    check_whole(resamples, "resamples", 1)
     generator = np.random.default_rng([seed, 7])
     units = n_rows if clusters is None else int(clusters.max()) + 1
     m = min(units, ROW_LIMIT)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.calibrators.solvers.folds import content_folds
-from calibrant.core.arrays import check_counts
+from calibrant.core.arrays import check_counts, check_whole
 from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.multilabel_rows import MultilabelRows
@@ -105,8 +105,7 @@ def calibration_loss(
     """
     if score not in UNITS:
         raise InputError(f"score must be one of {', '.join(map(repr, UNITS))}, got {score!r}")
-    if isinstance(folds, bool) or not isinstance(folds, (int, np.integer)) or folds < 2:
-        raise InputError(f"folds must be a whole number of at least 2, got {folds!r}")
+    check_whole(folds, "folds", 2)
     opened = as_predictions(predictions, kind=kind, task=task)
     if not opened.spread:
         check_counts(opened.weights, "weights")

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from calibrant.calibrators.learned import RECORD, TEMPERATURE, Learned
 from calibrant.core import progress
+from calibrant.core.arrays import check_whole
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.metrics import ece
 from calibrant.neural.clamped_module import ClampedModule
@@ -166,9 +167,7 @@ class NeuralClamping:
         if start != "ts" and (isinstance(start, str) or not start > 0):
             raise InputError(f"temperature_init must be 'ts' or a number above 0, got {start!r}")
         for name, least in (("folds", 2), ("batch_size", 1), ("epochs", 1), ("patience", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-                raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
+            check_whole(getattr(self, name), name, least)
         if not 0 < self.learning_rate < math.inf:
             raise InputError(f"learning_rate must be above 0, got {self.learning_rate}")
         if self.bounds is not None and (not isinstance(self.bounds, Sequence) or len(self.bounds) != 2):
