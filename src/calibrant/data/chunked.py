@@ -280,7 +280,7 @@ def _in_float64(kernel: Callable[..., Any], logits: np.ndarray) -> Any:
 
 
 def _minima(chunk: Chunk, *, kernel: Callable[..., Any], check: bool, marks: int) -> Minima:
-    found: tuple[np.ndarray, int] = np.full(chunk.n_classes, np.inf), 0
+    found: tuple[np.ndarray, int] = np.full(chunk.predictions.n_classes, np.inf), 0
     marked: dict[int, np.ndarray] = {}
     row = chunk.first_row
     for block in chunk.rows(check=check):

@@ -15,10 +15,8 @@ from calibrant.core.rows import Rows
 from calibrant.core.threads import BLOCK_ELEMENTS
 from calibrant.core.zeros import raised
 from calibrant.data.predictions import Predictions
-from calibrant.data.source import ArraySource, SliceSource, Source
-from calibrant.data.tasks import FLAT, check_task_values, to_logits
-from calibrant.data.top_k import KIND as TOP_K
-from calibrant.data.top_k import TopKPredictions, check_block
+from calibrant.data.source import ArraySource, SliceSource
+from calibrant.data.tasks import to_logits
 
 STREAM_ELEMENTS = BLOCK_ELEMENTS // 4
 """Elements of one block that is read and summed at a time: 1 MB of float32 is still in the cache when it is summed."""
@@ -31,72 +29,51 @@ CHUNK_ELEMENTS = 8 * BLOCK_ELEMENTS
 class Chunk:
     """Consecutive rows of one part: an address, not values, so that it can be sent to another process."""
 
-    source: Source
-    kind: str
-    field: str
-    n_classes: int
-    labels: np.ndarray
-    weights: np.ndarray | None
+    predictions: Predictions
+    """The rows, not yet read, with labels and weights and no other columns."""
     first_row: int
     """Its first row among all rows."""
     part: int
     n_parts: int
-    task: str = "multiclass"
     floor: np.ndarray | None = None
     """What a probability of 0 counts as (K,); None leaves it at −inf."""
 
     @property
     def n(self) -> int:
         """Number of rows."""
-        return self.source.shape[0]
+        return self.predictions.n
 
     def values(self, *, check: bool, most: int | None = None, elements: int = STREAM_ELEMENTS) -> Iterator[np.ndarray]:
         """Blocks in order, up to `most` rows; `check` raises at values that are no logits or probabilities."""
-        rows = max(1, elements // self.source.shape[1])
-        stop = self.n if most is None else min(most, self.n)
+        source = self.predictions.source
+        rows = max(1, elements // source.shape[1])
         done = 0
         with self.naming():
-            for block in self.source.blocks(0, stop, rows):
+            for block in source.blocks(0, self.n if most is None else min(most, self.n), rows):
                 if check:
-                    self._check(block, done)
+                    self.predictions.check_block(block, done)
                 yield block
                 done += len(block)
 
     def rows(self, *, check: bool, most: int | None = None) -> Iterator[Rows]:
         """The blocks as a calibrator sees them."""
-        start = 0
-        for block in self.values(check=check, most=most):
-            own = slice(start, start + len(block))
-            logits = to_logits(block, self.task) if self.kind == "probabilities" else block
-            logits = logits[:, 0] if self.task in FLAT else logits
+        for part in self._in_memory(self.values(check=check, most=most)):
+            logits = to_logits(part.values, part.task) if part.kind == "probabilities" else part.values
             logits = logits if self.floor is None else raised(logits, self.floor)
-            weights = None if self.weights is None else self.weights[own]
-            yield Rows(logits, self.labels[own].astype(np.int64, copy=False), weights)
-            start += len(block)
+            yield Rows(logits, part.labels, part.weights)
 
     def parts(self, *, check: bool) -> Iterator[Predictions]:
         """The rows as predictions in memory; nearly always all at once."""
-        start = 0
-        for block in self.values(check=check, elements=CHUNK_ELEMENTS):
-            own = slice(start, start + len(block))
-            weights = None if self.weights is None else self.weights[own]
-            labels = self.labels[own].astype(np.int64, copy=False)
-            source = ArraySource(block, self.source.locate(start)[0])
-            if self.kind == TOP_K:
-                yield TopKPredictions(source, self.n_classes, labels, weights, checked=True)
-            else:
-                yield Predictions.from_source(
-                    source, self.kind, labels, weights, task=self.task, field=self.field, checked=True
-                )
-            start += len(block)
+        return self._in_memory(self.values(check=check, elements=CHUNK_ELEMENTS))
 
-    def _check(self, block: np.ndarray, done: int) -> None:
-        name, first_row = self.source.locate(done)
-        called = f"{name}: {self.field}" if name else self.field
-        if self.kind == TOP_K:
-            check_block(block, self.n_classes, called.removesuffix("values"), first_row)
-        else:
-            check_task_values(self.task, block, from_logits=self.kind == "logits", name=called, first_row=first_row)
+    def _in_memory(self, blocks: Iterator[np.ndarray]) -> Iterator[Predictions]:
+        start = 0
+        for block in blocks:
+            source = ArraySource(block, self.predictions.source.locate(start)[0])
+            part = self.predictions._part(source, slice(start, start + len(block)), checked=True)
+            part._labels = part.labels.astype(np.int64, copy=False)
+            yield part
+            start += len(block)
 
     @contextmanager
     def naming(self) -> Iterator[None]:
@@ -104,13 +81,13 @@ class Chunk:
         try:
             yield
         except (InputError, OSError) as error:
-            raise part_error(error, self.source.name, self.part, self.n_parts) from error
+            raise part_error(error, self.predictions.name, self.part, self.n_parts) from error
 
     def __getstate__(self) -> dict[str, Any]:
         # a class index seldom needs eight bytes on the way to another process
-        state = dict(self.__dict__)
-        state["labels"] = self.labels.astype(np.min_scalar_type(self.n_classes - 1))
-        return state
+        given = self.predictions
+        narrow = None if given._labels is None else given._labels.astype(np.min_scalar_type(given.n_classes - 1))
+        return {**self.__dict__, "predictions": given._like(given.source, _labels=narrow)}
 
 
 def part_error(error: Exception, name: str, part: int, n_parts: int) -> InputError:
@@ -125,27 +102,15 @@ def part_error(error: Exception, name: str, part: int, n_parts: int) -> InputErr
 def cut(predictions: Predictions, *, elements: int = CHUNK_ELEMENTS, with_labels: bool = True) -> list[Chunk]:
     """All rows as chunks, in order; none spans two parts."""
     pieces = predictions.source.pieces()
-    weights = predictions.weights
-    labels = predictions.labels if with_labels else np.zeros(predictions.n, dtype=np.int8)
     rows = max(1, elements // predictions.source.shape[1])
+    labels = predictions.labels if with_labels else None
+    columns: dict[str, Any] = {"groups": {}, "clusters": None, "label_shares": None, "class_names": None}
+    bare = predictions._like(predictions.source, whole=False, _labels=labels, **columns)
     found, offset = [], 0
     for part, piece in enumerate(pieces):
-        borders = [*piece.cuts(rows), piece.shape[0]]
-        for start, stop in pairwise(borders):
-            own = slice(offset + start, offset + stop)
-            found.append(
-                Chunk(
-                    piece if stop - start == piece.shape[0] else SliceSource(piece, start, stop),
-                    predictions.kind,
-                    predictions.field,
-                    predictions.n_classes,
-                    labels[own],
-                    None if weights is None else weights[own],
-                    own.start,
-                    part,
-                    len(pieces),
-                    predictions.task,
-                )
-            )
+        for start, stop in pairwise([*piece.cuts(rows), piece.shape[0]]):
+            source = piece if stop - start == piece.shape[0] else SliceSource(piece, start, stop)
+            own = bare._part(source, slice(offset + start, offset + stop), checked=False)
+            found.append(Chunk(own, offset + start, part, len(pieces)))
         offset += piece.shape[0]
     return found

@@ -333,17 +333,22 @@ class Predictions:
         done = 0
         for block in self.source.blocks(0, self.n, rows):
             if not self._checked:
-                name, first_row = self.source.locate(done)
-                called = f"{name}: {self.field}" if name else self.field
-                self._check_block(block, called, first_row)
+                self.check_block(block, done)
             yield block
             done += len(block)
             if done > rows:
                 progress.step(f"reading {self.name}", done, self.n)
         self._checked = True
 
-    def _check_block(self, block: np.ndarray, called: str, first_row: int) -> None:
-        check_task_values(self.task, block, from_logits=self.kind == "logits", name=called, first_row=first_row)
+    def check_block(self, block: np.ndarray, first: int) -> None:
+        """Raise unless the values of consecutive rows, from row `first` on, are logits or probabilities."""
+        called, row = self.called(first)
+        check_task_values(self.task, block, from_logits=self.kind == "logits", name=called, first_row=row)
+
+    def called(self, row: int) -> tuple[str, int]:
+        """What error messages call the values of a row: file and field, and the number of the row there."""
+        name, row = self.source.locate(row)
+        return f"{name}: {self.field}" if name else self.field, row
 
     def _load(self) -> np.ndarray:
         whole = self.source.whole()

@@ -152,8 +152,10 @@ class TopKPredictions(Predictions):
             found["weights"] = self.weights
         return found
 
-    def _check_block(self, block: np.ndarray, called: str, first_row: int) -> None:
-        check_block(block, self.n_classes, called.removesuffix("values"), first_row)
+    def check_block(self, block: np.ndarray, first: int) -> None:
+        """Raise unless packed rows are finite, name distinct classes and leave a possible rest."""
+        called, row = self.called(first)
+        check_block(block, self.n_classes, called.removesuffix("values"), row)
 
     def _chunk_rows(self) -> int:
         return max(1, 2**23 // self.source.shape[1])

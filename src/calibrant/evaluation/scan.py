@@ -125,7 +125,7 @@ def _top(chunk: Chunk) -> list[RowColumns]:
 def _blocks(chunk: Chunk, calibrator: Any) -> Iterator[tuple[Checked, int]]:
     """The rows of a chunk in memory, and the number of the first among all rows."""
     row = chunk.first_row
-    if chunk.task != "multiclass":
+    if chunk.predictions.task != "multiclass":
         for part in chunk.parts(check=False):
             values = part.values if calibrator is None else _transformed(calibrator, part.logits, row)
             from_logits = calibrator is not None or part.kind == "logits"
@@ -144,14 +144,13 @@ def _blocks(chunk: Chunk, calibrator: Any) -> Iterator[tuple[Checked, int]]:
 
 def _width(chunk: Chunk) -> int:
     """Scores that one row stands for: each label of a multilabel task is a row of the figures."""
-    return chunk.source.shape[1] if chunk.task == "multilabel" else 1
+    return chunk.predictions.source.shape[1] if chunk.predictions.task == "multilabel" else 1
 
 
 def _columns(chunk: Chunk, checked: Checked, row: int, columns: str) -> RowColumns:
-    name, first_row = chunk.source.locate(row // _width(chunk) - chunk.first_row)
-    called = f"{name}: {chunk.field}" if name else chunk.field
+    called, first_row = chunk.predictions.called(row // _width(chunk) - chunk.first_row)
     with chunk.naming():
-        if chunk.task != "multiclass":
+        if chunk.predictions.task != "multiclass":
             return flat_columns(checked, name=called, first_row=first_row)
         return scan(
             checked.values, checked.labels, from_logits=checked.from_logits, columns=columns,
@@ -161,10 +160,11 @@ def _columns(chunk: Chunk, checked: Checked, row: int, columns: str) -> RowColum
 
 def _scanned(chunk: Chunk, *, wanted: np.ndarray, n_bins: int, calibrator: Any, columns: str) -> Part:
     found, kept, sums = [], [], None
+    given = chunk.predictions
     for checked, row in _blocks(chunk, calibrator):
         n_rows, n_classes = checked.values.shape
-        if calibrator is not None and chunk.task == "multiclass" and n_classes != chunk.n_classes:
-            raise InputError(f"the calibrator returned {n_classes} columns, but there are {chunk.n_classes} classes")
+        if calibrator is not None and given.task == "multiclass" and n_classes != given.n_classes:
+            raise InputError(f"the calibrator returned {n_classes} columns, but there are {given.n_classes} classes")
         found.append(_columns(chunk, checked, row, columns))
         binned = class_sums(checked, n_bins, "width")
         sums = binned if sums is None else sums + binned
