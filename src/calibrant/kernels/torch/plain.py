@@ -157,10 +157,12 @@ def _block_columns(values: Tensor, labels: Tensor, from_logits: bool) -> tuple[T
 def first_maximum(values: Tensor) -> Tensor:
     """The first class of the highest value of each row; `argmax` promises no order among equals."""
     is_peak = values == values.amax(dim=1, keepdim=True)
-    if values.device.type == "cpu":
-        return is_peak.to(torch.int8).argmax(dim=1)
-    places = torch.arange(values.shape[1], device=values.device)
-    return torch.where(is_peak, places, values.shape[1] - 1).amin(dim=1)
+    return is_peak.to(torch.int8).argmax(dim=1) if values.device.type == "cpu" else _first_true(is_peak)
+
+
+def _first_true(flags: Tensor) -> Tensor:
+    places = torch.arange(flags.shape[1], device=flags.device)
+    return torch.where(flags, places, flags.shape[1] - 1).amin(dim=1)
 
 
 def add_sums(  # noqa: PLR0917
