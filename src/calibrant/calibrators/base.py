@@ -28,7 +28,7 @@ from calibrant.core.arrays import (
     look_like_probabilities,
     probabilities_error,
 )
-from calibrant.core.binary_rows import BinaryRows, given_values, is_one_column, two_columns
+from calibrant.core.binary_rows import BinaryRows, given_values, has_one_score, is_one_column, two_columns
 from calibrant.core.blas import one_blas_thread
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.fingerprint import fingerprint
@@ -73,6 +73,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
     keeps_prediction : the predicted class of a row never changes.
     keeps_ranking : the order of two rows by confidence never changes.
     additive : the fit reads the logits only through `Rows.total` (and `gather`), so it runs chunk by chunk.
+    additive_scores : the fit of one score per row runs chunk by chunk.
     requires_logits : log-probabilities are not enough, because a constant added to a row matters.
     few_parameters : five or fewer whatever K, so that its answers on the fit data are about those on new data.
     fits_on_device : the fit takes rows on a GPU though it is not additive; "unweighted": if they have no weights.
@@ -91,6 +92,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
     keeps_prediction: ClassVar[Any] = False
     keeps_ranking: ClassVar[Any] = False
     additive: ClassVar[Any] = False
+    additive_scores: ClassVar[bool] = False
     requires_logits: ClassVar[Any] = False
     few_parameters: ClassVar[Any] = False
     fits_on_device: ClassVar[Any] = False
@@ -150,10 +152,10 @@ class Calibrator(TransformerMixin, BaseEstimator):
         started = time.perf_counter()
         self._begin(rows)
         with one_blas_thread():
-            if isinstance(rows, BinaryRows):
+            if has_one_score(rows):
                 self._fit_binary(rows)
             else:
-                self._fit(rows)
+                self._fit(rows)  # type: ignore[arg-type]
         self.fit_seconds_ = time.perf_counter() - started
         return self
 
@@ -348,14 +350,14 @@ class Calibrator(TransformerMixin, BaseEstimator):
         return 2 if self.task_ == "binary" else int(self.n_features_in_)
 
     def _begin(self, rows: Rows | BinaryRows) -> None:
-        binary = isinstance(rows, BinaryRows)
+        binary = has_one_score(rows)
         if binary and "binary" not in self.tasks:
             raise InputError(
                 f"{type(self).__name__} calibrates a matrix (n, K) of logits, but there is one score per row: "
                 "give both columns, or take a method for the task binary"
             )
         self.task_ = "binary" if binary else "multiclass"
-        self.n_features_in_ = 1 if isinstance(rows, BinaryRows) else rows.n_classes
+        self.n_features_in_ = 1 if has_one_score(rows) else rows.n_classes  # type: ignore[union-attr]
         self.classes_ = np.arange(self._n_classes)
         self.n_iter_ = 1
         self.objective_trace_ = np.empty(0)

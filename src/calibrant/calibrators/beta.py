@@ -8,7 +8,8 @@ import numpy as np
 
 from calibrant.calibrators.binary import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
-from calibrant.calibrators.solvers.binary_likelihood import check_strength, fit_map
+from calibrant.calibrators.solvers.binary_likelihood import check_strength
+from calibrant.calibrators.solvers.score_maps import fit_scores
 from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.threads import map_blocks, row_blocks
 
@@ -43,6 +44,7 @@ class BetaCalibration(BinaryCalibrator):
 
     keeps_ranking = True
     few_parameters = True
+    additive_scores = True
     learns = {"a_": Learned((), 0.0), "b_": Learned((), 0.0), "intercept_": Learned(())}
 
     def __init__(self, penalty: float = 0.0) -> None:
@@ -50,7 +52,7 @@ class BetaCalibration(BinaryCalibrator):
 
     def _fit_binary(self, rows: BinaryRows) -> None:
         penalty = check_strength(self.penalty)
-        found = fit_map("BetaCalibration", rows, beta_columns(rows.scores), np.array([1.0, 1.0, 0.0]), penalty)
+        found = fit_scores("BetaCalibration", rows, beta_columns, np.array([1.0, 1.0, 0.0]), penalty)
         self.a_, self.b_, self.intercept_ = map(float, found.point)
         self.objective_trace_, self.n_iter_ = found.trace, max(1, len(found.trace))
 

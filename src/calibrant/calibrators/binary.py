@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.core.binary_rows import BinaryRows
+from calibrant.core.binary_rows import BinaryRows, has_one_score
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
 
@@ -20,10 +20,11 @@ class BinaryCalibrator(Calibrator):
     tasks = ("binary",)
 
     def _begin(self, rows: Rows | BinaryRows) -> None:
-        if not isinstance(rows, BinaryRows) and rows.n_classes != 2:
+        n_classes = 2 if has_one_score(rows) else rows.n_classes  # type: ignore[union-attr]
+        if n_classes != 2:
             raise InputError(
                 f"{type(self).__name__} calibrates one score per row or two columns, but the logits have "
-                f"{rows.n_classes} columns: take ts, vs or another method for many classes"
+                f"{n_classes} columns: take ts, vs or another method for many classes"
             )
         super()._begin(rows)
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from calibrant.calibrators.binary import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
-from calibrant.calibrators.solvers.binary_likelihood import check_strength, fit_map
+from calibrant.calibrators.solvers.binary_likelihood import check_strength
+from calibrant.calibrators.solvers.score_maps import fit_scores, line_columns
 from calibrant.core.binary_rows import BinaryRows
 
 
@@ -40,15 +41,15 @@ class PlattScaling(BinaryCalibrator):
     """
 
     few_parameters = True
+    additive_scores = True
     learns = {"slope_": Learned(()), "intercept_": Learned(())}
 
     def __init__(self, penalty: float = 0.0) -> None:
         self.penalty = penalty
 
     def _fit_binary(self, rows: BinaryRows) -> None:
-        columns = rows.scores.astype(np.float64)[None]
         penalty = check_strength(self.penalty)
-        found = fit_map("PlattScaling", rows, columns, np.array([1.0, 0.0]), penalty, non_negative=False)
+        found = fit_scores("PlattScaling", rows, line_columns, np.array([1.0, 0.0]), penalty, non_negative=False)
         self.slope_, self.intercept_ = map(float, found.point)
         self.objective_trace_, self.n_iter_ = found.trace, max(1, len(found.trace))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,11 @@ import numpy as np
 from calibrant.calibrators.binary import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
 from calibrant.calibrators.solvers.bent_slopes import slope_columns
-from calibrant.calibrators.solvers.binary_likelihood import check_strength, fit_map
+from calibrant.calibrators.solvers.binary_likelihood import check_strength
+from calibrant.calibrators.solvers.score_maps import fit_scores
 from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.errors import InputError
+from calibrant.data.chunked_scores import score_range
 
 
 class QuadraticScaling(BinaryCalibrator):
@@ -47,6 +50,7 @@ class QuadraticScaling(BinaryCalibrator):
 
     keeps_ranking = True
     few_parameters = True
+    additive_scores = True
     learns = {"coef_": Learned((3,)), "range_": Learned((2,), increasing=True, free=False)}
 
     def __init__(self, penalty: float = 0.0) -> None:
@@ -54,11 +58,10 @@ class QuadraticScaling(BinaryCalibrator):
 
     def _fit_binary(self, rows: BinaryRows) -> None:
         penalty = check_strength(self.penalty)
-        counted = rows.scores if rows.weights is None else rows.scores[rows.weights > 0]
-        low, high = float(counted.min()), float(counted.max())
+        low, high = score_range(rows)
         knots = np.array([low, high if high > low else low + 1.0])
-        columns = slope_columns(rows.scores, knots)
-        found = fit_map("QuadraticScaling", rows, columns, np.array([1.0, 1.0, low]), penalty)
+        columns = partial(slope_columns, knots=knots)
+        found = fit_scores("QuadraticScaling", rows, columns, np.array([1.0, 1.0, low]), penalty)
         self.objective_trace_, self.n_iter_ = found.trace, max(1, len(found.trace))
         first, last, value = found.point
         bend = (last - first) / (2 * (knots[1] - knots[0]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -27,6 +27,11 @@ class BinaryRows(PerRow):
 def given_values(rows: Rows | BinaryRows) -> np.ndarray:
     """The logits (n×K) or the scores (n,) of rows."""
     return rows.scores if isinstance(rows, BinaryRows) else rows.logits
+
+
+def has_one_score(rows: Any) -> TypeGuard[BinaryRows]:
+    """Whether rows, in memory or on disk, have one score each."""
+    return isinstance(rows, BinaryRows) or getattr(rows, "one_score", False)
 
 
 def two_columns(scores: np.ndarray) -> np.ndarray:

@@ -5,7 +5,9 @@ The slopes may be held at or above 0, and a quadratic pull to a given point may 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -75,7 +77,7 @@ def fit_logistic(
     """
     columns = np.atleast_2d(np.asarray(columns, dtype=np.float64))
     labels = np.asarray(labels, dtype=np.float64)
-    units = _Units.of(columns, weights)
+    units = Units.of(columns, weights)
     scaled = units.scale(columns)
     if start is None:
         # the base rate: there every row has curvature, while scores of ±700 as they are would have none
@@ -93,8 +95,11 @@ def fit_logistic(
             # a pull of its share of the rows keeps the sample's optimum where that of all rows is
             weak = Pull(units.inward(_target(pull, point)), _ridge(inner, len(point)) / SAMPLE_STRIDE)
             sample = np.ascontiguousarray(scaled[:, some])
-            point = _newton(sample, labels[some], few, point, lower, weak, 1e-4).point
-    found = _newton(scaled, labels, weights, point, lower, inner, STEP_TOLERANCE)
+            total = len(sample[0]) if few is None else float(few.sum())
+            sums = partial(logistic_sums, sample, labels[some], few)
+            point = minimise(sums, total, point, lower, weak, tolerance=1e-4).point
+    total = float(n_rows) if weights is None else float(weights.sum())
+    found = minimise(partial(logistic_sums, scaled, labels, weights), total, point, lower, inner)
     return LogisticFit(units.outward(found.point), found.trace, found.converged)
 
 
@@ -108,31 +113,40 @@ def _ridge(pull: Pull | None, size: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class _Units:
+class Units:
     """Columns in units of their spread around their mean: Newton's steps then lose no digits to a distant origin."""
 
     mean: np.ndarray
     spread: np.ndarray
 
     @classmethod
-    def of(cls, columns: np.ndarray, weights: np.ndarray | None) -> _Units:
+    def of(cls, columns: np.ndarray, weights: np.ndarray | None) -> Units:
+        """Those of columns in memory."""
         mean = np.average(columns, axis=1, weights=weights)
         spread = np.sqrt(np.average((columns - mean[:, None]) ** 2, axis=1, weights=weights))
-        # a constant column keeps its unit; rounding must not blow it up
-        flat = spread <= 1e-12 * np.abs(columns).max(axis=1, initial=0.0)
-        return cls(mean, np.where(flat | (spread == 0), 1.0, spread))
+        return cls.made(mean, spread, np.abs(columns).max(axis=1, initial=0.0))
+
+    @classmethod
+    def made(cls, mean: np.ndarray, spread: np.ndarray, largest: np.ndarray) -> Units:
+        """From the mean, spread and largest size of each column; a constant one keeps its unit."""
+        # rounding must not blow a constant column up
+        return cls(mean, np.where((spread <= 1e-12 * largest) | (spread == 0), 1.0, spread))
 
     def scale(self, columns: np.ndarray) -> np.ndarray:
+        """Columns in these units."""
         return (columns - self.mean[:, None]) / self.spread[:, None]
 
     def inward(self, point: np.ndarray) -> np.ndarray:
+        """Parameters for columns in these units."""
         return np.append(point[:-1] * self.spread, point[-1] + point[:-1] @ self.mean)
 
     def outward(self, point: np.ndarray) -> np.ndarray:
+        """Parameters for columns as they were."""
         slopes = point[:-1] / self.spread
         return np.append(slopes, point[-1] - slopes @ self.mean)
 
     def pull(self, pull: Pull) -> Pull:
+        """The same pull on parameters in these units."""
         size = len(self.mean) + 1
         back = np.zeros((size, size))
         back[:-1, :-1] = np.diag(1.0 / self.spread)
@@ -141,19 +155,22 @@ class _Units:
         return Pull(self.inward(pull.centre), back.T @ pull.strength @ back)
 
 
-def _newton(  # noqa: PLR0917
-    columns: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
+def minimise(
+    sums: Callable[[np.ndarray], tuple[float, np.ndarray, np.ndarray]],
+    total: float,
     point: np.ndarray,
     lower: np.ndarray,
     pull: Pull | None,
-    tolerance: float,
+    *,
+    tolerance: float = STEP_TOLERANCE,
 ) -> LogisticFit:
-    total = float(len(labels)) if weights is None else float(weights.sum())
+    """Newton's method from a point, no entry of which falls below `lower`.
+
+    `sums` gives the summed loss of rows of this total weight, its gradient and its Hessian.
+    """
 
     def evaluate(at: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        loss, gradient, hessian = logistic_sums(columns, labels, weights, at)
+        loss, gradient, hessian = sums(at)
         if pull is not None:
             offset = at - pull.centre
             bent = pull.strength @ offset

@@ -15,6 +15,7 @@ from calibrant.core.checkpoint import Checkpoint
 from calibrant.core.errors import InputError
 from calibrant.data import Predictions, open_predictions
 from calibrant.data.chunked import ChunkedRows
+from calibrant.data.chunked_scores import ScoreChunks
 from calibrant.data.guards import refuse_probabilities
 from calibrant.data.source import ArraySource, Source
 from calibrant.data.top_k import TopKPredictions
@@ -23,6 +24,9 @@ from calibrant.engines.engine import Engine, opened
 if TYPE_CHECKING:
     from calibrant.calibrators.base import Calibrator
 
+
+STREAM_BYTES = 64 * 2**20
+"""Single scores of more bytes than this are read pass by pass."""
 
 SAMPLED_PARTS, SAMPLED_BLOCKS, SAMPLED_ROWS = 64, 8, 32
 """How much of the values a checkpoint looks at: blocks of rows, spread over the parts and over each part."""
@@ -43,13 +47,13 @@ def fit_predictions(
     refuse_probabilities(predictions)
     if not predictions.spread:
         check_counts(predictions.weights, f"{predictions.name}: weights" if predictions.name else "weights")
-    if predictions.task != "multiclass":
+    if predictions.task != "multiclass" and not _streamed(calibrator, predictions):
         # one number per row and label: they fit in memory, and the gate of `fit` knows the task
         return calibrator.fit(predictions.logits, predictions.labels, sample_weight=predictions.weights)
     predictions = predictions.expanded()
     with opened(engine) as running:
         passes = None if checkpoint is None else Checkpoint(checkpoint, identity(calibrator, predictions))
-        rows = ChunkedRows(predictions, running, passes)
+        rows = (ScoreChunks if predictions.flat else ChunkedRows)(predictions, running, passes)
         if isinstance(predictions, TopKPredictions):
             from calibrant.calibrators.helpers.top_k import TopKRows, fit_top_k
 
@@ -58,7 +62,8 @@ def fit_predictions(
         else:
             usable = calibrator._without_zeros(rows)
             # a fit that ranks or splits rows sees arrays: maps of files, not memory
-            calibrator.fit_rows(usable if calibrator.additive else calibrator._divided(rows.whole()))
+            chunked = predictions.flat or calibrator.additive
+            calibrator.fit_rows(usable if chunked else calibrator._divided(rows.whole()))
             calibrator._keep_floor()
         calibrator.n_rows_, calibrator.fingerprint_ = rows.n, rows.fingerprint()
     for piece in predictions.source.pieces():
@@ -66,6 +71,13 @@ def fit_predictions(
     if passes is not None:
         passes.remove()
     return calibrator
+
+
+def _streamed(calibrator: Calibrator, predictions: Predictions) -> bool:
+    """Are these single scores so many that they are read pass by pass, and can the method do that?"""
+    large = predictions.n * predictions.dtype.itemsize > STREAM_BYTES
+    in_files = not isinstance(predictions.source, ArraySource)
+    return calibrator.additive_scores and predictions.flat and large and in_files
 
 
 def identity(calibrator: Calibrator, predictions: Predictions) -> dict[str, Any]:

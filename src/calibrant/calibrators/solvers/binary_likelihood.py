@@ -53,20 +53,38 @@ def fit_map(
     fewest = min(positives, rows.total_weight - positives)
     if fewest > 0 and counted.min() == counted.max():
         return _constant(name, rows, columns, identity, positives)
-    strength = penalty
-    if penalty == 0 and separable(rows.scores, labels, rows.weights, either=not non_negative):
-        strength = WEAK_PULL
+    apart = penalty == 0 and separable(rows.scores, labels, rows.weights, either=not non_negative)
+    strength = strength_of(name, penalty, apart, fewest)
+    pull = pull_to(identity, _variances(columns, rows.weights), strength) if strength else None
+    found = fit_logistic(columns, labels, rows.weights, non_negative=non_negative, pull=pull)
+    warn_unless_converged(name, found)
+    return found
+
+
+def strength_of(name: str, penalty: float, apart: bool, fewest: float) -> float:
+    """The penalty, or a weak one where a threshold sets the classes apart; `fewest` is the weight of the rarer one."""
+    if penalty == 0 and apart:
         why = "all labels are equal" if fewest == 0 else "a threshold of the score separates the classes"
         _warn(f"{name}: {why}, so the likelihood has no maximum; a weak pull to the identity was added")
-    elif fewest < FEW:
+        return WEAK_PULL
+    if fewest < FEW:
         _warn(f"{name}: the fit data hold only {fewest:g} rows of one class, so the map is uncertain")
-    pull = (
-        None if strength == 0 else Pull(identity, strength * np.diag(np.append(_variances(columns, rows.weights), 1.0)))
-    )
-    found = fit_logistic(columns, labels, rows.weights, non_negative=non_negative, pull=pull)
+    return penalty
+
+
+def pull_to(identity: np.ndarray, variances: np.ndarray, strength: float) -> Pull | None:
+    """The pull of this strength; None at 0."""
+    if strength == 0:
+        return None
+    # a column that hardly varies is held at the identity as firmly as the intercept
+    firm = np.where(variances > 1e-12, variances, 1.0)
+    return Pull(identity, strength * np.diag(np.append(firm, 1.0)))
+
+
+def warn_unless_converged(name: str, found: LogisticFit) -> None:
+    """Say that the steps ended before the optimum."""
     if not found.converged:
         _warn(f"{name} did not converge in {len(found.trace)} Newton steps")
-    return found
 
 
 def _constant(name: str, rows: BinaryRows, columns: np.ndarray, identity: np.ndarray, positives: float) -> LogisticFit:
@@ -81,10 +99,8 @@ def _constant(name: str, rows: BinaryRows, columns: np.ndarray, identity: np.nda
 
 def _variances(columns: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
     mean = np.average(columns, axis=1, weights=weights)
-    variance = np.average((columns - mean[:, None]) ** 2, axis=1, weights=weights)
-    # a column that hardly varies is held at the identity as firmly as the intercept
-    return np.where(variance > 1e-12, variance, 1.0)
+    return np.average((columns - mean[:, None]) ** 2, axis=1, weights=weights)
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, FitWarning, stacklevel=6)
+    warnings.warn(message, FitWarning, stacklevel=7)
