@@ -20,6 +20,7 @@ def best_temperature(logits: Tensor, labels: Tensor) -> float:
 
     Examples
     --------
+    >>> import torch
     >>> z = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0]])
     >>> round(2 / best_temperature(z, torch.tensor([0, 0, 1])), 4)  # the log odds of 2:1
     0.6931
@@ -52,6 +53,7 @@ def best_focal_temperature(logits: Tensor, labels: Tensor, gamma: float) -> floa
 
     Examples
     --------
+    >>> import torch
     >>> z = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0]])
     >>> y = torch.tensor([0, 0, 1])
     >>> best_focal_temperature(z, y, 0.0) < best_focal_temperature(z, y, 1.0)  # focal prefers less confidence
