@@ -78,8 +78,9 @@ def test_the_warning_is_one_and_names_the_line_of_the_fit():
 
 
 @pytest.mark.parametrize("where", PLACES)
-@pytest.mark.parametrize("suffix", [".npy", ".npz"])
-def test_files_give_the_answer_of_arrays(tmp_path, where, suffix):
+@pytest.mark.parametrize(("suffix", "kernels"), [(".npy", "numpy"), (".npy", "numba"), (".npz", "numpy")])
+def test_files_give_the_answer_of_arrays(monkeypatch, tmp_path, where, suffix, kernels):
+    monkeypatch.setenv("CALIBRANT_KERNELS", kernels)
     logits, labels = made("float32", PLACES[where])
     whole = quietly(cal.TemperatureScaling().fit, logits, labels)
     for part in range(5):

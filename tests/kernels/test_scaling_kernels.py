@@ -183,3 +183,20 @@ def test_the_pass_that_also_finds_minima_counts_rows_with_zeros(kernels):
     *sums, minima = kernels.temperature_sums_and_minima(logits, labels, None, 1.5)
     assert minima.n_zero == 2
     assert not np.isfinite(sums).all()
+
+
+@pytest.mark.parametrize("beta", [0.2, 0.7, 1.0, 1.5, 6.0])
+@pytest.mark.parametrize("offset", [0.0, 3e4])
+def test_minima_of_other_rows_change_nothing_but_the_work(beta, offset):
+    rng = np.random.default_rng(8)
+    for n_classes, dtype in ((3, "float32"), (40, "float32"), (40, "float64")):
+        logits = (3 * rng.normal(size=(6000, n_classes)) * rng.uniform(0.1, 3, (6000, 1)) + offset).astype(dtype)
+        labels = rng.integers(0, n_classes, 6000)
+        *_, seeds = compiled.temperature_sums_and_minima(logits[::10], labels[::10], None, beta)
+        *plain, expected = compiled.temperature_sums_and_minima(logits, labels, None, beta)
+        *sums, minima = compiled.temperature_sums_and_minima(logits, labels, None, beta, seeds.values)
+        assert sums == plain
+        np.testing.assert_array_equal(minima.values, expected.values)
+        *_, also = scaling.temperature_sums_and_minima(logits, labels, None, beta, seeds.values)
+        tolerance = 1e-11 if dtype == "float64" else 3e-6 + offset * 1e-7
+        np.testing.assert_allclose(also.values, expected.values, rtol=tolerance, atol=tolerance)

@@ -18,8 +18,8 @@ from calibrant.data.predictions import Predictions
 from calibrant.data.source import ArraySource, SliceSource
 from calibrant.data.tasks import to_logits
 
-STREAM_ELEMENTS = BLOCK_ELEMENTS // 4
-"""Elements of one block that is read and summed at a time: 1 MB of float32 is still in the cache when it is summed."""
+STREAM_ELEMENTS = BLOCK_ELEMENTS // 2
+"""Elements of one block that is read and summed at a time: 2 MB of float32 are in the cache until they are summed."""
 
 CHUNK_ELEMENTS = 8 * BLOCK_ELEMENTS
 """Elements of one chunk at most, where the format lets one begin to read anywhere: 32 MB of float32."""

@@ -43,14 +43,19 @@ def temperature_sums(
 
 
 def temperature_sums_and_minima(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, inverse_temperature: float
+    logits: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray | None,
+    inverse_temperature: float,
+    seeds: np.ndarray | None = None,
 ) -> tuple[float, float, float, float, float, Minima]:
     """`temperature_sums`, and `column_minima` from the same pass; where a logit is −inf, the sums are not finite.
 
-    The log-mass at T = 1, which the minima need, takes the place of the peak in every row.
+    The log-mass at T = 1, which the minima need, takes the place of the peak in every row. `seeds` are the minima (K,)
+    of other rows: they take part, and the compiled twin leaves out exponentials of rows that cannot lie below them.
     """
     dtype, n_zero = _precision(logits), 0
-    totals, minima = np.zeros(5), np.full(logits.shape[1], np.inf)
+    totals, minima = np.zeros(5), np.full(logits.shape[1], np.inf) if seeds is None else seeds.copy()
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         for block in even_blocks(len(logits), logits.shape[1], PASS_ELEMENTS):
             shifted = log_probabilities(logits[block].astype(dtype, copy=False))
@@ -64,7 +69,8 @@ def temperature_sums_and_minima(
         if n_zero == 0 and not np.isfinite(totals).all():
             wide = logits.astype(np.float64)
             sums = temperature_sums(wide, labels, weights, inverse_temperature)
-            return *sums, Minima(*column_minima(wide))
+            found, n_zero = column_minima(wide)
+            return *sums, Minima(np.minimum(minima, found) if seeds is not None else found, n_zero)
     loss, slope, curvature, bend, tail = map(float, totals)
     return loss, slope, curvature, bend, tail, Minima(minima, n_zero)
 
@@ -89,9 +95,10 @@ class ShiftedRows:
     def spread(self) -> float:
         """The standard deviation of the logits of a row, over all rows."""
         n_rows, n_classes = self.shifted.shape
-        mean = self.shifted @ np.full(n_classes, 1.0 / n_classes, self.shifted.dtype)
-        square = np.vdot(self.shifted, self.shifted) / self.shifted.size
-        return float(np.sqrt(max(square - np.vdot(mean, mean) / n_rows, 0.0)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = self.shifted @ np.full(n_classes, 1.0 / n_classes, self.shifted.dtype)
+            square = np.vdot(self.shifted, self.shifted) / self.shifted.size
+            return float(np.sqrt(np.maximum(square - np.vdot(mean, mean) / n_rows, 0.0)))
 
     def totals(self, inverse_temperature: float) -> np.ndarray:
         """The five sums (5,)."""

@@ -9,9 +9,13 @@ import numpy as np
 from calibrant.core.arrays import check_values
 from calibrant.core.rows import Rows, SolvedTemperature, Statistic
 from calibrant.core.zeros import floor_of, raised
-from calibrant.kernels.dispatch import pick
+from calibrant.kernels.column_minima import column_minima
+from calibrant.kernels.dispatch import pick, use_compiled
 from calibrant.kernels.floor import learn_floor
 from calibrant.kernels.scaling import temperature_sums_and_minima
+
+SEED_ROWS = 16
+"""Rows of a sample per class from which its minima leave few other rows that could lie below them."""
 
 
 class FloorRows:
@@ -30,38 +34,42 @@ class FloorRows:
         self.n, self.n_classes, self.total_weight = rows.n, rows.n_classes, rows.total_weight
         self.n_zero = 0
         self._floor: np.ndarray | None = None
+        self._seeds: np.ndarray | None = None
 
     def solved_temperature(self) -> SolvedTemperature | None:
         """Nothing is known without a solver."""
         return None
 
     def sample(self, size: int) -> Rows:
-        """About `size` rows without zeros."""
+        """About `size` rows; nobody has looked at their values either."""
         found: Rows = self.rows.sample(size)
-        if self._floor is None and not _finite(found.logits):
-            self._settle()
-            found = self.rows.sample(size)
+        n_elements = self.n * self.n_classes
+        if self._floor is None and use_compiled(n_elements) and found.n >= SEED_ROWS * self.n_classes:
+            self._seeds, n_zero = pick(column_minima, n_elements)(np.ascontiguousarray(found.logits))
+            if n_zero:
+                self.settle()
+                return self.sample(size)
         return found
 
     def total(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
         """Sum of `temperature_sums`, the only statistic of the fit."""
         if self._floor is None:
             both = pick(temperature_sums_and_minima, self.n * self.n_classes)
-            *sums, minima = self.rows.total(both, *parameters)
+            *sums, minima = self.rows.total(both, *parameters, self._seeds)
             if np.isfinite(sums).all() and minima.n_zero == 0:
                 self._floor = floor_of(minima.values)
                 return tuple(sums)
-            self._settle()
+            self.settle()
         return self.rows.total(statistic, *parameters)
 
     def floor(self) -> np.ndarray:
         """What a probability of 0 counts as (K,)."""
         if self._floor is None:
-            self._settle()
+            self.settle()
         assert self._floor is not None  # noqa: S101 (set above)
         return self._floor
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Check every value and learn the floor, in passes of their own."""
         if not isinstance(self.rows, Rows):
             self._floor = self.rows.learn_floor()
@@ -71,9 +79,3 @@ class FloorRows:
         self._floor, self.n_zero = learn_floor(logits, self.rows.weights)
         if self.n_zero:
             self.rows = Rows(raised(logits, self._floor), self.rows.labels, self.rows.weights)
-
-
-def _finite(values: np.ndarray) -> bool:
-    """Whether the sums of all rows are finite; they are not where a value is not."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(values @ np.ones(values.shape[1], values.dtype)).all())

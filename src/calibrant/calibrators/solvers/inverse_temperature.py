@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
+from calibrant.calibrators.solvers.floor_rows import FloorRows
 from calibrant.calibrators.solvers.newton import InverseTemperature, solve_inverse_temperature
 from calibrant.core.rows import Rows
 from calibrant.core.threads import serial
@@ -37,10 +38,15 @@ def fit_inverse_temperature(rows: Rows) -> InverseTemperature:
     n_elements = rows.n * rows.n_classes
     statistic = pick(temperature_sums, n_elements)
     with serial() if n_elements < SERIAL_BELOW else nullcontext():
-        return solve_inverse_temperature(_means(rows, statistic), _first_estimate(rows, statistic))
+        start = _first_estimate(rows, statistic)
+        if math.isnan(start) and isinstance(rows, FloorRows):
+            rows.settle()
+            start = _first_estimate(rows, statistic)
+        return solve_inverse_temperature(_means(rows, statistic), 1.0 if math.isnan(start) else start)
 
 
-def _first_estimate(rows: Rows, statistic: Callable[..., Any]) -> float:
+def _first_estimate(rows: Rows | FloorRows, statistic: Callable[..., Any]) -> float:
+    """β of a sample; 1 where there is none, NaN where its sums are not finite."""
     size = min(rows.n // 8, MOST_ROWS)
     if rows.n >= 4 * SAMPLE_ROWS:
         size = max(size, SAMPLE_ROWS)
@@ -50,16 +56,32 @@ def _first_estimate(rows: Rows, statistic: Callable[..., Any]) -> float:
     if not sample.total_weight > 0:
         return 1.0
     start = _first_estimate(sample, statistic)
+    if math.isnan(start):
+        return start
     means = _means(sample, statistic)
     if isinstance(sample, Rows) and statistic is temperature_sums:
         shifted = ShiftedRows(sample.logits, sample.labels, sample.weights)
-        if start == 1.0:
+        if start == 1.0 and math.isfinite(spread := shifted.spread()):
             # logits in unusual units: at the optimum their spread is seldom far from 2
-            spread = max(shifted.spread(), 1e-3)
-            start = min(max(start, 1 / spread), 4 / spread)
+            start = min(max(start, 1 / max(spread, 1e-3)), 4 / max(spread, 1e-3))
         means = _means_of(shifted.totals, sample.total_weight)
-    found = solve_inverse_temperature(means, start, step_tolerance=ROUGH_STEP)
-    return 1.0 if found.limit or not math.isfinite(found.value) else found.value
+    try:
+        found = solve_inverse_temperature(_finite(means), start, step_tolerance=ROUGH_STEP)
+    except ArithmeticError:
+        return math.nan
+    return 1.0 if found.limit else found.value
+
+
+def _finite(means: Moments) -> Moments:
+    """The same, but an error where they are not finite."""
+
+    def moments(inverse_temperature: float) -> tuple[float, float, float, float, float]:
+        found = means(inverse_temperature)
+        if not math.isfinite(found[1]):
+            raise ArithmeticError(f"the slope at 1/T = {inverse_temperature} is {found[1]}")
+        return found
+
+    return moments
 
 
 def _means(rows: Rows, statistic: Callable[..., Any]) -> Moments:
