@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from arena import answer, row_losses, worse
-from arena_cases import FAMILIES, cases, few_rows, nested
+from arena_cases import FAMILIES, Case, cases, few_rows, nested
 from arena_methods import ours
 
 SIZES = (50, 100, 200, 500, 1000, 5000)
@@ -36,11 +36,7 @@ DEFAULTS = ("auto", "bend")
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     excesses: dict[tuple[str, int], dict[str, dict[str, float]]] = defaultdict(dict)
     sums: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    taken: dict[str, int] = defaultdict(int)
-    for case in cases(options.data, options.families):
-        taken[case.family] += 1
-        if taken[case.family] > options.files or case.fit.shape[1] > options.most_classes:
-            continue
+    for case in (case for family in options.families for case in spread(options, family)):
         inner = nested(case, seed=0)
         for size in SIZES:
             if size > len(inner.fit_labels):
@@ -67,6 +63,12 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
         }
         for (family, size), found in sums.items()
     ]
+
+
+def spread(options: argparse.Namespace, family: str) -> list[Case]:
+    """At most `--files` data sets of a family, evenly spread over its file names."""
+    every = [case for case in cases(options.data, [family]) if case.fit.shape[1] <= options.most_classes]
+    return every[:: max(1, len(every) // options.files)][: options.files]
 
 
 def _excess(by_row: dict[str, np.ndarray]) -> dict[str, float]:
@@ -135,7 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with zoo, external, tabular, chestxray14")
     parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=list(FAMILIES))
-    parser.add_argument("--files", type=int, default=1000, help="most files of a family")
+    parser.add_argument("--files", type=int, default=1000, help="most files of a family, spread over its names")
     parser.add_argument("--most-classes", type=int, default=1000, help="leave out files with more classes")
     parser.add_argument("--draws", type=int, default=2, help="random draws of each size")
     parser.add_argument("--json", type=Path, required=True, help="where the figures are written")

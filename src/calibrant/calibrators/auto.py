@@ -61,7 +61,8 @@ class AutoCalibrator(Calibrator):
     candidate that changes predictions and thereby lowers held-out accuracy by more than two standard errors is refused.
 
     The default candidates are averaged: q = Σ_m w_m·p_m with the weights that make the held-out labels most likely, and
-    a quarter of a row that speaks for each of them beforehand; see `LinearPool`.
+    a quarter of a row that speaks for each of them beforehand; see `LinearPool`. Where nearly all rows are
+    right the likelihood hardly tells candidates apart; the average then insures against those that are too sure.
 
     Candidates of your own, and those judged by another criterion than NLL, are picked from by the one-standard-error
     rule (Breiman et al. 1984, §3.4.3): of all whose criterion is within one standard error of the lowest, the one with
@@ -208,7 +209,11 @@ class AutoCalibrator(Calibrator):
         held_out = pool_rows([one.held_out for one in members], pool.weights_)
         order = np.argsort(-weights, kind="stable")[: len(members)]
         name = " + ".join(f"{weights[place]:.2f} {used[place]}" for place in order)
-        trials[name] = self._judge(pool, held_out, rows, fold, [one for trial in members for one in trial.said])
+        # what shakes a member of little weight does not shake the average
+        said = [
+            one for trial, weight in zip(members, pool.weights_, strict=True) if weight >= 0.5 for one in trial.said
+        ]
+        trials[name] = self._judge(pool, held_out, rows, fold, said)
         return name
 
     def _price(self, kept: _Trial, rows: Rows, fold: np.ndarray) -> str:
@@ -320,7 +325,7 @@ class AutoCalibrator(Calibrator):
         }
         near = [name for name in allowed if means[name] <= means[lowest] + self.standard_errors_[name]]
         self.chosen_ = min(near, key=lambda name: (trials[name].calibrator.n_parameters_, means[name]))
-        if pool is not None and pool in near:
+        if pool in allowed:
             self.chosen_ = pool
         self.calibrator_ = trials[self.chosen_].calibrator
         self.scores_ = {name: self._sign * mean for name, mean in means.items()}
