@@ -237,19 +237,18 @@ def choice() -> plt.Figure:
     """What AutoCalibrator compared on CIFAR-100."""
     data = calibrant.datasets.load("cifar100-resnet18")
     chosen = calibrant.AutoCalibrator().fit(data.val.logits, data.val.labels)
-    figure, axes = plt.subplots(figsize=(5.6, 2.8), layout="constrained")
+    figure, axes = plt.subplots(figsize=(5.6, 3.0), layout="constrained")
     order = sorted(chosen.scores_, key=chosen.scores_.get, reverse=True)
     for place, name in enumerate(order):
         colour = AFTER if name == chosen.chosen_ else GREY
         axes.errorbar(
             chosen.scores_[name], place, xerr=chosen.standard_errors_[name], color=colour, marker="o", capsize=3
         )
-    axes.set_yticks(range(len(order)), order)
+    axes.set_yticks(range(len(order)), [name.replace(" + ", "\n+ ") for name in order])
     axes.set(
         xlabel="cross-validated NLL\n(bars: standard error of the difference to the lowest)",
         ylim=(-0.4, len(order) - 0.6),
     )
-    axes.set_title(f"chosen: {chosen.chosen_}")
     tidy(axes)
     return figure
 
