@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.evaluation import display
 from calibrant.evaluation.calibration_loss import CalibrationLoss
 from calibrant.evaluation.flat import about
 from calibrant.evaluation.groups import GroupAnalysis, group_fields
 from calibrant.evaluation.labels import LabelFigures
+from calibrant.evaluation.plain_data import plain
 from calibrant.evaluation.results import ClassProfile, Figures, NoiseFloor
 from calibrant.evaluation.tables import measurement_frame
 from calibrant.metrics.reliability import Reliability
@@ -48,14 +50,10 @@ class Measurement:
     warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        from calibrant.evaluation.display import measurement_text
-
-        return measurement_text(self)
+        return display.measurement_text(self)
 
     def _repr_html_(self) -> str:
-        from calibrant.evaluation.display import measurement_html
-
-        return measurement_html(self)
+        return display.measurement_html(self)
 
     def plot(self, *, ax: Any = None) -> Any:
         """Draw the reliability diagram and return the axes."""
@@ -90,16 +88,12 @@ class Measurement:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data, as the published schema `measure.json` describes it."""
-        floor = self.noise_floor
+        floor, shown = self.noise_floor, ("ece", "over", "under", "accuracy", "count")
         worst = [
-            {
-                "class": index,
-                "name": self.class_name(index),
-                "ece": float(self.classes.ece[index]),
-                "over": float(self.classes.over[index]),
-                "under": float(self.classes.under[index]),
-                "accuracy": None if self.classes.count[index] == 0 else float(self.classes.accuracy[index]),
-                "count": float(self.classes.count[index]),
+            {"class": index, "name": self.class_name(index)}
+            | {
+                name: plain(getattr(self.classes, name)[index])
+                for name in ("ece", "over", "under", "accuracy", "count")
             }
             for index in self.worst_classes()
         ]
