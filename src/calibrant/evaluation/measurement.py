@@ -91,10 +91,7 @@ class Measurement:
         floor, shown = self.noise_floor, ("ece", "over", "under", "accuracy", "count")
         worst = [
             {"class": index, "name": self.class_name(index)}
-            | {
-                name: plain(getattr(self.classes, name)[index])
-                for name in ("ece", "over", "under", "accuracy", "count")
-            }
+            | {name: plain(getattr(self.classes, name)[index]) for name in shown}
             for index in self.worst_classes()
         ]
         return {
