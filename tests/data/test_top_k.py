@@ -106,7 +106,7 @@ def test_methods_of_which_the_bound_says_nothing_are_refused_by_name(name):
     calibrator = cal.get(name)
     predictions = TopKPredictions.from_logits(logits, labels, k=3)
     with pytest.raises(
-        InputError, match=f"only the 3 largest of 60 logits a row: too few for {type(calibrator).__name__}"
+        InputError, match=f"only the 3 largest of 60 logits per row: too few for {type(calibrator).__name__}"
     ):
         calibrator.fit_predictions(predictions)
 

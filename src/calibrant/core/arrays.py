@@ -61,11 +61,10 @@ def check_matrix_shape(shape: tuple[int, ...], dtype: np.dtype[Any], name: str =
     if len(shape) != 2:
         remedy = ". Reshape your data to (n, K)" if len(shape) == 1 else ""
         raise InputError(f"{name} must have 2 dimensions (rows, classes), got {len(shape)}, shape {shape}{remedy}")
-    n_classes = shape[1]
     check_some_rows(shape, name)
-    if n_classes < 2:
+    if shape[1] < 2:
         raise InputError(
-            f"{name} has {n_classes} feature(s) (shape={shape}) while a minimum of 2 is required: "
+            f"{name} has {shape[1]} feature(s) (shape={shape}) while a minimum of 2 is required: "
             "give a binary problem both columns"
         )
 
@@ -89,15 +88,11 @@ def check_labels(labels: Any, n_rows: int, n_classes: int, name: str = "labels",
         raise InputError(f"{name} has {len(array)} rows, but {against} has {n_rows}")
     if n_rows == 0:
         raise InputError(f"{name} has 0 rows while a minimum of 1 is required")
-    if array.dtype.itemsize == 8 and array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max:
-        raise InputError(f"{name} reach {array.max()}, but the {against} have columns 0..{n_classes - 1}")
-    indices = array.astype(np.int64, copy=False)
-    lowest, highest = int(indices.min()), int(indices.max())
-    if lowest < 0:
-        raise InputError(f"{name} go down to {lowest}, but the {against} have columns 0..{n_classes - 1}")
-    if highest >= n_classes:
-        raise InputError(f"{name} reach {highest}, but the {against} have columns 0..{n_classes - 1}")
-    return indices
+    lowest, highest = int(array.min()), int(array.max())
+    if lowest < 0 or highest >= n_classes:
+        reach = f"go down to {lowest}" if lowest < 0 else f"reach {highest}"
+        raise InputError(f"{name} {reach}, but the {against} have columns 0..{n_classes - 1}")
+    return array.astype(np.int64, copy=False)
 
 
 def whole_numbers(array: np.ndarray, wanted: str, name: str) -> np.ndarray:

@@ -44,11 +44,6 @@ class Checkpoint:
         else:
             self._append(self._header)
 
-    @property
-    def n_recorded(self) -> int:
-        """Passes that need not be made again."""
-        return len(self._passes)
-
     def recall(self, statistic: str) -> tuple[Any, ...] | None:
         """The sums of the pass that is due, if they were recorded; None from there on."""
         if self._next >= len(self._passes):

@@ -50,7 +50,7 @@ from calibrant.data.limits import MAX_TEXT_BYTES, ROOM_FOR_TEXT, check_expansion
 from calibrant.data.npy import SINGLE, vectors
 from calibrant.data.predictions import KINDS, Predictions
 from calibrant.data.scratch import ScratchFile
-from calibrant.data.source import Source
+from calibrant.data.source import Source, ViewSource
 
 BLOCK_BYTES = 2**21
 
@@ -196,13 +196,12 @@ class PickedField(Field):
         return PickedSource(behind, [self._places] if isinstance(self._places, int) else self._places)
 
 
-class PickedSource(Source):
+class PickedSource(ViewSource):
     """Some columns of another source."""
 
     def __init__(self, source: Source, places: list[int]) -> None:
-        self.name, self.dtype = source.name, source.dtype
-        self.shape = (source.shape[0], len(places))
-        self._source, self._places = source, places
+        super().__init__(source, (source.shape[0], len(places)))
+        self._places = places
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """Copies of the columns."""

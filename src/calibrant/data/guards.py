@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from calibrant.core.arrays import look_like_probabilities, probabilities_error
@@ -80,12 +78,8 @@ def _hashes(predictions: Predictions) -> np.ndarray:
     """A 64-bit hash of the scores of each row."""
     width = predictions.source.shape[1]
     odd = np.random.default_rng(20).integers(1, 2**63, 2 * width, dtype=np.uint64) | np.uint64(1)
-    return np.concatenate([_hash(block, odd) for block in _blocks(predictions)])
-
-
-def _blocks(predictions: Predictions) -> Iterator[np.ndarray]:
-    step = max(1, 2**22 // predictions.source.shape[1])
-    return predictions.source.blocks(0, predictions.n, step)
+    blocks = predictions.source.blocks(0, predictions.n, max(1, 2**22 // width))
+    return np.concatenate([_hash(block, odd) for block in blocks])
 
 
 def _hash(block: np.ndarray, odd: np.ndarray) -> np.ndarray:

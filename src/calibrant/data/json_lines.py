@@ -25,6 +25,7 @@ from calibrant.core import progress
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.data.fields import CLASS_NAMES, LABELS, OTHER_LABELS, ArrayField, Field, NotedFields, Wanted
+from calibrant.data.npy import score_word
 from calibrant.data.predictions import Predictions
 
 MAX_LINE = 2**22
@@ -237,16 +238,8 @@ def write(parts: dict[str, Predictions], path: Path) -> list[Path]:
     return [path]
 
 
-SINGLE = {
-    ("binary", "probabilities"): "probability",
-    ("binary", "logits"): "logit",
-    ("pairs", "probabilities"): "confidence",
-}
-"""What one score per row is called."""
-
-
 def _write_chunk(chunk: Predictions, file: IO[str]) -> None:
-    key = SINGLE.get((chunk.task, chunk.kind), chunk.kind)
+    key = "logit" if (chunk.task, chunk.kind) == ("binary", "logits") else score_word(chunk)
     label = {"pairs": "correct", "multilabel": "labels"}.get(chunk.task, "label")
     labels = chunk.labels.tolist() if chunk._labels is not None else None
     for row, value in enumerate(chunk.values.astype(np.float64).tolist()):

@@ -110,18 +110,24 @@ def _parse_header(text: bytes, called: str) -> Header:
         sides = tuple(int(side) for side in shape)
     except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError, OverflowError) as error:
         raise InputError(f"{called}: the npy header is damaged: {text[:60]!r}") from error
-    if isinstance(descr, str) and "O" in descr:
+    if any(isinstance(side, bool) or not isinstance(side, int) or side < 0 for side in shape) or len(sides) > 32:
+        raise InputError(f"{called}: the npy header claims the shape {str(shape)[:60]}")
+    return Header(sides, plain_dtype(descr, called), bool(fortran))
+
+
+def plain_dtype(word: Any, called: str) -> np.dtype[Any]:
+    """The dtype that a file names, if it is one of plain numbers or texts."""
+    if isinstance(word, str) and "O" in word:
         raise InputError(
             f"{called} is an object array, which can run code when read: save plain numbers (dtype object)"
         )
-    if not isinstance(descr, str) or not PLAIN_DTYPE.fullmatch(descr):
-        raise InputError(f"{called} has dtype {str(descr)[:60]}, but only plain numbers and texts are read")
-    if any(isinstance(side, bool) or not isinstance(side, int) or side < 0 for side in shape) or len(sides) > 32:
-        raise InputError(f"{called}: the npy header claims the shape {str(shape)[:60]}")
     try:
-        return Header(sides, np.dtype(descr), bool(fortran))
-    except TypeError as error:
-        raise InputError(f"{called} has dtype {descr}, but only plain numbers and texts are read") from error
+        if isinstance(word, str) and PLAIN_DTYPE.fullmatch(word):
+            return np.dtype(word)
+    except TypeError:
+        pass  # such as a float of one byte
+    shown = f"dtype {word[:60]}" if isinstance(word, str) else "a dtype of several fields"
+    raise InputError(f"{called} has {shown}, but only plain numbers and texts are read")
 
 
 def header_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:

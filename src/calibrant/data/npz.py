@@ -21,7 +21,7 @@ from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.data.fields import BrokenField, Field, Header, Wanted
 from calibrant.data.limits import check_expansion, reading
-from calibrant.data.npy import header_bytes, read_header, score_word, stored_shape, vectors
+from calibrant.data.npy import header_bytes, read_header, score_word, vectors, write_matrix
 from calibrant.data.predictions import CHUNK_BYTES, Predictions
 from calibrant.data.raw import RawField
 from calibrant.data.source import ArraySource, FieldSource, Source
@@ -185,18 +185,13 @@ def write(parts: dict[str, Predictions], path: Path) -> list[Path]:
     with atomic_write(path) as temporary, zipfile.ZipFile(temporary, "w", allowZip64=True) as archive:
         for split, predictions in parts.items():
             prefix = f"{split}_" if split else ""
-            with _member(archive, f"{prefix}{score_word(predictions)}", _matrix_bytes(predictions)) as stream:
-                stream.write(header_bytes(stored_shape(predictions), predictions.dtype))
-                for chunk in predictions.chunks():
-                    stream.write(np.ascontiguousarray(chunk.values).data)
+            nbytes = predictions.n * predictions.source.shape[1] * predictions.dtype.itemsize
+            with _member(archive, f"{prefix}{score_word(predictions)}", nbytes) as stream:
+                write_matrix(predictions, stream)
             for name, array in vectors(predictions).items():
                 with _member(archive, f"{prefix}{name}", array.nbytes) as stream:
                     stream.write(header_bytes(array.shape, array.dtype) + array.tobytes())
     return [path]
-
-
-def _matrix_bytes(predictions: Predictions) -> int:
-    return predictions.n * predictions.source.shape[1] * predictions.dtype.itemsize
 
 
 @contextmanager

@@ -14,11 +14,10 @@ from calibrant.core.errors import InputError
 from calibrant.data import datasets
 from calibrant.data.assemble import assemble, split_names
 from calibrant.data.fields import NotedFields, Wanted
-from calibrant.data.folder import part_paths
 from calibrant.data.formats import HOLDS_PARTS, SUFFIXES, format_of, suffix_of
 from calibrant.data.gather import check_kind
 from calibrant.data.npy import array_field, matrix_path
-from calibrant.data.parts import is_pattern, matching, open_all, without_bad_parts
+from calibrant.data.parts import is_pattern, matching, open_all, part_paths, without_bad_parts
 from calibrant.data.predictions import Predictions
 from calibrant.data.tasks import check_task
 

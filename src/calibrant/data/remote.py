@@ -18,9 +18,9 @@ import numpy as np
 
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.data.fields import Wanted
-from calibrant.data.folder import holds_rows
 from calibrant.data.formats import SUFFIXES
 from calibrant.data.npy import companions
+from calibrant.data.parts import holds_rows
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import DifferenceSource, Source, TakenSource
 from calibrant.data.top_k import TopKPredictions

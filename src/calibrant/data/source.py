@@ -97,14 +97,32 @@ class ArraySource(Source):
         return self.array
 
 
-class SliceSource(Source):
+class ViewSource(Source):
+    """Rows made from those of another source; one from one, unless a view says otherwise."""
+
+    def __init__(self, source: Source, shape: tuple[int, int]) -> None:
+        self.name, self.dtype, self.shape = source.name, source.dtype, shape
+        self._source = source
+
+    def check_unchanged(self) -> None:
+        """Ask the source behind."""
+        self._source.check_unchanged()
+
+    def locate(self, row: int) -> tuple[str, int]:
+        """The place in the source behind."""
+        return self._source.locate(row)
+
+    def cuts(self, rows: int) -> list[int]:
+        """Those of the source behind."""
+        return self._source.cuts(rows)
+
+
+class SliceSource(ViewSource):
     """Consecutive rows of another source."""
 
     def __init__(self, source: Source, start: int, stop: int) -> None:
-        self.name = source.name
-        self.shape = (stop - start, source.shape[1])
-        self.dtype = source.dtype
-        self._source, self._start = source, start
+        super().__init__(source, (stop - start, source.shape[1]))
+        self._start = start
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """Blocks of the source behind."""
@@ -114,10 +132,6 @@ class SliceSource(Source):
         """A view of the whole behind."""
         whole = self._source.whole()
         return None if whole is None else whole[self._start : self._start + self.shape[0]]
-
-    def check_unchanged(self) -> None:
-        """Ask the source behind."""
-        self._source.check_unchanged()
 
     def locate(self, row: int) -> tuple[str, int]:
         """The place in the source behind."""
@@ -172,14 +186,12 @@ class PartsSource(Source):
         return [start + cut for part, start in zip(self._parts, self._starts, strict=False) for cut in part.cuts(rows)]
 
 
-class TakenSource(Source):
+class TakenSource(ViewSource):
     """Rows of another source in ascending order, some of them several times or not at all."""
 
     def __init__(self, source: Source, rows: np.ndarray) -> None:
-        self.name = source.name
-        self.shape = (len(rows), source.shape[1])
-        self.dtype = source.dtype
-        self._source, self._rows = source, rows
+        super().__init__(source, (len(rows), source.shape[1]))
+        self._rows = rows
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """Blocks gathered from the span of the source that holds their rows."""
@@ -193,14 +205,17 @@ class TakenSource(Source):
         """The place in the source behind."""
         return self._source.locate(int(self._rows[row]))
 
+    def cuts(self, rows: int) -> list[int]:
+        """Anywhere: each block reads the span that holds its rows."""
+        return Source.cuts(self, rows)
 
-class DifferenceSource(Source):
+
+class DifferenceSource(ViewSource):
     """The log odds (n×1) of the second of two columns: z₁ − z₀, or log p₁ − log p₀ of probabilities."""
 
     def __init__(self, source: Source, kind: str) -> None:
-        self.name, self.dtype = source.name, source.dtype
-        self.shape = (source.shape[0], 1)
-        self._source, self._kind = source, kind
+        super().__init__(source, (source.shape[0], 1))
+        self._kind = kind
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """Differences of the blocks of the source behind."""
@@ -214,11 +229,3 @@ class DifferenceSource(Source):
             else:
                 yield block[:, 1:] - block[:, :1]
             done += len(block)
-
-    def locate(self, row: int) -> tuple[str, int]:
-        """The place in the source behind."""
-        return self._source.locate(row)
-
-    def cuts(self, rows: int) -> list[int]:
-        """Those of the source behind."""
-        return self._source.cuts(rows)

@@ -5,7 +5,7 @@ Keys of the files (`.npz`, `.safetensors`, `.parquet`; with a prefix for parts):
 `labels`, and, where labels may lie outside the k, `label_values` (n,: the logit of the label).
 
 Such a file fixes every probability at temperature 1. At another temperature the rest is known up to the bounds of
-`core.tail`; whoever scales carries them along.
+`core.top_k_bounds`, which every result at that temperature carries.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from calibrant.core.arrays import check_labels, check_matrix_shape, check_weight
 from calibrant.core.errors import InputError
 from calibrant.core.top_k_bounds import TopRows, log_masses
 from calibrant.data.predictions import Predictions
-from calibrant.data.source import ArraySource, Source
+from calibrant.data.source import ArraySource, Source, ViewSource
 from calibrant.kernels.rows import RowColumns
 
 KIND = "top_k"
@@ -79,9 +79,9 @@ class TopKPredictions(Predictions):
         n_rows, k = values.shape
         if not k <= n_classes:
             raise InputError(f"{called}values has {k} columns, but n_classes is {n_classes}")
-        rest = _one_a_row(rest, n_rows, f"{called}rest")
+        rest = _one_per_row(rest, n_rows, f"{called}rest")
         if label_values is not None:
-            label_values = _one_a_row(label_values, n_rows, f"{called}label_values")
+            label_values = _one_per_row(label_values, n_rows, f"{called}label_values")
         if labels is not None:
             labels = check_labels(labels, n_rows, n_classes, f"{called}labels", "n_classes")
         block = pack(values, indices, rest, label_values)
@@ -112,7 +112,7 @@ class TopKPredictions(Predictions):
 
     @property
     def k(self) -> int:
-        """Number of stored logits a row."""
+        """Number of stored logits per row."""
         return (self.source.shape[1] - 2) // 2
 
     @property
@@ -128,7 +128,9 @@ class TopKPredictions(Predictions):
     def refusal(self, what: str) -> InputError:
         """The error that says that the stored columns do not allow something."""
         where = self.name or "these predictions"
-        return InputError(f"{where} has only the {self.k} largest of {self.n_classes} logits a row: too few for {what}")
+        return InputError(
+            f"{where} has only the {self.k} largest of {self.n_classes} logits per row: too few for {what}"
+        )
 
     def row_columns(self) -> RowColumns:
         """Confidence, prediction, correctness and NLL of each row (n,), exact; nothing else is known."""
@@ -186,12 +188,12 @@ class TopKSource(Source):
         return self._values.cuts(rows)
 
 
-class ScaledSource(Source):
+class ScaledSource(ViewSource):
     """Top-k rows at another temperature; the rest is such that log-masses lie in the middle of their bounds."""
 
     def __init__(self, source: Source, inverse: float, n_classes: int, labels: np.ndarray | None) -> None:
-        self.name, self.shape, self.dtype = source.name, source.shape, source.dtype
-        self._source, self._inverse, self._n_classes, self._labels = source, inverse, n_classes, labels
+        super().__init__(source, source.shape)
+        self._inverse, self._n_classes, self._labels = inverse, n_classes, labels
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """Scaled blocks."""
@@ -244,7 +246,7 @@ def check_block(block: np.ndarray, n_classes: int, called: str, first_row: int) 
 
 
 def top_rows(block: np.ndarray, labels: np.ndarray | None, n_classes: int) -> TopRows:
-    """What `core.tail` needs of packed rows."""
+    """What `core.top_k_bounds` needs of packed rows."""
     values, indices, rest, label_values = unpack(block)
     peak = values.max(axis=1)
     stored = values - peak[:, None]
@@ -299,10 +301,10 @@ def assemble_top_k(  # noqa: PLR0917
     if values.shape != indices.shape or len(values.shape) != 2:
         raise InputError(f"{name}: values has shape {values.shape} and indices {indices.shape}: give both (n, k)")
     n_classes = known_classes(fields, name, prefix)
-    rest = _one_a_row(fields[f"{prefix}rest"].read(), values.shape[0], f"{name}: {prefix}rest")
+    rest = _one_per_row(fields[f"{prefix}rest"].read(), values.shape[0], f"{name}: {prefix}rest")
     own = fields.get(f"{prefix}label_values")
     if own is not None:
-        own = _one_a_row(own.read(), values.shape[0], f"{name}: {prefix}label_values")
+        own = _one_per_row(own.read(), values.shape[0], f"{name}: {prefix}label_values")
     source = TopKSource(values.source(name), indices.source(name), rest, own)
     return TopKPredictions(source, n_classes, labels, weights, class_names)
 
@@ -316,7 +318,7 @@ def known_classes(fields: Mapping[str, Any], name: str, prefix: str) -> int:
     return int(given[0])
 
 
-def _one_a_row(array: Any, n_rows: int, called: str) -> np.ndarray:
+def _one_per_row(array: Any, n_rows: int, called: str) -> np.ndarray:
     found = np.asarray(array)
     if found.shape not in ((n_rows,), (n_rows, 1)) or found.dtype.kind not in "fiu":
         raise InputError(f"{called} has shape {found.shape} and dtype {found.dtype}: give {n_rows} numbers")

@@ -18,7 +18,7 @@ from typing import IO, Any, ClassVar
 import numpy as np
 
 from calibrant.core.errors import InputError
-from calibrant.data.npy import PLAIN_DTYPE
+from calibrant.data.npy import plain_dtype
 from calibrant.data.tensors import STORAGES, Storage, read_legacy, rebuild
 
 MAX_READS = 1_000_000
@@ -26,7 +26,6 @@ MAX_READS = 1_000_000
 
 MAX_LINE = 2**26
 NOTHING_RUNS = "only arrays are read, nothing is run"
-OBJECT_ARRAY = "it holds an object array: save plain numbers (dtype object)"
 
 TROUBLE = (
     *(ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError, RecursionError, EOFError),
@@ -43,13 +42,7 @@ class _DType:
     order: Any = "|"
 
     def build(self) -> np.dtype[Any]:
-        if not isinstance(self.name, str):
-            raise InputError("it holds a damaged dtype")
-        if "O" in self.name:
-            raise InputError(OBJECT_ARRAY)
-        if not PLAIN_DTYPE.fullmatch(self.name):
-            raise InputError(f"it holds an array of dtype {self.name[:40]!r}: only plain numbers and texts are read")
-        dtype = np.dtype(self.name)
+        dtype = plain_dtype(self.name, "an array in it")
         return dtype.newbyteorder(self.order) if self.order in ("<", ">") else dtype
 
 
@@ -59,13 +52,11 @@ class _Attributes(dict[str, Any]):
 
 def _fill(array: np.ndarray, shape: Any, dtype: Any, fortran: Any, data: Any) -> np.ndarray:
     """Give an array its content, in place: other parts of the pickle may refer to it already."""
-    if isinstance(data, list):
-        raise InputError(OBJECT_ARRAY)
     raw = data.encode("latin-1") if isinstance(data, str) else data  # Python 2 wrote bytes as text
     whole = isinstance(shape, tuple) and len(shape) <= 32 and all(type(side) is int for side in shape)
-    if not isinstance(dtype, _DType) or not whole or not isinstance(raw, (bytes, bytearray)):
+    built = dtype.build() if isinstance(dtype, _DType) else None
+    if built is None or not whole or not isinstance(raw, (bytes, bytearray)):
         raise InputError("it holds a damaged array")
-    built = dtype.build()
     # an item of 0 bytes (an empty text) counts as one: else a shape of any size would need no data
     if min(shape, default=0) < 0 or math.prod(shape) * max(built.itemsize, 1) != len(raw):
         raise InputError(f"an array of shape {str(shape)[:60]} and dtype {built} does not fit its {len(raw)} bytes")
