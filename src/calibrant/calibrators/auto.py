@@ -139,11 +139,6 @@ class AutoCalibrator(Calibrator):
         self.average = average
         self.seed = seed
 
-    @property
-    def n_parameters_(self) -> int:
-        """Parameters of the chosen calibrator."""
-        return int(self.calibrator_.n_parameters_)
-
     def _fit(self, rows: Rows) -> None:
         self.calibrator_: Any
         if rows.n_classes == 2:
