@@ -50,30 +50,22 @@ def _avuc(logits: Tensor, labels: Tensor, kappa: float, *, stop_confidence: bool
     if not kappa > 0:
         raise InputError(f"kappa must be above 0 nats, got {kappa}")
     check_batch(logits, labels)
-    return fused_loss(
-        logits,
-        labels,
-        lambda values: _plain(values, labels, kappa, stop_confidence),
-        "avuc",
-        kappa=kappa,
-        temperature=1.0,
-        soft=False,
-        stop_confidence=stop_confidence,
-    )
 
+    def plain(values: Tensor) -> Tensor:
+        log_p = log_probabilities(values, labels)
+        predicted = log_p.argmax(dim=1)
+        correct = predicted == labels
+        confidence = of_label(log_p, predicted).exp()
+        if stop_confidence:
+            confidence = confidence.detach()
+        spread = entropy(log_p)
+        uncertain = spread > kappa
+        surprise = spread.tanh()
+        count = torch.where(correct, confidence, 1 - confidence) * torch.where(uncertain, surprise, 1 - surprise)
+        return log_ratio(count, count * (correct != uncertain))
 
-def _plain(logits: Tensor, labels: Tensor, kappa: float, stop_confidence: bool) -> Tensor:
-    log_p = log_probabilities(logits, labels)
-    predicted = log_p.argmax(dim=1)
-    correct = predicted == labels
-    confidence = of_label(log_p, predicted).exp()
-    if stop_confidence:
-        confidence = confidence.detach()
-    spread = entropy(log_p)
-    uncertain = spread > kappa
-    surprise = spread.tanh()
-    count = torch.where(correct, confidence, 1 - confidence) * torch.where(uncertain, surprise, 1 - surprise)
-    return log_ratio(count, count * (correct != uncertain))
+    options = {"kappa": kappa, "temperature": 1.0, "soft": False, "stop_confidence": stop_confidence}
+    return fused_loss(logits, labels, plain, "avuc", **options)
 
 
 def log_ratio(counted: Tensor, agreeing: Tensor, weights: Tensor | None = None) -> Tensor:

@@ -33,23 +33,21 @@ def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4, weighted: bool =
     if not width > 0:
         raise InputError(f"width must be above 0, got {width}")
     check_batch(logits, labels)
-    return fused_loss(
-        logits, labels, lambda values: _plain(values, labels, width, weighted), "mmce", width=width, weighted=weighted
-    )
 
+    def plain(values: Tensor) -> Tensor:
+        confidence, correct = top_label(values, labels)
+        residual = confidence - correct
+        if weighted:
+            n_correct = correct.sum()
+            n_wrong = correct.numel() - n_correct
+            residual = residual / torch.where(correct > 0, n_correct, n_wrong)
+        else:
+            residual = residual / correct.numel()
+        kernel = ((confidence.unsqueeze(0) - confidence.unsqueeze(1)).abs() * (-1 / width)).exp()
+        # no matrix product: autocast would take it to bfloat16
+        return root((residual.unsqueeze(0) * residual.unsqueeze(1) * kernel).sum(), 2)
 
-def _plain(logits: Tensor, labels: Tensor, width: float, weighted: bool) -> Tensor:
-    confidence, correct = top_label(logits, labels)
-    residual = confidence - correct
-    if weighted:
-        n_correct = correct.sum()
-        n_wrong = correct.numel() - n_correct
-        residual = residual / torch.where(correct > 0, n_correct, n_wrong)
-    else:
-        residual = residual / correct.numel()
-    kernel = ((confidence.unsqueeze(0) - confidence.unsqueeze(1)).abs() * (-1 / width)).exp()
-    # no matrix product: autocast would take it to bfloat16
-    return root((residual.unsqueeze(0) * residual.unsqueeze(1) * kernel).sum(), 2)
+    return fused_loss(logits, labels, plain, "mmce", width=width, weighted=weighted)
 
 
 class MMCELoss(LossModule):

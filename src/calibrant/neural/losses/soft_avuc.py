@@ -11,7 +11,7 @@ from torch import Tensor
 from calibrant.core.errors import InputError
 from calibrant.neural.losses.avuc import log_ratio
 from calibrant.neural.losses.fused import fused_loss
-from calibrant.neural.losses.groups import Combine, GroupLoss, over_groups
+from calibrant.neural.losses.groups import GroupLoss, over_groups
 from calibrant.neural.losses.terms import check_batch, entropy, log_probabilities
 
 
@@ -70,28 +70,23 @@ def soft_avuc(
     """
     check_batch(logits, labels)
     check_threshold(kappa, temperature)
-    combine = partial(over_groups, groups=groups, n_groups=n_groups, form=group_form)
 
     def plain(values: Tensor) -> Tensor:
-        return _plain(values, labels, kappa, temperature, combine)
+        log_p = log_probabilities(values, labels)
+        correct = log_p.argmax(dim=1) == labels
+        spread = entropy(log_p)
+        uncertainty = soft_uncertainty(spread / math.log(log_p.shape[1]), kappa, temperature)
+        surprise = spread.tanh()
+        uncertain = uncertainty * surprise
+        certain = (1 - uncertainty) * (1 - surprise)
+        counted, agreeing = uncertain + certain, torch.where(correct, certain, uncertain)
+        return over_groups(partial(log_ratio, counted, agreeing), counted, groups, n_groups, group_form)
 
     if groups is not None:
         return plain(logits)
     return fused_loss(
         logits, labels, plain, "avuc", kappa=kappa, temperature=temperature, soft=True, stop_confidence=False
     )
-
-
-def _plain(logits: Tensor, labels: Tensor, kappa: float, temperature: float, combine: Combine) -> Tensor:
-    log_p = log_probabilities(logits, labels)
-    correct = log_p.argmax(dim=1) == labels
-    spread = entropy(log_p)
-    uncertainty = soft_uncertainty(spread / math.log(log_p.shape[1]), kappa, temperature)
-    surprise = spread.tanh()
-    uncertain = uncertainty * surprise
-    certain = (1 - uncertainty) * (1 - surprise)
-    counted, agreeing = uncertain + certain, torch.where(correct, certain, uncertain)
-    return combine(partial(log_ratio, counted, agreeing), counted)
 
 
 class SoftAvUCLoss(GroupLoss):
