@@ -164,16 +164,13 @@ class Calibrator(TransformerMixin, BaseEstimator):
 
         A second stage that learns from these answers, or a score taken on them, sees the calibrator as new data will.
         """
-        return self._fit_held_out(rows, fold)[0]
-
-    def _fit_held_out(self, rows: Rows | BinaryRows, fold: np.ndarray) -> tuple[np.ndarray, str | None]:
-        """The answers, and what one of the fits warned of."""
         started = time.perf_counter()
+        self._told_of_fold = ""
         self._begin(rows)
         with one_blas_thread():
             answers = self._held_out_binary(rows, fold) if isinstance(rows, BinaryRows) else self._held_out(rows, fold)
         self.fit_seconds_ = time.perf_counter() - started
-        return answers, self.__dict__.pop("_told_of_fold", None)
+        return answers
 
     def fit_for_next(self, rows: Rows | BinaryRows, seed: int) -> np.ndarray:
         """Learn from all rows, and return answers (n×K, or n if binary) on them from which a second stage may learn.
@@ -183,11 +180,10 @@ class Calibrator(TransformerMixin, BaseEstimator):
         """
         if self.few_parameters or rows.total_weight < 2 * FOLDS:
             return self.fit_rows(rows)._calibrated(given_values(rows))
-        answers, told = self._fit_held_out(rows, content_folds(rows, FOLDS, seed))
-        if told:
-            warnings.warn(
-                f"the next stage learns from fits that leave out a fold, and one of them: {told}", FitWarning, 4
-            )
+        answers = self.fit_held_out(rows, content_folds(rows, FOLDS, seed))
+        if self._told_of_fold:
+            why = f"the next stage learns from fits that leave out a fold, and one of them: {self._told_of_fold}"
+            warnings.warn(why, FitWarning, 4)
         return answers
 
     def fit_predictions(self, predictions: Any, *, engine: Any = "local", checkpoint: Any = None) -> Self:
