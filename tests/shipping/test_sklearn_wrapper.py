@@ -97,7 +97,7 @@ def test_a_frozen_classifier_is_kept_and_calibrated_on_all_rows(digits):
 
 def test_without_ensemble_one_calibrator_learns_from_all_held_out_rows(digits):
     X, X_test, y, _ = digits
-    model = CalibratedClassifier(LinearSVC(), cv=4, ensemble=False).fit(X, y)
+    model = CalibratedClassifier(LinearSVC(), cv=4, ensemble=False, method="shape").fit(X, y)
     assert len(model.calibrated_pairs_) == 1
     assert model.calibrated_pairs_[0][1].n_rows_ == len(X)
     np.testing.assert_array_equal(model.predict(X_test), LinearSVC().fit(X, y).predict(X_test))
