@@ -9,25 +9,8 @@ import numpy as np
 
 from calibrant.core.arrays import check_labels, check_matrix_shape, check_real, check_some_rows, check_weights
 from calibrant.core.errors import InputError
-from calibrant.data.fields import (
-    CLASS_NAMES,
-    CLUSTERS,
-    CONFIDENCE,
-    CORRECT,
-    GROUPS,
-    LABEL_IDS,
-    LABEL_SHARES,
-    LABELS,
-    OTHER_LABELS,
-    PARTNERS,
-    PREDICTIONS,
-    SCORES,
-    WEIGHTS,
-    BrokenField,
-    Field,
-    Wanted,
-    score_kind,
-)
+from calibrant.data import fields as known
+from calibrant.data.fields import BrokenField, Field, Wanted, score_kind
 from calibrant.data.gather import Columns, check_kind, fill
 from calibrant.data.guards import FEW_ROWS, refuse_probability_rows
 from calibrant.data.limits import MAX_TEXT_BYTES, check_counts
@@ -44,10 +27,10 @@ def split_names(fields: Mapping[str, Field]) -> list[str]:
     """The prefixes that `file#prefix` can pick, and "" if the file has scores without one."""
     found = set()
     for key in fields:
-        for word in (*SCORES, *PARTNERS):
+        for word in (*known.SCORES, *known.PARTNERS):
             if key == word or key.endswith("_" + word):
                 prefix = key[: -len(word)]
-                if word not in PARTNERS or prefix + PARTNERS[word] in fields:
+                if word not in known.PARTNERS or prefix + known.PARTNERS[word] in fields:
                     found.add(prefix.removesuffix("_"))
     return sorted(found)
 
@@ -94,8 +77,8 @@ def assemble(fields: Mapping[str, Field], name: str, split: str = "", wanted: Wa
 
 def _only_correct(fields: Mapping[str, Field], split: str, wanted: Wanted) -> bool:
     """Does the file say which rows are correct, and nothing else that could be labels?"""
-    key = f"{split}_{CORRECT}" if split else CORRECT
-    return wanted.labels in (None, CORRECT) and key in fields and label_key(fields, split) is None
+    key = f"{split}_{known.CORRECT}" if split else known.CORRECT
+    return wanted.labels in (None, known.CORRECT) and key in fields and label_key(fields, split) is None
 
 
 def _top_k(fields: Mapping[str, Field], name: str, split: str, wanted: Wanted) -> Predictions:
@@ -134,21 +117,22 @@ def _score_key(fields: Mapping[str, Field], name: str, split: str, wanted: Wante
     prefix = f"{split}_" if split else ""
     if wanted.scores is not None:
         return _named_scores(fields, name, prefix, wanted)
-    present = [word for word in SCORES if prefix + word in fields]
-    kinds = sorted({SCORES[word] for word in present})
+    present = [word for word in known.SCORES if prefix + word in fields]
+    kinds = sorted({known.SCORES[word] for word in present})
     if wanted.kind is None and len(kinds) == 2:
         raise InputError(f"{name} has both {prefix}logits and {prefix}probabilities: choose one with kind= or --kind")
     chosen = wanted.kind or (kinds[0] if kinds else "")
-    words = [word for word in present if SCORES[word] == chosen]
+    words = [word for word in present if known.SCORES[word] == chosen]
     if words:
         exact = [word for word in words if word == chosen]
         if not exact and len(words) > 1:
             raise InputError(f"{name} has {', '.join(words)}: choose one with scores= or --scores")
         return prefix + (exact or words)[0], chosen, None
-    if prefix + CONFIDENCE in fields and prefix + CORRECT in fields and wanted.kind in (None, "probabilities"):
-        return prefix + CONFIDENCE, "probabilities", "pairs"
-    if prefix + PREDICTIONS in fields and prefix + LABEL_IDS in fields:
-        return prefix + PREDICTIONS, wanted.kind or "logits", None
+    paired = prefix + known.CONFIDENCE in fields and prefix + known.CORRECT in fields
+    if paired and wanted.kind in (None, "probabilities"):
+        return prefix + known.CONFIDENCE, "probabilities", "pairs"
+    if prefix + known.PREDICTIONS in fields and prefix + known.LABEL_IDS in fields:
+        return prefix + known.PREDICTIONS, wanted.kind or "logits", None
     if split in fields:  # a matrix under a bare name, such as shift_noise_3: the caller must say what it holds
         if wanted.kind is None:
             raise InputError(f'{name}: {split} does not say what it holds: give kind="logits" or kind="probabilities"')
@@ -158,13 +142,13 @@ def _score_key(fields: Mapping[str, Field], name: str, split: str, wanted: Wante
 
 def _named_scores(fields: Mapping[str, Field], name: str, prefix: str, wanted: Wanted) -> tuple[str, str, str | None]:
     word = str(wanted.scores)
-    key = next((key for key in (prefix + word, word) if key in fields), None)
+    key = _either(fields, prefix, word)
     if key is None:
         raise InputError(f"{name} has no {prefix}{word} for the scores, only {listing(fields)}")
     kind = wanted.kind or score_kind(word)
     if kind is None:
         raise InputError(f"{name}: {word} does not say what it holds: give --kind logits or --kind probabilities")
-    pairs = word == CONFIDENCE and prefix + CORRECT in fields and wanted.labels in (None, CORRECT)
+    pairs = word == known.CONFIDENCE and prefix + known.CORRECT in fields and wanted.labels in (None, known.CORRECT)
     return key, kind, "pairs" if pairs else None
 
 
@@ -200,9 +184,9 @@ class _Columns:
         else:
             found = label_key(self.fields, self.split, pairs=pairs)
             if found is None:
-                if self.wanted.require_labels and self.prefix + LABEL_SHARES not in self.fields:
+                if self.wanted.require_labels and self.prefix + known.LABEL_SHARES not in self.fields:
                     raise InputError(
-                        f"{self.name} has no {self.prefix}{CORRECT if pairs else 'labels'}, only "
+                        f"{self.name} has no {self.prefix}{known.CORRECT if pairs else 'labels'}, only "
                         f"{listing(self.fields)}: add them, or give labels= (--labels)"
                     )
                 return None
@@ -228,14 +212,14 @@ class _Columns:
         wanted = self.wanted.weights
         if wanted is not None and not isinstance(wanted, str):
             return wanted
-        key = self._find(wanted, "weights") if isinstance(wanted, str) else self._first(WEIGHTS)
+        key = self._find(wanted, "weights") if isinstance(wanted, str) else self._first(known.WEIGHTS)
         self.weight_word = key or "weights"
         return None if key is None else self._read(key).reshape(self.n_rows)
 
     def groups(self) -> dict[str, np.ndarray]:
         """The columns that `by` names, or the one called group."""
         keys = {word: self._find(word, "by") for word in self.wanted.by}
-        own = self._first(GROUPS)
+        own = self._first(known.GROUPS)
         if own is not None and own not in keys.values():
             keys["group"] = own
         return {word: self._read(key, texts=True) for word, key in keys.items()}
@@ -245,28 +229,28 @@ class _Columns:
         wanted = self.wanted.cluster
         if wanted is not None and not isinstance(wanted, str):
             return np.asarray(wanted)
-        key = self._find(wanted, "cluster") if isinstance(wanted, str) else self._first(CLUSTERS)
+        key = self._find(wanted, "cluster") if isinstance(wanted, str) else self._first(known.CLUSTERS)
         return None if key is None else self._read(key, texts=True)
 
     def class_names(self, expected: int | None = None) -> list[str] | None:
         """Names of the classes."""
         names = None if self.wanted.class_names is None else list(self.wanted.class_names)
         if names is None:
-            key = next((key for key in (self.prefix + CLASS_NAMES, CLASS_NAMES) if key in self.fields), None)
+            key = _either(self.fields, self.prefix, known.CLASS_NAMES)
             if key is None:
                 return None
             self.used.add(key)
             names = read_names(self.fields[key], f"{self.name}: {key}")
         if expected is not None and len(names) != expected:
             raise InputError(
-                f"{self.name}: {CLASS_NAMES} has {len(names)} names, but {self.key} has {expected} columns"
+                f"{self.name}: {known.CLASS_NAMES} has {len(names)} names, but {self.key} has {expected} columns"
             )
         return names
 
     def join(self, source: Source, kind: str, task: str, labels: Any) -> Predictions:
         """The predictions, with what is left in the file as extras."""
         names = self.class_names(2 if task in ("binary", "pairs") else source.shape[1])
-        shares_key = self.prefix + LABEL_SHARES
+        shares_key = self.prefix + known.LABEL_SHARES
         shares = self._read(shares_key) if labels is None and shares_key in self.fields else None
         columns = Columns(labels, shares, self.weights(), self.groups(), self.clusters())
         if self.wanted.ignore_index is not None and labels is not None:
@@ -295,7 +279,7 @@ class _Columns:
         return next((self.prefix + word for word in words if self.prefix + word in self.fields), None)
 
     def _find(self, word: str, option: str) -> str:
-        key = next((key for key in (self.prefix + word, word) if key in self.fields), None)
+        key = _either(self.fields, self.prefix, word)
         if key is None:
             raise InputError(f"{self.name} has no {self.prefix}{word} for --{option}, only {listing(self.fields)}")
         return key
@@ -312,20 +296,25 @@ class _Columns:
         return field.read()
 
 
+def _either(fields: Mapping[str, Field], prefix: str, word: str) -> str | None:
+    """The name with the prefix of the part, or without it."""
+    return next((key for key in (prefix + word, word) if key in fields), None)
+
+
 def label_key(fields: Mapping[str, Field], split: str, *, pairs: bool = False) -> str | None:
     """`val_labels` for `val`; for `shift_noise_3` also `shift_noise_labels` and `shift_labels`."""
     words = split.split("_") if split else []
     prefix = f"{split}_" if split else ""
     if pairs:
-        return prefix + CORRECT if prefix + CORRECT in fields else None
+        return prefix + known.CORRECT if prefix + known.CORRECT in fields else None
     for length in range(len(words), -1, -1):
         if length == 0 and words:
             break  # labels without the prefix belong to the arrays without it
-        for label in LABELS:
+        for label in known.LABELS:
             key = "_".join([*words[:length], label])
             if key in fields:
                 return key
-    others = [prefix + word for word in OTHER_LABELS if prefix + word in fields]
+    others = [prefix + word for word in known.OTHER_LABELS if prefix + word in fields]
     if len(others) > 1:
         raise InputError(f"{' and '.join(others)} may both be the labels: choose one with labels= or --labels")
     return others[0] if others else None

@@ -27,25 +27,9 @@ import numpy as np
 from calibrant.core import progress
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
+from calibrant.data import fields as known
 from calibrant.data.columns import LABEL_PREFIXES, PREFIXES, SHARE_PREFIXES, Layout, canonical, layout
-from calibrant.data.fields import (
-    CLASS_NAMES,
-    CLUSTERS,
-    CONFIDENCE,
-    CORRECT,
-    GROUPS,
-    KNOWN,
-    LABEL_SHARES,
-    LABELS,
-    OTHER_LABELS,
-    PREDICTIONS,
-    SCORES,
-    WEIGHTS,
-    ArrayField,
-    Field,
-    NotedFields,
-    Wanted,
-)
+from calibrant.data.fields import ArrayField, Field, NotedFields, Wanted
 from calibrant.data.limits import MAX_TEXT_BYTES, ROOM_FOR_TEXT, check_expansion
 from calibrant.data.npy import SINGLE, vectors
 from calibrant.data.predictions import KINDS, Predictions
@@ -54,7 +38,7 @@ from calibrant.data.source import Source, ViewSource
 
 BLOCK_BYTES = 2**21
 
-TEXTS = frozenset({*LABELS, *OTHER_LABELS, *GROUPS, *CLUSTERS, CORRECT})
+TEXTS = frozenset({*known.LABELS, *known.OTHER_LABELS, *known.GROUPS, *known.CLUSTERS, known.CORRECT})
 """Columns that may hold words."""
 
 
@@ -111,7 +95,7 @@ def _fields(
         if name and name not in inside and name not in found:
             found[name] = TextField(path, place, n_rows)
     if table.layout.class_names is not None:
-        found[CLASS_NAMES] = ArrayField(np.array(table.layout.class_names, dtype=str))
+        found[known.CLASS_NAMES] = ArrayField(np.array(table.layout.class_names, dtype=str))
     return found
 
 
@@ -134,12 +118,12 @@ def _table(header: bytes, first_row: bytes, path: Path, wanted: Wanted) -> Table
     arranged = layout(_candidates(names, first_row, wanted), wanted, str(path))
     chosen = {text for text in (wanted.labels, wanted.cluster) if isinstance(text, str)} | {*wanted.by}
     words = {name for name in names if name in TEXTS or name in chosen} - arranged.columns
-    singles = {*SCORES, CONFIDENCE, PREDICTIONS, *WEIGHTS, str(wanted.scores), str(wanted.weights)} - words
+    singles = {*known.SCORES, *known.PARTNERS, *known.WEIGHTS, str(wanted.scores), str(wanted.weights)} - words
     texts = [place for place, name in enumerate(names) if name in words]
     numbers = [place for place, name in enumerate(names) if name in arranged.columns or name in singles]
     if any(key in KINDS for key in arranged.matrices):
         # single columns beside a matrix of scores are not scores; one that is not numeric must not stop the reader
-        keep = {*WEIGHTS, str(wanted.weights)}
+        keep = {*known.WEIGHTS, str(wanted.weights)}
         numbers = [place for place in numbers if names[place] in arranged.columns or names[place] in keep]
     return Table(names, arranged, numbers, texts, row_names)
 
@@ -151,7 +135,7 @@ def _candidates(names: list[str], first_row: bytes, wanted: Wanted) -> list[str]
         return named
     (cells,) = csv.reader([first_row.decode("utf-8", "replace")])
     words = {name for name, cell in zip(names, cells, strict=True) if not _is_number(cell)}
-    return [name for name in named if name not in words or name in KNOWN or _has_prefix(name)]
+    return [name for name in named if name not in words or name in known.KNOWN or _has_prefix(name)]
 
 
 def _has_prefix(name: str) -> bool:
@@ -346,7 +330,7 @@ def write(parts: dict[str, Predictions], path: Path) -> list[Path]:
     single = SINGLE.get((predictions.task, predictions.kind), "logit")
     scores = [single] if predictions.flat else [prefix + name for name in names]
     start = 0
-    with atomic_write(path) as temporary, csv_writer(temporary, path) as writer:
+    with atomic_write(path) as temporary, csv_writer(temporary) as writer:
         writer.writerow([*columns, *scores])
         for chunk in predictions.chunks():
             own = slice(start, start + chunk.n)
@@ -362,22 +346,22 @@ def _written_columns(predictions: Predictions, names: Sequence[str]) -> dict[str
     """Everything beside the scores, one column each."""
     found: dict[str, np.ndarray] = {}
     for name, array in vectors(predictions).items():
-        if name == CLASS_NAMES:
+        if name == known.CLASS_NAMES:
             continue
         if array.ndim == 1:
             found[{"labels": "label", "weights": "weight"}.get(name, name)] = array
         elif array.ndim == 2:
-            prefix = {"labels": "label_", LABEL_SHARES: "label_share_"}.get(name, f"{name}_")
+            prefix = {"labels": "label_", known.LABEL_SHARES: "label_share_"}.get(name, f"{name}_")
             inner = names if array.shape[1] == len(names) else range(array.shape[1])
             found.update({f"{prefix}{word}": array[:, place] for place, word in enumerate(inner)})
     return found
 
 
 @contextmanager
-def csv_writer(temporary: Path, path: Path) -> Iterator[Any]:
-    """A writer of rows to `temporary`, packed where the name of `path` says so."""
+def csv_writer(path: Path) -> Iterator[Any]:
+    """A writer of rows to a file, packed where its name says so."""
     with ExitStack() as stack:
-        stream: Any = stack.enter_context(temporary.open("wb"))
+        stream: Any = stack.enter_context(path.open("wb"))
         if path.suffix.lower() == ".gz":
             packed = gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=3, filename="", mtime=0)
             stream = stack.enter_context(packed)

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -25,10 +25,13 @@ BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 
 
 class RawField(Field):
-    """An array of `shape` and `dtype` that begins `offset` bytes into a file."""
+    """An array of `shape` and `dtype` that begins `offset` bytes into a file.
 
-    def __init__(self, path: Path, offset: int, header: Header, called: str) -> None:
-        self.path, self.offset, self.header = path, offset, header
+    keeps : what must live as long as the field or its rows are used, such as the owner of a scratch file.
+    """
+
+    def __init__(self, path: Path, offset: int, header: Header, called: str, *, keeps: Any = None) -> None:
+        self.path, self.offset, self.header, self.keeps = path, offset, header, keeps
         self.shape = header.shape
         self.dtype = np.dtype(np.float32) if header.dtype == BFLOAT16 else header.dtype
         self.stamp = stamp_of(path)
@@ -61,7 +64,7 @@ class RawSource(FieldSource):
     def __init__(self, field: RawField, name: str) -> None:
         super().__init__(field, name)
         self._path, self._offset, self._stored = field.path, field.offset, field.header.dtype
-        self._stamp = field.stamp
+        self._stamp, self._keeps = field.stamp, field.keeps
 
     def check_unchanged(self) -> None:
         """Raise InputError where the file is no longer the one that was opened."""

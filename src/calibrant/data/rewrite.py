@@ -42,7 +42,7 @@ def rewrite(given: Predictions, calibrated: Predictions, source: Path, target: P
     work = {"delimited": _csv, "parquet": _parquet, "json_lines": _json_lines}[SUFFIXES[suffix_of(source)]]
     renamed = {name: _renamed(name, calibrated.kind) for name in given.score_columns}
     with atomic_write(target) as temporary:
-        work(given, calibrated, source, temporary, target, renamed)
+        work(given, calibrated, source, temporary, renamed)
     return target
 
 
@@ -64,12 +64,10 @@ def _rows(calibrated: Predictions) -> Iterator[list[float]]:
         yield from chunk.values.reshape(chunk.n, -1).astype(np.float64).tolist()
 
 
-def _csv(  # noqa: PLR0917
-    given: Predictions, calibrated: Predictions, source: Path, temporary: Path, target: Path, renamed: dict[str, str]
-) -> None:
+def _csv(given: Predictions, calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:
     digits = 9 if calibrated.dtype == np.float32 else 17
     scores = _rows(calibrated)
-    with opened_text(source) as lines, csv_writer(temporary, target) as writer:
+    with opened_text(source) as lines, csv_writer(temporary) as writer:
         header = next(csv.reader([lines.readline(MAX_TEXT_BYTES).decode("utf-8-sig")]))
         known = canonical([name.strip() for name in header])
         places = [known.index(name) for name in given.score_columns]
@@ -82,8 +80,8 @@ def _csv(  # noqa: PLR0917
                 writer.writerow(cells)
 
 
-def _parquet(  # noqa: PLR0917
-    given: Predictions, calibrated: Predictions, source: Path, temporary: Path, target: Path, renamed: dict[str, str]
+def _parquet(
+    given: Predictions, calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]
 ) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -129,8 +127,8 @@ def _score_column(values: np.ndarray, place: int, arrow_type: Any) -> Any:
     return pa.array(np.ascontiguousarray(values[:, place]), arrow_type)
 
 
-def _json_lines(  # noqa: PLR0917
-    given: Predictions, calibrated: Predictions, source: Path, temporary: Path, target: Path, renamed: dict[str, str]
+def _json_lines(
+    given: Predictions, calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]
 ) -> None:
     (key,) = given.score_columns
     scores = _rows(calibrated)

@@ -12,8 +12,7 @@ import numpy as np
 
 from calibrant.data.fields import ArrayField, Field, Header
 from calibrant.data.predictions import CHUNK_BYTES
-from calibrant.data.raw import RawField, RowMajorSource
-from calibrant.data.source import Source
+from calibrant.data.raw import RawField
 
 DISK_SHARE = 0.5
 """Of the free disk: a scratch copy of a file that could be mapped takes no more."""
@@ -47,7 +46,8 @@ class ScratchFile:
         """Everything that was written, as one array."""
         if self._scratch is None:
             return ArrayField(np.concatenate(self._blocks) if self._blocks else np.empty(shape))
-        return SpooledField(self._scratch, shape, path)
+        header = Header(shape, np.dtype(np.float64))
+        return RawField(self._scratch.path, 0, header, str(path), keeps=self._scratch)
 
 
 class Scratch:
@@ -67,23 +67,3 @@ class Scratch:
 def _remove(path: Path, owner: int) -> None:
     if owner == os.getpid():
         path.unlink(missing_ok=True)
-
-
-class SpooledField(RawField):
-    """Values in a scratch file."""
-
-    def __init__(self, scratch: Scratch, shape: tuple[int, int], path: Path) -> None:
-        super().__init__(scratch.path, 0, Header(shape, np.dtype(np.float64)), str(path))
-        self._scratch = scratch
-
-    def source(self, name: str) -> Source:
-        """Its rows; the source keeps the scratch file alive."""
-        return SpooledSource(self, self._scratch, name)
-
-
-class SpooledSource(RowMajorSource):
-    """Rows in a scratch file."""
-
-    def __init__(self, field: SpooledField, scratch: Scratch, name: str) -> None:
-        super().__init__(field, name)
-        self._scratch = scratch
