@@ -42,7 +42,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         _flush(target.parent)
     except OSError as error:
         if error.filename not in (None, name):
-            raise  # trouble with another file that the block touches: its own message says which
+            raise  # another file that the block uses: its own message says which
         raise _readable(error, path) from error
     finally:
         temporary.unlink(missing_ok=True)

@@ -47,7 +47,7 @@ def _in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    # nobody is inside the lock while the process forks, so that the child does not inherit it locked
+    # the lock is free while the process forks, so that the child does not inherit it locked
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_in_child)
 
 

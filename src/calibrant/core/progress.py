@@ -12,7 +12,7 @@ _listener: ContextVar[Listener | None] = ContextVar("calibrant_progress", defaul
 
 
 class _Default:
-    """The bar that is used where nobody listens: none until it is looked for, which happens once."""
+    """The bar that is used without a listener: looked for once, at the first step."""
 
     known = False
     bar: Listener | None = None

@@ -57,7 +57,7 @@ def map_blocks(work: Callable[[Item], Result], blocks: Sequence[Item]) -> list[R
 
 
 def map_ordered(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-    """Yield work(item) in order; at most two items a core are under way, so that unread results never pile up."""
+    """Yield work(item) in order; at most two items per core are under way, which bounds the results held."""
     if len(items) < 2 or n_threads() < 2 or getattr(_inside, "pool", False):
         yield from map(work, items)
         return

@@ -91,7 +91,7 @@ class Chunk:
 
 
 def part_error(error: Exception, name: str, part: int, n_parts: int) -> InputError:
-    """The same trouble, with the part named where there are several."""
+    """The same error, with the part named where there are several."""
     words = " ".join(str(error).split())
     if n_parts < 2:
         return error if isinstance(error, InputError) else InputError(f"{name} cannot be read: {words}")

@@ -194,7 +194,7 @@ class PickedSource(ViewSource):
 
 
 class TextField(Field):
-    """A column that nobody has asked for yet: its cells are read from the file again, as texts."""
+    """A column that has no role: its cells are read from the file again when it is asked for, as texts."""
 
     def __init__(self, path: Path, place: int, n_rows: int) -> None:
         self.path, self.place = path, place

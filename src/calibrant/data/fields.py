@@ -146,7 +146,7 @@ class ArrayField(Field):
 class BrokenField(Field):
     """An array that cannot be read; its error comes up when the array is needed, and not before.
 
-    A file may hold more than predictions: what nobody asks for need not be readable.
+    A file may hold more than predictions: an array that is not asked for need not be readable.
     """
 
     def __init__(self, error: InputError) -> None:

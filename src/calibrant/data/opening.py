@@ -110,15 +110,15 @@ def open_predictions(
         if addresses == [text.rpartition("#")[0] or text]:
             return open_remote(addresses[0], split, wanted)
         joined = open_all(addresses, text, lambda part: open_remote(part, split, one), skip_bad_parts=skip_bad_parts)
-        return without_bad_parts(joined, engine) if skip_bad_parts else joined
-    file, split = locate(text)
-    if not file.is_dir() and not is_pattern(str(file)):
-        return open_file(file, split, wanted)
-    if any(given is not None and not isinstance(given, str) for given in (wanted.labels, wanted.weights)):
-        what = "is a folder" if file.is_dir() else "stands for several files"
-        raise InputError(f"{file} {what}: labels and weights must be in its files")
-    found = part_paths(file) if file.is_dir() else matching(str(file))
-    joined = open_all(found, str(file), lambda part: open_file(part, split, one), skip_bad_parts=skip_bad_parts)
+    else:
+        file, split = locate(text)
+        if not file.is_dir() and not is_pattern(str(file)):
+            return open_file(file, split, wanted)
+        if any(given is not None and not isinstance(given, str) for given in (wanted.labels, wanted.weights)):
+            what = "is a folder" if file.is_dir() else "stands for several files"
+            raise InputError(f"{file} {what}: labels and weights must be in its files")
+        found = part_paths(file) if file.is_dir() else matching(str(file))
+        joined = open_all(found, str(file), lambda part: open_file(part, split, one), skip_bad_parts=skip_bad_parts)
     return without_bad_parts(joined, engine) if skip_bad_parts else joined
 
 
@@ -212,7 +212,7 @@ def open_file(file: Path, split: str, wanted: Wanted) -> Predictions:
 
 @contextmanager
 def _naming(file: Path) -> Iterator[None]:
-    """Trouble of the file system (no permission, a broken disk) is bad input too."""
+    """Errors of the file system (no permission, a broken disk) are bad input too."""
     try:
         yield
     except OSError as error:

@@ -76,7 +76,7 @@ class RowMajorSource(RawSource):
     """Rows of a row-major matrix in a file."""
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
-        """Consecutive rows in memory; a block that nobody holds any more gives its memory to the next."""
+        """Consecutive rows in memory; the memory of a block that is no longer referred to is used for the next."""
         with self._path.open("rb", buffering=0) as file:
             for first in range(start, stop, rows):
                 last = min(first + rows, stop)
@@ -88,7 +88,7 @@ class RowMajorSource(RawSource):
                 del stored
 
     def whole(self) -> np.ndarray | None:
-        """One map of the matrix, if its dtype needs no widening and nobody else may write to the file."""
+        """One map of the matrix, if its dtype needs no widening and no other user may write to the file."""
         if self._stored != self.dtype or self._offset % self._stored.itemsize or others_may_write(self._path):
             return None
         length = self.shape[0] * self.shape[1] * self._stored.itemsize

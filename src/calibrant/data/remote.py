@@ -1,7 +1,7 @@
 """Files behind any address that fsspec knows (s3://, gs://, hf://, https://, memory:// …).
 
-A part is fetched whole when its rows are read, into a folder of this user's cache that is kept below a bound; the
-process that reads a part, a worker of a cluster say, is the one that fetches it.
+A part is fetched whole when its rows are read, into a folder of this user's cache that is kept below a bound. The
+process that reads a part fetches it: on a cluster that is the worker.
 """
 
 from __future__ import annotations

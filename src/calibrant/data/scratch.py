@@ -51,7 +51,7 @@ class ScratchFile:
 
 
 class Scratch:
-    """A temporary file that goes when nobody holds it any more; a copy sent to another process does not own it."""
+    """A temporary file that is removed with its last reference; a copy sent to another process does not own it."""
 
     def __init__(self) -> None:
         handle, name = tempfile.mkstemp(prefix="calibrant-")
