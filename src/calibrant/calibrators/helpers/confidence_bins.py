@@ -12,6 +12,7 @@ from calibrant.core.arrays import explain_bad_values
 from calibrant.core.bins import place, quantile_edges
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows, RowSource
+from calibrant.core.softmax import logsumexp
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.bins import index_sums
 from calibrant.kernels.dispatch import pick
@@ -72,7 +73,8 @@ def mapped_columns(rows: Rows, mode: str) -> tuple[Iterable[RowColumns], int]:
 
 def class_probabilities(logits: np.ndarray) -> Iterator[np.ndarray]:
     """The probability of each class in turn (n,), float64: the same bits when fitting and when transforming."""
-    log_mass = _log_mass(logits)
+    blocks = row_blocks(len(logits), logits.shape[1])
+    log_mass = np.concatenate(map_blocks(lambda block: logsumexp(logits[block].astype(np.float64)), blocks))
     for first in range(0, logits.shape[1], COLUMNS_AT_ONCE):
         for column in logits[:, first : first + COLUMNS_AT_ONCE].T.astype(np.float64):
             yield np.exp(column - log_mass)
@@ -83,15 +85,6 @@ def class_columns(rows: Rows) -> Iterator[RowColumns]:
     nothing = np.empty(0)
     for j, probability in enumerate(class_probabilities(rows.logits)):
         yield RowColumns(probability, rows.labels, rows.labels == j, nothing, nothing, nothing)
-
-
-def _log_mass(logits: np.ndarray) -> np.ndarray:
-    def part(block: slice) -> np.ndarray:
-        values = logits[block].astype(np.float64)
-        peak = values.max(axis=1)
-        return peak + np.log(np.exp(values - peak[:, None]).sum(axis=1))
-
-    return np.concatenate(map_blocks(part, row_blocks(len(logits), logits.shape[1])))
 
 
 def quantile_bins(top: RowColumns, weights: np.ndarray | None, n_bins: int) -> tuple[np.ndarray, ConfidenceBins]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibrant.calibrators.helpers.confidence_bins import keep_prediction
+from calibrant.core.softmax import logsumexp
 from calibrant.core.threads import map_blocks, row_blocks
 
 BLOCK_ELEMENTS = 1 << 17
@@ -94,8 +95,7 @@ def _others(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     prediction = logits.argmax(axis=1)
     others = logits.astype(np.float64)
     others[np.arange(len(others)), prediction] = -np.inf
-    peak = others.max(axis=1)
-    return prediction, others, peak + np.log(np.exp(others - peak[:, None]).sum(axis=1))
+    return prediction, others, logsumexp(others)
 
 
 def _peaks(logits: np.ndarray, prediction: np.ndarray) -> np.ndarray:
