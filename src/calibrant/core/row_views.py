@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -29,6 +29,10 @@ class RowView:
     def n_classes(self) -> int:
         """Number of columns."""
         return self.rows.n_classes
+
+    def sample(self, size: int) -> Self:
+        """A sample of the rows, seen alike."""
+        return replace(self, rows=self.rows.sample(size))
 
     def total(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
         """Sum of the statistic over the rows as they are seen."""
@@ -69,10 +73,6 @@ class WeightedRows(RowView):
         """New weight of each class (K,)."""
         return self.total(_class_weight)[0]
 
-    def sample(self, size: int) -> WeightedRows:
-        """A sample of the rows, seen through the same weights."""
-        return WeightedRows(self.rows.sample(size), self.factor)
-
     def total(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
         """Sum of the statistic under the new weights."""
         return self.rows.total(_under_weights, self.factor, statistic, *parameters)
@@ -96,10 +96,6 @@ class SmoothedRows(RowView):
     def class_weight(self) -> np.ndarray:
         """Weight of each class (K,) after smoothing."""
         return (1 - self.smoothing) * self.rows.class_weight() + self.smoothing * self.total_weight / self.n_classes
-
-    def sample(self, size: int) -> SmoothedRows:
-        """A sample of the rows, smoothed alike."""
-        return SmoothedRows(self.rows.sample(size), self.smoothing)
 
     def total(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
         """Sum of the statistic over all rows and labels."""

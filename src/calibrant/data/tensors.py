@@ -119,9 +119,8 @@ def rebuild(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) -> 
 def storage_facts(identifier: tuple[Any, ...]) -> tuple[np.dtype[Any], str, int]:
     """dtype, key and count of the storage that a pickle refers to."""
     kind, dtype, key, _, count, *_ = identifier
-    if kind != "storage" or not isinstance(dtype, np.dtype) or not isinstance(key, str):
-        raise InputError("it holds a damaged tensor")
-    if type(count) is not int or count < 0:
+    typed = isinstance(dtype, np.dtype) and isinstance(key, str) and type(count) is int
+    if not typed or kind != "storage" or count < 0:
         raise InputError("it holds a damaged tensor")
     return dtype, key, count
 

@@ -80,11 +80,10 @@ class TopKPredictions(Predictions):
         if not k <= n_classes:
             raise InputError(f"{called}values has {k} columns, but n_classes is {n_classes}")
         rest = _one_per_row(rest, n_rows, f"{called}rest")
-        if label_values is not None:
-            label_values = _one_per_row(label_values, n_rows, f"{called}label_values")
+        own = None if label_values is None else _one_per_row(label_values, n_rows, f"{called}label_values")
         if labels is not None:
             labels = check_labels(labels, n_rows, n_classes, f"{called}labels", "n_classes")
-        block = pack(values, indices, rest, label_values)
+        block = pack(values, indices, rest, own)
         check_block(block, n_classes, called, 0)
         weights = check_weights(weights, n_rows, f"{called}weights")
         return cls(ArraySource(block, name), n_classes, labels, weights, class_names, checked=True)
