@@ -99,7 +99,7 @@ def test_certain_scores_have_a_finite_meaning(certain):
 
 def test_labels_and_widths_are_checked():
     scores, labels = problem()
-    with pytest.raises(InputError, match="labels reach 2, but scores with 1 feature"):
+    with pytest.raises(InputError, match="but outcomes are 0 or 1: scores has 1 feature"):
         cal.get("ts").fit(scores, labels + 1)
     with pytest.raises(InputError, match="X has 2 features, but TemperatureScaling is expecting 1 features"):
         cal.get("ts").fit(scores, labels).transform(np.zeros((3, 2)))

@@ -219,7 +219,7 @@ def test_contract(name):
         metric(np.stack([1 - p, p], axis=1), y)
     with pytest.raises(InputError, match="from_logits=True"):
         metric(score, y)
-    with pytest.raises(InputError, match="labels reach 2"):
+    with pytest.raises(InputError, match="outcomes are 0 or 1"):
         metric(p, y + 1)
 
 
