@@ -33,6 +33,11 @@ DEFAULTS = ("auto", "bend")
 """What `AutoCalibrator()` fits to more than two classes and to two."""
 
 
+SHOWN_AS = {"auto": "default", "bend": "default", "vs": "vs (classes), platt (one score)"}
+SHOWN_AS["platt"] = SHOWN_AS["vs"]
+"""Names in the legend, which all panels share."""
+
+
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     excesses: dict[tuple[str, int], dict[str, dict[str, float]]] = defaultdict(dict)
     sums: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -123,13 +128,21 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
             excess = [row["log_loss"][name] - min(row["log_loss"].values()) for row in mine]
             style = {"color": colours.get(name, "#0072b2"), "linewidth": 2.2 if name in ("auto", "bend") else 1.0}
             axes.plot(
-                [row["rows"] for row in mine], np.array(excess) + 1e-4, marker="o", markersize=3, label=name, **style
+                [row["rows"] for row in mine],
+                np.array(excess) + 1e-4,
+                marker="o",
+                markersize=3,
+                label=SHOWN_AS.get(name, name),
+                **style,
             )
         axes.set(xscale="log", yscale="log", title=family, xlabel="fit rows", ylabel="excess log loss + 1e-4")
-        axes.legend(frameon=False, fontsize=7)
         axes.spines[["top", "right"]].set_visible(False)
     for axes in grid.ravel()[len(families) :]:
         axes.set_axis_off()
+    named = {
+        label: line for axes in grid.ravel() for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(named.values(), named, loc="outside upper center", ncols=len(named), frameon=False)
     figure.savefig(path, dpi=100, pil_kwargs={"optimize": True})
 
 
