@@ -125,7 +125,10 @@ def run_case(
             found[name] = {"error": f"TooSlowError: more than {limit} s on {MOST_SLOW} other data sets"}
             continue
         try:
-            probabilities, seconds = answer(fit, case, limit)
+            try:
+                probabilities, seconds = answer(fit, case, limit)
+            except ReferenceError:  # compiled code that a peer loads from its cache is missing at the first call
+                probabilities, seconds = answer(fit, case, limit)
             found[name] = {**measure(probabilities, case.test_labels), "seconds": seconds}
         except Exception as error:
             found[name] = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"}
