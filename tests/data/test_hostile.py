@@ -98,6 +98,9 @@ def hostile(folder: Path) -> dict[str, bytes]:
         "other_member.pt": archive(tensor("I1\n")),
         "zip_bomb.pt": zip_bomb(),
         "truncated.pt": archive(tensor("I1\n"), **{"0": b"\0" * 4})[:-40],
+        "nested_key.pt": archive(
+            b"\x80\x02(X\x07\x00\x00\x00storagectorch\nFloatStorage\n)" + b"2\x86" * 60 + b"X\x03\x00\x00\x00cpuI1\ntQ."
+        ),
         "deep_key.pkl": deep_key(),
         "deep_list.pkl": b"]" * 300_000 + b"a" * 299_999 + b".",
         "deep_tuple.pkl": b")" + b"\x85" * 500_000 + b".",
