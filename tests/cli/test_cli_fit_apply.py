@@ -74,7 +74,8 @@ def test_fit_warns_when_a_method_that_needs_logits_gets_probabilities(run, tmp_p
         (["-p", "max_sweep=2"], "has no such parameter"),
         (["-p", "max_sweeps"], "write NAME=VALUE"),
         (["-p", "objective=magic"], "objective must be"),
-        (["-p", 'max_sweeps="two"'], "--param max_sweeps"),
+        (["-p", 'max_sweeps="two"'], "max_sweeps must be a whole number"),
+        (["-p", "accuracy_tolerance=[1, 2]"], "--param accuracy_tolerance"),
     ],
 )
 def test_fit_refuses_in_one_line(arguments, words, run, file, tmp_path):
