@@ -206,3 +206,13 @@ def test_select_columns_align(calibrant, folder, tmp_path):
     assert len(rows) == 3
     assert len({line.index("±") for line in rows}) == 1
     assert len({line.rindex(".", 0, line.index("±")) for line in rows}) == 1
+
+
+def test_select_shows_the_average_in_short_and_names_the_fit_data(calibrant, folder, tmp_path):
+    output = tmp_path / "cal.safetensors"
+    out = calibrant("select", folder / "val.npz", "-o", output).stdout
+    rows = [line for line in out.splitlines() if "difference to the best" in line]
+    assert any("→ their average " in line for line in rows)
+    assert len({line.index("±") for line in rows}) == 1
+    assert max(map(len, rows)) <= 80
+    assert "unknown number of rows" not in calibrant("info", output).stdout

@@ -55,6 +55,8 @@ def select(
         before=before,
         after=after,
         source=predictions.name,
+        n=chooser.n_rows_,
+        fingerprint=chooser.fingerprint_,
     )
     if as_json:
         result = {
@@ -73,10 +75,13 @@ def select(
         say(f"warning: {message}", err=True)
     higher = facts(criterion).better > 0
     say(chooser.reason_)
-    width = max(len(name) for name in (*chooser.scores_, *chooser.failures_))
+    # the sentence above has named what is averaged
+    shown = {name: "their average" if " + " in name else name for name in (*chooser.scores_, *chooser.failures_)}
+    width = max(map(len, shown.values()))
     for name, score in sorted(chooser.scores_.items(), key=lambda item: item[1], reverse=higher):
         mark = "→" if name == chooser.chosen_ else " "
-        say(f" {mark} {name:<{width}}  {score:>8.5f}  ± {chooser.standard_errors_[name]:.5f} (difference to the best)")
+        error = chooser.standard_errors_[name]
+        say(f" {mark} {shown[name]:<{width}}  {score:>8.5f}  ± {error:.5f} (difference to the best)")
     for name, reason in chooser.failures_.items():
         say(f"   {name:<{width}}  failed: {reason}")
     say(f"wrote {output}")
