@@ -33,7 +33,7 @@ BY_ROW = {"nll": "nll", "brier": "brier", "accuracy": "correct"}
 """Criteria that are means over rows, and the column they are the mean of."""
 
 PRIOR_ROWS = 0.25
-"""So many rows speak for each of the averaged candidates beforehand."""
+"""Prior of the averaged candidates: each starts with the weight of this many rows."""
 
 NOISE = 2.0
 """Standard errors by which held-out accuracy may fall before a method that changes predictions is refused."""
@@ -61,8 +61,8 @@ class AutoCalibrator(Calibrator):
     candidate that changes predictions and thereby lowers held-out accuracy by more than two standard errors is refused.
 
     The default candidates are averaged: q = Σ_m w_m·p_m with the weights that make the held-out labels most likely, and
-    a quarter of a row that speaks for each of them beforehand; see `LinearPool`. Where nearly all rows are
-    right the likelihood hardly tells candidates apart; the average then insures against those that are too sure.
+    a prior of a quarter of a row for each candidate; see `LinearPool`. Where nearly all rows are right, the likelihood
+    hardly differs between candidates; the average then limits the loss from those that are overconfident.
 
     Candidates of your own, and those judged by another criterion than NLL, are picked from by the one-standard-error
     rule (Breiman et al. 1984, §3.4.3): of all whose criterion is within one standard error of the lowest, the one with

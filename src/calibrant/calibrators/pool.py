@@ -41,7 +41,7 @@ class LinearPool(Calibrator):
         Σ_i log Σ_m w_m·p_m(y_i | x_i) + prior_rows·Σ_m log w_m
 
     over these held-out answers, which is concave (stacking; Wolpert 1992, for densities Smyth & Wolpert 1999, eq. 4).
-    The second term counts as so many rows that speak for each calibrator: on few rows the weights stay near each other.
+    The second term is a prior of that many rows for each calibrator: on few rows the weights stay near each other.
     Weights below 0.02 are set to 0. A pool of calibrators that keep predictions keeps them, and a pool of increasing
     maps of one score is increasing.
 

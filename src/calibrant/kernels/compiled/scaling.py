@@ -1,4 +1,4 @@
-"""Compiled twins of `kernels/scaling.py`: one read of the logits a pass, row by row in the first-level cache.
+"""Compiled twins of `kernels/scaling.py`: one read of the logits per pass, row by row in the first-level cache.
 
 Exponentials have the precision of the logits, sums over rows that of float64.
 """
