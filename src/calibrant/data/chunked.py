@@ -40,9 +40,9 @@ Pass = tuple[Sums, dict[int, np.ndarray]]
 class ChunkedRows:
     """Rows on disk that can be summed over, pass by pass, on an engine.
 
-    Memory: the labels and weights (8 bytes per row each), and a block of 8 MB of float32 per thread. Values are checked in
-    the first pass over them. Sums are taken block by block inside a chunk and chunk by chunk in order, so they have the
-    same bits on every engine and on any number of workers.
+    Memory: the labels and weights (8 bytes per row each), and a block of 8 MB of float32 per thread. Values are checked
+    in the first pass over them. Sums are taken block by block inside a chunk and chunk by chunk in order, so they have
+    the same bits on every engine and on any number of workers.
 
     Parameters
     ----------
