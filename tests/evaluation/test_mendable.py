@@ -11,6 +11,7 @@ import calibrant as cal
 from calibrant import metrics
 from calibrant.core.odds import sigmoid
 from calibrant.evaluation import mendable
+from calibrant.evaluation.calibration_loss import cross_validated
 from calibrant.evaluation.intervals import laplacian_root
 
 
@@ -125,7 +126,10 @@ def test_clusters_widen_the_error(task):
     rows = np.repeat(np.arange(small.n), 4)
     plain = cal.measure(repeated, resamples=20).calibration_loss
     clustered = cal.measure(repeated, cluster=rows, resamples=20).calibration_loss
-    assert clustered.value == pytest.approx(plain.value, abs=1e-12)
+    # rows of a cluster share a fold, so the folds are others than those of the rows
+    alone = cal.measure(small, resamples=20).calibration_loss
+    assert abs(clustered.value - alone.value) < 0.2 * alone.standard_error
+    assert clustered.standard_error == pytest.approx(alone.standard_error, rel=0.01)
     assert clustered.standard_error == pytest.approx(2 * plain.standard_error, rel=0.01)
 
 
@@ -177,3 +181,37 @@ def test_the_root_of_the_kernel_takes_confidences_that_swap_by_rounding():
     root = laplacian_root(confidence, 0.4)
     expected = np.exp(-np.abs(confidence[:, None] - confidence) / 0.4)
     np.testing.assert_allclose(root @ root.T, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("task", ["multiclass", "binary", "multilabel", "pairs"])
+def test_rows_of_one_cluster_are_never_mapped_by_a_fit_to_others_of_it(task):
+    given = problem(task, 2.0, n=600)
+    given.clusters = np.random.default_rng(1).integers(0, 40, given.n) ** 2 % 31
+    cluster_of = {
+        row.tobytes(): cluster for row, cluster in zip(given.logits.astype(float), given.clusters, strict=True)
+    }
+
+    class Recorded:
+        """The identity, which checks what it is fitted and applied to."""
+
+        def fit_rows(self, rows):
+            values = rows.logits if hasattr(rows, "logits") else rows.scores
+            self.seen = {cluster_of[row.tobytes()] for row in np.asarray(values, float)}
+            return self
+
+        def transform(self, scores):
+            assert not self.seen & {cluster_of[row.tobytes()] for row in np.asarray(scores, float)}
+            return scores
+
+    found = cross_validated(given, Recorded, "recorded")
+    assert found.value == 0
+    given.clusters = np.arange(given.n) % 2
+    with pytest.raises(cal.InputError, match=r"2 clusters are too few for 5 folds"):
+        cross_validated(given, Recorded, "recorded")
+
+
+def test_few_clusters_say_nothing_about_miscalibration():
+    given = problem("binary", 3.0, n=600)
+    for n_clusters, says in ((9, False), (60, True)):
+        found = cal.measure((given.logits, given.labels), cluster=np.arange(600) % n_clusters, resamples=50)
+        assert bool(found.mendable) == says

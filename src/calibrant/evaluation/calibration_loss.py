@@ -17,10 +17,11 @@ from calibrant.core.multilabel_rows import MultilabelRows
 from calibrant.core.odds import finite_log_odds, sigmoid, softplus
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax
-from calibrant.core.zeros import floor_of, raised
+from calibrant.core.zeros import raised
 from calibrant.data import Predictions
 from calibrant.data.objects import as_predictions
 from calibrant.evaluation.plain_data import PlainData
+from calibrant.kernels.floor import learn_floor
 
 UNITS = {"nll": "nats", "brier": "Brier units"}
 
@@ -77,7 +78,7 @@ def calibration_loss(
 
     Each row is mapped by a calibrator that was fitted without the row's fold, so the estimate is not biased upwards as
     the in-sample `metrics.score_decomposition` is; it may be negative for predictions that are calibrated already.
-    The standard error treats the folds' maps as given.
+    The standard error treats the folds' maps as given. Rows of one cluster stay in one fold.
 
     Parameters
     ----------
@@ -145,27 +146,37 @@ def _losses(
     labels = opened.labels
     if opened.task == "multilabel":
         scores = np.stack([finite_log_odds(column) for column in opened.logits.astype(np.float64).T], axis=1)
-        fold = content_folds(Rows(scores, scores.argmax(axis=1), opened.weights), folds, seed)
+        fold = _folds(Rows(scores, scores.argmax(axis=1), opened.weights), opened.clusters, folds, seed)
         calibrated = _cross_fitted(make, MultilabelRows(scores, labels, opened.weights), scores, fold)
         return _of_scores(scores, labels, score).mean(axis=1), _of_scores(calibrated, labels, score).mean(axis=1)
     if opened.flat:
         scores = finite_log_odds(opened.logits.astype(np.float64).reshape(-1))
         rows = BinaryRows(scores, labels.astype(np.int64), opened.weights)
-        fold = content_folds(rows.matrix(), folds, seed)
+        fold = _folds(rows.matrix(), opened.clusters, folds, seed)
         calibrated = _cross_fitted(make, rows, scores, fold)
         return _of_scores(scores, labels, score), _of_scores(calibrated, labels, score)
     logits = _without_zeros(opened.logits.astype(np.float64))
     matrix = Rows(logits, labels, opened.weights)
-    calibrated = _cross_fitted(make, matrix, logits, content_folds(matrix, folds, seed))
+    calibrated = _cross_fitted(make, matrix, logits, _folds(matrix, opened.clusters, folds, seed))
     return _of_matrix(logits, labels, score), _of_matrix(calibrated, labels, score)
 
 
+def _folds(matrix: Rows, clusters: np.ndarray | None, folds: int, seed: int) -> np.ndarray:
+    """The fold of each row (n,); rows of one cluster share it, because they are no independent check of each other."""
+    if clusters is None or len(np.unique(clusters)) == matrix.n:
+        return content_folds(matrix, folds, seed)
+    _, cluster, size = np.unique(clusters, return_inverse=True, return_counts=True)
+    if len(size) < folds:
+        raise InputError(f"{len(size)} clusters are too few for {folds} folds: give fewer folds")
+    order = np.random.default_rng([seed, 29]).permutation(len(size))
+    largest_first = order[np.argsort(-size[order], kind="stable")]
+    fold = np.empty(len(size), dtype=np.intp)
+    fold[largest_first] = np.arange(len(size)) % folds
+    return fold[cluster]
+
+
 def _without_zeros(logits: np.ndarray) -> np.ndarray:
-    if not np.isinf(logits).any():
-        return logits
-    log_probabilities = log_softmax(logits)
-    positive = np.where(np.isinf(log_probabilities), np.inf, log_probabilities)
-    return raised(logits, floor_of(positive.min(axis=0)))
+    return raised(logits, learn_floor(logits, None)[0]) if np.isinf(logits).any() else logits
 
 
 def _maker(calibrator: Any) -> Callable[[], Any]:

@@ -9,8 +9,8 @@ from calibrant.data.predictions import CHUNK_BYTES
 from calibrant.data.source import ArraySource
 from calibrant.evaluation.calibration_loss import CalibrationLoss, cross_validated
 
-FEWEST_ROWS = 50
-"""With fewer rows the folds' maps are too poor to say anything."""
+FEWEST_ROWS, FEWEST_CLUSTERS = 50, 10
+"""With fewer rows or clusters the folds' maps are too poor to say anything."""
 
 ENTRIES = {"binary": 100_000, "pairs": 100_000, "multilabel": 200_000, "multiclass": 1_000_000}
 """Scores from which the estimate is made; of more rows a random part is taken."""
@@ -38,6 +38,8 @@ def mendable(
         part, clusters = predictions[chosen], None if clusters is None else clusters[chosen]
     else:
         part = predictions.with_source(predictions.source, checked=True)
+    if clusters is not None and len(np.unique(clusters)) < FEWEST_CLUSTERS:
+        return None
     part.clusters, part.spread = clusters, predictions.spread
     name, quick_map = _quick_map(part)
     return cross_validated(part, quick_map, name, seed=seed)
