@@ -13,7 +13,7 @@ from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.identity import Identity
 from calibrant.calibrators.label_shift import LabelShift
 from calibrant.calibrators.learned import INNER, RECORD
-from calibrant.calibrators.pool import LinearPool, pool_rows, pool_weights
+from calibrant.calibrators.pool import PRIOR_ROWS, LinearPool, pool_rows, pool_weights
 from calibrant.calibrators.registry import get
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core import progress
@@ -31,9 +31,6 @@ SHIFTED_CANDIDATES = ("ts", "shape")
 
 BY_ROW = {"nll": "nll", "brier": "brier", "accuracy": "correct"}
 """Criteria that are means over rows, and the column they are the mean of."""
-
-PRIOR_ROWS = 0.25
-"""Prior of the averaged candidates: each starts with the weight of this many rows."""
 
 NOISE = 2.0
 """Standard errors by which held-out accuracy may fall before a method that changes predictions is refused."""

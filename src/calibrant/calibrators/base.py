@@ -353,7 +353,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
                 "give both columns, or take a method for the task binary"
             )
         self.task_ = "binary" if binary else "multiclass"
-        self.n_features_in_ = 1 if has_one_score(rows) else rows.n_classes  # type: ignore[union-attr]
+        self.n_features_in_ = 1 if binary else rows.n_classes  # type: ignore[union-attr]
         self.classes_ = np.arange(self._n_classes)
         self.n_iter_ = 1
         self.objective_trace_ = np.empty(0)

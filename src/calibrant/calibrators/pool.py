@@ -20,13 +20,16 @@ from calibrant.calibrators.solvers.simplex import minimise_on_simplex
 from calibrant.core.binary_rows import BinaryRows, two_columns
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
-from calibrant.core.softmax import log_softmax
+from calibrant.kernels.rows import scan
 
 SMALLEST_WEIGHT = 0.02
 """A calibrator of less weight is left out: it costs time and changes next to nothing."""
 
 MOST = 10
 """Calibrators in one pool: the solver for the weights visits every subset of them."""
+
+PRIOR_ROWS = 0.25
+"""Prior of each calibrator, in rows; chosen on calibration parts of the arena."""
 
 LEAST_LOG = -700.0
 """A held-out log-probability below this counts as this much: its exponential is still a number."""
@@ -78,7 +81,7 @@ class LinearPool(Calibrator):
     retired = frozenset()
 
     def __init__(
-        self, calibrators: Sequence[Any] = ("ts", "shape"), *, prior_rows: float = 0.25, seed: int = 0
+        self, calibrators: Sequence[Any] = ("ts", "shape"), *, prior_rows: float = PRIOR_ROWS, seed: int = 0
     ) -> None:
         self.calibrators = calibrators
         self.prior_rows = prior_rows
@@ -244,13 +247,7 @@ def pool_weights(
 def true_log_probabilities(answers: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """log p of the true class of each row (n,), of logits (n×K) or scores (n,)."""
     matrix = two_columns(answers) if answers.ndim == 1 else answers
-    own = [
-        log_softmax(matrix[start : start + 4096].astype(np.float64))[
-            np.arange(len(labels[start : start + 4096])), labels[start : start + 4096]
-        ]
-        for start in range(0, len(matrix), 4096)
-    ]
-    return np.concatenate(own) if own else np.empty(0)
+    return -scan(matrix, labels, from_logits=True, columns="scores").nll.astype(np.float64)
 
 
 def pool_rows(answers: Sequence[np.ndarray], weights: np.ndarray) -> np.ndarray:

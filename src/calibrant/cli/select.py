@@ -30,7 +30,7 @@ def select(
     said: dict[str, Any],
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
-    """Choose a calibrator by stratified cross-validation, refit it on all rows, save it, and say why."""
+    """Average the default methods, or choose one of --candidates, by cross-validation; save it, and say why."""
     from calibrant.calibrators.auto import AutoCalibrator
     from calibrant.cli.fit import messages
     from calibrant.core.metric_facts import facts

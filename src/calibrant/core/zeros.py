@@ -22,18 +22,16 @@ SMALLEST = float(np.finfo(np.float64).tiny)
 
 @dataclass(frozen=True)
 class Minima:
-    """The smallest log-probability of each column (K,) and the rows with a zero, as a sum over rows: + merges two."""
+    """The smallest finite log-probability of each column (K,), +inf where there is none, and how many rows have a zero.
+
+    + merges those of two sets of rows.
+    """
 
     values: np.ndarray
     n_zero: int
 
     def __add__(self, other: Minima) -> Minima:
         return Minima(np.minimum(self.values, other.values), self.n_zero + other.n_zero)
-
-
-def merge_minima(left: tuple[np.ndarray, int], right: tuple[np.ndarray, int]) -> tuple[np.ndarray, int]:
-    """The minima of two sets of rows together."""
-    return np.minimum(left[0], right[0]), left[1] + right[1]
 
 
 def floor_of(minima: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from calibrant.core.checkpoint import Checkpoint
 from calibrant.core.fingerprint import SAMPLED_ROWS, fingerprint_of_sample
 from calibrant.core.row_views import WeightedRows
 from calibrant.core.rows import Factor, Rows, SolvedTemperature, Statistic
-from calibrant.core.zeros import floor_of, merge_minima, raised, warn_of_zeros
+from calibrant.core.zeros import Minima, floor_of, raised, warn_of_zeros
 from calibrant.data.chunks import Chunk, cut
 from calibrant.data.predictions import Predictions, fits_in_memory
 from calibrant.data.scratch import Scratch, fits_on_disk
@@ -138,12 +138,13 @@ class ChunkedRows:
         """
         kernel = pick(column_minima, self.n * self.n_classes)
         work = partial(_minima, kernel=kernel, check=not self._checked, marks=self._stride)
-        (minima, n_zero), self._marked = self._run(work, self._chunks, _join_minima, "checking")
+        minima, self._marked = self._run(work, self._chunks, _join_minima, "checking")
         self._checked, self._sample = True, None
+        n_zero = minima.n_zero
         if n_zero and self.predictions.dtype == np.float32:
             wide = partial(_minima, kernel=partial(_in_float64, kernel), check=False, marks=0)
-            (minima, _), _ = self._run(wide, self._chunks, _join_minima, "zeros")
-        floor = floor_of(minima)
+            minima, _ = self._run(wide, self._chunks, _join_minima, "zeros")
+        floor = floor_of(minima.values)
         if n_zero:
             warn_of_zeros(n_zero, self.n, floor)
             self._chunks = [replace(chunk, floor=floor) for chunk in self._chunks]
@@ -271,30 +272,30 @@ def _summed(
     return sums, marked
 
 
-Minima = tuple[tuple[np.ndarray, int], dict[int, np.ndarray]]
-"""The smallest log-probability of each column and the rows with a zero; and the rows that name the data set."""
+MarkedMinima = tuple[Minima, dict[int, np.ndarray]]
+"""Minima, and the rows that name the data set."""
 
 
 def _in_float64(kernel: Callable[..., Any], logits: np.ndarray) -> Any:
     return kernel(logits.astype(np.float64))
 
 
-def _minima(chunk: Chunk, *, kernel: Callable[..., Any], check: bool, marks: int) -> Minima:
-    found: tuple[np.ndarray, int] = np.full(chunk.predictions.n_classes, np.inf), 0
+def _minima(chunk: Chunk, *, kernel: Callable[..., Any], check: bool, marks: int) -> MarkedMinima:
+    found = Minima(np.full(chunk.predictions.n_classes, np.inf), 0)
     marked: dict[int, np.ndarray] = {}
     row = chunk.first_row
     for block in chunk.rows(check=check):
         counted = block.logits if block.weights is None else block.logits[block.weights > 0]
         if len(counted):
-            found = merge_minima(found, kernel(counted))
+            found = found + kernel(counted)
         _mark(marked, block.logits, row, marks)
         row += block.n
     return found, marked
 
 
-def _join_minima(left: Minima, right: Minima) -> Minima:
+def _join_minima(left: MarkedMinima, right: MarkedMinima) -> MarkedMinima:
     left[1].update(right[1])
-    return merge_minima(left[0], right[0]), left[1]
+    return left[0] + right[0], left[1]
 
 
 def _gathered(

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.threads import row_blocks
+from calibrant.core.zeros import Minima
 
 CACHE_ELEMENTS = 1 << 17
 """Elements handled at a time: the temporaries of a pass stay in the second-level cache."""
@@ -15,8 +16,8 @@ SMALLEST_MASS = 1e-30
 """Below it the exponentials of a row may have lost digits, and the row is shifted by its largest logit first."""
 
 
-def column_minima(logits: np.ndarray) -> tuple[np.ndarray, int]:
-    """The smallest finite log-probability of each column (K,), +inf where there is none, and the rows with a zero."""
+def column_minima(logits: np.ndarray) -> Minima:
+    """The smallest finite log-probability of each column, and how many rows have a zero."""
     minima, n_zero = np.full(logits.shape[1], np.inf), 0
     for block in row_blocks(len(logits), logits.shape[1], CACHE_ELEMENTS):
         log_p = log_probabilities(logits[block])
@@ -26,7 +27,7 @@ def column_minima(logits: np.ndarray) -> tuple[np.ndarray, int]:
             n_zero += int(zero.any(axis=1).sum())
             lowest = np.where(zero, np.inf, log_p).min(axis=0)
         np.minimum(minima, lowest, out=minima)
-    return minima, n_zero
+    return Minima(minima, n_zero)
 
 
 def log_probabilities(values: np.ndarray) -> np.ndarray:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import reduce
+from operator import add
 
 import numpy as np
 
 from calibrant.core.threads import map_blocks, row_blocks
-from calibrant.core.zeros import floor_of, merge_minima, scores_floor
+from calibrant.core.zeros import floor_of, scores_floor
 from calibrant.kernels.column_minima import column_minima
 from calibrant.kernels.dispatch import pick
 
@@ -22,9 +23,10 @@ def learn_floor(logits: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndar
     if logits.ndim == 1:
         return scores_floor(logits), int(np.isinf(logits).sum())
     kernel, blocks = pick(column_minima, logits.size), row_blocks(*logits.shape)
-    minima, n_zero = reduce(merge_minima, map_blocks(lambda block: kernel(logits[block]), blocks))
+    minima = reduce(add, map_blocks(lambda block: kernel(logits[block]), blocks))
+    n_zero = minima.n_zero
     if n_zero and logits.dtype == np.float32:
         # zeros get this value, and folds look at every bit of it: the order of the columns must not matter
         wide = map_blocks(lambda block: kernel(logits[block].astype(np.float64)), blocks)
-        minima, _ = reduce(merge_minima, wide)
-    return floor_of(minima), n_zero
+        minima = reduce(add, wide)
+    return floor_of(minima.values), n_zero

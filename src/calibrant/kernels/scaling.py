@@ -69,8 +69,8 @@ def temperature_sums_and_minima(
         if n_zero == 0 and not np.isfinite(totals).all():
             wide = logits.astype(np.float64)
             sums = temperature_sums(wide, labels, weights, inverse_temperature)
-            found, n_zero = column_minima(wide)
-            return *sums, Minima(np.minimum(minima, found) if seeds is not None else found, n_zero)
+            found = column_minima(wide)
+            return *sums, found if seeds is None else found + Minima(seeds, 0)
     loss, slope, curvature, bend, tail = map(float, totals)
     return loss, slope, curvature, bend, tail, Minima(minima, n_zero)
 

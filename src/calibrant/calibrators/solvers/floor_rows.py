@@ -45,8 +45,9 @@ class FloorRows:
         found: Rows = self.rows.sample(size)
         n_elements = self.n * self.n_classes
         if self._floor is None and use_compiled(n_elements) and found.n >= SEED_ROWS * self.n_classes:
-            self._seeds, n_zero = pick(column_minima, n_elements)(np.ascontiguousarray(found.logits))
-            if n_zero:
+            minima = pick(column_minima, n_elements)(np.ascontiguousarray(found.logits))
+            self._seeds = minima.values
+            if minima.n_zero:
                 self.settle()
                 return self.sample(size)
         return found

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from calibrant.calibrators.solvers.binary_likelihood import fit_map, pull_to, strength_of, warn_unless_converged
 from calibrant.core.binary_rows import BinaryRows
+from calibrant.core.rows import add
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.data.chunked_scores import ScoreChunks
 from calibrant.kernels.logistic import LogisticFit, Units, fit_logistic, logistic_sums, minimise
@@ -87,7 +89,7 @@ def column_sums(
         away = make(scores[block]) - middle[:, None]
         return weight[block].sum(), away @ weight[block], (away * away) @ weight[block]
 
-    return _added(map_blocks(part, row_blocks(len(scores), 1, BLOCK_ROWS)))
+    return reduce(add, map_blocks(part, row_blocks(len(scores), 1, BLOCK_ROWS)))
 
 
 def score_sums(  # noqa: PLR0917 (a statistic takes its parameters by position)
@@ -105,11 +107,7 @@ def score_sums(  # noqa: PLR0917 (a statistic takes its parameters by position)
         columns = (make(scores[block]) - mean[:, None]) / spread[:, None]
         return logistic_sums(columns, labels[block], None if weights is None else weights[block], point)
 
-    return _added(map_blocks(part, row_blocks(len(scores), 1, BLOCK_ROWS)))
-
-
-def _added(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    return tuple(sum(column[1:], start=column[0]) for column in zip(*parts, strict=True))
+    return reduce(add, map_blocks(part, row_blocks(len(scores), 1, BLOCK_ROWS)))
 
 
 def line_columns(scores: np.ndarray) -> np.ndarray:

@@ -6,11 +6,12 @@ import math
 
 import numpy as np
 
+from calibrant.core.zeros import Minima
 from calibrant.kernels.compiled.cached import njit
 from calibrant.kernels.compiled.exponential import REASSOCIATE, exp_negative, row_peak
 
 
-def column_minima(logits: np.ndarray) -> tuple[np.ndarray, int]:
+def column_minima(logits: np.ndarray) -> Minima:
     """See the numpy twin."""
     values = np.ascontiguousarray(logits).view(np.ndarray)
     values.flags.writeable = False
@@ -18,7 +19,7 @@ def column_minima(logits: np.ndarray) -> tuple[np.ndarray, int]:
     bits = values.view(np.int32 if values.dtype == np.float32 else np.int64)
     negative_infinity = np.array(-np.inf, dtype=values.dtype).view(bits.dtype)[()]
     n_zero = _column_minima(values, bits, negative_infinity, minima)
-    return minima.astype(np.float64), int(n_zero)
+    return Minima(minima.astype(np.float64), int(n_zero))
 
 
 @njit(nogil=True, cache=True, fastmath=REASSOCIATE, error_model="numpy")
