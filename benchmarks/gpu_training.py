@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 import calibrant as cal
-from calibrant.neural.losses import fused
 from calibrant.neural.metrics import CalibrationMetrics
 
 BATCH, N_CLASSES = 512, 100
@@ -101,35 +100,15 @@ def in_turns(plain: Callable[[], None], other: Callable[[], None], rounds: int) 
 
 
 def loss_shares(training: Training, rounds: int = 9) -> list[dict]:
-    """What each batch loss adds to an eager step, fused and in the plain form."""
+    """What each batch loss adds to an eager step."""
     rows = []
     for name in ("soft_ece", "soft_avuc", "avuc", "mmce"):
         loss = getattr(cal.losses, name)
-        row: dict[str, Any] = {"what": f"losses.{name} in an eager ResNet-18 step", "n": BATCH, "classes": N_CLASSES}
-        for form in ("fused", "plain"):
-            held, fused._fits = fused._fits, fused._fits if form == "fused" else (lambda *_: False)
-            step_ms, added = in_turns(training.step, lambda loss=loss: training.step(loss), rounds)
-            fused._fits = held
-            row |= {f"{form}_added_ms": added, f"{form}_share": added / step_ms, "step_ms": step_ms}
-        row["error"], row["gradient_error"] = against_plain(loss)
-        rows.append(row)
+        step_ms, added = in_turns(training.step, lambda loss=loss: training.step(loss), rounds)
+        what = f"losses.{name} in an eager ResNet-18 step"
+        row = {"what": what, "n": BATCH, "classes": N_CLASSES, "added_ms": added, "share": added / step_ms}
+        rows.append(row | {"step_ms": step_ms})
     return rows
-
-
-def against_plain(loss: Callable[[Tensor, Tensor], Tensor]) -> tuple[float, float]:
-    """Difference of the fused form in float32 to the plain form in float64: value, and gradient beside its size."""
-    generator = torch.Generator(device="cuda").manual_seed(0)
-    logits = 3 * torch.randn((BATCH, N_CLASSES), device="cuda", generator=generator)
-    labels = torch.randint(0, N_CLASSES, (BATCH,), device="cuda", generator=generator)
-    labels = torch.where(torch.rand(BATCH, device="cuda", generator=generator) < 0.5, logits.argmax(dim=1), labels)
-    found = []
-    for dtype in (torch.float64, torch.float32):
-        values = logits.to(dtype, copy=True).requires_grad_()
-        value = loss(values, labels)
-        (gradient,) = torch.autograd.grad(value, values)
-        found.append((value.item(), gradient.double()))
-    size = found[0][1].abs().max()
-    return found[1][0] - found[0][0], float((found[1][1] - found[0][1]).abs().max() / size)
 
 
 def update_share(training: Training, rounds: int = 15) -> dict:

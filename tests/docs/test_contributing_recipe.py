@@ -58,10 +58,15 @@ print("all works")
 """
 
 
+def section(title: str) -> str:
+    """A recipe of CONTRIBUTING.md, from its title to the next recipe or to the checks."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    return re.split(r"^## (?:Add a |The checks)", text[text.index(title) + len(title) :], maxsplit=1, flags=re.M)[0]
+
+
 def follow_recipe(copy: Path) -> set[str]:
     """Do what CONTRIBUTING.md says; returns the files it names in its five steps."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    recipe = text[text.index("## Add a calibrator") : text.index("## The checks")]
+    recipe = section("## Add a calibrator")
     method, registry_lines, test, page = (
         block.body for block in blocks(recipe) if block.language in ("python", "markdown")
     )
@@ -103,9 +108,8 @@ def run(command: list[str], folder: Path, copy: Path) -> subprocess.CompletedPro
     )
 
 
-def test_the_recipe_for_a_calibrator_touches_five_files_and_everything_works(tmp_path: Path) -> None:
-    copy, work = tmp_path / "copy", tmp_path / "work"
-    work.mkdir()
+def copied(copy: Path) -> Path:
+    """A copy of what the recipes change and run."""
     for name in COPIED:
         source, target = ROOT / name, copy / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -113,6 +117,12 @@ def test_the_recipe_for_a_calibrator_touches_five_files_and_everything_works(tmp
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.nbi", "*.nbc"))
         else:
             shutil.copy(source, target)
+    return copy
+
+
+def test_the_recipe_for_a_calibrator_touches_five_files_and_everything_works(tmp_path: Path) -> None:
+    copy, work = copied(tmp_path / "copy"), tmp_path / "work"
+    work.mkdir()
     named = follow_recipe(copy)
     changed = changed_files(ROOT, copy)
     assert changed == named
@@ -132,3 +142,23 @@ def test_the_recipe_for_a_calibrator_touches_five_files_and_everything_works(tmp
     script.write_text(WORKS, encoding="utf-8")
     done = run([str(script), str(copy / "docs/scripts"), str(copy / "mkdocs.yml")], work, copy)
     assert done.stdout.endswith("all works\n"), done.stdout + done.stderr
+
+
+def test_a_loss_is_one_file_and_one_line_of_the_list(tmp_path: Path) -> None:
+    copy = copied(tmp_path / "copy")
+    loss, line, test = (block.body for block in blocks(section("## Add a loss")) if block.language == "python")
+    folder = copy / "src/calibrant/neural/losses"
+    (folder / "confidence_penalty.py").write_text(loss, encoding="utf-8")
+    listed = (folder / "__init__.py").read_text(encoding="utf-8")
+    (folder / "__init__.py").write_text(listed.replace("\nfrom ", f"\n{line}from ", 1), encoding="utf-8")
+    (copy / "tests/neural/test_confidence_penalty.py").write_text(test, encoding="utf-8")
+    tests = ["tests/neural/test_confidence_penalty.py", "tests/contracts/test_losses.py"]
+    checked = run(["-m", "pytest", *tests, "-k", "confidence_penalty", "-p", "no:cacheprovider", "-q"], copy, copy)
+    assert checked.returncode == 0, checked.stdout[-3000:] + checked.stderr[-1000:]
+    assert checked.stdout.count(".") > 5
+    script = (
+        "import calibrant as cal, inspect; made = cal.losses.ConfidencePenaltyLoss\n"
+        "print(made(0.2), inspect.signature(made), made.__doc__ == cal.losses.confidence_penalty.__doc__)"
+    )
+    done = run(["-c", script], copy, copy)
+    assert done.stdout == "ConfidencePenaltyLoss(weight=0.2) (weight: 'float' = 0.1) True\n", done.stderr

@@ -20,7 +20,7 @@ from calibrant.neural.entropy_init import (  # noqa: E402
     greatest_feasible_step,
     input_units,
 )
-from calibrant.neural.losses.focal import focal  # noqa: E402
+from calibrant.neural.losses import focal  # noqa: E402
 from calibrant.neural.losses.terms import entropy  # noqa: E402
 from calibrant.neural.scaling import best_focal_temperature, best_temperature  # noqa: E402
 

@@ -84,7 +84,7 @@ class TestEveryRowLoss:
 
 def test_modules_show_and_keep_their_parameters():
     module = losses.FocalLoss(gamma=2.0, ignore_index=-100, class_weights=torch.ones(5))
-    assert repr(module) == "FocalLoss(ignore_index=-100, reduction='mean', gamma=2.0, detach_factor=False)"
+    assert repr(module) == "FocalLoss(gamma=2.0, detach_factor=False, ignore_index=-100, reduction='mean')"
     assert "class_weights" in module.state_dict()
     logits, labels, _ = batch()
     torch.testing.assert_close(module(logits, labels), losses.focal(logits, labels, gamma=2.0))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.core.errors import InputError
-from calibrant.neural.losses.composite import Loss
+from calibrant.neural.losses.module import Loss
 
 
 def split_majority(n: int, held_out_share: float = 0.1, *, seed: int = 0) -> tuple[Tensor, Tensor]:

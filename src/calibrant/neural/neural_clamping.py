@@ -21,7 +21,7 @@ from calibrant.core.errors import FitWarning, InputError
 from calibrant.metrics import ece
 from calibrant.neural.clamped_module import ClampedModule
 from calibrant.neural.entropy_init import entropy_gradient, feasible_box, greatest_feasible_step, input_units
-from calibrant.neural.losses.focal import focal
+from calibrant.neural.losses import focal
 from calibrant.neural.model_io import check_logits, device_of, evaluation_mode, joined, read_batches, run_model
 from calibrant.neural.scaling import LIMIT, best_focal_temperature, best_temperature
 

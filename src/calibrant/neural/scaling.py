@@ -7,7 +7,7 @@ import math
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from calibrant.neural.losses.focal import focal
+from calibrant.neural.losses import focal
 
 LIMIT = math.log(1e4)
 """The optimum of separable or worthless logits lies at 0 or infinity; the search stops at this |log T|."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from calibrant.core.errors import InputError
-from calibrant.neural.losses.fused import fused_loss
-from calibrant.neural.losses.terms import LossModule, check_batch, entropy, log_probabilities, of_label
+from calibrant.neural.losses.module import loss_module
+from calibrant.neural.losses.terms import entropy, log_probabilities, of_label, over_groups
 
 
 def avuc(logits: Tensor, labels: Tensor, *, kappa: float = 1.0) -> Tensor:
@@ -49,45 +52,87 @@ def avuc_gs(logits: Tensor, labels: Tensor, *, kappa: float = 1.0) -> Tensor:
 def _avuc(logits: Tensor, labels: Tensor, kappa: float, *, stop_confidence: bool) -> Tensor:
     if not kappa > 0:
         raise InputError(f"kappa must be above 0 nats, got {kappa}")
-    check_batch(logits, labels)
-
-    def plain(values: Tensor) -> Tensor:
-        log_p = log_probabilities(values, labels)
-        predicted = log_p.argmax(dim=1)
-        correct = predicted == labels
-        confidence = of_label(log_p, predicted).exp()
-        if stop_confidence:
-            confidence = confidence.detach()
-        spread = entropy(log_p)
-        uncertain = spread > kappa
-        surprise = spread.tanh()
-        count = torch.where(correct, confidence, 1 - confidence) * torch.where(uncertain, surprise, 1 - surprise)
-        return log_ratio(count, count * (correct != uncertain))
-
-    options = {"kappa": kappa, "temperature": 1.0, "soft": False, "stop_confidence": stop_confidence}
-    return fused_loss(logits, labels, plain, "avuc", **options)
+    log_p = log_probabilities(logits, labels)
+    predicted = log_p.argmax(dim=1)
+    correct = predicted == labels
+    confidence = of_label(log_p, predicted).exp()
+    if stop_confidence:
+        confidence = confidence.detach()
+    spread = entropy(log_p)
+    uncertain = spread > kappa
+    surprise = spread.tanh()
+    count = torch.where(correct, confidence, 1 - confidence) * torch.where(uncertain, surprise, 1 - surprise)
+    return _log_ratio(count, count * (correct != uncertain), None)
 
 
-def log_ratio(counted: Tensor, agreeing: Tensor, weights: Tensor | None = None) -> Tensor:
+def _log_ratio(counted: Tensor, agreeing: Tensor, weights: Tensor | None) -> Tensor:
     """log(1 + clashing/agreeing) = log(counted/agreeing), with small constants that keep it finite for empty sets."""
-    hair = torch.finfo(agreeing.dtype).eps ** 1.5
+    small = torch.finfo(agreeing.dtype).eps ** 1.5
     if weights is not None:
         share = weights / weights.sum().clamp_min(1)
-        return ((share * counted).sum() + 2 * hair).log() - ((share * agreeing).sum() + hair).log()
-    return (counted.mean() + 2 * hair).log() - (agreeing.mean() + hair).log()
+        return ((share * counted).sum() + 2 * small).log() - ((share * agreeing).sum() + small).log()
+    return (counted.mean() + 2 * small).log() - (agreeing.mean() + small).log()
 
 
-class AvUCLoss(LossModule):
-    """`avuc` as a module."""
+def soft_uncertainty(share: Tensor, kappa: float, temperature: float) -> Tensor:
+    """How uncertain an entropy share h* = h/ln K counts (Karandikar et al. 2021, §4.2).
 
-    function = staticmethod(avuc)
+    t(h*) = logistic((1/T)·log(h*(1 − κ)/((1 − h*)κ)), with h* clipped inside (0, 1).
 
-    def __init__(self, kappa: float = 1.0) -> None:
-        super().__init__()
-        self.kappa = kappa
+    Examples
+    --------
+    >>> import torch
+    >>> soft_uncertainty(torch.tensor(0.25), kappa=0.5, temperature=1.0).item()
+    0.25
+    """
+    if not 0 < kappa < 1:
+        raise InputError(f"kappa must lie in (0, 1), got {kappa}")
+    if not temperature > 0:
+        raise InputError(f"temperature must be above 0, got {temperature}")
+    margin = 8 * torch.finfo(share.dtype).eps
+    return ((share.logit(eps=margin) - math.log(kappa / (1 - kappa))) / temperature).sigmoid()
 
 
-class AvUCGSLoss(AvUCLoss):
-    """`avuc_gs` as a module."""
+def soft_avuc(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    kappa: float = 0.5,
+    temperature: float = 0.1,
+    groups: Tensor | None = None,
+    n_groups: int | None = None,
+    group_form: str = "mean",
+) -> Tensor:
+    """Soft AvUC, S-AvUC (Karandikar et al. 2021, eqs. 15–16).
 
-    function = staticmethod(avuc_gs)
+    log(1 + (n_AU + n_IC)/(n_AC + n_IU)) with t = soft_uncertainty(h/ln K): a right row counts t·tanh h as uncertain
+    and (1 − t)(1 − tanh h) as certain, a wrong row (1 − t)(1 − tanh h) as certain and t·tanh h as uncertain.
+
+    Parameters
+    ----------
+    logits : (n, K) tensor
+    labels : (n,) tensor of class indices
+    kappa : κ in (0, 1), the share of ln K where uncertainty begins
+    temperature : T, how soft the threshold is
+    groups, n_groups, group_form : as in `soft_ece`
+
+    Examples
+    --------
+    >>> import torch
+    >>> soft_avuc(torch.tensor([[9.0, 0.0]]), torch.tensor([0])).item() < 1e-6  # right and certain
+    True
+    """
+    log_p = log_probabilities(logits, labels)
+    correct = log_p.argmax(dim=1) == labels
+    spread = entropy(log_p)
+    uncertainty = soft_uncertainty(spread / math.log(log_p.shape[1]), kappa, temperature)
+    surprise = spread.tanh()
+    uncertain = uncertainty * surprise
+    certain = (1 - uncertainty) * (1 - surprise)
+    counted, agreeing = uncertain + certain, torch.where(correct, certain, uncertain)
+    return over_groups(partial(_log_ratio, counted, agreeing), counted, groups, n_groups, group_form)
+
+
+AvUCLoss = loss_module("AvUCLoss", avuc)
+AvUCGSLoss = loss_module("AvUCGSLoss", avuc_gs)
+SoftAvUCLoss = loss_module("SoftAvUCLoss", soft_avuc)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from calibrant.core.errors import InputError
-from calibrant.neural.losses.fused import fused_loss
-from calibrant.neural.losses.terms import LossModule, check_batch, root, top_label
+from calibrant.neural.losses.module import loss_module
+from calibrant.neural.losses.terms import root, top_label
 
 
 def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4, weighted: bool = False) -> Tensor:
@@ -32,30 +32,15 @@ def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4, weighted: bool =
     """
     if not width > 0:
         raise InputError(f"width must be above 0, got {width}")
-    check_batch(logits, labels)
-
-    def plain(values: Tensor) -> Tensor:
-        confidence, correct = top_label(values, labels)
-        residual = confidence - correct
-        if weighted:
-            n_correct = correct.sum()
-            n_wrong = correct.numel() - n_correct
-            residual = residual / torch.where(correct > 0, n_correct, n_wrong)
-        else:
-            residual = residual / correct.numel()
-        kernel = ((confidence.unsqueeze(0) - confidence.unsqueeze(1)).abs() * (-1 / width)).exp()
-        # no matrix product: autocast would take it to bfloat16
-        return root((residual.unsqueeze(0) * residual.unsqueeze(1) * kernel).sum(), 2)
-
-    return fused_loss(logits, labels, plain, "mmce", width=width, weighted=weighted)
+    confidence, correct = top_label(logits, labels)
+    counted: Tensor | int = correct.numel()
+    if weighted:
+        n_correct = correct.sum()
+        counted = torch.where(correct > 0, n_correct, correct.numel() - n_correct)
+    residual = (confidence - correct) / counted
+    kernel = ((confidence.unsqueeze(0) - confidence.unsqueeze(1)).abs() * (-1 / width)).exp()
+    # no matrix product: autocast would take it to bfloat16
+    return root((residual.unsqueeze(0) * residual.unsqueeze(1) * kernel).sum(), 2)
 
 
-class MMCELoss(LossModule):
-    """`mmce` as a module."""
-
-    function = staticmethod(mmce)
-
-    def __init__(self, width: float = 0.4, weighted: bool = False) -> None:
-        super().__init__()
-        self.width = width
-        self.weighted = weighted
+MMCELoss = loss_module("MMCELoss", mmce)

@@ -1,17 +1,23 @@
-"""Soft-binned expected calibration error (SB-ECE)."""
+"""Soft-binned calibration error (SB-ECE): of the predicted class, or of every class."""
 
 from __future__ import annotations
-
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from calibrant.core.errors import InputError
 from calibrant.metrics.soft import bin_temperature
-from calibrant.neural.losses.fused import fused_loss
-from calibrant.neural.losses.groups import Combine, GroupLoss, over_groups
-from calibrant.neural.losses.terms import check_batch, check_norm, memberships, power, root, top_label
+from calibrant.neural.losses.module import loss_module
+from calibrant.neural.losses.terms import (
+    check_batch,
+    check_norm,
+    memberships,
+    over_groups,
+    power,
+    root,
+    top_label,
+    wide,
+)
 
 
 def soft_ece(
@@ -56,21 +62,6 @@ def soft_ece(
     if weighting not in ("bin", "label"):
         raise InputError(f"weighting must be 'bin' or 'label', got {weighting!r}")
     softness = bin_temperature(n_bins, temperature, decay)
-    check_batch(logits, labels)
-    by_label = weighting == "label"
-    combine = partial(over_groups, groups=groups, n_groups=n_groups, form=group_form)
-
-    def plain(values: Tensor) -> Tensor:
-        return _plain(values, labels, n_bins, softness, norm, by_label, combine)
-
-    if groups is not None:
-        return plain(logits)
-    return fused_loss(logits, labels, plain, "soft_ece", n_bins=n_bins, softness=softness, norm=norm, by_label=by_label)
-
-
-def _plain(  # noqa: PLR0917
-    logits: Tensor, labels: Tensor, n_bins: int, softness: float, norm: float, by_label: bool, combine: Combine
-) -> Tensor:
     confidence, correct = top_label(logits, labels)
     every = memberships(confidence, n_bins, softness)
 
@@ -78,7 +69,7 @@ def _plain(  # noqa: PLR0917
         membership = every if weights is None else every * weights.unsqueeze(1)
         size = membership.sum(dim=0)
         divisor = size.clamp_min(torch.finfo(size.dtype).tiny)
-        if not by_label:
+        if weighting == "bin":
             bin_gap = (membership * (correct - confidence).unsqueeze(1)).sum(dim=0) / divisor  # A_j − C_j
             power_sum = (size * power(bin_gap, norm)).sum()
         else:
@@ -86,30 +77,60 @@ def _plain(  # noqa: PLR0917
             power_sum = (membership * power(bin_accuracy - confidence.unsqueeze(1), norm)).sum()
         return root(power_sum / (correct.numel() if weights is None else weights.sum().clamp_min(1)), norm)
 
-    return combine(loss, confidence)
+    return over_groups(loss, confidence, groups, n_groups, group_form)
 
 
-class SoftECELoss(GroupLoss):
-    """`soft_ece` as a module."""
+def soft_marginal_ece(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    n_bins: int = 15,
+    temperature: float = 0.01,
+    norm: float = 2,
+    decay: float | None = None,
+    groups: Tensor | None = None,
+    n_groups: int | None = None,
+    group_form: str = "mean",
+) -> Tensor:
+    """Soft-binned marginal ECE, the extension proposed in Karandikar et al. 2021, app. J.
 
-    function = staticmethod(soft_ece)
+    ((1/K) Σ_k Σ_j (S_jk/n)·|A_jk − C_jk|^p)^(1/p): eq. 11 for every class k, its probability p_k against 1{y = k}.
+    A mean over classes; without the 1/K the value is K^(1/p) times as large.
 
-    def __init__(
-        self,
-        n_bins: int = 15,
-        temperature: float = 0.01,
-        norm: float = 2,
-        weighting: str = "label",
-        decay: float | None = None,
-        *,
-        n_groups: int | None = None,
-        group_form: str = "mean",
-    ) -> None:
-        super().__init__()
-        self.n_bins = n_bins
-        self.temperature = temperature
-        self.norm = norm
-        self.weighting = weighting
-        self.decay = decay
-        self.n_groups = n_groups
-        self.group_form = group_form
+    Parameters
+    ----------
+    logits : (n, K) tensor
+    labels : (n,) tensor of class indices
+    n_bins : M equal bins of [0, 1]
+    temperature : T, how soft the bins are
+    norm : p ≥ 1
+    decay : d > 1 sets T = 1/(M² ln d) instead
+    groups, n_groups, group_form : as in `soft_ece`
+
+    Examples
+    --------
+    >>> import torch
+    >>> round(soft_marginal_ece(torch.zeros(2, 2), torch.tensor([0, 1])).item(), 4)
+    0.0
+    """
+    check_norm(norm)
+    softness = bin_temperature(n_bins, temperature, decay)
+    check_batch(logits, labels)
+    probabilities = wide(logits).softmax(dim=1)
+    every = memberships(probabilities, n_bins, softness)
+    own = labels.long().unsqueeze(1)
+    misses = probabilities.scatter_add(1, own, torch.full_like(probabilities[:, :1], -1.0))
+
+    def loss(weights: Tensor | None) -> Tensor:
+        membership = every if weights is None else every * weights[:, None, None]
+        gap = (membership * misses.unsqueeze(-1)).sum(dim=0)
+        size = membership.sum(dim=0)
+        bin_gap = gap / size.clamp_min(torch.finfo(size.dtype).tiny)
+        rows = len(probabilities) if weights is None else weights.sum().clamp_min(1)
+        return root((size * power(bin_gap, norm)).sum() / (rows * probabilities.shape[1]), norm)
+
+    return over_groups(loss, probabilities, groups, n_groups, group_form)
+
+
+SoftECELoss = loss_module("SoftECELoss", soft_ece)
+SoftMarginalECELoss = loss_module("SoftMarginalECELoss", soft_marginal_ece)

@@ -1,41 +1,31 @@
-"""What the losses share: checked inputs, confidence, correctness, entropy, and a root that is safe at zero.
+"""What the losses share: checked inputs, confidence, correctness, entropy, soft bins, groups, a root safe at zero.
 
 Everything here is a few torch operations that read no value on the host, so that no loss waits for the device.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from calibrant.core.errors import InputError
 
+FORMS = ("mean", "worst")
+"""How the losses of the groups of a batch become one."""
 
-class LossModule(nn.Module):
-    """A loss function as a module: the attributes of the module are the keywords of the function."""
 
-    function: ClassVar[Callable[..., Tensor]]
-    keywords: ClassVar[tuple[str, ...]]
-
-    def __init_subclass__(cls) -> None:
-        if "function" in vars(cls):
-            options = inspect.getfullargspec(cls.function).kwonlyargs
-            cls.keywords = tuple(name for name in options if name != "groups")
-
-    def forward(self, logits: Tensor, labels: Tensor, **named: Any) -> Tensor:
-        """The loss of a batch."""
-        return type(self).function(logits, labels, **{name: getattr(self, name) for name in self.keywords}, **named)
+def check_tensors(logits: Tensor, labels: Tensor) -> None:
+    """Raise unless both are torch tensors."""
+    if not isinstance(logits, Tensor) or not isinstance(labels, Tensor):
+        raise InputError(f"a loss takes torch tensors, got {type(logits).__name__} and {type(labels).__name__}")
 
 
 def check_batch(logits: Tensor, labels: Tensor) -> None:
     """Raise unless logits are an n×K float tensor and labels n class indices on the same device."""
-    if not isinstance(logits, Tensor) or not isinstance(labels, Tensor):
-        raise InputError(f"a loss takes torch tensors, got {type(logits).__name__} and {type(labels).__name__}")
+    check_tensors(logits, labels)
     if logits.ndim != 2 or logits.shape[0] < 1 or logits.shape[1] < 2:
         raise InputError(f"logits must have shape (n ≥ 1, K ≥ 2), got {tuple(logits.shape)}")
     if not logits.is_floating_point():
@@ -100,3 +90,36 @@ def check_norm(norm: float) -> None:
     """Raise unless 1 ≤ p < ∞."""
     if not 1 <= norm < math.inf:
         raise InputError(f"norm must be at least 1 and finite, got {norm}")
+
+
+def over_groups(
+    loss: Callable[[Tensor | None], Tensor], like: Tensor, groups: Tensor | None, n_groups: int | None, form: str
+) -> Tensor:
+    """loss(None) without groups; else the mean or the largest of loss(1{group = g}) over the groups of the batch.
+
+    The loss of group g has row weights 1{group = g}, so that nothing waits for the device to say which groups a batch
+    holds; a group without a row counts nothing.
+
+    Parameters
+    ----------
+    loss : of row weights (n,), or of None for all rows alike
+    like : a tensor (n, …) of the batch, which sets dtype and device
+    groups : (n,) whole numbers from 0
+    n_groups : how many there are; None reads the largest number, for which the device is waited for
+    form : "mean" or "worst"
+    """
+    if groups is None:
+        return loss(None)
+    if form not in FORMS:
+        raise InputError(f"group_form must be 'mean' or 'worst', got {form!r}")
+    kind = groups.dtype if isinstance(groups, Tensor) else type(groups)
+    if not isinstance(groups, Tensor) or groups.is_floating_point() or groups.dtype == torch.bool:
+        raise InputError(f"groups must be a tensor of whole numbers, got {kind}")
+    if groups.shape != like.shape[:1]:
+        raise InputError(f"groups have shape {tuple(groups.shape)}, but there are {like.shape[0]} rows of logits")
+    count = int(groups.max()) + 1 if n_groups is None else n_groups
+    masks = [(groups == group).to(like.dtype) for group in range(count)]
+    present = torch.stack([mask.sum() > 0 for mask in masks])
+    values = torch.stack([loss(mask) for mask in masks])
+    values = torch.where(present, values, torch.zeros_like(values))
+    return values.max() if form == "worst" else values.sum() / present.sum().clamp_min(1)
