@@ -17,7 +17,8 @@ from sklearn.utils.estimator_checks import check_estimator
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.registry import get, names
 from calibrant.core.errors import FitWarning, InputError
-from calibrant.core.rows import Rows, add
+from calibrant.core.rows import Rows
+from calibrant.core.statistic import add
 
 pytestmark = pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
 

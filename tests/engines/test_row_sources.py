@@ -8,6 +8,7 @@ import pytest
 from calibrant.core.errors import InputError
 from calibrant.core.row_views import SmoothedRows
 from calibrant.core.rows import Rows, RowSource
+from calibrant.core.statistic import statistic
 from calibrant.data import Predictions
 from calibrant.data.chunked import ChunkedRows
 from calibrant.engines.local import LocalEngine
@@ -32,6 +33,7 @@ def chunked(rows):
     return ChunkedRows(given, LocalEngine())
 
 
+@statistic
 def loss(logits, labels, weights):
     own = logits[np.arange(len(labels)), labels]
     return own.sum() if weights is None else weights @ own, np.zeros(4) if weights is None else np.full(

@@ -1,6 +1,6 @@
 """The kernels on tensors against the numpy ones; on CPU tensors, where the plain torch form runs."""
 
-import logging
+import warnings
 
 import numpy as np
 import pytest
@@ -10,8 +10,9 @@ import calibrant as cal
 from calibrant import TemperatureScaling, VectorScaling, metrics
 from calibrant.calibrators.helpers.tensors import fit_on_device
 from calibrant.calibrators.solvers.folds import content_folds
-from calibrant.core.errors import InputError
+from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
+from calibrant.core.statistic import statistic
 from calibrant.kernels import scaling
 from calibrant.kernels.rows import scan
 from calibrant.kernels.torch import plain
@@ -65,10 +66,12 @@ class TestSums:
         monkeypatch.setattr("calibrant.kernels.torch.rows.HOST_ELEMENTS", 100)
         rows = problem(weighted=weighted)
 
+        @statistic
         def top(logits, labels, weights):
             return (float(logits.max(axis=1).sum()), float(weights.sum()) if weights is not None else 0.0)
 
-        np.testing.assert_allclose(on_tensor(*rows).total(top), top(*rows), rtol=1e-6)
+        with pytest.warns(FitWarning, match="no form on the GPU"):
+            np.testing.assert_allclose(on_tensor(*rows).total(top), top(*rows), rtol=1e-6)
 
 
 @pytest.mark.parametrize("from_logits", [True, False])
@@ -117,23 +120,24 @@ class TestMethods:
 
     @pytest.mark.parametrize("weighted", [False, True])
     @pytest.mark.parametrize("name", METHODS)
-    def test_equal_those_on_arrays_without_a_copy(self, name, weighted, caplog):
+    def test_equal_those_on_arrays_without_a_copy(self, name, weighted):
         rows = problem(n=907, n_classes=5, weighted=weighted, dtype=np.float64)
         here, there = cal.get(name).fit(*rows), cal.get(name)
-        with caplog.at_level(logging.INFO, logger="calibrant"):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
             fit_on_device(there, torch.as_tensor(rows[0]), rows[1], rows[2])
-        assert ("copying" in caplog.text) == (name == "svs" and weighted)
+        assert any("no form on the GPU" in str(one.message) for one in caught) == (name == "svs" and weighted)
         apart = np.abs(there.predict_proba(rows[0]) - here.predict_proba(rows[0])).max(axis=1)
         # rounding may put a confidence on a quantile edge to either side of it: that row moves, and only that one
         assert (apart > 2e-6).sum() <= 1
 
     @pytest.mark.parametrize("name", ["sms", "pts", "vs+top", "cts"])
-    def test_the_rest_says_that_it_copies(self, name, caplog):
+    def test_the_rest_says_that_it_copies(self, name):
         rows = problem(n=300, n_classes=3, dtype=np.float64)
         here, there = cal.get(name).fit(*rows), cal.get(name)
-        with caplog.at_level(logging.INFO, logger="calibrant"):
+        with pytest.warns(FitWarning, match="300×3 logits are copied to the host") as caught:
             fit_on_device(there, torch.as_tensor(rows[0]), rows[1], rows[2])
-        assert caplog.text.count("copying 300×3 logits to the host") == 1
+        assert sum("no form on the GPU" in str(one.message) for one in caught) == 1
         np.testing.assert_allclose(there.predict_proba(rows[0]), here.predict_proba(rows[0]), atol=2e-6)
 
     @pytest.mark.parametrize("n_classes", [2, 6])

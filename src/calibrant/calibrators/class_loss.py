@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator, of_inner
+from calibrant.calibrators.helpers.tensors import device_map
 from calibrant.calibrators.learned import INNER, RECORD, Learned
 from calibrant.calibrators.solvers.fixed_point import FixedPoint
 from calibrant.core.bin_sums import total_gap
@@ -19,6 +20,7 @@ from calibrant.core.progress import step
 from calibrant.core.row_views import SmoothedRows
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax
+from calibrant.core.statistic import statistic
 from calibrant.kernels.bins import width_sums
 
 NORMALIZATIONS = ("normal", "centered_minmax", "minmax")
@@ -300,12 +302,22 @@ def _per_row(sums: np.ndarray | float, totals: np.ndarray) -> np.ndarray:
     return np.divide(sums, totals, out=np.zeros_like(totals), where=totals > 0)
 
 
+@statistic
 def _losses_and_bins(logits, labels, weights, calibrator):
     scores = logits if calibrator is None else calibrator._transform(logits)
     scores = log_softmax(scores.astype(np.float64))
     losses = -scores[np.arange(len(labels)), labels]
     correct = scores.argmax(axis=1) == labels
     return summed_by_class(losses, np.exp(scores.max(axis=1)), correct, labels, weights, logits.shape[1])
+
+
+@_losses_and_bins.on_device
+def _(rows, calibrator):
+    from calibrant.kernels.torch.row_passes import label_columns
+
+    change = None if calibrator is None else device_map(calibrator, rows.tensor.device)
+    losses, confidence, correct = label_columns(rows, change)
+    return summed_by_class(losses, confidence, correct, rows.labels, rows.row_weights(), rows.n_classes)
 
 
 def summed_by_class(losses, confidence, correct, labels, weights, n_classes):  # noqa: PLR0917

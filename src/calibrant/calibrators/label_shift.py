@@ -16,7 +16,8 @@ from calibrant.calibrators.learned import INNER, Learned
 from calibrant.calibrators.shape import bent_sums
 from calibrant.core.arrays import check_matrix, check_values
 from calibrant.core.errors import InputError
-from calibrant.core.rows import Rows, add
+from calibrant.core.rows import Rows
+from calibrant.core.statistic import add, statistic
 from calibrant.core.threads import row_blocks
 
 HALF_A_ROW = 0.5
@@ -135,6 +136,7 @@ def estimate_prior(probabilities: np.ndarray, prior: np.ndarray) -> np.ndarray:
     return estimate
 
 
+@statistic
 def offset_sums(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, direction: np.ndarray, point: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:

@@ -19,9 +19,9 @@ from calibrant.calibrators.platt import PlattScaling
 from calibrant.calibrators.solvers.positive_class import fit_positive_shape, positive_features
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.core.binary_rows import BinaryRows
-from calibrant.core.rows import Rows, add
+from calibrant.core.rows import Rows
+from calibrant.core.statistic import add, use_compiled
 from calibrant.core.threads import map_blocks, row_blocks
-from calibrant.kernels.dispatch import pick, use_compiled
 from calibrant.kernels.shape import (
     BLOCK_ELEMENTS,
     bent_losses_of,
@@ -145,7 +145,7 @@ class ShapeScaling(Calibrator):
         return self._bend(self.calibrator_._transform(logits))
 
     def _bend(self, logits: np.ndarray) -> np.ndarray:
-        kernel = pick(bent_scores, logits.size)
+        kernel = bent_scores.form(logits.size)
         if kernel is bent_scores:
             return map_rows(lambda block: bend(numpy_namespace, logits[block], self.shape_), logits)
         prediction = logits.argmax(axis=1)
@@ -162,8 +162,7 @@ def bend(xp: Any, logits: Any, shape: Any) -> Any:
 
 def shape_losses(rows: Rows, shape: np.ndarray) -> np.ndarray:
     """NLL of each row (n,) of calibrated logits once they are bent."""
-    kernel = pick(bent_losses_of, rows.n * rows.n_classes)
-    return rows.gather(lambda logits, labels, weights: kernel(logits, labels, weights, shape))[0]
+    return rows.gather(bent_losses_of, shape)[0]
 
 
 def fit_shape(rows: Any, *, start: np.ndarray = IDENTITY, tolerance: float = 1e-9) -> tuple[np.ndarray, np.ndarray]:
@@ -179,7 +178,7 @@ def fit_shape(rows: Any, *, start: np.ndarray = IDENTITY, tolerance: float = 1e-
             start = fit_shape(some, start=start, tolerance=1e-3)[0]
     total: Callable[[np.ndarray], tuple[Any, ...]]
     if not rows.in_memory or size > KEPT_ELEMENTS or use_compiled(size):
-        total = partial(rows.total, pick(shape_sums, size) if rows.in_memory else shape_sums)
+        total = partial(rows.total, shape_sums)
     else:
         total = _kept_sums(rows)
     # of two classes −log(1 − p) of one is −log p of the other: the second feature would repeat the first

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
 
 from calibrant.core.errors import InputError
-from calibrant.core.rows import Factor, Rows, RowSource, SolvedTemperature, Statistic, add
+from calibrant.core.rows import Columns, Factor, Rows, RowSource, SolvedTemperature
+from calibrant.core.statistic import Statistic, add, statistic
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class RowView:
         """The weight of each row (n,)."""
         return self.gather(_weights)[0]
 
-    def gather(self, statistic: Statistic) -> Sequence[np.ndarray]:
+    def gather(self, columns: Columns, *parameters: Any) -> Sequence[np.ndarray]:
         """Arrays with an entry per row, joined in the order of the rows."""
-        (parts,) = self.total(partial(_listed, statistic=statistic))
+        (parts,) = self.total(_listed, columns, *parameters)
         return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
 
     gather_top = gather
@@ -75,7 +75,7 @@ class WeightedRows(RowView):
 
     def total(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
         """Sum of the statistic under the new weights."""
-        return self.rows.total(_under_weights, self.factor, statistic, *parameters)
+        return self.rows.total(_under_weights, self.factor, statistic.form(self.n * self.n_classes), *parameters)
 
     def whole(self) -> Rows:
         """All rows as arrays with the new weights."""
@@ -99,15 +99,15 @@ class SmoothedRows(RowView):
 
     def total(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
         """Sum of the statistic over all rows and labels."""
-        return self.rows.total(_under_all_labels, self.smoothing, statistic, *parameters)
+        return self.rows.total(_under_all_labels, self.smoothing, statistic.form(self.n * self.n_classes), *parameters)
 
     def row_weights(self) -> np.ndarray | None:
         """The weight of each row (n,): smoothing does not change it."""
         return self.rows.row_weights()
 
-    def gather(self, statistic: Statistic) -> Sequence[np.ndarray]:
+    def gather(self, columns: Columns, *parameters: Any) -> Sequence[np.ndarray]:
         """Arrays with an entry per row, from the rows with their own labels."""
-        return self.rows.gather(statistic)
+        return self.rows.gather(columns, *parameters)
 
     gather_top = gather
 
@@ -118,28 +118,32 @@ class SmoothedRows(RowView):
         )
 
 
-def _listed(logits, labels, weights, *, statistic):
+@statistic
+def _listed(logits, labels, weights, columns, *parameters):
     # lists add up by joining, in the order of the rows
-    return ([statistic(logits, labels, weights)],)
+    return ([columns(logits, labels, weights, *parameters)],)
 
 
 def _weights(logits, labels, weights):
     return (np.ones(len(labels)) if weights is None else weights,)
 
 
+@statistic
 def _class_weight(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray]:
     return (np.bincount(labels, weights=weights, minlength=logits.shape[1]).astype(np.float64),)
 
 
-def _under_weights(logits, labels, weights, factor, statistic, *parameters):
+@statistic
+def _under_weights(logits, labels, weights, factor, form, *parameters):
     factors = factor(logits, labels)
-    return statistic(logits, labels, factors if weights is None else weights * factors, *parameters)
+    return form(logits, labels, factors if weights is None else weights * factors, *parameters)
 
 
-def _under_all_labels(logits, labels, weights, smoothing, statistic, *parameters):
+@statistic
+def _under_all_labels(logits, labels, weights, smoothing, form, *parameters):
     ones = np.ones(len(labels)) if weights is None else weights
-    result = statistic(logits, labels, (1 - smoothing) * ones, *parameters)
+    result = form(logits, labels, (1 - smoothing) * ones, *parameters)
     share = smoothing / logits.shape[1] * ones
     for label in range(logits.shape[1]):
-        result = add(result, statistic(logits, np.full_like(labels, label), share, *parameters))
+        result = add(result, form(logits, np.full_like(labels, label), share, *parameters))
     return result

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import reduce
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
+from calibrant.core.statistic import Kernel, Statistic, add
 from calibrant.core.threads import BLOCK_ELEMENTS, map_blocks, row_blocks
-
-PRECISE_ELEMENTS = 1 << 17
-"""Elements turned into float64 at a time: the copy stays in the second-level cache."""
 
 SMALLEST_BLOCK = 1 << 18
 """Elements below which handing a block to a thread costs more than it saves."""
 
-Statistic = Callable[..., tuple[Any, ...]]
-"""`statistic(logits, labels, weights, *parameters)` → a tuple of numbers or arrays that add up over rows."""
-
+Columns = Kernel | Callable[..., tuple[np.ndarray, ...]]
+"""`columns(logits, labels, weights, *parameters)` → arrays with an entry per row."""
 
 Factor = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """`factor(logits, labels)` → what each row's weight is multiplied by (n,)."""
@@ -68,10 +65,10 @@ class RowSource(Protocol):
     def total(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
         """Sum of `statistic(logits, labels, weights, *parameters)` over all rows."""
 
-    def gather(self, statistic: Statistic) -> Sequence[np.ndarray]:
-        """`statistic(logits, labels, weights)` → arrays with an entry per row, joined in the order of the rows."""
+    def gather(self, columns: Columns, *parameters: Any) -> Sequence[np.ndarray]:
+        """Arrays with an entry per row, joined in the order of the rows."""
 
-    def gather_top(self, statistic: Statistic) -> Sequence[np.ndarray]:
+    def gather_top(self, columns: Columns) -> Sequence[np.ndarray]:
         """The same for confidence, prediction and correctness of each row, which some sources know by themselves."""
 
     def whole(self) -> Rows:
@@ -82,28 +79,6 @@ class RowSource(Protocol):
 
     def solved_temperature(self) -> SolvedTemperature | None:
         """The temperature of the lowest NLL, where the source finds it by itself (on a GPU); else None."""
-
-
-def add(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Elementwise sum of two results of a statistic."""
-    return tuple(a + b for a, b in zip(left, right, strict=True))
-
-
-def in_float64(statistic: Statistic) -> Statistic:
-    """The same statistic of the logits in float64, under a name of its own."""
-    precise = partial(_in_float64, statistic)
-    precise.__name__ = f"precise_{statistic.__name__}"  # type: ignore[attr-defined]
-    return precise
-
-
-def _in_float64(
-    statistic: Statistic, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, *parameters: Any
-) -> tuple[Any, ...]:
-    def part(block: slice) -> tuple[Any, ...]:
-        weight = None if weights is None else weights[block]
-        return statistic(logits[block].astype(np.float64, copy=False), labels[block], weight, *parameters)
-
-    return reduce(add, map(part, row_blocks(len(logits), logits.shape[1], PRECISE_ELEMENTS) or [slice(0)]))
 
 
 class PerRow:
@@ -160,20 +135,23 @@ class Rows(PerRow):
     def total(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
         """Sum of `statistic(logits, labels, weights, *parameters)` over all rows."""
 
+        form = statistic.form(self.n * self.n_classes)
+
         def part(block: slice) -> tuple[Any, ...]:
             rows = self.take(block)
-            return statistic(rows.logits, rows.labels, rows.weights, *parameters)
+            return form(rows.logits, rows.labels, rows.weights, *parameters)
 
         # few large blocks would leave cores idle; the cut depends on the data alone, so the sums have the same bits
         size = min(max(self.n * self.n_classes // 16, SMALLEST_BLOCK), BLOCK_ELEMENTS)
         return reduce(add, map_blocks(part, row_blocks(self.n, self.n_classes, size)))
 
-    def gather(self, statistic: Statistic) -> Sequence[np.ndarray]:
-        """`statistic(logits, labels, weights)` → arrays with an entry per row, joined in the order of the rows."""
+    def gather(self, columns: Columns, *parameters: Any) -> Sequence[np.ndarray]:
+        """Arrays with an entry per row, joined in the order of the rows."""
+        form = columns.form(self.n * self.n_classes) if isinstance(columns, Kernel) else columns
 
         def part(block: slice) -> tuple[Any, ...]:
             rows = self.take(block)
-            return statistic(rows.logits, rows.labels, rows.weights)
+            return form(rows.logits, rows.labels, rows.weights, *parameters)
 
         parts = map_blocks(part, row_blocks(self.n, self.n_classes))
         return parts[0] if len(parts) == 1 else [np.concatenate(columns) for columns in zip(*parts, strict=True)]

@@ -14,23 +14,20 @@ from calibrant.core import progress
 from calibrant.core.checkpoint import Checkpoint
 from calibrant.core.fingerprint import SAMPLED_ROWS, fingerprint_of_sample
 from calibrant.core.row_views import WeightedRows
-from calibrant.core.rows import Factor, Rows, SolvedTemperature, Statistic
+from calibrant.core.rows import Columns, Factor, Rows, SolvedTemperature
+from calibrant.core.statistic import Kernel, Statistic
 from calibrant.core.zeros import Minima, floor_of, raised, warn_of_zeros
 from calibrant.data.chunks import Chunk, cut
 from calibrant.data.predictions import Predictions, fits_in_memory
 from calibrant.data.scratch import Scratch, fits_on_disk
 from calibrant.engines.engine import Engine
 from calibrant.kernels.column_minima import column_minima
-from calibrant.kernels.dispatch import pick
 
 SAMPLE_BYTES = 64 * 2**20
 """Most bytes of a sample of the rows, which is held in memory."""
 
 SPILL_BYTES = 256 * 2**20
 """Arrays larger than this go to a scratch file."""
-
-SHOW_BAD_VALUES = {"temperature_sums": 5, "temperature_sums_and_minima": 5}
-"""Statistics that look at every value by themselves: so many of their sums are never finite where a logit is not."""
 
 Sums = tuple[Any, ...]
 Pass = tuple[Sums, dict[int, np.ndarray]]
@@ -72,9 +69,9 @@ class ChunkedRows:
         """The weight of each row (n,), or None where all weigh the same."""
         return self.weights
 
-    def gather_top(self, statistic: Statistic) -> Sums:
+    def gather_top(self, columns: Columns) -> Sums:
         """`gather` of what is read off the top of each row."""
-        return self.gather(statistic)
+        return self.gather(columns)
 
     def solved_temperature(self) -> SolvedTemperature | None:
         """Nothing is known without a solver."""
@@ -101,7 +98,7 @@ class ChunkedRows:
 
     def total(self, statistic: Statistic, *parameters: Any) -> Sums:
         """Sum of `statistic(logits, labels, weights, *parameters)` over all rows: one pass, or a recorded one."""
-        name = statistic.__name__
+        name = statistic.__qualname__  # type: ignore[attr-defined]
         self.n_passes += 1
         if self.checkpoint is not None and (recorded := self.checkpoint.recall(name)) is not None:
             return recorded
@@ -110,8 +107,9 @@ class ChunkedRows:
         if begun is not None:
             done, chunks = begun[0] - 1, [_Done(begun[1]), *self._chunks[begun[0] :]]
         marks = 0 if self._marked else self._stride
-        check = not self._checked and name not in SHOW_BAD_VALUES
-        work = partial(_summed, statistic=statistic, parameters=parameters, check=check, marks=marks)
+        check = not self._checked and not statistic.shows_bad_values
+        form = statistic.form(self.n * self.n_classes)
+        work = partial(_summed, form=form, parameters=parameters, check=check, marks=marks)
         merged = 0
 
         def merge(left: Pass, right: Pass) -> Pass:
@@ -123,7 +121,7 @@ class ChunkedRows:
             return joined
 
         sums, marked = self._run(work, chunks, merge, f"pass {self.n_passes}", _temperature_words(parameters))
-        if not self._checked and not check and not np.isfinite(sums[: SHOW_BAD_VALUES[name]]).all():
+        if not self._checked and not check and not np.isfinite(sums[: statistic.shows_bad_values]).all():
             self._look()
         if begun is None:
             self._checked, self._marked = True, self._marked or marked
@@ -136,7 +134,7 @@ class ChunkedRows:
 
         From then on the rows hold that value in place of −inf.
         """
-        kernel = pick(column_minima, self.n * self.n_classes)
+        kernel = column_minima.form(self.n * self.n_classes)
         work = partial(_minima, kernel=kernel, check=not self._checked, marks=self._stride)
         minima, self._marked = self._run(work, self._chunks, _join_minima, "checking")
         self._checked, self._sample = True, None
@@ -150,20 +148,21 @@ class ChunkedRows:
             self._chunks = [replace(chunk, floor=floor) for chunk in self._chunks]
         return floor
 
-    def gather(self, statistic: Callable[..., Sums]) -> Sums:
-        """`statistic(logits, labels, weights)` → arrays with an entry a row, joined in the order of the rows.
+    def gather(self, columns: Columns, *parameters: Any) -> Sums:
+        """Arrays with an entry per row, joined in the order of the rows.
 
         Arrays that are large together wait in a scratch file: they are maps then, and cost no memory until read.
         """
         self.n_passes += 1
-        columns: list[np.ndarray] = []
+        form = columns.form(self.n * self.n_classes) if isinstance(columns, Kernel) else columns
+        found: list[np.ndarray] = []
 
         def put(part: tuple[int, list[np.ndarray], dict[int, np.ndarray]] | None) -> None:
             if part is not None:
                 first_row, arrays, marked = part
                 self._marked.update(marked)
-                columns.extend(self._column(array.dtype) for array in arrays[len(columns) :])
-                for column, array in zip(columns, arrays, strict=True):
+                found.extend(self._column(array.dtype) for array in arrays[len(found) :])
+                for column, array in zip(found, arrays, strict=True):
                     column[first_row : first_row + len(array)] = array
 
         def merge(left: Any, right: Any) -> None:
@@ -171,10 +170,10 @@ class ChunkedRows:
             put(right)
 
         marks = 0 if self._marked else self._stride
-        work = partial(_gathered, statistic=statistic, check=not self._checked, marks=marks)
+        work = partial(_gathered, form=form, parameters=parameters, check=not self._checked, marks=marks)
         put(self._run(work, self._chunks, merge, f"pass {self.n_passes}"))
         self._checked = True
-        return tuple(columns)
+        return tuple(found)
 
     def whole(self) -> Rows:
         """All rows as arrays, for fits that cannot go chunk by chunk: in memory, or in a scratch copy on disk.
@@ -204,13 +203,13 @@ class ChunkedRows:
 
     def _look(self) -> None:
         """A pass that does nothing but look at every value, to raise the error that names a bad one."""
-        work = partial(_summed, statistic=_nothing, parameters=(), check=True, marks=0)
+        work = partial(_summed, form=_nothing, parameters=(), check=True, marks=0)
         self._run(work, self._chunks, _join, "checking")
 
     def fingerprint(self) -> str:
         """The name of the data set, the same as that of the arrays in memory; a pass over it if none was made."""
         if sum(map(len, self._marked.values())) < -(-self.n // self._stride):
-            work = partial(_summed, statistic=_nothing, parameters=(), check=not self._checked, marks=self._stride)
+            work = partial(_summed, form=_nothing, parameters=(), check=not self._checked, marks=self._stride)
             _, self._marked = self._run(work, self._chunks, _join, "checking")
             self._checked = True
         rows = np.concatenate([self._marked[key] for key in sorted(self._marked)])
@@ -254,7 +253,7 @@ class _Done:
 
 
 def _summed(
-    chunk: Chunk | _Done, *, statistic: Statistic, parameters: tuple[Any, ...], check: bool, marks: int
+    chunk: Chunk | _Done, *, form: Callable[..., Sums], parameters: tuple[Any, ...], check: bool, marks: int
 ) -> Pass:
     """The sums of one chunk, and those of its rows that name the data set."""
     if isinstance(chunk, _Done):
@@ -264,7 +263,7 @@ def _summed(
     row = chunk.first_row
     for block in chunk.rows(check=check):
         with np.errstate(invalid="ignore"):  # values that are not finite yet unchecked show in the sums
-            part = statistic(block.logits, block.labels, block.weights, *parameters)
+            part = form(block.logits, block.labels, block.weights, *parameters)
         sums = part if sums is None else _add_into(sums, part)
         _mark(marked, block.logits, row, marks)
         row += block.n
@@ -299,13 +298,13 @@ def _join_minima(left: MarkedMinima, right: MarkedMinima) -> MarkedMinima:
 
 
 def _gathered(
-    chunk: Chunk, *, statistic: Statistic, check: bool, marks: int
+    chunk: Chunk, *, form: Callable[..., Sums], parameters: tuple[Any, ...], check: bool, marks: int
 ) -> tuple[int, list[np.ndarray], dict[int, np.ndarray]]:
     parts: list[Sums] = []
     marked: dict[int, np.ndarray] = {}
     row = chunk.first_row
     for block in chunk.rows(check=check):
-        parts.append(statistic(block.logits, block.labels, block.weights))
+        parts.append(form(block.logits, block.labels, block.weights, *parameters))
         _mark(marked, block.logits, row, marks)
         row += block.n
     return chunk.first_row, [np.concatenate(columns) for columns in zip(*parts, strict=True)], marked

@@ -9,11 +9,13 @@ from __future__ import annotations
 import numpy as np
 
 from calibrant.core.softmax import log_softmax
+from calibrant.core.statistic import statistic
 from calibrant.core.threads import row_blocks
 
 BLOCK_ELEMENTS = 1 << 18
 
 
+@statistic
 def affine_sums(
     logits: np.ndarray,
     labels: np.ndarray,
@@ -72,6 +74,7 @@ def affine_curvature(
     return product
 
 
+@statistic
 def affine_product(  # noqa: PLR0917 (a statistic takes its parameters by position)
     logits: np.ndarray,
     labels: np.ndarray,
@@ -95,6 +98,7 @@ def affine_product(  # noqa: PLR0917 (a statistic takes its parameters by positi
     return (product,)
 
 
+@statistic
 def class_moments(
     logits: np.ndarray,
     labels: np.ndarray,
@@ -125,6 +129,7 @@ def class_moments(
     return (blocks,)
 
 
+@statistic
 def class_means(
     logits: np.ndarray,
     labels: np.ndarray,

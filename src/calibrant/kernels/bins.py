@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from calibrant.core.bins import width_index
+from calibrant.core.statistic import kernel
 
 
+@kernel(compiled_in="calibrant.kernels.compiled.bins")
 def width_sums(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None, n_bins: int) -> np.ndarray:
     """Σw, Σw·confidence and Σw·correct of each equal-width bin, as a (3, n_bins) array."""
     return index_sums(width_index(confidence, n_bins), confidence, correct, weights, n_bins)
@@ -25,6 +27,7 @@ def index_sums(
     return sums
 
 
+@kernel(compiled_in="calibrant.kernels.compiled.bins")
 def class_width_sums(
     probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, n_bins: int
 ) -> np.ndarray:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.core.statistic import kernel
 from calibrant.core.threads import row_blocks
 from calibrant.core.zeros import Minima
 
@@ -16,6 +17,7 @@ SMALLEST_MASS = 1e-30
 """Below it the exponentials of a row may have lost digits, and the row is shifted by its largest logit first."""
 
 
+@kernel(compiled_in="calibrant.kernels.compiled.column_minima")
 def column_minima(logits: np.ndarray) -> Minima:
     """The smallest finite log-probability of each column, and how many rows have a zero."""
     minima, n_zero = np.full(logits.shape[1], np.inf), 0

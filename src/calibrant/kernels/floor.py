@@ -10,7 +10,6 @@ import numpy as np
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.core.zeros import floor_of, scores_floor
 from calibrant.kernels.column_minima import column_minima
-from calibrant.kernels.dispatch import pick
 
 
 def learn_floor(logits: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, int]:
@@ -22,7 +21,7 @@ def learn_floor(logits: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndar
         logits = logits[weights > 0]
     if logits.ndim == 1:
         return scores_floor(logits), int(np.isinf(logits).sum())
-    kernel, blocks = pick(column_minima, logits.size), row_blocks(*logits.shape)
+    kernel, blocks = column_minima.form(logits.size), row_blocks(*logits.shape)
     minima = reduce(add, map_blocks(lambda block: kernel(logits[block]), blocks))
     n_zero = minima.n_zero
     if n_zero and logits.dtype == np.float32:

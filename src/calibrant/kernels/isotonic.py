@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from calibrant.core.statistic import kernel
 from calibrant.core.threads import map_blocks
-from calibrant.kernels.dispatch import pick
 
 _ELEMENTS_PER_ROW = 4
 """A sorted row costs about as much as this many elements of a matrix: from half a million rows on, compile."""
@@ -34,7 +34,7 @@ def score_groups(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | N
     if weights is None:
         # counts need no places, and sorting values is faster than sorting places; the two classes sort side by side
         with_label, without = map_blocks(np.sort, [scores[positive], scores[~positive]])
-        return pick(merge_groups, _ELEMENTS_PER_ROW * len(scores))(with_label, without)
+        return merge_groups.form(_ELEMENTS_PER_ROW * len(scores))(with_label, without)
     kept = weights > 0
     if not kept.all():
         scores, positive, weights = scores[kept], positive[kept], weights[kept]
@@ -45,6 +45,7 @@ def score_groups(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | N
     return ScoreGroups(ordered[opens], np.add.reduceat(mass, opens), np.add.reduceat(hits, opens))
 
 
+@kernel(compiled_in="calibrant.kernels.compiled.isotonic")
 def merge_groups(positive: np.ndarray, negative: np.ndarray) -> ScoreGroups:
     """Groups of the sorted scores of positive and of negative rows."""
     ordered = np.sort(np.concatenate([positive, negative]), kind="stable")  # two runs: one merge

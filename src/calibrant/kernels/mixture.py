@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from calibrant.core.softmax import softmax
+from calibrant.core.statistic import statistic
 from calibrant.core.threads import row_blocks
 
 BLOCK_ELEMENTS = 1 << 16
 
 
+@statistic
 def mixture_nll(
     logits: np.ndarray,
     labels: np.ndarray,
@@ -30,6 +34,16 @@ def mixture_nll(
     return loss, gradient, hessian
 
 
+@mixture_nll.on_device
+def _(rows: Any, beta: float, shares: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    from calibrant.kernels.torch.row_passes import label_shares
+
+    # the probabilities of the labels are the same at every point of the search
+    columns = [rows.remembered(("label shares", b), lambda b=b: label_shares(rows, b)) for b in (beta, 1.0)]
+    columns.append(np.full(rows.n, 1 / rows.n_classes))
+    return mixed_sums(np.stack(columns), rows.row_weights(), shares)
+
+
 def mixed_sums(
     columns: np.ndarray, weights: np.ndarray | None, shares: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
@@ -40,6 +54,7 @@ def mixed_sums(
     return -float(weight @ np.log(mixed)), -(ratios @ weight), (ratios * weight) @ ratios.T
 
 
+@statistic
 def mixture_squares(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, inverse_temperature: float
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -58,6 +73,15 @@ def mixture_squares(
         hits += [weight @ sharp[each, labels[block]], weight @ plain[each, labels[block]], total / n_classes]
     gram[1, 0], gram[2, 0], gram[2, 1] = gram[0, 1], gram[0, 2], gram[1, 2]
     return gram, hits
+
+
+@mixture_squares.on_device
+def _(rows: Any, beta: float) -> tuple[np.ndarray, np.ndarray]:
+    from calibrant.kernels.torch.row_passes import mixture_products
+
+    sharp, plain, both, own_sharp, own_plain, total = mixture_products(rows, beta)
+    flat = total / rows.n_classes
+    return np.array([[sharp, both, flat], [both, plain, flat], [flat] * 3]), np.array([own_sharp, own_plain, flat])
 
 
 def _components(logits: np.ndarray, inverse_temperature: float) -> tuple[np.ndarray, np.ndarray]:

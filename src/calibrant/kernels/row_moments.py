@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from calibrant.core.statistic import kernel
 from calibrant.core.threads import row_blocks
 
 CACHE_ELEMENTS = 1 << 15
 """Elements handled at a time: the temporaries of a pass stay in the second-level cache."""
 
 
+@kernel(compiled_in="calibrant.kernels.compiled.row_moments")
 def row_moments(logits: np.ndarray, inverse_temperature: np.ndarray) -> np.ndarray:
     """Σ_j exp(β·x_j)·x_j^k for k = 0 … 4 with x = z − max z, of each row, as (n, 5) in float64.
 

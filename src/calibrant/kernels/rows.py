@@ -13,8 +13,8 @@ import numpy as np
 
 from calibrant.core.arrays import PROBABILITY_TOLERANCE, explain_bad_values
 from calibrant.core.errors import InputError
+from calibrant.core.statistic import kernel
 from calibrant.core.threads import map_blocks, row_blocks
-from calibrant.kernels.dispatch import pick
 
 CORRECT, TOP, SCORES, ALL = 0, 1, 2, 3
 """How much a scan computes: is the prediction right; also which it is; also its proper scores; also the entropy."""
@@ -66,7 +66,7 @@ def scan(
         raise InputError(f"columns must be one of {', '.join(LEVELS)}, got {columns!r}")
     if labels is None:
         labels = np.zeros(len(values), dtype=np.int64)
-    kernel = pick(scan_logits if from_logits else scan_probabilities, values.size)
+    kernel = (scan_logits if from_logits else scan_probabilities).form(values.size)
     name = name or ("logits" if from_logits else "probabilities")
 
     def part(block: slice) -> RowColumns:
@@ -80,6 +80,7 @@ def scan(
     return parts[0] if len(parts) == 1 else RowColumns(*map(np.concatenate, zip(*parts, strict=True)))
 
 
+@kernel(compiled_in="calibrant.kernels.compiled.rows")
 def scan_probabilities(probabilities: np.ndarray, labels: np.ndarray, level: int) -> tuple[RowColumns, bool]:
     """Columns of a block of probabilities, and whether any value looked wrong."""
     rows = np.arange(len(labels))
@@ -106,6 +107,7 @@ def scan_probabilities(probabilities: np.ndarray, labels: np.ndarray, level: int
     return RowColumns(confidence, _kept(prediction, level), correct, nll, brier, entropy), suspicious
 
 
+@kernel(compiled_in="calibrant.kernels.compiled.rows")
 def scan_logits(logits: np.ndarray, labels: np.ndarray, level: int) -> tuple[RowColumns, bool]:
     """Columns of the softmax of a block of logits, and whether any value looked wrong."""
     rows = np.arange(len(labels))

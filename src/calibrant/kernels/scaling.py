@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from calibrant.core.statistic import kernel, statistic
 from calibrant.core.threads import even_blocks, row_blocks
 from calibrant.core.zeros import Minima
 from calibrant.kernels.column_minima import column_minima, log_probabilities, lowest_of
@@ -22,6 +23,7 @@ NARROW_ELEMENTS = 1 << 15
 """From here on the rounding of float32 exponentials averages out; fewer are taken in float64."""
 
 
+@statistic(compiled_in="calibrant.kernels.compiled.scaling", shows_bad_values=5)
 def temperature_sums(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, inverse_temperature: float
 ) -> tuple[float, float, float, float, float]:
@@ -42,6 +44,7 @@ def temperature_sums(
     return loss, slope, curvature, bend, tail
 
 
+@statistic(compiled_in="calibrant.kernels.compiled.scaling", shows_bad_values=5)
 def temperature_sums_and_minima(
     logits: np.ndarray,
     labels: np.ndarray,
@@ -131,6 +134,7 @@ def _totals(
     return derivatives.sum(axis=1) if weights is None else derivatives @ weights
 
 
+@kernel(compiled_in="calibrant.kernels.compiled.scaling")
 def temperature_confidences(logits: np.ndarray, inverse_temperatures: np.ndarray) -> np.ndarray:
     """The top confidence of softmax(β·z) for every row and β, n×G in float64: 1 / Σ exp(β·(z − peak))."""
     confidences = np.empty((len(logits), len(inverse_temperatures)))
@@ -142,6 +146,7 @@ def temperature_confidences(logits: np.ndarray, inverse_temperatures: np.ndarray
     return confidences
 
 
+@statistic(compiled_in="calibrant.kernels.compiled.scaling")
 def vector_sums(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, scale: np.ndarray, bias: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
@@ -167,6 +172,7 @@ def vector_sums(
     return loss, gradient, blocks
 
 
+@statistic
 def column_moments(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -182,6 +188,7 @@ def column_moments(
     return sums[0], sums[1], sums[2]
 
 
+@statistic
 def vector_newton(  # noqa: PLR0917 (a statistic takes its parameters by position)
     logits: np.ndarray,
     labels: np.ndarray,
@@ -233,6 +240,7 @@ def vector_newton(  # noqa: PLR0917 (a statistic takes its parameters by positio
     return loss, gradient, hessian.reshape(2 * n_classes, 2 * n_classes)
 
 
+@statistic(compiled_in="calibrant.kernels.compiled.scaling")
 def vector_product(  # noqa: PLR0917 (a statistic takes its parameters by position)
     logits: np.ndarray,
     labels: np.ndarray,

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from array_api_compat import numpy as numpy_namespace
 
-from calibrant.core.rows import add
 from calibrant.core.softmax import log_softmax
+from calibrant.core.statistic import add, kernel, statistic
 from calibrant.core.threads import row_blocks
 
 FLOOR = 0.01
@@ -43,6 +43,7 @@ def stacked_features(logits: np.ndarray) -> np.ndarray:
     return np.stack(features(numpy_namespace, log_softmax(logits.astype(np.float64))))
 
 
+@statistic(compiled_in="calibrant.kernels.compiled.shape")
 def shape_sums(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, shape: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
@@ -70,6 +71,7 @@ def bent_sums(
     return loss, gradient, weighted @ inputs.reshape(len(shape), -1).T - (mean * weight) @ mean.T
 
 
+@statistic(compiled_in="calibrant.kernels.compiled.shape")
 def bent_losses_of(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, shape: np.ndarray
 ) -> tuple[np.ndarray]:
@@ -81,6 +83,7 @@ def bent_losses_of(
     return (losses,)
 
 
+@kernel(compiled_in="calibrant.kernels.compiled.shape")
 def bent_scores(logits: np.ndarray, shape: np.ndarray) -> np.ndarray:
     """Log-probabilities (n×K) of the bent logits, in the dtype of the logits."""
     return log_softmax(np.tensordot(shape, stacked_features(logits), 1)).astype(logits.dtype, copy=False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from calibrant.core.arrays import explain_bad_values
+from calibrant.core.statistic import kernel
 from calibrant.core.threads import map_blocks, row_blocks
-from calibrant.kernels.dispatch import pick
 
 
 def scale_rows(
@@ -19,7 +19,7 @@ def scale_rows(
     """
     dtype = logits.dtype
     scaled = np.empty(logits.shape, dtype)
-    kernel = pick(scale_block, logits.size)
+    kernel = scale_block.form(logits.size)
     columns = scale.astype(dtype), np.zeros(logits.shape[1], dtype) if bias is None else bias.astype(dtype)
 
     def part(block: slice) -> None:
@@ -30,6 +30,7 @@ def scale_rows(
     return scaled
 
 
+@kernel(compiled_in="calibrant.kernels.compiled.transform")
 def scale_block(
     logits: np.ndarray, scale: np.ndarray, bias: np.ndarray, scaled: np.ndarray, keep_prediction: bool
 ) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.kernels.dispatch import use_compiled
+from calibrant.core.statistic import use_compiled
 from calibrant.kernels.isotonic import ScoreGroups
 
 _ELEMENTS_PER_GROUP = 64

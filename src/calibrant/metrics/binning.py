@@ -9,7 +9,6 @@ from calibrant.core.bins import check_n_bins, mass_index, width_index
 from calibrant.core.errors import InputError
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.bins import index_sums, width_sums
-from calibrant.kernels.dispatch import pick
 
 _ELEMENTS_PER_ROW = 4
 """A binned row costs about as much as this many elements of a matrix: from half a million rows on, compile."""
@@ -44,7 +43,7 @@ def bin_sums(
     if check_choice("binning", binning, ("width", "mass")) == "mass":
         index = mass_index(confidence, n_bins, weights)
         return BinSums(*index_sums(index, confidence, correct, weights, n_bins))
-    kernel = pick(width_sums, _ELEMENTS_PER_ROW * len(confidence))
+    kernel = width_sums.form(_ELEMENTS_PER_ROW * len(confidence))
 
     def part(block: slice) -> np.ndarray:
         return kernel(confidence[block], correct[block], None if weights is None else weights[block], n_bins)

@@ -17,7 +17,6 @@ from calibrant.core.bins import check_n_bins, mass_index
 from calibrant.core.softmax import softmax
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.bins import class_width_sums, index_sums
-from calibrant.kernels.dispatch import pick
 from calibrant.metrics.binning import check_choice, check_norm
 from calibrant.metrics.inputs import Checked, ClassIndices, Probabilities, RowWeights, check
 
@@ -203,7 +202,7 @@ def class_sums(checked: Checked, n_bins: int, binning: str) -> BinSums:
         )
         probabilities = np.concatenate(blocks) if checked.from_logits else checked.values
         return BinSums(*class_mass_sums(probabilities, checked.labels, checked.weights, n_bins))
-    kernel = pick(class_width_sums, checked.values.size)
+    kernel = class_width_sums.form(checked.values.size)
 
     def part(block: slice) -> np.ndarray:
         weights = None if checked.weights is None else checked.weights[block]

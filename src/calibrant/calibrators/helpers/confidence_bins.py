@@ -15,7 +15,6 @@ from calibrant.core.rows import Rows, RowSource
 from calibrant.core.softmax import logsumexp
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.bins import index_sums
-from calibrant.kernels.dispatch import pick
 from calibrant.kernels.rows import TOP, RowColumns, scan_logits
 
 COLUMNS_AT_ONCE = 16
@@ -52,7 +51,7 @@ def top_columns(rows: RowSource) -> RowColumns:
 
     Of chunked rows they are what is kept: 13 bytes per row.
     """
-    kernel, nothing = pick(scan_logits, rows.n * rows.n_classes), np.empty(0)
+    kernel, nothing = scan_logits.form(rows.n * rows.n_classes), np.empty(0)
     confidence, prediction, correct = rows.gather_top(partial(_top, kernel=kernel))
     return RowColumns(confidence, prediction, correct, nothing, nothing, nothing)
 

@@ -19,12 +19,10 @@ FEW = 1 << 11
 
 
 def fit_on_device(calibrator: Calibrator, logits: Any, labels: Any, weights: Any) -> None:
-    """Fit on a CUDA tensor; methods without a form on the device copy the rows to the host and say so in the log."""
-    from calibrant.calibrators.helpers.device_statistics import STATISTICS
+    """Fit on a CUDA tensor; methods without a form on the device copy the rows to the host and warn."""
     from calibrant.kernels.torch.rows import tensor_rows
 
     rows: Any = tensor_rows(logits, labels, weights)
-    rows.twins = {**rows.twins, **STATISTICS}
     # a few rows tell logits from probabilities; only if they look like these is the whole tensor read
     if look_like_probabilities(rows.logits[: max(2, FEW // rows.n_classes)]) and rows.hold_probabilities():
         raise probabilities_error(rows.n, "logits", "give their logarithms, torch.log(p)")

@@ -15,7 +15,8 @@ import numpy as np
 from calibrant.calibrators.registry import methods
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.core.errors import InputError
-from calibrant.core.rows import Statistic
+from calibrant.core.rows import Columns
+from calibrant.core.statistic import statistic
 from calibrant.core.top_k_bounds import log_masses
 from calibrant.data.chunked import ChunkedRows
 from calibrant.data.top_k import columns_of, top_rows
@@ -31,7 +32,7 @@ ZOOMS = 7
 class TopKRows(ChunkedRows):
     """Chunked rows of which only the top is known."""
 
-    def gather_top(self, statistic: Statistic) -> tuple[Any, ...]:
+    def gather_top(self, columns: Columns) -> tuple[Any, ...]:
         """Confidence, prediction and correctness of each row, from the stored top instead of all logits."""
         return self.gather(partial(_top, n_classes=self.n_classes))
 
@@ -107,6 +108,7 @@ def _top(block, labels, weights, *, n_classes):
     return columns.confidence, columns.prediction.astype(np.int32), columns.correct
 
 
+@statistic
 def _losses(block, labels, weights, inverse_temperatures, n_classes):
     """Σw of the lower and the upper bound of the NLL at each β, 2×G."""
     rows = top_rows(block, labels, n_classes)

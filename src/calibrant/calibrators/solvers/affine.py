@@ -13,8 +13,9 @@ import numpy as np
 from calibrant.calibrators.solvers.inverse_temperature import fit_inverse_temperature
 from calibrant.calibrators.solvers.newton import Operator, Solution, newton_cg
 from calibrant.core.blas import one_blas_thread
-from calibrant.core.rows import Rows, Statistic, add, in_float64
+from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax
+from calibrant.core.statistic import Statistic, add
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.affine import (
     affine_curvature,
@@ -114,7 +115,7 @@ class AffineObjective:
     def precise(self) -> AffineObjective:
         """The same objective with float64 sums; what nearly inverts the Hessian is computed once for both."""
         twin = copy(self)
-        twin.sums, twin.times = in_float64(affine_sums), in_float64(affine_product)
+        twin.sums, twin.times = affine_sums.in_float64(), affine_product.in_float64()
         return twin
 
     def evaluate(self, point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
@@ -237,7 +238,7 @@ class PreciseObjective(KeptObjective):
     def __init__(self, rows: Rows, ridge: Ridge, log_probabilities: bool) -> None:
         AffineObjective.__init__(self, rows, ridge, log_probabilities)
         self.blocks = row_blocks(rows.n, rows.n_classes)
-        self.sums = in_float64(affine_sums)
+        self.sums = affine_sums.in_float64()
 
     def evaluate(self, point: np.ndarray) -> tuple[float, np.ndarray, Any]:
         """Loss, gradient and the mean of q(1−q) of each class."""

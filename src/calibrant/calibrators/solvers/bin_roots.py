@@ -12,8 +12,8 @@ import numpy as np
 from calibrant.calibrators.helpers.confidence_bins import ConfidenceBins, top_columns
 from calibrant.core.bins import place
 from calibrant.core.rows import Rows
+from calibrant.core.statistic import statistic
 from calibrant.core.threads import map_blocks, row_blocks
-from calibrant.kernels.dispatch import pick
 from calibrant.kernels.row_moments import row_moments
 from calibrant.kernels.rows import TOP, scan_logits
 
@@ -37,7 +37,7 @@ class BinEquations:
     def __init__(self, rows: Rows, prediction: np.ndarray, bins: ConfidenceBins, *, matches_accuracy: bool) -> None:
         self.rows, self.bins = rows, bins
         self.weights = np.ones(rows.n) if rows.weights is None else rows.weights
-        self._kernel = pick(row_moments, rows.n * rows.n_classes)
+        self._kernel = row_moments.form(rows.n * rows.n_classes)
         self.target, self.matches_accuracy = aims(bins, matches_accuracy)
         every = np.arange(rows.n)
         gap = rows.logits[every, rows.labels].astype(np.float64) - rows.logits[every, prediction]
@@ -99,7 +99,7 @@ class ChunkedBinEquations:
     def __init__(self, rows: Any, edges: np.ndarray, bins: ConfidenceBins, *, matches_accuracy: bool) -> None:
         self.rows, self.edges, self.bins = rows, edges, bins
         size = rows.n * rows.n_classes
-        self._kernels = pick(scan_logits, size), pick(row_moments, size)
+        self._kernels = scan_logits.form(size), row_moments.form(size)
         self.target, self.matches_accuracy = aims(bins, matches_accuracy)
         self._wanted = matches_accuracy
 
@@ -136,6 +136,7 @@ class ChunkedBinEquations:
             return sums[1:] / sums[0]
 
 
+@statistic
 def bin_moments(logits, labels, weights, kernels, edges, inverse):  # noqa: PLR0917 (a statistic's parameters)
     """Σw of each bin, and Σw times each of the ten columns that the equations average, 11×M."""
     scan, moments = kernels
@@ -144,6 +145,15 @@ def bin_moments(logits, labels, weights, kernels, edges, inverse):  # noqa: PLR0
     every, index = np.arange(len(labels)), place(top.confidence, edges)
     label_gap = logits[every, labels].astype(np.float64) - logits[every, top.prediction]
     return summed_by_bin(index, moments(logits, inverse[index]), label_gap, weights, len(inverse))
+
+
+@bin_moments.on_device
+def _(rows, _, edges, inverse):
+    from calibrant.kernels.torch import row_passes
+
+    index = place(rows.top()[0], edges)
+    gaps = rows.remembered("label gaps", lambda: row_passes.label_gaps(rows))
+    return summed_by_bin(index, row_passes.row_moments(rows, inverse[index]), gaps, rows.row_weights(), len(inverse))
 
 
 def summed_by_bin(index, moments, label_gap, weights, n_bins):

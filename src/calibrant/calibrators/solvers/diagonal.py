@@ -9,8 +9,8 @@ import numpy as np
 from calibrant.calibrators.solvers.inverse_temperature import fit_inverse_temperature
 from calibrant.calibrators.solvers.newton import Operator, Solution, newton_cg
 from calibrant.core.blas import one_blas_thread
-from calibrant.core.rows import Rows, Statistic, in_float64
-from calibrant.kernels.dispatch import COMPILED_FROM, pick, use_compiled
+from calibrant.core.rows import Rows
+from calibrant.core.statistic import COMPILED_FROM, Statistic, use_compiled
 from calibrant.kernels.scaling import column_moments, vector_newton, vector_product, vector_sums
 
 FAR = 20.0
@@ -108,8 +108,7 @@ class VectorObjective:
         self.units = np.stack([units, np.full(len(units), 1.0 if with_bias else 0.0)])
         self.ridge = ridge
         self.dense = rows.n_classes <= DENSE_CLASSES and not use_compiled(n_elements)
-        self.statistic: Statistic = vector_newton if self.dense else pick(vector_sums, n_elements)
-        self.times: Statistic = pick(vector_product, n_elements)
+        self.statistic: Statistic = vector_newton if self.dense else vector_sums
         self.tolerance, self.norm, self.last_step, self.exact = tolerance, 0.0, False, False
         self.kept: dict[str, tuple[Operator, Operator]] = {}
         self.known: dict[bytes, tuple[float, np.ndarray, np.ndarray]] = {}
@@ -138,7 +137,7 @@ class VectorObjective:
         key = point.tobytes()
         if last and key in self.known:
             return self.known[key]
-        statistic = in_float64(self.statistic) if last or self.exact else self.statistic
+        statistic = self.statistic.in_float64() if last or self.exact else self.statistic
         with_hessian = (not last,) if self.dense else ()
         sums = self.rows.total(statistic, *(self.units * point), *with_hessian)
         self.known.clear()
@@ -165,7 +164,7 @@ class VectorObjective:
             return self.kept["curvature"]
 
         def product(direction: np.ndarray) -> np.ndarray:
-            (curved,) = self.rows.total(self.times, *(self.units * point), self.units * direction)
+            (curved,) = self.rows.total(vector_product, *(self.units * point), self.units * direction)
             return self.units * curved / self.total + self._ridge_times(direction)
 
         return product, self._block_solver(second)

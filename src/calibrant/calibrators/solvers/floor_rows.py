@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.arrays import check_values
-from calibrant.core.rows import Rows, SolvedTemperature, Statistic
+from calibrant.core.rows import Rows, SolvedTemperature
+from calibrant.core.statistic import Statistic, use_compiled
 from calibrant.core.zeros import floor_of, raised
 from calibrant.kernels.column_minima import column_minima
-from calibrant.kernels.dispatch import pick, use_compiled
 from calibrant.kernels.floor import learn_floor
 from calibrant.kernels.scaling import temperature_sums_and_minima
 
@@ -45,7 +45,7 @@ class FloorRows:
         found: Rows = self.rows.sample(size)
         n_elements = self.n * self.n_classes
         if self._floor is None and use_compiled(n_elements) and found.n >= SEED_ROWS * self.n_classes:
-            minima = pick(column_minima, n_elements)(np.ascontiguousarray(found.logits))
+            minima = column_minima.form(n_elements)(np.ascontiguousarray(found.logits))
             self._seeds = minima.values
             if minima.n_zero:
                 self.settle()
@@ -55,8 +55,7 @@ class FloorRows:
     def total(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
         """Sum of `temperature_sums`, the only statistic of the fit."""
         if self._floor is None:
-            both = pick(temperature_sums_and_minima, self.n * self.n_classes)
-            *sums, minima = self.rows.total(both, *parameters, self._seeds)
+            *sums, minima = self.rows.total(temperature_sums_and_minima, *parameters, self._seeds)
             if np.isfinite(sums).all() and minima.n_zero == 0:
                 self._floor = floor_of(minima.values)
                 return tuple(sums)

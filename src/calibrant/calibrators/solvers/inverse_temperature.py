@@ -10,8 +10,8 @@ from typing import Any
 from calibrant.calibrators.solvers.floor_rows import FloorRows
 from calibrant.calibrators.solvers.newton import InverseTemperature, solve_inverse_temperature
 from calibrant.core.rows import Rows
+from calibrant.core.statistic import use_compiled
 from calibrant.core.threads import serial
-from calibrant.kernels.dispatch import pick
 from calibrant.kernels.scaling import ShiftedRows, temperature_sums
 
 FEWEST_ROWS, SAMPLE_ROWS, MOST_ROWS = 64, 1000, 20_000
@@ -36,16 +36,15 @@ def fit_inverse_temperature(rows: Rows) -> InverseTemperature:
     if solved is not None:
         return InverseTemperature(solved.value, [solved.loss] * solved.n_passes, "", True)
     n_elements = rows.n * rows.n_classes
-    statistic = pick(temperature_sums, n_elements)
     with serial() if n_elements < SERIAL_BELOW else nullcontext():
-        start = _first_estimate(rows, statistic)
+        start = _first_estimate(rows)
         if math.isnan(start) and isinstance(rows, FloorRows):
             rows.settle()
-            start = _first_estimate(rows, statistic)
-        return solve_inverse_temperature(_means(rows, statistic), 1.0 if math.isnan(start) else start)
+            start = _first_estimate(rows)
+        return solve_inverse_temperature(_means(rows), 1.0 if math.isnan(start) else start)
 
 
-def _first_estimate(rows: Rows | FloorRows, statistic: Callable[..., Any]) -> float:
+def _first_estimate(rows: Rows | FloorRows) -> float:
     """β of a sample; 1 where there is none, NaN where its sums are not finite."""
     size = min(rows.n // 8, MOST_ROWS)
     if rows.n >= 4 * SAMPLE_ROWS:
@@ -55,11 +54,11 @@ def _first_estimate(rows: Rows | FloorRows, statistic: Callable[..., Any]) -> fl
     sample = rows.sample(size)
     if not sample.total_weight > 0:
         return 1.0
-    start = _first_estimate(sample, statistic)
+    start = _first_estimate(sample)
     if math.isnan(start):
         return start
-    means = _means(sample, statistic)
-    if isinstance(sample, Rows) and statistic is temperature_sums:
+    means = _means(sample)
+    if isinstance(sample, Rows) and not use_compiled(sample.n * sample.n_classes):
         shifted = ShiftedRows(sample.logits, sample.labels, sample.weights)
         if start == 1.0 and math.isfinite(spread := shifted.spread()):
             # logits in unusual units: at the optimum their spread is seldom far from 2
@@ -84,8 +83,8 @@ def _finite(means: Moments) -> Moments:
     return moments
 
 
-def _means(rows: Rows, statistic: Callable[..., Any]) -> Moments:
-    return _means_of(lambda beta: rows.total(statistic, beta), rows.total_weight)
+def _means(rows: Rows | FloorRows) -> Moments:
+    return _means_of(lambda beta: rows.total(temperature_sums, beta), rows.total_weight)
 
 
 def _means_of(totals: Callable[[float], Any], weight: float) -> Moments:

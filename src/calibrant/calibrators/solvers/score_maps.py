@@ -10,7 +10,7 @@ import numpy as np
 
 from calibrant.calibrators.solvers.binary_likelihood import fit_map, pull_to, strength_of, warn_unless_converged
 from calibrant.core.binary_rows import BinaryRows
-from calibrant.core.rows import add
+from calibrant.core.statistic import add, statistic
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.data.chunked_scores import ScoreChunks
 from calibrant.kernels.logistic import LogisticFit, Units, fit_logistic, logistic_sums, minimise
@@ -79,6 +79,7 @@ def _first_estimate(
     return fit_logistic(make(sample.logits), sample.labels, sample.weights, non_negative=non_negative, pull=weak).point
 
 
+@statistic
 def column_sums(
     scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, make: Columns, middle: np.ndarray
 ) -> tuple[Any, ...]:
@@ -92,6 +93,7 @@ def column_sums(
     return reduce(add, map_blocks(part, row_blocks(len(scores), 1, BLOCK_ROWS)))
 
 
+@statistic
 def score_sums(  # noqa: PLR0917 (a statistic takes its parameters by position)
     scores: np.ndarray,
     labels: np.ndarray,

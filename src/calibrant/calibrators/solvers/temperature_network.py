@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from calibrant.core.statistic import statistic
+
 LOWEST_TEMPERATURE = 1e-3
 """|MLP| may pass through 0; a temperature may not."""
 
@@ -33,6 +35,7 @@ def top_logits(logits: np.ndarray, k: int) -> np.ndarray:
     return np.sort(top, axis=1)[:, ::-1].astype(np.float64)
 
 
+@statistic
 def feature_moments(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, k: int
 ) -> tuple[float, np.ndarray, np.ndarray]:
@@ -68,6 +71,7 @@ def start(sizes: tuple[int, ...], temperature: float, generator: np.random.Gener
     return np.concatenate(parts)
 
 
+@statistic
 def evaluate(
     logits: np.ndarray,
     labels: np.ndarray,

@@ -12,8 +12,8 @@ from calibrant.core.bins import mass_index
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
+from calibrant.core.statistic import statistic
 from calibrant.kernels.bins import index_sums, width_sums
-from calibrant.kernels.dispatch import pick
 from calibrant.kernels.scaling import temperature_confidences
 from calibrant.kernels.soft_bins import memberships, soft_bin_error, soft_bin_sums
 
@@ -45,10 +45,10 @@ def temperature_grid(grid: Any = None) -> np.ndarray:
 
 def width_errors(rows: Rows, n_bins: int) -> Errors:
     """Equal-width ECE of the top label at given temperatures."""
-    statistic, kernel = _width_statistic, pick(temperature_confidences, rows.n * rows.n_classes)
+    kernel = temperature_confidences.form(rows.n * rows.n_classes)
 
     def errors(temperatures: np.ndarray) -> np.ndarray:
-        (sums,) = rows.total(statistic, kernel, 1.0 / temperatures, n_bins)
+        (sums,) = rows.total(_width_statistic, kernel, 1.0 / temperatures, n_bins)
         return total_gap(sums[:, 1] - sums[:, 2], rows.total_weight)
 
     return errors
@@ -58,7 +58,7 @@ def soft_errors(
     rows: Rows, n_bins: int, bandwidth: float = SOFTNESS, norm: float = SOFT_NORM, weighting: str = "bin"
 ) -> Errors:
     """Soft-binned ECE of the top label at given temperatures; the label form passes over the rows twice."""
-    kernel = pick(temperature_confidences, rows.n * rows.n_classes)
+    kernel = temperature_confidences.form(rows.n * rows.n_classes)
 
     def errors(temperatures: np.ndarray) -> np.ndarray:
         (sums,) = rows.total(_soft_statistic, kernel, 1.0 / temperatures, n_bins, bandwidth)
@@ -78,7 +78,7 @@ def adaptive_errors(rows: Any, n_bins: int) -> Errors:
         confidences_at, correct = rows.confidences_at, rows.top()[2]
     else:
         rows = rows.whole()
-        kernel = pick(temperature_confidences, rows.n * rows.n_classes)
+        kernel = temperature_confidences.form(rows.n * rows.n_classes)
         correct = rows.logits.argmax(axis=1) == rows.labels
 
         def confidences_at(betas: np.ndarray) -> np.ndarray:
@@ -142,8 +142,14 @@ def _best_of(errors: Errors, grid: np.ndarray) -> tuple[float, float]:
     return float(grid[index]), float(values[index])
 
 
+@statistic
 def _width_statistic(logits, labels, weights, kernel, inverse_temperatures, n_bins):  # noqa: PLR0917
     return stacked_width_sums(kernel(logits, inverse_temperatures), logits.argmax(axis=1) == labels, weights, n_bins)
+
+
+@_width_statistic.on_device
+def _(rows, _, betas, n_bins):
+    return stacked_width_sums(rows.confidences_at(betas), rows.top()[2], rows.row_weights(), n_bins)
 
 
 def stacked_width_sums(confidences, correct, weights, n_bins):
@@ -152,9 +158,15 @@ def stacked_width_sums(confidences, correct, weights, n_bins):
     return (np.stack([width_sums(confidence, correct, weights, n_bins) for confidence in columns]),)
 
 
+@statistic
 def _soft_statistic(logits, labels, weights, kernel, inverse_temperatures, n_bins, bandwidth):  # noqa: PLR0917
     correct = logits.argmax(axis=1) == labels
     return stacked_soft_sums(kernel(logits, inverse_temperatures), correct, weights, n_bins, bandwidth)
+
+
+@_soft_statistic.on_device
+def _(rows, _, betas, n_bins, bandwidth):
+    return stacked_soft_sums(rows.confidences_at(betas), rows.top()[2], rows.row_weights(), n_bins, bandwidth)
 
 
 def stacked_soft_sums(confidences, correct, weights, n_bins, bandwidth):
@@ -163,9 +175,15 @@ def stacked_soft_sums(confidences, correct, weights, n_bins, bandwidth):
     return (np.stack([soft_bin_sums(confidence, correct, weights, n_bins, bandwidth) for confidence in columns]),)
 
 
+@statistic
 def _label_statistic(logits, labels, weights, kernel, inverse_temperatures, accuracy, bandwidth, norm):  # noqa: PLR0917
     """Σ_i w_i Σ_j m_ij·|A_j − c_i|^p at each temperature (eq. 12), A_j being the accuracy of all rows in bin j."""
     return stacked_label_sums(kernel(logits, inverse_temperatures), weights, accuracy, bandwidth, norm)
+
+
+@_label_statistic.on_device
+def _(rows, _, betas, accuracy, bandwidth, norm):
+    return stacked_label_sums(rows.confidences_at(betas), rows.row_weights(), accuracy, bandwidth, norm)
 
 
 def stacked_label_sums(confidences, weights, accuracy, bandwidth, norm):

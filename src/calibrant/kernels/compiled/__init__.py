@@ -1,1 +1,1 @@
-"""The numba twins; imported only through `kernels.dispatch.pick`, for inputs large enough to pay for it."""
+"""The numba twins; imported only through `core.statistic.Kernel.form`, for inputs large enough to pay for it."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from calibrant.core.bins import width_edges
+from calibrant.kernels import bins as plain
 from calibrant.kernels.compiled.cached import njit
 from calibrant.kernels.compiled.rows import frozen
 
 
+@plain.width_sums.compiled
 def width_sums(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None, n_bins: int) -> np.ndarray:
     """Σw, Σw·confidence and Σw·correct of each equal-width bin, as a (3, n_bins) array."""
     sums = np.zeros((3, n_bins))
@@ -23,6 +25,7 @@ def width_sums(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray 
     return sums
 
 
+@plain.class_width_sums.compiled
 def class_width_sums(
     probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, n_bins: int
 ) -> np.ndarray:

@@ -7,10 +7,12 @@ import math
 import numpy as np
 
 from calibrant.core.zeros import Minima
+from calibrant.kernels import column_minima as plain
 from calibrant.kernels.compiled.cached import njit
 from calibrant.kernels.compiled.exponential import REASSOCIATE, exp_negative, row_peak
 
 
+@plain.column_minima.compiled
 def column_minima(logits: np.ndarray) -> Minima:
     """See the numpy twin."""
     values = np.ascontiguousarray(logits).view(np.ndarray)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from calibrant.kernels import isotonic as plain
 from calibrant.kernels.compiled.rows import frozen
 from calibrant.kernels.isotonic import ScoreGroups
 
 
+@plain.merge_groups.compiled
 def merge_groups(positive: np.ndarray, negative: np.ndarray) -> ScoreGroups:
     """Groups of the sorted scores of positive and of negative rows."""
     n_rows = len(positive) + len(negative)

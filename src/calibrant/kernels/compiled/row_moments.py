@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from calibrant.kernels import row_moments as plain
 from calibrant.kernels.compiled.cached import njit
 from calibrant.kernels.compiled.exponential import LOWEST, REASSOCIATE, exp_negative, row_peak
 
 
+@plain.row_moments.compiled
 def row_moments(logits: np.ndarray, inverse_temperature: np.ndarray) -> np.ndarray:
     """See the numpy twin."""
     values = np.ascontiguousarray(logits).view(np.ndarray)

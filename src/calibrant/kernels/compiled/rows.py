@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from calibrant.core.arrays import PROBABILITY_TOLERANCE
+from calibrant.kernels import rows as plain
 from calibrant.kernels.compiled.cached import njit
 from calibrant.kernels.compiled.elementary import LOWEST_EXPONENT, exp_negative, log_positive
 from calibrant.kernels.compiled.prefetch import prefetch_row
@@ -23,6 +24,7 @@ SMALLEST_NORMAL = 2.3e-308
 """A smaller probability adds nothing to the entropy, and its bits have no exponent to read."""
 
 
+@plain.scan_probabilities.compiled
 def scan_probabilities(probabilities: np.ndarray, labels: np.ndarray, level: int) -> tuple[RowColumns, bool]:
     """Columns of a block of probabilities, and whether any value looked wrong."""
     columns = _empty_columns(len(labels), level, probabilities.dtype)
@@ -34,6 +36,7 @@ def scan_probabilities(probabilities: np.ndarray, labels: np.ndarray, level: int
     return columns, bool(suspicious)
 
 
+@plain.scan_logits.compiled
 def scan_logits(logits: np.ndarray, labels: np.ndarray, level: int) -> tuple[RowColumns, bool]:
     """Columns of the softmax of a block of logits, and whether any value looked wrong."""
     columns = _empty_columns(len(labels), level, np.dtype(np.float64))

@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from calibrant.core.zeros import Minima
+from calibrant.kernels import scaling as plain
 from calibrant.kernels.compiled.cached import njit
 from calibrant.kernels.compiled.exponential import LOWEST, REASSOCIATE, exp_negative, row_peak
 
@@ -20,6 +21,7 @@ LANES = 32
 """Elements that a vectorised loop takes at a time."""
 
 
+@plain.temperature_sums.compiled
 def temperature_sums(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, inverse_temperature: float
 ) -> tuple[float, float, float, float, float]:
@@ -27,6 +29,7 @@ def temperature_sums(
     return _temperature_sums(*_plain(logits, labels, weights), inverse_temperature)
 
 
+@plain.temperature_sums_and_minima.compiled
 def temperature_sums_and_minima(
     logits: np.ndarray,
     labels: np.ndarray,
@@ -42,11 +45,13 @@ def temperature_sums_and_minima(
     return *sums, Minima(minima.astype(np.float64), n_zero)
 
 
+@plain.temperature_confidences.compiled
 def temperature_confidences(logits: np.ndarray, inverse_temperatures: np.ndarray) -> np.ndarray:
     """See the numpy twin."""
     return _temperature_confidences(_frozen(logits), _frozen(inverse_temperatures))
 
 
+@plain.vector_sums.compiled
 def vector_sums(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, scale: np.ndarray, bias: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
@@ -55,6 +60,7 @@ def vector_sums(
     return _vector_sums(*_plain(logits, labels, weights), scale.astype(dtype), bias.astype(dtype))
 
 
+@plain.vector_product.compiled
 def vector_product(  # noqa: PLR0917 (a statistic takes its parameters by position)
     logits: np.ndarray,
     labels: np.ndarray,

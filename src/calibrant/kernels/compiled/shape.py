@@ -6,12 +6,14 @@ import math
 
 import numpy as np
 
+from calibrant.kernels import shape as plain
 from calibrant.kernels.compiled.cached import njit
 from calibrant.kernels.compiled.elementary import LOWEST_EXPONENT, exp_negative, log_positive
 from calibrant.kernels.compiled.exponential import REASSOCIATE, row_peak
 from calibrant.kernels.shape import FLOOR, LARGEST_CONFIDENCE, LARGEST_P
 
 
+@plain.shape_sums.compiled
 def shape_sums(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, shape: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
@@ -22,6 +24,7 @@ def shape_sums(
     return float(loss), gradient, hessian
 
 
+@plain.bent_losses_of.compiled
 def bent_losses_of(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, shape: np.ndarray
 ) -> tuple[np.ndarray]:
@@ -31,6 +34,7 @@ def bent_losses_of(
     return (losses,)
 
 
+@plain.bent_scores.compiled
 def bent_scores(logits: np.ndarray, shape: np.ndarray) -> np.ndarray:
     """See the numpy twin."""
     scores = np.empty(logits.shape, logits.dtype)

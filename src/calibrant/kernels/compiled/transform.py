@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from calibrant.kernels import transform as plain
 from calibrant.kernels.compiled.cached import njit
 from calibrant.kernels.compiled.exponential import REASSOCIATE, row_peak
 
 
+@plain.scale_block.compiled
 def scale_block(
     logits: np.ndarray, scale: np.ndarray, bias: np.ndarray, scaled: np.ndarray, keep_prediction: bool
 ) -> bool:

@@ -1,12 +1,12 @@
 """Rows of a fit that lie on a GPU: the same sums as `core.rows.Rows`, computed where the data is.
 
-A statistic with a form on the device (`twins`) runs there and only its sums come back. For any other the rows are
-copied to the host: once, or where they are very many in blocks.
+A statistic with a form on the device (`@statistic.on_device`) runs there and only its sums come back. For
+any other the rows are copied to the host: once, or where they are very many in blocks.
 """
 
 from __future__ import annotations
 
-import logging
+import warnings
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.core.errors import InputError
-from calibrant.core.rows import Factor, Rows, RowSource, SolvedTemperature, Statistic, add
+from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.rows import Columns, Factor, Rows, RowSource, SolvedTemperature
+from calibrant.core.statistic import Kernel, Statistic, add
+from calibrant.kernels import scaling
 from calibrant.kernels.rows import RowColumns
 from calibrant.kernels.torch import plain
 from calibrant.kernels.torch.dispatch import use_triton
-
-LOG = logging.getLogger("calibrant")
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -50,7 +50,6 @@ class TensorRows:
 
     def __init__(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         self.tensor, self.target, self.mass = logits, labels, weights
-        self.twins = TWINS
         self._remembered: dict[Any, Any] = {}
 
     @property
@@ -105,32 +104,30 @@ class TensorRows:
         return hashes.view(np.uint64), prediction, own
 
     def _like(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> TensorRows:
-        other = TensorRows(logits, labels, weights)
-        other.twins = self.twins
-        return other
+        return TensorRows(logits, labels, weights)
 
     def total(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
         """Sum of the statistic over all rows: on the device where it has a form there, else block by block."""
         self.check_labels()
-        name = getattr(statistic, "__name__", "")
-        twin = self.twins.get(name.removeprefix("precise_"))
-        if twin is not None:
-            return twin(self.precise() if name.startswith("precise_") else self, *parameters)
-        self._tell(f"the statistic {name}")
+        if statistic.device_form is not None:
+            return statistic.device_form(self, *parameters)
+        self._warn_of_copy()
         if self._fits_on_host():
             return self.whole().total(statistic, *parameters)
-        parts = (statistic(*self._block(block), *parameters) for block in plain.row_slices(*self.tensor.shape))
+        form = statistic.form(self.n * self.n_classes)
+        parts = (form(*self._block(block), *parameters) for block in plain.row_slices(*self.tensor.shape))
         return reduce(add, parts)
 
-    def gather(self, statistic: Statistic) -> Sequence[np.ndarray]:
+    def gather(self, columns: Columns, *parameters: Any) -> Sequence[np.ndarray]:
         """Arrays with an entry per row, computed on the host."""
-        self._tell(f"the statistic {getattr(statistic, '__name__', 'of this fit')}")
+        self._warn_of_copy()
         if self._fits_on_host():
-            return self.whole().gather(statistic)
-        parts = [statistic(*self._block(block)) for block in plain.row_slices(*self.tensor.shape)]
-        return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+            return self.whole().gather(columns, *parameters)
+        form = columns.form(self.n * self.n_classes) if isinstance(columns, Kernel) else columns
+        parts = [form(*self._block(block), *parameters) for block in plain.row_slices(*self.tensor.shape)]
+        return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
-    def gather_top(self, statistic: Statistic) -> Sequence[np.ndarray]:
+    def gather_top(self, columns: Columns) -> Sequence[np.ndarray]:
         """Confidence, prediction and correctness of each row, computed on the device."""
         return self.top()
 
@@ -150,7 +147,7 @@ class TensorRows:
 
     def whole(self) -> Rows:
         """All rows on the host, for fits that have no form on the device."""
-        self._tell("this fit")
+        self._warn_of_copy()
         return self.remembered("whole", lambda: Rows(*self._block(slice(None))))
 
     def _fits_on_host(self) -> bool:
@@ -211,10 +208,16 @@ class TensorRows:
             self._remembered[key] = work()
         return self._remembered[key]
 
-    def _tell(self, what: str) -> None:
-        if not self._remembered.setdefault("told", False):
-            LOG.info("copying %d×%d logits to the host: %s has no form on the device", self.n, self.n_classes, what)
-            self._remembered["told"] = True
+    def _warn_of_copy(self) -> None:
+        """Say once that the work is done on the host."""
+        if not self._remembered.setdefault("warned", False):
+            self._remembered["warned"] = True
+            warnings.warn(
+                f"this fit has no form on the GPU: {self.n}×{self.n_classes} logits are copied to the host and fitted "
+                "there",
+                FitWarning,
+                stacklevel=5,
+            )
 
     def check_labels(self) -> None:
         """Raise InputError where a label has no column; the fused fit notices that by itself."""
@@ -279,10 +282,12 @@ def host_columns(values: Tensor, labels: np.ndarray, *, from_logits: bool, name:
     return RowColumns(*(host(column) for column in found))
 
 
+@scaling.temperature_sums.on_device
 def _temperature_sums(rows: TensorRows, beta: float) -> tuple[float, ...]:
     return tuple(plain.temperature_sums(rows.tensor, rows.target, rows.mass, beta).tolist())
 
 
+@scaling.vector_sums.on_device
 def _vector_sums(rows: TensorRows, scale: np.ndarray, bias: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     kernels, both = _vector_kernels(rows), _device(rows, np.stack([scale, bias]))
     loss, sums = kernels.vector_sums(rows.tensor, rows.target, rows.mass, *both)
@@ -290,6 +295,7 @@ def _vector_sums(rows: TensorRows, scale: np.ndarray, bias: np.ndarray) -> tuple
     return float(loss), found[:2], found[2:]
 
 
+@scaling.vector_product.on_device
 def _vector_product(rows: TensorRows, scale: np.ndarray, bias: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray]:
     given = _device(rows, np.concatenate([np.stack([scale, bias]), direction]))
     return (host(_vector_kernels(rows).vector_product(rows.tensor, rows.mass, given[0], given[1], given[2:])),)
@@ -304,6 +310,7 @@ def _vector_kernels(rows: TensorRows) -> Any:
     return plain
 
 
+@scaling.vector_newton.on_device
 def _vector_newton(
     rows: TensorRows, scale: np.ndarray, bias: np.ndarray, with_hessian: bool = True
 ) -> tuple[float, np.ndarray, np.ndarray]:
@@ -314,18 +321,9 @@ def _vector_newton(
     return float(loss), host(gradient), host(hessian)
 
 
+@scaling.column_moments.on_device
 def _column_moments(rows: TensorRows) -> tuple[np.ndarray, ...]:
     return tuple(host(plain.column_moments(rows.tensor, rows.mass)))
-
-
-TWINS: dict[str, Callable[..., tuple[Any, ...]]] = {
-    "temperature_sums": _temperature_sums,
-    "vector_sums": _vector_sums,
-    "vector_product": _vector_product,
-    "vector_newton": _vector_newton,
-    "column_moments": _column_moments,
-}
-"""Statistics of `kernels.scaling` by name, with their forms on the device."""
 
 
 def _device(rows: TensorRows, values: np.ndarray) -> Tensor:
