@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,3 +33,19 @@ def shared_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"no shared data at {SHARED}")
     return SHARED
+
+
+@pytest.fixture
+def deadline() -> Iterator[None]:
+    """End the run where a test hangs, in C code too; no test is judged by its seconds."""
+    faulthandler.dump_traceback_later(600, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line that says how many tests were skipped, and how many of these for want of data."""
+    reasons = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", []) if report.longrepr]
+    if reasons:
+        absent = sum("no shared data" in reason or "no predictions at" in reason for reason in reasons)
+        terminalreporter.write_line(f"skipped: {absent} for want of shared data, {len(reasons) - absent} for others")

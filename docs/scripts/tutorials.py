@@ -33,6 +33,7 @@ def executed(path: Path) -> dict[str, Any]:
         copy = Path(folder) / path.name
         copy.write_bytes(path.read_bytes())
         environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+        environment["TERM"] = "dumb"  # a command that takes long would draw its progress
         command = [
             sys.executable,
             "-m",
@@ -53,7 +54,10 @@ def executed(path: Path) -> dict[str, Any]:
     notebook["metadata"] = json.loads(path.read_text(encoding="utf-8"))["metadata"]
     for cell in notebook["cells"]:
         cell["metadata"] = {}
-        for output in cell.get("outputs", []):
+        outputs = cell.get("outputs", [])
+        # a bar is shown while a cell takes long, and is left empty
+        outputs[:] = [one for one in outputs if "".join(one.get("data", {}).get("text/html", "-"))]
+        for output in outputs:
             output.pop("metadata", None) if output["output_type"] == "stream" else output.update(metadata={})
             if "image/png" in output.get("data", {}):
                 output["data"]["image/png"] = few_colours(output["data"]["image/png"])

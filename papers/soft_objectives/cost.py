@@ -85,9 +85,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def step_cost(options: argparse.Namespace, device: str, *, captured: bool) -> dict[str, Any]:
     """Milliseconds of a step with cross entropy alone, and of what each secondary loss adds to it."""
-    model = make_network(options.network, options.classes, 0).to(device).to(memory_format=torch.channels_last)
+    layout = torch.channels_last if device == "cuda" else torch.contiguous_format
+    model = make_network(options.network, options.classes, 0).to(device).to(memory_format=layout)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4)
-    images = torch.randn(options.batch, 3, 32, 32).to(device).to(memory_format=torch.channels_last)
+    images = torch.randn(options.batch, 3, 32, 32).to(device).to(memory_format=layout)
     labels = torch.randint(0, options.classes, (options.batch,)).to(device)
 
     def step(secondary: Loss | None) -> None:

@@ -91,9 +91,11 @@ def _split(images: np.ndarray, labels: np.ndarray, device: str) -> Split:
 
 
 def normalise(images: Tensor) -> Tensor:
-    """Bytes (n, H, W, 3) → standardised float (n, 3, H, W); the result is channels-last in memory."""
+    """Bytes (n, H, W, 3) → standardised float (n, 3, H, W); channels-last in memory on a GPU, contiguous elsewhere."""
     mean, deviation = _scale(images.device)
-    return ((images.float() - mean) / deviation).permute(0, 3, 1, 2)
+    standard = ((images.float() - mean) / deviation).permute(0, 3, 1, 2)
+    # the backward pass of a 1×1 convolution of stride 2 hangs over channels-last tensors on CPUs without AVX-512
+    return standard if images.is_cuda else standard.contiguous()
 
 
 @cache
@@ -119,7 +121,7 @@ def crop_and_flip(padded: Tensor, index: Tensor) -> Tensor:
 
 def corrupt(images: Tensor, kind: str, severity: int) -> Tensor:
     """Images under one of five corruptions at severity 1…5 (strengths after Hendrycks & Dietterich 2019)."""
-    pixels = images.float().permute(0, 3, 1, 2) / 255
+    pixels = (images.float().permute(0, 3, 1, 2) / 255).contiguous()
     step = severity - 1
     if kind == "noise":
         generator = torch.Generator(device=images.device).manual_seed(severity)

@@ -50,7 +50,7 @@ def test_blocks_cover_every_row_once(n_rows: int, n_columns: int, block: int) ->
 
 def test_results_come_back_in_order_from_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CALIBRANT_THREADS", "4")
-    barrier = threading.Barrier(4, timeout=10)
+    barrier = threading.Barrier(4, timeout=120)
     seen = set()
 
     def work(block: slice) -> int:
@@ -95,7 +95,7 @@ def test_a_forked_child_makes_its_own_threads(monkeypatch: pytest.MonkeyPatch) -
     queue = context.Queue()
     child = context.Process(target=sum_in_child, args=(queue,))
     child.start()
-    assert queue.get(timeout=30) == [0, 1, 2, 3]
+    assert queue.get(timeout=120) == [0, 1, 2, 3]
     child.join(30)
     assert child.exitcode == 0
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -161,17 +160,15 @@ def test_sigterm_removes_temporary_files(tmp_path):
     assert process.stdout.readline() == "ready\n"
     assert list(scratch.iterdir())
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 143
+    assert process.wait(timeout=300) == 143
     assert list(scratch.iterdir()) == []
     assert [path.name for path in tmp_path.iterdir()] == ["scratch"]
 
 
-def test_an_artifact_that_is_a_pipe_is_refused(tmp_path):
+def test_an_artifact_that_is_a_pipe_is_refused(tmp_path, deadline):
     os.mkfifo(tmp_path / "cal.safetensors")
-    started = time.monotonic()
     with pytest.raises(InputError, match="is a pipe or a device"):
         cal.load(tmp_path / "cal.safetensors")
-    assert time.monotonic() - started < 5
 
 
 def test_an_empty_part_is_zero_rows(tmp_path):

@@ -1,4 +1,4 @@
-"""Files that mean harm: refused in one line, within a second and 200 MB, and without running anything."""
+"""Files that mean harm: refused in one line, by few calls and within 200 MB, and without running anything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 CHILD = """
-import sys, time
+import sys
 sys.setrecursionlimit(1000)
 from calibrant.core.errors import InputError
 from calibrant.data import open_predictions
@@ -26,19 +26,29 @@ def high_water():
     lines = open("/proc/self/status").read().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
 
+def count(frame, event, argument):
+    # of Python and of C: the same number on any machine and under any load, as seconds are not
+    global calls
+    calls += event in ("call", "c_call")
+
 for path in sys.argv[1:]:
     before = high_water()
-    start = time.process_time()
+    calls = 0
+    sys.setprofile(count)
     try:
         open_predictions(path).values
         words = "READ"
     except InputError as error:
         words = "ERROR " + str(error)
         assert "\\n" not in words, words
-    seconds = time.process_time() - start
+    sys.setprofile(None)
     grown = (high_water() - before) / 1024
-    print(f"{seconds:.3f} {grown:.0f} {words[:300]}")
+    print(f"{calls} {grown:.0f} {words[:300]}")
 """
+
+
+CALLS = 20_000_000
+"""What reading a file of that size may take; the ordinary reading of a large one takes some millions."""
 
 
 class Payload:
@@ -133,14 +143,15 @@ def test_hostile_files_are_refused_quickly(tmp_path: Path) -> None:
         text=True,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=600,  # ends a hang
     )
     assert done.returncode == 0, done.stderr[-2000:]
     lines = done.stdout.splitlines()
     assert len(lines) == len(files)
     for name, line in zip(files, lines, strict=True):
-        seconds, megabytes, words = line.split(" ", 2)
+        calls, megabytes, words = line.split(" ", 2)
         assert words.startswith("ERROR"), (name, line)
-        assert float(seconds) < 1.0, (name, line)
+        assert int(calls) < CALLS, (name, line)
         assert float(megabytes) < 200, (name, line)
     assert not (tmp_path / "victim").exists()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import os
 import pickle
-import time
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +136,7 @@ def test_false_lengths_allocate_nothing(tmp_path: Path, payload: bytes) -> None:
 
 
 @pytest.mark.parametrize("bracket", [list, tuple])
-def test_content_that_repeats_itself_without_end(tmp_path: Path, bracket: type) -> None:
+def test_content_that_repeats_itself_without_end(tmp_path: Path, bracket: type, deadline: None) -> None:
     bomb: Any = bracket([1, 2])
     for _ in range(45):
         bomb = bracket([bomb, bomb])
@@ -145,12 +144,10 @@ def test_content_that_repeats_itself_without_end(tmp_path: Path, bracket: type) 
     endless.extend([endless, endless])
     wide = [1.0] * 50
     flat = [[wide] * 50] * 50
-    start = time.monotonic()
     for content in (bomb, endless, {"logits": bomb, "labels": [0]}, {"logits": flat, "labels": [0]}):
         path = dump(tmp_path / "a.p", content)
         with pytest.raises(InputError):
             open_predictions(path)
-    assert time.monotonic() - start < 10
 
 
 def test_an_array_whose_shape_and_bytes_differ(tmp_path: Path) -> None:
@@ -186,12 +183,10 @@ NEST = b")" + b"2\x86" * 60
         b"\x80\x04\x8f(" + NEST + b"\x90.",
     ],
 )
-def test_nested_values_are_neither_hashed_nor_printed(tmp_path: Path, payload: bytes) -> None:
+def test_nested_values_are_neither_hashed_nor_printed(tmp_path: Path, payload: bytes, deadline: None) -> None:
     (tmp_path / "a.p").write_bytes(payload)
-    start = time.monotonic()
     with pytest.raises(InputError) as raised:
         open_predictions(tmp_path / "a.p")
-    assert time.monotonic() - start < 10
     assert len(str(raised.value).splitlines()) == 1
 
 

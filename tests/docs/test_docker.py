@@ -79,7 +79,7 @@ def test_its_command_serves_and_its_health_check_tells(instructions, tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as service:
         try:
             assert "Identity for 3 classes" in service.stdout.readline()
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 120
             while subprocess.run(health, env=env, capture_output=True, check=False).returncode:
                 assert time.monotonic() < deadline
         finally:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -78,11 +77,9 @@ def test_a_running_scheduler_is_joined_by_address(cluster, folder):
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "tcp://nowhere.invalid:8786"])
-def test_a_scheduler_that_is_not_there_is_one_line_within_ten_seconds(folder, address):
-    started = time.monotonic()
+def test_a_scheduler_that_is_not_there_is_one_line(folder, address, deadline):
     with pytest.raises(InputError, match=f"no Dask scheduler answers at {address} within 4 s") as caught:
         cal.TemperatureScaling().fit_predictions(folder, engine=address)
-    assert time.monotonic() - started < 10
     assert "\n" not in str(caught.value)
 
 
