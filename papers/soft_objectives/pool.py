@@ -27,6 +27,7 @@ class Job:
     """A setting and a seed; `tag` says what it is run for, and of those waiting the lowest `rank` goes first.
 
     keep_logits : bring home the validation and test logits as well
+    shift : measure the corrupted test sets too
     """
 
     setting: Setting
@@ -34,6 +35,7 @@ class Job:
     tag: str = "table"
     rank: int = 0
     keep_logits: bool = False
+    shift: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Worker:
         if self.trainer.on_gpu:
             torch.cuda.synchronize()
         trained = time.perf_counter()
-        figures = evaluate(self.trainer, self.data, self.shifted)
+        figures = evaluate(self.trainer, self.data, self.shifted if job.shift else {})
         kept = {"logits": self._logits()} if job.keep_logits else {}
         return {
             "tag": job.tag,
@@ -88,7 +90,8 @@ class Worker:
         return {name: self.trainer.logits(images).half().cpu().numpy() for name, images in parts.items()}
 
 
-RUNS_PER_FILE = 4
+FILE_BYTES = 4_500_000
+"""Of logits from which a new file is begun."""
 
 _rank = operator.attrgetter("rank")
 
@@ -163,7 +166,7 @@ class Pool:
 
     def _keep_logits(self, name: str, logits: dict[str, np.ndarray]) -> None:
         """Add the arrays to the last `logits-N.npz` beside the results; a file takes a few runs and stays small."""
-        if len(self.kept) == 2 * RUNS_PER_FILE:
+        if sum(values.nbytes for values in self.kept.values()) >= FILE_BYTES:
             self.kept, self.n_files = {}, self.n_files + 1
         self.kept |= {f"{name} {part}": values for part, values in logits.items()}
         np.savez_compressed(self.out.parent / f"logits-{self.n_files}.npz", **self.kept)

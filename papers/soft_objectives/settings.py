@@ -60,6 +60,8 @@ class Setting:
             return partial(losses.soft_avuc, kappa=self.kappa, temperature=self.temperature)
         if self.secondary == "soft_ece":
             return partial(losses.soft_ece, weighting=self.weighting, temperature=self.temperature)
+        if self.secondary == "mmce_weighted":
+            return partial(losses.mmce, weighted=True)
         return losses.soft_marginal_ece if self.secondary == "soft_marginal_ece" else losses.mmce
 
 
