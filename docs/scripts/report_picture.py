@@ -15,7 +15,7 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 import calibrant
-from calibrant.report import write_report
+from calibrant.report.page import write_report
 
 TARGET = Path(__file__).resolve().parents[1] / "images" / "report.png"
 METHODS = ["none", "ts", "vs", "cws", "ts+top", "shape", "conf+shape+keep"]

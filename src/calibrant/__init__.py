@@ -55,7 +55,7 @@ _NAMES = {
     "compare_models": "calibrant.evaluation.models",
     "diff": "calibrant.evaluation.difference",
     "calibration_loss": "calibrant.evaluation.calibration_loss",
-    "write_report": "calibrant.report",
+    "write_report": "calibrant.report.page",
     "log_to_mlflow": "calibrant.report.trackers",
     "save": "calibrant.shipping.artifact",
     "load": "calibrant.shipping.artifact",

@@ -13,9 +13,7 @@ from calibrant.data import Predictions
 from calibrant.evaluation.compare import compare
 from calibrant.evaluation.models import compare_models
 from calibrant.evaluation.results import Comparison
-from calibrant.report.html import asset
-from calibrant.report.models_page import render_models
-from calibrant.report.page import render
+from calibrant.report.page import asset, render, render_models
 
 LANDMARKS = {"header", "nav", "main", "footer"}
 NEED_NAME = {"button", "select", "input", "a", "summary"}

@@ -14,7 +14,7 @@ import pytest
 
 import calibrant
 from calibrant.evaluation.shift import ShiftCurves
-from calibrant.report import write_report
+from calibrant.report.page import write_report
 
 CHROMIUM = os.environ.get("CALIBRANT_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 PICTURES = Path(__file__).resolve().parents[2] / "out" / "report"

@@ -9,7 +9,6 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
-from html import unescape
 from html.parser import HTMLParser
 
 import numpy as np
@@ -23,12 +22,10 @@ from calibrant.evaluation.compare import compare
 from calibrant.evaluation.models import compare_models
 from calibrant.evaluation.reliability import reliability_bins
 from calibrant.evaluation.results import Comparison, Estimate, Figures
-from calibrant.report import aggregate, group_section, html, positive_section, snippets
+from calibrant.report import chart_data, tables, usage
 from calibrant.report.answers import answers
-from calibrant.report.html import embedded_json
-from calibrant.report.label_section import label_table
-from calibrant.report.labels import STEPS, full_name, learned, readable
-from calibrant.report.page import render, write_report
+from calibrant.report.methods import STEPS, full_name, learned, readable
+from calibrant.report.page import cards, classes_note, embedded_json, group_lead, render, write_report
 from calibrant.report.wording import shown_metrics
 
 LIMIT = 3_000_000
@@ -115,7 +112,7 @@ def test_every_section_and_both_lines_of_help_are_there(page: str) -> None:
 
 
 def test_table_marks_best_second_and_failed(build_comparison: Callable[..., Comparison]) -> None:
-    table = html.table(build_comparison(n=500, error="three is not four"))
+    table = render(build_comparison(n=500, error="three is not four"))
     assert table.count('<span class="badge">best</span>') == 1
     assert table.index('data-method="ts"') < table.index('data-method="none"')
     assert 'aria-sort="ascending"' in table
@@ -125,10 +122,10 @@ def test_table_marks_best_second_and_failed(build_comparison: Callable[..., Comp
 
 
 def test_usage_names_the_winner_in_three_ways(comparison: Comparison) -> None:
-    usage = snippets.usage(comparison.best, comparison.task)
-    assert "cal.get(&#x27;ts&#x27;)" in usage
-    assert "--method ts" in usage
-    assert "--onnx" in usage
+    python, shell, onnx = (text for _, text in usage.usage(comparison.best, comparison.task))
+    assert "cal.get('ts')" in python
+    assert "--method ts" in shell
+    assert "--onnx" in onnx
 
 
 @pytest.mark.parametrize(("p_value", "words"), [(0.5, "chance explains"), (0.001, "too sure")])
@@ -148,20 +145,20 @@ def test_a_comparison_in_which_everything_failed_is_still_a_page(comparison: Com
 
 
 def test_bins_of_the_page_are_the_bins_of_the_rows(comparison: Comparison) -> None:
-    table = aggregate.reliability_table(comparison)
+    table = chart_data.reliability_table(comparison)
     chosen = [place for place, name in enumerate(table["method"]) if name == "ts"]
     columns = comparison.row("ts").columns
     bins = reliability_bins(columns.confidence, columns.correct, n_bins=comparison.n_bins)
     np.testing.assert_allclose([table["accuracy"][place] for place in chosen], bins.accuracy[bins.filled], atol=5e-5)
     assert [table["count"][place] for place in chosen] == bins.count[bins.filled].tolist()
-    histogram = aggregate.histogram_table(comparison)
+    histogram = chart_data.histogram_table(comparison)
     for name in ("none", "ts"):
         rows = [r for m, r in zip(histogram["method"], histogram["rows"], strict=True) if m == name]
         assert sum(rows) == comparison.n_test
 
 
 def test_class_diagrams_hold_every_row_once(comparison: Comparison) -> None:
-    for method, own in aggregate.class_tables(comparison)["methods"].items():
+    for method, own in chart_data.class_tables(comparison)["methods"].items():
         cells = [cell for diagram in own["bins"] for cell in diagram]
         assert sum(count for _, _, count in cells) == comparison.n_test
         mean = sum(thousandths * count for thousandths, _, count in cells) / (1000 * comparison.n_test)
@@ -170,7 +167,7 @@ def test_class_diagrams_hold_every_row_once(comparison: Comparison) -> None:
 
 
 def test_deferral_curve_agrees_with_a_plain_count(comparison: Comparison) -> None:
-    table = aggregate.coverage_table(comparison)
+    table = chart_data.coverage_table(comparison)
     columns = comparison.row("ts").columns
     for place, name in enumerate(table["method"]):
         if name == "ts" and table["deferred"][place] in (0.0, 0.2, 0.5, 0.9):
@@ -196,12 +193,12 @@ def test_a_thousand_classes_and_thirty_methods_stay_small(build_comparison: Call
 def test_more_classes_than_the_list_holds_keeps_the_most_predicted(
     comparison: Comparison, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aggregate, "MOST_CLASSES", 4)
-    tables = aggregate.class_tables(comparison)
+    monkeypatch.setattr(chart_data, "MOST_CLASSES", 4)
+    found = chart_data.class_tables(comparison)
     predicted = comparison.rows[0].classes.predicted
-    kept = [int(name.split()[1]) for name in tables["names"]]
+    kept = [int(name.split()[1]) for name in found["names"]]
     assert len(kept) == 4
-    assert "the 4 classes predicted most often, of 10" in html.classes_note(tables)
+    assert "the 4 classes predicted most often, of 10" in classes_note(found)
     assert predicted[kept].min() >= np.delete(predicted, kept).max()
 
 
@@ -266,7 +263,7 @@ def test_words_of_a_page_are_those_of_its_task(other_task: Comparison) -> None:
 def test_deferral_of_a_positive_class_is_about_decisions() -> None:
     table = compared("binary")
     columns = table.row("none").columns
-    risk = aggregate.coverage_table(table)["risk"][0]
+    risk = chart_data.coverage_table(table)["risk"][0]
     assert risk == pytest.approx(np.mean((columns.confidence >= 0.5) != columns.correct), abs=1e-4)
     assert risk == pytest.approx(1 - table.row("none").metrics["accuracy"].value, abs=1e-4)
 
@@ -282,7 +279,7 @@ def test_groups_of_a_page_are_those_of_the_comparison(other_task: Comparison) ->
                 assert groups["gaps"]["gap"][place] == pytest.approx(gaps[name].value, abs=5e-5)
                 assert groups["gaps"]["low"][place] == pytest.approx(gaps[name].low, abs=5e-5)
         assert groups["sentences"][method][1:-1] == analysis.verdict[1:]
-    focus = group_section.focus_group(other_task)
+    focus = chart_data.focus_group(other_task)
     rows = [n for n, m in zip(groups["bins"]["count"], groups["bins"]["method"], strict=True) if m == "none"]
     assert sum(rows) == other_task.rows[0].groups.groups[focus].n
     assert "For whom?" in page
@@ -292,11 +289,11 @@ def test_groups_of_a_page_are_those_of_the_comparison(other_task: Comparison) ->
 
 def test_many_groups_keep_the_largest_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     table = compared("binary", by="place")
-    monkeypatch.setattr(group_section, "MOST_GROUPS", 1)
-    shown = group_section.shown_groups(table)
+    monkeypatch.setattr(chart_data, "MOST_GROUPS", 1)
+    shown = chart_data.shown_groups(table)
     gaps = [abs(one.metrics["gap"].value) for one in table.row(table.best).groups.groups]
     assert shown == [int(np.argmax(gaps))]
-    assert "Shown are the 1 with the largest gaps" in group_section.lead(table)
+    assert "Shown are the 1 with the largest gaps" in group_lead(table)
 
 
 def test_without_groups_the_section_is_hidden(comparison: Comparison) -> None:
@@ -326,10 +323,10 @@ def test_decisions_of_a_binary_page_agree_with_plain_counts() -> None:
 
 def test_clinical_words_say_which_way_risks_are_wrong() -> None:
     table = compared("binary")
-    before = positive_section.clinical_figures(table, table.row("none").columns)
+    before = tables.clinical_figures(table, table.row("none").columns)
     # the logits were doubled: the slope that mends them is one half
     assert before["calibration_slope"].low < 0.5 < before["calibration_slope"].high
-    words = {name: say for name, _, _, say in positive_section.CLINICAL_WORDS}
+    words = {name: say for name, _, _, say in tables.CLINICAL_WORDS}
     assert "too extreme" in words["calibration_slope"](before["calibration_slope"])
     assert "underestimated" in words["observed_expected"](Estimate(1.3, 1.1, 1.5))
     assert "chance explains" in words["observed_expected"](Estimate(1.1, 0.9, 1.3))
@@ -382,35 +379,40 @@ def test_page_says_what_it_was_made_of(comparison: Comparison, tmp_path) -> None
 def test_labels_stand_worst_first_and_rare_ones_last() -> None:
     table = compared("multilabel")
     labels = table.labels.reshape(-1, 3).copy()
-    text = label_table(replace(table, class_names=("one", "two", "three")))
+    lines = {line.name: line for line in labels_of(table)}
     columns = table.row(table.best).columns
     errors = {}
     for place, name in enumerate(("one", "two", "three")):
         bins = reliability_bins(columns.confidence[place::3], columns.correct[place::3], n_bins=table.n_bins)
         errors[name] = bins.ece
-        assert f"<td>{int(labels[:, place].sum()):,}</td>" in text
-        assert f"<td>{100 * bins.ece:.2f}%</td>" in text
-    order = re.findall(r'<th scope="row">(\w+)</th>', text)
-    assert order == sorted(errors, key=lambda name: -errors[name])
+        texts = [cell.text for cell in lines[name].cells]
+        assert texts[0] == f"{int(labels[:, place].sum()):,}"
+        assert texts[2] == f"{100 * bins.ece:.2f}%"
+    assert list(lines)[2:] == sorted(errors, key=lambda name: -errors[name])
     labels[:, 1] = 0
-    rare = label_table(replace(table, class_names=("one", "two", "three"), labels=labels.reshape(-1)))
-    assert rare.index("two <span") > max(rare.index(">one<"), rare.index(">three<"))
-    assert label_table(compared("binary")) == ""
+    rare = labels_of(replace(table, labels=labels.reshape(-1)))
+    assert rare[-1].name == "two"
+    assert rare[-1].note
+    assert tables.label_table(compared("binary")) is None
+
+
+def labels_of(table: Comparison) -> list[tables.Line]:
+    return list(tables.label_table(replace(table, class_names=("one", "two", "three"))).lines)
 
 
 def test_deciding_metric_is_the_first_column(comparison: Comparison) -> None:
-    heads = re.findall(r'<button type="button" title="[^"]*">([^<]*)</button></th>', html.table(comparison))
+    heads = [head for head, _ in tables.methods_table(comparison).heads]
     assert heads[:2] == ["Method", "NLL"]
     assert sorted(shown_metrics(comparison)) == sorted(comparison.metric_names)
 
 
 def test_an_error_at_the_end_of_its_interval_is_explained(comparison: Comparison) -> None:
     words = "chance alone raises the estimate"
-    assert words not in html.cards(comparison)
+    assert not any(words in one["meaning"] for one in cards(comparison))
     row = comparison.row("ts")
     edge = Figures({**row.metrics, "ece": Estimate(0.02, 0.0, 0.02)})
     rows = tuple(replace(one, metrics=edge) if one is row else one for one in comparison.rows)
-    assert words in html.cards(replace(comparison, rows=rows))
+    assert any(words in one["meaning"] for one in cards(replace(comparison, rows=rows)))
 
 
 def test_three_questions_are_answered_first(comparison: Comparison) -> None:
@@ -423,7 +425,7 @@ def test_three_questions_are_answered_first(comparison: Comparison) -> None:
     first, use, sure = found
     assert (first.short, first.kind) == ("No, it is too sure", "bad")
     assert f"{100 * comparison.rows[0].metrics['ece'].value:.2f} points" in first.detail
-    assert "<code>ts</code>" in use.short
+    assert "`ts`" in use.short
     assert "80%" in sure.detail
     assert sure.kind == "open"
 
@@ -461,7 +463,7 @@ def replace_columns(columns, n: int):
 def test_classes_have_as_many_bins_as_their_rows_bear(build_comparison: Callable[..., Comparison]) -> None:
     made = build_comparison(n=1500, n_classes=12)
     columns = made.rows[0].columns
-    diagrams = aggregate.class_tables(made)["methods"]["none"]["bins"]
+    diagrams = chart_data.class_tables(made)["methods"]["none"]["bins"]
     for index, diagram in enumerate(diagrams):
         mine = columns.prediction == index
         wanted = int(np.clip(np.sqrt(mine.sum()) / 2, 1, made.n_bins))
@@ -477,18 +479,18 @@ def test_equal_confidences_share_a_bin(comparison: Comparison) -> None:
     row = comparison.rows[0]
     flat = replace(row.columns, confidence=np.full(comparison.n_test, 0.7))
     made = replace(comparison, rows=(replace(row, columns=flat),), best="none", second=None)
-    assert all(len(diagram) == 1 for diagram in aggregate.class_tables(made)["methods"]["none"]["bins"])
+    assert all(len(diagram) == 1 for diagram in chart_data.class_tables(made)["methods"]["none"]["bins"])
 
 
 def test_an_error_at_the_end_of_its_interval_is_marked_in_every_table(comparison: Comparison) -> None:
     row = comparison.row("ts")
     edge = Figures({**row.metrics, "ece": Estimate(0.02, 0.0, 0.02)})
     made = replace(comparison, rows=tuple(replace(one, metrics=edge) if one is row else one for one in comparison.rows))
-    for text in (html.table(made), made.to_markdown(intervals=True), made._repr_html_()):
+    for text in (render(made), made.to_markdown(intervals=True), made._repr_html_()):
         assert text.count("‡") >= 1
     assert "ddagger" in made.to_latex(intervals=True)
-    assert "chance alone raises" in html.table_key(made)
-    for text in (html.table(comparison), html.table_key(comparison), comparison.to_markdown(intervals=True)):
+    assert "chance alone raises" in render(made)
+    for text in (render(comparison), comparison.to_markdown(intervals=True)):
         assert "‡" not in text
 
 
@@ -511,8 +513,8 @@ def test_use_it_runs_with_the_files_of_the_user(task: str, tmp_path, monkeypatch
         f"calibrant compare 'my val.npz' 'my test.npz' --scores outputs --labels=truth --kind {kind} --task {task}"
     )
     method = "ts" if task == "multiclass" else "platt"
-    code = snippets.usage(method, task, ("my val.npz", "my test.npz"), command)
-    python, shell, _ = (unescape(text) for text in re.findall(r"<code>(.*?)</code>", code, re.S))
+    code = usage.usage(method, task, ("my val.npz", "my test.npz"), command)
+    python, shell, _ = (text for _, text in code)
     found: dict = {}
     exec(python, found)
     assert len(found["probabilities"]) == 200

@@ -100,7 +100,7 @@ def _opened(files: list[str], said: dict[str, Any]) -> dict[str, tuple[Any, Any]
     """The rows to fit on and to measure on of every model, by its name."""
     from calibrant.data import open_parts, open_predictions
     from calibrant.evaluation.models import short_names
-    from calibrant.report.snippets import split_model
+    from calibrant.report.usage import split_model
 
     found: dict[str, tuple[Any, Any]] = {}
     split_up = [split_model(given) for given in files]
@@ -125,7 +125,7 @@ def _opened(files: list[str], said: dict[str, Any]) -> dict[str, tuple[Any, Any]
 
 def _write(result: Any, report: str, files: list[str], conditions: Shifted | None) -> None:
     from calibrant.evaluation.results import Comparison
-    from calibrant.report import write_report
+    from calibrant.report.page import write_report
 
     command = shlex.join(["calibrant", *sys.argv[1:]])
     shift = _curves(result, conditions) if isinstance(result, Comparison) else None

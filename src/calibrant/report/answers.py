@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
 
 import numpy as np
 
 from calibrant.core.metric_facts import facts as metric_facts
+from calibrant.evaluation.model_tables import by_rank
+from calibrant.evaluation.models import ModelComparison
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.verdicts import SIGNIFICANCE, too_few_to_tell
-from calibrant.report.aggregate import baseline
-from calibrant.report.labels import figure, full_name
-from calibrant.report.wording import wording
+from calibrant.report.chart_data import baseline
+from calibrant.report.methods import full_name
+from calibrant.report.wording import figure, wording
 
 NEARLY_ALWAYS, MOSTLY = 0.005, 0.025
 """Shares of resamples in which the old model may be better, for two degrees of certainty."""
@@ -20,7 +21,7 @@ NEARLY_ALWAYS, MOSTLY = 0.005, 0.025
 
 @dataclass(frozen=True)
 class Answer:
-    """A question, its answer in a few words, and the figures behind it; both texts are HTML."""
+    """A question, its answer in a few words, and the figures behind it; `code` and **bold** are marked."""
 
     question: str
     short: str
@@ -39,15 +40,6 @@ def answers(comparison: Comparison) -> list[Answer]:
     return [_calibrated(comparison, before), _choice(comparison, before, best), _sureness(comparison, before, best)]
 
 
-def boxes(found: list[Answer]) -> str:
-    """The answers as a list of cards."""
-    return "".join(
-        f'<div class="answer {one.kind}"><h2>{one.question}</h2><p class="short">{one.short}</p>'
-        f"<p>{one.detail}</p></div>"
-        for one in found
-    )
-
-
 def _calibrated(comparison: Comparison, before: MethodRow) -> Answer:
     question, words = "Is it calibrated?", wording(comparison)
     gap, floor = 100 * before.metrics["ece"].value, before.noise_floor
@@ -56,7 +48,7 @@ def _calibrated(comparison: Comparison, before: MethodRow) -> Answer:
     subject = "probabilities miss the share of positives" if positive else "confidence misses accuracy"
     detail = f"On average {subject} by {gap:.2f} points"
     if before.method != "none":  # the uncalibrated scores were not compared
-        detail = f"After <code>{escape(before.method)}</code>, {detail[:1].lower()}{detail[1:]}"
+        detail = f"After `{before.method}`, {detail[:1].lower()}{detail[1:]}"
     chance = "" if floor is None else f" chance alone would show about {100 * floor.mean:.2f}"
     columns = before.columns
     few = columns is not None and too_few_to_tell(
@@ -84,12 +76,12 @@ def _choice(comparison: Comparison, before: MethodRow, best: MethodRow) -> Answe
         detail = f"None of {tried} other methods has a better {look.label} than {value}."
         return Answer(question, "The model as it is", detail, "good")
     start = figure(before.metrics[comparison.criterion].value, percent=look.percent)
-    detail = f"It brings {look.label} from {start} to <b>{value}</b>"
+    detail = f"It brings {look.label} from {start} to **{value}**"
     if comparison.criterion != "ece":
         detail += f" and the gap to {100 * best.metrics['ece'].value:.2f} points{_rest(best)}"
-    name = escape(full_name(best.method, best.calibrator))
+    name = full_name(best.method, best.calibrator)
     detail += f"{_cost(comparison, best)}.{_mended(comparison, before, best)}"
-    return Answer(question, f"{name} <code>{escape(best.method)}</code>", detail, "good")
+    return Answer(question, f"{name} `{best.method}`", detail, "good")
 
 
 def _mended(comparison: Comparison, before: MethodRow, best: MethodRow) -> str:
@@ -107,7 +99,7 @@ def _sureness(comparison: Comparison, before: MethodRow, best: MethodRow) -> Ans
     if comparison.warnings:
         return Answer(question, "Not at all", "The test rows are not independent of the fit: see the warning.", "bad")
     tied = [row.method for row in comparison.rows if row.ties_best and row is not best]
-    names = ", ".join(f"<code>{escape(name)}</code>" for name in tied[:4])
+    names = ", ".join(f"`{name}`" for name in tied[:4])
     names += f" and {len(tied) - 4} more" if len(tied) > 4 else ""
     others = f" Within noise of it: {names}." if tied else " No other method is within noise of it."
     if best is before:
@@ -116,7 +108,7 @@ def _sureness(comparison: Comparison, before: MethodRow, best: MethodRow) -> Ans
     worse = before.p_beats_best
     short = "Very" if worse < NEARLY_ALWAYS else "Fairly" if worse < MOSTLY else "Not very: the gain may be chance"
     direction = "higher" if look.better > 0 else "lower"
-    earlier = "before" if before.method == "none" else f"that of <code>{escape(before.method)}</code>"
+    earlier = "before" if before.method == "none" else f"that of `{before.method}`"
     detail = (
         f"In {_share(1 - worse)} of {comparison.resamples:,} resamples of {comparison.n_test:,} test rows its "
         f"{look.label} is {direction} than {earlier}.{others}"
@@ -146,3 +138,25 @@ def _cost(comparison: Comparison, row: MethodRow) -> str:
         return ", and changes no prediction"
     what = "decisions at 50%" if wording(comparison).about == "positive class" else "predictions"
     return f", and changes {figure(row.changed_predictions, percent=True)} of the {what}"
+
+
+def model_answers(table: ModelComparison) -> list[Answer]:
+    """The three questions, asked of all models together."""
+    first = {name: answers(one)[0] for name, one in table.comparisons.items()}
+    bad = [name for name, one in first.items() if one.kind == "bad"]
+    total = len(table.models)
+    said = "All of them" if not bad and all(one.kind == "good" for one in first.values()) else ""
+    said = said or (f"{len(bad)} of {total} are not" if bad else "Too few rows to tell for some")
+    named = "; ".join(f"{name}: {one.short[:1].lower()}{one.short[1:]}" for name, one in first.items())
+    found = [Answer("Are they calibrated?", said, f"{named}.", "bad" if bad else "good")]
+    if table.best is None:
+        return [*found, Answer("What should I use?", "Unknown", "Every method failed on every model.", "open")]
+    wins, ranks, best = table.wins()[table.best], table.mean_ranks(), table.best
+    choice = f"Lowest mean rank by {metric_facts(table.criterion).label}: {ranks[best]:.2f} of {len(ranks)} methods."
+    found.append(Answer("What should I use?", f"{full_name(best)} `{best}`", choice, "good"))
+    rival = next((name for name in by_rank(table) if name != best), None)
+    close = "" if rival is None else f" Next is `{rival}` with mean rank {ranks[rival]:.2f}."
+    sure = wins == total
+    short = "It is never clearly beaten" if sure else f"It is beaten on {total - wins} of {total}"
+    detail = f"Best or within noise of the best on {wins} of {total} models.{close}"
+    return [*found, Answer("How sure is that?", short, detail, "good" if sure else "open")]

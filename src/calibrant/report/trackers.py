@@ -11,6 +11,7 @@ import calibrant
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.evaluation.models import ModelComparison
 from calibrant.evaluation.results import Comparison
+from calibrant.report.page import write_report
 
 FORBIDDEN = re.compile(r"[^A-Za-z0-9_\-./: ]")
 """What a name in MLflow may not hold."""
@@ -64,8 +65,6 @@ def _log(mlflow: Any, comparison: Comparison | ModelComparison, prefix: str, rep
             mlflow.log_figure(figure, f"{name}.png")
     mlflow.log_dict(comparison.to_dict(), f"{prefix}comparison.json")
     if report:
-        from calibrant.report.page import write_report
-
         with TemporaryDirectory() as folder:
             page = write_report(comparison, Path(folder) / "report.html")
             mlflow.log_artifact(str(page), prefix.rstrip("/") or None)

@@ -1,16 +1,29 @@
-"""How to apply the winner, with the user's own files and the options that read them."""
+"""How to apply the winner, with the user's own files and the options that read them; and where a page comes from."""
 
 from __future__ import annotations
 
+import hashlib
+import platform
 import shlex
 from collections.abc import Sequence
-from html import escape
+from datetime import UTC, datetime
 from pathlib import Path
 
-from calibrant.core.errors import InputError
+import numpy as np
+import scipy
+import sklearn
 
+import calibrant
+from calibrant.core.errors import InputError
+from calibrant.evaluation.models import ModelComparison
+from calibrant.evaluation.results import Comparison
+
+Snippets = list[tuple[str, str]]
+"""Titles and texts."""
 READING = ("--kind", "--task", "--scores", "--labels", "--weights", "--class-names", "--ignore-index")
 """Options of `compare` that say what a file holds; `fit` and `apply` need them too."""
+LARGEST_HASHED = 2_000_000_000
+"""Bytes up to which a file is read for its hash."""
 
 
 def options_of(command: str | None, wanted: Sequence[str] = READING) -> dict[str, str]:
@@ -29,10 +42,10 @@ def options_of(command: str | None, wanted: Sequence[str] = READING) -> dict[str
     return {name: found[name] for name in wanted if name in found}
 
 
-def usage(method: str | None, task: str, sources: Sequence[str] = (), command: str | None = None) -> str:
+def usage(method: str | None, task: str, sources: Sequence[str] = (), command: str | None = None) -> Snippets:
     """Python, command line and ONNX for one model."""
     if method is None:
-        return ""
+        return []
     sources = [without_queries(source) for source in sources]
     fit_on, apply_to = (*sources, "val.npz", "new.npz")[:2] if len(sources) != 1 else (sources[0], "new.npz")
     grouped = method.endswith(("+group", "+multi"))
@@ -45,13 +58,13 @@ calibrant apply calibrator.safetensors {shlex.quote(apply_to)}{said}{by} -o cali
     onnx = """calibrant export calibrator.safetensors --onnx calibrator.onnx
 calibrant export calibrator.safetensors --onnx calibrated_model.onnx --model model.onnx  # both in one"""
     python = _python(method, task, fit_on, apply_to, given=given, columns=columns)
-    return _listed(("Python", python), ("Command line", shell), ("ONNX", onnx))
+    return [("Python", python), ("Command line", shell), ("ONNX", onnx)]
 
 
-def model_usage(method: str | None, task: str, sources: Sequence[str] = (), command: str | None = None) -> str:
+def model_usage(method: str | None, task: str, sources: Sequence[str] = (), command: str | None = None) -> Snippets:
     """One fit per model on the command line, and the same in Python for the first of them."""
     if method is None:
-        return ""
+        return []
     said = "".join(f" {name} {shlex.quote(value)}" for name, value in options_of(command).items())
     lines, first = [], "val.npz"
     for place, source in enumerate(sources):
@@ -61,7 +74,7 @@ def model_usage(method: str | None, task: str, sources: Sequence[str] = (), comm
         lines.append(f"{fit} -o {shlex.quote(name + '.safetensors')}")
     shell = "\n".join(lines) or f"calibrant fit {first} --method {shlex.quote(method)} -o calibrator.safetensors"
     python = _python(method, task, first, "new.npz", given=options_of(command))
-    return _listed(("Command line", shell), ("Python", python))
+    return [("Command line", shell), ("Python", python)]
 
 
 def without_queries(text: str) -> str:
@@ -128,9 +141,40 @@ def _value(name: str, value: str) -> str:
     return repr(value)
 
 
-def _listed(*snippets: tuple[str, str]) -> str:
-    return "".join(
-        f'<div class="snippet"><header><h3>{label}</h3><button type="button" aria-label="Copy {label}">Copy</button>'
-        f'</header><pre tabindex="0"><code>{escape(code)}</code></pre></div>'
-        for label, code in snippets
-    )
+def provenance(comparison: Comparison, sources: Sequence[str], command: str | None) -> Snippets:
+    """The lines of the page's last table."""
+    roles = ("Fitted on", "Measured on") if len(sources) == 2 else ["File"] * len(sources)
+    lines = [(role, described(source)) for role, source in zip(roles, sources, strict=True)]
+    lines.append(("Rows", f"{comparison.n_val:,} to fit on, {comparison.n_test:,} to measure on"))
+    return [*lines, *_made(command)]
+
+
+def model_provenance(table: ModelComparison, sources: Sequence[str], command: str | None) -> Snippets:
+    """The same for several models: files by model."""
+    lines = []
+    for source in sources:
+        name, val, test = model_files(source)
+        files = dict.fromkeys(described(one.removesuffix("#val").removesuffix("#test")) for one in (val, test))
+        lines.append((f"Model {name}", "; ".join(files)))
+    for name, one in table.comparisons.items():
+        lines.append((f"Rows of {name}", f"{one.n_val:,} to fit on, {one.n_test:,} to measure on"))
+    return [*lines, *_made(command)]
+
+
+def _made(command: str | None) -> Snippets:
+    lines = [
+        ("Made", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")),
+        ("Versions", f"calibrant {calibrant.__version__}, Python {platform.python_version()}, numpy {np.__version__}, "
+         f"scipy {scipy.__version__}, scikit-learn {sklearn.__version__}"),
+    ]  # fmt: skip
+    return [*lines, ("Command", without_queries(command))] if command else lines
+
+
+def described(source: str) -> str:
+    """An address with size and SHA-256 where it is a file on this machine."""
+    path = Path(source if Path(source).exists() else source.partition("#")[0])
+    if not path.is_file() or path.stat().st_size > LARGEST_HASHED:
+        return without_queries(source)
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256")
+    return f"{source} ({path.stat().st_size:,} bytes, SHA-256 {digest.hexdigest()[:16]}…)"

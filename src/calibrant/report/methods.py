@@ -1,48 +1,14 @@
-"""The words of the page: how figures are printed, and what calibrators learned."""
+"""What a method is called in words, and what its calibrator learned."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from calibrant.calibrators.registry import METHODS, PREFIXES, SUFFIXES
-from calibrant.evaluation.results import Estimate, MethodRow
-
-
-def figure(value: float, *, percent: bool) -> str:
-    """A number as the page prints it."""
-    if not np.isfinite(value):
-        return "–"
-    return f"{100 * value:.2f}%" if percent else f"{value:.4f}"
-
-
-def with_interval(estimate: Estimate, shown: Callable[[float], str]) -> str:
-    """A figure and, where it is known, its interval; as HTML."""
-    if not np.isfinite(estimate.value):
-        return "–"
-    known = np.isfinite(estimate.low) and np.isfinite(estimate.high)
-    bounds = f" [{shown(estimate.low)}, {shown(estimate.high)}]" if known else ""
-    return f'{shown(estimate.value)}<span class="ci-inline">{bounds}</span>'
-
-
-def signed_points(value: float) -> str:
-    """A signed share in percentage points."""
-    return f"{100 * value:+.1f}".replace("-", "−")
-
-
-def two_decimals(value: float) -> str:
-    """A number with two decimals."""
-    return f"{value:.2f}".replace("-", "−")
-
-
-def seconds(value: float) -> str:
-    """A duration in a few characters."""
-    if not np.isfinite(value):
-        return "–"
-    return f"{1000 * value:.0f} ms" if value < 1 else f"{value:.1f} s"
+from calibrant.evaluation.results import MethodRow
 
 
 def innermost(calibrator: Any) -> list[Any]:

@@ -1,0 +1,281 @@
+"""The tables of the pages as data; the templates make HTML of all of them by the same macros."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibrant.core.metric_facts import facts
+from calibrant.evaluation.bootstrap import draw
+from calibrant.evaluation.clinical import clinical_estimates, exact_log_odds
+from calibrant.evaluation.model_tables import by_rank, matrix_cell
+from calibrant.evaluation.models import ModelComparison
+from calibrant.evaluation.results import Comparison, Estimate, MethodRow, TestColumns
+from calibrant.evaluation.tables import RAISED, cell, raised
+from calibrant.evaluation.verdicts import SIGNIFICANCE
+from calibrant.metrics.top_label import ece_of
+from calibrant.report.chart_data import baseline, finished, group_analyses, has_decisions, shown_groups
+from calibrant.report.methods import full_name, summary
+from calibrant.report.wording import figure, seconds, shown_metrics, signed_points, two_decimals
+
+MOST_LABELS = 200
+"""Labels in the table; of more, those with the largest error after calibration."""
+FEW_POSITIVES = 10
+LARGEST_LOSS = 700.0
+"""Log losses from here on come of probabilities of exactly 0 or 1, not of logits."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure as text, with its interval; `value` is what a sorted column goes by, `kind` a style of the page."""
+
+    text: str
+    interval: str = ""
+    kind: str = ""
+    tie: bool = False
+    value: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row: a name (with marks of code), what is said beside or below it, and the cells."""
+
+    name: str
+    cells: Sequence[Cell]
+    kind: str = ""
+    note: str = ""
+    full: str = ""
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headings with their meaning or link, rows, and the methods that failed with the reason."""
+
+    caption: str
+    heads: Sequence[tuple[str, str]]
+    lines: Sequence[Line]
+    failed: Sequence[tuple[str, str]] = ()
+    kind: str = "small"
+    sorted_by: int = -1
+    direction: str = "none"
+    note: str = ""
+
+
+def failures(comparison: Comparison) -> list[tuple[str, str]]:
+    """The methods that failed, and why."""
+    return [(row.method, row.error) for row in comparison.rows if row.error is not None]
+
+
+def estimate_cell(estimate: Estimate, shown: Callable[[float], str], mark: str = "", **look: str | bool) -> Cell:
+    """A figure with its interval where that is known."""
+    if not np.isfinite(estimate.value):
+        return Cell("–")
+    known = np.isfinite(estimate.low) and np.isfinite(estimate.high)
+    interval = f"[{shown(estimate.low)}, {shown(estimate.high)}]{mark}" if known else ""
+    return Cell(shown(estimate.value), interval, value=f"{estimate.value:.10g}", **look)  # type: ignore[arg-type]
+
+
+def metric_cell(comparison: Comparison, row: MethodRow, name: str) -> Cell:
+    """A method's figure in the unit of its metric, marked best, second or tied."""
+    marks, estimate = cell(comparison, row, name), row.metrics[name]
+    kind = "best" if marks.best else "second" if marks.second else ""
+
+    def shown(value: float) -> str:
+        return figure(value, percent=facts(name).percent)
+
+    return estimate_cell(estimate, shown, RAISED if raised(name, estimate) else "", kind=kind, tie=marks.tie)
+
+
+EXTRA_COLUMNS = (
+    ("Changed decisions", "share of test rows whose predicted class (of one probability: p ≥ 50%) changed"),
+    ("Changed order", "share of pairs of test rows whose order by confidence was reversed"),
+    ("P(beats best)", "share of bootstrap resamples in which the method beats the best one"),
+    ("Params", "numbers the method learned"),
+    ("Fit", "seconds to fit"),
+)
+
+
+def methods_table(comparison: Comparison) -> Table:
+    """Every method by the deciding metric; answers do not change with their confidence."""
+    names, skipped = shown_metrics(comparison), comparison.task == "pairs"
+    heads = [("Method", "short name; choose one to see it in the charts")]
+    for look in map(facts, names):
+        # the split of the ECE goes by its short names: the table has many columns
+        heads.append((look.column.capitalize() if look.better == 0 else look.heading, look.meaning))
+    lines = []
+    for row in map(comparison.row, comparison.ranking(comparison.criterion)):
+        best = row.method == comparison.best
+        beats = float("nan") if best else row.p_beats_best
+        extra = [(one, figure(one, percent=True)) for one in (row.changed_predictions, row.changed_rankings)][skipped:]
+        extra.append((beats, f"{beats:.0%}" if np.isfinite(beats) else "–"))
+        extra.append((float(row.n_parameters or 0), f"{row.n_parameters or 0:,}"))
+        extra.append((row.fit_seconds, seconds(row.fit_seconds)))
+        cells = [metric_cell(comparison, row, name) for name in names]
+        cells += [Cell(text, value=f"{value:.10g}" if np.isfinite(value) else "") for value, text in extra]
+        full = full_name(row.method, row.calibrator)
+        lines.append(Line(row.method, cells, note=summary(row.calibrator), full=full, best=best))
+    direction = "descending" if facts(comparison.criterion).better > 0 else "ascending"
+    place = names.index(comparison.criterion) + 1 if comparison.criterion in names else -1
+    heads += EXTRA_COLUMNS[skipped:]
+    caption = "Methods and their figures on the test rows"
+    return Table(caption, heads, lines, failures(comparison), sorted_by=place, direction=direction)
+
+
+def model_methods(name: str, comparison: Comparison) -> Table:
+    """The main figures of every method on one model."""
+    names = list(dict.fromkeys((comparison.criterion, "ece", "accuracy")))
+    if comparison.task == "pairs":
+        names.remove("accuracy")
+    lines = []
+    for row in map(comparison.row, comparison.ranking(comparison.criterion)):
+        floor = row.noise_floor
+        said = "–" if floor is None else ("no gap seen" if floor.p_value >= SIGNIFICANCE else "no")
+        lines.append(Line(f"`{row.method}`", [*(metric_cell(comparison, row, one) for one in names), Cell(said)]))
+    heads = [("Method", ""), *((facts(one).heading, "") for one in names), ("Calibrated after", "")]
+    return Table(f"Methods on {name}", heads, lines, failures(comparison))
+
+
+def matrix(table: ModelComparison) -> Table:
+    """Methods × models, then mean rank and wins."""
+    ranks, wins = table.mean_ranks(), table.wins()
+    lines = []
+    for method in by_rank(table):
+        found = [matrix_cell(table, method, model) for model in table.models]
+        cells = [Cell(one.value, kind="best" if one.best else "", tie=one.tie) for one in found]
+        cells += [Cell(f"{ranks[method]:.2f}"), Cell(f"{wins[method]} of {len(table.models)}")]
+        lines.append(Line(f"`{method}`", cells, full=full_name(method), best=method == table.best))
+    links = [(name, f"#model-{place}") for place, name in enumerate(table.models)]
+    heads = [("Method", ""), *links, ("Mean rank", ""), ("Best or tied", "")]
+    return Table("The deciding metric of every method on every model", heads, lines, kind="matrix")
+
+
+def _plain_heads(*names: str) -> list[tuple[str, str]]:
+    return [(name, "") for name in names]
+
+
+def group_table(comparison: Comparison) -> Table | None:
+    """Every shown group before and after the best method."""
+    found, best, before = group_analyses(comparison), comparison.best or "", baseline(comparison) or ""
+    if best not in found or before not in found:
+        return None
+    clinical = "observed_expected" in found[best].groups[0].metrics
+    lines = []
+    for place in shown_groups(comparison):
+        old, new = found[before].groups[place], found[best].groups[place]
+        cells = [Cell(f"{new.n:,}"), *(estimate_cell(one.metrics["gap"], signed_points) for one in (old, new))]
+        cells += [Cell(figure(one, percent=True)) for one in (new.metrics["ece"].value, new.noise_floor.mean)]
+        cells += [estimate_cell(new.metrics["observed_expected"], two_decimals)] if clinical else []
+        lines.append(Line(new.name, cells, note="few rows" if new.too_few else ""))
+    heads = ["Group", "Rows", "Gap before", "Gap after", "ECE after", "by chance", *["O:E after"] * clinical]
+    return Table(f"Groups before and after {best}", _plain_heads(*heads), lines)
+
+
+def label_table(comparison: Comparison) -> Table | None:
+    """Error and log loss of every label before and after the best method; None for other tasks.
+
+    The largest error stands first; labels with too few events cannot be ranked and stand last.
+    """
+    columns = {row.method: columns for row, columns in finished(comparison)}
+    both, width = (baseline(comparison) or "", comparison.best or ""), comparison.n_classes
+    if comparison.task != "multilabel" or both[1] not in columns or len(comparison.labels) % width:
+        return None
+    labels = np.asarray(comparison.labels).reshape(-1, width)
+    weights = None if comparison.weights is None else np.asarray(comparison.weights).reshape(-1, width)[:, 0]
+    old, new = (_by_label(columns[name], width, weights, comparison.n_bins) for name in both)
+    positive = labels.sum(axis=0).astype(int)
+    few = np.minimum(positive, len(labels) - positive) < FEW_POSITIVES
+
+    def line(name: str, positives: int, figures: Sequence[np.ndarray], kind: str, note: str = "") -> Line:
+        shown = [figure(one[0], percent=True) for one in figures] + [figure(one[1], percent=False) for one in figures]
+        return Line(name, [Cell(text) for text in (f"{positives:,}", *shown)], kind, note)
+
+    pooled = [np.array([comparison.row(name).metrics[key].value for key in ("ece", "nll")]) for name in both]
+    lines = [line("all labels pooled", int(positive.sum()), pooled, "macro")]
+    lines.append(line("mean of the labels", int(positive.sum()), [old.mean(axis=1), new.mean(axis=1)], "macro"))
+    names = comparison.class_names or tuple(f"label {index}" for index in range(width))
+    for place in np.lexsort((-new[0], few))[:MOST_LABELS]:
+        kind, note = ("few", f"fewer than {FEW_POSITIVES} events") if few[place] else ("", "")
+        lines.append(line(str(names[place]), int(positive[place]), [old[:, place], new[:, place]], kind, note))
+    heads = ("Label", "Positives", "ECE before", "ECE after", "Log loss before", "Log loss after")
+    note = f"The {MOST_LABELS} largest errors of {width:,} labels." if width > MOST_LABELS else ""
+    return Table(f"Labels before and after {both[1]}", _plain_heads(*heads), lines, note=note)
+
+
+def _by_label(columns: TestColumns, width: int, weights: np.ndarray | None, n_bins: int) -> np.ndarray:
+    """ECE and mean log loss (2, L) of every label."""
+    stated, seen, loss = (
+        np.asarray(column).reshape(-1, width) for column in (columns.confidence, columns.correct, columns.nll)
+    )
+    errors = [ece_of(stated[:, place], seen[:, place], weights, n_bins=n_bins) for place in range(width)]
+    return np.stack([np.array(errors), np.average(loss, axis=0, weights=weights)])
+
+
+def clinical_figures(comparison: Comparison, columns: TestColumns) -> dict[str, Estimate]:
+    """Slope, intercept, O:E and the rest with bootstrap intervals over rows."""
+    loss = np.asarray(columns.nll, dtype=float)
+    score = exact_log_odds(columns.confidence, columns.correct, loss, bool(loss.max(initial=0.0) < LARGEST_LOSS))
+    resamples = draw(len(score), comparison.resamples, comparison.seed)
+    return clinical_estimates(score, np.asarray(columns.correct, dtype=bool), comparison.weights, resamples)
+
+
+def clinical_table(comparison: Comparison) -> Table | None:
+    """Each figure before and after the best method, and what it says in words."""
+    if not has_decisions(comparison):
+        return None
+    columns = {row.method: columns for row, columns in finished(comparison)}
+    before, best = baseline(comparison) or "", comparison.best or ""
+    old = clinical_figures(comparison, columns[before])
+    new = old if best == before else clinical_figures(comparison, columns[best])
+    lines = []
+    for name, label, ideal, words in CLINICAL_WORDS:
+        goal = "" if ideal is None else f"Ideal {ideal:g}. "
+        cells = [estimate_cell(one[name], two_decimals) for one in (old, new)]
+        lines.append(Line(label, [*cells, Cell(goal + words(new[name]))]))
+    heads = _plain_heads("Figure", "Before", f"After `{best}`", "In words, after")
+    return Table("Calibration in clinical terms, before and after", heads, lines, kind="small said")
+
+
+def _holds(estimate: Estimate, ideal: float) -> bool:
+    return bool(estimate.low <= ideal <= estimate.high)
+
+
+def _ratio_words(one: Estimate) -> str:
+    seen = f"For every 100 events expected, {100 * one.value:.0f} were seen"
+    if _holds(one, 1.0):
+        return f"{seen}: no more than chance explains."
+    return f"{seen}: risk is {'under' if one.value > 1 else 'over'}estimated on average."
+
+
+def _intercept_words(one: Estimate) -> str:
+    if _holds(one, 0.0):
+        return "The average risk is right, as far as these rows can tell."
+    side = "low" if one.value > 0 else "high"
+    return f"Risks are too {side} on average; their odds should be multiplied by {np.exp(one.value):.2f}."
+
+
+def _slope_words(one: Estimate) -> str:
+    if _holds(one, 1.0):
+        return "Risks are neither too extreme nor too timid, as far as these rows can tell."
+    if one.value < 1:
+        return "Risks are too extreme: high ones too high, low ones too low."
+    return "Risks are too timid: high ones too low, low ones too high."
+
+
+def _ici_words(one: Estimate) -> str:
+    return f"On average a stated risk is {100 * one.value:.1f} points from the smooth curve."
+
+
+def _auc_words(one: Estimate) -> str:
+    return f"In {100 * one.value:.0f} of 100 pairs of a positive and a negative, the positive has the higher risk."
+
+
+CLINICAL_WORDS: tuple[tuple[str, str, float | None, Callable[[Estimate], str]], ...] = (
+    ("observed_expected", "Observed : expected events", 1.0, _ratio_words),
+    ("calibration_intercept", "Calibration in the large (intercept)", 0.0, _intercept_words),
+    ("calibration_slope", "Calibration slope", 1.0, _slope_words),
+    ("integrated_calibration_index", "Mean distance of the curve (ICI)", 0.0, _ici_words),
+    ("roc_auc", "Discrimination (ROC AUC)", None, _auc_words),
+)
