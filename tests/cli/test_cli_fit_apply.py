@@ -132,7 +132,7 @@ def test_apply_refuses_other_classes_and_other_files(run, file, tmp_path):
     np.savez(tmp_path / "other.npz", logits=np.eye(3), labels=np.arange(3))
     code, _, err = run("apply", tmp_path / "cal", tmp_path / "other.npz", "-o", tmp_path / "out.npz")
     assert code == 2
-    assert "3 classes, but the calibrator was fitted on 4" in err
+    assert "the artifact has 4 classes, but" in err
     code, _, err = run("apply", file, file, "-o", tmp_path / "out.npz")
     assert code == 2
     assert err.count("\n") == 1

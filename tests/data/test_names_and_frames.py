@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -108,3 +109,95 @@ def test_parts_and_extras_of_every_task(tmp_path: Path) -> None:
         "test": ("pairs", ["question"]),
         "val": ("pairs", ["question"]),
     }
+
+
+def permuted(folder: Path) -> tuple[Path, Path, Path]:
+    """Columns a, b, c; the same in another order; and under other names."""
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 3, 300)
+    logits = 2 * np.eye(3)[labels] + rng.normal(size=(300, 3)) * [1, 2, 3]
+    frame = pd.DataFrame({f"logit_{name}": logits[:, place] for place, name in enumerate("abc")})
+    frame["label"] = np.array(list("abc"))[labels]
+    files = folder / "val.csv", folder / "other_order.csv", folder / "other_names.csv"
+    frame.to_csv(files[0], index=False)
+    frame[["logit_c", "logit_a", "logit_b", "label"]].to_csv(files[1], index=False)
+    frame["label"] = "x" + frame["label"]
+    frame.rename(columns=lambda name: name.replace("logit_", "logit_x")).to_csv(files[2], index=False)
+    return files
+
+
+def test_columns_are_matched_by_name_in_compare_apply_and_shift(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from calibrant.cli.app import main
+    from calibrant.evaluation.shift import open_shift, shift
+
+    val, other_order, other_names = permuted(tmp_path)
+    same, moved = (cal.compare(val, test, ["none", "vs"], resamples=20) for test in (val, other_order))
+    for name in ("none", "vs"):
+        assert moved.row(name).metrics["nll"].value == pytest.approx(same.row(name).metrics["nll"].value, abs=1e-12)
+    with pytest.raises(InputError, match=r"val has the classes a, b, c, but .* has xa, xb, xc"):
+        cal.compare(val, other_names, ["none"], resamples=20)
+    found = open_predictions(val)
+    fitted = cal.VectorScaling().fit(found.logits, found.labels)
+    artifact = tmp_path / "cal.safetensors"
+    cal.save(fitted, artifact, class_names=found.class_names)
+    for file in (val, other_order):
+        monkeypatch.setattr("sys.argv", ["calibrant", "apply", str(artifact), str(file), "-o", f"{file}.out.csv"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code
+    first, second = (pd.read_csv(f"{file}.out.csv") for file in (val, other_order))
+    pd.testing.assert_frame_equal(first, second[list(first)])
+    (tmp_path / "fog_1.csv").write_bytes(other_order.read_bytes())
+    (tmp_path / "clean_0.csv").write_bytes(val.read_bytes())
+    curves = shift({"vs": fitted}, open_shift([tmp_path / "clean_0.csv", tmp_path / "fog_1.csv"]), metric="nll")
+    assert curves.mean[0, 0] == pytest.approx(curves.mean[0, 1])
+
+
+def test_numbers_are_names_too(tmp_path: Path) -> None:
+    order = [2, 0, 1]
+    rows = [
+        {"probabilities": {str(k): float(P[i, k]) for k in order}, "label": int(LABELS[i])} for i in range(len(LABELS))
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    wide = pd.DataFrame({f"prob_{float(k)}": P[:, k] for k in order} | {"label": LABELS})
+    wide.to_csv(tmp_path / "a.csv", index=False)
+    wide.to_parquet(tmp_path / "a.parquet")
+    np.savez(tmp_path / "a.npz", probabilities=P[:, order], labels=LABELS, class_names=["2", "0", "1"])
+    accuracy = (P.argmax(axis=1) == LABELS).mean()
+    for given in (tmp_path / "a.jsonl", tmp_path / "a.csv", tmp_path / "a.parquet", tmp_path / "a.npz", wide):
+        found = open_predictions(given)
+        assert (found.probabilities.argmax(axis=1) == found.labels).mean() == accuracy
+    two = pd.DataFrame({"prob_True": P[:, 0], "prob_False": 1 - P[:, 0], "label": LABELS == 0})
+    for labels in (two["label"], two["label"].astype(int)):
+        found = open_predictions(two.assign(label=labels))
+        assert (found.probabilities.argmax(axis=1) == found.labels).mean() == ((P[:, 0] > 0.5) == (LABELS == 0)).mean()
+    rows = [{"probabilities": {"True": p, "False": 1 - p}, "label": p > 0.5} for p in (0.9, 0.2)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = open_predictions(tmp_path / "a.jsonl")
+    assert (found.probabilities.argmax(axis=1) == found.labels).all()
+
+
+def test_identifiers_stay_exact_from_file_to_group(tmp_path: Path) -> None:
+    ids = [1234567890123456700 + place for place in range(40)]
+    codes = ["01", "1", "001", "1"] * 10
+    frame = pd.DataFrame({"probability": RISK, "label": EVENT, "patient": ids, "ward": codes})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    found = open_predictions(tmp_path / "a.csv", by="ward", cluster="patient")
+    assert len(set(found.clusters.tolist())) == 40
+    assert len(cal.measure(found, by="ward", resamples=20).groups.groups) == 3
+    fitted = cal.GroupCalibrator(cal.PlattScaling()).fit(found.logits, found.labels, groups=found.groups["ward"])
+    assert sorted(fitted.groups_) == ["001", "01", "1"]
+    numbers = pd.Series([1234561.0, 1234562.0, None, 1234561.0] * 10)
+    fitted = cal.GroupCalibrator(cal.PlattScaling()).fit(found.logits, found.labels, groups=numbers)
+    assert sorted(fitted.groups_) == ["1234561", "1234562", "missing"]
+    assert (fitted.group_codes(np.array([1234562]), 1) == 1).all()
+
+
+def test_labels_that_are_mixed_or_null_name_the_row(tmp_path: Path) -> None:
+    for label, words in (("null", "is missing in row 1"), ('"cat"', "got 'cat' in row 1")):
+        rows = ['{"logits": [1, 2], "label": 0}', f'{{"logits": [2, 1], "label": {label}}}']
+        (tmp_path / "a.jsonl").write_text("\n".join(rows))
+        with pytest.raises(InputError, match=words):
+            open_predictions(tmp_path / "a.jsonl")

@@ -15,6 +15,7 @@ from calibrant.calibrators.solvers.folds import divided
 from calibrant.core.binary_rows import BinaryRows, given_values, two_columns
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
+from calibrant.core.schema import identifiers
 from calibrant.core.softmax import log_softmax, softmax
 
 if TYPE_CHECKING:
@@ -202,18 +203,5 @@ def group_names(groups: Any, n_rows: int) -> np.ndarray:
     """The name of each row's group (n,), as text; one nameless group where there are none."""
     if groups is None:
         return np.full(n_rows, "", dtype=str)
-    columns = list(groups.values()) if isinstance(groups, Mapping) else [groups]
-    names = []
-    for column in columns:
-        array = np.asarray(column)
-        if array.shape != (n_rows,):
-            raise InputError(f"groups has shape {array.shape}, but there are {n_rows} rows: give one group per row")
-        names.append(np.array([_text(value) for value in array.tolist()], dtype=str))
-    joined = names[0]
-    for other in names[1:]:
-        joined = np.char.add(np.char.add(joined, " & "), other)
-    return joined
-
-
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    code, names = identifiers(groups, n_rows, "groups")
+    return np.array(names, dtype=str)[code]

@@ -34,40 +34,44 @@ def apply(
     from calibrant.data import write_predictions
     from calibrant.data.rewrite import can_rewrite, rewrite
     from calibrant.shipping.apply import calibrate_predictions
-    from calibrant.shipping.artifact import load
+    from calibrant.shipping.artifact import read_artifact
 
     if probabilities and logits:
         raise InputError("--probabilities and --logits exclude each other: give one of them")
-    calibrator = load(artifact)
+    found = read_artifact(artifact)
+    calibrator = found.calibrator
     told = "probabilities" if probabilities else ("logits" if logits else None)
     with progress_bar(quiet=as_json):
-        given = _open(file, {**said, "by": groups})
-        parts = {name: _as_fitted(part, calibrator) for name, part in given.items()}
+        opened = _open(file, {**said, "by": groups})
+        given = {name: _as_fitted(part, found) for name, part in opened.items()}
         calibrated = {
-            name: calibrate_predictions(calibrator, part, told or given[name].kind) for name, part in parts.items()
+            name: calibrate_predictions(calibrator, part, told or opened[name].kind) for name, part in given.items()
         }
         only = given.get("")
-        if only is not None and can_rewrite(only, Path(file), Path(output)) and parts[""] is only:
+        if only is not None and can_rewrite(only, Path(file), Path(output)) and only.task == opened[""].task:
             files = [str(rewrite(only, calibrated[""], Path(file), Path(output)))]
         else:
             files = [str(written) for written in write_predictions(calibrated, output)]
     result_kind = next(iter(calibrated.values())).kind
-    rows = sum(part.n for part in parts.values())
+    rows = sum(part.n for part in given.values())
+    notes = list(dict.fromkeys(note for part in given.values() for note in part.notes))
     if as_json:
         described = {"files": files, "n": rows, "method": type(calibrator).__name__, "kind": result_kind}
-        typer.echo(json.dumps({**described, "parts": {name: part.n for name, part in parts.items()}}))
+        typer.echo(json.dumps({**described, "parts": {name: part.n for name, part in given.items()}, "notes": notes}))
         return
     say(f"{rows} rows calibrated by {type(calibrator).__name__}, written as {result_kind}: {', '.join(files)}")
+    for note in notes:
+        say(f"note: {note}")
 
 
-def _as_fitted(part: Any, calibrator: Any) -> Any:
-    """Two columns become one score where the calibrator was fitted on one."""
+def _as_fitted(part: Any, artifact: Any) -> Any:
+    """The columns in the artifact's order; two columns become one score where the calibrator was fitted on one."""
     from calibrant.data import as_predictions
 
     two = part.task == "multiclass" and part.n_classes == 2
-    if two and getattr(calibrator, "task_", "multiclass") == "binary":
-        return as_predictions(part, task="binary")
-    return part
+    if two and getattr(artifact.calibrator, "task_", "multiclass") == "binary":
+        part = as_predictions(part, task="binary")
+    return part if artifact.schema is None else part.aligned(artifact.schema, "the artifact")
 
 
 def _open(file: str, said: dict[str, Any]) -> dict[str, Any]:

@@ -28,16 +28,17 @@ def shift(
     """Measure a saved calibrator, and the scores without it, over the severities of several corruptions."""
     from calibrant.evaluation.shift import open_shift
     from calibrant.evaluation.shift import shift as run
-    from calibrant.shipping.artifact import load
+    from calibrant.shipping.artifact import read_artifact
 
-    calibrators = {"none": None}
+    calibrators, schemas = {"none": None}, {}
     for path in (artifact, *(others or ())):
         name = Path(path).stem
         while name in calibrators:
             name += "'"
-        calibrators[name] = load(path)
+        found = read_artifact(path)
+        calibrators[name], schemas[name] = found.calibrator, found.schema
     with progress_bar(quiet=as_json):
-        curves = run(calibrators, open_shift(files), metric=metric)
+        curves = run(calibrators, open_shift(files), metric=metric, schemas=schemas)
     if as_json:
         typer.echo(json.dumps(curves.to_dict(), allow_nan=False))
         return

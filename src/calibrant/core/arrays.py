@@ -91,7 +91,11 @@ def check_labels(labels: Any, n_rows: int, n_classes: int, name: str = "labels",
     lowest, highest = int(array.min()), int(array.max())
     if lowest < 0 or highest >= n_classes:
         reach = f"go down to {lowest}" if lowest < 0 else f"reach {highest}"
-        raise InputError(f"{name} {reach}, but the {against} have columns 0..{n_classes - 1}")
+        from_one = lowest == 1 and highest == n_classes
+        remedy = ": if the classes are numbered from 1, subtract 1, or give class_names= (--class-names 1,2,…)"
+        raise InputError(
+            f"{name} {reach}, but the {against} have columns 0..{n_classes - 1}{remedy if from_one else ''}"
+        )
     return array.astype(np.int64, copy=False)
 
 
@@ -288,10 +292,10 @@ def explain_bad_values(values: np.ndarray, *, from_logits: bool, name: str, firs
     sums = values.sum(axis=1, dtype=np.float64)
     lowest, highest = float(values.min()), float(values.max())
     if lowest < 0 or highest > 1 + PROBABILITY_TOLERANCE:
-        raise InputError(
-            f"{name} range from {lowest:.4g} to {highest:.4g}, but probabilities lie in [0, 1]: "
-            'if these are logits, say so (from_logits=True, kind="logits" or --kind logits)'
-        )
+        remedy = 'if these are logits, say so (from_logits=True, kind="logits" or --kind logits)'
+        if lowest >= 0 and (np.abs(sums - 100) <= 100 * PROBABILITY_TOLERANCE).all():
+            remedy = "the rows sum to 100, so these are percent: divide by 100"
+        raise InputError(f"{name} range from {lowest:.4g} to {highest:.4g}, but probabilities lie in [0, 1]: {remedy}")
     off = np.abs(sums - 1)
     if (off > PROBABILITY_TOLERANCE).any():
         row = int(off.argmax())

@@ -9,14 +9,14 @@ import numpy as np
 
 from calibrant.core.arrays import check_labels, check_matrix_shape, check_real, check_some_rows, check_weights
 from calibrant.core.errors import InputError
+from calibrant.core.schema import check_kind, resolve_task
 from calibrant.data import fields as known
 from calibrant.data.fields import BrokenField, Field, Wanted, score_kind
-from calibrant.data.gather import Columns, check_kind, fill
+from calibrant.data.gather import Columns, fill, refuse_one_hot
 from calibrant.data.guards import FEW_ROWS, refuse_probability_rows
 from calibrant.data.limits import MAX_TEXT_BYTES, check_counts
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import DifferenceSource, Source, TakenSource
-from calibrant.data.tasks import refuse_one_hot, resolve_task
 from calibrant.data.top_k import assemble_top_k, known_classes
 
 MANY_ROWS = 20_000_000
@@ -310,10 +310,12 @@ def label_key(fields: Mapping[str, Field], split: str, *, pairs: bool = False) -
     for length in range(len(words), -1, -1):
         if length == 0 and words:
             break  # labels without the prefix belong to the arrays without it
-        for label in known.LABELS:
-            key = "_".join([*words[:length], label])
-            if key in fields:
-                return key
+        keys = ["_".join([*words[:length], label]) for label in known.LABELS]
+        there = [key for key in keys if key in fields]
+        if len(there) > 1:
+            raise InputError(f"{' and '.join(there)} may both be the labels: choose one with labels= or --labels")
+        if there:
+            return there[0]
     others = [prefix + word for word in known.OTHER_LABELS if prefix + word in fields]
     if len(others) > 1:
         raise InputError(f"{' and '.join(others)} may both be the labels: choose one with labels= or --labels")

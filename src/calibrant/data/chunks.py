@@ -14,9 +14,8 @@ from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
 from calibrant.core.threads import BLOCK_ELEMENTS
 from calibrant.core.zeros import raised
-from calibrant.data.predictions import Predictions
+from calibrant.data.predictions import Predictions, to_logits
 from calibrant.data.source import ArraySource, SliceSource
-from calibrant.data.tasks import to_logits
 
 STREAM_ELEMENTS = BLOCK_ELEMENTS // 2
 """Elements of one block that is read and summed at a time: 2 MB of float32 are in the cache until they are summed."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from calibrant.core.errors import InputError
+from calibrant.core.schema import KINDS, class_key, number_order
 from calibrant.data.fields import KNOWN, LABEL_SHARES, LABELS, PARTNERS, SCORES, Wanted, score_kind
 from calibrant.data.limits import MAX_CLASSES
-from calibrant.data.predictions import KINDS
 
 PREFIXES = {
     "logit_": "logits",
@@ -72,19 +72,22 @@ def layout(names: Sequence[str], wanted: Wanted, called: str) -> Layout:
     scores = _scores(names, wanted, called)
     if scores is not None:
         key, columns, classes = scores
+        order = number_order(classes)  # columns named 0 … K − 1 are those classes, in whatever order they stand
+        if order is not None:
+            columns, classes = [columns[place] for place in order], [str(place) for place in range(len(order))]
         matrices[key] = columns
     labels = _labels(names, wanted, classes, called)
     if labels is not None:
         matrices[labels[0]] = labels[1]
     shares = _suffixed(names, SHARE_PREFIXES)
-    if classes is not None and shares and set(shares) == set(classes):
-        matrices[LABEL_SHARES] = [shares[word] for word in classes]
-    used = [column for group in matrices.values() for column in group]
+    if classes is not None and shares and set(shares) == set(map(class_key, classes)):
+        matrices[LABEL_SHARES] = [shares[class_key(word)] for word in classes]
+    used = [*KNOWN, *(column for group in matrices.values() for column in group)]
     twice = next((column for column in used if list(names).count(column) > 1), None)
     if twice is not None:
         raise InputError(f"{called} has two columns called {twice!r}: rename one of them")
-    single = classes is not None and len(classes) == 1
-    return Layout(matrices, None if classes is None or single else class_names(classes, called))
+    unnamed = classes is None or len(classes) == 1 or number_order(classes) is not None
+    return Layout(matrices, None if unnamed else classes)
 
 
 def _scores(names: Sequence[str], wanted: Wanted, called: str) -> tuple[str, list[str], list[str]] | None:
@@ -149,14 +152,15 @@ def _labels(
             return None
         columns = _picked(names, wanted.labels, "labels", called)
         endings = _endings(columns, wanted.labels)
-        if classes is not None and set(endings) == set(classes):
-            columns = [columns[endings.index(word)] for word in classes]
+        places = {class_key(ending): column for ending, column in zip(endings, columns, strict=True)}
+        if classes is not None and set(places) == set(map(class_key, classes)):
+            columns = [places[class_key(word)] for word in classes]
         return wanted.labels, columns
     if classes is None or wanted.labels is not None or any(word in names for word in LABELS):
         return None
     found = _suffixed(names, LABEL_PREFIXES)
-    if len(classes) > 1 and set(found) == set(classes):
-        return "labels", [found[word] for word in classes]
+    if len(classes) > 1 and set(found) == set(map(class_key, classes)):
+        return "labels", [found[class_key(word)] for word in classes]
     return None
 
 
@@ -187,23 +191,10 @@ def _suffixed(names: Sequence[str], prefixes: tuple[str, ...]) -> dict[str, str]
     for name in names:
         prefix = _prefix(name, prefixes)
         if prefix is not None:
-            found[name[len(prefix) :]] = name
+            found[class_key(name[len(prefix) :])] = name
     return found
 
 
 def _prefix(name: str, prefixes: tuple[str, ...]) -> str | None:
     low = name.lower()
     return next((prefix for prefix in prefixes if low.startswith(prefix)), None)
-
-
-def class_names(names: list[str], called: str) -> list[str] | None:
-    """The names, or None for the numbers 0 … K − 1, which must stand in order."""
-    if not all(name.isdecimal() and len(name) < 10 for name in names):
-        return names
-    numbers = [int(name) for name in names]
-    if numbers != list(range(len(names))):
-        raise InputError(
-            f"{called}: the class columns are numbered {str(numbers)[1:60].rstrip(']')}, "
-            f"but they must stand in the order 0..{len(names) - 1}"
-        )
-    return None

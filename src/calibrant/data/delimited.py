@@ -27,14 +27,15 @@ import numpy as np
 from calibrant.core import progress
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
+from calibrant.core.schema import KINDS, typed
 from calibrant.data import fields as known
 from calibrant.data.columns import LABEL_PREFIXES, PREFIXES, SHARE_PREFIXES, Layout, canonical, layout
 from calibrant.data.fields import ArrayField, Field, NotedFields, Wanted
 from calibrant.data.limits import MAX_TEXT_BYTES, ROOM_FOR_TEXT, check_expansion
 from calibrant.data.npy import SINGLE, vectors
-from calibrant.data.predictions import KINDS, Predictions
+from calibrant.data.predictions import Predictions
 from calibrant.data.scratch import ScratchFile
-from calibrant.data.source import Source, ViewSource
+from calibrant.data.source import PickedSource, Source
 
 BLOCK_BYTES = 2**21
 
@@ -180,19 +181,6 @@ class PickedField(Field):
         return PickedSource(behind, [self._places] if isinstance(self._places, int) else self._places)
 
 
-class PickedSource(ViewSource):
-    """Some columns of another source."""
-
-    def __init__(self, source: Source, places: list[int]) -> None:
-        super().__init__(source, (source.shape[0], len(places)))
-        self._places = places
-
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
-        """Copies of the columns."""
-        for block in self._source.blocks(start, stop, rows):
-            yield np.ascontiguousarray(block[:, self._places])
-
-
 class TextField(Field):
     """A column that has no role: its cells are read from the file again when it is asked for, as texts."""
 
@@ -280,12 +268,7 @@ def _explain(texts: list[str], table: Table, path: Path, first_row: int) -> None
 
 def _words(blocks: list[np.ndarray]) -> np.ndarray:
     """Whole numbers where every cell is one, other numbers where every cell is one, else the texts."""
-    cells = np.concatenate(blocks) if blocks else np.empty(0, "U1")
-    try:
-        digits = cells.size and cells.itemsize <= 18 * 4 and np.char.isdigit(cells).all()
-        return cells.astype(np.int64 if digits else np.float64)
-    except ValueError:
-        return cells
+    return typed(np.concatenate(blocks) if blocks else np.empty(0, "U1"))
 
 
 @contextmanager

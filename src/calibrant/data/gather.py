@@ -8,17 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import as_array, check_matrix, check_scores, check_shares, check_weights
+from calibrant.core.arrays import (
+    PROBABILITY_TOLERANCE,
+    as_array,
+    check_matrix,
+    check_scores,
+    check_shares,
+    check_weights,
+)
 from calibrant.core.errors import InputError
-from calibrant.data.predictions import KINDS, Predictions
+from calibrant.core.schema import FLAT, Schema, check_kind, resolve_task
+from calibrant.data.predictions import Predictions, check_task_values
 from calibrant.data.source import ArraySource, DifferenceSource, Source
-from calibrant.data.tasks import check_task_labels, check_task_values, refuse_one_hot, resolve_task
-
-
-def check_kind(kind: str | None) -> None:
-    """Raise for a kind that does not exist."""
-    if kind is not None and kind not in KINDS:
-        raise InputError(f'kind must be "logits" or "probabilities", got {kind!r}')
 
 
 @dataclass
@@ -138,10 +139,12 @@ def fill(  # noqa: PLR0917
     prefix = f"{name}: " if name else ""
     n_rows, n_columns = source.shape
     labels, label_shares = columns.labels, columns.label_shares
-    if class_names is not None and len(class_names) != (n := 2 if task in ("binary", "pairs") else n_columns):
+    if class_names is not None and len(class_names) != (n := 2 if task in FLAT else n_columns):
         raise InputError(f"{prefix}class_names has {len(class_names)} names, but {field} has {n} columns")
     if labels is not None:
-        labels = check_task_labels(task, labels, source.shape, class_names, prefix + label_word, field)
+        names = None if class_names is None else tuple(class_names)
+        schema = Schema(task, kind, 2 if task in FLAT else n_columns, names)
+        labels = schema.labels(labels, prefix + label_word, field, n_rows)
     if label_shares is not None:
         if task != "multiclass" or labels is not None:
             raise InputError(f"{prefix}label_shares stand in place of the labels of a multiclass task")
@@ -162,6 +165,22 @@ def fill(  # noqa: PLR0917
         field=field,
         checked=checked,
     )
+
+
+def refuse_one_hot(labels: np.ndarray | None, scores: np.ndarray, kind: str, name: str, against: str) -> None:
+    """Raise where a matrix of labels may be one-hot classes: then a task of several labels must be said.
+
+    scores : some rows of the scores. Classes have one 1 per row, and probabilities that sum to one; many labels that
+    happen to look so in every one of 30 rows are rare enough to be asked for.
+    """
+    if labels is None or labels.ndim != 2 or labels.shape[1] < 2 or not (labels.sum(axis=1) == 1).all():
+        return
+    sums = np.abs(scores.sum(axis=1, dtype=np.float64) - 1) <= PROBABILITY_TOLERANCE
+    if (kind == "probabilities" and sums.all()) or (kind == "logits" and len(labels) >= 30):
+        raise InputError(
+            f"{name} has one 1 in each of its {len(labels)} rows, beside {against} of {labels.shape[1]} columns: give "
+            "class numbers, label_shares, or say --task multilabel"
+        )
 
 
 def named_groups(groups: Any, prefix: str = "") -> dict[str, np.ndarray]:

@@ -24,6 +24,7 @@ import numpy as np
 from calibrant.core import progress
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
+from calibrant.core.schema import number_order
 from calibrant.data.fields import CLASS_NAMES, LABELS, OTHER_LABELS, ArrayField, Field, NotedFields, Wanted
 from calibrant.data.npy import score_word
 from calibrant.data.predictions import Predictions
@@ -110,16 +111,20 @@ def _column(column: list[Any], called: str, found: NotedFields) -> Field | None:
         return ArrayField(_numbers(column, called))
     if all(isinstance(item, str) for item in column):
         return ArrayField(np.array(column, dtype=str))
+    if all(item is None or isinstance(item, (str, int, float)) for item in column):
+        return ArrayField(np.array(column, dtype=object))
     return None
 
 
 def _objects(column: list[Any], called: str, found: NotedFields) -> Field | None:
     """Numbers by name, the same names in every row."""
     names = list(column[0])
+    order = number_order(names)
+    names = names if order is None else [names[place] for place in order]
     alike = all(isinstance(item, dict) and set(item) == set(names) for item in column)
     if not alike or not all(type(item[name]) in (int, float) for item in column for name in names):
         return None
-    if called.endswith((": logits", ": probabilities")):
+    if order is None and called.endswith((": logits", ": probabilities")):
         found[CLASS_NAMES] = ArrayField(np.array(names, dtype=str))
     return ArrayField(np.array([[item[name] for name in names] for item in column], dtype=np.float64))
 

@@ -18,8 +18,9 @@ import numpy as np
 
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
+from calibrant.core.schema import KINDS
 from calibrant.data.fields import CLASS_NAMES, CORRECT, LABEL_SHARES, LABELS, WEIGHTS, Field, Header, Wanted
-from calibrant.data.predictions import KINDS, Predictions
+from calibrant.data.predictions import Predictions
 from calibrant.data.raw import RawField
 
 SINGLE = {("binary", "probabilities"): "probability", ("pairs", "probabilities"): "confidence"}

@@ -10,13 +10,13 @@ import numpy as np
 
 from calibrant.core.arrays import as_array
 from calibrant.core.errors import InputError
+from calibrant.core.schema import resolve_task
 from calibrant.data.assemble import assemble, listing, split_names
 from calibrant.data.columns import canonical, layout
 from calibrant.data.fields import CLASS_NAMES, LABEL_IDS, PREDICTIONS, ArrayField, Field, Wanted
 from calibrant.data.guards import refuse_probabilities
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import DifferenceSource
-from calibrant.data.tasks import resolve_task
 
 
 def from_object(given: Any, wanted: Wanted, name: str = "") -> Predictions:

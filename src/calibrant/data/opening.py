@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.core.errors import InputError
+from calibrant.core.schema import check_kind, check_task
 from calibrant.data import datasets
 from calibrant.data.assemble import assemble, split_names
 from calibrant.data.fields import NotedFields, Wanted
 from calibrant.data.formats import HOLDS_PARTS, SUFFIXES, format_of, suffix_of
-from calibrant.data.gather import check_kind
 from calibrant.data.npy import array_field, matrix_path
 from calibrant.data.parts import is_pattern, matching, open_all, part_paths, without_bad_parts
 from calibrant.data.predictions import Predictions
-from calibrant.data.tasks import check_task
 
 
 def open_predictions(

@@ -19,12 +19,13 @@ import numpy as np
 from calibrant.core.arrays import widen
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
+from calibrant.core.schema import KINDS
 from calibrant.data.columns import canonical, is_wide, layout
 from calibrant.data.fields import CLASS_NAMES, ArrayField, Field, NotedFields, Wanted
 from calibrant.data.limits import check_counts, check_expansion, reading
 from calibrant.data.npy import score_word, vectors
 from calibrant.data.parquet_footer import check_footer
-from calibrant.data.predictions import KINDS, Predictions
+from calibrant.data.predictions import Predictions
 from calibrant.data.safetensors import names_field
 from calibrant.data.source import FieldSource, Source
 

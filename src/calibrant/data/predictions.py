@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from calibrant.core import progress
-from calibrant.core.arrays import check_outcomes
+from calibrant.core.arrays import check_outcomes, check_score_values, check_values
 from calibrant.core.errors import InputError
 from calibrant.core.memory import spare_memory
+from calibrant.core.odds import sigmoid
 from calibrant.core.rows import Rows
-from calibrant.data.source import ArraySource, SliceSource, Source, TakenSource
-from calibrant.data.tasks import FLAT, check_task_values, to_logits, to_probabilities
+from calibrant.core.schema import FLAT, Schema
+from calibrant.core.softmax import log_odds, log_stored, softmax
+from calibrant.data.source import ArraySource, PickedSource, SliceSource, Source, TakenSource
 
 if TYPE_CHECKING:
     from calibrant.data.fields import Field
-
-KINDS = ("logits", "probabilities")
 
 CHUNK_BYTES = 64 * 2**20
 """Bytes of values in one chunk at most (one row, where a row is larger)."""
@@ -204,6 +204,13 @@ class Predictions:
         return self.source.dtype
 
     @property
+    def schema(self) -> Schema:
+        """What the numbers mean."""
+        columns = {"scores": self.score_columns, "groups": tuple(self.groups)}
+        named = {role: names for role, names in columns.items() if names}
+        return Schema(self.task, self.kind, self.n_classes, self.class_names, named)
+
+    @property
     def has_labels(self) -> bool:
         """Are there labels or label shares?"""
         return self._labels is not None or self.label_shares is not None or self.label_field is not None
@@ -266,6 +273,25 @@ class Predictions:
         made._labels, made.weights, made.notes, made.spread = label.astype(np.int64), weights, self.notes, True
         made.clusters = row if self.clusters is None else made.clusters
         return made
+
+    def aligned(self, schema: Schema, mine: str = "the calibrator") -> Self:
+        """The same rows with their columns in the order of another schema, which error messages call `mine`."""
+        found = schema.align(self.schema, mine, self.name or "these predictions")
+        notes = (*self.notes, found.note) if found.note and found.note not in self.notes else self.notes
+        if found.order is None:
+            return self if notes == self.notes else self._like(self.source, notes=notes)
+        order = np.array(found.order)
+        labels = self.labels if self.has_labels and self.label_shares is None else None
+        if labels is not None:
+            labels = labels[:, order] if labels.ndim == 2 else np.argsort(order)[labels]
+        return self._like(
+            PickedSource(self.source, found.order),
+            notes=notes,
+            class_names=None if self.class_names is None else tuple(self.class_names[place] for place in order),
+            label_shares=None if self.label_shares is None else self.label_shares[:, order],
+            score_columns=tuple(self.score_columns[place] for place in order) if len(self.score_columns) > 1 else (),
+            _labels=labels,
+        )
 
     def with_source(self, source: Source, kind: str | None = None, *, field: str = "", checked: bool = False) -> Self:
         """The same rows with other values; labels and all other columns stay."""
@@ -383,3 +409,21 @@ def fits_in_memory(nbytes: int) -> bool:
 
 def _taken(column: np.ndarray | None, index: slice | np.ndarray) -> np.ndarray | None:
     return None if column is None else column[index]
+
+
+def check_task_values(task: str, block: np.ndarray, *, from_logits: bool, name: str, first_row: int = 0) -> None:
+    """Raise unless the values are logits or probabilities of the task."""
+    if task == "multiclass":
+        check_values(block, from_logits=from_logits, name=name, first_row=first_row)
+    else:
+        check_score_values(block, from_logits=from_logits, name=name, first_row=first_row)
+
+
+def to_logits(probabilities: np.ndarray, task: str) -> np.ndarray:
+    """Logits of probabilities: logarithms of a row over classes, log odds of single scores."""
+    return log_stored(probabilities) if task == "multiclass" else log_odds(probabilities)
+
+
+def to_probabilities(logits: np.ndarray, task: str) -> np.ndarray:
+    """Probabilities of logits: softmax of a row over classes, sigmoid of single scores."""
+    return softmax(logits) if task == "multiclass" else sigmoid(logits)

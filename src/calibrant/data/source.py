@@ -229,3 +229,16 @@ class DifferenceSource(ViewSource):
             else:
                 yield block[:, 1:] - block[:, :1]
             done += len(block)
+
+
+class PickedSource(ViewSource):
+    """Some columns of another source."""
+
+    def __init__(self, source: Source, places: list[int]) -> None:
+        super().__init__(source, (source.shape[0], len(places)))
+        self._places = places
+
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """Copies of the columns."""
+        for block in self._source.blocks(start, stop, rows):
+            yield np.ascontiguousarray(block[:, self._places])

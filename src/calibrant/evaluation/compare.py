@@ -102,8 +102,7 @@ def compare(
     chosen = resolve_methods(methods, val.task, val.n_classes)
     refuse_probabilities(val)
     refuse_probabilities(test)
-    if val.n_classes != test.n_classes:
-        raise InputError(f"val has {val.n_classes} classes, but test has {test.n_classes}: give the same classes")
+    test = test.aligned(val.schema, "val")
     check_counts(val.weights, "weights of val")
     check_counts(test.weights, "weights of test")
     same = shared_rows(val, test)
@@ -140,7 +139,7 @@ def compare(
         n_val=val.n,
         n_test=given.n,
         n_classes=test.n_classes,
-        class_names=test.class_names or val.class_names,
+        class_names=val.class_names or test.class_names,
         labels=seen.labels,
         weights=seen.weights,
         noise_floor=None if first is None else first.noise_floor,
@@ -148,7 +147,7 @@ def compare(
         resamples=resamples,
         seed=seed,
         task=test.task,
-        warnings=(f"{SHARED_WORDS}: {same}",) if same else (),
+        warnings=(*given.notes, *((f"{SHARED_WORDS}: {same}",) if same else ())),
     )
     return replace(comparison, verdict=comparison_verdict(comparison))
 

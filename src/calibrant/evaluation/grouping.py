@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.errors import InputError
+from calibrant.core.schema import identifiers
 
 QUANTILES = 4
 """Groups that a column of measurements is cut into."""
@@ -104,8 +104,6 @@ def encode(values: Any, name: str, n_rows: int) -> tuple[np.ndarray, list[str]]:
         raise InputError(
             f"the column {name!r} has shape {column.shape}, but there are {n_rows} rows: give one value per row"
         )
-    if column.dtype.kind == "O":
-        column = np.array(["missing" if _is_missing(value) else str(value) for value in column.tolist()])
     numeric = column.dtype.kind in "fiu"
     if wanted and not numeric:
         raise InputError(f"the column {name!r} holds {column.dtype}, which cannot be cut into {wanted} quantiles")
@@ -113,8 +111,7 @@ def encode(values: Any, name: str, n_rows: int) -> tuple[np.ndarray, list[str]]:
         most = MOST_FLOATS if column.dtype.kind == "f" else MOST_INTEGERS
         if wanted or len(np.unique(column[np.isfinite(column)])) > most:
             column = _quantiles(column.astype(np.float64), wanted or QUANTILES)
-    found, code = _by_appearance(column)
-    return code, [_label(value) for value in found.tolist()]
+    return identifiers(column)
 
 
 def split_name(name: str) -> tuple[str, int]:
@@ -125,16 +122,6 @@ def split_name(name: str) -> tuple[str, int]:
             raise InputError(f"{name!r} asks for {count} quantile groups: give 2 to 1000")
         return stem, int(count)
     return name, 0
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def _label(value: Any) -> str:
-    if isinstance(value, float):
-        return "missing" if math.isnan(value) else f"{value:g}"
-    return str(value)
 
 
 def _by_appearance(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -166,9 +153,7 @@ def cluster_codes(clusters: Any, n_rows: int) -> np.ndarray | None:
     column = np.asarray(clusters)
     if column.shape != (n_rows,):
         raise InputError(f"clusters has shape {column.shape}, but there are {n_rows} rows: give one cluster per row")
-    if column.dtype.kind == "O":
-        column = np.array([str(value) for value in column.tolist()])
-    found, code = _by_appearance(column)
+    code, found = identifiers(column)
     if len(found) == n_rows:
         return None
     if len(found) < 2:
@@ -208,11 +193,12 @@ def common_groups(val: Any, test: Any, by: Any) -> tuple[np.ndarray | None, np.n
         before = columns_by(val, list(after) if isinstance(by, (Mapping, np.ndarray)) else by)
     except InputError:
         before = {}
-    names: list[np.ndarray] = []
+    names: dict[str, np.ndarray] = {}
     whole = before.keys() == after.keys() and all(len(column) == val.n for column in before.values())
     for name, column in after.items():
         both = np.concatenate([np.asarray(before[name]), np.asarray(column)]) if whole else np.asarray(column)
         code, labels = encode(both, name, len(both))
-        own = np.array(labels)[code]
-        names = [own] if not names else [np.char.add(np.char.add(names[0], " & "), own)]
-    return (names[0][: val.n], names[0][val.n :]) if whole else (None, names[0])
+        names[name] = np.array(labels)[code]
+    code, labels = identifiers(names)
+    found = np.array(labels)[code]
+    return (found[: val.n], found[val.n :]) if whole else (None, found)

@@ -25,7 +25,7 @@ class Measurement:
 
     left_out : metrics that were not computed, with the reason.
     groups : the figures of every group, where `by` asked for them.
-    task : what the numbers are; see `calibrant.data.tasks`.
+    task : what the numbers are; see `calibrant.core.schema`.
     labels : of a multilabel task, the figures of each label by itself.
     calibration_loss : how much of the log loss a map can mend; None where it was not estimated.
     warnings : what a reader of the figures should know.

@@ -138,7 +138,7 @@ class Comparison(PlainData):
     noise_floor : the consistency test of the uncalibrated scores (of the first row that worked where "none" is absent).
     n_bins, resamples, seed : how the figures were made.
     verdict : one sentence.
-    task : what the numbers are; see `calibrant.data.tasks`.
+    task : what the numbers are; see `calibrant.core.schema`.
     warnings : what a reader of the figures should know, such as rows that are in both sets.
     """
 

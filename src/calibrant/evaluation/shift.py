@@ -14,6 +14,7 @@ import numpy as np
 from calibrant.calibrators.task_methods import check_over_logits
 from calibrant.core.errors import InputError
 from calibrant.core.metric_facts import known_name
+from calibrant.core.schema import Schema
 from calibrant.core.softmax import softmax
 from calibrant.data import Predictions, npz, open_predictions
 from calibrant.data.fields import Wanted
@@ -68,6 +69,7 @@ def shift(
     *,
     metric: str | Callable[..., float] = "ece",
     metric_options: Mapping[str, Any] | None = None,
+    schemas: Mapping[str, Schema | None] | None = None,
 ) -> ShiftCurves:
     """Measure fitted calibrators over corruptions and severities (Karandikar et al. 2021, fig. 2).
 
@@ -84,6 +86,8 @@ def shift(
         A name in `calibrant.metrics`, or a function of that signature returning a number.
     metric_options : mapping
         Passed on to the metric, for example `{"n_bins": 20}`.
+    schemas : mapping of names to Schema, optional
+        What the calibrators were fitted on; the columns of the shifted data are brought into that order by name.
     """
     if not isinstance(shifted, Mapping):
         shifted = open_shift(shifted)
@@ -92,9 +96,11 @@ def shift(
     corruptions = tuple(dict.fromkeys(corruption for corruption, severity in shifted if severity > 0)) or ("none",)
     severities = tuple(sorted({severity for _, severity in shifted}))
     values = np.full((len(calibrators), len(corruptions), len(severities)), np.nan)
-    for (corruption, severity), predictions in shifted.items():
+    known, reference = schemas or {}, next(iter(shifted.values())).schema
+    for (corruption, severity), given in shifted.items():
         columns: Any = slice(None) if severity == 0 else corruptions.index(corruption)
         for row, (method, calibrator) in enumerate(calibrators.items()):
+            predictions = given.aligned(known.get(method) or reference, method)
             logits = predictions.logits
             _check_classes(method, calibrator, predictions)
             probabilities = softmax(logits) if calibrator is None else calibrator.predict_proba(logits)

@@ -24,6 +24,7 @@ from calibrant.calibrators.learned import check_learned
 from calibrant.calibrators.registry import find_class, is_around_model
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import FitWarning, InputError, MissingExtraError
+from calibrant.core.schema import Schema
 from calibrant.shipping.encoding import DTYPES, Decoder, Encoder
 
 FORMAT = 1
@@ -54,6 +55,13 @@ class Artifact:
     format: int = FORMAT
     created: str | None = None
     source: str | None = None
+
+    @property
+    def schema(self) -> Schema | None:
+        """What the calibrator was fitted on; None for a method that is learned around a network."""
+        if self.n_classes is None:
+            return None
+        return Schema(getattr(self.calibrator, "task_", "multiclass"), "logits", self.n_classes, self.class_names)
 
     @property
     def method(self) -> str:
