@@ -2,6 +2,7 @@
 
 python benchmarks/service_abuse.py slow --connections 1000 --seconds 60
 python benchmarks/service_abuse.py memory
+python benchmarks/service_abuse.py trailers
 python benchmarks/service_abuse.py reload --requests 10000 --reloads 20
 python benchmarks/service_abuse.py container        # as root: uid 65534, read-only file system, no HOME
 """
@@ -9,6 +10,7 @@ python benchmarks/service_abuse.py container        # as root: uid 65534, read-o
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import io
 import json
@@ -21,7 +23,6 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ def fitted(n_classes: int, temperature: float = 1.0) -> calibrant.TemperatureSca
     return calibrant.TemperatureScaling().fit(logits, labels)
 
 
-@contextmanager
+@contextlib.contextmanager
 def service(path: Path, *options: str, wrap: list[str] | None = None, env: dict[str, str] | None = None):
     """A running service as (port, process)."""
     command = [*(wrap or []), *COMMAND, str(path), "--port", "0", "--json", "--no-access-log", *options]
@@ -193,6 +194,43 @@ def memory() -> dict[str, tuple[int, float]]:
     return found
 
 
+TRAILERS = {"endless trailer lines": b"x: " + b"y" * 60 + b"\r\n", "one endless trailer": b"y" * 64}
+
+
+def trailers(megabytes: int = 256) -> dict[str, tuple[float, float]]:
+    """Growth of the service's peak memory in MB and the longest answer of /health in seconds, for each attack."""
+    found = {}
+    head = b"POST /calibrate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head += b"transfer-encoding: chunked\r\n\r\n2\r\n[]\r\n0\r\nx: "
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "cal.safetensors"
+        calibrant.save(fitted(10), path)
+        for name, line in TRAILERS.items():
+            with service(path) as (port, process):
+                _get(port, "/health")
+                before = psutil.Process(process.pid).memory_info().rss
+                peak, done, slowest = [before], threading.Event(), 0.0
+                watcher = threading.Thread(target=_watch, args=(process.pid, peak, done))
+                sender = threading.Thread(target=_send, args=(port, head, line * (2**20 // len(line)), megabytes))
+                watcher.start()
+                sender.start()
+                while sender.is_alive():
+                    started = time.perf_counter()
+                    _get(port, "/health")
+                    slowest = max(slowest, time.perf_counter() - started)
+                done.set()
+                watcher.join()
+                found[name] = ((peak[0] - before) / 2**20, slowest)
+    return found
+
+
+def _send(port: int, head: bytes, block: bytes, count: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as one, contextlib.suppress(OSError):
+        one.sendall(head)
+        for _ in range(count):
+            one.sendall(block)
+
+
 def _watch(pid: int, peak: list[int], done: threading.Event) -> None:
     while not done.wait(0.005):
         peak[0] = max(peak[0], psutil.Process(pid).memory_info().rss)
@@ -319,7 +357,7 @@ def container(rows: int, n_classes: int, requests: int) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["slow", "memory", "reload", "container"])
+    parser.add_argument("what", choices=["slow", "memory", "trailers", "reload", "container"])
     parser.add_argument("--connections", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--requests", type=int, default=10_000)
@@ -337,6 +375,11 @@ def main() -> None:
         for name, (status, grown) in found.items():
             print(f"{name}: status {status}, memory +{grown:.0f} MB")
         raise SystemExit(any(status // 100 != 4 or grown > 700 for status, grown in found.values()))
+    if arguments.what == "trailers":
+        grown = trailers()
+        for name, (megabytes, seconds) in grown.items():
+            print(f"{name}, 256 MB: memory +{megabytes:.0f} MB, /health within {seconds * 1000:.0f} ms")
+        raise SystemExit(any(megabytes > 50 or seconds > 1 for megabytes, seconds in grown.values()))
     if arguments.what == "reload":
         answered, errors, seen = reload(arguments.requests, arguments.reloads)
         print(f"{answered} requests during {arguments.reloads} reloads: {errors} errors, artifacts seen {sorted(seen)}")

@@ -33,7 +33,6 @@ def serve(
     as_json: bool = typer.Option(False, "--json", help="Print where the service listens as JSON."),
 ) -> None:
     """Serve a calibrator: POST numbers to /calibrate as JSON, npy or Arrow; see / for the rest. Stop with Ctrl-C."""
-    from calibrant.shipping.access_log import AccessLog
     from calibrant.shipping.artifact import read_artifact
     from calibrant.shipping.serve import Limits
     from calibrant.shipping.serve import serve as run
@@ -66,7 +65,7 @@ def serve(
         port=port,
         limits=limits,
         feedback=desk,
-        access_log=AccessLog() if access_log else None,
+        access_log=access_log,
         announce=announce,
     )
 

@@ -131,7 +131,7 @@ class FeedbackDesk:
         if content["artifact"] == self._artifact:
             self._feed = feed
 
-    def families(self) -> Iterator[Any]:
+    def collect(self) -> Iterator[Any]:
         """The monitor for Prometheus, as of now."""
         report = self.report()
         monitor, name = self._feed.monitor, "calibrant_monitor"

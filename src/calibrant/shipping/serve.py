@@ -1,87 +1,132 @@
-"""A small HTTP service around one calibrator: POST logits or probabilities, get calibrated probabilities."""
+"""`serve`: the application in uvicorn, with a guard of its connections, a log of JSON lines and a graceful stop."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
+import logging
 import os
 import signal
 import socket
+import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from logging.handlers import QueueHandler, QueueListener
+from queue import SimpleQueue
+from typing import Any, TextIO
 
 from calibrant.core.errors import InputError, MissingExtraError
-from calibrant.shipping.access_log import AccessLog
 from calibrant.shipping.artifact import Artifact
 from calibrant.shipping.feedback import FeedbackDesk
+from calibrant.shipping.http_guard import Guard
 from calibrant.shipping.monitor import Monitor
 from calibrant.shipping.served import ArtifactFile, Served
-from calibrant.shipping.service import Limits, Service, bytes_problem, went_away
+from calibrant.shipping.service import ACCESS, EVENTS, Limits, Service, create_app
 
 try:
-    from starlette.applications import Starlette
-    from starlette.exceptions import HTTPException
-    from starlette.requests import ClientDisconnect
-    from starlette.routing import Route
+    import orjson
+    import uvicorn
+    from prometheus_client import Counter, Gauge
 except ImportError as error:
-    raise MissingExtraError("starlette", "serve") from error
+    raise MissingExtraError("uvicorn", "serve") from error
 
-__all__ = ["Limits", "create_app", "serve"]
+__all__ = ["Limits", "create_app", "json_log", "serve"]
 
-MAX_ID = 128
-"""Longest id of a request that is taken over from the client."""
+MAX_WAITING = 10_000
+"""Log lines that may wait for a slow reader; later ones are dropped and counted."""
+GATHER_SECONDS = 0.05
+"""Lines are written together: waking the thread for each would cost more than the request itself."""
 
 
-def create_app(
-    artifact: Artifact | ArtifactFile,
-    limits: Limits | None = None,
-    *,
-    feedback: FeedbackDesk | None = None,
-    access_log: AccessLog | None = None,
-) -> Any:
-    """The ASGI application that serves one artifact; run it with uvicorn or any other ASGI server.
+class JsonFormatter(logging.Formatter):
+    """A record as one JSON object."""
 
-    Parameters
-    ----------
-    artifact : an artifact, or an `ArtifactFile`, which is looked at every second and replaced when it changes.
-    limits : what one request may ask for.
-    feedback : where outcomes go; a monitor of its own by default.
-    access_log : where one JSON object per request goes; nowhere by default.
+    def format(self, record: logging.LogRecord) -> str:
+        """Time, level and event, then the fields of the record."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+        about = {"time": stamp, "level": record.levelname.lower(), "event": record.getMessage()}
+        return orjson.dumps({**about, **vars(record).get("fields", {})}).decode()
+
+
+class _Waiting(QueueHandler):
+    """Hands records to the writing thread; where too many wait, the next line that fits says how many were lost."""
+
+    queue: SimpleQueue[Any]
+    n_dropped = 0
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        if self.queue.qsize() >= MAX_WAITING:
+            self.n_dropped += 1
+            return
+        if self.n_dropped:
+            vars(record).setdefault("fields", {})["lines_dropped"], self.n_dropped = self.n_dropped, 0
+        self.queue.put_nowait(record)
+
+
+class _Writer(QueueListener):
+    queue: SimpleQueue[Any]
+
+    def dequeue(self, block: bool) -> logging.LogRecord:
+        if self.queue.empty():
+            time.sleep(GATHER_SECONDS)
+        return self.queue.get(block)
+
+
+@contextlib.contextmanager
+def json_log(stream: TextIO | None = None, *, access: bool = True) -> Iterator[None]:
+    """Write the service's log as lines of JSON (to standard error by default), in a thread of its own.
+
+    A reader that stops reading costs log lines, never requests.
     """
-    served = artifact.load() if isinstance(artifact, ArtifactFile) else Served.of(artifact)
-    desk = feedback or FeedbackDesk(Monitor(), artifact=served.digest)
-    file = artifact if isinstance(artifact, ArtifactFile) else None
-    return _observed(Service(served, limits or Limits(), desk, file, access_log))
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    writer = _Writer(SimpleQueue(), handler)
+    waiting = _Waiting(writer.queue)
+    EVENTS.addHandler(waiting)
+    EVENTS.setLevel(logging.INFO)
+    EVENTS.propagate = False
+    ACCESS.setLevel(logging.INFO if access else logging.WARNING)
+    writer.start()
+    try:
+        yield
+    finally:
+        EVENTS.removeHandler(waiting)
+        EVENTS.propagate = True
+        stopping = threading.Thread(target=writer.stop, daemon=True)  # the reader may have stopped for good
+        stopping.start()
+        stopping.join(timeout=2)
 
 
-def _observed(service: Service) -> Observed:
-    routes = [
-        Route("/", service.page),
-        Route("/calibrate", service.calibrate, methods=["POST"]),
-        Route("/calibrator", service.about),
-        Route("/feedback", service.feedback, methods=["POST"]),
-        Route("/monitor", service.monitor),
-        Route("/health", service.health),
-        Route("/readyz", service.ready),
-        Route("/metrics", service.figures),
-        Route("/openapi.json", service.description),
-    ]
-    handlers: dict[Any, Any] = {
-        HTTPException: bytes_problem,
-        InputError: bytes_problem,
-        ClientDisconnect: went_away,
-        Exception: service.unexpected,
-    }
+class _Server(uvicorn.Server):
+    """uvicorn, which says that it is about to stop before it does, and looks after slow connections."""
 
-    @contextlib.asynccontextmanager
-    async def lifespan(_app: Any) -> AsyncIterator[None]:
-        async with service.running():
-            yield
+    def __init__(self, config: uvicorn.Config, service: Service, guard: type[Guard]) -> None:
+        super().__init__(config)
+        self.service, self.guard = service, guard
+        self.stop_at: float | None = None
 
-    app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
-    return Observed(app, service, frozenset(route.path for route in routes))
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times per second."""
+        if counter % 5 == 0:
+            self.guard.sweep()
+        if self.stop_at is not None and time.monotonic() > self.stop_at:
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Stop at once, or `drain_seconds` after the first SIGTERM."""
+        drain = self.service.limits.drain_seconds
+        first, self.service.stopping = not self.service.stopping, True
+        if first and sig == signal.SIGTERM and drain > 0:
+            self.stop_at = time.monotonic() + drain
+            return
+        super().handle_exit(sig, frame)
+        # uvicorn raises the signal again after it has stopped; a service that stopped as asked exits with 0
+        self._captured_signals.clear()
 
 
 def serve(
@@ -91,126 +136,60 @@ def serve(
     port: int = 8080,
     limits: Limits | None = None,
     feedback: Callable[[Served], FeedbackDesk] | None = None,
-    access_log: AccessLog | None = None,
+    access_log: bool = True,
     announce: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; requests in flight are finished first.
 
     A path is looked at every second (and at SIGHUP), and a new artifact there takes over between two requests.
     `announce` is told the address once the port is ours; port 0 takes any that is free. After SIGTERM `/readyz` says no
-    for `limits.drain_seconds` before the service stops taking connections.
+    for `limits.drain_seconds` before the service stops taking connections. `access_log=False` leaves out the lines of
+    requests; errors, reloads and alarms are always logged.
     """
-    try:
-        import uvicorn
-
-        from calibrant.shipping.http_guard import Guard, most_connections
-    except ImportError as error:
-        raise MissingExtraError("uvicorn", "serve") from error
-    limits = limits or Limits()
+    limits = _possible(limits or Limits())
     file = None if isinstance(artifact, Artifact) else ArtifactFile(artifact)
     served = Served.of(artifact) if isinstance(artifact, Artifact) else file.load()  # type: ignore[union-attr]
     desk = feedback(served) if feedback else FeedbackDesk(Monitor(), artifact=served.digest)
-    service = Service(served, limits, desk, file, access_log)
-    guard = Guard(replace(limits, connections=most_connections(limits.connections)))
-    service.metrics.add(guard.families)
-
-    drain = limits.drain_seconds
-
-    class Server(uvicorn.Server):
-        """uvicorn, which says that it is about to stop before it does."""
-
-        def handle_exit(self, sig: int, frame: Any) -> None:
-            first, service.stopping = not service.stopping, True
-            if first and sig == signal.SIGTERM and drain > 0:
-                service.after(drain, lambda: self._stop(sig, frame))
-            else:
-                self._stop(sig, frame)
-
-        def _stop(self, sig: int, frame: Any) -> None:
-            super().handle_exit(sig, frame)
-            # uvicorn raises the signal again after it has stopped; a service that stopped as asked exits with 0
-            self._captured_signals.clear()
-
+    service = Service(served, limits, desk, file)
+    closed = Counter("calibrant_connections_closed", "Connections given up.", ["reason"], registry=service.registry)
+    guard = type("Guarded", (Guard,), {"limits": limits, "closed": closed, "waiting": {}})
     config = uvicorn.Config(
-        _observed(service),
-        http=guard.protocol(),
+        service,
+        http=guard,
         ws="none",
-        log_level="critical",  # the access log says what happened
+        log_config=None,
+        log_level="critical",  # the service's own log says what happened
         access_log=False,
         server_header=False,
+        limit_concurrency=limits.connections + 1,
         timeout_keep_alive=15,
         timeout_graceful_shutdown=int(limits.stop_seconds),
         lifespan="on",
     )
-    if hasattr(signal, "SIGHUP"):
+    server = _Server(config, service, guard)
+    Gauge("calibrant_connections", "Open connections.", registry=service.registry).set_function(
+        lambda: len(server.server_state.connections)
+    )
+    if sys.platform != "win32":
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the service runs, and where it serves no file
-    with _listen(host, port) as listener, contextlib.suppress(KeyboardInterrupt):
+    with _listen(host, port) as listener, json_log(access=access_log), contextlib.suppress(KeyboardInterrupt):
         name = f"[{host}]" if ":" in host else host
         announce(f"http://{name}:{listener.getsockname()[1]}")
-        try:
-            Server(config).run(sockets=[listener])
-        finally:
-            if access_log is not None:
-                access_log.close()
+        server.run(sockets=[listener])
 
 
-class Observed:
-    """Counts and logs every answered request; pure ASGI, so bodies are never held."""
+def _possible(limits: Limits) -> Limits:
+    """As many connections as asked for, or as this process may open; the soft limit of open files is raised."""
+    if sys.platform == "win32":
+        return limits
+    import resource
 
-    def __init__(self, app: Any, service: Service, routes: frozenset[str]) -> None:
-        self.app, self.service, self.routes = app, service, routes
-        self._prefix, self._numbers = os.urandom(4).hex(), itertools.count(1)
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on, and note how it went."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        started = time.perf_counter()
-        status, sent = 500, 0
-        name = self._id(scope["headers"])
-
-        async def observe(message: Any) -> None:
-            nonlocal status, sent
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message = {**message, "headers": [*message["headers"], (b"x-request-id", name)]}
-            else:
-                sent += len(message.get("body", b""))
-            await send(message)
-
-        try:
-            await self.app(scope, receive, observe)
-        finally:
-            seconds = time.perf_counter() - started
-            path = scope["path"]
-            self.service.metrics.request(path if path in self.routes else "other", status, seconds)
-            if self.service.log is not None:
-                self.service.log.request(**_line(scope, name, status, sent, seconds))
-
-    def _id(self, headers: list[tuple[bytes, bytes]]) -> bytes:
-        """The client's own id where it is short and plain, else a new one."""
-        for key, value in headers:
-            if key == b"x-request-id" and 0 < len(value) <= MAX_ID and value.isascii() and value.decode().isprintable():
-                return value
-        return f"{self._prefix}-{next(self._numbers)}".encode()
-
-
-def _line(scope: Any, name: bytes, status: int, sent: int, seconds: float) -> dict[str, Any]:
-    """The fields of a line in the access log."""
-    client = scope.get("client")
-    about = scope.get("calibrant", {})
-    return {
-        "method": scope["method"],
-        "path": scope["path"][:200],
-        "status": status,
-        "ms": round(1000 * seconds, 3),
-        "bytes_in": about.get("bytes", 0),
-        "bytes_out": sent,
-        "rows": about.get("rows", 0),
-        "client": client[0] if client else None,
-        "request_id": name.decode(),
-    }
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = limits.connections + 128
+    if soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return replace(limits, connections=max(16, min(limits.connections, soft - 128)))
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,0 +1,148 @@
+"""The OpenAPI description of a service and a page for people; both need nothing from the network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calibrant.shipping.http_codec import ARROW, JSON, KINDS, LARGEST_LOGIT, NDJSON, NPY, Wanted
+
+BINARY = {"schema": {"type": "string", "format": "binary"}}
+PROBLEMS = {
+    "400": "the body is not what its content type says",
+    "408": "the body did not arrive in time",
+    "413": "the body is larger than the limit",
+    "415": "this content type is not served",
+    "422": "the numbers do not fit the calibrator",
+    "503": "the service is stopping or overloaded",
+}
+CHANCE = {"type": "number", "minimum": 0, "maximum": 1}
+NUMBER = {"type": "number", "minimum": -LARGEST_LOGIT, "maximum": LARGEST_LOGIT}
+ANSWER = {
+    "type": "object",
+    "required": ["confidence", "correct"],
+    "properties": {
+        "confidence": CHANCE,
+        "correct": {"enum": [True, False, 0, 1]},
+        "id": {"type": ["string", "number"]},
+    },
+    "description": "or probabilities (or logits) and label instead of confidence and correct; an id counts once",
+}
+OUTCOMES = {"type": "object", "required": ["answers"], "properties": {"answers": {"type": "array", "items": ANSWER}}}
+READS = {
+    "/calibrator": "What is served",
+    "/monitor": "What the monitor knows",
+    "/health": "Whether the process answers",
+    "/readyz": "Whether new requests are accepted",
+    "/metrics": "Prometheus figures",
+}
+
+
+def openapi(version: str, wanted: Wanted) -> dict[str, Any]:
+    """The OpenAPI 3.1 document of a service."""
+    paths: dict[str, Any] = {"/calibrate": {"post": _calibrate(wanted)}}
+    outcomes = {JSON: {"schema": OUTCOMES}, NDJSON: BINARY}
+    paths["/feedback"] = {"post": _post("Outcomes of earlier answers, for the monitor", outcomes, {JSON: {}})}
+    for path, summary in READS.items():
+        content: dict[str, Any] = {"text/plain" if path == "/metrics" else JSON: {}}
+        answers = {status: {"description": summary, "content": content} for status in ("200", "503")}
+        paths[path] = {"get": {"summary": summary, "responses": answers}}
+    about = {"title": "calibrant", "version": version, "description": "Calibrated probabilities from logits."}
+    return {"openapi": "3.1.0", "info": about, "paths": paths}
+
+
+def _post(summary: str, takes: dict[str, Any], gives: dict[str, Any]) -> dict[str, Any]:
+    problem = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+    problems = {
+        status: {"description": words, "content": {JSON: {"schema": problem}}} for status, words in PROBLEMS.items()
+    }
+    return {
+        "summary": summary,
+        "requestBody": {"required": True, "content": takes},
+        "responses": {"200": {"description": "the answer", "content": gives}, **problems},
+    }
+
+
+def _calibrate(wanted: Wanted) -> dict[str, Any]:
+    example = [0.5] if wanted.binary else [round(0.1 * k, 1) for k in range(min(wanted.n_classes, 1000))]
+    chosen = {"type": "integer", "minimum": 0, "maximum": wanted.n_classes - 1}
+    if wanted.task == "multilabel":
+        chosen = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 1}}
+    predictions = {"type": "array", "items": chosen}
+    answers = [_object({kind: {"type": "array"}, "predictions": predictions}) for kind in KINDS]
+    takes = {
+        JSON: {
+            "schema": {"oneOf": [_rows("logits", NUMBER, wanted), _rows("probabilities", CHANCE, wanted)]},
+            "example": {"logits": [example]},
+        },
+        NPY: BINARY,
+        ARROW: BINARY,
+    }
+    what = "scores" if wanted.binary else f"logits of {wanted.n_classes} classes"
+    summary = f"{what.capitalize()} or probabilities in, calibrated probabilities out"
+    described = _post(summary, takes, {JSON: {"schema": {"oneOf": answers}}, NPY: BINARY, ARROW: BINARY})
+    choice = {"in": "query", "schema": {"type": "string", "enum": list(KINDS)}}
+    kind = {**choice, "name": "kind", "description": "what npy numbers are; JSON and Arrow name it themselves"}
+    output = {**choice, "name": "output", "description": "what comes back: probabilities, or calibrated logits"}
+    return {**described, "parameters": [kind, output]}
+
+
+def _rows(name: str, number: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
+    row = {"type": "array", "items": number, "minItems": wanted.width, "maxItems": wanted.width}
+    properties: dict[str, Any] = {name: {"type": "array", "items": row, "minItems": 1, "maxItems": wanted.max_rows}}
+    if wanted.grouped:
+        properties["groups"] = {"type": "array", "items": {"type": ["string", "integer"]}}
+    return {**_object(properties), "additionalProperties": False}
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>calibrant</title>
+<style>
+  body { font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+  h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin-top: 2rem }
+  code, pre, textarea { font: 14px/1.4 ui-monospace, monospace }
+  textarea { width: 100%; height: 6rem; box-sizing: border-box }
+  pre { background: #f4f4f4; padding: .8rem; overflow: auto; max-height: 20rem; white-space: pre-wrap }
+  table { border-collapse: collapse } td { padding: .2rem .8rem .2rem 0; vertical-align: top }
+  @media (prefers-color-scheme: dark) {
+    body { background: #181818; color: #ddd } pre, textarea { background: #262626; color: #ddd }
+  }
+</style>
+<h1>calibrant</h1>
+<p id="what">Logits in, calibrated probabilities out.</p>
+<h2>Paths</h2>
+<table id="paths"></table>
+<h2>Try it</h2>
+<label for="body">POST /calibrate</label>
+<textarea id="body" spellcheck="false"></textarea>
+<p><button id="send">Send</button></p>
+<pre id="answer" aria-live="polite"></pre>
+<p><a href="openapi.json">openapi.json</a></p>
+<script>
+  const get = id => document.getElementById(id);
+  fetch("openapi.json").then(r => r.json()).then(api => {
+    for (const [path, methods] of Object.entries(api.paths))
+      for (const [method, about] of Object.entries(methods)) {
+        const row = get("paths").insertRow();
+        row.insertCell().appendChild(document.createElement("code")).textContent = method.toUpperCase() + " " + path;
+        row.insertCell().textContent = about.summary;
+      }
+    const example = api.paths["/calibrate"].post.requestBody.content["application/json"].example;
+    get("body").value = JSON.stringify(example);
+  });
+  fetch("calibrator").then(r => r.json()).then(c => {
+    get("what").textContent = c.method + " for " + c.n_classes + " classes: logits in, calibrated probabilities out.";
+  });
+  get("send").onclick = async () => {
+    const r = await fetch("calibrate",
+      { method: "POST", headers: { "content-type": "application/json" }, body: get("body").value });
+    get("answer").textContent = r.status + "\\n" + await r.text();
+  };
+</script>
+"""
