@@ -121,7 +121,7 @@ def test_json_validates(table):
 
 
 def test_tables(table):
-    frame = table.to_dataframe()
+    frame = table.to_frame()
     assert frame.loc["ts", "nll"] == table.row("ts").metrics["nll"].value
     assert np.isnan(frame.loc["broken", "nll"])
     text = table.to_markdown()

@@ -12,7 +12,8 @@ import pytest
 from calibrant import metrics
 from calibrant.data import Predictions
 from calibrant.evaluation.measure import ORDER, measure, verdict
-from calibrant.evaluation.results import Estimate, NoiseFloor
+from calibrant.evaluation.results import NoiseFloor
+from calibrant.evaluation.table import Estimate
 
 SCHEMA = json.loads((files("calibrant") / "schemas" / "measure.json").read_text())
 

@@ -10,7 +10,8 @@ import pytest
 from calibrant.calibrators.identity import Identity
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.core.softmax import softmax
-from calibrant.evaluation.results import ClassProfile, Comparison, Estimate, Figures, MethodRow, NoiseFloor, TestColumns
+from calibrant.evaluation.results import ClassProfile, Comparison, MethodRow, NoiseFloor, TestColumns
+from calibrant.evaluation.table import Estimate, Figures
 from calibrant.report.plots import reliability
 
 

@@ -21,7 +21,8 @@ from calibrant.data import Predictions
 from calibrant.evaluation.compare import compare
 from calibrant.evaluation.models import compare_models
 from calibrant.evaluation.reliability import reliability_bins
-from calibrant.evaluation.results import Comparison, Estimate, Figures
+from calibrant.evaluation.results import Comparison
+from calibrant.evaluation.table import Estimate, Figures
 from calibrant.report import chart_data, tables, usage
 from calibrant.report.answers import answers
 from calibrant.report.methods import STEPS, full_name, learned, readable

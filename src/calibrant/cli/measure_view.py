@@ -12,7 +12,7 @@ from calibrant.cli.terminal import BLUE, GREEN, GREY, ORANGE, bar, console
 from calibrant.core.metric_facts import facts, number
 from calibrant.evaluation.groups import GroupAnalysis
 from calibrant.evaluation.measurement import Measurement
-from calibrant.evaluation.results import Estimate
+from calibrant.evaluation.table import Estimate
 from calibrant.evaluation.tables import RAISED_WORDS, bounds, raised
 from calibrant.evaluation.verdicts import SIGNIFICANCE, TOO_FEW
 

@@ -71,6 +71,13 @@ FACTS: dict[str, MetricFacts] = {
     "miscalibration": MetricFacts("miscalibration", "MSC", False, -1, "part of the log loss that a map can mend"),
     "discrimination": MetricFacts("discrimination", "DSC", False, 1, "what p tells beyond the base rate, in nats"),
     "uncertainty": MetricFacts("uncertainty", "UNC", False, 0, "log loss of the base rate"),
+    "gap": MetricFacts("gap", "gap", True, 0, "mean confidence minus accuracy"),
+    "noise_floor": MetricFacts("noise floor", "floor", True, 0, "the ECE that a calibrated model would show"),
+    "changed_predictions": MetricFacts("changed predictions", "chg", True, 0, "rows whose predicted class changes"),
+    "changed_rankings": MetricFacts("changed rankings", "order", True, 0, "pairs whose confidence order changes"),
+    "p_beats_best": MetricFacts("P(beats best)", "P", False, 0, "share of paired resamples better than the best"),
+    "fit_seconds": MetricFacts("fit s", "fit", False, 0, "seconds that the fit took"),
+    "n_parameters": MetricFacts("parameters", "params", False, 0, "learned numbers"),
     "classwise_loss_std": MetricFacts("class loss spread", "class std", False, -1, "spread of the class losses"),
 }
 

@@ -10,7 +10,7 @@ from calibrant.core.bin_sums import BinSums, total_gap
 from calibrant.core.bins import mass_index, width_edges, width_index
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.evaluation.bootstrap import Norm, Resamples, inverted_interval
-from calibrant.evaluation.results import Estimate
+from calibrant.evaluation.table import Estimate
 from calibrant.metrics.classwise import class_sums
 from calibrant.metrics.inputs import Checked
 

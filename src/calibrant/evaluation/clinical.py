@@ -15,7 +15,7 @@ from calibrant.core.errors import FitWarning
 from calibrant.core.odds import finite_log_odds, probability_log_odds, sigmoid
 from calibrant.evaluation.bootstrap import Resamples, inverted_interval, percentile_interval
 from calibrant.evaluation.intervals import auroc_by_cell
-from calibrant.evaluation.results import Estimate
+from calibrant.evaluation.table import Estimate
 from calibrant.metrics.clinical import intercept_of, slope_of
 from calibrant.metrics.decomposition import decomposition_of
 from calibrant.metrics.discrimination import average_precision_of

@@ -17,7 +17,7 @@ from scipy.stats import norm
 from calibrant.core.errors import InputError
 from calibrant.core.metric_facts import facts, known_name, number, sign
 from calibrant.evaluation.plain_data import PlainData
-from calibrant.evaluation.results import Estimate
+from calibrant.evaluation.table import Cell, Estimate, Row, Table
 from calibrant.evaluation.tables import html_table, markdown_lines
 
 SIGNIFICANCE = 0.05
@@ -91,6 +91,22 @@ class Difference(PlainData):
         """The changes beyond noise and every deciding figure, or all of them."""
         quiet = ("within noise", "no interval")
         return [one for one in self.changes if everything or one.verdict not in quiet or one.metric == self.criterion]
+
+    def table(self, *, everything: bool = False) -> Table:
+        """One row per change: the old value, the new one and the change with its 95% noise; verdicts as words."""
+        rows, verdicts = [], {}
+        for one in self.shown(everything=everything):
+            change = Estimate(one.change, one.change - one.noise, one.change + one.noise)
+            cells = {"old": one.old, "new": one.new, "change": change}
+            name = f"{_at(one.model, one.method)}, {facts(one.metric).title}"
+            rows.append(Row(name, {column: Cell(one.metric, each) for column, each in cells.items()}))
+            verdicts[name] = one.verdict
+        columns = {name: name for name in ("old", "new", "change")}
+        return Table("figure", columns, tuple(rows), texts={"verdict": verdicts})
+
+    def to_frame(self) -> Any:
+        """A pandas table of all changes."""
+        return self.table(everything=True).to_frame()
 
     def to_markdown(self, *, everything: bool = False) -> str:
         """A Markdown table of what changed."""

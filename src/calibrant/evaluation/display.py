@@ -13,7 +13,8 @@ from calibrant.evaluation.tables import RAISED_WORDS, bounds, cell, html_table, 
 
 if TYPE_CHECKING:
     from calibrant.evaluation.measurement import Measurement
-    from calibrant.evaluation.results import Comparison, Estimate, MethodRow
+    from calibrant.evaluation.results import Comparison, MethodRow
+    from calibrant.evaluation.table import Estimate
     from calibrant.metrics.reliability import Reliability
 
 SHOWN = ("nll", "brier", "ece", "accuracy", "calibration_slope", "observed_expected", "roc_auc")

@@ -22,7 +22,8 @@ from calibrant.evaluation.group_slopes import group_slopes
 from calibrant.evaluation.group_sums import GroupUnits, by_cluster, chance_errors
 from calibrant.evaluation.group_test import Heterogeneity, groups_differ
 from calibrant.evaluation.grouping import Grouping
-from calibrant.evaluation.results import Estimate, Figures, NoiseFloor, TestColumns
+from calibrant.evaluation.results import NoiseFloor, TestColumns
+from calibrant.evaluation.table import Estimate, Figures, Row, Table, figure_cells, metric_columns
 from calibrant.evaluation.verdicts import FEWEST_ERRORS, FEWEST_ROWS, SIGNIFICANCE
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.flexible import Z_95
@@ -93,6 +94,19 @@ class GroupAnalysis:
             if one.by == wanted:
                 return one
         raise KeyError(f"no group {wanted}; there are: {', '.join(one.name for one in self.groups[:20])}")
+
+    def table(self) -> Table:
+        """Groups × metrics, with the number of rows, the noise floor of the ECE and the p-value of the gap."""
+        rows = []
+        for place, one in enumerate(self.groups):
+            more = {"n": Estimate(one.n), "noise_floor": Estimate(one.noise_floor.mean), "p_gap": Estimate(one.p_gap)}
+            rows.append(Row(one.name, figure_cells(one.metrics | more), place == self.worst))
+        names = (*self.groups[0].metrics, "n", "noise_floor", "p_gap")
+        return Table("group", metric_columns(names), tuple(rows), self.verdict)
+
+    def to_frame(self) -> Any:
+        """A pandas table: one row per group; each metric as `name`, `name_low`, `name_high`."""
+        return self.table().to_frame()
 
 
 def group_fields(analysis: GroupAnalysis) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from calibrant.data import Predictions
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.grouping import clusters_by, columns_by
 from calibrant.evaluation.plain_data import PlainData
-from calibrant.evaluation.results import Figures
 from calibrant.evaluation.scoring import score
+from calibrant.evaluation.table import Figures
 
 
 @dataclass(frozen=True)

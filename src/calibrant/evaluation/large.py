@@ -18,7 +18,8 @@ from calibrant.core.errors import InputError
 from calibrant.data import Predictions
 from calibrant.evaluation.consistency import noise_floor
 from calibrant.evaluation.flat import flat_columns, hits, two_class
-from calibrant.evaluation.results import Estimate, NoiseFloor
+from calibrant.evaluation.results import NoiseFloor
+from calibrant.evaluation.table import Estimate
 from calibrant.kernels.rows import RowColumns
 
 CELLS_PER_BIN = 2**14

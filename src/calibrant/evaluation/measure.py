@@ -36,9 +36,9 @@ from calibrant.evaluation.large import collect, scaled
 from calibrant.evaluation.measurement import Measurement
 from calibrant.evaluation.mendable import mendable
 from calibrant.evaluation.reliability import reliability_bins
-from calibrant.evaluation.results import Estimate, Figures
 from calibrant.evaluation.scan import scan_predictions
 from calibrant.evaluation.scoring import class_profile
+from calibrant.evaluation.table import Estimate, Figures
 from calibrant.evaluation.verdicts import TOO_FEW, too_few_to_tell, verdict
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.binning import bin_sums

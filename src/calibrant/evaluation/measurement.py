@@ -14,8 +14,8 @@ from calibrant.evaluation.flat import about
 from calibrant.evaluation.groups import GroupAnalysis, group_fields
 from calibrant.evaluation.labels import LabelFigures
 from calibrant.evaluation.plain_data import plain
-from calibrant.evaluation.results import ClassProfile, Figures, NoiseFloor
-from calibrant.evaluation.tables import measurement_frame
+from calibrant.evaluation.results import ClassProfile, NoiseFloor
+from calibrant.evaluation.table import Cell, Estimate, Figures, Row, Table, figure_cells, metric_columns
 from calibrant.metrics.reliability import Reliability
 
 
@@ -61,9 +61,20 @@ class Measurement:
 
         return draw_reliability(self.bins, ax, title=self.about)
 
+    def table(self) -> Table:
+        """One row per metric, with the column `value`."""
+        rows = (Row(name, {"value": Cell(name, one)}) for name, one in self.metrics.items())
+        return Table("metric", {"value": "value"}, tuple(rows), self.verdict)
+
+    def label_table(self) -> Table:
+        """Labels of a multilabel task × metrics."""
+        more = {label.name: {"n_positive": Estimate(label.n_positive)} | label.metrics for label in self.labels}
+        rows = tuple(Row(name, figure_cells(figures)) for name, figures in more.items())
+        return Table("label", metric_columns(next(iter(more.values()), ())), rows)
+
     def to_frame(self) -> Any:
         """A pandas table: one row per metric with value, low and high."""
-        return measurement_frame(self)
+        return self.table().to_frame().rename(columns=lambda name: name.removeprefix("value_"))
 
     @property
     def about(self) -> str:

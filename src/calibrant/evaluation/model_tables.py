@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from calibrant.core.metric_facts import facts, number
 from calibrant.evaluation.display import diagram
 from calibrant.evaluation.reliability import reliability_bins
-from calibrant.evaluation.tables import booktabs, escaped_latex, html_table, markdown_lines, pandas_for
+from calibrant.evaluation.tables import booktabs, escaped_latex, html_table, markdown_lines
 
 if TYPE_CHECKING:
     from calibrant.evaluation.models import ModelComparison
@@ -93,18 +91,6 @@ def lines(table: ModelComparison, screen: int, most: int | None = None) -> list[
 def shortened(name: str) -> str:
     """A model's name as a column can hold it: the end tells more than the start."""
     return name if len(name) <= WIDEST_NAME else "…" + name[1 - WIDEST_NAME :]
-
-
-def dataframe(table: ModelComparison) -> Any:
-    """Methods × models in fractions, with `mean_rank` and `best_or_tied`."""
-    pandas = pandas_for("to_frame")
-    columns: dict[str, list[Any]] = {}
-    for model in table.models:
-        found = [table.estimate(method, model) for method in table.methods]
-        columns[model] = [np.nan if one is None else one.value for one in found]
-    columns["mean_rank"] = list(table.mean_ranks().values())
-    columns["best_or_tied"] = list(table.wins().values())
-    return pandas.DataFrame(columns, index=pandas.Index(table.methods, name="method"))
 
 
 def _head(table: ModelComparison) -> list[str]:

@@ -17,7 +17,8 @@ from calibrant.core.metric_facts import known_name, sign
 from calibrant.evaluation import model_tables
 from calibrant.evaluation.compare import Methods, compare
 from calibrant.evaluation.plain_data import PlainData
-from calibrant.evaluation.results import Comparison, Estimate
+from calibrant.evaluation.results import Comparison
+from calibrant.evaluation.table import Cell, Estimate, Row, Table, figure_cells, metric_columns
 
 PARTS = ("val", "test")
 """The parts of one file that are fitted on and measured on."""
@@ -99,6 +100,25 @@ class ModelComparison(PlainData):
             f"{total} models); it is best or within noise of the best on {count} of {total}"
         )
 
+    def table(self) -> Table:
+        """Methods × models of the deciding metric, lowest mean rank first, with the mean rank and the wins.
+
+        The best method of each model is marked, and those within noise of it.
+        """
+        ranks, wins, rows = self.mean_ranks(), self.wins(), []
+        for method in sorted(ranks, key=lambda name: ranks[name]):
+            cells = {}
+            for model, one in self.comparisons.items():
+                found = next((row for row in one.rows if row.method == method), None)
+                if found is not None and self.criterion in found.metrics:
+                    best = one.best == method
+                    tie = found.ties_best and not best
+                    cells[model] = Cell(self.criterion, found.metrics[self.criterion], best=best, tie=tie)
+            more = {"mean_rank": Estimate(ranks[method]), "best_or_tied": Estimate(wins[method])}
+            rows.append(Row(method, cells | figure_cells(more), method == self.best))
+        columns = {model: model for model in self.models} | metric_columns(("mean_rank", "best_or_tied"))
+        return Table("method", columns, tuple(rows), self.verdict)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data, as the published schema `models.json` describes it."""
         return {
@@ -130,7 +150,7 @@ class ModelComparison(PlainData):
 
     def to_frame(self) -> Any:
         """A pandas table of the deciding metric: one row per method, one column per model, then the mean rank."""
-        return model_tables.dataframe(self)
+        return self.table().to_frame(intervals=False).loc[list(self.methods)]
 
     def to_markdown(self) -> str:
         """A Markdown table: best of each model bold, ties with it marked ≈, lowest mean rank first."""

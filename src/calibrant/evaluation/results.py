@@ -8,32 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calibrant.core.metric_facts import ALIASES, known_name, sign
+from calibrant.core.metric_facts import facts, known_name, sign
 from calibrant.evaluation import tables
 from calibrant.evaluation.plain_data import PlainData, plain
-
-
-@dataclass(frozen=True)
-class Estimate(PlainData):
-    """A figure and its 95% interval, as fractions (not percent); low and high are NaN where none was asked for."""
-
-    value: float
-    low: float = float("nan")
-    high: float = float("nan")
-
-
-class Figures(dict[str, Estimate]):
-    """Estimates by name; an earlier name finds the same figure."""
-
-    def __missing__(self, name: str) -> Estimate:
-        if (known := known_name(name)) in self:
-            return self[known]
-        raise KeyError(name)
-
-    def to_dict(self) -> dict[str, dict[str, float | None]]:
-        """Plain JSON data; earlier names stand beside the present ones for one minor version."""
-        earlier = {old: self[new] for old, new in ALIASES.items() if new in self}
-        return {name: estimate.to_dict() for name, estimate in (self | earlier).items()}
+from calibrant.evaluation.table import Cell, Estimate, Figures, Row, Table, figure_cells, metric_columns
 
 
 @dataclass(frozen=True)
@@ -121,6 +99,10 @@ class MethodRow(PlainData):
         return super().to_dict() | ({} if self.groups is None else {"groups": plain(self.groups.groups)})
 
 
+EXTRAS = ("changed_predictions", "changed_rankings", "p_beats_best", "n_parameters", "fit_seconds")
+"""What a table of methods says besides the metrics."""
+
+
 @dataclass(frozen=True, repr=False)
 class Comparison(PlainData):
     """Every method fitted on one set of rows and measured on another.
@@ -193,6 +175,26 @@ class Comparison(PlainData):
         """A hash of the test labels, by which results on the same rows are known."""
         return hashlib.sha256(np.ascontiguousarray(self.labels).tobytes()).hexdigest()[:16]
 
+    def table(self) -> Table:
+        """Methods × metrics, the best of a column, the second and ties with the best marked; then what else is known.
+
+        A second that is within noise of the best is a tie, not a second place; where a low value by itself is not
+        good, nothing is marked.
+        """
+        orders = {name: self.ranking(name) if facts(name).better else [] for name in self.metric_names}
+
+        def cell(row: MethodRow, name: str) -> Cell:
+            first, tie = orders[name][:1] == [row.method], bool(orders[name]) and name in row.ties
+            second = orders[name][1:2] == [row.method] and not tie
+            return Cell(name, row.metrics[name], first, second, tie and not first)
+
+        rows = []
+        for row in self.rows:
+            cells = {name: cell(row, name) for name in self.metric_names if name in row.metrics}
+            more = {} if row.error else {name: Estimate(float(getattr(row, name))) for name in EXTRAS}
+            rows.append(Row(row.method, cells | figure_cells(more), row.method == self.best, row.error))
+        return Table("method", metric_columns([*self.metric_names, *EXTRAS]), tuple(rows), self.verdict)
+
     def __repr__(self) -> str:
         from calibrant.evaluation.display import comparison_text
 
@@ -237,9 +239,8 @@ class Comparison(PlainData):
 
     def to_frame(self) -> Any:
         """A pandas table: one row per method; each metric as `name`, `name_low`, `name_high`."""
-        return tables.dataframe(self)
-
-    to_dataframe = to_frame
+        frame = self.table().to_frame()
+        return frame.assign(ties_best=[row.ties_best for row in self.rows], error=[row.error for row in self.rows])
 
     def to_model_card(self) -> str:
         """A section for a model card in Markdown: what was done, how well it is calibrated, how to use it."""

@@ -16,8 +16,9 @@ from calibrant.evaluation.bootstrap import Resamples, inverted_interval
 from calibrant.evaluation.classwise_intervals import CLASS_RESAMPLES, mean_error, width_noise
 from calibrant.evaluation.flat import flattened, hits
 from calibrant.evaluation.intervals import TopLabelCells, bin_error_intervals, mean_intervals
-from calibrant.evaluation.results import ClassProfile, Estimate, Figures, TestColumns
+from calibrant.evaluation.results import ClassProfile, TestColumns
 from calibrant.evaluation.scan import scan_predictions
+from calibrant.evaluation.table import Estimate, Figures
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.top_label import adaptive_ece_of, ece_of, over_under_confidence_of
 

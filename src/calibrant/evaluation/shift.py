@@ -19,6 +19,7 @@ from calibrant.core.softmax import softmax
 from calibrant.data import Predictions, npz, open_predictions
 from calibrant.data.fields import Wanted
 from calibrant.evaluation.plain_data import PlainData
+from calibrant.evaluation.table import Cell, Estimate, Row, Table
 
 SHIFT_KEY = re.compile(r"shift_(?P<corruption>.+)_(?P<severity>\d+)$")
 FILE_NAME = re.compile(r"(?P<corruption>.+?)[_-](?P<severity>\d+)$")
@@ -46,6 +47,22 @@ class ShiftCurves(PlainData):
     mean: np.ndarray
     sem: np.ndarray
     half_width: np.ndarray
+
+    def table(self) -> Table:
+        """Methods × severities: the mean over corruptions with its within-subject interval."""
+        rows = []
+        for place, method in enumerate(self.methods):
+            ends = zip(self.severities, self.mean[place], self.half_width[place], strict=True)
+            cells = {
+                str(severity): Cell(self.metric, Estimate(float(mean), float(mean - half), float(mean + half)))
+                for severity, mean, half in ends
+            }
+            rows.append(Row(method, cells))
+        return Table("method", {str(one): f"severity {one}" for one in self.severities}, tuple(rows))
+
+    def to_frame(self) -> Any:
+        """A pandas table: one row per method, one column per severity with the ends of its interval."""
+        return self.table().to_frame()
 
 
 def open_shift(paths: Sequence[str | os.PathLike[str]]) -> dict[tuple[str, int], Predictions]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from calibrant.core.metric_facts import ABSOLUTE, facts, known_name, number
 
 if TYPE_CHECKING:
-    from calibrant.evaluation.measurement import Measurement
-    from calibrant.evaluation.results import Comparison, Estimate, MethodRow
+    from calibrant.evaluation.results import Comparison, MethodRow
+    from calibrant.evaluation.table import Estimate
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,6 @@ def seconds(value: float) -> str:
     return "—" if not np.isfinite(value) else (f"{value:.2f}" if value < 100 else f"{value:.0f}")
 
 
-def pandas_for(asked: str) -> Any:
-    """The module pandas, which only tables for it need."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise ImportError(f"{asked} needs pandas: install it with `pip install pandas`") from error
-    return pandas
-
-
 def markdown_lines(head: Sequence[str], rows: Iterable[Sequence[str]], rule: str = "") -> list[str]:
     """The lines of a Markdown table; `rule` aligns the columns, the first to the left and the others to the right."""
     rule = rule or "| --- |" + " ---: |" * (len(head) - 1)
@@ -109,35 +100,6 @@ def html_table(said: str, head: Iterable[str], rows: Iterable[str], after: str =
     heads = "".join(f"<th>{escape(text)}</th>" for text in head)
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     return f"<div style='overflow-x: auto'>{said}{table}{after}</div>"
-
-
-def dataframe(comparison: Comparison) -> Any:
-    """One row per method; metrics as `name`, `name_low`, `name_high`, in fractions."""
-    records = []
-    for row in comparison.rows:
-        record: dict[str, Any] = {"method": row.method}
-        for metric in comparison.metric_names:
-            estimate = row.metrics.get(metric)
-            for suffix, name in (("", "value"), ("_low", "low"), ("_high", "high")):
-                record[metric + suffix] = np.nan if estimate is None else getattr(estimate, name)
-        record |= {
-            "changed_predictions": row.changed_predictions,
-            "changed_rankings": row.changed_rankings,
-            "fit_seconds": row.fit_seconds,
-            "n_parameters": row.n_parameters,
-            "p_beats_best": row.p_beats_best,
-            "ties_best": row.ties_best,
-            "error": row.error,
-        }
-        records.append(record)
-    return pandas_for("to_dataframe").DataFrame.from_records(records).set_index("method")
-
-
-def measurement_frame(measurement: Measurement) -> Any:
-    """One row per metric: value, low and high, in fractions."""
-    rows = {name: (one.value, one.low, one.high) for name, one in measurement.metrics.items()}
-    frame = pandas_for("to_frame").DataFrame.from_dict(rows, orient="index", columns=["value", "low", "high"])
-    return frame.rename_axis("metric")
 
 
 def model_card(comparison: Comparison) -> str:

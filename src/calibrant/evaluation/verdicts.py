@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from calibrant.evaluation.flat import about
-from calibrant.evaluation.results import Estimate, NoiseFloor
+from calibrant.evaluation.results import NoiseFloor
+from calibrant.evaluation.table import Estimate
 
 SIGNIFICANCE = 0.05
 

@@ -12,7 +12,8 @@ from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.clinical import clinical_estimates, exact_log_odds
 from calibrant.evaluation.model_tables import by_rank, matrix_cell
 from calibrant.evaluation.models import ModelComparison
-from calibrant.evaluation.results import Comparison, Estimate, MethodRow, TestColumns
+from calibrant.evaluation.results import Comparison, MethodRow, TestColumns
+from calibrant.evaluation.table import Estimate
 from calibrant.evaluation.tables import RAISED, cell, raised
 from calibrant.evaluation.verdicts import SIGNIFICANCE
 from calibrant.metrics.top_label import ece_of

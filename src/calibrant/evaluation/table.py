@@ -1,0 +1,135 @@
+"""The one form in which every result is shown: estimates in rows and columns.
+
+A row is a method, a metric, a model, a group, a label or a condition; a column holds one figure of each. The cell knows
+the name of its figure, which decides label, unit and number format (`metric_facts`), and how it stands in its column.
+Numbers are fractions, not percent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calibrant.core.errors import InputError
+from calibrant.core.metric_facts import ALIASES, facts, known_name
+from calibrant.evaluation.plain_data import PlainData
+
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class Estimate(PlainData):
+    """A figure and its 95% interval, as fractions (not percent); low and high are NaN where none was asked for."""
+
+    value: float
+    low: float = NAN
+    high: float = NAN
+    spread: float = NAN
+    """Standard deviation over repetitions (seeds) whose mean is `value`; NaN for a single result."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data; the spread only where there is one."""
+        found = super().to_dict()
+        return found if found["spread"] is not None else {name: found[name] for name in ("value", "low", "high")}
+
+
+class Figures(dict[str, Estimate]):
+    """Estimates by name; an earlier name finds the same figure."""
+
+    def __missing__(self, name: str) -> Estimate:
+        if (known := known_name(name)) in self:
+            return self[known]
+        raise KeyError(name)
+
+    def to_dict(self) -> dict[str, dict[str, float | None]]:
+        """Plain JSON data; earlier names stand beside the present ones for one minor version."""
+        earlier = {old: self[new] for old, new in ALIASES.items() if new in self}
+        return {name: estimate.to_dict() for name, estimate in (self | earlier).items()}
+
+
+class Cell(NamedTuple):
+    """One figure of one row, and how it stands in its column.
+
+    best, second : by value. tie : not the best, but within noise of it by paired resamples.
+    """
+
+    metric: str
+    estimate: Estimate
+    best: bool = False
+    second: bool = False
+    tie: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """The cells of one row by column; where `error` says why there are none, nothing was computed."""
+
+    name: str
+    cells: Mapping[str, Cell]
+    best: bool = False
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows × columns of estimates.
+
+    axis : what a row is ("method", "metric", "model", "group", "label"), the heading of the first column.
+    columns : headings by the name of the column, in order.
+    caption : one sentence about all of it.
+    """
+
+    axis: str
+    columns: Mapping[str, str]
+    rows: tuple[Row, ...]
+    caption: str = ""
+    texts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Columns of words (a verdict, a reason) by name, each a word by the name of the row."""
+
+    def pick(self, columns: Iterable[str] | None) -> Table:
+        """The table with these columns only, in this order; an earlier name of a metric finds its column."""
+        if columns is None:
+            return self
+        wanted = [name if name in self.columns else known_name(name) for name in columns]
+        for name in wanted:
+            if name not in self.columns:
+                raise InputError(f"the table has no column {name!r}: choose from {', '.join(self.columns)}")
+        return replace(self, columns={name: self.columns[name] for name in wanted})
+
+    def to_frame(self, *, intervals: bool = True) -> Any:
+        """A pandas table: one row per row; of every column the value, and `…_low` and `…_high` where intervals are."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("to_frame needs pandas: install it with `pip install pandas`") from error
+        ends = {name: self._ends(name) if intervals else {"": "value"} for name in self.columns}
+        records: list[dict[str, Any]] = []
+        for row in self.rows:
+            record: dict[str, Any] = {self.axis: row.name}
+            for name in self.columns:
+                estimate = row.cells[name].estimate if name in row.cells else Estimate(NAN)
+                record |= {name + suffix: getattr(estimate, end) for suffix, end in ends[name].items()}
+            records.append(record | {name: words.get(row.name) for name, words in self.texts.items()})
+        return pandas.DataFrame.from_records(records).set_index(self.axis)
+
+    def _ends(self, column: str) -> dict[str, str]:
+        found = [row.cells[column].estimate for row in self.rows if column in row.cells]
+        ends = {"": "value", "_low": "low", "_high": "high", "_spread": "spread"}
+        return {
+            suffix: end
+            for suffix, end in ends.items()
+            if end == "value" or any(np.isfinite(getattr(one, end)) for one in found)
+        }
+
+
+def metric_columns(names: Iterable[str]) -> dict[str, str]:
+    """Headings of columns that hold one metric each."""
+    return {name: facts(name).title for name in names}
+
+
+def figure_cells(figures: Mapping[str, Estimate]) -> dict[str, Cell]:
+    """Cells of figures that are not ranked against others."""
+    return {name: Cell(name, one) for name, one in figures.items()}
