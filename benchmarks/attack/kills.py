@@ -1,9 +1,6 @@
-"""Fits that are killed at random moments and started again, and fits that are asked to end.
+"""Fits that are asked to end at random moments: nothing may be left in the temporary folder or beside the output.
 
-python benchmarks/attack/kills.py --kills 50
-
-After SIGKILL a fit with the same checkpoint must end with the very temperature of a fit that was never killed. After
-SIGTERM nothing may be left in the temporary folder or beside the output.
+python benchmarks/attack/kills.py --kills 10
 """
 
 from __future__ import annotations
@@ -20,8 +17,6 @@ from pathlib import Path
 
 import numpy as np
 
-import calibrant
-
 FIT = [sys.executable, "-m", "calibrant", "fit"]
 
 
@@ -36,15 +31,15 @@ def write(folder: Path, parts: int = 4, n: int = 60_000, n_classes: int = 50) ->
 
 def start(folder: Path, output: Path, scratch: Path) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "TMPDIR": str(scratch)}
-    command = [*FIT, str(folder), "--method", "vs", "-o", str(output), "--checkpoint", str(output.with_suffix(".log"))]
+    command = [*FIT, str(folder), "--method", "vs", "-o", str(output)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--kills", type=int, default=10)
     kills, rng = parser.parse_args().kills, random.Random(0)
-    counts = {"killed": 0, "finished": 0, "other answers": 0, "terminated": 0, "left behind": 0, "exit codes": 0}
+    counts = {"terminated": 0, "left behind": 0, "exit codes": 0}
     with tempfile.TemporaryDirectory() as name:
         folder, scratch = Path(name) / "data", Path(name) / "scratch"
         folder.mkdir()
@@ -54,22 +49,7 @@ def main() -> None:
         started = time.perf_counter()
         start(folder, output, scratch).wait()
         duration = time.perf_counter() - started
-        expected = calibrant.load(output).scale_
-        while counts["killed"] < kills:
-            output.unlink(missing_ok=True)
-            while not output.exists():
-                process = start(folder, output, scratch)
-                try:
-                    process.wait(timeout=rng.uniform(0.1, 1.3) * duration)
-                except subprocess.TimeoutExpired:
-                    process.send_signal(signal.SIGKILL)
-                    process.wait()
-                    counts["killed"] += 1
-            counts["finished"] += 1
-            counts["other answers"] += not np.array_equal(calibrant.load(output).scale_, expected)
-        for path in scratch.iterdir():
-            path.unlink()  # a killed process cannot clean up
-        for _ in range(max(kills // 5, 1)):
+        for _ in range(kills):
             process = start(folder, output.with_name("other.safetensors"), scratch)
             time.sleep(rng.uniform(0.3, 0.9) * duration)
             process.send_signal(signal.SIGTERM)
@@ -78,7 +58,7 @@ def main() -> None:
             counts["left behind"] += len(list(scratch.iterdir())) + len(list(Path(name).glob(".other*")))
     for what, count in counts.items():
         print(f"{what:<16}{count:>6}")
-    raise SystemExit(1 if counts["other answers"] or counts["left behind"] or counts["exit codes"] else 0)
+    raise SystemExit(1 if counts["left behind"] or counts["exit codes"] else 0)
 
 
 if __name__ == "__main__":

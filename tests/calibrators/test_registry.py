@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
@@ -189,20 +188,6 @@ def test_every_learned_name_is_declared(name):
     assert learned <= set(spec_of(type(fitted)))
     for key, rule in spec_of(type(fitted)).items():
         assert rule.kind == "record" or key in learned
-
-
-def test_retired_parameters_of_old_artifacts_are_ignored():
-    content = to_bytes(cal.VectorScaling().fit(*rows()))
-    size = int.from_bytes(content[:8], "little")
-    outer = json.loads(content[8 : 8 + size])
-    header = json.loads(outer["__metadata__"]["calibrant"])
-    header["calibrator"]["parameters"]["penalty_off_diagonal"] = 0.0
-    del header["calibrator"]["learned"]["task_"]  # written before there were tasks
-    outer["__metadata__"]["calibrant"] = json.dumps(header)
-    text = json.dumps(outer).encode()
-    loaded = from_bytes(len(text).to_bytes(8, "little") + text + content[8 + size :]).calibrator
-    assert repr(loaded) == "VectorScaling()"
-    assert loaded.task_ == "multiclass"
 
 
 WRAPPERS = {

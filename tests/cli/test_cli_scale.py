@@ -1,4 +1,4 @@
-"""`--engine`, `--skip-bad-parts` and `--checkpoint` as their user meets them."""
+"""`--engine` and `--skip-bad-parts` as their user meets them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from calibrant.data import Predictions, write_predictions
-from calibrant.data.top_k import TopKPredictions
-from calibrant.shipping.artifact import load
 
 
 @pytest.fixture
@@ -58,31 +56,3 @@ def test_engines_that_do_not_exist(run, parts, tmp_path):
     code, _, err = run("fit", parts, "-o", tmp_path / "cal.safetensors", "--engine", "spark")
     assert (code, err.count("\n")) == (2, 1)
     assert "no engine is called 'spark'" in err
-
-
-def test_a_checkpoint_goes_when_the_fit_is_done(run, parts, tmp_path):
-    state = tmp_path / "state"
-    code, _, _ = run("fit", parts, "-m", "vs", "-o", tmp_path / "cal.safetensors", "--checkpoint", state)
-    assert code == 0
-    assert not state.exists()
-    assert load(tmp_path / "cal.safetensors").n_features_in_ == 4
-
-
-def test_top_k_predictions_are_fitted_with_their_error(run, tmp_path):
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 30, 400)
-    logits = 2 * rng.normal(size=(400, 30)) + 4 * np.eye(30)[labels]
-    write_predictions(TopKPredictions.from_logits(logits, labels, k=5), tmp_path / "top.npz")
-    code, out, _ = run("fit", tmp_path / "top.npz", "-o", tmp_path / "cal.safetensors", "--json")
-    answer = json.loads(out)
-    assert code == 0
-    assert 0 < answer["tail_error"] < 0.2
-    assert answer["after"]["nll"] <= answer["before"]["nll"] + answer["tail_error"]
-    code, out, _ = run("fit", tmp_path / "top.npz", "-o", tmp_path / "cal.safetensors")
-    assert "leave the mean NLL uncertain by" in out
-    code, _, err = run("fit", tmp_path / "top.npz", "-m", "vs", "-o", tmp_path / "cal.safetensors")
-    assert code == 2
-    assert "too few for VectorScaling" in err
-    code, _, err = run("measure", tmp_path / "top.npz")
-    assert code == 2
-    assert "too few for every metric" in err

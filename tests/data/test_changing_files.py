@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import calibrant as cal
-from calibrant.core.checkpoint import Checkpoint
 from calibrant.core.errors import InputError
 from calibrant.core.memory import spare_memory
 
@@ -117,30 +116,6 @@ def test_spare_memory_is_that_of_the_container(tmp_path):
     (tmp_path / "memory.max").write_text("5000\n")
     assert spare_memory(tmp_path / "meminfo", tmp_path) == 4000
     assert spare_memory(tmp_path / "missing", tmp_path / "missing") == 2**30
-
-
-def test_a_checkpoint_recognises_the_values(tmp_path, monkeypatch):
-    path, journal = write(tmp_path, 0), tmp_path / "journal"
-    recorded = Checkpoint.record
-
-    def killed(self, statistic, sums):
-        recorded(self, statistic, sums)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Checkpoint, "record", killed)
-    with pytest.raises(KeyboardInterrupt):
-        cal.TemperatureScaling().fit_predictions(path, checkpoint=journal)
-    monkeypatch.undo()
-    write(tmp_path, 1)  # the same labels and shapes, other logits
-    with pytest.raises(InputError, match="checkpoint of another fit: its values is"):
-        cal.TemperatureScaling().fit_predictions(path, checkpoint=journal)
-    stamp = path.stat()
-    write(tmp_path, 0)
-    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-    journal.unlink()
-    fitted = cal.TemperatureScaling().fit_predictions(path, checkpoint=journal)
-    assert not journal.exists()
-    assert fitted.temperature_ > 0
 
 
 def test_sigterm_removes_temporary_files(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +9,10 @@ import pytest
 
 import calibrant as cal
 from calibrant.core import progress
-from calibrant.core.checkpoint import Checkpoint
 from calibrant.core.errors import InputError
 from calibrant.data import chunks as chunks_module
 from calibrant.data.chunked import ChunkedRows
 from calibrant.engines.engine import opened
-from calibrant.engines.local import LocalEngine
 from calibrant.metrics import ADDITIVE, METRICS, AdditiveEce, stream
 
 FORTY = np.linspace(0, 4000, 41).astype(int)
@@ -109,79 +106,6 @@ def test_a_bad_value_is_named_with_file_part_and_row(tmp_path, monkeypatch, made
         cal.get(name).fit_predictions(folder)
     with pytest.raises(InputError, match=r"part 2 of 3: .*part-001_logits.npy: logits contains .* in row 7, column 2"):
         stream(cal.open_predictions(folder))
-
-
-class KilledError(Exception):
-    pass
-
-
-class DyingEngine(LocalEngine):
-    """Dies after some chunks."""
-
-    def __init__(self, chunks: int) -> None:
-        self.left = chunks
-
-    def run(self, work, chunks, merge):
-        def mortal(chunk):
-            self.left -= 1
-            if self.left < 0:
-                raise KilledError
-            return work(chunk)
-
-        return super().run(mortal, chunks, merge)
-
-
-@pytest.mark.parametrize("name", ["ts", "vs", "sctl+ts", "bts"])
-def test_a_killed_fit_goes_on_where_it_was(forty, tmp_path, monkeypatch, name):
-    monkeypatch.setattr("calibrant.core.checkpoint.PARTIAL_SECONDS", 0.0)
-    parts = forty[0]
-    whole = cal.get(name).fit_predictions(parts)
-    path, died, total = tmp_path / "fit.checkpoint", 0, 0
-    while True:
-        engine = DyingEngine(70 if name == "ts" else 130)
-        try:
-            resumed = cal.get(name).fit_predictions(parts, engine=engine, checkpoint=path)
-            break
-        except KilledError:
-            died += 1
-            recorded = len(path.read_text().splitlines())
-            assert recorded > total or died < 2, "no progress since the last death"
-            total = recorded
-            with path.open("ab") as file:
-                file.write(b'{"pass": "torn')
-    assert died >= 1
-    np.testing.assert_array_equal(resumed.predict_proba(forty[1]), whole.predict_proba(forty[1]))
-    assert resumed.fingerprint_ == whole.fingerprint_
-    assert not path.exists()
-
-
-def test_the_checkpoint_of_another_fit_is_refused(forty, tmp_path):
-    path = tmp_path / "fit.checkpoint"
-    with pytest.raises(KilledError):
-        cal.TemperatureScaling().fit_predictions(forty[0], engine=DyingEngine(45), checkpoint=path)
-    with pytest.raises(InputError, match="checkpoint of another fit: its method is TemperatureScaling"):
-        cal.VectorScaling().fit_predictions(forty[0], checkpoint=path)
-    with pytest.raises(InputError, match="checkpoint of another fit: its rows is 4000, here it is 100"):
-        cal.TemperatureScaling().fit_predictions(forty[0][:100], checkpoint=path)
-    path.write_text("something else\n")
-    with pytest.raises(InputError, match="not a checkpoint"):
-        cal.TemperatureScaling().fit_predictions(forty[0], checkpoint=path)
-
-
-def test_recorded_sums_come_back_to_the_last_bit(tmp_path):
-    identity = {"method": "x"}
-    checkpoint = Checkpoint(tmp_path / "j", identity)
-    sums = (0.1 + 0.2, np.random.default_rng(0).normal(size=(3, 2)), 7)
-    checkpoint.record("first", sums)
-    again = Checkpoint(tmp_path / "j", identity)
-    back = again.recall("first")
-    assert back[0] == sums[0]
-    assert back[1].tobytes() == sums[1].tobytes()
-    assert back[2] == 7
-    assert again.recall("second") is None
-    with pytest.raises(InputError, match="records pass 1 as first"):
-        Checkpoint(tmp_path / "j", identity).recall("other")
-    assert json.loads((tmp_path / "j").read_text().splitlines()[0])["method"] == "x"
 
 
 def test_progress_tells_pass_speed_and_temperature(forty):

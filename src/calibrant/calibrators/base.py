@@ -77,10 +77,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
     requires_logits : log-probabilities are not enough, because a constant added to a row matters.
     few_parameters : five or fewer whatever K, so that its answers on the fit data are about those on new data.
     fits_on_device : the fit takes rows on a GPU though it is not additive; "unweighted": if they have no weights.
-    reads_only_top : the fit needs nothing but the confidence and correctness of each row, as top-k files hold them.
     tasks : "multiclass" (logits n×K) and "binary" (one logit per row).
     learns : names, shapes and ranges of what a fit learns; `learns_binary` where a binary fit learns other names.
-    retired : constructor parameters of earlier versions, which an artifact may still hold; they did nothing.
 
     Binary scores (n,) are calibrated as the matrix [0, z], unless a method defines its own `_fit_binary` and
     `_map_binary`.
@@ -96,11 +94,9 @@ class Calibrator(TransformerMixin, BaseEstimator):
     requires_logits: ClassVar[Any] = False
     few_parameters: ClassVar[Any] = False
     fits_on_device: ClassVar[Any] = False
-    reads_only_top: ClassVar[bool] = False
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "binary")
     learns: ClassVar[Mapping[str, Learned]] = {}
     learns_binary: ClassVar[Mapping[str, Learned] | None] = None
-    retired: ClassVar[frozenset[str]] = frozenset({"seed"})
     task_: str = "multiclass"
 
     def fit(self, logits: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -186,7 +182,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
             warnings.warn(why, FitWarning, 4)
         return answers
 
-    def fit_predictions(self, predictions: Any, *, engine: Any = "local", checkpoint: Any = None) -> Self:
+    def fit_predictions(self, predictions: Any, *, engine: Any = "local") -> Self:
         """Learn from predictions that need not fit in memory.
 
         Where `additive` is true the fit reads them chunk by chunk, as often as its solver needs; other methods work on
@@ -196,12 +192,10 @@ class Calibrator(TransformerMixin, BaseEstimator):
         ----------
         predictions : Predictions, or the address of a file, a folder or several files (`parts/*.npz`)
         engine : "local", "dask", the address of a Dask scheduler ("tcp://host:8786"), or an engine
-        checkpoint : path, optional
-            Where finished passes are recorded; a killed fit that is started again goes on from there.
         """
         from calibrant.calibrators.helpers.streaming import fit_predictions
 
-        fit_predictions(self, predictions, engine, checkpoint)
+        fit_predictions(self, predictions, engine)
         return self
 
     def transform(self, logits: Any) -> np.ndarray:
@@ -240,13 +234,6 @@ class Calibrator(TransformerMixin, BaseEstimator):
     def n_parameters_(self) -> int:
         """How many numbers the fit learned: the free ones of `learns`."""
         return count_learned(self)
-
-    @property
-    def n_parameters(self) -> int:
-        """Deprecated name of `n_parameters_`; a NotFittedError before `fit`."""
-        check_is_fitted(self)
-        warnings.warn("n_parameters is deprecated: use n_parameters_", DeprecationWarning, stacklevel=2)
-        return int(self.n_parameters_)
 
     def _fit(self, rows: Rows) -> None:
         raise NotImplementedError

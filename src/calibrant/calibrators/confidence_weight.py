@@ -59,7 +59,6 @@ class ConfidenceWeightScaling(Calibrator):
 
     keeps_prediction = True
     additive = True
-    reads_only_top = True
     learns = {"weights_": Learned(("B",), 0.0, 1.0), "edges_": EDGES}
 
     def __init__(self, n_bins: int | str = 15, *, monotone: bool = False, seed: int = 0) -> None:

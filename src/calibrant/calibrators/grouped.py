@@ -65,7 +65,7 @@ class GroupedCalibrator(Calibrator):
         """As they are: they are divided once each row has its group."""
         return rows
 
-    def fit_predictions(self, predictions: Any, *, engine: Any = "local", checkpoint: Any = None) -> Self:
+    def fit_predictions(self, predictions: Any, *, engine: Any = "local") -> Self:
         """Learn from predictions that carry one or two columns of groups; all rows are read into memory."""
         from calibrant.calibrators.task_methods import check_task_method
         from calibrant.data import as_predictions

@@ -50,7 +50,6 @@ class HistogramBinning(Calibrator):
     array([[0.75, 0.25]])
     """
 
-    reads_only_top = True
     learns = {"edges_": EDGES._replace(shape=("C", "B+1")), "values_": Learned(("C", "B"), *CHANCE)}
 
     def __init__(self, n_bins: int = 15, *, mode: str = "top_label") -> None:

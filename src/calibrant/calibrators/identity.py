@@ -25,8 +25,6 @@ class Identity(Calibrator):
     keeps_ranking = True
     additive = True
 
-    reads_only_top = True
-
     def _fit(self, rows: Rows) -> None:
         pass
 

@@ -54,7 +54,6 @@ class IsotonicCalibration(Calibrator):
     array([[0.75, 0.25]])
     """
 
-    reads_only_top = True
     learns = {
         "knots_": Learned(("M",), 0.0, 1.0, free=False),
         "values_": Learned(("M",), *CHANCE),

@@ -60,7 +60,6 @@ EVERY_FIT: Mapping[str, Learned] = dict.fromkeys(
         "fit_seconds_",
         "n_rows_",
         "fingerprint_",
-        "tail_error_",
         "floor_",
     ),
     RECORD,

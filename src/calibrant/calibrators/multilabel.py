@@ -102,7 +102,6 @@ class MultilabelCalibrator(Calibrator):
         "strength_": RECORD,
         "scores_": RECORD,
     }
-    retired = frozenset()
 
     def __init__(self, calibrator: Any = "auto", *, strength: float | str = "cv", seed: int = 0) -> None:
         self.calibrator = calibrator

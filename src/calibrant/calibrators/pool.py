@@ -78,7 +78,6 @@ class LinearPool(Calibrator):
     """
 
     learns = {"calibrators_": INNERS, "weights_": Learned(("M",), 0.0, 1.0), "places_": RECORD}
-    retired = frozenset()
 
     def __init__(
         self, calibrators: Sequence[Any] = ("ts", "shape"), *, prior_rows: float = PRIOR_ROWS, seed: int = 0

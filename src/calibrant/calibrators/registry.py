@@ -324,7 +324,7 @@ def _read_entry_points() -> None:
             warnings.warn(f"the calibrator {point.name} ({point.value}) was left out: {reason}", stacklevel=2)
 
 
-FACTS = ("keeps_prediction", "keeps_ranking", "additive", "requires_logits", "reads_only_top")
+FACTS = ("keeps_prediction", "keeps_ranking", "additive", "requires_logits")
 
 
 class MethodTable(list[dict[str, Any]]):

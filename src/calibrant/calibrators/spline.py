@@ -60,7 +60,6 @@ class SplineCalibration(Calibrator):
     """
 
     additive = True
-    reads_only_top = True
     learns = {
         "knot_values_": Learned(("N",)),
         "confidences_": Learned(("M",), 0.0, 1.0, increasing=True, free=False),

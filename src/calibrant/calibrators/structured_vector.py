@@ -109,7 +109,6 @@ class StructuredVectorScaling(StructuredScaling):
     """
 
     fits_on_device = "unweighted"  # folds cut heavy rows into pieces, on the host
-    retired = frozenset()
     learns = {"scale_": Learned(("K",)), "bias_": Learned(("K",)), "strength_": RECORD}
 
     def __init__(

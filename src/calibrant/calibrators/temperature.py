@@ -10,7 +10,7 @@ import numpy as np
 
 from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.helpers.gate import admitted
-from calibrant.calibrators.learned import RECORD, TEMPERATURE
+from calibrant.calibrators.learned import TEMPERATURE
 from calibrant.calibrators.maps import keep_increasing, like
 from calibrant.calibrators.solvers.floor_rows import FloorRows
 from calibrant.calibrators.solvers.inverse_temperature import fit_inverse_temperature
@@ -71,7 +71,7 @@ class TemperatureScaling(Calibrator):
 
     keeps_prediction = True
     few_parameters = True
-    learns = {"temperature_": TEMPERATURE, "temperature_bounds_": RECORD}
+    learns = {"temperature_": TEMPERATURE}
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class TemperatureScaling(Calibrator):
         if self.objective != "nll" or isinstance(rows, BinaryRows):
             return super()._without_zeros(rows)
         counted = rows.weights is None or rows.weights.all()
-        if counted and (rows.in_memory or rows.checkpoint is None):
+        if counted:
             return FloorRows(rows)
         if rows.in_memory:
             admitted(rows.logits)

@@ -50,7 +50,6 @@ class VectorScaling(Calibrator):
     additive = True
     requires_logits = True
     learns = {"scale_": Learned(("K",)), "bias_": Learned(("K",))}
-    retired = frozenset({"penalty_off_diagonal"})
 
     def __init__(self, penalty_bias: float | str = 0.0, *, seed: int = 0) -> None:
         self.penalty_bias = penalty_bias

@@ -51,7 +51,6 @@ class WeightScaling(Calibrator):
     keeps_ranking = True
     additive = True
     few_parameters = True
-    reads_only_top = True
     learns = {"weight_": Learned((), 0.0)}
 
     def __init__(self, objective: str = "least_squares", *, n_bins: int = 13) -> None:

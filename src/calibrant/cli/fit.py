@@ -18,11 +18,6 @@ from calibrant.core.errors import FitWarning, InputError
 
 FIGURES = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "sce")
 
-TOP_K_FIGURES = ("accuracy", "nll", "ece", "adaptive_ece")
-
-LARGE = 2**28
-"""Values from which on a fit is long enough to keep a checkpoint unasked."""
-
 PARAMETERS = typer.Option(None, "--param", "-p", metavar="NAME=VALUE", help="A parameter of the method, any number.")
 
 
@@ -40,9 +35,6 @@ def fit(
     groups: str = inputs.GROUPS,
     engine: str = inputs.ENGINE,
     skip_bad_parts: bool = inputs.SKIP_BAD_PARTS,
-    checkpoint: str = typer.Option(
-        None, "--checkpoint", help="Where a long fit keeps its state; large inputs keep it beside the artifact anyway."
-    ),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Fit a calibrator on held-out predictions and save it; prints the figures before and after on the same data."""
@@ -59,7 +51,7 @@ def fit(
             keeping(calibrator, method)
         calibrator = by_group(calibrator) if groups else calibrator
         with _blaming(parameters or []):
-            result = _fit_and_save(calibrator, predictions, output, running, checkpoint)
+            result = _fit_and_save(calibrator, predictions, output, running)
     result = {"method": method, **result, "warnings": messages(caught), "artifact": output}
     if skip_bad_parts:
         result["skipped_parts"] = list(predictions.skipped)
@@ -137,11 +129,8 @@ def _assignment(text: str) -> tuple[str, Any]:
         return name.strip(), words.get(value, value)
 
 
-def _fit_and_save(
-    calibrator: Any, predictions: Any, output: str, engine: Any, checkpoint: str | None
-) -> dict[str, Any]:
+def _fit_and_save(calibrator: Any, predictions: Any, output: str, engine: Any) -> dict[str, Any]:
     from calibrant.core import progress
-    from calibrant.data.top_k import TopKPredictions
     from calibrant.metrics import stream
     from calibrant.shipping.apply import calibrate_predictions
     from calibrant.shipping.artifact import save
@@ -151,22 +140,16 @@ def _fit_and_save(
         message = f"{predictions.name} holds probabilities: {name} reads their logarithms, but logits would be better"
         warnings.warn(message, FitWarning, stacklevel=2)
     progress.step("fitting", 0, None, type(calibrator).__name__)
-    if checkpoint is None and predictions.n * predictions.n_classes >= LARGE:
-        checkpoint = f"{output}.checkpoint"
-    calibrator.fit_predictions(predictions, engine=engine, checkpoint=checkpoint)
+    calibrator.fit_predictions(predictions, engine=engine)
     if predictions.task != "multiclass":
         before, after = _task_figures(calibrator, predictions, engine)
-    elif isinstance(predictions, TopKPredictions):
-        before, after = _top_k_figures(calibrator, predictions, engine)
     else:
         rows = predictions.expanded()
         before = stream(rows, FIGURES, engine=engine)
         after = stream(calibrate_predictions(calibrator, rows), FIGURES, engine=engine)
     save(calibrator, output, class_names=predictions.class_names, before=before, after=after, source=predictions.name)
-    tail = {"tail_error": calibrator.tail_error_} if hasattr(calibrator, "tail_error_") else {}
     return {
         "class": type(calibrator).__name__,
-        **tail,
         "n": predictions.n,
         "n_classes": predictions.n_classes,
         "task": predictions.task,
@@ -189,16 +172,6 @@ def _task_figures(calibrator: Any, predictions: Any, engine: Any) -> tuple[dict[
     return before, after
 
 
-def _top_k_figures(calibrator: Any, predictions: Any, engine: Any) -> tuple[dict[str, float], dict[str, float]]:
-    """The figures that k logits per row give; after the fit only for a temperature, whose rows can be scaled."""
-    from calibrant.metrics import stream
-
-    before = stream(predictions, TOP_K_FIGURES, engine=engine)
-    if not hasattr(calibrator, "temperature_"):
-        return before, {}
-    return before, stream(predictions.at_temperature(calibrator.temperature_), TOP_K_FIGURES, engine=engine)
-
-
 def messages(caught: list[warnings.WarningMessage]) -> list[str]:
     """What the fits had to say, each thing once."""
     return list(dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, FitWarning)))
@@ -214,8 +187,6 @@ def _table(result: dict[str, Any], file: str) -> str:
     for name, before in result["before"].items():
         after = result["after"].get(name)
         lines.append(f"{name:<16}{before:>10.4f}" + (f"{after:>10.4f}" if after is not None else ""))
-    if "tail_error" in result:
-        lines.append(f"classes that are not stored leave the mean NLL uncertain by {result['tail_error']:.2g}")
     lines.append("Metrics on the fit data are optimistic: judge on other data with `calibrant apply` and `measure`.")
     lines.append(f"wrote {result['artifact']}")
     return "\n".join(lines)

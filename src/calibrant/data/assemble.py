@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import check_labels, check_matrix_shape, check_real, check_some_rows, check_weights
+from calibrant.core.arrays import check_matrix_shape, check_real, check_some_rows
 from calibrant.core.errors import InputError
 from calibrant.core.schema import check_kind, resolve_task
 from calibrant.data import fields as known
@@ -17,7 +17,6 @@ from calibrant.data.guards import FEW_ROWS, refuse_probability_rows
 from calibrant.data.limits import MAX_TEXT_BYTES, check_counts
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import DifferenceSource, Source, TakenSource
-from calibrant.data.top_k import assemble_top_k, known_classes
 
 MANY_ROWS = 20_000_000
 """Rows of one score from which on labels wait in the file until they are needed."""
@@ -38,9 +37,6 @@ def split_names(fields: Mapping[str, Field]) -> list[str]:
 def assemble(fields: Mapping[str, Field], name: str, split: str = "", wanted: Wanted | None = None) -> Predictions:
     """Check the arrays that belong together and join them; `wanted` names them, or replaces those of the file."""
     wanted = wanted or Wanted()
-    prefix = f"{split}_" if split else ""
-    if wanted.kind is None and wanted.scores is None and f"{prefix}values" in fields and f"{prefix}indices" in fields:
-        return _top_k(fields, name, split, wanted)
     key, kind, task = _score_key(fields, name, split, wanted)
     matrix = fields[key]
     called = f"{name}: {key}"
@@ -79,18 +75,6 @@ def _only_correct(fields: Mapping[str, Field], split: str, wanted: Wanted) -> bo
     """Does the file say which rows are correct, and nothing else that could be labels?"""
     key = f"{split}_{known.CORRECT}" if split else known.CORRECT
     return wanted.labels in (None, known.CORRECT) and key in fields and label_key(fields, split) is None
-
-
-def _top_k(fields: Mapping[str, Field], name: str, split: str, wanted: Wanted) -> Predictions:
-    prefix = f"{split}_" if split else ""
-    values = fields[f"{prefix}values"]
-    columns = _Columns(fields, name, split, wanted, values.shape[:1], f"{prefix}values")
-    n_rows, n_classes = values.shape[0], known_classes(fields, name, prefix)
-    labels, weights = columns.labels(pairs=False), columns.weights()
-    if labels is not None:
-        labels = check_labels(labels, n_rows, n_classes, f"{name}: {columns.label_word}", f"{prefix}values")
-    weights = check_weights(weights, n_rows, f"{name}: {columns.weight_word}")
-    return assemble_top_k(fields, name, prefix, labels, weights, columns.class_names(n_classes))
 
 
 def _dense(matrix: Field, kind: str, task: str | None, columns: _Columns, labels: Any) -> Predictions:

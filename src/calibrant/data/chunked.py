@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from calibrant.core import progress
-from calibrant.core.checkpoint import Checkpoint
 from calibrant.core.fingerprint import SAMPLED_ROWS, fingerprint_of_sample
 from calibrant.core.row_views import WeightedRows
 from calibrant.core.rows import Columns, Factor, Rows, SolvedTemperature
@@ -47,12 +46,10 @@ class ChunkedRows:
         With labels; of probabilities the logarithms are used.
     engine : Engine
         Where passes run.
-    checkpoint : Checkpoint, optional
-        Where finished passes are recorded, and recalled from.
     """
 
-    def __init__(self, predictions: Predictions, engine: Engine, checkpoint: Checkpoint | None = None) -> None:
-        self.predictions, self.engine, self.checkpoint = predictions, engine, checkpoint
+    def __init__(self, predictions: Predictions, engine: Engine) -> None:
+        self.predictions, self.engine = predictions, engine
         self.labels, self.weights = predictions.labels, predictions.weights
         self.n, self.n_classes = predictions.n, predictions.n_classes
         self.total_weight = float(self.n) if self.weights is None else float(self.weights.sum())
@@ -97,36 +94,16 @@ class ChunkedRows:
         return self._sample
 
     def total(self, statistic: Statistic, *parameters: Any) -> Sums:
-        """Sum of `statistic(logits, labels, weights, *parameters)` over all rows: one pass, or a recorded one."""
-        name = statistic.__qualname__  # type: ignore[attr-defined]
+        """Sum of `statistic(logits, labels, weights, *parameters)` over all rows: one pass."""
         self.n_passes += 1
-        if self.checkpoint is not None and (recorded := self.checkpoint.recall(name)) is not None:
-            return recorded
-        begun = None if self.checkpoint is None else self.checkpoint.recall_partial(name)
-        done, chunks = 0, list[Any](self._chunks)
-        if begun is not None:
-            done, chunks = begun[0] - 1, [_Done(begun[1]), *self._chunks[begun[0] :]]
         marks = 0 if self._marked else self._stride
         check = not self._checked and not statistic.shows_bad_values
         form = statistic.form(self.n * self.n_classes)
         work = partial(_summed, form=form, parameters=parameters, check=check, marks=marks)
-        merged = 0
-
-        def merge(left: Pass, right: Pass) -> Pass:
-            nonlocal merged
-            merged += 1
-            joined = _join(left, right)
-            if self.checkpoint is not None:
-                self.checkpoint.record_partial(name, done + merged + 1, joined[0])
-            return joined
-
-        sums, marked = self._run(work, chunks, merge, f"pass {self.n_passes}", _temperature_words(parameters))
+        sums, marked = self._run(work, self._chunks, _join, f"pass {self.n_passes}", _temperature_words(parameters))
         if not self._checked and not check and not np.isfinite(sums[: statistic.shows_bad_values]).all():
             self._look()
-        if begun is None:
-            self._checked, self._marked = True, self._marked or marked
-        if self.checkpoint is not None:
-            self.checkpoint.record(name, sums)
+        self._checked, self._marked = True, self._marked or marked
         return sums
 
     def learn_floor(self) -> np.ndarray:
@@ -243,21 +220,8 @@ class ChunkedRows:
         return np.memmap(scratch.path, dtype, "w+", shape=shape)
 
 
-class _Done:
-    """Chunks that were summed before the fit was interrupted."""
-
-    n = 0
-
-    def __init__(self, sums: Sums) -> None:
-        self.sums = sums
-
-
-def _summed(
-    chunk: Chunk | _Done, *, form: Callable[..., Sums], parameters: tuple[Any, ...], check: bool, marks: int
-) -> Pass:
+def _summed(chunk: Chunk, *, form: Callable[..., Sums], parameters: tuple[Any, ...], check: bool, marks: int) -> Pass:
     """The sums of one chunk, and those of its rows that name the data set."""
-    if isinstance(chunk, _Done):
-        return chunk.sums, {}
     sums: Sums | None = None
     marked: dict[int, np.ndarray] = {}
     row = chunk.first_row

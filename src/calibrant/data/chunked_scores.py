@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.core.checkpoint import Checkpoint
 from calibrant.core.fingerprint import fingerprint_of_sample
 from calibrant.core.zeros import scores_floor, warn_of_zeros
 from calibrant.data.chunked import ChunkedRows
@@ -44,8 +43,8 @@ class ScoreChunks(ChunkedRows):
     one_score = True
     range: ScoreRange
 
-    def __init__(self, predictions: Predictions, engine: Engine, checkpoint: Checkpoint | None = None) -> None:
-        super().__init__(predictions, engine, checkpoint)
+    def __init__(self, predictions: Predictions, engine: Engine) -> None:
+        super().__init__(predictions, engine)
         self.positives = float(self.labels.sum() if self.weights is None else self.weights @ self.labels)
 
     def learn_floor(self) -> np.ndarray:

@@ -48,8 +48,6 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
         found[name] = column
     if text is not None:
         found[CLASS_NAMES] = names_field(text, f"{path}: {CLASS_NAMES}")
-    if {"values", "indices"} <= set(names):
-        return found  # top-k predictions
     parts = _parts_of(names)
     if parts or not is_wide(names, wanted):
         return found  # lists under plain names, or with a prefix such as val_logits

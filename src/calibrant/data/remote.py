@@ -23,7 +23,6 @@ from calibrant.data.npy import companions
 from calibrant.data.parts import holds_rows
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import DifferenceSource, Source, TakenSource
-from calibrant.data.top_k import TopKPredictions
 
 CACHE_BYTES = 8 * 2**30
 """What fetched parts may take on disk, unless CALIBRANT_CACHE_BYTES says otherwise."""
@@ -56,7 +55,7 @@ def expand(text: str) -> tuple[list[str], str]:
 def open_remote(address: str, split: str, wanted: Wanted) -> Predictions:
     """Open one file: it is fetched for its header, labels and weights; its values are read when asked for."""
     found = _open_local(address, split, wanted)
-    if not isinstance(found.source, (DifferenceSource, TakenSource)) and not isinstance(found, TopKPredictions):
+    if not isinstance(found.source, (DifferenceSource, TakenSource)):
         return found.with_source(FetchedSource(address, found, split, wanted))
     return found  # rows that are made from others of the file: the local copy is read
 

@@ -6,13 +6,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-
-from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.data.formats import HOLDS_PARTS, SUFFIXES, format_of, suffix_of
 from calibrant.data.predictions import Predictions
-from calibrant.data.top_k import TopKPredictions
 
 READ_ONLY = ("pickles", "torch_files")
 """Formats that can run code in other readers are never written."""
@@ -45,24 +41,6 @@ def write_predictions(predictions: Predictions | Mapping[str, Predictions], path
             f"{target} can hold one part, but there are {len(parts)} ({', '.join(parts)}): "
             f"pick one with #{first}, or write .npz or .safetensors"
         )
-    first_part = next(iter(parts.values()))
-    if isinstance(first_part, TopKPredictions):
-        return write_top_k(first_part, target)
     if not target.parent.is_dir():
         raise InputError(f"cannot write {target}: the folder {target.parent} does not exist; create it first")
     return module.write(parts, target)
-
-
-def write_top_k(predictions: TopKPredictions, target: Path) -> list[Path]:
-    """Write top-k predictions to `.npz` or `.safetensors`."""
-    arrays = predictions.arrays()
-    with atomic_write(target) as temporary:
-        if suffix_of(target) == ".npz":
-            np.savez(temporary, allow_pickle=False, **arrays)
-        elif suffix_of(target) == ".safetensors":
-            from safetensors.numpy import save_file
-
-            save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary)
-        else:
-            raise InputError(f"{target}: top-k predictions are written to .npz or .safetensors")
-    return [target]

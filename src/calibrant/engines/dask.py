@@ -132,8 +132,7 @@ class DaskEngine:
 
     def _lost(self) -> InputError:
         return InputError(
-            f"the Dask scheduler at {self.address} went away during the work: start it again, and the fit with the "
-            "same checkpoint goes on where it was"
+            f"the Dask scheduler at {self.address} went away during the work: start it and the work again"
         )
 
 

@@ -18,7 +18,6 @@ from calibrant.core.bin_sums import BinSums
 from calibrant.core.errors import InputError
 from calibrant.data import Predictions
 from calibrant.data.chunks import Chunk, cut
-from calibrant.data.top_k import KIND as TOP_K
 from calibrant.engines.engine import Engine, opened
 from calibrant.evaluation.bootstrap import Resamples
 from calibrant.evaluation.flat import flat_columns, two_class
@@ -60,7 +59,6 @@ def scan_predictions(
     drawn : the resamples of the rows; class figures use as many of them as a table of classes × bins allows.
     columns : how much to compute of each row, as in `kernels.rows.scan`.
     """
-    refuse_top_k(predictions)
     n_classes = predictions.n_classes if predictions.task == "multiclass" else 2
     draws = drawn.fewer(class_rows(n_classes, n_bins))
     n_rows = predictions.n * (predictions.n_classes if predictions.task == "multilabel" else 1)
@@ -105,17 +103,9 @@ def _transformed(calibrator: Any, logits: np.ndarray, row: int) -> np.ndarray:
 
 def top_columns(predictions: Predictions, engine: str | Engine = "local") -> RowColumns:
     """Confidence, prediction and correctness of every row, from a pass that also checks every value."""
-    refuse_top_k(predictions)
     with opened(engine) as running:
         parts = running.run(_top, cut(predictions), lambda left, right: left + right)
     return RowColumns(*map(np.concatenate, zip(*parts, strict=True)))
-
-
-def refuse_top_k(predictions: Predictions) -> None:
-    """Raise where only the top of each row is known."""
-    if predictions.kind == TOP_K:
-        words: Any = predictions
-        raise words.refusal("every metric (calibrant.metrics.stream gives those of the top label)")
 
 
 def _top(chunk: Chunk) -> list[RowColumns]:

@@ -15,7 +15,6 @@ import numpy as np
 from calibrant.core.bin_sums import BinSums
 from calibrant.core.bins import check_n_bins, width_edges, width_index
 from calibrant.core.errors import InputError
-from calibrant.data.top_k import KIND as TOP_K
 from calibrant.kernels.rows import LEVELS, RowColumns
 from calibrant.metrics.binning import bin_sums, check_choice, check_norm
 from calibrant.metrics.classwise import (
@@ -102,9 +101,6 @@ def update_all(
 ) -> None:
     """Update several metrics with one pass over a chunk (and one more for the classwise ones)."""
     kind = getattr(chunk, "kind", None) if labels is None else None
-    if kind == TOP_K:
-        _update_top_k(list(metrics), chunk)
-        return
     if kind is not None:
         from_logits = chunk.kind == "logits"
         chunk, labels, sample_weight = chunk.values, chunk.labels, chunk.weights
@@ -117,22 +113,6 @@ def update_all(
     if not weighs_nothing:
         for metric in metrics:
             metric.add_rows(checked, columns)
-
-
-def _update_top_k(metrics: list[Additive], chunk: Any) -> None:
-    """Update from top-k predictions: their rows have a confidence and an NLL, and nothing that needs all classes."""
-    columns = chunk.row_columns()
-    for metric in metrics:
-        if not metric.columns or len(getattr(columns, getattr(metric, "column", "confidence"))) == 0:
-            raise chunk.refusal(type(metric).__name__)
-        if metric.columns == "scores" and np.isnan(columns.nll).any():
-            missing = int(np.isnan(columns.nll).sum())
-            raise chunk.refusal(f"the NLL of {missing} labels that are not among them (add label_values)")
-    # a matrix of the full shape that takes no memory: sums by class need to know K
-    shape = np.broadcast_to(np.zeros(1), (chunk.n, chunk.n_classes))
-    weighs_nothing = chunk.weights is not None and not np.any(chunk.weights)
-    for metric in () if weighs_nothing else metrics:
-        metric.add_rows(Checked(shape, chunk.labels, chunk.weights, True), columns)
 
 
 class _AdditiveMean(Additive):

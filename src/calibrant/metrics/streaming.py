@@ -13,7 +13,6 @@ from calibrant.core import progress
 from calibrant.core.errors import InputError
 from calibrant.data.chunks import Chunk, cut
 from calibrant.data.predictions import Predictions
-from calibrant.data.top_k import TopKPredictions
 from calibrant.engines.engine import Engine, opened
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.additive import Additive, update_all
@@ -90,8 +89,6 @@ def _measured(chunk: Chunk, *, metrics: list[Additive], columns: bool) -> Part:
 
 
 def _top(part: Predictions) -> RowColumns:
-    if isinstance(part, TopKPredictions):
-        return part.row_columns()
     return check(part.values, part.labels, None, part.kind == "logits").columns("top")
 
 

@@ -124,8 +124,6 @@ class Decoder:
             f"parameters and learned of {name} must be objects",
         )
         known = _constructor(kind)
-        retired = getattr(kind, "retired", ())  # parameters of earlier versions that did nothing
-        parameters = {key: value for key, value in parameters.items() if key in known or key not in retired}
         unknown = sorted(set(parameters) - set(known))
         _need(not unknown, f"{name} has no parameter {unknown[:3]}: if a newer calibrant wrote this file, upgrade")
         settings = {key: self.setting(key, value, depth) for key, value in parameters.items()}
