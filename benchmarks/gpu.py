@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 import calibrant as cal
-from calibrant.kernels.torch.rows import columns
+from calibrant.kernels.torch.columns import columns
 from calibrant.neural import measure_language_model
 from calibrant.neural.metrics import CalibrationMetrics
 
@@ -109,8 +109,7 @@ def metrics_in_one_pass(logits: torch.Tensor, labels: torch.Tensor, row: dict) -
     metric.reset()
     metric.update(logits, labels)
     values = {name: float(value) for name, value in metric.compute().items()}
-    *columns_there, _ = columns(logits, labels, from_logits=True)
-    found["nll_error"] = values["nll"] - float(columns_there[3].double().mean())
+    found["nll_error"] = values["nll"] - float(columns(logits, labels, from_logits=True).numbers[1].double().mean())
     try:
         import torchmetrics.functional.classification as peer
 
@@ -207,7 +206,7 @@ def language_model(vocabulary: int = 128_000) -> dict:
         logits = torch.cat([model(tokens)[:, :-1].reshape(-1, vocabulary) for tokens in batches])
     labels = torch.cat([tokens[:, 1:].reshape(-1) for tokens in batches])
     whole = cal.TemperatureScaling().fit(logits, labels).temperature_
-    nll = float(columns(logits, labels, from_logits=True)[3].double().mean())
+    nll = float(columns(logits, labels, from_logits=True).numbers[1].double().mean())
     n_tokens = len(labels)
     del logits
     torch.cuda.empty_cache()

@@ -16,8 +16,8 @@ from calibrant.core.statistic import statistic
 from calibrant.kernels import scaling
 from calibrant.kernels.rows import scan
 from calibrant.kernels.torch import plain
-from calibrant.kernels.torch.rows import TensorRows, host_columns, tensor_rows
-from calibrant.kernels.torch.sums import DeviceSums
+from calibrant.kernels.torch.columns import BinSums, columns, host_columns
+from calibrant.kernels.torch.rows import TensorRows, tensor_rows
 
 
 def problem(n=400, n_classes=7, seed=0, weighted=False, dtype=np.float32):
@@ -96,17 +96,14 @@ def test_ties_go_to_the_first_class():
 
 def test_sums_add_up_to_the_metrics():
     logits, labels, weights = problem(n=1000, weighted=True)
-    sums = DeviceSums(15, "cpu")
+    sums = BinSums(15, "cpu")
     for block in (slice(0, 300), slice(300, 1000)):
-        sums.add(torch.as_tensor(logits[block]), torch.as_tensor(labels[block]), torch.as_tensor(weights[block]))
-    gaps = sums.bins()
-    total = sums.slot("weight")
+        values, target, weight = (torch.as_tensor(part[block]) for part in (logits, labels, weights))
+        sums.add(columns(values, target, from_logits=True), target, weight)
     options = {"from_logits": True, "sample_weight": weights}
-    assert float((gaps[1] - gaps[2]).abs().sum() / total) == pytest.approx(
-        metrics.ece(logits, labels, **options), abs=1e-6
-    )
-    assert float(sums.slot("nll") / total) == pytest.approx(metrics.nll(logits, labels, **options), abs=1e-6)
-    assert float(sums.slot("brier") / total) == pytest.approx(metrics.brier(logits, labels, **options), abs=1e-6)
+    assert float(sums.ece()) == pytest.approx(metrics.ece(logits, labels, **options), abs=1e-6)
+    for name in ("nll", "brier"):
+        assert float(sums.mean(name)) == pytest.approx(getattr(metrics, name)(logits, labels, **options), abs=1e-6)
 
 
 METHODS = [
@@ -206,3 +203,46 @@ def test_zeros_are_refused_on_the_device(name):
     logits[7, (labels[7] + 1) % 3] = -torch.inf
     with pytest.raises(InputError, match="-Inf"):
         fit_on_device(cal.get(name), logits, labels, None)
+
+
+class TestGate:
+    """What reaches the kernels: views are copied, and values without a meaning are refused."""
+
+    def test_labels_and_weights_may_be_views(self):
+        logits, labels, weights = problem(n=300, weighted=True, dtype=np.float64)
+        here = TemperatureScaling().fit(logits, labels, weights)
+        there, doubled = TemperatureScaling(), torch.as_tensor(np.repeat(labels, 3))
+        fit_on_device(there, torch.as_tensor(logits), doubled[::3], torch.as_tensor(np.repeat(weights, 3))[::3])
+        assert there.temperature_ == pytest.approx(here.temperature_, rel=1e-9)
+        rows = tensor_rows(torch.as_tensor(logits), doubled[::3], None)
+        assert rows.target.is_contiguous()
+        assert rows.sample(50).target.is_contiguous()
+
+    @pytest.mark.parametrize("name", ["ts", "vs", "ms", "ets"])
+    @pytest.mark.parametrize("value", [np.nan, np.inf])
+    def test_values_that_are_not_numbers_are_refused(self, name, value):
+        logits, labels, _ = problem(n=200, dtype=np.float64)
+        logits[7, 2] = value
+        with pytest.raises(InputError, match="NaN"):
+            fit_on_device(cal.get(name), torch.as_tensor(logits), labels, None)
+
+    def test_a_label_without_probability_is_refused(self):
+        logits, labels, _ = problem(n=200, dtype=np.float64)
+        logits[7, labels[7]] = -np.inf
+        with pytest.raises(InputError, match=r"-Inf at a label \(first in row 7\)"):
+            fit_on_device(TemperatureScaling(), torch.as_tensor(logits), labels, None)
+
+    @pytest.mark.parametrize("name", ["ms", "dir", "sms", "pts"])
+    def test_methods_without_a_form_there_fit_on_the_host(self, name):
+        logits, labels, _ = problem(n=300, n_classes=3, dtype=np.float64)
+        there = cal.get(name)
+        with pytest.warns(cal.FitWarning, match="no form on the GPU"):
+            fit_on_device(there, torch.as_tensor(logits), labels, None)
+        expected = cal.get(name).fit(logits, labels).predict_proba(logits)
+        np.testing.assert_allclose(there.predict_proba(logits), expected, atol=2e-6)
+
+    def test_a_label_without_a_column_makes_its_row_bad(self):
+        logits, labels, _ = problem(n=50)
+        target = torch.as_tensor(labels).clone()
+        target[4], target[5] = 99, -1
+        assert (~columns(torch.as_tensor(logits), target, from_logits=True).flags[1]).sum() == 2

@@ -128,7 +128,7 @@ class CheckedTensor(Checked):
 
     def columns(self, wanted: str) -> RowColumns:
         """Per-row columns by one pass on the device; only they are copied."""
-        from calibrant.kernels.torch.rows import host_columns
+        from calibrant.kernels.torch.columns import host_columns
 
         return host_columns(self.tensor, self.labels, from_logits=self.from_logits, name=self.name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.interpolate import BPoly
+from scipy.optimize import brentq
 from torch import Tensor, nn
 
 from calibrant.calibrators.temperature import TemperatureScaling
@@ -16,14 +19,26 @@ from calibrant.core import progress
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import SolvedTemperature
 from calibrant.data import Predictions
+from calibrant.kernels.torch.columns import BinSums, Columns, columns
+from calibrant.kernels.torch.plain import row_slices
+from calibrant.kernels.torch.temperature import fast_fit, fast_sums
 from calibrant.neural.model_io import device_of, evaluation_mode, logits_in
-from calibrant.neural.token_sums import GroupSums, TemperatureNodes, TokenRows, first_estimate, row_columns
+from calibrant.neural.scaling import best_temperature
 
 POSITION_EDGES = (16, 64, 256, 1024, 4096, 16384, 65536)
 COUNT_EDGES = (1, 10, 100, 1000, 10_000, 100_000, 1_000_000)
 NO_TOKEN = -100
 MAX_RUNS = 4
 """Runs over the batches at most; the second and later ones where the first batch was untypical."""
+
+SPACING, N_NODES = 0.2, 5
+"""The sums of the fit are taken at this many temperatures, this far apart in log T, around a first estimate."""
+
+FARTHEST = 1.5
+"""How far, in log T, the nodes move where the optimum lies outside them."""
+
+MEANS = {"nll": "nll", "brier": "brier", "accuracy": "correct", "confidence": "confidence", "entropy": "entropy"}
+"""Metrics that are means of a column of `BinSums`."""
 
 
 @dataclass(frozen=True)
@@ -130,47 +145,136 @@ def measure_language_model(
         raise InputError(f"temperature must be above 0 and finite, got {temperature!r}")
     place = device_of(model, device)
     again = not isinstance(batches, Iterator)
-    counts = _counts(batches if again else None, token_counts)
-    run = _Run(float(temperature), fit, keep_rows, n_bins, counts, place)
+    run = _Run(float(temperature), n_bins, _counts(batches if again else None, token_counts), place, keep_rows)
+    nodes: TemperatureNodes | None = None
+    solved: SolvedTemperature | float | None = None
     with evaluation_mode(model), torch.inference_mode():
-        for number, batch in enumerate(_read(batches, place)):
-            run.add(model, batch)
+        for number, (inputs, targets) in enumerate(_read(batches, place)):
+            rows, labels = run.tokens(model, inputs, targets)
+            if fit:
+                nodes = nodes or TemperatureNodes(first_estimate(rows, labels), place)
+                nodes.add(rows, labels)
+            run.add(rows, labels, targets.shape)
             progress.step("tokens", number + 1, len(batches) if isinstance(batches, Sequence) else None)
         run.check()
+        if nodes is not None:
+            solved = nodes.solve()
         for _ in range(MAX_RUNS - 1 if again else 0):
-            if not run.missed():
+            if not isinstance(solved, float):
                 break
             # the first batch was far from typical: the same sums around where the optimum is
-            run.look_elsewhere()
+            nodes = TemperatureNodes(solved, place)
             for batch in _read(batches, place):
-                run.add(model, batch, only_fit=True)
-    return run.result()
+                nodes.add(*run.tokens(model, *batch))
+            solved = nodes.solve()
+    if isinstance(solved, float):
+        warnings.warn(
+            f"the temperature of the lowest NLL lies beyond {solved:.3g}: no fit; give batches that can be "
+            "read again, and a first batch like the others",
+            FitWarning,
+            stacklevel=2,
+        )
+    return run.result(solved if isinstance(solved, SolvedTemperature) else None)
+
+
+class TemperatureNodes:
+    """Σ NLL of z/T and its derivatives at a few temperatures, from which the T of the lowest NLL follows.
+
+    Between two nodes the slope by log T is the polynomial of degree five that has its value and two derivatives at
+    both. At a spacing of 0.2 the root is good to about 1e-7 of T.
+    """
+
+    def __init__(self, around: float, device: Any) -> None:
+        steps = SPACING * (np.arange(N_NODES) - N_NODES // 2)
+        # the fused pass takes exponentials in float32: it must see the number that the fit is about
+        self.betas = (np.exp(steps) / around).astype(np.float32).astype(np.float64)
+        self.sums = torch.zeros((N_NODES, 4), dtype=torch.float64, device=device)
+        self.total = torch.zeros((), dtype=torch.float64, device=device)
+
+    def add(self, logits: Tensor, labels: Tensor) -> None:
+        """Add rows, but for those without a token; the host does not wait."""
+        labels, weights = weighed(logits, labels)
+        for node, beta in enumerate(self.betas.tolist()):
+            self.sums[node] += fast_sums(logits, labels, weights, beta)
+        self.total += weights.sum()
+
+    def solve(self) -> SolvedTemperature | float:
+        """β of the lowest mean NLL; where that lies outside the nodes, the temperature to look around next."""
+        means = (self.sums / self.total).cpu().numpy()
+        if not np.isfinite(means).all():
+            raise InputError("the logits of some tokens, or of padding, are NaN or infinite")
+        loss, first, second, third = means.T
+        # derivatives by log β of the loss
+        slope, curvature, bend = first, second + first, third + 3 * second + first
+        crossing = np.flatnonzero((slope[:-1] <= 0) & (slope[1:] > 0))
+        if not len(crossing):
+            end = 0 if slope[0] > 0 else -1
+            step = abs(slope[end] / curvature[end]) if curvature[end] > 0 else FARTHEST
+            step = min(max(step, 2 * SPACING), FARTHEST)
+            return float(math.exp(step if end == 0 else -step) / self.betas[end])
+        left = int(crossing[0])
+        places = np.log(self.betas[left : left + 2])
+        ends = [[slope[at], curvature[at], bend[at]] for at in (left, left + 1)]
+        curve = BPoly.from_derivatives(places, ends)
+        found = float(brentq(curve, *places, xtol=1e-14))
+        lowest = loss[left] + float(curve.integrate(places[0], found))
+        return SolvedTemperature(math.exp(found), lowest, N_NODES)
+
+
+def weighed(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Labels that have a column, and weights that are 0 where the given ones have none."""
+    known = (labels >= 0) & (labels < logits.shape[1])
+    return torch.where(known, labels, 0), known.double()
+
+
+def first_estimate(logits: Tensor, labels: Tensor) -> float:
+    """The temperature of the first rows; 1 where they have none."""
+    labels, weights = weighed(logits, labels)
+    if not bool(weights.sum() > 0):
+        return 1.0
+    solved = fast_fit(logits, labels, weights)
+    found = best_temperature(logits, labels, weights) if solved is None else 1.0 / solved.value
+    return found if 1e-3 < found < 1e3 else 1.0
+
+
+@dataclass(frozen=True)
+class TokenRows:
+    """What a temperature fit asks of its rows; the temperature is known already."""
+
+    n: int
+    n_classes: int
+    solved: SolvedTemperature
+    in_memory = False
+
+    @property
+    def total_weight(self) -> float:
+        """Tokens weigh 1."""
+        return float(self.n)
+
+    def solved_temperature(self) -> SolvedTemperature:
+        """What the sums at the nodes say."""
+        return self.solved
 
 
 class _Run:
-    """The sums of one run."""
+    """The sums of the metrics over all tokens, by position and by how common the predicted token is."""
 
-    def __init__(  # noqa: PLR0917
-        self, temperature: float, fit: bool, keep_rows: bool, n_bins: int, counts: Tensor | None, device: torch.device
+    def __init__(
+        self, temperature: float, n_bins: int, counts: Tensor | None, device: torch.device, keep_rows: bool
     ) -> None:
-        self.temperature, self.fit, self.n_bins, self.device = temperature, fit, n_bins, device
-        self.counts = (
+        self.temperature = temperature
+        self.common = (
             None
             if counts is None
             else torch.bucketize(counts.to(device), torch.tensor(COUNT_EDGES, device=device), right=True)
         )
-        self.position_edges = torch.tensor(POSITION_EDGES, device=device)
-        self.by_position = GroupSums(len(POSITION_EDGES) + 1, n_bins, device)
-        self.by_count = GroupSums(len(COUNT_EDGES) + 1, n_bins, device)
-        self.bad = torch.zeros((), dtype=torch.int64, device=device)
-        self.nodes: TemperatureNodes | None = None
+        self.edges = {"position": POSITION_EDGES, **({} if counts is None else {"frequency": COUNT_EDGES})}
+        self.sums = {name: BinSums(n_bins, device, len(edges) + 1) for name, edges in self.edges.items()}
         self.kept: list[tuple[np.ndarray, ...]] | None = [] if keep_rows else None
         self.n_classes = self.n_sequences = 0
-        self.solved: SolvedTemperature | float | None = None
 
-    def add(self, model: nn.Module, batch: tuple[dict[str, Any], Tensor], *, only_fit: bool = False) -> None:
-        """Run the model over one batch and add its tokens."""
-        inputs, targets = batch
+    def tokens(self, model: nn.Module, inputs: dict[str, Any], targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Run the model over one batch: its logits (n, V), and the token that follows each (n,) or `NO_TOKEN`."""
         logits = logits_in(model(**inputs) if len(inputs) > 1 else model(*inputs.values()))
         if logits.ndim != 3 or logits.shape[:2] != targets.shape:
             raise InputError(
@@ -180,96 +284,81 @@ class _Run:
         if self.n_classes not in (0, logits.shape[2]):
             raise InputError(f"the model gave {logits.shape[2]} logits per token, but {self.n_classes} before")
         self.n_classes = int(logits.shape[2])
-        rows = logits.reshape(-1, self.n_classes)
         # the target of a position is the next token; the last position has none
-        following = torch.full_like(targets, NO_TOKEN)
-        following[:, :-1] = targets[:, 1:]
-        flat = following.reshape(-1)
-        known = (flat >= 0) & (flat < self.n_classes)
-        self.bad += ((flat != NO_TOKEN) & ~known).sum()
-        counted, labels = known, torch.where(known, flat, 0)
-        if self.fit:
-            weights = counted.double()
-            if self.nodes is None:
-                self.nodes = TemperatureNodes(first_estimate(rows, labels, weights), rows.device)
-            self.nodes.add(rows, labels, weights)
-        if not only_fit:
-            self._measure(rows, labels, counted, targets.shape)
+        return logits.reshape(-1, self.n_classes), nn.functional.pad(targets[:, 1:], (0, 1), value=NO_TOKEN).reshape(-1)
 
-    def _measure(self, rows: Tensor, labels: Tensor, counted: Tensor, shape: torch.Size) -> None:
-        found = row_columns(rows, labels, self.temperature)
-        self.bad += (counted & ~torch.isfinite(found[3])).sum()
+    def add(self, rows: Tensor, labels: Tensor, shape: torch.Size) -> None:
+        """Add the metrics of a batch of B sequences of length L."""
+        found = _columns(rows, labels, self.temperature)
         position = torch.arange(1, shape[1] + 1, device=rows.device).repeat(shape[0])
-        where = torch.bucketize(position, self.position_edges, right=True)
-        self.by_position.add(found, where, counted)
-        how_common = None
-        if self.counts is not None:
-            if len(self.counts) < self.n_classes:
+        groups = {"position": torch.bucketize(position, torch.tensor(POSITION_EDGES, device=rows.device), right=True)}
+        if self.common is not None:
+            if len(self.common) < self.n_classes:
                 # tokens that the batches do not hold
-                self.counts = nn.functional.pad(self.counts, (0, self.n_classes - len(self.counts)))
-            how_common = self.counts[found[1]]
-            self.by_count.add(found, how_common, counted)
+                self.common = nn.functional.pad(self.common, (0, self.n_classes - len(self.common)))
+            groups["frequency"] = self.common[found.prediction]
+        for name, group in groups.items():
+            self.sums[name].add(found, labels, ignore_index=NO_TOKEN, groups=group)
         if self.kept is not None:
             sequence = torch.arange(shape[0], device=rows.device).repeat_interleave(shape[1]) + self.n_sequences
-            parts = [found[0], found[2], sequence, where.to(torch.int8)]
-            parts += [] if how_common is None else [how_common.to(torch.int8)]
-            self.kept.append(tuple(part[counted].cpu().numpy() for part in parts))
+            parts = [found.numbers[0], found.flags[0], sequence, *(group.to(torch.int8) for group in groups.values())]
+            self.kept.append(tuple(part[labels != NO_TOKEN].cpu().numpy() for part in parts))
         self.n_sequences += shape[0]
 
     def check(self) -> None:
         """Raise where there is nothing to measure, or a logit is NaN or infinite."""
-        if not float(self.by_position.state.sum()) > 0:
+        n_rows, n_bad = (int(self.sums["position"].slot(name).sum()) for name in ("rows", "bad"))
+        if not n_rows:
             raise InputError("the batches hold no token with a token before it: nothing to measure")
-        if int(self.bad):
-            raise InputError(
-                f"the logits of {int(self.bad)} tokens hold NaN or infinite values, or a token id is wrong"
-            )
+        if n_bad:
+            raise InputError(f"the logits of {n_bad} tokens hold NaN or infinite values, or a token id is wrong")
 
-    def missed(self) -> bool:
-        """Solve for the temperature; whether the optimum lies outside the nodes."""
-        self.solved = None if self.nodes is None else self.nodes.solve()
-        return isinstance(self.solved, float)
-
-    def look_elsewhere(self) -> None:
-        """Start the sums of the fit again around the end of the nodes that is nearer to the optimum."""
-        if isinstance(self.solved, float):
-            self.nodes = TemperatureNodes(self.solved, self.device)
-
-    def result(self) -> TokenMeasurement:
+    def result(self, solved: SolvedTemperature | None) -> TokenMeasurement:
         """Everything on the host."""
-        if self.missed():
-            warnings.warn(
-                f"the temperature of the lowest NLL lies beyond {self.solved:.3g}: no fit; give batches that can be "
-                "read again, and a first batch like the others",
-                FitWarning,
-                stacklevel=3,
-            )
-        solved = self.solved if isinstance(self.solved, SolvedTemperature) else None
-        tables = {"position": (self.by_position, _ranges(POSITION_EDGES))}
-        if self.counts is not None:
-            tables["frequency"] = (self.by_count, _ranges(COUNT_EDGES))
         groups = {
-            name: {label: row for label, row in zip(labels, sums.table(), strict=True) if row["tokens"]}
-            for name, (sums, labels) in tables.items()
+            name: {
+                label: row for label, row in zip(_ranges(edges), _table(self.sums[name]), strict=True) if row["tokens"]
+            }
+            for name, edges in self.edges.items()
         }
-        every = GroupSums(1, self.n_bins, self.device)
-        every.state = self.by_position.state.sum(dim=0, keepdim=True)
-        metrics = every.table()[0]
-        return TokenMeasurement(
-            int(metrics["tokens"]), self.n_classes, self.temperature, metrics, groups, solved, self._rows(groups)
-        )
+        every = self.sums["position"]
+        every.state = every.state.sum(dim=0, keepdim=True)
+        (metrics,) = _table(every)
+        rows = self._rows(groups)
+        return TokenMeasurement(int(metrics["tokens"]), self.n_classes, self.temperature, metrics, groups, solved, rows)
 
     def _rows(self, groups: dict[str, Any]) -> dict[str, np.ndarray] | None:
         if self.kept is None:
             return None
-        names = ["confidence", "correct", "sequence", "position", *(["frequency"] if self.counts is not None else [])]
+        names = ("confidence", "correct", "sequence", *self.edges)
         joined = dict(zip(names, (np.concatenate(part) for part in zip(*self.kept, strict=True)), strict=True))
-        for name, edges in (("position", POSITION_EDGES), ("frequency", COUNT_EDGES)):
-            if name in joined:
-                # number the groups that have tokens, in order
-                present = [place for place, label in enumerate(_ranges(edges)) if label in groups[name]]
-                joined[name] = np.searchsorted(present, joined[name])
+        for name, edges in self.edges.items():
+            # number the groups that have tokens, in order
+            present = [place for place, label in enumerate(_ranges(edges)) if label in groups[name]]
+            joined[name] = np.searchsorted(present, joined[name])
         return joined
+
+
+def _columns(logits: Tensor, labels: Tensor, temperature: float) -> Columns:
+    """The columns of softmax(z/T); block by block, so that no second matrix of logits exists."""
+    if temperature == 1.0:
+        return columns(logits, labels, from_logits=True)
+    parts = []
+    for block in row_slices(*logits.shape):
+        wide = logits[block] if logits.dtype == torch.float64 else logits[block].float()
+        parts.append(columns(wide / temperature, labels[block], from_logits=True))
+    return Columns(*(torch.cat(part, dim=-1) for part in zip(*parts, strict=True)))
+
+
+def _table(sums: BinSums) -> list[dict[str, float]]:
+    """The metrics of each group, on the host; NaN where a group has no row."""
+    found = {
+        "tokens": sums.slot("weight"),
+        **{name: sums.mean(slot) for name, slot in MEANS.items()},
+        "ece": sums.ece(),
+    }
+    lists = [values.tolist() for values in found.values()]
+    return [dict(zip(found, row, strict=True)) for row in zip(*lists, strict=True)]
 
 
 def _read(batches: Iterable[Any], device: torch.device) -> Iterator[tuple[dict[str, Any], Tensor]]:

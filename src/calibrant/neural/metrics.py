@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from calibrant.core.errors import InputError
-from calibrant.kernels.torch.sums import DeviceSums
+from calibrant.kernels.torch.columns import BinSums, columns
 
 NAMES = ("ece", "mce", "nll", "brier", "accuracy", "confidence")
 """What `compute` returns; "entropy" too where it is asked for."""
@@ -54,20 +54,21 @@ class CalibrationMetrics:
     ) -> None:
         self.n_bins, self.from_logits, self.ignore_index = n_bins, from_logits, ignore_index
         self.entropy, self.device = entropy, device
-        self.sums: DeviceSums | None = None if device is None else DeviceSums(n_bins, device, entropy)
+        self.sums: BinSums | None = None if device is None else BinSums(n_bins, device)
 
     def update(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Add a batch: logits (n, K), or dense (N, K, …) with labels (N, …)."""
         if self.sums is None:
-            self.sums = DeviceSums(self.n_bins, logits.device, self.entropy)
+            self.sums = BinSums(self.n_bins, logits.device)
         values, target = as_rows(logits.detach(), labels)
-        self.sums.add(values, target, weights, from_logits=self.from_logits, ignore_index=self.ignore_index)
+        found = columns(values, target, from_logits=self.from_logits, entropy=self.entropy)
+        self.sums.add(found, target, weights, ignore_index=self.ignore_index)
 
     def compute(self) -> dict[str, Tensor]:
         """Every metric of `NAMES` as a tensor () on the device; NaN before the first row."""
         if self.sums is None:
             raise InputError("compute() before update(): there are no rows yet")
-        return metrics_of(self.sums)
+        return metrics_of(self.sums, entropy=self.entropy)
 
     def reset(self) -> None:
         """Forget all rows."""
@@ -79,31 +80,29 @@ class CalibrationMetrics:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             if self.sums is None:
                 # a process without rows takes part with zeros
-                self.sums = DeviceSums(self.n_bins, self.device or "cpu", self.entropy)
+                self.sums = BinSums(self.n_bins, self.device or "cpu")
             torch.distributed.all_reduce(self.sums.state, group=group)
 
     def __repr__(self) -> str:
-        rows = 0 if self.sums is None else int(self.sums.slot("rows"))
+        rows = 0 if self.sums is None else int(self.sums.slot("rows")[0])
         return f"CalibrationMetrics(n_bins={self.n_bins}, rows={rows})"
 
 
-def metrics_of(sums: DeviceSums) -> dict[str, Tensor]:
+def metrics_of(sums: BinSums, *, entropy: bool = False) -> dict[str, Tensor]:
     """Every metric of `NAMES` from the sums, as tensors; NaN where a row held NaN or infinite values."""
-    weight, confidence, correct = sums.bins()
-    total = sums.slot("weight")
+    weight, confidence, correct = sums.bins()[:, 0]
     gap = (confidence - correct).abs()
     found = {
-        "ece": gap.sum() / total,
+        "ece": sums.ece()[0],
         "mce": torch.where(weight > 0, gap / weight.clamp_min(1e-300), 0.0).amax(),
-        "nll": sums.slot("nll") / total,
-        "brier": sums.slot("brier") / total,
-        "accuracy": sums.slot("correct") / total,
-        "confidence": sums.slot("confidence") / total,
+        "nll": sums.mean("nll")[0],
+        "brier": sums.mean("brier")[0],
+        "accuracy": sums.mean("correct")[0],
+        "confidence": sums.mean("confidence")[0],
+        **({"entropy": sums.mean("entropy")[0]} if entropy else {}),
     }
-    if sums.entropy:
-        found["entropy"] = sums.slot("entropy") / total
-    nan = torch.full_like(total, torch.nan)
-    return {name: torch.where(sums.slot("bad") > 0, nan, value) for name, value in found.items()}
+    is_bad = sums.slot("bad")[0] > 0
+    return {name: torch.where(is_bad, torch.nan, value) for name, value in found.items()}
 
 
 def as_rows(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -158,19 +157,22 @@ def as_torchmetric(n_bins: int = 15, *, from_logits: bool = True, ignore_index: 
 
         def __init__(self) -> None:
             super().__init__()
-            self.add_state("sums", default=DeviceSums(n_bins, "cpu").state, dist_reduce_fx="sum")
+            self.add_state("sums", default=BinSums(n_bins, "cpu").state, dist_reduce_fx="sum")
+
+        def _held(self) -> BinSums:
+            state = cast(Tensor, self.sums)
+            held = BinSums(n_bins, state.device)
+            held.state = state
+            return held
 
         def update(self, logits: Tensor, labels: Tensor) -> None:
             """Add a batch."""
-            holder = DeviceSums(n_bins, logits.device)
-            holder.state = cast(Tensor, self.sums)
             values, target = as_rows(logits.detach(), labels)
-            holder.add(values, target, from_logits=from_logits, ignore_index=ignore_index)
+            found = columns(values, target, from_logits=from_logits, entropy=False)
+            self._held().add(found, target, ignore_index=ignore_index)
 
         def compute(self) -> dict[str, Tensor]:
             """Every metric as a tensor."""
-            holder = DeviceSums(n_bins, cast(Tensor, self.sums).device)
-            holder.state = cast(Tensor, self.sums)
-            return metrics_of(holder)
+            return metrics_of(self._held())
 
     return CalibrationMetric()

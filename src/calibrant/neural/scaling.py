@@ -7,16 +7,16 @@ import math
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from calibrant.calibrators.solvers.newton import solve_inverse_temperature
+from calibrant.kernels.torch.temperature import temperature_sums
 from calibrant.neural.losses import focal
 
 LIMIT = math.log(1e4)
 """The optimum of separable or worthless logits lies at 0 or infinity; the search stops at this |log T|."""
 
 
-def best_temperature(logits: Tensor, labels: Tensor) -> float:
-    """argmin_T of the mean NLL of softmax(z/T), by Newton steps on the concave side of 1/T.
-
-    The mean NLL is convex in s = 1/T, with slope E[Σ_k p_k z_k − z_y] and curvature E[Var_p(z)].
+def best_temperature(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
+    """argmin_T of the mean NLL of softmax(z/T).
 
     Examples
     --------
@@ -25,27 +25,13 @@ def best_temperature(logits: Tensor, labels: Tensor) -> float:
     >>> round(2 / best_temperature(z, torch.tensor([0, 0, 1])), 4)  # the log odds of 2:1
     0.6931
     """
-    wide = logits.detach().double()
-    rows = wide - wide.gather(1, labels[:, None])
+    total = len(labels) if weights is None else float(weights.sum())
 
-    def slope_and_curvature(scale: float) -> tuple[float, float]:
-        p = (rows * scale).softmax(dim=1)
-        mean = (p * rows).sum(dim=1)
-        spread = (p * rows.square()).sum(dim=1) - mean.square()
-        return float(mean.mean()), float(spread.mean())
+    def means(beta: float) -> tuple[float, float, float, float, float]:
+        loss, slope, curvature, bend, tail = (temperature_sums(logits.detach(), labels, weights, beta) / total).tolist()
+        return loss, slope, curvature, bend, tail
 
-    low, high = math.exp(-LIMIT), math.exp(LIMIT)
-    scale = 1.0
-    for _ in range(100):
-        slope, curvature = slope_and_curvature(scale)
-        low, high = (scale, high) if slope < 0 else (low, scale)
-        step = scale - slope / curvature if curvature > 0 else math.nan
-        # outside the bracket a step would diverge: halve it in the logarithm instead
-        proposal = step if low < step < high else math.sqrt(low * high)
-        if abs(proposal / scale - 1) < 1e-12:
-            break
-        scale = proposal
-    return 1 / scale
+    return 1 / min(max(solve_inverse_temperature(means, 1.0).value, math.exp(-LIMIT)), math.exp(LIMIT))
 
 
 def best_focal_temperature(logits: Tensor, labels: Tensor, gamma: float) -> float:

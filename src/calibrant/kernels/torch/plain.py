@@ -20,39 +20,6 @@ def row_slices(n_rows: int, n_classes: int) -> Iterator[slice]:
         yield slice(start, min(start + size, n_rows))
 
 
-def temperature_sums(logits: Tensor, labels: Tensor, weights: Tensor | None, beta: float) -> Tensor:
-    """Σ w·NLL of softmax(β·z) and its first four derivatives by β, the k-th times β^k: (5,) in float64."""
-    totals = torch.zeros(5, dtype=torch.float64, device=logits.device)
-    for block in row_slices(*logits.shape):
-        scaled = logits[block].double()
-        scaled = (scaled - scaled.amax(dim=1, keepdim=True)) * beta
-        true = scaled.gather(1, labels[block, None])[:, 0]
-        weighted = scaled.exp()
-        mass = weighted.sum(dim=1)
-        moments = []
-        for _ in range(4):
-            weighted = weighted * scaled.clamp_min(-745.0)
-            moments.append(weighted.sum(dim=1) / mass)
-        mean, second, third, fourth = moments
-        square = mean * mean
-        skew = third - mean * (3 * second - 2 * square)
-        tail = fourth - 4 * mean * skew - 3 * second * second + 2 * square * square
-        rows = torch.stack([mass.log() - true, mean - true, (second - square).clamp_min(0.0), skew, tail])
-        totals += rows.sum(dim=1) if weights is None else rows @ weights[block].double()
-    return totals
-
-
-def temperature_confidences(logits: Tensor, betas: Tensor) -> Tensor:
-    """The top confidence of softmax(β·z) for every row and β: (n, G) in float64."""
-    confidences = torch.empty((len(logits), len(betas)), dtype=torch.float64, device=logits.device)
-    for block in row_slices(*logits.shape):
-        shifted = logits[block].double()
-        shifted = shifted - shifted.amax(dim=1, keepdim=True)
-        for place, beta in enumerate(betas.tolist()):
-            confidences[block, place] = 1.0 / (shifted * beta).exp().sum(dim=1)
-    return confidences
-
-
 def vector_sums(
     logits: Tensor, labels: Tensor, weights: Tensor | None, scale: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -125,35 +92,6 @@ def vector_newton(
     return loss, sums[:2], hessian
 
 
-def columns(values: Tensor, labels: Tensor, *, from_logits: bool) -> tuple[Tensor, ...]:
-    """Confidence, prediction, correct, NLL, Brier, entropy of each row, and the number of bad rows (1,)."""
-    parts = [_block_columns(values[block], labels[block], from_logits) for block in row_slices(*values.shape)]
-    joined = [torch.cat(part) for part in zip(*parts, strict=True)]
-    return (*joined[:-1], joined[-1].sum().reshape(1))
-
-
-def _block_columns(values: Tensor, labels: Tensor, from_logits: bool) -> tuple[Tensor, ...]:
-    wide = values.double() if values.dtype == torch.float64 else values.float()
-    prediction = first_maximum(wide)
-    own = labels[:, None]
-    if from_logits:
-        log_p = wide.log_softmax(dim=1)
-        probabilities = log_p.exp()
-        nll = -log_p.gather(1, own)[:, 0]
-        entropy = -(probabilities * log_p.clamp_min(-745.0)).sum(dim=1)
-        bad = ~torch.isfinite(nll) | ~torch.isfinite(wide.sum(dim=1))
-    else:
-        probabilities = wide
-        tiny = torch.finfo(wide.dtype).tiny
-        nll = -wide.gather(1, own)[:, 0].clamp_min(tiny).log()
-        entropy = -(wide * wide.clamp_min(tiny).log()).sum(dim=1)
-        bad = ~((wide.sum(dim=1) - 1).abs() <= 1e-3) | (wide.amin(dim=1) < 0)
-    confidence = probabilities.gather(1, prediction[:, None])[:, 0]
-    brier = (probabilities * probabilities).sum(dim=1) - 2 * probabilities.gather(1, own)[:, 0] + 1
-    correct = prediction == labels
-    return confidence, prediction, correct, nll, brier.clamp_min(0.0), entropy.clamp_min(0.0), bad
-
-
 def first_maximum(values: Tensor) -> Tensor:
     """The first class of the highest value of each row; `argmax` promises no order among equals."""
     is_peak = values == values.amax(dim=1, keepdim=True)
@@ -163,32 +101,3 @@ def first_maximum(values: Tensor) -> Tensor:
 def _first_true(flags: Tensor) -> Tensor:
     places = torch.arange(flags.shape[1], device=flags.device)
     return torch.where(flags, places, flags.shape[1] - 1).amin(dim=1)
-
-
-def add_sums(  # noqa: PLR0917
-    state: Tensor,
-    edges: Tensor,
-    values: Tensor,
-    labels: Tensor,
-    weights: Tensor | None,
-    from_logits: bool,
-    ignore_index: int | None,
-) -> None:
-    """Add the rows to a state of 3·B bins and 8 scalars (see `sums.SLOTS`) in place."""
-    n_padded = (len(state) - 8) // 3
-    for block in row_slices(*values.shape):
-        label = labels[block]
-        inside = torch.ones_like(label, dtype=torch.bool) if ignore_index is None else label != ignore_index
-        label = torch.where(inside, label, 0)
-        confidence, _, correct, nll, brier, entropy, bad = _block_columns(values[block], label, from_logits)
-        counted = inside & ~bad
-        weight = counted.double() if weights is None else torch.where(counted, weights[block].double(), 0.0)
-        place = torch.bucketize(confidence, edges[1:-1].to(confidence.dtype))
-        terms = [torch.ones_like(nll), nll, brier, correct, confidence, entropy]
-        wide = torch.stack([torch.where(counted, term.double(), 0.0) for term in terms])
-        weighted = wide * weight
-        for part, source in ((0, weighted[0]), (1, weighted[4]), (2, weighted[3])):
-            state.narrow(0, part * n_padded, n_padded).index_add_(0, place, source)
-        state[3 * n_padded : 3 * n_padded + 6] += weighted.sum(dim=1)
-        state[-2] += inside.sum()
-        state[-1] += (inside & bad).sum()

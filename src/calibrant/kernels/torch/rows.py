@@ -19,9 +19,9 @@ from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Columns, Factor, Rows, RowSource, SolvedTemperature
 from calibrant.core.statistic import Kernel, Statistic, add
 from calibrant.kernels import scaling
-from calibrant.kernels.rows import RowColumns
 from calibrant.kernels.torch import plain
 from calibrant.kernels.torch.dispatch import use_triton
+from calibrant.kernels.torch.temperature import check_finite, fast_fit, temperature_confidences, temperature_sums
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -35,6 +35,7 @@ class HostLogits:
 
     def __init__(self, rows: TensorRows) -> None:
         self.tensor = rows.tensor
+        self.dtype = np.dtype(np.float64 if rows.tensor.dtype == torch.float64 else np.float32)
 
     def __getitem__(self, index: Any) -> np.ndarray:
         picked = self.tensor[torch.as_tensor(index) if isinstance(index, np.ndarray) else index]
@@ -49,7 +50,9 @@ class TensorRows:
     checked = False
 
     def __init__(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
-        self.tensor, self.target, self.mass = logits, labels, weights
+        # the kernels step from label to label: a view such as y[::3] must be copied
+        self.tensor, self.target = logits, labels.contiguous()
+        self.mass = None if weights is None else weights.contiguous()
         self._remembered: dict[Any, Any] = {}
 
     @property
@@ -171,21 +174,15 @@ class TensorRows:
 
     def solved_temperature(self) -> SolvedTemperature | None:
         """The temperature of the lowest NLL by one launch; None where the general solver is needed."""
-        if not self._use_fused():
-            return None
-        from calibrant.kernels.torch import triton_temperature
-
-        answer = triton_temperature.run(self.tensor, self.target, self.mass, None).tolist()
-        beta, loss, slope, *_ = answer
-        sound = answer[5] == 1 and all(map(np.isfinite, (beta, loss, slope)))
-        if sound:
-            return SolvedTemperature(beta, loss, int(answer[6]))
-        self.check_labels()
-        return None
+        solved = fast_fit(self.tensor, self.target, self.mass) if self.fused else None
+        if solved is None:
+            self.check_labels()
+            check_finite(self.tensor, self.target)
+        return solved
 
     def confidences_at(self, betas: np.ndarray) -> np.ndarray:
         """The top confidence of softmax(β·z) for every row and β: (n, G) in float64."""
-        return host(plain.temperature_confidences(self.tensor, torch.as_tensor(betas, dtype=torch.float64)))
+        return host(temperature_confidences(self.tensor, torch.as_tensor(betas, dtype=torch.float64)))
 
     @property
     def labels(self) -> np.ndarray:
@@ -263,28 +260,9 @@ def tensor_rows(logits: Tensor, labels: Any, weights: Any) -> TensorRows:
     return found
 
 
-def columns(values: Tensor, labels: Tensor, *, from_logits: bool) -> tuple[Tensor, ...]:
-    """Confidence, prediction, correct, NLL, Brier, entropy of each row on the device, and the number of bad rows."""
-    if use_triton(values) and values.dtype != torch.float64:
-        from calibrant.kernels.torch import triton_rows
-
-        return triton_rows.columns(values, labels, from_logits=from_logits)
-    return plain.columns(values, labels, from_logits=from_logits)
-
-
-def host_columns(values: Tensor, labels: np.ndarray, *, from_logits: bool, name: str) -> RowColumns:
-    """The columns of `kernels.rows.scan`, computed on the device and copied to the host."""
-    target = torch.as_tensor(labels, device=values.device)
-    *found, bad = columns(values.detach(), target, from_logits=from_logits)
-    if int(bad):
-        what = "NaN or infinite values" if from_logits else "values that are no probabilities"
-        raise InputError(f"{int(bad)} of {len(values)} rows of {name} hold {what}")
-    return RowColumns(*(host(column) for column in found))
-
-
 @scaling.temperature_sums.on_device
 def _temperature_sums(rows: TensorRows, beta: float) -> tuple[float, ...]:
-    return tuple(plain.temperature_sums(rows.tensor, rows.target, rows.mass, beta).tolist())
+    return tuple(temperature_sums(rows.tensor, rows.target, rows.mass, beta).tolist())
 
 
 @scaling.vector_sums.on_device

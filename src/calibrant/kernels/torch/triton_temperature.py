@@ -24,67 +24,102 @@ ONE_TILE = 2048
 """Rows of up to this many classes are held in registers as a whole."""
 
 LOG2_E = tl.constexpr(1.4426950408889634)
+LOWEST = tl.constexpr(-1e30)
+"""Stands for the classes beyond the last one."""
 
 
 @triton.jit
-def _tile_pass(
+def _powers(values, peak, beta):
+    """exp(x), x·exp(x), x²·exp(x) and x³·exp(x) of x = β(z − peak)."""
+    scaled = (values - peak[:, None]) * beta
+    mass = tl.exp2(scaled * LOG2_E)
+    scaled = tl.maximum(scaled, -200.0)  # its exponential is 0: only 0 × infinity must not appear
+    first = mass * scaled
+    second = first * scaled
+    return mass, first, second, second * scaled
+
+
+@triton.jit
+def _pass(
     logits,
     labels,
     weights,
+    peaks,
     n_rows,
     row_step,
     beta,
     start,
     step,
+    know_peaks,
     CLASSES: tl.constexpr,
     STRIDE: tl.constexpr,
     HAS_WEIGHTS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    LONG: tl.constexpr,
 ):
-    """Sums over this program's rows, tiles of whole rows: weight, loss, and β^k times its derivatives, k = 1 … 3."""
+    """Sums over this program's rows: weight, loss, and β^k times its derivatives, k = 1 … 3.
+
+    Rows too long for one tile are read in chunks of BLOCK_K classes; the sums are moved to a higher peak when a chunk
+    brings one, and later passes know the peaks.
+    """
     columns = tl.arange(0, BLOCK_K)
-    in_row = columns < CLASSES
     weight_sum = tl.zeros([BLOCK_N], tl.float64)
     loss_sum = tl.zeros([BLOCK_N], tl.float64)
     slope_sum = tl.zeros([BLOCK_N], tl.float64)
     curve_sum = tl.zeros([BLOCK_N], tl.float64)
     bend_sum = tl.zeros([BLOCK_N], tl.float64)
-    beta32 = beta.to(tl.float32)
     for tile in tl.range(start * BLOCK_N, n_rows, step * BLOCK_N):
         place = tile + tl.arange(0, BLOCK_N)
         inside = place < n_rows
         row = place.to(tl.int64) * row_step
         label = tl.load(labels + row, mask=inside, other=0)
-        known = (label >= 0) & (label < CLASSES)
-        own = tl.load(logits + row * STRIDE + label, mask=inside & known, other=float("nan")).to(tl.float32)
-        own = tl.where(inside, own, 0.0)
-        values = tl.load(
-            logits + row[:, None] * STRIDE + columns[None, :],
-            mask=inside[:, None] & in_row[None, :],
-            other=-float("inf"),
-        ).to(tl.float32)
-        peak = tl.max(values, axis=1)
-        peak = tl.where(inside, peak, 0.0)
-        gap = tl.where(in_row[None, :], values - peak[:, None], -1e30)
-        scaled = gap * beta32
-        mass = tl.exp2(scaled * LOG2_E)
-        scaled = tl.maximum(scaled, -200.0)  # its exponential is 0: only 0 × infinity must not appear
-        first = mass * scaled
-        second = first * scaled
-        s0 = tl.sum(mass, axis=1)
-        s1 = tl.sum(first, axis=1)
-        s2 = tl.sum(second, axis=1)
-        s3 = tl.sum(second * scaled, axis=1)
+        known = inside & (label >= 0) & (label < CLASSES)
+        own = tl.load(logits + row * STRIDE + label, mask=known, other=float("nan")).to(tl.float32)
+        base = logits + row[:, None] * STRIDE + columns[None, :]
+        held = inside[:, None] & (columns < CLASSES)[None, :]
+        if LONG:
+            s0 = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
+            s1 = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
+            s2 = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
+            s3 = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
+            if know_peaks:
+                peak = tl.load(peaks + row, mask=inside, other=0.0)
+            else:
+                peak = tl.max(tl.load(base, mask=held, other=LOWEST).to(tl.float32), axis=1)
+            for begin in tl.range(0, CLASSES, BLOCK_K):
+                held = inside[:, None] & (begin + columns < CLASSES)[None, :]
+                values = tl.load(base + begin, mask=held, other=LOWEST).to(tl.float32)
+                if know_peaks == 0:
+                    higher = tl.maximum(tl.max(values, axis=1), peak)
+                    if tl.max(higher - peak, axis=0) > 0:
+                        # x becomes x − δ under every power
+                        shift = ((higher - peak) * beta)[:, None]
+                        shrink = tl.exp2(-shift * LOG2_E)
+                        s3 = shrink * (s3 - shift * (3.0 * s2 - shift * (3.0 * s1 - shift * s0)))
+                        s2 = shrink * (s2 - shift * (2.0 * s1 - shift * s0))
+                        s1 = shrink * (s1 - shift * s0)
+                        s0 = shrink * s0
+                        peak = higher
+                p0, p1, p2, p3 = _powers(values, peak, beta)
+                s0 += p0
+                s1 += p1
+                s2 += p2
+                s3 += p3
+            tl.store(peaks + row, peak, mask=inside)
+        else:
+            values = tl.load(base, mask=held, other=-float("inf")).to(tl.float32)
+            peak = tl.where(inside, tl.max(values, axis=1), 0.0)
+            s0, s1, s2, s3 = _powers(values, peak, beta)
         weight = tl.where(inside, 1.0, 0.0).to(tl.float64)
         if HAS_WEIGHTS:
             weight = tl.load(weights + row, mask=inside, other=0.0).to(tl.float64)
         # float32 per row: its rounding averages out, and float64 divisions would be most of the code
-        true = (own - peak) * beta32
-        share = 1.0 / tl.where(inside, s0, 1.0)
-        mean = s1 * share
-        raw2 = s2 * share
-        raw3 = s3 * share
+        true = (tl.where(inside, own, 0.0) - peak) * beta
+        share = 1.0 / tl.where(inside, tl.sum(s0, axis=1), 1.0)
+        mean = tl.sum(s1, axis=1) * share
+        raw2 = tl.sum(s2, axis=1) * share
+        raw3 = tl.sum(s3, axis=1) * share
         weight_sum += weight
         loss_sum += weight * (-tl.log(share) - true).to(tl.float64)
         slope_sum += weight * (mean - true).to(tl.float64)
@@ -100,104 +135,10 @@ def _tile_pass(
 
 
 @triton.jit
-def _long_pass(
-    logits,
-    labels,
-    weights,
-    peaks,
-    n_rows,
-    row_step,
-    beta,
-    start,
-    step,
-    know_peaks,
-    CLASSES: tl.constexpr,
-    STRIDE: tl.constexpr,
-    HAS_WEIGHTS: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
-    """The same for rows too long for one tile: one row at a time, in chunks of BLOCK_K classes."""
-    lanes = tl.arange(0, BLOCK_K)
-    weight_sum = tl.full([], 0.0, tl.float64)
-    loss_sum = tl.full([], 0.0, tl.float64)
-    slope_sum = tl.full([], 0.0, tl.float64)
-    curve_sum = tl.full([], 0.0, tl.float64)
-    bend_sum = tl.full([], 0.0, tl.float64)
-    beta32 = beta.to(tl.float32)
-    for place in tl.range(start, n_rows, step):
-        row = tl.full([], 0, tl.int64) + place * row_step
-        base = logits + row * STRIDE
-        label = tl.load(labels + row)
-        own = tl.load(base + label, mask=(label >= 0) & (label < CLASSES), other=float("nan")).to(tl.float32)
-        s0 = tl.zeros([BLOCK_K], tl.float32)
-        s1 = tl.zeros([BLOCK_K], tl.float32)
-        s2 = tl.zeros([BLOCK_K], tl.float32)
-        s3 = tl.zeros([BLOCK_K], tl.float32)
-        if know_peaks:
-            peak = tl.load(peaks + row)
-            for begin in tl.range(0, CLASSES, BLOCK_K):
-                values = tl.load(base + begin + lanes, mask=begin + lanes < CLASSES, other=-1e30).to(tl.float32)
-                scaled = tl.maximum((values - peak) * beta32, -200.0)
-                mass = tl.exp2(scaled * LOG2_E)
-                first = mass * scaled
-                second = first * scaled
-                s0 += mass
-                s1 += first
-                s2 += second
-                s3 += second * scaled
-        else:
-            peak = tl.max(tl.load(base + lanes, mask=lanes < CLASSES, other=-float("inf")).to(tl.float32), axis=0)
-            for begin in tl.range(0, CLASSES, BLOCK_K):
-                values = tl.load(base + begin + lanes, mask=begin + lanes < CLASSES, other=-1e30).to(tl.float32)
-                higher = tl.maximum(tl.max(values, axis=0), peak)
-                if higher > peak:
-                    # move the sums to the new peak: x becomes x − δ under every power
-                    shift = (higher - peak) * beta32
-                    shrink = tl.exp2(-shift * LOG2_E)
-                    s3 = shrink * (s3 - shift * (3.0 * s2 - shift * (3.0 * s1 - shift * s0)))
-                    s2 = shrink * (s2 - shift * (2.0 * s1 - shift * s0))
-                    s1 = shrink * (s1 - shift * s0)
-                    s0 = shrink * s0
-                    peak = higher
-                scaled = tl.maximum((values - peak) * beta32, -200.0)
-                mass = tl.exp2(scaled * LOG2_E)
-                first = mass * scaled
-                second = first * scaled
-                s0 += mass
-                s1 += first
-                s2 += second
-                s3 += second * scaled
-            tl.store(peaks + row, peak)
-        weight = tl.full([], 1.0, tl.float64)
-        if HAS_WEIGHTS:
-            weight = tl.load(weights + row).to(tl.float64)
-        true = ((own - peak) * beta32).to(tl.float64)
-        wide = tl.sum(s0, axis=0).to(tl.float64)
-        mean = tl.sum(s1, axis=0).to(tl.float64) / wide
-        raw2 = tl.sum(s2, axis=0).to(tl.float64) / wide
-        raw3 = tl.sum(s3, axis=0).to(tl.float64) / wide
-        weight_sum += weight
-        loss_sum += weight * (tl.log(wide) - true)
-        slope_sum += weight * (mean - true)
-        curve_sum += weight * tl.maximum(raw2 - mean * mean, 0.0)
-        bend_sum += weight * (raw3 - mean * (3.0 * raw2 - 2.0 * mean * mean))
-    return weight_sum, loss_sum, slope_sum, curve_sum, bend_sum
-
-
-@triton.jit
-def _publish(partials, pass_number, program, value, slot, PROGRAMS: tl.constexpr):
-    """Store one partial sum of this program; the others read it after the barrier."""
-    tl.store(partials + (pass_number * 5 + slot) * PROGRAMS + program, value)
-
-
-@triton.jit
-def _total(partials, pass_number, slot, n_programs, PROGRAMS: tl.constexpr):
+def _total(partials, n_programs, PROGRAMS: tl.constexpr):
     """The sum over all programs, in a fixed order; read past the first-level cache."""
     lanes = tl.arange(0, PROGRAMS)
-    values = tl.load(
-        partials + (pass_number * 5 + slot) * PROGRAMS + lanes, mask=lanes < n_programs, other=0.0, cache_modifier=".cg"
-    )
-    return tl.sum(values, axis=0)
+    return tl.sum(tl.load(partials + lanes, mask=lanes < n_programs, other=0.0, cache_modifier=".cg"), axis=0)
 
 
 @triton.jit(do_not_specialize=["n_rows", "sample_step", "n_programs"])
@@ -244,56 +185,41 @@ def temperature_kernel(
     while (status == 0) & (passes < MAX_PASSES):
         beta = beta.to(tl.float32).to(tl.float64)  # the number that the float32 exponentials see
         n_part = (n_rows + row_step - 1) // row_step
-        if LONG:
-            know_peaks = full_passes > 0
-            w, a, b, c, d = _long_pass(
-                logits,
-                labels,
-                weights,
-                peaks,
-                n_part,
-                row_step,
-                beta,
-                program,
-                n_programs,
-                know_peaks,
-                CLASSES,
-                STRIDE,
-                HAS_WEIGHTS,
-                BLOCK_K,
-            )
-        else:
-            w, a, b, c, d = _tile_pass(
-                logits,
-                labels,
-                weights,
-                n_part,
-                row_step,
-                beta,
-                program,
-                n_programs,
-                CLASSES,
-                STRIDE,
-                HAS_WEIGHTS,
-                BLOCK_N,
-                BLOCK_K,
-            )
-        _publish(partials, passes, program, w, 0, PROGRAMS)
-        _publish(partials, passes, program, a, 1, PROGRAMS)
-        _publish(partials, passes, program, b, 2, PROGRAMS)
-        _publish(partials, passes, program, c, 3, PROGRAMS)
-        _publish(partials, passes, program, d, 4, PROGRAMS)
+        w, a, b, c, d = _pass(
+            logits,
+            labels,
+            weights,
+            peaks,
+            n_part,
+            row_step,
+            beta.to(tl.float32),
+            program,
+            n_programs,
+            full_passes > 0,
+            CLASSES,
+            STRIDE,
+            HAS_WEIGHTS,
+            BLOCK_N,
+            BLOCK_K,
+            LONG,
+        )
+        sums = partials + passes * 5 * PROGRAMS
+        tl.store(sums + program, w)
+        tl.store(sums + PROGRAMS + program, a)
+        tl.store(sums + 2 * PROGRAMS + program, b)
+        tl.store(sums + 3 * PROGRAMS + program, c)
+        tl.store(sums + 4 * PROGRAMS + program, d)
         tl.debug_barrier()
         passes += 1
         tl.atomic_add(arrived, 1, sem="acq_rel", scope="gpu")
         while tl.atomic_add(arrived, 0, sem="acquire", scope="gpu") < passes * n_programs:
             pass
         tl.debug_barrier()
-        total = _total(partials, passes - 1, 0, n_programs, PROGRAMS)
-        loss = _total(partials, passes - 1, 1, n_programs, PROGRAMS) / total
-        slope = _total(partials, passes - 1, 2, n_programs, PROGRAMS) / total
-        curve = _total(partials, passes - 1, 3, n_programs, PROGRAMS) / total
-        bend = _total(partials, passes - 1, 4, n_programs, PROGRAMS) / total
+        total = _total(sums, n_programs, PROGRAMS)
+        loss = _total(sums + PROGRAMS, n_programs, PROGRAMS) / total
+        slope = _total(sums + 2 * PROGRAMS, n_programs, PROGRAMS) / total
+        curve = _total(sums + 3 * PROGRAMS, n_programs, PROGRAMS) / total
+        bend = _total(sums + 4 * PROGRAMS, n_programs, PROGRAMS) / total
         if row_step == 1:
             full_passes += 1
         if ONE_PASS:

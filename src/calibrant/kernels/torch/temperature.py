@@ -1,0 +1,89 @@
+"""The likelihood of a temperature over logits on a device: its sums, its optimum, and the confidences it gives.
+
+The plain torch forms read block by block in float64 and never wait for the host; on CUDA one Triton launch finds the
+optimum, or takes the sums, with exponentials in float32.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from calibrant.core.errors import InputError
+from calibrant.core.rows import SolvedTemperature
+from calibrant.kernels.torch.dispatch import use_triton
+from calibrant.kernels.torch.plain import row_slices
+
+CONVERGED = 1.0
+
+
+def temperature_sums(logits: Tensor, labels: Tensor, weights: Tensor | None, beta: float) -> Tensor:
+    """Σ w·NLL of softmax(β·z) and its first four derivatives by β, the k-th times β^k: (5,) in float64."""
+    totals = torch.zeros(5, dtype=torch.float64, device=logits.device)
+    for block in row_slices(*logits.shape):
+        scaled = logits[block].double()
+        scaled = (scaled - scaled.amax(dim=1, keepdim=True)) * beta
+        true = scaled.gather(1, labels[block, None])[:, 0]
+        weighted = scaled.exp()
+        mass = weighted.sum(dim=1)
+        moments = []
+        for _ in range(4):
+            weighted = weighted * scaled.clamp_min(-745.0)
+            moments.append(weighted.sum(dim=1) / mass)
+        mean, second, third, fourth = moments
+        square = mean * mean
+        skew = third - mean * (3 * second - 2 * square)
+        tail = fourth - 4 * mean * skew - 3 * second * second + 2 * square * square
+        rows = torch.stack([mass.log() - true, mean - true, (second - square).clamp_min(0.0), skew, tail])
+        totals += rows.sum(dim=1) if weights is None else rows @ weights[block].double()
+    return totals
+
+
+def fast_sums(logits: Tensor, labels: Tensor, weights: Tensor, beta: float) -> Tensor:
+    """The first four of `temperature_sums`, by one launch where there is one."""
+    if not use_triton(logits) or logits.dtype == torch.float64:
+        return temperature_sums(logits, labels, weights, beta)[:4]
+    from calibrant.kernels.torch import triton_temperature
+
+    total = weights.sum()
+    means = triton_temperature.run(logits, labels, weights, beta)[1:5]
+    return torch.where(total > 0, means * total, 0.0)
+
+
+def fast_fit(logits: Tensor, labels: Tensor, weights: Tensor | None) -> SolvedTemperature | None:
+    """β of the lowest mean NLL by one launch; None where there is none, or where it ends at 0 or infinity."""
+    if not use_triton(logits) or logits.dtype == torch.float64:
+        return None
+    from calibrant.kernels.torch import triton_temperature
+
+    beta, loss, slope, _, _, status, passes, _ = triton_temperature.run(logits, labels, weights, None).tolist()
+    if status == CONVERGED and all(map(math.isfinite, (beta, loss, slope))):
+        return SolvedTemperature(beta, loss, int(passes))
+    return None
+
+
+def temperature_confidences(logits: Tensor, betas: Tensor) -> Tensor:
+    """The top confidence of softmax(β·z) for every row and β: (n, G) in float64."""
+    confidences = torch.empty((len(logits), len(betas)), dtype=torch.float64, device=logits.device)
+    for block in row_slices(*logits.shape):
+        shifted = logits[block].double()
+        shifted = shifted - shifted.amax(dim=1, keepdim=True)
+        for place, beta in enumerate(betas.tolist()):
+            confidences[block, place] = 1.0 / (shifted * beta).exp().sum(dim=1)
+    return confidences
+
+
+def check_finite(logits: Tensor, labels: Tensor) -> None:
+    """Raise InputError where a logit is NaN or +∞, or the logit of a label is −∞."""
+    for block in row_slices(*logits.shape):
+        part = logits[block]
+        own = part.gather(1, labels[block, None])
+        bad = torch.isnan(part).any(dim=1) | torch.isposinf(part).any(dim=1) | torch.isneginf(own[:, 0])
+        if bool(bad.any()):
+            row = block.start + int(bad.nonzero()[0])
+            raise InputError(
+                f"logits hold NaN, +Inf, or -Inf at a label (first in row {row}): on a GPU zeros have no floor, so fit "
+                "them as NumPy arrays, and correct the others"
+            )
