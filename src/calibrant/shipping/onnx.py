@@ -1,0 +1,338 @@
+"""ONNX export: a calibrator as a graph of its own, or as the last layer of a classifier's graph.
+
+The graph computes in float64 unless asked otherwise and gives three outputs: calibrated logits, probabilities, and
+the predicted class. Where a method promises to keep the prediction, the class is taken from the incoming logits; ties
+that rounding to float32 would make among the probabilities are broken in favour of the predicted class.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.maps.zeros import raise_zeros, zero_levels
+from calibrant.core.atomic import atomic_write
+from calibrant.core.errors import InputError, MissingExtraError
+
+try:
+    import onnx
+    from onnx import TensorProto, defs, external_data_helper, helper, shape_inference
+except ImportError as error:
+    raise MissingExtraError("onnx", "onnx") from error
+
+from calibrant.shipping.onnx_arrays import Graph, OnnxArray, OnnxSpace
+
+OPSET = 17
+IR_VERSION = 8
+"""What runtimes from 2022 on understand."""
+OUTPUTS = ("calibrated_logits", "probabilities", "prediction")
+APPENDED = ("calibrated_logits", "calibrated_probabilities", "calibrated_prediction")
+FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+NORMALISERS = ("Softmax", "LogSoftmax")
+
+
+class Exported(NamedTuple):
+    """What an export did: where the logits came from, and the names of the new outputs."""
+
+    path: Path
+    logits: str
+    outputs: tuple[str, ...]
+    opset: int
+
+
+def to_onnx(calibrator: Any, *, opset: int = OPSET, precision: str = "float64") -> Any:
+    """The calibrator alone as an ONNX model: input `logits` (n×K, float32).
+
+    A calibrator of groups has a second input `group` (n, int64): the number of each row's group in `groups_`, −1 for an
+    unknown one.
+
+    Outputs are `calibrated_logits` (n×K), `probabilities` (n×K) and `prediction` (n,); of many labels the probability
+    and the prediction 0 or 1 of each label (n×L).
+
+    Examples
+    --------
+    >>> import calibrant, numpy as np
+    >>> fitted = calibrant.Identity().fit(2 * np.eye(3), [0, 1, 2])
+    >>> [output.name for output in to_onnx(fitted).graph.output]
+    ['calibrated_logits', 'probabilities', 'prediction']
+    """
+    newest = defs.onnx_opset_version()
+    if opset > newest:
+        raise InputError(f"opset {opset} does not exist yet: the installed onnx knows 1 to {newest}")
+    graph = Graph(opset=opset, precision=precision)
+    _check_exportable(calibrator)
+    groups = _group_input(calibrator, "group")
+    _write_nodes(graph, calibrator, "logits", TensorProto.FLOAT, OUTPUTS, groups)
+    given = helper.make_tensor_value_info("logits", TensorProto.FLOAT, _input_shape(calibrator))
+    outputs = _output_infos(OUTPUTS, TensorProto.FLOAT, calibrator)
+    body = helper.make_graph(graph.nodes, "calibrant", [given, *groups], outputs, graph.constants)
+    model = helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)], producer_name="calibrant")
+    model.ir_version = IR_VERSION
+    onnx.checker.check_model(model)
+    return model
+
+
+def append_to_model(
+    calibrator: Any, model: Any, *, output_name: str | None = None, precision: str = "float64"
+) -> tuple[Any, str, tuple[str, ...]]:
+    """The model with calibration at its end; its own outputs stay.
+
+    Returns the model, which tensor was taken for the logits, and the names of the new outputs.
+    """
+    _check_exportable(calibrator)
+    tensor, elem_type, found = _find_logits(model, int(calibrator.n_features_in_), output_name)
+    taken = _used_names(model)
+    graph = Graph(opset=_opset_of(model), precision=precision, prefix=_free("calibrant", taken))
+    outputs = tuple(_free(name, taken) for name in APPENDED)
+    result_type = TensorProto.DOUBLE if elem_type == TensorProto.DOUBLE else TensorProto.FLOAT
+    if calibrator.task_ == "binary":  # one score per row may come as (n,) or (n, 1)
+        tensor = graph.node("Reshape", tensor, graph.constant(np.array([-1])))
+    groups = _group_input(calibrator, _free("group", taken))
+    _write_nodes(graph, calibrator, tensor, result_type, outputs, groups)
+    model.graph.input.extend(groups)
+    model.graph.node.extend(graph.nodes)
+    model.graph.initializer.extend(graph.constants)
+    model.graph.output.extend(_output_infos(outputs, result_type, calibrator))
+    return model, found, outputs
+
+
+def export_onnx(
+    calibrator: Any,
+    path: str | os.PathLike[str],
+    *,
+    model: str | os.PathLike[str] | None = None,
+    output_name: str | None = None,
+    opset: int | None = None,
+    precision: str = "float64",
+) -> Exported:
+    """Write a calibrator as an ONNX file, alone or appended to the classifier in the file `model`."""
+    if model is None:
+        if output_name is not None:
+            raise InputError("output_name says which output of a model to calibrate: give the model too")
+        opset = OPSET if opset is None else opset
+        _write_model(to_onnx(calibrator, opset=opset, precision=precision), path)
+        return Exported(Path(path), "input logits", OUTPUTS, opset)
+    if opset is not None:
+        raise InputError("opset is the model's own when a model is given: leave it out")
+    loaded = _load_model(model)
+    result, found, outputs = append_to_model(calibrator, loaded, output_name=output_name, precision=precision)
+    _write_model(result, path, Path(model).resolve().parent)
+    return Exported(Path(path), found, outputs, _opset_of(result))
+
+
+def _write_nodes(  # noqa: PLR0917
+    graph: Graph, calibrator: Any, logits: str, result_type: int, outputs: tuple[str, ...], groups: list[Any]
+) -> None:
+    """Run the calibrator's map over a tensor of the graph, and name its results."""
+    xp, task = OnnxSpace(graph), calibrator.task_
+    width = () if task == "binary" else (int(calibrator.n_features_in_),)
+    # the probe's float16 stands for any float: a cast to the graph's precision follows
+    exact = xp.astype(OnnxArray(xp, np.zeros((2, *width), np.float16), logits), graph.dtype)
+    exact = _without_zeros(xp, exact, zero_levels(calibrator))
+    learned = _constants(xp, calibrator._learned())
+    if groups:
+        codes = OnnxArray(xp, np.zeros(2, np.int64), groups[0].name)
+        calibrated = result = calibrator._map_groups(xp, exact, codes, learned)
+    else:
+        calibrated = result = (calibrator._map_binary if task == "binary" else calibrator._map)(xp, exact, learned)
+    if task == "binary":
+        exact, calibrated = (xp.stack([xp.zeros_like(one), one], axis=1) for one in (exact, calibrated))
+    kind = helper.tensor_dtype_to_np_dtype(result_type)
+    if task == "multilabel":  # every label has a probability and a prediction of its own
+        chances, chosen = xp.astype(xp.sigmoid(calibrated), kind), xp.astype(calibrated > 0, np.int64)
+    else:
+        column = xp.argmax(exact if calibrator.keeps_prediction else calibrated, axis=1, keepdims=True)
+        chances = _favour(xp, xp.astype(xp.softmax_of_rows(calibrated), kind), column)
+        chosen = xp.squeeze(column, axis=1)
+    for name, array in zip(outputs, (xp.astype(result, kind), chances, chosen), strict=True):
+        graph.nodes.append(helper.make_node("Identity", [array.tensor], [name], name=f"{graph.prefix}/{name}"))
+
+
+def _without_zeros(xp: OnnxSpace, logits: OnnxArray, levels: np.ndarray | None) -> OnnxArray:
+    """Logits in which −inf has a value.
+
+    A branch, because the mass of every row takes 0.7 times as long as the rest of a temperature's graph, and only rows
+    with −inf need it.
+    """
+    if levels is None or logits.ndim == 1:
+        return logits if levels is None else raise_zeros(xp, logits, xp.asarray(levels))
+    graph = xp.graph
+    least = graph.constant(np.asarray(-np.finfo(graph.dtype).max, dtype=graph.dtype))
+    infinite = graph.node("Less", graph.node("ReduceMin", logits.tensor, keepdims=0), least)
+    inside = OnnxSpace(graph.body())
+    raised = raise_zeros(inside, OnnxArray(inside, logits.value, logits.tensor), inside.asarray(levels))
+    branches = {}
+    for branch, nodes, tensor in (("then", inside.graph.nodes, raised.tensor), ("else", [], logits.tensor)):
+        result = helper.make_tensor_value_info(graph.name("logits"), graph.onnx_dtype, None)
+        last = helper.make_node("Identity", [tensor], [result.name])
+        constants = inside.graph.constants if branch == "then" else []
+        branches[f"{branch}_branch"] = helper.make_graph([*nodes, last], branch, [], [result], constants)
+    return OnnxArray(xp, raised.value, graph.node("If", infinite, **branches))
+
+
+def _favour(xp: OnnxSpace, probabilities: OnnxArray, column: OnnxArray) -> OnnxArray:
+    """Probabilities whose predicted class is strictly the largest: the others stop one rounding step below it."""
+    below = 1 - 2 * np.finfo(probabilities.dtype).eps
+    own = xp.take_along_axis(probabilities, column, axis=1)
+    return xp.with_entry(xp.minimum(probabilities, own * below), column, own)
+
+
+def _constants(xp: OnnxSpace, learned: Any) -> Any:
+    """What was learned, as constants of the graph."""
+    if isinstance(learned, SimpleNamespace):
+        return SimpleNamespace(**{name: _constants(xp, value) for name, value in vars(learned).items()})
+    return [_constants(xp, one) for one in learned] if isinstance(learned, list) else xp.asarray(learned)
+
+
+def _check_exportable(calibrator: Any) -> None:
+    """Raise InputError for what is no map from logits to logits."""
+    if not isinstance(calibrator, Calibrator):
+        raise InputError(
+            f"{type(calibrator).__name__} cannot be exported to ONNX: it changes the network's input, so it is part of "
+            "the network; export the wrapped torch module with torch.onnx.export (needs onnxscript)"
+        )
+    check_is_fitted(calibrator)
+
+
+def _group_input(calibrator: Any, name: str) -> list[Any]:
+    """The input that says which group each row belongs to, where the calibrator wants one."""
+    wanted = getattr(calibrator, "takes_groups", False)
+    return [helper.make_tensor_value_info(name, TensorProto.INT64, ["n"])] if wanted else []
+
+
+def _input_shape(calibrator: Any) -> list[str | int | None]:
+    return ["n"] if calibrator.task_ == "binary" else ["n", int(calibrator.n_features_in_)]
+
+
+def _output_infos(names: tuple[str, ...], elem_type: int, calibrator: Any) -> list[Any]:
+    wide: list[str | int | None] = ["n", len(calibrator.classes_)]
+    shapes = (_input_shape(calibrator), wide, wide if calibrator.task_ == "multilabel" else ["n"])
+    types = (elem_type, elem_type, TensorProto.INT64)
+    return [helper.make_tensor_value_info(*one) for one in zip(names, types, shapes, strict=True)]
+
+
+def _find_logits(model: Any, n_classes: int, output_name: str | None) -> tuple[str, int, str]:
+    """The tensor to calibrate, its ONNX type, and how it was found: the named output, or the only one with K columns.
+
+    Where that output is a Softmax, calibration starts from what the Softmax reads.
+    """
+    with_shapes = model
+    if not all(value.type.tensor_type.HasField("shape") for value in model.graph.output):
+        with contextlib.suppress(RuntimeError, ValueError, shape_inference.InferenceError):
+            with_shapes = shape_inference.infer_shapes(model)
+    outputs = {value.name: value.type.tensor_type for value in with_shapes.graph.output}
+    fitting = [name for name, kind in outputs.items() if _may_be_logits(kind, n_classes)]
+    if output_name is None:
+        if len(fitting) != 1:
+            shown = ", ".join(f"{name} {_shape(kind)}" for name, kind in outputs.items())
+            reason = "no output has" if not fitting else f"{len(fitting)} outputs have"
+            raise InputError(f"{reason} {n_classes} columns; the outputs are {shown}: name one with --output-name")
+        output_name = fitting[0]
+    elif output_name not in outputs:
+        raise InputError(f"the model has no output {output_name!r}, but {', '.join(outputs)}")
+    elif output_name not in fitting:
+        shown = _shape(outputs[output_name])
+        raise InputError(f"output {output_name} has shape {shown}, but the calibrator needs (n, {n_classes})")
+    elem_type = outputs[output_name].elem_type
+    for node in model.graph.node:
+        if output_name in node.output and node.op_type in NORMALISERS:
+            return node.input[0], elem_type, f"what the {node.op_type} of output {output_name} reads"
+    return output_name, elem_type, f"output {output_name}"
+
+
+def _may_be_logits(tensor: Any, n_classes: int) -> bool:
+    if tensor.elem_type not in FLOATS or not tensor.HasField("shape"):
+        return tensor.elem_type in FLOATS
+    sizes = tensor.shape.dim
+    if n_classes == 1 and len(sizes) == 1:
+        return True
+    return len(sizes) == 2 and (not sizes[1].HasField("dim_value") or sizes[1].dim_value == n_classes)
+
+
+def _shape(tensor: Any) -> str:
+    if not tensor.HasField("shape"):
+        return "(unknown)"
+    sizes = [str(size.dim_value) if size.HasField("dim_value") else size.dim_param or "?" for size in tensor.shape.dim]
+    return f"({', '.join(sizes)})"
+
+
+def _opset_of(model: Any) -> int:
+    """Version of the default operator set."""
+    for entry in model.opset_import:
+        if entry.domain in ("", "ai.onnx"):
+            return int(entry.version)
+    raise InputError("the model does not say which opset it uses")
+
+
+def _used_names(model: Any) -> set[str]:
+    """Every name of a model's graph."""
+    graph = model.graph
+    names = {value.name for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info)}
+    for node in graph.node:
+        names.update((node.name, *node.input, *node.output))
+    return names
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """A name that no tensor of the model has or starts with."""
+    candidate, number = name, 1
+    while candidate in taken or any(other.startswith(f"{candidate}/") for other in taken):
+        number += 1
+        candidate = f"{name}_{number}"
+    return candidate
+
+
+def _load_model(path: str | os.PathLike[str]) -> Any:
+    """A model without its external data: those stay on disk, however large."""
+    if not os.path.isfile(path):
+        raise InputError(f"{path}: {'this is a folder' if os.path.isdir(path) else 'there is no such file'}")
+    try:
+        model = onnx.load(os.fspath(path), load_external_data=False)
+    except Exception as error:
+        # protobuf's own exception classes differ between its versions
+        raise InputError(f"{path} is not an ONNX model ({type(error).__name__})") from error
+    if not model.graph.output:
+        raise InputError(f"{path} is not an ONNX model: its graph has no output")
+    return model
+
+
+def _write_model(model: Any, path: str | os.PathLike[str], model_folder: Path | None = None) -> None:
+    """Write a model in one step; data that it keeps outside are placed beside it first."""
+    target = Path(path)
+    if model_folder is not None:
+        _bring_external_data(model, model_folder, target.parent)
+    with atomic_write(target) as temporary:
+        try:
+            temporary.write_bytes(model.SerializeToString())
+        except ValueError as error:
+            raise InputError(
+                f"cannot write {path}: the model passes protobuf's 2 GiB; store it with external data"
+            ) from error
+        onnx.checker.check_model(os.fspath(temporary))
+
+
+def _bring_external_data(model: Any, source: Path, target: Path) -> None:
+    outside = filter(external_data_helper.uses_external_data, external_data_helper._get_all_tensors(model))
+    entries = (entry for tensor in outside for entry in tensor.external_data if entry.key == "location")
+    for location in sorted({entry.value for entry in entries}):
+        original = (source / location).resolve()
+        if os.path.isabs(location) or not original.is_relative_to(source.resolve()):
+            raise InputError(f"the model refers to {location}, outside its own folder: refused")
+        if not original.is_file():
+            raise InputError(f"the model keeps data in {location}, but {original} does not exist")
+        copy = (target / location).resolve()
+        if copy == original:
+            continue
+        if copy.exists() and copy.stat().st_size != original.stat().st_size:
+            raise InputError(f"{copy} exists and is another file: choose an empty folder for the exported model")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(copy) as temporary:
+            shutil.copyfile(original, temporary)

@@ -1,0 +1,385 @@
+"""Arrays that write down what is done to them: a method's map over the array API becomes an ONNX graph.
+
+A map is run once, by numpy, on a probe of two rows. Every operation on an array that depends on the input is recorded
+as a node; operations on constants are only carried out. Shapes and dtypes are those of the probe, so no operator needs
+a rule for them. The graph keeps to opset 17 and uses ONNX's own Softmax; a general tracer spells it in five nodes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from array_api_compat import numpy as plain
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from calibrant.core.errors import InputError
+
+OLDEST_OPSET = 17
+AXES_AS_INPUT = 18
+"""From this opset on, the axes of ReduceMax, ReduceMin and ReduceMean are an input; those of ReduceSum always are."""
+PRECISIONS = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE}
+
+OPERATORS = {
+    "exp": "Exp", "log": "Log", "abs": "Abs", "tanh": "Tanh", "sqrt": "Sqrt", "negative": "Neg", "floor": "Floor",
+    "add": "Add", "subtract": "Sub", "multiply": "Mul", "divide": "Div", "pow": "Pow", "matmul": "MatMul",
+    "maximum": "Max", "minimum": "Min", "greater": "Greater", "greater_equal": "GreaterOrEqual", "less": "Less",
+    "less_equal": "LessOrEqual", "equal": "Equal", "logical_and": "And", "logical_or": "Or", "logical_not": "Not",
+}  # fmt: skip
+"""Functions of the array API that are one ONNX operator of the same arguments."""
+REDUCTIONS = {"max": "ReduceMax", "min": "ReduceMin", "sum": "ReduceSum", "mean": "ReduceMean"}
+RENAMED = {"power": "pow", "invert": "logical_not", "bitwise_and": "logical_and", "bitwise_or": "logical_or"}
+"""Operators that the array API, or ONNX for truth values, calls otherwise than numpy."""
+
+
+class MissingFormError(InputError, AttributeError):
+    """A map uses a function that has no ONNX form here."""
+
+
+class Graph:
+    """Nodes and constants under construction; every tensor is named after a prefix, so that none can clash."""
+
+    def __init__(self, *, opset: int, precision: str, prefix: str = "calibrant") -> None:
+        if opset < OLDEST_OPSET:
+            raise InputError(
+                f"the model has opset {opset}, but at least {OLDEST_OPSET} is needed: "
+                "raise it with onnx.version_converter.convert_version"
+            )
+        if precision not in PRECISIONS:
+            raise InputError(f"precision must be float32 or float64, got {precision!r}")
+        self.opset, self.prefix, self.precision = opset, prefix, precision
+        self.dtype, self.onnx_dtype = np.dtype(precision), PRECISIONS[precision]
+        self.nodes: list[NodeProto] = []
+        self.constants: list[TensorProto] = []
+        self._known: dict[Any, str] = {}
+        self._numbers = itertools.count(1)
+
+    def node(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node and return the name of its (first) result; the same node is added once."""
+        key = (operator, inputs, repr(sorted(attributes.items(), key=str)))
+        if key not in self._known:
+            self._known[key] = name = self.name(operator)
+            results = [name, f"{name}/places"] if operator == "TopK" else [name]
+            self.nodes.append(helper.make_node(operator, list(inputs), results, name=name, **attributes))
+        return self._known[key]
+
+    def constant(self, array: Any) -> str:
+        """The name of a constant; equal ones are stored once."""
+        array = np.asarray(array)
+        key = (str(array.dtype), array.shape, array.tobytes())
+        if key not in self._known:
+            self._known[key] = name = self.name("constant")
+            self.constants.append(numpy_helper.from_array(np.array(array, order="C"), name))
+        return self._known[key]
+
+    def name(self, operator: str) -> str:
+        """A name that no other tensor has."""
+        return f"{self.prefix}/{operator}_{next(self._numbers)}"
+
+    def body(self) -> Graph:
+        """A graph for the body of a loop, which sees the tensors of this one."""
+        return Graph(opset=self.opset, precision=self.precision, prefix=self.name("body"))
+
+
+class OnnxArray(NDArrayOperatorsMixin):
+    """A tensor of the graph with its value in the probe, or a constant that may not be in the graph yet."""
+
+    def __init__(self, space: OnnxSpace, value: Any, tensor: str = "") -> None:
+        self.space, self.value, self.fixed = space, np.asarray(value), not tensor
+        self._tensor = tensor
+
+    @property
+    def tensor(self) -> str:
+        """Name of the tensor; a constant enters the graph here."""
+        return self._tensor or self.space.graph.constant(self.value)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """None stands for the number of rows, which a graph does not know."""
+        return self.value.shape if self.fixed else (None, *self.value.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype."""
+        return self.value.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self.value.ndim
+
+    @property
+    def T(self) -> OnnxArray:  # noqa: N802 (the array API's name)
+        """The transposed matrix."""
+        return self.space.matrix_transpose(self)
+
+    def __getitem__(self, index: Any) -> OnnxArray:
+        return self.space.pick(self, index)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> OnnxArray:
+        """The operators of the mixin, as functions of the namespace."""
+        name = ufunc.__name__
+        if name == "not_equal":
+            return self.space.logical_not(self.space.equal(*inputs))
+        return getattr(self.space, RENAMED.get(name, name))(*inputs)
+
+
+class OnnxSpace:
+    """The namespace `xp` that a map sees: the functions of the array API that ONNX can express.
+
+    All numbers have the graph's precision, so that `float64` and `float32` both mean it.
+    """
+
+    __name__ = "calibrant.onnx"
+    inf, pi, newaxis = float("inf"), float(np.pi), None
+    int64, bool = np.dtype(np.int64), np.dtype(np.bool_)
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.float64 = self.float32 = graph.dtype
+        self.keeps_order = graph.dtype == np.float64
+
+    def __getattr__(self, name: str) -> Callable[..., OnnxArray]:
+        if name in OPERATORS:
+            function = getattr(plain, name)
+            return lambda *arrays: self._write(function, OPERATORS[name], *self._alike(*arrays))
+        if name in REDUCTIONS:
+            return lambda x, *, axis=None, keepdims=False: self._reduce(name, x, axis, keepdims)
+        raise MissingFormError(
+            f"a method's map uses xp.{name}, which has no ONNX form here: "
+            "write it with arithmetic, exp, log, where, max, sum, argmax, matmul, take and comparisons"
+        )
+
+    def _write(self, function: Any, operator: str, *arrays: OnnxArray, more: Any = (), **attributes: Any) -> OnnxArray:
+        """function(*values), and the operator that computes it; `more` holds its further inputs, all constant."""
+        with np.errstate(all="ignore"):
+            value = function(*(one.value for one in arrays))
+        if all(one.fixed for one in arrays):
+            return OnnxArray(self, value)
+        given = [*(one.tensor for one in arrays), *map(self.graph.constant, more)]
+        return OnnxArray(self, value, self.graph.node(operator, *given, **attributes))
+
+    def _alike(self, *arrays: Any) -> list[OnnxArray]:
+        """Arrays of one dtype: constants take that of the tensors."""
+        found = [self.asarray(one) for one in arrays]
+        dtype = next((one.dtype for one in found if not one.fixed), None)
+        return [self.astype(one, dtype) if one.fixed and dtype is not None else one for one in found]
+
+    def asarray(self, value: Any) -> OnnxArray:
+        """A constant; real numbers take the graph's precision."""
+        if isinstance(value, OnnxArray):
+            return value
+        found = np.asarray(value)
+        return OnnxArray(self, found.astype({"f": self.graph.dtype, "b": self.bool}.get(found.dtype.kind, self.int64)))
+
+    def finfo(self, dtype: Any) -> Any:
+        """Limits of the graph's precision."""
+        return np.finfo(self.graph.dtype)
+
+    def astype(self, x: OnnxArray, dtype: Any, copy: Any = True) -> OnnxArray:
+        """Another dtype."""
+        if x.dtype == np.dtype(dtype):
+            return x
+        to = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        return self._write(lambda value: value.astype(dtype), "Cast", x, to=to)
+
+    def single_precision(self, x: OnnxArray) -> OnnxArray:
+        """See `calibrators.maps.single_precision`."""
+        return self.astype(x, np.float32)
+
+    def where(self, condition: Any, x: Any, y: Any) -> OnnxArray:
+        """x where the condition holds, else y."""
+        x, y = self._alike(x, y)
+        if x.dtype != y.dtype:  # two constants
+            y = self.astype(y, x.dtype)
+        return self._write(np.where, "Where", self.asarray(condition), x, y)
+
+    def log1p(self, x: Any) -> OnnxArray:
+        """log(1 + x); ONNX has no operator of its own."""
+        x = self.asarray(x)
+        return OnnxArray(self, np.log1p(x.value)) if x.fixed else self.log(1.0 + x)
+
+    def argmax(self, x: OnnxArray, *, axis: int, keepdims: Any = False) -> OnnxArray:
+        """Place of the first largest value."""
+        work = lambda value: value.argmax(axis=axis, keepdims=keepdims)  # noqa: E731
+        return self._write(work, "ArgMax", x, axis=axis, keepdims=int(keepdims))
+
+    def _reduce(self, name: str, x: Any, axis: int | None, keepdims: Any) -> OnnxArray:
+        x = self.asarray(x)
+        if axis is None and not x.fixed:
+            raise InputError(f"a method's map takes xp.{name} over all axes, but rows are calibrated one by one")
+        work = lambda value: getattr(np, name)(value, axis=axis, keepdims=keepdims)  # noqa: E731
+        if name == "sum" or self.graph.opset >= AXES_AS_INPUT:
+            return self._write(work, REDUCTIONS[name], x, more=[np.array([axis or 0])], keepdims=int(keepdims))
+        return self._write(work, REDUCTIONS[name], x, axes=[axis], keepdims=int(keepdims))
+
+    def any(self, x: OnnxArray, *, axis: int, keepdims: Any = False) -> OnnxArray:
+        """Whether any value of an axis is true."""
+        return self.max(self.astype(x, self.graph.dtype), axis=axis, keepdims=keepdims) > 0.0
+
+    def matrix_transpose(self, x: OnnxArray) -> OnnxArray:
+        """The transposed matrix."""
+        return self._write(lambda value: np.swapaxes(value, -1, -2), "Transpose", x, perm=[1, 0])
+
+    def arange(self, *limits: Any, dtype: Any = None) -> OnnxArray:
+        """A constant 0, 1, 2 …"""
+        return self.asarray(np.arange(*limits, dtype=dtype))
+
+    def reshape(self, x: OnnxArray, shape: tuple[int, ...]) -> OnnxArray:
+        """A constant in another shape."""
+        if not x.fixed:
+            raise InputError("a method's map uses xp.reshape on the logits, which has no ONNX form here")
+        return OnnxArray(self, x.value.reshape(shape))
+
+    def full_like(self, x: OnnxArray, value: float) -> OnnxArray:
+        """A number that broadcasts to the shape of x."""
+        return OnnxArray(self, np.asarray(value, dtype=x.dtype))
+
+    def zeros_like(self, x: OnnxArray) -> OnnxArray:
+        """Zeros in the shape of x: needed as they are where nothing broadcasts them."""
+        return OnnxArray(self, np.zeros_like(x.value)) if x.fixed else x * 0
+
+    def ones_like(self, x: OnnxArray) -> OnnxArray:
+        """Ones that broadcast to the shape of x."""
+        return OnnxArray(self, np.ones_like(x.value)) if x.fixed else self.full_like(x, 1)
+
+    def expand_dims(self, x: OnnxArray, *, axis: int) -> OnnxArray:
+        """A new axis of length one."""
+        return self._write(lambda value: np.expand_dims(value, axis), "Unsqueeze", x, more=[np.array([axis])])
+
+    def squeeze(self, x: OnnxArray, *, axis: int) -> OnnxArray:
+        """Without an axis of length one."""
+        return self._write(lambda value: np.squeeze(value, axis), "Squeeze", x, more=[np.array([axis])])
+
+    def stack(self, arrays: list[Any], *, axis: int = 0) -> OnnxArray:
+        """Arrays side by side along a new axis."""
+        return self.concat([self.expand_dims(self.asarray(one), axis=axis) for one in arrays], axis=axis)
+
+    def concat(self, arrays: list[Any], *, axis: int = 0) -> OnnxArray:
+        """Arrays side by side along an axis."""
+        return self._write(lambda *values: np.concatenate(values, axis), "Concat", *self._alike(*arrays), axis=axis)
+
+    def take(self, x: Any, index: Any, *, axis: int = 0) -> OnnxArray:
+        """Entries of an axis by number."""
+        work = lambda value, places: np.take(value, places, axis=axis)  # noqa: E731
+        return self._write(work, "Gather", self.asarray(x), self.asarray(index), axis=axis)
+
+    def take_along_axis(self, x: OnnxArray, index: OnnxArray, *, axis: int) -> OnnxArray:
+        """One entry of each row by number."""
+        work = lambda value, places: np.take_along_axis(value, places, axis)  # noqa: E731
+        return self._write(work, "GatherElements", x, index, axis=axis)
+
+    def with_entry(self, x: OnnxArray, column: OnnxArray, value: Any) -> OnnxArray:
+        """See `calibrators.maps.with_entry`: one copy, where a mask and a choice would pass over x twice."""
+        value = self._alike(x, value)[1]
+        if not value.ndim:
+            rows = self._write(lambda places: np.array(places.shape), "Shape", column)
+            value = self._write(np.broadcast_to, "Expand", value, rows)
+        return self._write(lambda old, *_: old, "ScatterElements", x, column, value, axis=1)
+
+    def sort(self, x: OnnxArray, *, axis: int = -1, descending: Any = False) -> OnnxArray:
+        """Each row in order."""
+        return self.largest(x, x.shape[axis], ascending=not descending)
+
+    def largest(self, x: OnnxArray, count: int, *, ascending: Any = False) -> OnnxArray:
+        """The largest values of each row, in descending order (the smallest, if ascending)."""
+        work = lambda value: value[:, :count]  # noqa: E731
+        return self._write(work, "TopK", x, more=[np.array([count])], axis=1, largest=int(not ascending))
+
+    def clip(self, x: OnnxArray, low: Any = None, high: Any = None) -> OnnxArray:
+        """x moved into [low, high]."""
+        raised = x if low is None else self.maximum(x, low)
+        return raised if high is None else self.minimum(raised, high)
+
+    def searchsorted(self, x1: Any, x2: OnnxArray, *, side: str = "left") -> OnnxArray:
+        """How many of the sorted constants x1 (M,) lie below each value of x2 (n,), or at it for side "right"."""
+        values, edges = x2[:, None], self.asarray(x1)[None, :]
+        below = values >= edges if side == "right" else values > edges
+        return self.astype(self.sum(self.astype(below, self.graph.dtype), axis=1), self.int64)
+
+    def isinf(self, x: OnnxArray) -> OnnxArray:
+        """Whether a value is infinite."""
+        return self.abs(x) > float(np.finfo(self.graph.dtype).max)
+
+    def isfinite(self, x: OnnxArray) -> OnnxArray:
+        """Whether a value is finite."""
+        return self.abs(x) <= float(np.finfo(self.graph.dtype).max)
+
+    def softmax_of_rows(self, x: OnnxArray) -> OnnxArray:
+        """ONNX's own softmax."""
+        return self._write(np.exp, "Softmax", x, axis=1)
+
+    def log_softmax_of_rows(self, x: OnnxArray) -> OnnxArray:
+        """ONNX's own log-softmax."""
+        return self._write(np.copy, "LogSoftmax", x, axis=1)
+
+    def sigmoid(self, x: OnnxArray) -> OnnxArray:
+        """ONNX's own logistic function."""
+        return self._write(np.exp, "Sigmoid", x)
+
+    def water_level(self, shares: OnnxArray, cap: OnnxArray, total: OnnxArray) -> OnnxArray:
+        """See `calibrators.maps.water_level`: here by rounds of capping, until no row has a new one.
+
+        λ rises from 1: what lies above the cap is capped, and the rest is scaled to what is left. Few rounds suffice,
+        where a running sum of sorted logarithms would take log₂K passes; a batch without a crowded row takes none.
+        """
+        graph, inner = self.graph, self.graph.body()
+        body = OnnxSpace(inner)
+        start = cap * 0.0
+        crowded = self.max(self.max(shares, axis=1, keepdims=True) - cap, axis=0)
+        again = self.squeeze(crowded, axis=0) > 0.0
+        level = OnnxArray(body, start.value, f"{inner.prefix}/level")
+        q, limit, whole = (OnnxArray(body, one.value, one.tensor) for one in (shares, cap, total))
+        capped = q + level > limit + 1e-12
+        count = body.sum(body.astype(capped, graph.dtype), axis=1, keepdims=True)
+        rest = body.where(capped, -np.inf, q)
+        peak = body.maximum(body.max(rest, axis=1, keepdims=True), float(np.finfo(graph.dtype).min) / 4)
+        tail = body.sum(body.exp(rest - peak), axis=1, keepdims=True)
+        left = body.maximum(body.exp(whole) - count * body.exp(limit), 0.0)
+        # rows whose classes are all at the cap have nothing left to scale: 0/0, and the level stays
+        scaled = body.log(left / body.where(tail > 0.0, tail, 1.0)) - peak
+        raised = body.maximum(level, body.where(tail > 0.0, scaled, level))
+        # another round would change nothing where the largest of the rest fits below the cap
+        go_on = body.squeeze(body.max(peak + raised - limit, axis=0), axis=0) > 1e-12
+        info = helper.make_tensor_value_info
+        loop = helper.make_graph(
+            inner.nodes,
+            inner.prefix,
+            [
+                info(f"{inner.prefix}/round", TensorProto.INT64, []),
+                info(f"{inner.prefix}/again", TensorProto.BOOL, []),
+                info(level.tensor, graph.onnx_dtype, [None, 1]),
+            ],
+            [info(go_on.tensor, TensorProto.BOOL, []), info(raised.tensor, graph.onnx_dtype, [None, 1])],
+            inner.constants,
+        )
+        most = graph.constant(np.array(shares.shape[1], dtype=np.int64))
+        return OnnxArray(self, start.value, graph.node("Loop", most, again.tensor, start.tensor, body=loop))
+
+    def pick(self, x: OnnxArray, index: Any) -> OnnxArray:
+        """x[index] for slices, whole numbers, None and arrays of whole numbers into the first axis."""
+        if isinstance(index, OnnxArray):
+            return self.take(x, index, axis=0)
+        if x.fixed:
+            return OnnxArray(self, x.value[index])
+        result, axis = x, 0
+        for one in index if isinstance(index, tuple) else (index,):
+            if one is None:
+                result, axis = self.expand_dims(result, axis=axis), axis + 1
+            elif isinstance(one, int):
+                result = self.take(result, np.array(one), axis=axis)
+            elif isinstance(one, slice):
+                result, axis = self._slice(result, one, axis), axis + 1
+            else:
+                raise InputError(f"a method's map indexes an array with {one!r}, which has no ONNX form here")
+        return result
+
+    def _slice(self, x: OnnxArray, part: slice, axis: int) -> OnnxArray:
+        if part == slice(None):
+            return x
+        start, stop, stride = part.indices(x.shape[axis])
+        work = lambda value: value[(slice(None),) * axis + (part,)]  # noqa: E731
+        return self._write(work, "Slice", x, more=[np.array([one]) for one in (start, stop, axis, stride)])
