@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.neural.entropy_init import input_units
 from calibrant.neural.losses.terms import log_probabilities, of_label
-from calibrant.neural.scaling import LIMIT
+from calibrant.neural.neural_clamping import LIMIT, input_units
 
 MOMENTUM = 0.9
 IMPROVEMENT = 1e-7

@@ -31,9 +31,15 @@ from settings import Setting
 from torch import Tensor, nn
 from training import Recipe, Trainer
 
-from calibrant.neural.entropy_init import entropy_gradient, feasible_box, greatest_feasible_step, input_units
-from calibrant.neural.neural_clamping import accuracy_loss
-from calibrant.neural.scaling import best_focal_temperature, best_temperature
+from calibrant.neural.neural_clamping import (
+    accuracy_loss,
+    best_focal_temperature,
+    best_temperature,
+    entropy_gradient,
+    feasible_box,
+    greatest_feasible_step,
+    input_units,
+)
 
 GAMMAS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.5, 1.0)
 PENALTIES = (0.001, 10.0)

@@ -12,7 +12,7 @@ from calibrant.core.errors import InputError
 torch = pytest.importorskip("torch")
 onnxruntime = pytest.importorskip("onnxruntime")
 
-from calibrant.neural.learned_module import LearnedModule  # noqa: E402
+from calibrant.neural.calibrated_module import LearnedModule  # noqa: E402
 from calibrant.shipping.onnx import to_onnx  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")

@@ -14,15 +14,16 @@ from torch import nn  # noqa: E402
 
 import calibrant as cal  # noqa: E402
 from calibrant.core import progress  # noqa: E402
-from calibrant.neural.entropy_init import (  # noqa: E402
+from calibrant.neural.losses import focal  # noqa: E402
+from calibrant.neural.losses.terms import entropy  # noqa: E402
+from calibrant.neural.neural_clamping import (  # noqa: E402  # noqa: E402
+    best_focal_temperature,
+    best_temperature,
     entropy_gradient,
     feasible_box,
     greatest_feasible_step,
     input_units,
 )
-from calibrant.neural.losses import focal  # noqa: E402
-from calibrant.neural.losses.terms import entropy  # noqa: E402
-from calibrant.neural.scaling import best_focal_temperature, best_temperature  # noqa: E402
 
 torch.set_num_threads(1)
 

@@ -16,7 +16,7 @@ if importlib.util.find_spec("torch") is None:
 
 _NAMES = {
     "NeuralClamping": "neural_clamping",
-    "ClampedModule": "clamped_module",
+    "ClampedModule": "neural_clamping",
     "CalibratedModule": "calibrated_module",
     "collect_logits": "collect",
     "dense_rows": "metrics",

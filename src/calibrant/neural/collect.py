@@ -1,16 +1,22 @@
-"""Logits of a model over a loader, as predictions the rest of the library takes."""
+"""Logits of a model over a loader, as predictions the rest of the library takes.
+
+The model runs on its device and in evaluation mode, and is left as it was.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from calibrant.core import progress
+from calibrant.core.errors import InputError
 from calibrant.data import Predictions
-from calibrant.neural.model_io import check_logits, device_of, evaluation_mode, joined, read_batches, run_model
+
+ROW_SUM_TOLERANCE = 1e-3
 
 
 def collect_logits(
@@ -48,3 +54,173 @@ def collect_logits(
     matrix = joined(logits, "model's logits")
     check_logits(matrix)
     return Predictions.from_arrays(logits=matrix.numpy(), labels=torch.cat(labels).numpy(), class_names=class_names)
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Every submodule in evaluation mode inside the block, and each as it was after it."""
+    training = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, was_training in training:
+            module.training = was_training
+
+
+def device_of(model: nn.Module, asked: Any = None) -> torch.device:
+    """The one device of the model's weights; `asked`, where given, must be that device."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    devices = {tensor.device for tensor in [*model.parameters(), *model.buffers()]}
+    if len(devices) > 1:
+        words = ", ".join(sorted(map(str, devices)))
+        raise InputError(f"the model's weights lie on {len(devices)} devices ({words}): move it to one")
+    wanted = None if asked is None else _named(asked)
+    if not devices:
+        return wanted or torch.device("cpu")
+    device = _indexed(devices.pop())
+    if device.type == "meta":
+        raise InputError("the model is on the device meta, which holds shapes without weights: load the weights first")
+    if wanted is not None and wanted != device:
+        raise InputError(f"the model is on {device}, but device={wanted} was asked for: move the model there first")
+    return device
+
+
+LABEL_NAMES = ("labels", "label", "label_ids")
+"""Under which of these names a dictionary batch, as Hugging Face loaders give them, holds its labels."""
+
+
+def _named_parts(batch: Mapping[str, Any], number: int) -> tuple[dict[str, Any], Tensor]:
+    name = next((name for name in LABEL_NAMES if name in batch), None)
+    if name is None:
+        raise InputError(f"batch {number} has {', '.join(map(str, batch))}, but none of {', '.join(LABEL_NAMES)}")
+    labels = torch.as_tensor(batch[name])
+    if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
+        raise InputError(
+            f"{name} of batch {number} are {labels.dtype} of shape {tuple(labels.shape)}: give one class index per row"
+        )
+    return {key: value for key, value in batch.items() if key != name}, labels
+
+
+def logits_in(output: Any) -> Tensor:
+    """The logits that a model returned: a tensor, or `logits` of a Hugging Face output."""
+    found = output
+    if isinstance(output, Mapping):
+        found = output.get("logits")
+    elif hasattr(output, "logits"):
+        found = output.logits
+    if not isinstance(found, Tensor):
+        raise InputError(
+            f"the model returned a {type(output).__name__}, but a tensor of logits is needed: "
+            "wrap it in a module that picks the logits"
+        )
+    return found
+
+
+def read_batches(loader: Iterable[Any], *, named: bool = False) -> Iterator[tuple[Any, Tensor]]:
+    """(inputs, labels) of each batch, checked: finite inputs, as many whole-number labels.
+
+    With `named` a batch may also be a dictionary of named inputs with labels among them.
+    """
+    if not isinstance(loader, Iterable):
+        raise InputError(f"the loader is a {type(loader).__name__}: it must give (inputs, labels) batches")
+    n_batches = n_rows = 0
+    for number, batch in enumerate(loader):
+        parts = _named_parts if named and isinstance(batch, Mapping) else _plain_parts
+        inputs, labels = parts(batch, number)
+        n_batches += 1
+        n_rows += len(labels)
+        yield inputs, labels
+    if n_rows == 0:
+        raise InputError(f"the loader has {n_batches} batches with 0 rows in all")
+
+
+def _plain_parts(batch: Any, number: int) -> tuple[Tensor, Tensor]:
+    if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+        raise InputError(f"batch {number} of the loader is a {type(batch).__name__}: it must be (inputs, labels)")
+    inputs, labels = batch[0], batch[1]
+    if not isinstance(inputs, Tensor) or not isinstance(labels, Tensor):
+        kinds = f"{type(inputs).__name__} and {type(labels).__name__}"
+        raise InputError(f"batch {number} of the loader holds {kinds}: both must be torch tensors")
+    if inputs.is_meta or labels.is_meta:
+        raise InputError(f"batch {number} of the loader is on the device meta, which holds shapes without values")
+    if labels.ndim != 1 or len(labels) != len(inputs):
+        shape = tuple(labels.shape)
+        raise InputError(
+            f"batch {number} has {len(inputs)} inputs, but labels of shape {shape}: give one index per row"
+        )
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise InputError(f"labels of batch {number} are {labels.dtype}: they must be class indices")
+    if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
+        row = int((~inputs.isfinite()).flatten(1).any(dim=1).nonzero()[0]) if inputs.ndim > 1 else 0
+        raise InputError(
+            f"the inputs of batch {number} hold NaN or Inf (first in row {row}): every value must be finite"
+        )
+    return inputs, labels
+
+
+def run_model(model: nn.Module, inputs: Tensor | Mapping[str, Any], device: torch.device) -> Tensor:
+    """Logits (n, K) of a batch in float32 or wider, or an error that says what the model returned instead."""
+    named = isinstance(inputs, Mapping)
+    try:
+        output = model(**_moved(inputs, device)) if isinstance(inputs, Mapping) else model(inputs.to(device))
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError) as error:
+        if isinstance(error, TypeError) and not named:
+            raise
+        given = (
+            f"inputs {', '.join(inputs)}"
+            if isinstance(inputs, Mapping)
+            else f"{inputs.dtype} inputs of shape {tuple(inputs.shape)}"
+        )
+        reason = (str(error).splitlines() or ["no reason given"])[0]
+        raise InputError(f"the model does not run on {given} on {device}: {reason}") from error
+    logits = logits_in(output)
+    n_rows = len(logits) if isinstance(inputs, Mapping) else inputs.shape[0]
+    if logits.ndim != 2 or logits.shape[0] != n_rows or logits.shape[1] < 2:
+        raise InputError(
+            f"the model returned shape {tuple(logits.shape)} for {n_rows} rows: "
+            f"logits of shape ({n_rows}, K ≥ 2) are needed"
+        )
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+def _moved(inputs: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
+
+
+def joined(parts: list[Tensor], what: str) -> Tensor:
+    """The batches' tensors as one; an error where their rows differ in shape."""
+    shapes = list(dict.fromkeys(tuple(part.shape[1:]) for part in parts))
+    if len(shapes) > 1:
+        raise InputError(f"the {what} have rows of shape {shapes[0]} and {shapes[1]}: all batches must agree")
+    return torch.cat(parts)
+
+
+def check_logits(logits: Tensor) -> None:
+    """Raise where a model's outputs hold NaN, or are plainly probabilities: in [0, 1] with every row summing to one."""
+    if not bool(logits.isfinite().all()):
+        row = int((~logits.isfinite()).any(dim=1).nonzero()[0])
+        raise InputError(f"the model's logits hold NaN or Inf (first in row {row}): every value must be finite")
+    sums = logits.double().sum(dim=1)
+    if float(logits.min()) >= 0 and float((sums - 1).abs().max()) <= ROW_SUM_TOLERANCE:
+        raise InputError(
+            f"the model returned probabilities (all {len(logits)} rows are ≥ 0 and sum to 1), but logits are needed: "
+            "drop its softmax, or wrap it to return the logarithm"
+        )
+
+
+def _named(asked: Any) -> torch.device:
+    try:
+        return _indexed(torch.device(asked))
+    except (RuntimeError, AssertionError, TypeError) as error:  # torch asserts that it was built with CUDA
+        raise InputError(f"device={asked} is not a device of this machine ({str(error).splitlines()[0]})") from error
+
+
+def _indexed(device: torch.device) -> torch.device:
+    # "cuda" and "cuda:0" name the same device
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device

@@ -22,8 +22,8 @@ from calibrant.data import Predictions
 from calibrant.kernels.torch.columns import BinSums, Columns, columns
 from calibrant.kernels.torch.plain import row_slices
 from calibrant.kernels.torch.temperature import fast_fit, fast_sums
-from calibrant.neural.model_io import device_of, evaluation_mode, logits_in
-from calibrant.neural.scaling import best_temperature
+from calibrant.neural.collect import device_of, evaluation_mode, logits_in
+from calibrant.neural.neural_clamping import best_temperature
 
 POSITION_EDGES = (16, 64, 256, 1024, 4096, 16384, 65536)
 COUNT_EDGES = (1, 10, 100, 1000, 10_000, 100_000, 1_000_000)

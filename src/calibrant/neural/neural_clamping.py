@@ -7,27 +7,81 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from numbers import Real
 from typing import Any, ClassVar
 
 import torch
+from scipy.optimize import minimize_scalar
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
 from calibrant.calibrators.learned import RECORD, TEMPERATURE, Learned
+from calibrant.calibrators.solvers.newton import solve_inverse_temperature
 from calibrant.core import progress
 from calibrant.core.arrays import check_whole
 from calibrant.core.errors import FitWarning, InputError
+from calibrant.kernels.torch.temperature import temperature_sums
 from calibrant.metrics import ece
-from calibrant.neural.clamped_module import ClampedModule
-from calibrant.neural.entropy_init import entropy_gradient, feasible_box, greatest_feasible_step, input_units
+from calibrant.neural.collect import check_logits, device_of, evaluation_mode, joined, read_batches, run_model
 from calibrant.neural.losses import focal
-from calibrant.neural.model_io import check_logits, device_of, evaluation_mode, joined, read_batches, run_model
-from calibrant.neural.scaling import LIMIT, best_focal_temperature, best_temperature
+from calibrant.neural.losses.terms import entropy
 
 INITS = ("data-driven", "normal", "zeros")
 MAX_ACCURACY_LOSS = 0.005
 """A perturbation that loses more of the calibration rows than this is refused, whatever the noise."""
+
+LIMIT = math.log(1e4)
+"""The optimum of separable or worthless logits lies at 0 or infinity; the search stops at this |log T|."""
+
+
+class ClampedModule(nn.Module):
+    """f(x + δ)/T with the model f untouched (Tang, Chen, Ho 2022, eq. 9).
+
+    Parameters
+    ----------
+    model : module from inputs to logits (n, K)
+    delta : δ of one input's shape
+    temperature : T > 0
+    use_input, use_output : leave out a side for an ablation
+
+    Examples
+    --------
+    >>> clamped = ClampedModule(nn.Identity(), torch.tensor([1.0, 0.0]), temperature=2.0)
+    >>> clamped(torch.tensor([[3.0, 4.0]]))
+    tensor([[2., 2.]])
+    """
+
+    delta: Tensor
+    temperature: Tensor
+
+    def __init__(
+        self,
+        model: nn.Module,
+        delta: Tensor,
+        temperature: float,
+        *,
+        use_input: bool = True,
+        use_output: bool = True,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("delta", delta.detach().clone())
+        self.register_buffer("temperature", torch.tensor(float(temperature), device=delta.device, dtype=delta.dtype))
+        self.use_input = use_input
+        self.use_output = use_output
+        self.training = model.training
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Calibrated logits (n, K)."""
+        logits = self.model(inputs + self.delta if self.use_input else inputs)
+        return logits / self.temperature if self.use_output else logits
+
+    def input_only(self) -> ClampedModule:
+        """The same model with δ and without T."""
+        return ClampedModule(self.model, self.delta, float(self.temperature), use_output=False)
+
+    def output_only(self) -> ClampedModule:
+        """The same model with T and without δ."""
+        return ClampedModule(self.model, self.delta, float(self.temperature), use_input=False)
 
 
 @dataclass(frozen=True)
@@ -46,14 +100,19 @@ class CandidateScore:
 
 @dataclass(frozen=True)
 class _CalibrationSet:
-    """All inputs and labels, and the logits of the untouched model."""
+    """A model, all inputs and labels, and the logits of the inputs as they are."""
 
+    model: nn.Module
     inputs: Tensor
     labels: Tensor
     logits: Tensor
 
     def take(self, index: Tensor) -> _CalibrationSet:
-        return _CalibrationSet(self.inputs[index], self.labels[index], self.logits[index])
+        return _CalibrationSet(self.model, self.inputs[index], self.labels[index], self.logits[index])
+
+    def logits_at(self, delta: Tensor, batch_size: int) -> Tensor:
+        with torch.no_grad():
+            return torch.cat([self.model(part + delta) for part in self.inputs.split(batch_size)])
 
 
 @dataclass(repr=False, eq=False)
@@ -126,13 +185,14 @@ class NeuralClamping:
     def fit(self, model: nn.Module, loader: Iterable[Any]) -> ClampedModule:
         """Learn δ and T from held-out (inputs, labels) batches; the model keeps its weights, mode and device."""
         self._check_parameters()
+        gammas, penalties = self._candidates("gamma"), self._candidates("penalty")
         device = device_of(model, self.device)
         # a caller inside torch.no_grad or inference_mode would leave nothing to descend on
         with evaluation_mode(model), torch.inference_mode(False), torch.enable_grad():
-            data = self._collect(model, loader, device)
-            gamma, penalty = self._choose(model, data)
-            delta, temperature, trace = self._descend(model, data, gamma, penalty, "fitting")
-            refusal = self._refusal(model, data, delta, len(trace))
+            data = _collect(model, loader, device)
+            gamma, penalty = self._choose(data, gammas, penalties)
+            delta, temperature, trace = self._descend(data, gamma, penalty, "fitting")
+            refusal = self._refusal(data, delta, len(trace))
             if refusal:
                 warnings.warn(f"{refusal}: δ is refused and T alone is learned", FitWarning, stacklevel=2)
                 penalty = math.inf
@@ -144,23 +204,13 @@ class NeuralClamping:
 
     def attach(self, model: nn.Module) -> ClampedModule:
         """The learned δ and T around a model: what `fit` returned, for the same model loaded elsewhere."""
-        if not hasattr(self, "delta_"):
+        if "delta_" not in vars(self):
             raise NotFittedError("this NeuralClamping has not learned yet: call fit(model, loader) first")
         return ClampedModule(model, self.delta_, self.temperature_)
 
     def _check_parameters(self) -> None:
         if self.init not in INITS:
             raise InputError(f"init must be one of {', '.join(INITS)}, got {self.init!r}")
-        for name, value in (("gamma", self.gamma), ("penalty", self.penalty)):
-            if isinstance(value, str) and value != "auto":
-                raise InputError(f"{name} must be a number or 'auto', got {value!r}")
-            limit = math.inf if name == "gamma" else math.nan
-            if not isinstance(value, str) and not (isinstance(value, Real) and value >= 0 and value != limit):
-                finite = " and finite" if name == "gamma" else ""
-                raise InputError(f"{name} must be 0 or more{finite}, or 'auto', got {value}")
-        for name, pool in (("gamma_pool", self.gamma_pool), ("penalty_pool", self.penalty_pool)):
-            if len(pool) == 0:
-                raise InputError(f"{name} is empty: give at least one candidate")
         if isinstance(self.init_std, str) or not 0 <= self.init_std < math.inf:
             raise InputError(f"init_std must be 0 or more and finite, got {self.init_std!r}")
         start = self.temperature_init
@@ -173,30 +223,22 @@ class NeuralClamping:
         if self.bounds is not None and (not isinstance(self.bounds, Sequence) or len(self.bounds) != 2):
             raise InputError(f"bounds must be a pair (low, high), got {self.bounds!r}")
 
-    def _collect(self, model: nn.Module, loader: Iterable[Any], device: torch.device) -> _CalibrationSet:
-        inputs, labels, logits = [], [], []
-        with torch.no_grad():
-            for batch_inputs, batch_labels in read_batches(loader):
-                if not batch_inputs.is_floating_point():
-                    raise InputError(f"inputs are {batch_inputs.dtype}: a perturbation needs floating-point inputs")
-                logits.append(run_model(model, batch_inputs, device))
-                inputs.append(batch_inputs.to(device))
-                labels.append(batch_labels.to(device).long())
-        data = _CalibrationSet(joined(inputs, "inputs"), torch.cat(labels), joined(logits, "model's logits"))
-        check_logits(data.logits)
-        lowest, highest, n_classes = int(data.labels.min()), int(data.labels.max()), data.logits.shape[1]
-        if lowest < 0 or highest >= n_classes:
-            reach = f"go down to {lowest}" if lowest < 0 else f"reach {highest}"
-            raise InputError(f"labels {reach}, but the model's logits have columns 0..{n_classes - 1}")
-        if len(data.labels.unique()) < 2:
-            raise InputError(
-                f"all {len(data.labels)} labels are class {highest}: a calibration set needs at least 2 classes"
-            )
-        return data
+    def _candidates(self, name: str) -> list[float]:
+        """The values of γ or λ to choose from."""
+        value, pool = getattr(self, name), getattr(self, f"{name}_pool")
+        if isinstance(value, str) and value != "auto":
+            raise InputError(f"{name} must be a number or 'auto', got {value!r}")
+        if not len(pool):
+            raise InputError(f"{name}_pool is empty: give at least one candidate")
+        if isinstance(value, str):
+            return [float(one) for one in pool]
+        allowed = isinstance(value, (int, float)) and value >= 0
+        if not allowed or (name == "gamma" and value == math.inf):
+            finite = " and finite" if name == "gamma" else ""
+            raise InputError(f"{name} must be 0 or more{finite}, or 'auto', got {value}")
+        return [float(value)]
 
-    def _choose(self, model: nn.Module, data: _CalibrationSet) -> tuple[float, float]:
-        gammas = [float(one) for one in (self.gamma_pool if isinstance(self.gamma, str) else (self.gamma,))]
-        penalties = [float(one) for one in (self.penalty_pool if isinstance(self.penalty, str) else (self.penalty,))]
+    def _choose(self, data: _CalibrationSet, gammas: list[float], penalties: list[float]) -> tuple[float, float]:
         self.scores_: tuple[CandidateScore, ...] = ()
         if len(gammas) == len(penalties) == 1:
             return gammas[0], penalties[0]
@@ -207,40 +249,34 @@ class NeuralClamping:
         folds = [fold.to(data.labels.device) for fold in order.chunk(self.folds)]
         scores = []
         for number, (gamma, penalty) in enumerate(pairs):
-            scores.append(self._score(model, data, folds, gamma, penalty))
+            scores.append(self._score(data, folds, gamma, penalty))
             note = f"ECE {scores[-1].ece:.4f}"
             progress.step("choosing gamma and penalty", number + 1, len(pairs), note)
         self.scores_ = tuple(scores)
         best = min((one for one in scores if not one.loses_accuracy), key=lambda one: one.ece)
         return best.gamma, best.penalty
 
-    def _score(
-        self, model: nn.Module, data: _CalibrationSet, folds: list[Tensor], gamma: float, penalty: float
-    ) -> CandidateScore:
+    def _score(self, data: _CalibrationSet, folds: list[Tensor], gamma: float, penalty: float) -> CandidateScore:
         """Held-out figures of a pair; a descent that diverges has an infinite ECE."""
         logits = torch.empty_like(data.logits)
         for fold in folds:
             kept = torch.ones(len(data.labels), dtype=torch.bool, device=fold.device)
             kept[fold] = False
-            delta, temperature, _ = self._descend(model, data.take(kept.nonzero()[:, 0]), gamma, penalty, "")
+            delta, temperature, _ = self._descend(data.take(kept.nonzero()[:, 0]), gamma, penalty, "")
             if bool(delta.isnan().any()):
                 return CandidateScore(gamma, penalty, math.inf, 0.0, True)
-            logits[fold] = (self._logits(model, data.inputs[fold], delta) / temperature).to(logits.dtype)
+            logits[fold] = (data.take(fold).logits_at(delta, self.batch_size) / temperature).to(logits.dtype)
         error = float(ece(logits.cpu().numpy(), data.labels.cpu().numpy(), from_logits=True))
         accuracy = float((logits.argmax(1) == data.labels).double().mean())
         return CandidateScore(gamma, penalty, error, accuracy, bool(accuracy_loss(data.logits, logits, data.labels)))
 
-    def _refusal(self, model: nn.Module, data: _CalibrationSet, delta: Tensor, epochs: int) -> str:
+    def _refusal(self, data: _CalibrationSet, delta: Tensor, epochs: int) -> str:
         """Why a δ cannot be taken, or nothing."""
         if bool(delta.isnan().any()):
             return f"the descent diverged in epoch {epochs} at learning_rate {self.learning_rate:g}"
         if not bool(delta.any()):
             return ""
-        return accuracy_loss(data.logits, self._logits(model, data.inputs, delta), data.labels)
-
-    def _logits(self, model: nn.Module, inputs: Tensor, delta: Tensor) -> Tensor:
-        with torch.no_grad():
-            return torch.cat([model(part + delta) for part in inputs.split(self.batch_size)])
+        return accuracy_loss(data.logits, data.logits_at(delta, self.batch_size), data.labels)
 
     def _temperature_alone(self, data: _CalibrationSet, gamma: float) -> float:
         if self.train_output:
@@ -252,47 +288,41 @@ class NeuralClamping:
             return best_temperature(data.logits, data.labels)
         return float(self.temperature_init)
 
-    def _start(self, model: nn.Module, data: _CalibrationSet, units: Tensor) -> Tensor:
+    def _start(self, data: _CalibrationSet, units: Tensor) -> Tensor:
         """Where δ begins."""
         if self.init == "normal":
             generator = torch.Generator().manual_seed(self.seed)
             return self.init_std * units * torch.randn(units.shape, generator=generator).to(units)
         if self.init == "data-driven":
             fitted = best_temperature(data.logits, data.labels)
-            gradient = entropy_gradient(model, data.inputs, fitted, self.batch_size)
-            low, high = feasible_box(data.inputs, self.bounds)
-            return greatest_feasible_step(gradient, data.inputs, low, high)
+            gradient = entropy_gradient(data.model, data.inputs, fitted, self.batch_size)
+            return greatest_feasible_step(gradient, data.inputs, *feasible_box(data.inputs, self.bounds))
         return torch.zeros_like(units)
 
     def _descend(
-        self, model: nn.Module, data: _CalibrationSet, gamma: float, penalty: float, stage: str
+        self, data: _CalibrationSet, gamma: float, penalty: float, stage: str
     ) -> tuple[Tensor, float, list[float]]:
         """SGD on u = δ/s and log T (so that T > 0); the state of lowest epoch loss is kept; δ is NaN on divergence."""
         if penalty == math.inf:
             return torch.zeros_like(data.inputs[0]), self._temperature_alone(data, gamma), []
         units = input_units(data.inputs)
-        start, temperature = self._start(model, data, units), self._start_temperature(data)
+        start, temperature = self._start(data, units), self._start_temperature(data)
         # a constant input has no unit: what Theorem 1 gives it stays, and nothing is learned there
-        fixed = torch.where(units == 0, start, torch.zeros_like(start))
-        scaled = torch.where(
-            units == 0, torch.zeros_like(start), start / units.clamp_min(torch.finfo(units.dtype).tiny)
-        )
-        scaled = scaled.requires_grad_()
+        fixed = torch.where(units == 0, start, 0.0)
+        scaled = torch.where(units == 0, 0.0, start / units.clamp_min(torch.finfo(units.dtype).tiny)).requires_grad_()
         log_temperature = torch.tensor(math.log(temperature), device=scaled.device, requires_grad=True)
         learned = ([scaled] if self.train_input else []) + ([log_temperature] if self.train_output else [])
         if not learned:
             return start, temperature, []
         optimizer = torch.optim.SGD(learned, lr=self.learning_rate, momentum=self.momentum)
         generator = torch.Generator().manual_seed(self.seed)
-        best, stale = (math.inf, scaled.detach().clone(), log_temperature.detach().clone()), 0
-        trace: list[float] = []
-        n = len(data.labels)
+        n, lowest, stale, trace = len(data.labels), math.inf, 0, []
+        best = state = (scaled.detach().clone(), log_temperature.detach().clone())
         for epoch in range(self.epochs):
-            before = (scaled.detach().clone(), log_temperature.detach().clone())
             total = torch.zeros((), device=scaled.device)
             for index in torch.randperm(n, generator=generator).split(self.batch_size):
                 rows = index.to(scaled.device)
-                logits = model(data.inputs[rows] + (fixed + units * scaled)) / log_temperature.exp()
+                logits = data.model(data.inputs[rows] + (fixed + units * scaled)) / log_temperature.exp()
                 loss = focal(logits, data.labels[rows], gamma=gamma) + penalty / n * scaled.square().sum()
                 for parameter, gradient in zip(learned, torch.autograd.grad(loss, learned), strict=True):
                     parameter.grad = gradient
@@ -301,16 +331,16 @@ class NeuralClamping:
             trace.append(float(total) / n)
             if stage:
                 progress.step(stage, epoch + 1, self.epochs, f"loss {trace[-1]:.5f}")
-            reached = float(log_temperature.detach().abs())
-            if not (math.isfinite(trace[-1]) and bool(scaled.detach().isfinite().all()) and reached <= LIMIT):
+            before, state = state, (scaled.detach().clone(), log_temperature.detach().clone())
+            if not (math.isfinite(trace[-1]) and bool(state[0].isfinite().all()) and abs(float(state[1])) <= LIMIT):
                 return torch.full_like(start, math.nan), temperature, trace
-            stale = 0 if trace[-1] < best[0] - 1e-7 else stale + 1
-            if trace[-1] < best[0]:
-                best = (trace[-1], *before)
+            stale = 0 if trace[-1] < lowest - 1e-7 else stale + 1
+            if trace[-1] < lowest:
+                lowest, best = trace[-1], before
             if stale >= self.patience:
                 break
         # while the loss still falls, the state after the last epoch is better than the one before it
-        _, scaled, log_temperature = best if stale else (0.0, scaled.detach(), log_temperature.detach())
+        scaled, log_temperature = best if stale else state
         return fixed + units * scaled, float(log_temperature.exp()), trace
 
     def artifact_state(self) -> dict[str, Any]:
@@ -330,6 +360,28 @@ class NeuralClamping:
             setattr(self, name, state[name])
         self.delta_ = torch.tensor(state["delta_"])
         self.scores_ = tuple(CandidateScore(*score) for score in state["scores_"])
+
+
+def _collect(model: nn.Module, loader: Iterable[Any], device: torch.device) -> _CalibrationSet:
+    inputs, labels, logits = [], [], []
+    with torch.no_grad():
+        for batch_inputs, batch_labels in read_batches(loader):
+            if not batch_inputs.is_floating_point():
+                raise InputError(f"inputs are {batch_inputs.dtype}: a perturbation needs floating-point inputs")
+            logits.append(run_model(model, batch_inputs, device))
+            inputs.append(batch_inputs.to(device))
+            labels.append(batch_labels.to(device).long())
+    data = _CalibrationSet(model, joined(inputs, "inputs"), torch.cat(labels), joined(logits, "model's logits"))
+    check_logits(data.logits)
+    lowest, highest, n_classes = int(data.labels.min()), int(data.labels.max()), data.logits.shape[1]
+    if lowest < 0 or highest >= n_classes:
+        reach = f"go down to {lowest}" if lowest < 0 else f"reach {highest}"
+        raise InputError(f"labels {reach}, but the model's logits have columns 0..{n_classes - 1}")
+    if lowest == highest:
+        raise InputError(
+            f"all {len(data.labels)} labels are class {highest}: a calibration set needs at least 2 classes"
+        )
+    return data
 
 
 def accuracy_loss(before: Tensor, after: Tensor, labels: Tensor) -> str:
@@ -357,3 +409,114 @@ def accuracy_loss(before: Tensor, after: Tensor, labels: Tensor) -> str:
         return ""
     shares = (100 * float(one.double().mean()) for one in (right, still))
     return "accuracy on the {} calibration rows falls from {:.2f}% to {:.2f}%".format(n, *shares)
+
+
+def best_temperature(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
+    """argmin_T of the mean NLL of softmax(z/T).
+
+    Examples
+    --------
+    >>> import torch
+    >>> z = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0]])
+    >>> round(2 / best_temperature(z, torch.tensor([0, 0, 1])), 4)  # the log odds of 2:1
+    0.6931
+    """
+    total = len(labels) if weights is None else float(weights.sum())
+
+    def means(beta: float) -> tuple[float, float, float, float, float]:
+        loss, slope, curvature, bend, tail = (temperature_sums(logits.detach(), labels, weights, beta) / total).tolist()
+        return loss, slope, curvature, bend, tail
+
+    return 1 / min(max(solve_inverse_temperature(means, 1.0).value, math.exp(-LIMIT)), math.exp(LIMIT))
+
+
+def best_focal_temperature(logits: Tensor, labels: Tensor, gamma: float) -> float:
+    """argmin_T of the mean focal_γ(z/T, y); a bounded search in log T around the optimum of γ = 0.
+
+    Examples
+    --------
+    >>> import torch
+    >>> z = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0]])
+    >>> y = torch.tensor([0, 0, 1])
+    >>> best_focal_temperature(z, y, 0.0) < best_focal_temperature(z, y, 1.0)  # focal prefers less confidence
+    True
+    """
+    plain = best_temperature(logits, labels)
+    if gamma == 0:
+        return plain
+    wide = logits.detach().double()
+
+    def loss(log_temperature: float) -> float:
+        return float(focal(wide / math.exp(log_temperature), labels, gamma=gamma))
+
+    bounds = [max(-LIMIT, min(LIMIT, math.log(plain) + side)) for side in (-3.0, 3.0)]
+    return math.exp(minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-7}).x)
+
+
+def entropy_gradient(model: nn.Module, inputs: Tensor, temperature: float, batch_size: int = 512) -> Tensor:
+    """Mean over the rows of dH(softmax(f(x)/T))/dx, of one input's shape.
+
+    In the logits the gradient is −p(log p + H)/T; the rest is the model's own back-propagation.
+
+    Examples
+    --------
+    >>> g = entropy_gradient(nn.Identity(), torch.tensor([[2.0, 0.0]]), 1.0)
+    >>> bool(g[0] < 0 < g[1])  # less of the sure class, more of the other
+    True
+    """
+    total = torch.zeros_like(inputs[0])
+    for part in inputs.split(batch_size):
+        watched = part.detach().requires_grad_()
+        spread = entropy((model(watched) / temperature).float().log_softmax(dim=1)).sum()
+        total += torch.autograd.grad(spread, watched)[0].sum(dim=0)
+    return total / len(inputs)
+
+
+def feasible_box(inputs: Tensor, bounds: tuple[Any, Any] | None) -> tuple[Tensor, Tensor]:
+    """The limits [α, β] an input may reach, of one input's shape: given, or the data's range.
+
+    The data's range is one per channel of (n, C, …) and one per feature of (n, m), as features may differ in scale.
+    """
+    shape = inputs.shape[1:]
+    if bounds is None:
+        axes = other_axes(inputs)
+        low, high = inputs.amin(dim=axes, keepdim=True)[0], inputs.amax(dim=axes, keepdim=True)[0]
+    else:
+        low, high = (torch.as_tensor(side, dtype=inputs.dtype, device=inputs.device) for side in bounds)
+        if bool((low > inputs).any()) or bool((high < inputs).any()):
+            reach = f"{float(inputs.min()):.4g} to {float(inputs.max()):.4g}"
+            raise InputError(f"inputs reach from {reach}, outside the bounds given: widen bounds to hold every input")
+    return low.expand(shape), high.expand(shape)
+
+
+def other_axes(inputs: Tensor) -> list[int]:
+    """The axes to reduce so that one number per channel (n, C, …) or per feature (n, m) is left."""
+    return [0, *range(2, inputs.ndim)]
+
+
+def input_units(inputs: Tensor) -> Tensor:
+    """Standard deviation of each channel or feature, of one input's shape; 0 where the inputs are constant.
+
+    Examples
+    --------
+    >>> input_units(torch.tensor([[1.0, 100.0], [3.0, 100.0]]))
+    tensor([1., 0.])
+    """
+    spread = inputs.double().std(dim=other_axes(inputs), correction=0, keepdim=True)[0].to(inputs.dtype)
+    return spread.expand(inputs.shape[1:]).clone()
+
+
+def greatest_feasible_step(gradient: Tensor, inputs: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """δ = sign(g)∘η, the largest g·δ for which every row stays inside [α, β] (Tang, Chen, Ho 2022, Theorem 1).
+
+    η_j = ℓ_j − α_j where g_j < 0 and β_j − μ_j where g_j > 0, [ℓ, μ] being the data's own range at j.
+
+    Examples
+    --------
+    >>> x = torch.tensor([[0.2, 0.5], [0.6, 0.9]])
+    >>> greatest_feasible_step(torch.tensor([-1.0, 2.0]), x, torch.zeros(2), torch.ones(2))
+    tensor([-0.2000,  0.1000])
+    """
+    below = (inputs.amin(dim=0) - low).clamp_min(0)
+    above = (high - inputs.amax(dim=0)).clamp_min(0)
+    return torch.where(gradient < 0, -below, above) * gradient.sign().abs()
