@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import zipfile
@@ -12,9 +13,18 @@ import pytest
 
 from calibrant.core.errors import InputError
 from calibrant.data import Predictions, open_parts, open_predictions, write_predictions
-from calibrant.data.npy import header_bytes
 
 RNG = np.random.default_rng(0)
+
+
+def header_bytes(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
+    """The npy header of a row-major array."""
+    stream = io.BytesIO()
+    entry = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, entry)
+    return stream.getvalue()
+
+
 LOGITS = RNG.normal(size=(6, 3)).astype(np.float32)
 LABELS = RNG.integers(0, 3, 6).astype(np.uint8)
 

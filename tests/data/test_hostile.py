@@ -20,7 +20,7 @@ import sys
 sys.setrecursionlimit(1000)
 from calibrant.core.errors import InputError
 from calibrant.data import open_predictions
-import calibrant.data.torch_files, calibrant.data.json_lines
+import torch, calibrant.data.json_lines
 
 def high_water():
     lines = open("/proc/self/status").read().splitlines()

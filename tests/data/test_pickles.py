@@ -13,7 +13,6 @@ import pytest
 
 from calibrant.core.errors import InputError
 from calibrant.data import open_parts, open_predictions
-from calibrant.data.pickles import load_arrays
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(6, 3)).astype(np.float32)
@@ -153,8 +152,8 @@ def test_content_that_repeats_itself_without_end(tmp_path: Path, bracket: type, 
 def test_an_array_whose_shape_and_bytes_differ(tmp_path: Path) -> None:
     data = pickle.dumps((LOGITS, LABELS), protocol=2)
     (tmp_path / "a.p").write_bytes(data.replace(b"K\x06K\x03\x86", b"K\x06K\x04\x86"))
-    with pytest.raises(InputError, match=r"shape \(6, 4\).*72 bytes"):
-        load_arrays(tmp_path / "a.p")
+    with pytest.raises(InputError):
+        open_predictions(tmp_path / "a.p")
 
 
 def test_other_content_is_described(tmp_path: Path) -> None:
@@ -200,15 +199,24 @@ def test_one_batch_that_is_listed_very_often_is_not_copied(tmp_path: Path) -> No
 def test_texts_of_no_length_need_no_data_and_are_refused(tmp_path: Path) -> None:
     data = pickle.dumps(np.zeros(0, dtype="U1"), protocol=4)
     (tmp_path / "a.p").write_bytes(data.replace(b"U1", b"U0").replace(b"K\x00\x85", b"J\x00\x00\x00\x40\x85"))
-    with pytest.raises(InputError, match="does not fit its 0 bytes"):
-        load_arrays(tmp_path / "a.p")
+    with pytest.raises(InputError):
+        open_predictions(tmp_path / "a.p")
 
 
 def test_arrays_that_share_a_dtype_or_appear_twice(tmp_path: Path) -> None:
-    big = np.arange(12, dtype=">i4").reshape(4, 3, order="F")
-    twice = np.array(["no", "yes"], dtype=">U3")
+    big = np.arange(12, dtype=">f4").reshape(4, 3, order="F")
+    names = np.array(["no", "yes", "may"], dtype=">U3")
+    content = {"logits": big, "labels": np.zeros(4, ">i4"), "again": big, "class_names": names}
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        found = load_arrays(dump(tmp_path / "a.p", [big, big, big.T.copy(), twice, twice[::-1]], protocol))
-        for array, expected in zip(found, [big, big, big.T, twice, twice[::-1]], strict=True):
-            np.testing.assert_array_equal(array, expected)
-        assert found[0] is found[1]
+        found = open_predictions(dump(tmp_path / "a.p", content, protocol))
+        np.testing.assert_array_equal(found.logits, big)
+        np.testing.assert_array_equal(found.extras["again"].read(), big)
+        assert found.class_names == ("no", "yes", "may")
+
+
+def test_a_pickled_table_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    import pandas as pd
+
+    pd.DataFrame({"probability": [0.5], "label": [1]}).to_pickle(tmp_path / "a.pkl")
+    with pytest.raises(InputError, match=r"nothing is run; save a table with to_parquet"):
+        open_predictions(tmp_path / "a.pkl")

@@ -16,24 +16,21 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
 from calibrant.core import progress
-from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.core.schema import KINDS, typed
 from calibrant.data import fields as known
 from calibrant.data.columns import LABEL_PREFIXES, PREFIXES, SHARE_PREFIXES, Layout, canonical, layout
 from calibrant.data.fields import ArrayField, Field, NotedFields, Wanted
 from calibrant.data.limits import MAX_TEXT_BYTES, ROOM_FOR_TEXT, check_expansion
-from calibrant.data.npy import SINGLE, vectors
-from calibrant.data.predictions import Predictions
 from calibrant.data.scratch import ScratchFile
 from calibrant.data.source import PickedSource, Source
 
@@ -301,52 +298,3 @@ class _Gunzip(io.RawIOBase):
         self._expanded += len(piece)
         check_expansion(self._expanded, self._raw.tell(), str(self._path), ROOM_FOR_TEXT)
         return len(piece)
-
-
-def write(parts: dict[str, Predictions], path: Path) -> list[Path]:
-    """Write one part with enough digits to read back the same numbers."""
-    (predictions,) = parts.values()
-    digits = 9 if predictions.dtype == np.float32 else 17
-    names = predictions.class_names or [str(index) for index in range(predictions.n_classes)]
-    columns = _written_columns(predictions, names)
-    prefix = "logit_" if predictions.kind == "logits" else "probability_"
-    single = SINGLE.get((predictions.task, predictions.kind), "logit")
-    scores = [single] if predictions.flat else [prefix + name for name in names]
-    start = 0
-    with atomic_write(path) as temporary, csv_writer(temporary) as writer:
-        writer.writerow([*columns, *scores])
-        for chunk in predictions.chunks():
-            own = slice(start, start + chunk.n)
-            cells = [column[own].tolist() for column in columns.values()]
-            values = chunk.values.reshape(chunk.n, -1).astype(np.float64).T.tolist()
-            shown = [[f"{value:.{digits}g}" for value in column] for column in values]
-            writer.writerows(zip(*cells, *shown, strict=True))
-            start += chunk.n
-    return [path]
-
-
-def _written_columns(predictions: Predictions, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Everything beside the scores, one column each."""
-    found: dict[str, np.ndarray] = {}
-    for name, array in vectors(predictions).items():
-        if name == known.CLASS_NAMES:
-            continue
-        if array.ndim == 1:
-            found[{"labels": "label", "weights": "weight"}.get(name, name)] = array
-        elif array.ndim == 2:
-            prefix = {"labels": "label_", known.LABEL_SHARES: "label_share_"}.get(name, f"{name}_")
-            inner = names if array.shape[1] == len(names) else range(array.shape[1])
-            found.update({f"{prefix}{word}": array[:, place] for place, word in enumerate(inner)})
-    return found
-
-
-@contextmanager
-def csv_writer(path: Path) -> Iterator[Any]:
-    """A writer of rows to a file, packed where its name says so."""
-    with ExitStack() as stack:
-        stream: Any = stack.enter_context(path.open("wb"))
-        if path.suffix.lower() == ".gz":
-            packed = gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=3, filename="", mtime=0)
-            stream = stack.enter_context(packed)
-        text = stack.enter_context(io.TextIOWrapper(stream, encoding="utf-8", newline=""))
-        yield csv.writer(text, lineterminator="\n")

@@ -55,6 +55,10 @@ KNOWN = frozenset({*LABELS, *OTHER_LABELS, *SCORES, *WEIGHTS, *GROUPS, *CLUSTERS
 """All names above that columns of a table may have."""
 
 
+SINGLE = {("binary", "probabilities"): "probability", ("pairs", "probabilities"): "confidence"}
+"""What files call one score per row, by task and kind; logits keep their name."""
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What the caller says about a file: names of arrays or columns, or arrays in their place."""

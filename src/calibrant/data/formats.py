@@ -1,31 +1,32 @@
-"""Which module reads and writes a file; each is loaded when a file of its kind is met."""
+"""Which function reads a file; its module is loaded when a file of its kind is met."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 from calibrant.core.errors import InputError
 
-SUFFIXES = {
-    ".npz": "npz",
-    ".npy": "npy",
-    ".parquet": "parquet",
-    ".safetensors": "safetensors",
-    ".csv": "delimited",
-    ".csv.gz": "delimited",
-    ".p": "pickles",
-    ".pkl": "pickles",
-    ".pickle": "pickles",
-    ".pt": "torch_files",
-    ".pth": "torch_files",
-    ".jsonl": "json_lines",
-    ".ndjson": "json_lines",
+READERS = {
+    ".npz": "arrays.npz_fields",
+    ".npy": "arrays.npy_fields",
+    ".parquet": "parquet.fields",
+    ".safetensors": "arrays.safetensors_fields",
+    ".csv": "delimited.fields",
+    ".csv.gz": "delimited.fields",
+    ".p": "arrays.pickle_fields",
+    ".pkl": "arrays.pickle_fields",
+    ".pickle": "arrays.pickle_fields",
+    ".pt": "arrays.torch_fields",
+    ".pth": "arrays.torch_fields",
+    ".jsonl": "json_lines.fields",
+    ".ndjson": "json_lines.fields",
 }
-"""Suffix to module; a module has `fields(path, wanted)` and, if the format can be written, `write(parts, path)`."""
+"""Suffix to the function `fields(path, wanted)` that returns the named arrays of a file, unread."""
 
-HOLDS_PARTS = ("npz", "safetensors", "pickles", "torch_files")
+HOLDS_PARTS = (".npz", ".safetensors", ".p", ".pkl", ".pickle", ".pt", ".pth")
 """Formats in which one file can hold several parts (`#val`, `#test`)."""
 
 
@@ -35,9 +36,10 @@ def suffix_of(path: Path) -> str:
     return ".csv.gz" if name.endswith(".csv.gz") else path.suffix.lower()
 
 
-def format_of(path: Path) -> ModuleType:
-    """The module for a path; an InputError that lists the known suffixes for any other."""
+def reader_of(path: Path) -> Callable[..., Any]:
+    """The function that reads a path; an InputError that lists the known suffixes for any other."""
     suffix = suffix_of(path)
-    if suffix not in SUFFIXES:
-        raise InputError(f"{path} has the suffix {suffix or '(none)'}, but the known ones are {', '.join(SUFFIXES)}")
-    return importlib.import_module(f"calibrant.data.{SUFFIXES[suffix]}")
+    if suffix not in READERS:
+        raise InputError(f"{path} has the suffix {suffix or '(none)'}, but the known ones are {', '.join(READERS)}")
+    module, name = READERS[suffix].split(".")
+    return getattr(importlib.import_module(f"calibrant.data.{module}"), name)

@@ -17,17 +17,14 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from calibrant.core import progress
-from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.core.schema import number_order
 from calibrant.data.fields import CLASS_NAMES, LABELS, OTHER_LABELS, ArrayField, Field, NotedFields, Wanted
-from calibrant.data.npy import score_word
-from calibrant.data.predictions import Predictions
 
 MAX_LINE = 2**22
 MAX_BRACKETS = 20_000
@@ -232,25 +229,3 @@ def _pairs(value: Any, called: str) -> list[tuple[str, Any]]:
 def _floor(listed: list[float], gaps: int) -> float:
     left = max(1.0 - math.fsum(math.exp(min(value, 0.0)) for value in listed), 0.0)
     return min(math.log(max(left / gaps, SMALLEST)), *listed)
-
-
-def write(parts: dict[str, Predictions], path: Path) -> list[Path]:
-    """Write one part, an object per row."""
-    (predictions,) = parts.values()
-    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        for chunk in predictions.chunks():
-            _write_chunk(chunk, file)
-    return [path]
-
-
-def _write_chunk(chunk: Predictions, file: IO[str]) -> None:
-    key = "logit" if (chunk.task, chunk.kind) == ("binary", "logits") else score_word(chunk)
-    label = {"pairs": "correct", "multilabel": "labels"}.get(chunk.task, "label")
-    labels = chunk.labels.tolist() if chunk._labels is not None else None
-    for row, value in enumerate(chunk.values.astype(np.float64).tolist()):
-        line: dict[str, Any] = {key: value}
-        if labels is not None:
-            line[label] = bool(labels[row]) if chunk.task == "pairs" else labels[row]
-        if chunk.weights is not None:
-            line["weight"] = float(chunk.weights[row])
-        file.write(json.dumps(line, allow_nan=False) + "\n")

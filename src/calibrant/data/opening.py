@@ -13,10 +13,10 @@ from typing import Any
 from calibrant.core.errors import InputError
 from calibrant.core.schema import check_kind, check_task
 from calibrant.data import datasets
+from calibrant.data.arrays import array_field, matrix_path
 from calibrant.data.assemble import assemble, split_names
 from calibrant.data.fields import NotedFields, Wanted
-from calibrant.data.formats import HOLDS_PARTS, SUFFIXES, format_of, suffix_of
-from calibrant.data.npy import array_field, matrix_path
+from calibrant.data.formats import HOLDS_PARTS, reader_of, suffix_of
 from calibrant.data.parts import is_pattern, matching, open_all, part_paths, without_bad_parts
 from calibrant.data.predictions import Predictions
 
@@ -147,11 +147,11 @@ def open_parts(path: str | os.PathLike[str], **options: Any) -> dict[str, Predic
     file, split = locate(path)
     arrays = any(options.get(word) is not None for word in ("labels", "weights"))
     one_part = split or arrays or file.is_dir() or is_pattern(str(file))
-    if one_part or SUFFIXES.get(suffix_of(file)) not in HOLDS_PARTS:
+    if one_part or suffix_of(file) not in HOLDS_PARTS:
         return {"": open_predictions(path, **options)}
     wanted = describe(**options)
     with _naming(file):
-        fields = format_of(file).fields(file, wanted)
+        fields = reader_of(file)(file, wanted)
         splits = split_names(fields)
         if "" in splits or not splits:
             splits = [""]
@@ -201,7 +201,7 @@ def open_file(file: Path, split: str, wanted: Wanted) -> Predictions:
     """Open one local file."""
     name = display_name(file) + (f"#{split}" if split else "")
     with _naming(file):
-        found = format_of(file).fields(file, wanted)
+        found = reader_of(file)(file, wanted)
         made = assemble(found, name, split, wanted)
         if isinstance(found, NotedFields):
             made.notes = tuple(found.notes)

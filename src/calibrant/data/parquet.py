@@ -7,7 +7,6 @@ Values are streamed batch by batch.
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,16 +16,13 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.arrays import widen
-from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.core.schema import KINDS
+from calibrant.data.arrays import names_field
 from calibrant.data.columns import canonical, is_wide, layout
 from calibrant.data.fields import CLASS_NAMES, ArrayField, Field, NotedFields, Wanted
 from calibrant.data.limits import check_counts, check_expansion, reading
-from calibrant.data.npy import score_word, vectors
 from calibrant.data.parquet_footer import check_footer
-from calibrant.data.predictions import Predictions
-from calibrant.data.safetensors import names_field
 from calibrant.data.source import FieldSource, Source
 
 VECTOR_BATCH = 2**20
@@ -246,43 +242,3 @@ def _opened(path: Path) -> Iterator[Any]:
     damage = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError)
     with reading(path, "parquet file", damage), pq.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
         yield file
-
-
-def write(parts: dict[str, Predictions], path: Path) -> list[Path]:
-    """Write one part, a row group per chunk."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    (predictions,) = parts.values()
-    columns = {name: array for name, array in vectors(predictions).items() if name != CLASS_NAMES}
-    width = 1 if predictions.flat else predictions.source.shape[1]
-    item = pa.from_numpy_dtype(predictions.dtype)
-    values = item if predictions.flat else pa.list_(item, width)
-    metadata = {CLASS_NAMES: json.dumps(predictions.class_names)} if predictions.class_names is not None else None
-    arrow = {name: _arrow_type(array) for name, array in columns.items()}
-    schema = pa.schema([(score_word(predictions), values), *arrow.items()], metadata=metadata)
-    start = 0
-    with atomic_write(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
-        for chunk in predictions.chunks():
-            flat = pa.array(np.ascontiguousarray(chunk.values).reshape(-1))
-            scores = flat if predictions.flat else pa.FixedSizeListArray.from_arrays(flat, width)
-            own = slice(start, start + chunk.n)
-            rest = [_arrow_array(array[own], arrow[name]) for name, array in columns.items()]
-            writer.write_table(pa.Table.from_arrays([scores, *rest], schema=schema))
-            start += chunk.n
-    return [path]
-
-
-def _arrow_type(array: np.ndarray) -> Any:
-    import pyarrow as pa
-
-    item = pa.string() if array.dtype.kind in "US" else pa.from_numpy_dtype(array.dtype)
-    return item if array.ndim == 1 else pa.list_(item, array.shape[1])
-
-
-def _arrow_array(array: np.ndarray, arrow_type: Any) -> Any:
-    import pyarrow as pa
-
-    if array.ndim == 1:
-        return pa.array(array, arrow_type)
-    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(array).reshape(-1)), array.shape[1])

@@ -12,9 +12,9 @@ import numpy as np
 
 from calibrant.core import progress
 from calibrant.core.errors import InputError, NoRowsError
+from calibrant.data.arrays import is_companion
 from calibrant.data.chunks import Chunk, cut, part_error
-from calibrant.data.formats import SUFFIXES, suffix_of
-from calibrant.data.npy import is_companion
+from calibrant.data.formats import READERS, suffix_of
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import PartsSource
 from calibrant.engines.engine import Engine, opened
@@ -107,7 +107,7 @@ def part_paths(folder: Path) -> list[Path]:
 def holds_rows(path: Path) -> bool:
     """Does the name say so? Hidden files and the companions of `.npy` matrices hold none."""
     hidden = path.name.startswith((".", "_"))
-    return not hidden and suffix_of(path) in SUFFIXES and not (path.suffix == ".npy" and is_companion(path))
+    return not hidden and suffix_of(path) in READERS and not (path.suffix == ".npy" and is_companion(path))
 
 
 def keep_parts(paths: list[Path], name: str) -> list[Path]:
@@ -115,7 +115,7 @@ def keep_parts(paths: list[Path], name: str) -> list[Path]:
     parts = [path for path in paths if holds_rows(path) and path.is_file()]
     if not parts:
         what = "is a folder without" if Path(name).is_dir() else "matches no"
-        raise InputError(f"{name} {what} prediction files ({', '.join(sorted(SUFFIXES))})")
+        raise InputError(f"{name} {what} prediction files ({', '.join(sorted(READERS))})")
     return parts
 
 

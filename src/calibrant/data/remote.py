@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.errors import InputError, MissingExtraError
+from calibrant.data.arrays import companions
 from calibrant.data.fields import Wanted
-from calibrant.data.formats import SUFFIXES
-from calibrant.data.npy import companions
+from calibrant.data.formats import READERS
 from calibrant.data.parts import holds_rows
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import DifferenceSource, Source, TakenSource
@@ -48,7 +48,7 @@ def expand(text: str) -> tuple[list[str], str]:
         raise _unreachable(address, error) from error
     parts = [name for name in sorted(map(str, found)) if holds_rows(Path(name))]
     if not parts:
-        raise InputError(f"{address} holds no prediction files ({', '.join(sorted(SUFFIXES))})")
+        raise InputError(f"{address} holds no prediction files ({', '.join(sorted(READERS))})")
     return [system.unstrip_protocol(name) for name in parts], split
 
 

@@ -17,21 +17,20 @@ import numpy as np
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.data.columns import PREFIXES, canonical
-from calibrant.data.delimited import csv_writer, line_blocks, opened_text, row_width
+from calibrant.data.delimited import line_blocks, opened_text, row_width
 from calibrant.data.fields import SCORES
-from calibrant.data.formats import SUFFIXES, suffix_of
+from calibrant.data.formats import suffix_of
 from calibrant.data.json_lines import LOGPROBS, TOP_LOGPROBS, parse_line
 from calibrant.data.limits import MAX_TEXT_BYTES
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import TakenSource
-
-TABLES = ("delimited", "parquet", "json_lines")
+from calibrant.data.write import csv_writer
 
 
 def can_rewrite(given: Predictions, source: Path, target: Path) -> bool:
     """Is the output a table of the same format, whose rows are those of the input?"""
-    modules = {SUFFIXES.get(suffix_of(source)), SUFFIXES.get(suffix_of(target))}
-    same = len(modules) == 1 and modules <= set(TABLES)
+    work = REWRITERS.get(suffix_of(source))
+    same = work is not None and work is REWRITERS.get(suffix_of(target))
     return same and source.is_file() and bool(given.score_columns) and not isinstance(given.source, TakenSource)
 
 
@@ -39,7 +38,7 @@ def rewrite(given: Predictions, calibrated: Predictions, source: Path, target: P
     """Write the table of `source` to `target` with the scores of `calibrated`."""
     if not target.parent.is_dir():
         raise InputError(f"cannot write {target}: the folder {target.parent} does not exist; create it first")
-    work = {"delimited": _csv, "parquet": _parquet, "json_lines": _json_lines}[SUFFIXES[suffix_of(source)]]
+    work = REWRITERS[suffix_of(source)]
     renamed = {name: _renamed(name, calibrated.kind) for name in given.score_columns}
     with atomic_write(target) as temporary:
         work(given, calibrated, source, temporary, renamed)
@@ -149,3 +148,12 @@ def _json_lines(
                 changed = {word: item for word, item in row.items() if word not in (LOGPROBS, TOP_LOGPROBS)}
                 changed[calibrated.kind] = dict(zip(names or (), value, strict=True))
             file.write(json.dumps(changed, ensure_ascii=False) + "\n")
+
+
+REWRITERS: dict[str, Any] = {
+    ".csv": _csv,
+    ".csv.gz": _csv,
+    ".parquet": _parquet,
+    ".jsonl": _json_lines,
+    ".ndjson": _json_lines,
+}

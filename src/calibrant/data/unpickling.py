@@ -1,243 +1,240 @@
-"""A closed unpickler: it builds containers, numbers, texts, arrays and tensors, and can call nothing else.
+"""Pickles of arrays, read in a process of their own: `python unpickling.py FILE TARGET KIND` writes an npz file.
 
-It is `pickle`'s own machine, written in Python, with three changes: names resolve only to the functions of this module,
-instructions outside a list are refused, and reads are counted before they are made, so that a file can neither run code
-nor ask for more time or memory than its size justifies. A pickle may refer to one list many times, so a few bytes can
-describe a tree of any size: nothing nested is hashed, printed or walked here, and dictionary keys must be texts.
+The unpickler is the standard one with a closed `find_class`: it builds containers, numbers, texts, numpy arrays and
+torch tensors, and finds nothing else to call. Whatever a file does to the machine behind it, deep nesting, endless
+repetition or a crash, ends this process, whose memory and time are bounded by the size of the file, and not its parent.
+This file imports nothing of the package, so that the process starts fast.
+
+Layouts: a dictionary with the names that `.npz` files use, or of such dictionaries by part; a list of dictionaries, one
+per batch; `(logits, labels)`; and, as published with many papers, `((val_logits, val_labels), (test_logits,
+test_labels))`, whose parts are `#val` and `#test` (three pairs: `#train`, `#val`, `#test`). A tuple or a single array
+has no names: by convention it holds logits, unless the caller gives the kind.
 """
 
 from __future__ import annotations
 
-import math
+import collections
+import io
 import pickle
-import pickletools
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import IO, Any, ClassVar
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.core.errors import InputError
-from calibrant.data.npy import plain_dtype
-from calibrant.data.tensors import STORAGES, Storage, read_legacy, rebuild
+SPLITS = {1: ("",), 2: ("val", "test"), 3: ("train", "val", "test")}
+ROOM_PER_BYTE = 10
+"""Bytes of memory that a byte of the file may take: two bytes hold a small integer, which takes eight in an array."""
 
-MAX_READS = 1_000_000
-"""Reads of one pickle, about two per item: lists of more numbers are to be saved as arrays."""
+REFUSED = 3
+"""The exit status for a file that is refused; the reason is printed."""
 
-MAX_LINE = 2**26
 NOTHING_RUNS = "only arrays are read, nothing is run"
 
-TROUBLE = (
-    *(ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError, RecursionError, EOFError),
-    *(AttributeError, pickle.UnpicklingError, UnicodeError),
-)
-"""What a damaged pickle makes the machine raise."""
+
+class RefusedError(ValueError):
+    """The content is not one of the layouts."""
 
 
-@dataclass
-class _DType:
-    """A dtype in the making: its name, and the byte order that arrives later."""
-
-    name: Any
-    order: Any = "|"
-
-    def build(self) -> np.dtype[Any]:
-        dtype = plain_dtype(self.name, "an array in it")
-        return dtype.newbyteorder(self.order) if self.order in ("<", ">") else dtype
+class EvalPrediction:
+    """Stands for the class of that name in transformers, of which only the attributes are read."""
 
 
-class _Attributes(dict[str, Any]):
-    """An object of which only the attributes are read."""
+class PredictionOutput(NamedTuple):
+    """Stands for the tuples of that name, and of EvalLoopOutput, in transformers."""
+
+    predictions: Any
+    label_ids: Any
+    metrics: Any = None
+    num_samples: Any = None
 
 
-def _fill(array: np.ndarray, shape: Any, dtype: Any, fortran: Any, data: Any) -> np.ndarray:
-    """Give an array its content, in place: other parts of the pickle may refer to it already."""
-    raw = data.encode("latin-1") if isinstance(data, str) else data  # Python 2 wrote bytes as text
-    whole = isinstance(shape, tuple) and len(shape) <= 32 and all(type(side) is int for side in shape)
-    built = dtype.build() if isinstance(dtype, _DType) else None
-    if built is None or not whole or not isinstance(raw, (bytes, bytearray)):
-        raise InputError("it holds a damaged array")
-    # an item of 0 bytes (an empty text) counts as one: else a shape of any size would need no data
-    if min(shape, default=0) < 0 or math.prod(shape) * max(built.itemsize, 1) != len(raw):
-        raise InputError(f"an array of shape {str(shape)[:60]} and dtype {built} does not fit its {len(raw)} bytes")
-    array.__setstate__((1, shape, built, bool(fortran), bytes(raw)))  # type: ignore[arg-type]
-    return array
+_NUMPY = np.array(0.0).__reduce__()[0].__module__.rpartition(".")[0]
+_KNOWN: dict[tuple[str, str], Any] = {
+    **{
+        (f"numpy.{core}.{module}", name): getattr(sys.modules[f"{_NUMPY}.{module}"], name)
+        for core in ("core", "_core")
+        for module, name in (("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer"))
+    },
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("collections", "OrderedDict"): collections.OrderedDict,
+    ("transformers.trainer_utils", "PredictionOutput"): PredictionOutput,
+    ("transformers.trainer_utils", "EvalLoopOutput"): PredictionOutput,
+    ("transformers.trainer_utils", "EvalPrediction"): EvalPrediction,
+}
+"""The only names that a pickle may use, and what they stand for."""
 
 
-def _encode(text: Any, encoding: Any = "latin1") -> bytes:
-    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
-        raise InputError("it holds text in an unusual encoding")
+def _encode(text: str, encoding: str = "latin1") -> bytes:
+    """How protocols 0 to 2 write bytes; other codecs of the standard library could unpack without end."""
+    if encoding not in ("latin1", "latin-1"):
+        raise RefusedError(f"it holds text in the encoding {encoding[:20]!r}")
     return text.encode("latin-1")
 
 
-def _ordered(pairs: Any = ()) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    for key, value in pairs:
-        _set_items(made, [key, value])
-    return made
-
-
-def _set_items(target: Any, items: list[Any]) -> None:
-    if not isinstance(target, dict) or len(items) % 2:
-        raise InputError("it holds a damaged dictionary")
-    for key, value in zip(items[::2], items[1::2], strict=True):
-        if type(key) is not str:
-            raise InputError(f"it holds a dictionary whose keys are {type(key).__name__}, not texts")
-        target[key] = value
-
-
-def _prediction_output(*values: Any) -> dict[str, Any]:
-    return dict(zip(("predictions", "label_ids"), values, strict=False))
-
-
-_NUMPY: dict[str, Any] = {
-    "multiarray _reconstruct": lambda *_: np.empty(0),
-    "multiarray scalar": lambda dtype, data: _fill(np.empty(0), (), dtype, False, data).item(),
-    "numeric _frombuffer": lambda data, dtype, shape, order: _fill(np.empty(0), shape, dtype, order == "F", data),
-}
-_NAMES: dict[str, Any] = {
-    **{f"numpy.{core}.{words}": call for core in ("core", "_core") for words, call in _NUMPY.items()},
-    **STORAGES,
-    "numpy ndarray": None,
-    "numpy dtype": lambda name, *_: _DType(name),
-    "_codecs encode": _encode,
-    "collections OrderedDict": _ordered,
-    "torch._utils _rebuild_tensor_v2": rebuild,
-    "torch._utils _rebuild_tensor": rebuild,
-    "torch._utils _rebuild_parameter": lambda tensor, *_: tensor,
-    "torch Size": lambda sides=(): sides,
-    "transformers.trainer_utils PredictionOutput": _prediction_output,
-    "transformers.trainer_utils EvalLoopOutput": _prediction_output,
-    "transformers.trainer_utils EvalPrediction": lambda *_: _Attributes(),
-}
-"""The only names a pickle may use, and what stands for them; nothing else that it can build can be called."""
-
-
-class _Instructions(dict[int, Any]):
-    def __missing__(self, code: int) -> Any:
-        known = pickletools.code2op.get(chr(code))  # type: ignore[attr-defined]
-        word = known.name if known else f"{code:#x}"
-        raise InputError(f"it uses the instruction {word}: {NOTHING_RUNS}")
-
-
-_PLAIN = (
-    *("PROTO", "STOP", "NONE", "NEWTRUE", "NEWFALSE", "MARK", "POP", "POP_MARK", "DUP", "GLOBAL", "STACK_GLOBAL"),
-    *("INT", "LONG", "LONG1", "BININT", "BININT1", "BININT2", "FLOAT", "BINFLOAT", "UNICODE", "BINUNICODE"),
-    *("SHORT_BINUNICODE", "BINUNICODE8", "STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES"),
-    *("BINBYTES8", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_LIST", "LIST", "APPEND", "APPENDS"),
-    *("EMPTY_DICT", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "GET", "BINGET", "LONG_BINGET", "PERSID", "BINPERSID"),
-)
-"""Instructions that pickle's own machine carries out: they build plain values, or ask `find_class`."""
-
-_CODES = {opcode.name: ord(opcode.code) for opcode in pickletools.opcodes}
-
-
-class ClosedUnpickler(pickle._Unpickler):
-    """Pickle's machine without any way out; `storage(identifier)` answers what a torch archive refers to."""
-
-    stack: list[Any]
-    pop_mark: Any
-    read: Any
-    append: Any
-    dispatch: ClassVar[dict[int, Any]] = _Instructions(
-        {_CODES[name]: pickle._Unpickler.dispatch[_CODES[name]] for name in _PLAIN}
-    )
-
-    def __init__(self, file: IO[bytes], left: int, storage: Callable[[Any], Storage] | None = None) -> None:
-        super().__init__(_Bounded(file, left), encoding="latin-1")
-        self._storage = storage
-        self._loaded: dict[bytes, Storage] = {}
+class ClosedUnpickler(pickle.Unpickler):
+    """The standard unpickler, which finds only what builds arrays."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """What stands for a known name; an InputError for any other."""
-        words = f"{module} {name}"
-        if words == "torch.storage _load_from_bytes":
-            return self._load_from_bytes
-        if words not in _NAMES:
-            raise InputError(f"it would call {'.'.join(words.split())[:80]}: {NOTHING_RUNS}")
-        return _NAMES[words]
+        """What stands for a known name; an error for any other."""
+        if (module, name) == ("_codecs", "encode"):
+            return _encode
+        if module in ("torch", "torch._utils", "torch.storage"):
+            return _torch(module, name)
+        if (module, name) not in _KNOWN:
+            raise _would_call(module, name)
+        return _KNOWN[module, name]
 
-    def persistent_load(self, pid: Any) -> Any:
-        """A storage of a torch archive."""
-        if self._storage is None or not isinstance(pid, tuple) or len(pid) < 5:
-            raise InputError(f"it refers to something outside: {NOTHING_RUNS}")
-        return self._storage(pid)
 
-    def _load_from_bytes(self, data: Any) -> Storage:
-        if isinstance(data, bytes) and data not in self._loaded:  # read once, however often the pickle refers to it
-            self._loaded[data] = read_legacy(data, load)
-        if not isinstance(data, bytes) or not isinstance(self._loaded[data], Storage):
-            raise InputError("it holds a damaged tensor")
-        return self._loaded[data]
+def _torch(module: str, name: str) -> Any:
+    import torch
 
-    def _call(self) -> None:
-        arguments, function = self.stack.pop(), self.stack.pop()
-        if not callable(function) or type(arguments) is not tuple:
-            raise InputError(f"it would call something that is no array: {NOTHING_RUNS}")
-        self.append(function(*arguments))
+    known = {
+        ("torch._utils", "_rebuild_tensor_v2"): torch._utils._rebuild_tensor_v2,
+        ("torch._utils", "_rebuild_parameter"): torch._utils._rebuild_parameter,
+        ("torch.storage", "_load_from_bytes"): lambda data: torch.load(io.BytesIO(data), weights_only=True),
+        ("torch", "Size"): torch.Size,
+    }
+    if (module, name) not in known:
+        raise _would_call(module, name)
+    return known[module, name]
 
-    def _build(self) -> None:
-        state, target = self.stack.pop(), self.stack[-1]
-        if isinstance(target, _DType) and isinstance(state, tuple) and len(state) >= 2:
-            target.order = state[1]
-        elif isinstance(target, np.ndarray) and isinstance(state, tuple) and len(state) == 5:
-            _fill(target, *state[1:])
-        elif isinstance(target, _Attributes) and isinstance(state, dict):
-            target.update(state)
-        elif not (isinstance(target, dict) and isinstance(state, dict)):  # torch hangs notes on dictionaries
-            raise InputError("it would set the state of something that is no array")
 
-    def _dict(self) -> None:
-        items = self.pop_mark()
-        self.append({})
-        _set_items(self.stack[-1], items)
+def _would_call(module: str, name: str) -> RefusedError:
+    remedy = "; save a table with to_parquet or to_csv" if module.startswith(("pandas", "polars")) else ""
+    return RefusedError(f"it would call {module}.{name}"[:90] + f": {NOTHING_RUNS}{remedy}")
 
-    def _set_item(self) -> None:
-        value, key = self.stack.pop(), self.stack.pop()
-        _set_items(self.stack[-1], [key, value])
 
-    def _set_many(self) -> None:
-        items = self.pop_mark()
-        _set_items(self.stack[-1], items)
+def named_arrays(content: Any, kind: str, room: int) -> dict[str, np.ndarray]:
+    """The arrays of a container under the names of its layout; what is not an array is left out.
 
-    dispatch[_CODES["REDUCE"]] = dispatch[_CODES["NEWOBJ"]] = _call
-    dispatch[_CODES["BUILD"]] = _build
-    dispatch[_CODES["DICT"]] = _dict
-    dispatch[_CODES["SETITEM"]] = _set_item
-    dispatch[_CODES["SETITEMS"]] = _set_many
-    dispatch[_CODES["FRAME"]] = lambda self: self.read(8)  # read on without a copy of the frame
-    dispatch[_CODES["BYTEARRAY8"]] = lambda self: self.append(
-        bytearray(self.read(int.from_bytes(self.read(8), "little")))
+    room : bytes that the content may take, with every reference to a part of it spelled out.
+    """
+    _refuse_repetition(content, room)
+    named = content if isinstance(content, dict) else _name(content, kind)
+    found: dict[str, np.ndarray] = {}
+    for key, value in named.items():
+        for word, item in value.items() if isinstance(value, dict) else [("", value)]:
+            if not isinstance(key, str) or not isinstance(word, str):
+                bad = word if isinstance(key, str) else key
+                raise RefusedError(f"it holds a dictionary whose keys are {type(bad).__name__}, not texts")
+            array = _array(item)
+            if array is not None:
+                found["_".join(part for part in (key, word) if part)] = array
+    return found
+
+
+def _array(value: Any) -> np.ndarray | None:
+    """An array of numbers or texts; None for anything else."""
+    if isinstance(value, (list, tuple)):
+        try:
+            value = np.array(value)
+        except (ValueError, OverflowError, TypeError):
+            return None  # ragged or mixed: not an array
+    if not _is_array(value):
+        return None
+    if not isinstance(value, np.ndarray):
+        tensor = value.detach().cpu()
+        value = (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
+    if value.dtype.hasobject or value.dtype.names:
+        raise RefusedError(f"it holds an array of dtype {value.dtype} (object, or several fields): save plain numbers")
+    return value
+
+
+def _is_array(value: Any) -> bool:
+    torch = sys.modules.get("torch")  # there are tensors only where it was loaded
+    return isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor))
+
+
+def _name(content: Any, kind: str) -> dict[str, Any]:
+    if isinstance(content, EvalPrediction):
+        return vars(content)
+    if isinstance(content, PredictionOutput):
+        return content._asdict()
+    if _is_array(content):
+        return {kind: content}
+    if isinstance(content, (tuple, list)) and content:
+        if all(isinstance(item, dict) for item in content):
+            return _joined(list(content))
+        if len(content) in (2, 3) and _is_array(content[0]):
+            return dict(zip((kind, "labels", "weights"), content, strict=False))
+        pairs = [pair for pair in content if isinstance(pair, (tuple, list)) and len(pair) in (2, 3)]
+        if len(pairs) == len(content) and len(pairs) in SPLITS:
+            return {
+                f"{split}_{word}" if split else word: array
+                for split, pair in zip(SPLITS[len(pairs)], pairs, strict=True)
+                for word, array in zip((kind, "labels", "weights"), pair, strict=False)
+            }
+    raise RefusedError(
+        f"it holds {_describe(content)}, but it must hold a dictionary of arrays, (logits, labels) "
+        "or ((val_logits, val_labels), (test_logits, test_labels))"
     )
 
 
-class _Bounded:
-    """A file that counts its reads and refuses one beyond its end, so that a false length allocates nothing."""
-
-    def __init__(self, file: IO[bytes], left: int) -> None:
-        self._file, self._left, self._reads = file, left, 0
-
-    def read(self, count: int) -> bytes:
-        self._reads += 1
-        if self._reads > MAX_READS:
-            raise InputError(f"it has over {MAX_READS // 2:,} items: save numbers as an array")
-        self._left -= count
-        if self._left < 0:
-            raise InputError(f"an instruction claims {count} bytes, but {self._left + count} are left: it is truncated")
-        return self._file.read(count)
-
-    def readline(self) -> bytes:
-        self._reads += 1
-        line = self._file.readline(min(MAX_LINE, max(self._left, 0)))
-        self._left -= len(line)
-        return line
+def _joined(batches: list[dict[str, Any]]) -> dict[str, Any]:
+    """The arrays of batches, one after another."""
+    keys = [key for key, value in batches[0].items() if _is_array(value)]
+    try:
+        columns = {key: [_array(batch[key]) for batch in batches] for key in keys}
+        return {key: np.concatenate([np.atleast_1d(part) for part in parts]) for key, parts in columns.items()}  # type: ignore[arg-type]
+    except (KeyError, ValueError, TypeError) as error:
+        raise RefusedError(f"it holds {len(batches)} batches that do not fit together: {error}") from error
 
 
-def load(file: IO[bytes], size: int, storage: Callable[[Any], Storage] | None = None) -> Any:
-    """The content of the pickle that begins here, of at most `size` bytes; nothing in it is executed.
+def _describe(content: Any, depth: int = 0) -> str:
+    if _is_array(content):
+        return f"an array of shape {tuple(content.shape)}"
+    if isinstance(content, (tuple, list)) and depth < 2:
+        inside = ", ".join(_describe(item, depth + 1) for item in content[:4])
+        return f"a {type(content).__name__} of {len(content)} ({inside}{', ...' if len(content) > 4 else ''})"
+    return f"a {type(content).__name__}"
 
-    >>> import io
-    >>> load(io.BytesIO(pickle.dumps({"labels": [1, 0]})), 100)
-    {'labels': [1, 0]}
-    """
-    return ClosedUnpickler(file, size, storage).load()
+
+def _refuse_repetition(content: Any, room: int) -> None:
+    """Raise if the content, with every reference to it spelled out, would take more than `room` bytes."""
+    left, waiting = room, [content]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (list, tuple, dict)):
+            left -= 8 * len(value)
+            if left >= 0:  # no more is taken in than there is room for
+                waiting.extend(value.values() if isinstance(value, dict) else value)
+        elif _is_array(value):
+            left -= value.nbytes
+        elif isinstance(value, str):
+            left -= 4 * len(value)
+        if left < 0:
+            raise RefusedError(f"it repeats its content to over {room} bytes: save plain arrays")
+
+
+def _limit(size: int) -> None:
+    """Bound memory and time of this process; no limits where the system has none (Windows)."""
+    try:
+        import resource
+    except ImportError:
+        return
+    memory, seconds = 2**31 + 2 * ROOM_PER_BYTE * size, 20 + size // 2**24
+    for what, most in ((resource.RLIMIT_DATA, memory), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_CORE, 0)):
+        resource.setrlimit(what, (most, most))
+
+
+def main(file: str, target: str, kind: str) -> int:
+    """Read a pickle and write its arrays; print why where it is refused."""
+    size = Path(file).stat().st_size
+    _limit(size)
+    try:
+        with open(file, "rb") as stream:
+            content = ClosedUnpickler(stream, encoding="latin-1").load()
+        found = named_arrays(content, kind, ROOM_PER_BYTE * size + 2**20)
+        with open(target, "wb") as written:
+            np.savez(written, **found)  # type: ignore[arg-type]
+    except Exception as error:  # whatever a damaged file makes the machine raise
+        reason = "it needs too much memory" if isinstance(error, MemoryError) else str(error)
+        print(" ".join(reason.split())[:300] or type(error).__name__)
+        return REFUSED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
+import json
 import os
-from collections.abc import Mapping
+import struct
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import IO, Any
 
+import numpy as np
+
+from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
-from calibrant.data.formats import HOLDS_PARTS, SUFFIXES, format_of, suffix_of
+from calibrant.data.arrays import DTYPES, LOCAL_HEADER, METADATA, kind_word
+from calibrant.data.fields import CLASS_NAMES, CORRECT, LABEL_SHARES, SINGLE
+from calibrant.data.formats import HOLDS_PARTS, reader_of, suffix_of
 from calibrant.data.predictions import Predictions
 
-READ_ONLY = ("pickles", "torch_files")
-"""Formats that can run code in other readers are never written."""
+ALIGNMENT = 64
 
 
 def write_predictions(predictions: Predictions | Mapping[str, Predictions], path: str | os.PathLike[str]) -> list[Path]:
@@ -31,11 +43,11 @@ def write_predictions(predictions: Predictions | Mapping[str, Predictions], path
     parts = {"": predictions} if isinstance(predictions, Predictions) else dict(predictions)
     if not parts:
         raise InputError(f"there is nothing to write to {target}")
-    module = format_of(target)
-    if not hasattr(module, "write"):
-        writable = [suffix for suffix, name in SUFFIXES.items() if name not in READ_ONLY]
-        raise InputError(f"{target}: {suffix_of(target)} files are only read, never written: use {', '.join(writable)}")
-    if len(parts) > 1 and SUFFIXES[suffix_of(target)] not in HOLDS_PARTS:
+    suffix = suffix_of(target)
+    if suffix not in WRITERS:
+        reader_of(target)  # a suffix that nobody knows
+        raise InputError(f"{target}: {suffix} files are only read, never written: use {', '.join(WRITERS)}")
+    if len(parts) > 1 and suffix not in HOLDS_PARTS:
         first = next(iter(parts))
         raise InputError(
             f"{target} can hold one part, but there are {len(parts)} ({', '.join(parts)}): "
@@ -43,4 +55,232 @@ def write_predictions(predictions: Predictions | Mapping[str, Predictions], path
         )
     if not target.parent.is_dir():
         raise InputError(f"cannot write {target}: the folder {target.parent} does not exist; create it first")
-    return module.write(parts, target)
+    if suffix == ".npy":
+        return _write_npy(parts, target)
+    with atomic_write(target) as temporary:
+        WRITERS[suffix](parts, temporary)
+    return [target]
+
+
+def columns_of(predictions: Predictions) -> dict[str, np.ndarray]:
+    """Everything but the scores, by the names that files use."""
+    found: dict[str, np.ndarray] = {}
+    if predictions.label_shares is not None:
+        found[LABEL_SHARES] = predictions.label_shares
+    elif predictions.has_labels:
+        found[CORRECT if predictions.task == "pairs" else "labels"] = predictions.labels
+    if predictions.weights is not None:
+        found["weights"] = predictions.weights
+    if predictions.class_names is not None:
+        found[CLASS_NAMES] = np.array(predictions.class_names, dtype=str)
+    if predictions.clusters is not None:
+        found["clusters"] = predictions.clusters
+    others = {**predictions.groups, **{name: field.read() for name, field in predictions.extras.items()}}
+    for name, column in others.items():
+        if name not in found and name != predictions.kind and column.dtype.kind != "O":
+            found[name] = column
+    return {name: np.ascontiguousarray(column) for name, column in found.items()}
+
+
+def score_word(predictions: Predictions) -> str:
+    """What files call the scores: the kind, or the word for one score per row."""
+    return SINGLE.get((predictions.task, predictions.kind), predictions.kind)
+
+
+def _shape(predictions: Predictions) -> tuple[int, ...]:
+    """The shape of the scores in a file: (n,) for one score per row."""
+    return (predictions.n,) if predictions.flat else predictions.source.shape
+
+
+def _write_array(file: IO[bytes], array: np.ndarray | Predictions) -> None:
+    """An array, or the scores chunk by chunk, in the npy format."""
+    shape = _shape(array) if isinstance(array, Predictions) else array.shape
+    descr = np.lib.format.dtype_to_descr(array.dtype)
+    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
+    _write_values(file, array)
+
+
+def _write_values(file: IO[bytes], array: np.ndarray | Predictions) -> None:
+    if isinstance(array, Predictions):
+        for chunk in array.chunks():
+            file.write(np.ascontiguousarray(chunk.values).data)
+    else:
+        file.write(array.tobytes())
+
+
+def _write_npy(parts: dict[str, Predictions], path: Path) -> list[Path]:
+    """The matrix and, beside it, its labels, weights and class names."""
+    (predictions,) = parts.values()
+    word, own = kind_word(path.stem), score_word(predictions)
+    prefix = path.stem[: -len(word)] if word else f"{path.stem}_"
+    if word not in (None, own, predictions.kind):
+        raise InputError(f"{path} says {word}, but {predictions.name or 'the input'} holds {predictions.kind}")
+    arrays: dict[str, Any] = {word or own: predictions, **columns_of(predictions)}
+    files = [path.with_name(f"{prefix}{name}.npy") for name in arrays]
+    with ExitStack() as stack:
+        # all names appear together, after every byte is on disk
+        temporaries = [stack.enter_context(atomic_write(file)) for file in files]
+        for temporary, array in zip(temporaries, arrays.values(), strict=True):
+            with temporary.open("wb") as file:
+                _write_array(file, array)
+    return files
+
+
+def _write_npz(parts: dict[str, Predictions], path: Path) -> None:
+    """All parts, each under its prefix, uncompressed and aligned so that they can be mapped."""
+    with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
+        for split, predictions in parts.items():
+            prefix = f"{split}_" if split else ""
+            arrays: dict[str, Any] = {score_word(predictions): predictions, **columns_of(predictions)}
+            for name, array in arrays.items():
+                shape = _shape(array) if isinstance(array, Predictions) else array.shape
+                with _member(archive, prefix + name, int(np.prod(shape)) * array.dtype.itemsize) as stream:
+                    _write_array(stream, array)
+
+
+@contextmanager
+def _member(archive: zipfile.ZipFile, name: str, nbytes: int) -> Iterator[IO[bytes]]:
+    info = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+    large = nbytes > 2**31 - 2**20
+    position = archive.fp.tell() if archive.fp else 0
+    # an extra field of private type pads the local header until the data begin on a 64-byte border
+    begins = position + LOCAL_HEADER + len(info.filename.encode()) + 4 + (20 if large else 0)
+    padding = -begins % ALIGNMENT
+    info.extra = struct.pack("<HH", 0xCA1B, padding) + bytes(padding)
+    with archive.open(info, "w", force_zip64=large) as stream:
+        yield stream
+
+
+def _write_safetensors(parts: dict[str, Predictions], path: Path) -> None:
+    """All parts, each under its prefix; class names are a JSON list in the metadata."""
+    words = {dtype: word for word, dtype in DTYPES.items()}
+    header: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
+    end = 0
+    for split, predictions in parts.items():
+        entries: dict[str, Any] = {score_word(predictions): predictions, **columns_of(predictions)}
+        if entries.pop(CLASS_NAMES, None) is not None:
+            header[METADATA] = {CLASS_NAMES: json.dumps(predictions.class_names)}
+        for name, array in entries.items():
+            if array.dtype not in words:
+                raise InputError(f"{path}: {name} holds texts, which safetensors cannot: write .npz, .parquet or .csv")
+            shape = _shape(array) if isinstance(array, Predictions) else array.shape
+            first, end = end, end + int(np.prod(shape)) * array.dtype.itemsize
+            key = f"{split}_{name}" if split else name
+            header[key] = {"dtype": words[array.dtype], "shape": list(shape), "data_offsets": [first, end]}
+            arrays[key] = array
+    text = json.dumps(header).encode()
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for array in arrays.values():
+            _write_values(file, array)
+
+
+def _write_parquet(parts: dict[str, Predictions], path: Path) -> None:
+    """One part, a row group per chunk."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (predictions,) = parts.values()
+    columns = {name: array for name, array in columns_of(predictions).items() if name != CLASS_NAMES}
+    names = {CLASS_NAMES: json.dumps(predictions.class_names)} if predictions.class_names is not None else None
+    scores = np.empty((0, *_shape(predictions)[1:]), predictions.dtype)
+    types = [
+        (name, arrow_array(array[:0]).type) for name, array in {score_word(predictions): scores, **columns}.items()
+    ]
+    start = 0
+    with pq.ParquetWriter(path, pa.schema(types, metadata=names), compression="zstd") as writer:
+        for chunk in predictions.chunks():
+            own = [chunk.values, *(array[start : start + chunk.n] for array in columns.values())]
+            writer.write_table(pa.Table.from_arrays([arrow_array(array) for array in own], schema=writer.schema))
+            start += chunk.n
+
+
+def arrow_array(array: np.ndarray) -> Any:
+    """A column of numbers or texts, or of lists of as many numbers as the matrix has columns."""
+    import pyarrow as pa
+
+    flat = pa.array(np.ascontiguousarray(array).reshape(-1), pa.string() if array.dtype.kind in "US" else None)
+    return flat if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
+
+
+def _write_csv(parts: dict[str, Predictions], path: Path) -> None:
+    """One part with enough digits to read back the same numbers."""
+    (predictions,) = parts.values()
+    names = predictions.class_names or [str(index) for index in range(predictions.n_classes)]
+    columns = _wide_columns(predictions, names)
+    prefix = "logit_" if predictions.kind == "logits" else "probability_"
+    single = SINGLE.get((predictions.task, predictions.kind), "logit")
+    start = 0
+    with csv_writer(path) as writer:
+        writer.writerow([*columns, *([single] if predictions.flat else [prefix + name for name in names])])
+        for chunk in predictions.chunks():
+            cells = [column[start : start + chunk.n].tolist() for column in columns.values()]
+            writer.writerows(zip(*cells, *zip(*shown_rows(chunk), strict=True), strict=True))
+            start += chunk.n
+
+
+def shown_rows(chunk: Predictions) -> Iterator[list[str]]:
+    """The scores of each row as text."""
+    digits = 9 if chunk.dtype == np.float32 else 17
+    for row in chunk.values.reshape(chunk.n, -1).astype(np.float64).tolist():
+        yield [f"{value:.{digits}g}" for value in row]
+
+
+def _wide_columns(predictions: Predictions, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Everything beside the scores, one column each."""
+    found: dict[str, np.ndarray] = {}
+    for name, array in columns_of(predictions).items():
+        if name == CLASS_NAMES:
+            continue
+        if array.ndim == 1:
+            found[{"labels": "label", "weights": "weight"}.get(name, name)] = array
+        elif array.ndim == 2:
+            prefix = {"labels": "label_", LABEL_SHARES: "label_share_"}.get(name, f"{name}_")
+            inner = names if array.shape[1] == len(names) else range(array.shape[1])
+            found.update({f"{prefix}{word}": array[:, place] for place, word in enumerate(inner)})
+    return found
+
+
+@contextmanager
+def csv_writer(path: Path) -> Iterator[Any]:
+    """A writer of rows to a file, packed where its name says so."""
+    with ExitStack() as stack:
+        stream: Any = stack.enter_context(path.open("wb"))
+        if path.suffix.lower() == ".gz":
+            packed = gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=3, filename="", mtime=0)
+            stream = stack.enter_context(packed)
+        text = stack.enter_context(io.TextIOWrapper(stream, encoding="utf-8", newline=""))
+        yield csv.writer(text, lineterminator="\n")
+
+
+def _write_jsonl(parts: dict[str, Predictions], path: Path) -> None:
+    """One part, an object per row."""
+    (predictions,) = parts.values()
+    key = "logit" if (predictions.task, predictions.kind) == ("binary", "logits") else score_word(predictions)
+    label = {"pairs": CORRECT, "multilabel": "labels"}.get(predictions.task, "label")
+    with path.open("w", encoding="utf-8") as file:
+        for chunk in predictions.chunks():
+            labelled = chunk.has_labels and chunk.label_shares is None
+            labels = chunk.labels.astype(bool if chunk.task == "pairs" else np.int64).tolist() if labelled else None
+            for row, value in enumerate(chunk.values.astype(np.float64).tolist()):
+                line: dict[str, Any] = {key: value}
+                if labels is not None:
+                    line[label] = labels[row]
+                if chunk.weights is not None:
+                    line["weight"] = float(chunk.weights[row])
+                file.write(json.dumps(line, allow_nan=False) + "\n")
+
+
+WRITERS: dict[str, Callable[[dict[str, Predictions], Path], Any]] = {
+    ".npz": _write_npz,
+    ".npy": _write_npy,
+    ".parquet": _write_parquet,
+    ".safetensors": _write_safetensors,
+    ".csv": _write_csv,
+    ".csv.gz": _write_csv,
+    ".jsonl": _write_jsonl,
+    ".ndjson": _write_jsonl,
+}
+"""Suffix to the function that writes parts to a path. Formats that can run code in other readers are never written."""

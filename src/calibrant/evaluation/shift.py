@@ -16,7 +16,8 @@ from calibrant.core.errors import InputError
 from calibrant.core.metric_facts import known_name
 from calibrant.core.schema import Schema
 from calibrant.core.softmax import softmax
-from calibrant.data import Predictions, npz, open_predictions
+from calibrant.data import Predictions, open_predictions
+from calibrant.data.arrays import npz_fields
 from calibrant.data.fields import Wanted
 from calibrant.evaluation.plain_data import PlainData
 from calibrant.evaluation.table import Cell, Estimate, Row, Table
@@ -192,7 +193,7 @@ def _bundle(path: Path) -> dict[tuple[str, int], Predictions]:
     """The shifted sets inside one `.npz`, or nothing if it holds none."""
     if path.suffix != ".npz" or not path.is_file():
         return {}
-    arrays = npz.fields(path, Wanted())
+    arrays = npz_fields(path, Wanted())
     keys = [key for key in arrays if SHIFT_KEY.match(key)]
     if not keys:
         return {}

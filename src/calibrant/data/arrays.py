@@ -1,0 +1,383 @@
+"""Files of arrays: `.npy`, `.npz`, `.safetensors`, `.pt` and pickles, each as named fields that are not yet read.
+
+`.npy` is a matrix and what lies beside it: `val_logits.npy` (or `val_probabilities.npy`) finds `val_labels.npy` and,
+where they exist, `val_weights.npy` and `val_class_names.npy`; `logits.npy` finds `labels.npy`. `val.npy` stands for
+such a pair when no file of that name exists. A matrix of another name needs `kind=`, and its labels are
+`NAME_labels.npy` beside it or `labels=`. In the other formats `file#val` picks `val_logits`, `val_labels` and so on.
+
+Members of archives are never unpacked to disk: stored ones are read where they lie, deflated ones are streamed. A
+safetensors file is a length, a JSON header and raw bytes; its own package maps the file, which ends the process when
+another one cuts the file short, so the header is read here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from calibrant.core.arrays import widen
+from calibrant.core.errors import InputError, MissingExtraError
+from calibrant.core.schema import KINDS
+from calibrant.data import unpickling
+from calibrant.data.fields import (
+    CLASS_NAMES,
+    CORRECT,
+    LABEL_SHARES,
+    LABELS,
+    SINGLE,
+    WEIGHTS,
+    ArrayField,
+    BrokenField,
+    Field,
+    Header,
+    Wanted,
+)
+from calibrant.data.limits import MAX_TEXT_BYTES, check_expansion, reading
+from calibrant.data.predictions import CHUNK_BYTES
+from calibrant.data.raw import BFLOAT16, RawField
+from calibrant.data.scratch import Scratch
+from calibrant.data.source import ArraySource, FieldSource, Source
+
+COMPANIONS = (*LABELS, *WEIGHTS, CLASS_NAMES, CORRECT, LABEL_SHARES, "clusters", "group")
+"""Files beside a matrix that belong to it."""
+
+MAX_HEADER = 10_000
+DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError, KeyError),
+    *(OverflowError, UnicodeError),
+)
+"""What zipfile raises for damaged, encrypted or exotic archives."""
+
+LOCAL_HEADER = 30
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    **{f"F{8 * size}": np.dtype(f"<f{size}") for size in (8, 4, 2)},
+    "BF16": BFLOAT16,
+    **{f"I{8 * size}": np.dtype(f"<i{size}") for size in (8, 4, 2, 1)},
+    **{f"U{8 * size}": np.dtype(f"<u{size}") for size in (8, 4, 2, 1)},
+    "BOOL": np.dtype("?"),
+}
+"""Types of safetensors."""
+
+METADATA = "__metadata__"
+
+
+def npy_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
+    """The matrix at `path` and the files beside it that belong to it."""
+    path = matrix_path(path)
+    kind, word = wanted.kind, kind_word(path.stem)
+    if word is None and is_companion(path):
+        raise InputError(f"{path} is the companion of a matrix: open the file of the logits or probabilities")
+    if word is None and kind is None:
+        raise InputError(
+            f'{path} does not say what it holds: give kind="logits" or kind="probabilities" (--kind), '
+            f"or call the file {path.stem}_logits.npy"
+        )
+    found: dict[str, Field] = {word or kind or "": array_field(path)}
+    for companion, name in companions(path.stem).items():
+        beside = path.with_name(name)
+        if beside.is_file():
+            found[companion] = array_field(beside)
+    return found
+
+
+def companions(stem: str) -> dict[str, str]:
+    """What may lie beside a matrix whose file has this name without `.npy`, and the names of those files."""
+    word = kind_word(stem)
+    prefix = stem[: -len(word)] if word else f"{stem}_"
+    return {companion: f"{prefix}{companion}.npy" for companion in COMPANIONS}
+
+
+def matrix_path(path: Path) -> Path:
+    """The file itself, or the one of a pair that `NAME.npy` stands for."""
+    if not path.exists():
+        for kind in (*KINDS, *SINGLE.values()):
+            beside = path.with_name(f"{path.stem}_{kind}.npy")
+            if beside.is_file():
+                return beside
+    return path
+
+
+def is_companion(path: Path) -> bool:
+    """Is this the labels, weights or class names of another file?"""
+    return kind_word(path.stem) is None and any(
+        path.stem == word or path.stem.endswith(f"_{word}") for word in COMPANIONS
+    )
+
+
+def kind_word(stem: str) -> str | None:
+    """The word at the end of a file's name that says what it holds."""
+    words = (*KINDS, *SINGLE.values())
+    return next((word for word in words if stem == word or stem.endswith(f"_{word}")), None)
+
+
+def array_field(path: Path) -> RawField:
+    """The array of one `.npy` file, unread."""
+    with path.open("rb") as file:
+        header = _npy_header(file, str(path), path.stat().st_size)
+        return RawField(path, file.tell(), header, str(path))
+
+
+def _npy_header(file: IO[bytes], called: str, size: int) -> Header:
+    """Shape, order and dtype of an array in the npy format; leaves the file at the first byte of the data."""
+    if not size:
+        raise InputError(f"{called} is empty (0 bytes): it is not an npy array")
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(file, max_header_size=MAX_HEADER)
+    except (zipfile.BadZipFile, zlib.error):
+        raise
+    except Exception as error:  # numpy parses the header as a Python literal, which fails in many ways
+        words = " ".join(str(error).split())[:100]
+        raise InputError(f"{called} is not an npy array, or its header is damaged: {words}") from error
+    if dtype.hasobject:
+        raise InputError(
+            f"{called} is an object array, which can run code when read: save plain numbers (dtype object)"
+        )
+    if dtype.kind not in "fiubUS" or not dtype.itemsize:
+        raise InputError(f"{called} has dtype {str(dtype)[:60]}, but only plain numbers and texts are read")
+    if min(shape, default=0) < 0:
+        raise InputError(f"{called}: the npy header claims the shape {str(shape)[:60]}")
+    return Header(shape, dtype, fortran)
+
+
+def npz_fields(path: Path, wanted: Wanted, keeps: Any = None) -> dict[str, Field]:
+    """Every array of the archive, unread, by its name without `.npy`; `keeps` lives as long as they do."""
+    found: dict[str, Field] = {}
+    with reading(path, "npz archive", DAMAGE), zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            if member.filename.endswith(".npy"):
+                try:
+                    found[member.filename[:-4]] = MemberField(path, archive, member, keeps)
+                except InputError as error:
+                    found[member.filename[:-4]] = BrokenField(error)
+    return found
+
+
+class MemberField(Field):
+    """An array in an archive; one that is stored uncompressed is read where it lies, after a small one's checksum."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, keeps: Any) -> None:
+        self.path, self.member, self.keeps = path, member, keeps
+        self.called = called = f"{path}: {member.filename}"
+        if member.flag_bits & 0x1:
+            raise InputError(f"{called} is encrypted: store it without a password")
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise InputError(
+                f"{called} uses zip method {member.compress_type}, but only stored (0) and deflate (8) are read"
+            )
+        check_expansion(member.file_size, member.compress_size, called)
+        with archive.open(member) as stream:
+            self.header = _npy_header(stream, called, member.file_size)
+            self.begins = stream.tell()
+        self.shape, self.dtype = self.header.shape, self.header.dtype
+        if self.header.nbytes != member.file_size - self.begins:
+            raise InputError(
+                f"{called} promises {self.header.nbytes} bytes of data (shape {self.shape}, {self.dtype}), "
+                f"but {member.file_size - self.begins} are there"
+            )
+
+    def read(self) -> np.ndarray:
+        """The whole array; its checksum is compared on the way."""
+        with self.open() as stream:
+            raw = _read_exactly(stream, self.nbytes, self.called)
+            stream.read(1)  # reaching the end is what makes zipfile compare the checksum
+        return raw.view(self.dtype).reshape(self.shape, order=self.header.order)
+
+    def source(self, name: str) -> Source:
+        """Its rows in blocks; a column-major one that is compressed has to be unpacked as a whole."""
+        if self.member.compress_type == zipfile.ZIP_DEFLATED:
+            return ArraySource(np.ascontiguousarray(self.read()), name) if self.header.fortran else Deflated(self, name)
+        if self.nbytes <= CHUNK_BYTES:
+            with self.open() as stream:
+                while stream.read(2**20):
+                    pass
+        with self.path.open("rb") as file:
+            # the local header repeats the name and has its own extra field
+            file.seek(self.member.header_offset)
+            sizes = struct.unpack("<HH", file.read(LOCAL_HEADER)[26:])
+        offset = self.member.header_offset + LOCAL_HEADER + sum(sizes) + self.begins
+        return RawField(self.path, offset, self.header, self.called, keeps=self.keeps).source(name)
+
+    @contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
+        """The data as a stream, past the npy header."""
+        with (
+            reading(self.path, "npz archive", DAMAGE),
+            zipfile.ZipFile(self.path) as archive,
+            archive.open(self.member.filename) as stream,
+        ):
+            stream.read(self.begins)
+            yield stream
+
+
+class Deflated(FieldSource):
+    """Rows of a compressed matrix, unpacked as they are needed."""
+
+    def __init__(self, field: MemberField, name: str) -> None:
+        super().__init__(field, name)
+        self._field = field
+
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """Blocks in order; the rows before `start` are unpacked and dropped."""
+        field = self._field
+        row_bytes = self.shape[1] * field.dtype.itemsize
+        with field.open() as stream:
+            skip = start * row_bytes
+            while skip > 0:
+                skip -= len(_read_exactly(stream, min(skip, 2**20), field.called))
+            for first in range(start, stop, rows):
+                count = min(rows, stop - first)
+                raw = _read_exactly(stream, count * row_bytes, field.called)
+                if first + count == self.shape[0]:
+                    stream.read(1)  # reaching the end is what makes zipfile compare the checksum
+                yield widen(raw.view(field.dtype)).reshape(count, self.shape[1])
+
+    def cuts(self, rows: int) -> list[int]:
+        """Only the first row: what is deflated must be unpacked from its beginning."""
+        return [0]
+
+
+def _read_exactly(stream: IO[bytes], size: int, called: str) -> np.ndarray:
+    """`size` bytes of a stream, or an InputError that says how many there were."""
+    raw = np.empty(size, np.uint8)
+    view, done = memoryview(raw.data), 0
+    while done < size:
+        # in small bites: zipfile unpacks each into a copy of its own
+        got = stream.readinto(view[done : done + 2**20])  # type: ignore[attr-defined]
+        if not got:
+            raise InputError(f"{called} ends after {done} of {size} bytes: the file is truncated")
+        done += got
+    return raw
+
+
+def safetensors_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
+    """Every tensor of the file, unread."""
+    header, start = _safetensors_header(path)
+    metadata = header.pop(METADATA, {})
+    found: dict[str, Field] = {}
+    for name, entry in header.items():
+        try:
+            found[name] = _tensor_field(path, name, entry, start)
+        except InputError as error:
+            found[name] = BrokenField(error)
+    if isinstance(metadata, dict) and CLASS_NAMES in metadata:
+        found[CLASS_NAMES] = names_field(metadata[CLASS_NAMES], f"{path}: {CLASS_NAMES}")
+    return found
+
+
+def names_field(text: Any, called: str) -> ArrayField:
+    """Class names from a JSON list of texts."""
+    try:
+        names = json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{called} is not a JSON list of texts") from error
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{called} is not a JSON list of texts")
+    return ArrayField(np.array(names, dtype=str))
+
+
+def _safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(MAX_TEXT_BYTES, size - 8):
+            raise InputError(
+                f"{path} has {size} bytes, and its safetensors header claims {length} (at most {MAX_TEXT_BYTES} are "
+                "read): the file is empty, truncated or of another format"
+            )
+        text = file.read(length)
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: the safetensors header is not JSON: {text[:40]!r}") from error
+    if not isinstance(header, dict):
+        raise InputError(f"{path}: the safetensors header is a {type(header).__name__}, not an object")
+    return header, 8 + length
+
+
+def _tensor_field(path: Path, name: str, entry: Any, start: int) -> RawField:
+    called = f"{path}: {name}"
+    try:
+        word, shape, (first, last) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        header = Header(shape, DTYPES[word])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{called} lacks a known dtype, shape or data_offsets in the safetensors header") from error
+    if any(type(number) is not int or number < 0 for number in (*shape, first, last)) or len(shape) > 32:
+        raise InputError(f"{called}: the safetensors header claims shape {str(shape)[:60]} at {first}..{last}")
+    if last - first != header.nbytes:
+        raise InputError(f"{called} spans {last - first} bytes, but shape {shape} of {word} needs {header.nbytes}")
+    return RawField(path, start + first, header, called)
+
+
+def torch_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
+    """The tensors of what `torch.save` wrote, read into memory by torch without running code."""
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtraError("torch", "torch") from error
+    size = path.stat().st_size
+    try:
+        with reading(path, "file of torch", DAMAGE):
+            _refuse_bombs(path)
+            with torch.serialization.safe_globals(_numpy_globals()):
+                content = torch.load(path, map_location="cpu", weights_only=True)
+            found = unpickling.named_arrays(content, wanted.kind or "logits", 2 * size + 2**20)
+    except InputError:
+        raise
+    except Exception as error:  # torch raises its own errors, and several lines of advice for code
+        call = re.search(r"GLOBAL (\S+)", str(error))
+        words = f"it would call {call[1]}: {unpickling.NOTHING_RUNS}" if call else " ".join(str(error).split())[:200]
+        raise InputError(f"{path} cannot be read as a file of torch: {words}") from error
+    return {name: ArrayField(array) for name, array in found.items()}
+
+
+def _numpy_globals() -> list[Any]:
+    """What torch may call to build arrays of numpy in a dictionary of tensors."""
+    reconstruct = np.array(0.0).__reduce__()[0]
+    dtypes = [type(np.dtype(word)) for word in ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u1", "?", "U1", "S1")]
+    return [reconstruct, np.ndarray, np.dtype, *dtypes]
+
+
+def _refuse_bombs(path: Path) -> None:
+    """Raise where a member of an archive of torch unpacks to much more than it is, or describes too many objects."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                check_expansion(member.file_size, member.compress_size, f"{path}: {member.filename[:60]}", 2**20)
+                if member.filename.endswith("data.pkl") and member.file_size > MAX_TEXT_BYTES:
+                    raise InputError(f"{path}: data.pkl has {member.file_size} bytes, over {MAX_TEXT_BYTES}")
+
+
+def pickle_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
+    """The arrays of a pickle, which a process of its own copies to a temporary archive."""
+    with reading(path, "pickle of arrays", DAMAGE):
+        scratch = Scratch()
+        searched = os.pathsep.join(part for part in sys.path if part)
+        done = subprocess.run(  # noqa: S603 (this package's own file)
+            [sys.executable, "-P", unpickling.__file__, str(path), str(scratch.path), wanted.kind or "logits"],
+            env={**os.environ, "PYTHONPATH": searched, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode == unpickling.REFUSED:
+            raise InputError(f"{path} cannot be read as a pickle of arrays: {done.stdout.strip()}")
+        if done.returncode:
+            raise InputError(f"{path} is not a whole pickle of arrays: reading it ended with status {done.returncode}")
+        return npz_fields(scratch.path, wanted, keeps=scratch)
