@@ -167,19 +167,19 @@ def test_watch_reports_resumes_and_exits_1_on_alarm(run, tmp_path):
 
     write(lambda c: c, 500)
     state = tmp_path / "state.json"
-    code, out, err = run("watch", log, "--once", "--state", state)
+    code, out, err = run("monitor", log, "--once", "--state", state)
     assert (code, err) == (0, "")
     assert "500 answers" in out
     assert "no alarm" in out
     write(lambda c: c - 0.3, 500)
-    code, out, _ = run("watch", log, "--once", "--state", state, "--json")
+    code, out, _ = run("monitor", log, "--once", "--state", state, "--json")
     report = json.loads(out)
     assert code == 1
     assert report["n"] == 1000
     assert report["alarm"]
     assert 500 < report["alarm_at"] < 700
     assert "overconfident" in report["suspect"]
-    code, _, err = run("watch", log, "--once", "--state", state, "--window", "10")
+    code, _, err = run("monitor", log, "--once", "--state", state, "--window", "10")
     assert code == 2
     assert "use the same" in err
 
@@ -192,22 +192,22 @@ def test_watch_follows_until_the_alarm(run, tmp_path, monkeypatch):
         with log.open("a") as lines:
             lines.write('{"confidence": 0.99, "correct": false}\n' * 5)
 
-    monkeypatch.setattr("calibrant.cli.watch.time.sleep", grow)
-    code, out, err = run("watch", log, "--until-alarm")
+    monkeypatch.setattr("calibrant.cli.monitor.time.sleep", grow)
+    code, out, err = run("monitor", log, "--until-alarm")
     assert code == 1
     assert "ALARM since answer" in out.splitlines()[-1]
     assert "1 lines skipped, the first: line 2" in err
 
 
 def test_watch_refuses_what_is_no_log(run, tmp_path):
-    assert run("watch", tmp_path / "absent.jsonl", "--once")[0] == 2
+    assert run("monitor", tmp_path / "absent.jsonl", "--once")[0] == 2
     (tmp_path / "a.jsonl").write_text("nothing here\n")
-    code, _, err = run("watch", tmp_path / "a.jsonl", "--once")
+    code, _, err = run("monitor", tmp_path / "a.jsonl", "--once")
     assert code == 2
     assert "no labelled answer in 1 lines" in err
-    code, _, err = run("watch", tmp_path, "--once")
+    code, _, err = run("monitor", tmp_path, "--once")
     assert (code, "a folder" in err) == (2, True)
-    code, _, err = run("watch", tmp_path / "a.jsonl", "--once", "--bins", 10**7)
+    code, _, err = run("monitor", tmp_path / "a.jsonl", "--once", "--bins", 10**7)
     assert (code, "at most 1000" in err) == (2, True)
 
 
@@ -216,7 +216,7 @@ def test_watch_looks_at_its_state_first(run, tmp_path):
     log.write_text('{"confidence": 0.9, "correct": true}\n' * 20)
     (tmp_path / "binary").write_bytes(b"\x80\x00")
     for state, words in (("absent/state", "does not exist"), ("binary", "binary: it is not text"), ("", "is a folder")):
-        code, out, err = run("watch", log, "--once", "--state", tmp_path / state)
+        code, out, err = run("monitor", log, "--once", "--state", tmp_path / state)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert words in err
 

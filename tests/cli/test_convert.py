@@ -20,7 +20,6 @@ LABELS = RNG.integers(0, 3, 6)
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr(app, "VERBS", ("convert", "convert"))
     monkeypatch.setattr(sys, "argv", ["calibrant", "convert", *map(str, arguments)])
     with pytest.raises(SystemExit) as left:
         app.main()

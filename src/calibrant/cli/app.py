@@ -1,4 +1,4 @@
-"""`calibrant VERB`: gathers the verbs, turns bad input into one line and exit code 2."""
+"""`calibrant VERB`: finds the verb, turns bad input into one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import typer
 
-from calibrant.cli.plain import plain
+from calibrant import __version__
+from calibrant.cli.terminal import plain
 from calibrant.core.errors import InputError, MissingExtraError
 
-VERBS = (
-    "demo",
-    "measure",
-    "compare",
-    "diff",
-    "select",
-    "shift",
-    "convert",
-    "fit",
-    "apply",
-    "export",
-    "info",
-    "serve",
-    "watch",
-    "monitor",
-)
+VERBS = {
+    "demo": "Compare methods on the embedded CIFAR-100 predictions and write the report.",
+    "measure": "Measure calibration: all metrics with 95% intervals, a verdict, a reliability diagram.",
+    "compare": "Fit every method on VAL and measure it on TEST, with paired 95% intervals.",
+    "diff": "Compare two reports or results: which figures changed by more than their noise.",
+    "select": "Average the default methods, or choose one, by cross-validation, and save it.",
+    "shift": "Measure a saved calibrator over the severities of several corruptions.",
+    "convert": "Convert predictions between file formats; pickles are only read.",
+    "fit": "Fit a calibrator on held-out predictions and save it.",
+    "apply": "Apply a saved calibrator to a file of predictions.",
+    "export": "Write a calibrator to ONNX, alone or behind a classifier.",
+    "info": "Say what an artifact is, when and from what it was learned, and how good it was there.",
+    "serve": "Serve a calibrator over HTTP.",
+    "monitor": "Watch calibration on a log and raise an alarm when it breaks.",
+}
 """One module each in this folder, with a function of the verb's name; order is the order of `--help`."""
-SYNONYMS = {"monitor": "watch"}
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -40,8 +40,8 @@ USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]
 """click's UsageError; typer has click inside or beside it, depending on its version."""
 
 
-def build() -> typer.Typer:
-    """The application with every verb registered."""
+def build(asked: str = "") -> typer.Typer:
+    """The application. Only the verb that is asked for is imported: the others are names with a line of help."""
     app = typer.Typer(
         name="calibrant",
         help="Measure, repair and ship the calibration of classifiers.",
@@ -50,16 +50,24 @@ def build() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_options)
-    for verb in VERBS:
-        name = SYNONYMS.get(verb, verb)
-        app.command(verb)(getattr(importlib.import_module(f"calibrant.cli.{name}"), name))
+    for verb, words in VERBS.items():
+        app.command(verb, help=words if verb != asked else None)(_function(verb) if verb == asked else _not_asked)
     return app
+
+
+def _function(verb: str) -> Callable[..., None]:
+    if verb == "measure" and "numpy" not in sys.modules:
+        # one BLAS thread, unless the user chose: the products are thin, and waiting threads cost more than they add
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    return getattr(importlib.import_module(f"calibrant.cli.{verb}"), verb)
+
+
+def _not_asked() -> None:
+    """Stand in the list of verbs."""
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from calibrant import __version__
-
         typer.echo(__version__)
         raise typer.Exit
 
@@ -77,8 +85,8 @@ def main() -> None:
     # an exception instead of an end on the spot: temporary files are removed on the way out
     signal.signal(signal.SIGTERM, _terminated)
     _spell_out_warnings()
-    command = typer.main.get_command(build())
     try:
+        command = typer.main.get_command(build(next((word for word in sys.argv[1:] if word[:1] != "-"), "")))
         with command.make_context("calibrant", sys.argv[1:]) as context:
             command.invoke(context)
         sys.exit(0)

@@ -5,57 +5,60 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
-from calibrant.cli import inputs
-from calibrant.cli.bar import progress_bar
-from calibrant.cli.plain import say
+import calibrant as cal
+from calibrant.cli import options
+from calibrant.cli.terminal import BLUE, CHECK_FAILED, GREY, ORANGE, console, progress_bar, say, warn
 from calibrant.core.atomic import check_target
 from calibrant.core.errors import InputError
+from calibrant.core.metric_facts import facts
+from calibrant.data import open_predictions
+from calibrant.evaluation.compare import compare as run
+from calibrant.evaluation.model_tables import lines, sizes
+from calibrant.evaluation.models import ModelComparison, compare_models, short_names
+from calibrant.evaluation.results import Comparison, MethodRow
+from calibrant.evaluation.shift import ShiftCurves, Shifted, open_shift, shift
+from calibrant.evaluation.tables import RAISED_WORDS, cell, raised, seconds, share
+from calibrant.report.usage import model_files
 
-if TYPE_CHECKING:
-    from calibrant.evaluation.results import Comparison
-    from calibrant.evaluation.shift import ShiftCurves, Shifted
+WIDTHS = {"ece": 6, "adaptive_ece": 6, "sce": 7, "nll": 7, "brier": 7, "accuracy": 6}
+"""The metrics of the table, and how wide their columns are."""
+INTERVALS = {"ece": 16, "nll": 18}
+"""Metrics whose interval is shown in a wide terminal, and its width."""
 
-CHECK_FAILED = 1
-
-FILES = typer.Argument(
-    ..., metavar="VAL TEST", help="Predictions to fit on and to measure on; file#part picks one part."
-)
-MODELS = typer.Option(
-    False, "--models", help="The files are models with the parts val and test each, or NAME=VAL,TEST: one matrix."
-)
-SHIFTED = typer.Option(None, "--shift", help="Shifted predictions for the report, as `calibrant shift` reads them.")
+FILES = "Predictions to fit on and to measure on; file#part picks one part."
+MODELS = "The files are models with the parts val and test each, or NAME=VAL,TEST: one matrix."
+SHIFTED = "Shifted predictions for the report, as `calibrant shift` reads them."
 
 
-@inputs.reads_predictions
+@options.reads_predictions
 def compare(
-    files: list[str] = FILES,
+    files: Annotated[list[str], typer.Argument(metavar="VAL TEST", help=FILES)],
     *,
-    models: bool = MODELS,
-    methods: str = typer.Option("all", "--methods", "-m", help="all, or short names: none,ts,cts,sms+top"),
-    criterion: str = typer.Option("nll", "--criterion", help="The metric that decides which method is best."),
+    models: Annotated[bool, typer.Option("--models", help=MODELS)] = False,
+    methods: Annotated[str, typer.Option("--methods", "-m", help="all, or short names: none,ts,cts,sms+top")] = "all",
+    criterion: options.Criterion = "nll",
     said: dict[str, Any],
-    by: str = inputs.BY,
-    cluster: str = inputs.CLUSTER,
-    n_bins: int = typer.Option(15, "--n-bins", help="Bins of the calibration errors."),
-    resamples: int = typer.Option(1000, "--resamples", help="Paired bootstrap resamples of the test rows."),
-    seed: int = typer.Option(0, "--seed", min=0, help="Seed of the resamples."),
-    report: str = typer.Option(None, "--report", help="Write a self-contained HTML report to this path."),
-    shifted: list[str] | None = SHIFTED,
-    markdown: bool = typer.Option(False, "--markdown", help="Print the table as Markdown."),
-    latex: bool = typer.Option(False, "--latex", help="Print the table as LaTeX."),
-    intervals: bool = typer.Option(False, "--intervals", help="With 95% intervals in Markdown and LaTeX."),
-    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+    by: options.By = None,
+    cluster: options.Cluster = None,
+    n_bins: options.NBins = 15,
+    resamples: options.Resamples = 1000,
+    seed: options.Seed = 0,
+    report: Annotated[str | None, typer.Option(help="Write a self-contained HTML report to this path.")] = None,
+    shifted: Annotated[list[str] | None, typer.Option("--shift", help=SHIFTED)] = None,
+    markdown: options.Markdown = False,
+    latex: Annotated[bool, typer.Option("--latex", help="Print the table as LaTeX.")] = False,
+    intervals: Annotated[bool, typer.Option("--intervals", help="With 95% intervals in Markdown and LaTeX.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Fit every method on VAL and measure it on TEST, with paired 95% intervals; the best and its ties are marked.
 
     With --models: `calibrant compare --models a.npz b.npz` does so for each model and ranks the methods over all.
     """
-    from calibrant.evaluation.shift import open_shift
-
     if report is not None:
         check_target(report)
     elif shifted:
@@ -70,8 +73,8 @@ def compare(
     if as_json:
         typer.echo(result.to_json())
     elif markdown or latex:
-        options = {} if models else {"intervals": intervals}
-        say(result.to_markdown(**options) if markdown else result.to_latex(**options), nl=False)
+        how = {} if models else {"intervals": intervals}
+        say(result.to_markdown(**how) if markdown else result.to_latex(**how), nl=False)
     else:
         _show(result, report)
     if result.best is None:
@@ -82,10 +85,6 @@ def _run(
     files: list[str], methods: str, said: dict[str, Any], how: dict[str, Any], *, models: bool, quiet: bool
 ) -> Any:
     """The comparison of two files, or of several models."""
-    from calibrant.data import open_predictions
-    from calibrant.evaluation.compare import compare as run
-    from calibrant.evaluation.models import compare_models
-
     with progress_bar(quiet=quiet):
         if models:
             return compare_models(_opened(files, said), methods, **how)
@@ -98,54 +97,36 @@ def _run(
 
 def _opened(files: list[str], said: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The rows to fit on and to measure on of every model, by its name."""
-    from calibrant.data import open_parts, open_predictions
-    from calibrant.evaluation.models import short_names
-    from calibrant.report.usage import split_model
-
     found: dict[str, tuple[Any, Any]] = {}
-    split_up = [split_model(given) for given in files]
-    names = [name for name, _ in split_up]
+    models = [model_files(given) for given in files]
+    names = [name for name, *_ in models]
     if names == [Path(given).stem for given in files]:
         names = short_names(names)  # names that the user chose stay
-    for name, (_, both) in zip(names, split_up, strict=True):
+    for name, (_, *parts) in zip(names, models, strict=True):
         if name in found:
             raise InputError(f"two models are called {name}: give NAME=FILE with names that differ")
-        if len(both) == 2:
-            found[name] = (open_predictions(both[0], **said), open_predictions(both[1], **said))
-            continue
-        parts = open_parts(both[0], **said)
-        if not {"val", "test"} <= set(parts):
-            there = ", ".join(parts) if "" not in parts else "one part"
-            raise InputError(
-                f"{both[0]} holds {there}, but a model needs the parts val and test: give {name}=VAL_FILE,TEST_FILE"
-            )
-        found[name] = parts["val"], parts["test"]
+        try:
+            val, test = (open_predictions(part, **said) for part in parts)
+        except InputError as error:
+            raise InputError(f"{error}; a model needs the parts val and test, or NAME=VAL_FILE,TEST_FILE") from error
+        found[name] = val, test
     return found
 
 
 def _write(result: Any, report: str, files: list[str], conditions: Shifted | None) -> None:
-    from calibrant.evaluation.results import Comparison
-    from calibrant.report.page import write_report
-
     command = shlex.join(["calibrant", *sys.argv[1:]])
     shift = _curves(result, conditions) if isinstance(result, Comparison) else None
-    write_report(result, report, shift=shift, sources=files, command=command)
+    cal.write_report(result, report, shift=shift, sources=files, command=command)
 
 
 def _show(result: Any, report: str | None) -> None:
     """The table on a terminal, and what the fits warned of."""
-    from calibrant.cli.compare_view import show, show_models
-    from calibrant.evaluation.results import Comparison
-
     one = isinstance(result, Comparison)
     (show if one else show_models)(result)
     for name, comparison in ({"": result} if one else result.comparisons).items():
         where = f"{name}: " if name else ""
-        for row in comparison.rows:
-            for warning in row.warnings:
-                say(f"warning: {where}{row.method}: {warning}", err=True)
-        for warning in comparison.warnings:
-            say(f"WARNING: {where}{warning}", err=True)
+        warn(f"{where}{row.method}: {text}" for row in comparison.rows for text in row.warnings)
+        warn((f"{where}{text}" for text in comparison.warnings), "WARNING")
     if report is not None:
         say(f"\nreport: {report}")
 
@@ -154,8 +135,86 @@ def _curves(result: Comparison, shifted: Shifted | None) -> ShiftCurves | None:
     """ECE of the uncalibrated scores, the best and the second over the severities."""
     if shifted is None or result.best is None:
         return None
-    from calibrant.evaluation.shift import shift
-
     names = [name for name in dict.fromkeys((result.best, result.second)) if name not in (None, "none")]
     calibrators = {"none": None, **{name: result.row(name).calibrator for name in names if name is not None}}
     return shift(calibrators, shifted, metric_options={"n_bins": result.n_bins})
+
+
+def show(comparison: Comparison) -> None:
+    """Print the verdict, the table and what its marks mean."""
+    out = console()
+    wide = out.width >= 110
+    out.print(Text(comparison.verdict, "bold"))
+    kind = f"{comparison.n_classes} {'labels' if comparison.task == 'multilabel' else 'classes'}"
+    rows = f"fitted on {comparison.n_val:,} rows, measured on {comparison.n_test:,}"
+    out.print(Text(rows if _answers(comparison) else f"{rows}, {kind}", GREY))
+    if comparison.noise_floor is not None:
+        floor = comparison.noise_floor
+        out.print(Text(f"noise floor: a calibrated model would show ECE {100 * floor.mean:.2f}% at this n", GREY))
+    out.print()
+    width = max(8, *(len(row.method) for row in comparison.rows)) + 1
+    header = _header(comparison, width, wide)
+    out.print(header)
+    out.print(Text("─" * len(header.plain), GREY))
+    for row in comparison.rows:
+        out.print(_line(comparison, row, width, wide), overflow="ellipsis", no_wrap=True)
+    out.print()
+    out.print(Text("bold: best; underlined: second; ≈: within noise of the best (paired resamples)", GREY))
+    if wide and any(raised(name, row.metrics[name]) for row in comparison.rows for name in INTERVALS if row.metrics):
+        out.print(Text(RAISED_WORDS, GREY))
+    changed = "" if _answers(comparison) else "chg%: predictions changed; "
+    out.print(Text(f"{changed}P: chance of beating the best; fit: seconds", GREY))
+
+
+def show_models(table: ModelComparison) -> None:
+    """Print the verdict over all models and the matrix of the deciding metric."""
+    out = console()
+    out.print(Text(table.verdict, "bold"))
+    out.print(Text(sizes(table), GREY))
+    out.print()
+    for line in lines(table, out.width):
+        head = line.startswith("method ")
+        best = table.best is not None and line.startswith(f"{table.best} ")
+        out.print(Text(line, "bold" if head else f"bold {BLUE}" if best else ""), overflow="ellipsis", no_wrap=True)
+    out.print()
+    out.print(Text("*: best of the model; ≈: within noise of it; wins: on how many models either holds", GREY))
+
+
+def _answers(comparison: Comparison) -> bool:
+    """Are these confidences of answers, which no calibration changes?"""
+    return comparison.task == "pairs"
+
+
+def _columns(comparison: Comparison) -> dict[str, int]:
+    """Metrics and widths; with one probability per row the classwise ECE is the ECE again."""
+    return {name: room for name, room in WIDTHS.items() if name != "sce" or comparison.task == "multiclass"}
+
+
+def _header(comparison: Comparison, width: int, wide: bool) -> Text:
+    text = Text("method".ljust(width))
+    for metric, room in _columns(comparison).items():
+        title = facts(metric).column + ("%" if facts(metric).percent else "")
+        text += f"{title:>{room}} "
+        if wide and metric in INTERVALS:
+            text += " 95%".ljust(INTERVALS[metric])
+    text += (" " if _answers(comparison) else " chg% ") + f"{'P':>4} {'fit':>6}"
+    text.stylize("bold")
+    return text
+
+
+def _line(comparison: Comparison, row: MethodRow, width: int, wide: bool) -> Text:
+    best = row.method == comparison.best
+    text = Text(row.method.ljust(width), f"bold {BLUE}" if best else "")
+    if row.error is not None:
+        return text + Text("failed: ", ORANGE) + Text(row.error)
+    for metric, room in _columns(comparison).items():
+        one = cell(comparison, row, metric)
+        style = "bold" if one.best else ("underline" if one.second else "")
+        text += Text(" " * (room - len(one.value))) + Text(one.value, style)
+        text += Text("≈" if one.tie else " ")
+        if wide and metric in INTERVALS:
+            text += Text((" " + one.interval).ljust(INTERVALS[metric]), GREY)
+    beats = "" if best else f"{row.p_beats_best:.2f}"
+    changed = " " if _answers(comparison) else f"{share(row.changed_predictions):>5} "
+    text += Text(f"{changed}{beats:>4} {seconds(row.fit_seconds):>6}", GREY)
+    return text

@@ -6,41 +6,51 @@ import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from calibrant.cli import inputs
-from calibrant.cli.bar import progress_bar
-from calibrant.cli.plain import say
+from calibrant.calibrators.group import GroupCalibrator
+from calibrant.calibrators.registry import resolve
+from calibrant.calibrators.task_methods import task_method
+from calibrant.cli import options
+from calibrant.cli.terminal import answer, progress_bar, skipped_words, warn
+from calibrant.core import progress
 from calibrant.core.atomic import check_target
 from calibrant.core.errors import FitWarning, InputError
+from calibrant.data import open_predictions
+from calibrant.engines.engine import opened
+from calibrant.evaluation.flat import figures_of, flattened
+from calibrant.evaluation.scan import top_columns
+from calibrant.metrics import stream
+from calibrant.shipping.apply import calibrate_predictions
+from calibrant.shipping.artifact import save
 
 FIGURES = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "sce")
 
-PARAMETERS = typer.Option(None, "--param", "-p", metavar="NAME=VALUE", help="A parameter of the method, any number.")
 
-
-@inputs.reads_predictions
+@options.reads_predictions
 def fit(
-    file: str = typer.Argument(..., metavar="FILE", help="Held-out predictions with labels; file#val picks one part."),
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Held-out predictions with labels; file#val picks one part.")
+    ],
     *,
-    method: str = typer.Option("ts", "--method", "-m", help="Short name: ts, cts, vs, ets, cws, sctl+ts, ts+top, …"),
-    output: str = typer.Option(..., "--output", "-o", help="Artifact to write, such as cal.safetensors."),
-    parameters: list[str] | None = PARAMETERS,
-    keep_predictions: bool = typer.Option(
-        False, "--keep-predictions", help="With --method auto: only methods that never change the predicted class."
-    ),
+    method: Annotated[
+        str, typer.Option("--method", "-m", help="Short name: ts, cts, vs, ets, cws, sctl+ts, ts+top, …")
+    ] = "ts",
+    output: options.NewArtifact,
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter of the method, any number."),
+    ] = None,
+    keep_predictions: options.KeepPredictions = False,
     said: dict[str, Any],
-    groups: str = inputs.GROUPS,
-    engine: str = inputs.ENGINE,
-    skip_bad_parts: bool = inputs.SKIP_BAD_PARTS,
-    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+    groups: options.Groups = None,
+    engine: options.Engine = "local",
+    skip_bad_parts: options.SkipBadParts = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Fit a calibrator on held-out predictions and save it; prints the figures before and after on the same data."""
-    from calibrant.data import open_predictions
-    from calibrant.engines.engine import opened
-
     check_target(output)
     check_names(method, parameters or [])
     with warnings.catch_warnings(record=True) as caught, progress_bar(quiet=as_json), opened(engine) as running:
@@ -55,29 +65,20 @@ def fit(
     result = {"method": method, **result, "warnings": messages(caught), "artifact": output}
     if skip_bad_parts:
         result["skipped_parts"] = list(predictions.skipped)
-    if as_json:
-        typer.echo(json.dumps(result))
-        return
-    for message in result["warnings"]:
-        say(f"warning: {message}", err=True)
-    if predictions.skipped:
-        say(f"warning: {inputs.skipped_words(predictions)}", err=True)
-    say(_table(result, file))
+    if not as_json:
+        warn([*result["warnings"], *skipped_words(predictions.skipped)])
+    answer(as_json, result, _table(result, file))
 
 
 def by_group(calibrator: Any) -> Any:
     """The calibrator, one for each group, unless it treats groups by itself."""
     if getattr(calibrator, "takes_groups", False):
         return calibrator
-    from calibrant.calibrators.group import GroupCalibrator
-
     return GroupCalibrator(calibrator)
 
 
 def check_names(method: str, assignments: list[str]) -> None:
     """Raise for a misspelt method or parameter before any file is read."""
-    from calibrant.calibrators.registry import resolve
-
     if method.strip().lower() != "auto":
         resolve(method)
     for text in assignments:
@@ -94,8 +95,6 @@ def keeping(calibrator: Any, method: str) -> None:
 
 def build(method: str, assignments: list[str], task: str = "multiclass", n_classes: int | None = None) -> Any:
     """The unfitted calibrator of a short name, with `name=value` parameters; a typo is an error."""
-    from calibrant.calibrators.task_methods import task_method
-
     given = dict(_assignment(text) for text in assignments)
     calibrator = task_method(method, task, n_classes)
     # a calibrator inside is chosen by the short name
@@ -130,10 +129,6 @@ def _assignment(text: str) -> tuple[str, Any]:
 
 
 def _fit_and_save(calibrator: Any, predictions: Any, output: str, engine: Any) -> dict[str, Any]:
-    from calibrant.core import progress
-    from calibrant.metrics import stream
-    from calibrant.shipping.apply import calibrate_predictions
-    from calibrant.shipping.artifact import save
 
     if predictions.kind == "probabilities" and calibrator.requires_logits:
         name = type(calibrator).__name__
@@ -162,10 +157,6 @@ def _fit_and_save(calibrator: Any, predictions: Any, output: str, engine: Any) -
 
 def _task_figures(calibrator: Any, predictions: Any, engine: Any) -> tuple[dict[str, float], dict[str, float]]:
     """The figures of one score per row, or per label."""
-    from calibrant.evaluation.flat import figures_of, flattened
-    from calibrant.evaluation.scan import top_columns
-    from calibrant.shipping.apply import calibrate_predictions
-
     seen = flattened(predictions) if predictions.task == "multilabel" else predictions
     both = (predictions, calibrate_predictions(calibrator, predictions))
     before, after = (figures_of(top_columns(rows, engine), seen.weights, seen.task) for rows in both)
@@ -177,7 +168,7 @@ def messages(caught: list[warnings.WarningMessage]) -> list[str]:
     return list(dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, FitWarning)))
 
 
-def _table(result: dict[str, Any], file: str) -> str:
+def _table(result: dict[str, Any], file: str) -> list[str]:
     parameters = f"{result['n_parameters']} parameter{'' if result['n_parameters'] == 1 else 's'}"
     lines = [
         f"{result['class']} on {file}: {result['n']} rows, {result['n_classes']} classes, {parameters}, "
@@ -189,4 +180,4 @@ def _table(result: dict[str, Any], file: str) -> str:
         lines.append(f"{name:<16}{before:>10.4f}" + (f"{after:>10.4f}" if after is not None else ""))
     lines.append("Metrics on the fit data are optimistic: judge on other data with `calibrant apply` and `measure`.")
     lines.append(f"wrote {result['artifact']}")
-    return "\n".join(lines)
+    return lines

@@ -9,19 +9,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import typer
-
-from calibrant.cli.plain import printable
+from calibrant.cli.terminal import printable
 from calibrant.core.errors import InputError
 from calibrant.core.metric_facts import ALIASES, FACTS
-
-MAX_ECE = typer.Option(None, "--max-ece", min=0.0, max=1.0, help="Gate: exit 1 when ECE is above this fraction.")
-MAX_CLASSWISE_ECE = typer.Option(None, "--max-classwise-ece", min=0.0, max=1.0, help="Gate on the classwise ECE.")
-MAX_NLL = typer.Option(None, "--max-nll", min=0.0, help="Gate on the log loss.")
-MAX_BRIER = typer.Option(None, "--max-brier", min=0.0, help="Gate on the Brier score.")
-MIN_ACCURACY = typer.Option(None, "--min-accuracy", min=0.0, max=1.0, help="Gate: exit 1 below this accuracy.")
-MAX_GROUP_ECE = typer.Option(None, "--max-group-ece", min=0.0, max=1.0, help="Gate on the ECE of every group of --by.")
-MIN_ROWS = typer.Option(500, "--min-rows", min=1, help="Groups with fewer rows are left out of group gates.")
 
 
 def check(

@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
-import typer
+import numpy as np
 
-from calibrant.cli.plain import printable, say
+from calibrant.cli import options
+from calibrant.cli.terminal import answer, printable
+from calibrant.core.metric_facts import FACTS
+from calibrant.shipping.artifact import digest_of, from_bytes, read_content
 
 MAX_NAMES = 8
 
 
-def info(
-    artifact: str = typer.Argument(..., metavar="ARTIFACT", help="A saved calibrator, such as cal.safetensors."),
-    *,
-    as_json: bool = typer.Option(False, "--json", help="Print the facts as JSON."),
-) -> None:
+def info(artifact: options.Artifact, *, as_json: options.AsJson = False) -> None:
     """Say what an artifact is: method, classes, when and from what it was learned, and how good it was there."""
-    from calibrant.shipping.artifact import digest_of, from_bytes, read_content
-
     content = read_content(artifact)
     facts = _facts(from_bytes(content), digest_of(content), len(content))
-    if as_json:
-        typer.echo(json.dumps({"artifact": artifact, **facts}, allow_nan=False))
-        return
-    say(os.path.basename(artifact))
-    for name, text in _lines(facts):
-        say(f"  {name:<12}{printable(text)}")
+    lines = [f"  {name:<12}{printable(text)}" for name, text in _lines(facts)]
+    answer(as_json, {"artifact": artifact, **facts}, [os.path.basename(artifact), *lines])
 
 
 def _facts(artifact: Any, digest: str, size: int) -> dict[str, Any]:
     calibrator = artifact.calibrator
-    given = calibrator.get_params(deep=False) if hasattr(calibrator, "get_params") else {}
+    given = calibrator.get_params(deep=False)
     learned = {name: value for name, value in sorted(vars(calibrator).items()) if name.endswith("_") and name[0] != "_"}
     return {
         "method": artifact.method,
-        "task": getattr(calibrator, "task_", None),
+        "task": calibrator.task_,
         "n_classes": artifact.n_classes,
         "class_names": None if artifact.class_names is None else list(artifact.class_names),
         "keeps_prediction": bool(getattr(calibrator, "keeps_prediction", False)),
@@ -58,8 +50,6 @@ def _is_learned(name: str, value: Any) -> bool:
 
 
 def _summary(value: Any) -> str:
-    import numpy as np
-
     if hasattr(value, "get_params"):
         return type(value).__name__
     try:
@@ -79,8 +69,6 @@ def _plain(value: Any) -> Any:
 
 
 def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    from calibrant.core.metric_facts import FACTS
-
     kept = "keeps every predicted class" if facts["keeps_prediction"] else "may change the predicted class"
     classes = "a network's input" if facts["n_classes"] is None else f"{facts['n_classes']} classes"
     lines = [("method", f"{facts['method']} for {classes}; {kept}")]

@@ -2,64 +2,85 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from typing import Any
+import math
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
 
 from calibrant.cli import gate as gates
-from calibrant.cli import inputs
-from calibrant.cli.bar import progress_bar
-from calibrant.cli.plain import say
+from calibrant.cli import options
+from calibrant.cli.terminal import (
+    BLUE,
+    CHECK_FAILED,
+    GREEN,
+    GREY,
+    ORANGE,
+    answer,
+    console,
+    progress_bar,
+    skipped_words,
+    warn,
+)
+from calibrant.core.metric_facts import facts, number
+from calibrant.data import open_predictions
+from calibrant.engines.engine import opened
+from calibrant.evaluation.groups import GroupAnalysis
+from calibrant.evaluation.measure import measure as run
+from calibrant.evaluation.measurement import Measurement
+from calibrant.evaluation.table import Estimate
+from calibrant.evaluation.tables import RAISED_WORDS, bounds, raised
+from calibrant.evaluation.verdicts import SIGNIFICANCE, TOO_FEW
+
+BAR = 40
+SHOWN_GROUPS = 12
 
 
-@inputs.reads_predictions
+Limit = Annotated[float | None, typer.Option(min=0.0, help="Gate: exit 1 when the figure is above this.")]
+Share = Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Gate: exit 1 when it is above this fraction.")]
+
+
+@options.reads_predictions
 def measure(
-    source: str = typer.Argument(..., metavar="FILE", help="File, folder or embedded name; file#part picks one part."),
+    source: options.Source,
     *,
     said: dict[str, Any],
-    by: str = inputs.BY,
-    cluster: str = inputs.CLUSTER,
-    n_bins: int = typer.Option(15, "--n-bins", help="Bins of the calibration errors."),
-    resamples: int = typer.Option(1000, "--resamples", help="Bootstrap resamples behind the intervals."),
-    seed: int = typer.Option(0, "--seed", min=0, help="Seed of the resamples."),
-    decompose: bool = typer.Option(
-        None, "--decompose/--no-decompose", help="How much of the loss a map can mend; by default where it is quick."
-    ),
-    engine: str = inputs.ENGINE,
-    skip_bad_parts: bool = inputs.SKIP_BAD_PARTS,
-    max_ece: float = gates.MAX_ECE,
-    max_classwise_ece: float = gates.MAX_CLASSWISE_ECE,
-    max_nll: float = gates.MAX_NLL,
-    max_brier: float = gates.MAX_BRIER,
-    min_accuracy: float = gates.MIN_ACCURACY,
-    max_group_ece: float = gates.MAX_GROUP_ECE,
-    min_rows: int = gates.MIN_ROWS,
-    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+    by: options.By = None,
+    cluster: options.Cluster = None,
+    n_bins: options.NBins = 15,
+    resamples: options.Resamples = 1000,
+    seed: options.Seed = 0,
+    decompose: Annotated[
+        bool | None,
+        typer.Option(
+            "--decompose/--no-decompose", help="How much of the loss a map can mend; by default where it is quick."
+        ),
+    ] = None,
+    engine: options.Engine = "local",
+    skip_bad_parts: options.SkipBadParts = False,
+    max_ece: Share = None,
+    max_classwise_ece: Share = None,
+    max_nll: Limit = None,
+    max_brier: Limit = None,
+    min_accuracy: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="Gate: exit 1 below this accuracy.")
+    ] = None,
+    max_group_ece: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="Gate on the ECE of every group of --by.")
+    ] = None,
+    min_rows: Annotated[int, typer.Option(min=1, help="Groups with fewer rows are left out of group gates.")] = 500,
+    as_json: options.AsJson = False,
 ) -> None:
     """Measure calibration: all metrics with 95% intervals, a verdict, a reliability diagram, the worst classes.
 
     With a limit (--max-ece …) the measurement is a gate: exit code 1 means that a figure is beyond its limit.
     """
-    _keep_blas_serial()
-    from calibrant.data import open_predictions
-    from calibrant.engines.engine import opened
-    from calibrant.evaluation.measure import measure as run
-
+    how = {"by": by, "cluster": cluster, "n_bins": n_bins, "resamples": resamples, "seed": seed, "decompose": decompose}
     with progress_bar(quiet=as_json), opened(engine) as running:
         predictions = open_predictions(source, skip_bad_parts=skip_bad_parts, engine=running, **said)
-        result = run(
-            predictions,
-            by=by,
-            cluster=cluster,
-            n_bins=n_bins,
-            resamples=resamples,
-            seed=seed,
-            decompose=decompose,
-            engine=running,
-        )
+        result = run(predictions, engine=running, **how)  # type: ignore[arg-type]
     skipped = {"skipped_parts": list(predictions.skipped)} if skip_bad_parts else {}
     document = {**result.to_dict(), **skipped}
     gate = gates.check(
@@ -69,23 +90,171 @@ def measure(
         groups_at_most={"ece": max_group_ece},
         min_rows=min_rows,
     )
-    if as_json:
-        typer.echo(json.dumps({**document, **({} if gate is None else {"gate": gate})}, allow_nan=False))
-    else:
-        if predictions.skipped:
-            say(f"warning: {inputs.skipped_words(predictions)}", err=True)
-        for warning in result.warnings:
-            say(f"note: {warning}", err=True)
-        from calibrant.cli.measure_view import show
-
+    if not as_json:
+        warn(skipped_words(predictions.skipped))
+        warn(result.warnings, "note")
         show(result, predictions.name or source, predictions.kind)
-        if gate is not None:
-            say(f"\n{gates.words(gate)}")
+    gated = {} if gate is None else {"gate": gate}
+    answer(as_json, {**document, **gated}, [f"\n{gates.words(one)}" for one in gated.values()])
     if gate is not None and not gate["passed"]:
-        raise typer.Exit(1)
+        raise typer.Exit(CHECK_FAILED)
 
 
-def _keep_blas_serial() -> None:
-    """One BLAS thread, unless the user chose: the products are thin, and waiting threads cost more than they add."""
-    if "numpy" not in sys.modules:  # afterwards it is too late, and the setting would only leak into children
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+def show(result: Measurement, name: str, kind: str) -> None:
+    """Print verdict, diagram, figures and worst classes."""
+    out = console()
+    out.print(Text(f"{name}  ", style="bold") + Text(f"{result.n:,} rows, {_task(result)}, {kind}", GREY))
+    out.print()
+    _verdict(out, result)
+    out.print()
+    _diagram(out, result)
+    out.print()
+    _figures(out, result)
+    if result.task == "multiclass":
+        out.print()
+        _worst(out, result)
+    if result.labels:
+        out.print()
+        _labels(out, result)
+    if result.groups is not None:
+        out.print()
+        _groups(out, result.groups)
+
+
+def _task(result: Measurement) -> str:
+    if result.task == "multiclass":
+        return f"{result.n_classes} classes"
+    many = f"{result.n_classes} labels" if result.task == "multilabel" else result.task
+    return many if result.task == "pairs" else f"{many}, about the positive class"
+
+
+def _labels(out: Console, result: Measurement) -> None:
+    """The labels of largest error."""
+    out.print(Text(f" {'worst labels':<30}    ECE %     NLL    positives", "bold"))
+    for label in sorted(result.labels, key=lambda one: -one.metrics["ece"].value)[:5]:
+        ece, nll = label.metrics["ece"].value, label.metrics["nll"].value
+        out.print(Text(f" {label.name[:30]:<30} {100 * ece:8.2f} {nll:7.4f} {label.n_positive:12,}"))
+
+
+def _groups(out: Console, analysis: GroupAnalysis) -> None:
+    """Every group, the largest error first, and who is worst served."""
+    out.print(Text(f" {analysis.verdict}", "bold"))
+    out.print(Text(f" {'groups':<34}    rows    ECE %", "bold"))
+    for group in sorted(analysis.groups, key=lambda one: -one.metrics["ece"].value)[:SHOWN_GROUPS]:
+        out.print(Text(f" {group.name[:34]:<34} {group.n:7,} {100 * group.metrics['ece'].value:8.2f}"))
+    if len(analysis.groups) > SHOWN_GROUPS:
+        out.print(Text(f" and {len(analysis.groups) - SHOWN_GROUPS} more (--json lists all)", GREY))
+
+
+def _verdict(out: Console, result: Measurement) -> None:
+    floor, ece = result.noise_floor, result.metrics["ece"]
+    sound = floor.p_value >= SIGNIFICANCE
+    mark = Text("✓ ", f"bold {GREEN}") if sound else Text("! ", f"bold {ORANGE}")
+    if result.verdict == TOO_FEW:
+        mark = Text("? ", f"bold {GREY}")
+    out.print(mark + Text(result.verdict, style="bold"))
+    out.print(f"  ECE {_text('ece', ece)}% {bounds('ece', ece, 3)}")
+    out.print(
+        f"  a calibrated model would show {100 * floor.mean:.2f}% at this n "
+        f"[{100 * floor.low:.2f}, {100 * floor.high:.2f}], p {_p_value(floor.p_value)}"
+    )
+    if result.mendable:
+        text, how = result.mendable.rsplit(" (", maxsplit=1)
+        how = f"(cross-validated: {how.removesuffix(')')}; ± is one standard error)"
+        for line in (Text(text), Text(how, GREY)):
+            out.print(Padding(line, (0, 0, 0, 2)))
+    over, under = (result.metrics[name].value for name in ("over_confidence", "under_confidence"))
+    whole = max(over + under, 1e-12)
+    line = Text("  overconfident ") + Text("▓" * round(20 * over / whole), ORANGE)
+    line += Text("░" * (20 - round(20 * over / whole)), GREEN) + Text(" underconfident")
+    out.print(line + Text(f"   {100 * over:.2f} + {100 * under:.2f} points", GREY))
+
+
+def _diagram(out: Console, result: Measurement) -> None:
+    bins = result.bins
+    scale = "0" + " " * (BAR // 2 - 3) + "50" + " " * (BAR // 2 - 4) + "100"
+    out.print(Text(" confidence  ", "bold") + Text(scale, GREY) + Text("     gap      rows", "bold"))
+    for b in range(len(bins.count)):
+        edges = f"{100 * bins.lower[b]:4.0f}–{100 * bins.upper[b]:3.0f}%  "
+        if bins.count[b] == 0:
+            out.print(Text(f" {edges} ", GREY) + Text("·", GREY))
+            continue
+        accuracy, confidence = float(bins.accuracy[b]), float(bins.confidence[b])
+        chance = bins.noise_low[b] - 1e-12 <= accuracy <= bins.noise_high[b] + 1e-12
+        gap = 100 * (confidence - accuracy)
+        style = GREY if chance else (ORANGE if gap > 0 else GREEN)
+        line = Text(f" {edges} ") + _bin_bar(accuracy, confidence)
+        line += Text(f" {gap:+6.1f}{' ' if chance else '*'}", style) + Text(f"{int(bins.count[b]):>10,}", GREY)
+        out.print(line)
+    legend = Text("             ") + Text("█", BLUE) + Text(" accuracy  ", GREY) + Text("▓", ORANGE)
+    legend += Text(" overconfident  ", GREY) + Text("▒", GREEN) + Text(" underconfident  ", GREY)
+    out.print(legend + Text("* beyond chance", GREY))
+
+
+def _bin_bar(accuracy: float, confidence: float) -> Text:
+    """Accuracy as a full bar, and what is missing to, or what exceeds, the stated confidence."""
+    stated, true = round(confidence * BAR), round(accuracy * BAR)
+    if true <= stated:
+        text = Text(bar(accuracy, BAR) if true == stated else "█" * true, BLUE)
+        text += Text("▓" * max(0, stated - max(true, len(text))), ORANGE)
+    else:
+        text = Text("█" * stated, BLUE) + Text("▒" * (true - stated), GREEN)
+    text.pad_right(BAR + 1 - len(text))
+    return text
+
+
+def _figures(out: Console, result: Measurement) -> None:
+    out.print(Text(" figures with 95% intervals", "bold") + Text("  in %, except where marked †", GREY))
+    cells = [_figure(name, estimate) for name, estimate in result.metrics.items()]
+    rows = math.ceil(len(cells) / 2)
+    for row in range(rows):
+        right = cells[row + rows] if row + rows < len(cells) else Text("")
+        out.print(Text(" ") + cells[row] + right)
+    if any(raised(name, estimate) for name, estimate in result.metrics.items()):
+        out.print(Text(f" {RAISED_WORDS}", GREY))
+    for reason in dict.fromkeys(result.left_out.values()):
+        names = ", ".join(facts(name).label for name, why in result.left_out.items() if why == reason)
+        out.print(Text(f" {names}: {reason}", GREY))
+
+
+def _figure(name: str, estimate: Estimate) -> Text:
+    mark = " " if facts(name).percent else "†"
+    text = Text(f"{facts(name).label + mark:<18}") + Text(f"{_text(name, estimate):>6} ", "bold")
+    text += Text(f"{bounds(name, estimate, 3):<15}", GREY)
+    return text
+
+
+def _worst(out: Console, result: Measurement) -> None:
+    worst = result.worst_classes()
+    classes = result.classes
+    width = min(30, max(5, *(len(result.class_name(index)) for index in worst)))
+    header = f" {'worst classes':<{max(width, 13)}}  class ECE %    over   under   accuracy      rows"
+    out.print(Text(header, "bold"))
+    for index in worst:
+        name = result.class_name(index)[: max(width, 13)]
+        accuracy = f"{100 * classes.accuracy[index]:.1f}" if classes.count[index] else "—"
+        out.print(
+            f" {name:<{max(width, 13)}}  {100 * classes.ece[index]:11.3f} {100 * classes.over[index]:7.3f} "
+            f"{100 * classes.under[index]:7.3f} {accuracy:>10} {classes.count[index]:9,.0f}"
+        )
+
+
+def _text(name: str, estimate: Estimate) -> str:
+    return number(name, estimate.value, 3)
+
+
+def _p_value(value: float) -> str:
+    return f"≤ {value:.3f}" if value <= 0.001 else f"= {value:.3f}"
+
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def bar(share: float, width: int) -> str:
+    """A bar of `share` of `width` cells, to an eighth of a cell.
+
+    >>> bar(0.5, 4)
+    '██'
+    """
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    return EIGHTHS[8] * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")

@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import warnings
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from calibrant.cli import inputs
-from calibrant.cli.bar import progress_bar
-from calibrant.cli.plain import say
+from calibrant.calibrators.auto import AutoCalibrator
+from calibrant.cli import options
+from calibrant.cli.fit import messages
+from calibrant.cli.terminal import answer, progress_bar, warn
 from calibrant.core.atomic import check_target
 from calibrant.core.errors import InputError
+from calibrant.core.metric_facts import facts
+from calibrant.data import Predictions, open_predictions
+from calibrant.shipping.artifact import save
 
 
-@inputs.reads_predictions
+@options.reads_predictions
 def select(
-    source: str = typer.Argument(..., metavar="FILE", help="Predictions with labels; file#part picks one part."),
+    source: options.Source,
     *,
-    output: str = typer.Option(..., "--output", "-o", help="Artifact to write, such as cal.safetensors."),
-    candidates: str = typer.Option(None, "--candidates", help="Short names to choose from: ts,vs,sms+top"),
-    criterion: str = typer.Option("nll", "--criterion", help="Metric to cross-validate."),
-    folds: int = typer.Option(5, "--folds", help="Number of folds."),
-    keep_predictions: bool = typer.Option(
-        False, "--keep-predictions", help="Only methods that never change the predicted class."
-    ),
-    seed: int = typer.Option(0, "--seed", min=0, help="Seed of the folds."),
+    output: options.NewArtifact,
+    candidates: Annotated[str | None, typer.Option(help="Short names to choose from: ts,vs,sms+top")] = None,
+    criterion: options.Criterion = "nll",
+    folds: Annotated[int, typer.Option(help="Number of folds.")] = 5,
+    keep_predictions: options.KeepPredictions = False,
+    seed: options.Seed = 0,
     said: dict[str, Any],
-    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+    as_json: options.AsJson = False,
 ) -> None:
     """Average the default methods, or choose one of --candidates, by cross-validation; save it, and say why."""
-    from calibrant.calibrators.auto import AutoCalibrator
-    from calibrant.cli.fit import messages
-    from calibrant.core.metric_facts import facts
-    from calibrant.data import open_predictions
-    from calibrant.shipping.artifact import save
-
     check_target(output)
     predictions = open_predictions(source, **said)
     refuse_labels(predictions)
@@ -58,36 +53,37 @@ def select(
         n=chooser.n_rows_,
         fingerprint=chooser.fingerprint_,
     )
-    if as_json:
-        result = {
-            "chosen": chooser.chosen_,
-            "criterion": criterion,
-            "reason": chooser.reason_,
-            "scores": chooser.scores_,
-            "standard_errors": chooser.standard_errors_,
-            "failures": chooser.failures_,
-            "warnings": messages(caught),
-            "artifact": output,
-        }
-        typer.echo(json.dumps(result))
-        return
-    for message in messages(caught):
-        say(f"warning: {message}", err=True)
-    higher = facts(criterion).better > 0
-    say(chooser.reason_)
+    result = {
+        "chosen": chooser.chosen_,
+        "criterion": criterion,
+        "reason": chooser.reason_,
+        "scores": chooser.scores_,
+        "standard_errors": chooser.standard_errors_,
+        "failures": chooser.failures_,
+        "warnings": messages(caught),
+        "artifact": output,
+    }
+    if not as_json:
+        warn(result["warnings"])
+    answer(as_json, result, _lines(result))
+
+
+def _lines(result: dict[str, Any]) -> list[str]:
+    """The reason, then every candidate with its score, the best first."""
+    scores, failures = result["scores"], result["failures"]
     # the sentence above has named what is averaged
-    shown = {name: "their average" if " + " in name else name for name in (*chooser.scores_, *chooser.failures_)}
+    shown = {name: "their average" if " + " in name else name for name in (*scores, *failures)}
     width = max(map(len, shown.values()))
-    for name, score in sorted(chooser.scores_.items(), key=lambda item: item[1], reverse=higher):
-        mark = "→" if name == chooser.chosen_ else " "
-        error = chooser.standard_errors_[name]
-        say(f" {mark} {shown[name]:<{width}}  {score:>8.5f}  ± {error:.5f} (difference to the best)")
-    for name, reason in chooser.failures_.items():
-        say(f"   {name:<{width}}  failed: {reason}")
-    say(f"wrote {output}")
+    lines = [result["reason"]]
+    for name in sorted(scores, key=lambda name: scores[name], reverse=facts(result["criterion"]).better > 0):
+        mark = "→" if name == result["chosen"] else " "
+        error = result["standard_errors"][name]
+        lines.append(f" {mark} {shown[name]:<{width}}  {scores[name]:>8.5f}  ± {error:.5f} (difference to the best)")
+    lines += [f"   {name:<{width}}  failed: {reason}" for name, reason in failures.items()]
+    return [*lines, f"wrote {result['artifact']}"]
 
 
-def refuse_labels(predictions: Any) -> None:
+def refuse_labels(predictions: Predictions) -> None:
     """Raise for many labels: their calibrator chooses by itself."""
     if predictions.task == "multilabel":
         raise InputError(

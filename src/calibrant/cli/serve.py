@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from calibrant.cli.plain import say
+from calibrant.cli import options
+from calibrant.cli.terminal import answer, warn
+from calibrant.monitor import GroupMonitor, Monitor
+from calibrant.shipping.artifact import read_artifact
+from calibrant.shipping.feedback import FeedbackDesk
+from calibrant.shipping.serve import Limits
+from calibrant.shipping.serve import serve as run
 
 
 def serve(
-    artifact: str = typer.Argument(..., metavar="ARTIFACT", help="A saved calibrator, such as cal.safetensors."),
+    artifact: options.Artifact,
     *,
-    host: str = typer.Option("127.0.0.1", "--host", help="Address to bind to; the default is this machine only."),
-    port: int = typer.Option(8080, "--port", min=0, max=65535, help="Port to bind to; 0 takes any that is free."),
-    max_rows: int = typer.Option(65_536, "--max-rows", min=1, help="Most rows of one request."),
-    max_megabytes: int = typer.Option(64, "--max-megabytes", min=1, help="Largest body of one request."),
-    max_connections: int = typer.Option(2048, "--max-connections", min=1, help="Most connections at a time."),
-    max_requests: int = typer.Option(512, "--max-requests", min=1, help="Most requests answered at a time."),
-    timeout: float = typer.Option(30.0, "--timeout", min=0.1, help="Seconds a body may take to arrive."),
-    header_timeout: float = typer.Option(10.0, "--header-timeout", min=0.1, help="Seconds for a request's headers."),
-    drain: float = typer.Option(0.0, "--drain", min=0.0, help="Seconds between SIGTERM and the end of service."),
-    reload: bool = typer.Option(True, "--reload/--no-reload", help="Take over a new ARTIFACT while running."),
-    access_log: bool = typer.Option(True, "--access-log/--no-access-log", help="One JSON line per request on stderr."),
-    rate: float = typer.Option(0.01, "--false-alarm-rate", help="Of the monitor behind /feedback."),
-    batch: str = typer.Option(
-        None, "--batch", help="A number, or the field that names the batch of a feedback answer."
-    ),
-    by: str = typer.Option(None, "--by", help="Field that names the group of a feedback answer."),
-    state: str = typer.Option(None, "--monitor-state", help="File that keeps the monitor between runs."),
-    as_json: bool = typer.Option(False, "--json", help="Print where the service listens as JSON."),
+    host: Annotated[str, typer.Option(help="Address to bind to; the default is this machine only.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to bind to; 0 takes any that is free.")] = 8080,
+    max_rows: Annotated[int, typer.Option(min=1, help="Most rows of one request.")] = 65_536,
+    max_megabytes: Annotated[int, typer.Option(min=1, help="Largest body of one request.")] = 64,
+    max_connections: Annotated[int, typer.Option(min=1, help="Most connections at a time.")] = 2048,
+    max_requests: Annotated[int, typer.Option(min=1, help="Most requests answered at a time.")] = 512,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a body may take to arrive.")] = 30.0,
+    header_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for a request's headers.")] = 10.0,
+    drain: Annotated[float, typer.Option(min=0.0, help="Seconds between SIGTERM and the end of service.")] = 0.0,
+    reload: Annotated[bool, typer.Option(help="Take over a new ARTIFACT while running.")] = True,
+    access_log: Annotated[bool, typer.Option(help="One JSON line per request on stderr.")] = True,
+    false_alarm_rate: options.FalseAlarmRate = 0.01,
+    batch: options.Batch = None,
+    by: options.GroupField = None,
+    state: Annotated[str | None, typer.Option("--monitor-state", help="File that keeps the monitor.")] = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Serve a calibrator: POST numbers to /calibrate as JSON, npy or Arrow; see / for the rest. Stop with Ctrl-C."""
-    from calibrant.shipping.artifact import read_artifact
-    from calibrant.shipping.serve import Limits
-    from calibrant.shipping.serve import serve as run
-
     limits = Limits(
         body_bytes=max_megabytes << 20,
         rows=max_rows,
@@ -49,15 +48,13 @@ def serve(
     loaded = read_artifact(artifact)
 
     def desk(served: Any) -> Any:
-        return _desk(served.digest, rate, batch, by, state)
+        return _desk(served.digest, false_alarm_rate, batch, by, state)
 
     def announce(address: str) -> None:
-        if as_json:
-            typer.echo(json.dumps({"address": address, "method": loaded.method, "n_classes": loaded.n_classes}))
-            return
-        say(f"{loaded.method} for {loaded.n_classes} classes on {address} (Ctrl-C stops)")
-        if host not in ("127.0.0.1", "localhost", "::1"):
-            say("warning: no password protects this service; put it behind a proxy that asks for one", err=True)
+        facts = {"address": address, "method": loaded.method, "n_classes": loaded.n_classes}
+        answer(as_json, facts, [f"{loaded.method} for {loaded.n_classes} classes on {address} (Ctrl-C stops)"])
+        if not as_json and host not in ("127.0.0.1", "localhost", "::1"):
+            warn(["no password protects this service; put it behind a proxy that asks for one"])
 
     run(
         artifact if reload else loaded,
@@ -71,9 +68,6 @@ def serve(
 
 
 def _desk(artifact: str, rate: float, batch: str | None, by: str | None, state: str | None) -> Any:
-    from calibrant.monitor import GroupMonitor, Monitor
-    from calibrant.shipping.feedback import FeedbackDesk
-
     size = int(batch) if batch is not None and batch.isdigit() else None
     kind = Monitor if by is None else GroupMonitor
     monitor = kind(false_alarm_rate=rate, batch=size)

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
 import typer
 
-from calibrant.cli.bar import progress_bar
+from calibrant.cli import options
+from calibrant.cli.terminal import answer, progress_bar
+from calibrant.evaluation.shift import ShiftCurves, open_shift
+from calibrant.evaluation.shift import shift as run
+from calibrant.shipping.artifact import read_artifact
 
-if TYPE_CHECKING:
-    from calibrant.evaluation.shift import ShiftCurves
-
-FILES = typer.Argument(..., metavar="FILES...", help="A bundle with shift_* arrays, or files such as fog_3.npz.")
-OTHERS = typer.Option(None, "--with", help="Another artifact to draw beside the first; any number.")
+FILES = "A bundle with shift_* arrays, or files such as fog_3.npz."
 
 
 def shift(
-    artifact: str = typer.Argument(..., metavar="CALIBRATOR", help="Artifact, such as cal.safetensors."),
-    files: list[str] = FILES,
+    artifact: options.Artifact,
+    files: Annotated[list[str], typer.Argument(metavar="FILES...", help=FILES)],
     *,
-    others: list[str] | None = OTHERS,
-    metric: str = typer.Option("ece", "--metric", help="Any metric of calibrant.metrics that returns a number."),
-    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+    others: Annotated[
+        list[str] | None, typer.Option("--with", help="Another artifact to draw beside the first; any number.")
+    ] = None,
+    metric: Annotated[str, typer.Option(help="Any metric of calibrant.metrics that returns a number.")] = "ece",
+    as_json: options.AsJson = False,
 ) -> None:
     """Measure a saved calibrator, and the scores without it, over the severities of several corruptions."""
-    from calibrant.evaluation.shift import open_shift
-    from calibrant.evaluation.shift import shift as run
-    from calibrant.shipping.artifact import read_artifact
-
     calibrators, schemas = {"none": None}, {}
     for path in (artifact, *(others or ())):
         name = Path(path).stem
@@ -39,31 +36,23 @@ def shift(
         calibrators[name], schemas[name] = found.calibrator, found.schema
     with progress_bar(quiet=as_json):
         curves = run(calibrators, open_shift(files), metric=metric, schemas=schemas)
-    if as_json:
-        typer.echo(json.dumps(curves.to_dict(), allow_nan=False))
-        return
-    _show(curves)
+    answer(as_json, curves.to_dict(), _lines(curves))
 
 
-def _show(curves: ShiftCurves) -> None:
-    from rich.text import Text
-
-    from calibrant.cli.terminal import console
-
-    out = console()
+def _lines(curves: ShiftCurves) -> list[str]:
+    """A column per method, a line per severity."""
     widths = [max(17, len(method) + 2) for method in curves.methods]
     first = max(10, len(curves.metric))
-    header = curves.metric.ljust(first) + "".join(
-        f"  {m}".ljust(w) for m, w in zip(curves.methods, widths, strict=True)
-    )
-    out.print(Text(header, "bold"))
+    lines = [
+        curves.metric.ljust(first) + "".join(f"  {m}".ljust(w) for m, w in zip(curves.methods, widths, strict=True))
+    ]
     for place, severity in enumerate(curves.severities):
         line = f"severity {severity}".ljust(first)
         for row, width in enumerate(widths):
             half = curves.half_width[row, place]
             spread = f" ± {half:.4f}" if half >= 0.00005 else ""
             line += f"  {curves.mean[row, place]:.4f}{spread}".ljust(width)
-        out.print(line)
+        lines.append(line)
     kinds = ", ".join(curves.corruptions)
-    out.print(f"mean over {len(curves.corruptions)} corruptions ({kinds})", style="grey50")
-    out.print("± 95% within-subject interval: differences between corruptions are taken out", style="grey50")
+    lines.append(f"mean over {len(curves.corruptions)} corruptions ({kinds})")
+    return [*lines, "± 95% within-subject interval: differences between corruptions are taken out"]

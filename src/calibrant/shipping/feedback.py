@@ -29,7 +29,7 @@ FIGURES = {
 class FeedbackDesk:
     """Takes answers with their outcomes; safe to call from several threads.
 
-    An answer is a record as `calibrant watch` reads it. An `id` makes one that is sent twice count once, and
+    An answer is a record as `calibrant monitor` reads it. An `id` makes one that is sent twice count once, and
     `artifact` (from the header `x-calibrant-artifact` of the service's answer) keeps outcomes of an earlier artifact
     out of the monitor of the present one.
     """

@@ -1,4 +1,4 @@
-"""`calibrant watch` and its other name `monitor`: groups, batches, ids, and states that were damaged."""
+"""`calibrant monitor`: groups, batches, ids, and states that were damaged."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def test_a_damaged_state_goes_on_from_the_one_before(run, tmp_path):
     log, state = tmp_path / "a.jsonl", tmp_path / "state.json"
     for seed in range(3):
         write(log, 100, seed=seed)
-        assert run("watch", log, "--once", "--state", state)[0] == 0
+        assert run("monitor", log, "--once", "--state", state)[0] == 0
     sound = state.read_text()
     state.write_text(sound[:1000])
-    code, out, err = run("watch", log, "--once", "--state", state, "--json")
+    code, out, err = run("monitor", log, "--once", "--state", state, "--json")
     assert (code, json.loads(out)["n"]) == (0, 300)
     assert "goes on from" in err
     assert json.loads(state.read_text())["content"]["feed"] == json.loads(sound)["content"]["feed"]
@@ -37,14 +37,14 @@ def test_two_damaged_states_are_set_aside_and_the_log_is_read_again(run, tmp_pat
     assert (code, json.loads(out)["n"]) == (0, 100)
     assert "starts anew" in err
     assert (tmp_path / "state.json.damaged").exists()
-    assert run("watch", log, "--once", "--state", state)[0] == 0
+    assert run("monitor", log, "--once", "--state", state)[0] == 0
 
 
 def test_a_state_of_something_else_is_never_touched(run, tmp_path):
     log, notes = tmp_path / "a.jsonl", tmp_path / "notes.json"
     write(log, 10)
     notes.write_text('{"mine": 1}')
-    code, _, err = run("watch", log, "--once", "--state", notes)
+    code, _, err = run("monitor", log, "--once", "--state", notes)
     assert (code, err.count("\n"), notes.read_text()) == (2, 1, '{"mine": 1}')
 
 
@@ -55,16 +55,16 @@ def test_groups_batches_and_ids(run, tmp_path):
         write(log, 30, 0.25, seed=100 + day, hospital="south", day=day)
     log.write_text(log.read_text() * 2)  # logged twice
     options = ["--once", "--by", "hospital", "--batch", "day", "--id", "id", "--state", state]
-    code, out, err = run("watch", log, *options)
+    code, out, err = run("monitor", log, *options)
     assert code == 1
     assert "south: ALARM" in out
     assert "north" not in out
     assert "1500 answers were logged more than once" in err
-    code, out, _ = run("watch", log, *options, "--json")
+    code, out, _ = run("monitor", log, *options, "--json")
     report = json.loads(out)
     assert (code, report["n"], report["n_duplicates"], report["alarms"]) == (1, 1500, 1500, ["south"])
     assert [group["group"] for group in report["groups"]] == ["south", "north\x1b[31m"]
-    code, _, err = run("watch", log, "--once", "--state", state, "--batch", "30")
+    code, _, err = run("monitor", log, "--once", "--state", state, "--batch", "30")
     assert code == 2
     assert "'batch': 'day'" in err
     assert "'batch': 30" in err
@@ -73,5 +73,5 @@ def test_groups_batches_and_ids(run, tmp_path):
 def test_a_batch_of_n_answers(run, tmp_path):
     log = tmp_path / "a.jsonl"
     write(log, 95)
-    code, out, _ = run("watch", log, "--once", "--batch", "10", "--json")
+    code, out, _ = run("monitor", log, "--once", "--batch", "10", "--json")
     assert (code, json.loads(out)["n_batches"], json.loads(out)["n_open"]) == (0, 9, 5)

@@ -1,45 +1,55 @@
-"""`calibrant watch FILE.jsonl`: follow a log of labelled answers and raise an alarm when calibration breaks."""
+"""`calibrant monitor FILE.jsonl`: follow a log of labelled answers and raise an alarm when calibration breaks."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from calibrant.cli.plain import printable, say
+from calibrant.cli import options
+from calibrant.cli.terminal import CHECK_FAILED, answer, printable, warn
 from calibrant.core.atomic import atomic_write, check_target
 from calibrant.core.errors import InputError
+from calibrant.monitor import GroupMonitor, Monitor
+from calibrant.shipping.watch import DamagedStateError, LogWatch
+
+FILE = "Log with one JSON answer per line; it may still grow."
 
 
-def watch(
-    file: str = typer.Argument(..., metavar="FILE.jsonl", help="Log with one JSON answer per line; it may still grow."),
+def monitor(
+    file: Annotated[str, typer.Argument(metavar="FILE.jsonl", help=FILE)],
     *,
-    rate: float = typer.Option(0.01, "--false-alarm-rate", help="Largest chance of ever raising a false alarm."),
-    window: int = typer.Option(2000, "--window", help="How many of the latest answers the figures describe."),
-    n_bins: int = typer.Option(15, "--bins", help="Equal-width confidence bins."),
-    batch: str = typer.Option(
-        None,
-        "--batch",
-        help="A number, or the field that names a line's batch: one bet per batch. Answers of one batch may depend on "
-        "each other; without it every answer must be independent of the others.",
-    ),
-    by: str = typer.Option(None, "--by", help="Field that names a line's group: the alarm says which group broke."),
-    id_field: str = typer.Option(None, "--id", help="Field that names an answer: one logged twice is counted once."),
-    digits: int = typer.Option(None, "--digits", help="Decimals the confidences were rounded to [default: look]."),
-    state: str = typer.Option(None, "--state", help="File that keeps the monitor between runs."),
-    once: bool = typer.Option(False, "--once", help="Read what is there, report, and leave."),
-    until_alarm: bool = typer.Option(False, "--until-alarm", help="Leave with exit code 1 at the first alarm."),
-    poll: float = typer.Option(1.0, "--poll", min=0.01, help="Seconds between looks at the log."),
-    as_json: bool = typer.Option(False, "--json", help="Print each report as one line of JSON."),
+    false_alarm_rate: options.FalseAlarmRate = 0.01,
+    window: Annotated[int, typer.Option(help="How many of the latest answers the figures describe.")] = 2000,
+    n_bins: Annotated[int, typer.Option("--bins", help="Equal-width confidence bins.")] = 15,
+    batch: options.Batch = None,
+    by: options.GroupField = None,
+    id_field: Annotated[
+        str | None, typer.Option("--id", help="Field that names an answer: one logged twice is counted once.")
+    ] = None,
+    digits: Annotated[
+        int | None, typer.Option(help="Decimals the confidences were rounded to [default: look].")
+    ] = None,
+    state: Annotated[str | None, typer.Option(help="File that keeps the monitor between runs.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Read what is there, report, and leave.")] = False,
+    until_alarm: Annotated[
+        bool, typer.Option("--until-alarm", help="Leave with exit code 1 at the first alarm.")
+    ] = False,
+    poll: Annotated[float, typer.Option(min=0.01, help="Seconds between looks at the log.")] = 1.0,
+    as_json: options.AsJson = False,
 ) -> None:
     """Watch calibration on a log; exit code 1 means that the alarm has risen. Stop with Ctrl-C.
 
     A line is {"confidence": 0.9, "correct": true}, or {"probabilities": […], "label": 3}, or the same with "logits".
     """
-    settings: dict[str, Any] = {"false_alarm_rate": rate, "window": window, "n_bins": n_bins, "digits": digits}
+    settings: dict[str, Any] = {
+        "false_alarm_rate": false_alarm_rate,
+        "window": window,
+        "n_bins": n_bins,
+        "digits": digits,
+    }
     settings["batch"] = int(batch) if batch is not None and batch.isdigit() else None
     fields = {"batch": None if settings["batch"] else batch, "by": by, "id": id_field}
     kept = _Kept(state)
@@ -57,7 +67,7 @@ def watch(
     except KeyboardInterrupt:
         kept.save(follower)
     if follower.monitor.alarm:
-        raise typer.Exit(1)
+        raise typer.Exit(CHECK_FAILED)
 
 
 class _Kept:
@@ -71,9 +81,6 @@ class _Kept:
 
     def load(self, file: str, settings: dict[str, Any], fields: dict[str, str | None]) -> Any:
         """The follower of the state file, or a new one where there is none."""
-        from calibrant.monitor import GroupMonitor, Monitor
-        from calibrant.shipping.watch import LogWatch
-
         kind = Monitor if fields["by"] is None else GroupMonitor
         fresh = LogWatch(file, kind(**settings), **fields)
         follower = None if self.path is None or not os.path.exists(self.path) else self._read(file)
@@ -90,8 +97,6 @@ class _Kept:
         return follower
 
     def _read(self, file: str) -> Any:
-        from calibrant.shipping.watch import DamagedStateError, LogWatch
-
         state = str(self.path)
         for path in (state, f"{state}.previous"):
             try:
@@ -101,18 +106,18 @@ class _Kept:
             except FileNotFoundError:
                 continue
             except DamagedStateError:
-                say(f"warning: {path} is damaged", err=True)
+                warn([f"{path} is damaged"])
                 continue
             except ValueError as error:
                 reason = error if isinstance(error, InputError) else "it is not text"
                 raise InputError(f"{path}: {reason}; give another file for the state") from error
             if path != state:
-                say(f"warning: the watch goes on from {path}, the state before the damaged one", err=True)
+                warn([f"the watch goes on from {path}, the state before the damaged one"])
             self._last = text
             return follower
         aside = f"{state}.damaged"
         os.replace(state, aside)
-        say(f"warning: the watch starts anew and reads the log from its start; see {aside}", err=True)
+        warn([f"the watch starts anew and reads the log from its start; see {aside}"])
         return None
 
     def save(self, follower: Any) -> None:
@@ -136,34 +141,32 @@ def _choices(follower: Any) -> dict[str, Any]:
 
 def _warn_about(follower: Any) -> None:
     if follower.file.note:
-        say(f"warning: {follower.file.note}", err=True)
+        warn([f"{follower.file.note}"])
         follower.file.note = None
 
 
 def _show(follower: Any, as_json: bool) -> None:
-    from calibrant.monitor import GroupMonitor
-
     monitor = follower.monitor
     if monitor.n == 0:
         problem = f" ({follower.first_problem})" if follower.first_problem else ""
         raise InputError(f"{follower.path} holds no labelled answer in {follower.n_lines} lines{problem}")
     report = monitor.report() if isinstance(monitor, GroupMonitor) else monitor.report().to_dict()
-    if as_json:
-        counts = {"n_bad_lines": follower.n_bad, "n_duplicates": follower.feed.n_duplicates}
-        typer.echo(json.dumps({**report, **counts}))
-        return
     limit = 2 / monitor.false_alarm_rate if isinstance(monitor, GroupMonitor) else 1 / monitor.false_alarm_rate
-    say(_line(report, limit))
+    lines = [_line(report, limit)]
     for group in report.get("groups", []):
         if group["alarm"]:
-            say(
+            lines.append(
                 f"  {printable(group['group'])}: ALARM since its answer {group['alarm_at']}: {group['suspect']}; "
                 f"accuracy {group['accuracy']:.3f}, confidence {group['confidence']:.3f}"
             )
+    counts = {"n_bad_lines": follower.n_bad, "n_duplicates": follower.feed.n_duplicates}
+    answer(as_json, {**report, **counts}, lines)
+    if as_json:
+        return
     if follower.feed.n_duplicates:
-        say(f"warning: {follower.feed.n_duplicates} answers were logged more than once", err=True)
+        warn([f"{follower.feed.n_duplicates} answers were logged more than once"])
     if follower.n_bad:
-        say(f"warning: {follower.n_bad} lines skipped, the first: {follower.first_problem}", err=True)
+        warn([f"{follower.n_bad} lines skipped, the first: {follower.first_problem}"])
 
 
 def _line(report: dict[str, Any], limit: float) -> str:
