@@ -54,7 +54,7 @@ def test_its_packages_are_those_of_the_project():
     installed = {str(Requirement(line)) for line in lines if line and not line.startswith("#")}
     assert installed <= asked
     left_out = {Requirement(line).name for line in asked - installed}
-    assert left_out == {"altair", "matplotlib", "vl-convert-python", "numba", "pyarrow"}
+    assert left_out == {"altair", "jinja2", "matplotlib", "vl-convert-python", "numba", "pyarrow"}
 
 
 def test_its_command_serves_and_its_health_check_tells(instructions, tmp_path):
