@@ -1,6 +1,5 @@
 """Watching calibration in production, under its public name."""
 
-from calibrant.shipping.group_monitor import GroupMonitor
-from calibrant.shipping.monitor import Monitor, MonitorReport
+from calibrant.shipping.monitor import GroupMonitor, GroupReport, Monitor, MonitorReport
 
-__all__ = ["GroupMonitor", "Monitor", "MonitorReport"]
+__all__ = ["GroupMonitor", "GroupReport", "Monitor", "MonitorReport"]

@@ -154,7 +154,7 @@ def test_export_tells_what_it_made(run, file, tmp_path):
     assert "give the model too" in err
 
 
-def test_watch_reports_resumes_and_exits_1_on_alarm(run, tmp_path):
+def test_monitor_reports_resumes_and_exits_1_on_alarm(run, tmp_path):
     rng = np.random.default_rng(0)
     log = tmp_path / "answers.jsonl"
 
@@ -184,7 +184,7 @@ def test_watch_reports_resumes_and_exits_1_on_alarm(run, tmp_path):
     assert "use the same" in err
 
 
-def test_watch_follows_until_the_alarm(run, tmp_path, monkeypatch):
+def test_monitor_follows_until_the_alarm(run, tmp_path, monkeypatch):
     log = tmp_path / "answers.jsonl"
     log.write_text('{"confidence": 0.9, "correct": true}\nnot an answer\n')
 
@@ -199,7 +199,7 @@ def test_watch_follows_until_the_alarm(run, tmp_path, monkeypatch):
     assert "1 lines skipped, the first: line 2" in err
 
 
-def test_watch_refuses_what_is_no_log(run, tmp_path):
+def test_monitor_refuses_what_is_no_log(run, tmp_path):
     assert run("monitor", tmp_path / "absent.jsonl", "--once")[0] == 2
     (tmp_path / "a.jsonl").write_text("nothing here\n")
     code, _, err = run("monitor", tmp_path / "a.jsonl", "--once")
@@ -211,11 +211,11 @@ def test_watch_refuses_what_is_no_log(run, tmp_path):
     assert (code, "at most 1000" in err) == (2, True)
 
 
-def test_watch_looks_at_its_state_first(run, tmp_path):
+def test_monitor_looks_at_its_state_first(run, tmp_path):
     log = tmp_path / "log.jsonl"
     log.write_text('{"confidence": 0.9, "correct": true}\n' * 20)
     (tmp_path / "binary").write_bytes(b"\x80\x00")
-    for state, words in (("absent/state", "does not exist"), ("binary", "binary: it is not text"), ("", "is a folder")):
+    for state, words in (("absent/state", "does not exist"), ("binary", "it is not the state"), ("", "is a folder")):
         code, out, err = run("monitor", log, "--once", "--state", tmp_path / state)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert words in err

@@ -15,8 +15,9 @@ import calibrant
 from calibrant.core.errors import InputError
 from calibrant.monitor import GroupMonitor, Monitor
 from calibrant.shipping.e_process import BATCHES, BIN_SHIFTS, CLAIMS, ROWS, SHARES, Bets, _waiting
-from calibrant.shipping.group_monitor import MAX_GROUPS, group_share
-from calibrant.shipping.watch import LogWatch, answer_of, parse_record
+from calibrant.shipping.feed import answer_of, parse_record
+from calibrant.shipping.log_file import LogFollower
+from calibrant.shipping.monitor import MAX_GROUPS, group_share
 
 
 def calibrated(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -54,28 +55,6 @@ def test_wealth_is_what_the_definition_says_whatever_the_chunks(plan):
     parts = [bets.play(confidence[i:j], correct[i:j]) for i, j in ((0, 1), (1, 30), (30, 60))]
     np.testing.assert_allclose(np.concatenate(parts), whole, rtol=1e-9)
     assert np.isclose(bets.log_wealth, whole[-1])
-
-
-def test_a_state_goes_on_with_the_plan_it_began_with():
-    """States of earlier versions name no plan: their money has entered by the first one, also in batches."""
-    confidence, correct = calibrated(2, 80)
-    old = Bets(15, plan=1)
-    old.play(confidence[:40], correct[:40])
-    monitor = Monitor(batch=1)
-    monitor.update_answers(confidence[:40], correct[:40])
-    state = json.loads(monitor.to_json())
-    assert state["bets"]["plan"] == BATCHES
-    named = Monitor()
-    named.update_answers(confidence[:4], correct[:4], batches=["a", "a", "b", "b"])
-    assert json.loads(named.to_json())["bets"]["plan"] == BATCHES
-    state["bets"] = {name: value for name, value in old.state().items() if name != "plan"}
-    loaded = Monitor.from_json(json.dumps(state))
-    loaded.update_answers(confidence[40:], correct[40:])
-    expected = wealth_by_definition(confidence, correct, 15, plan=1)[-1]
-    assert np.isclose(loaded.evidence, expected, rtol=1e-6)
-    state["bets"]["plan"] = 9
-    with pytest.raises(InputError, match="follows plan 9"):
-        Monitor.from_json(json.dumps(state))
 
 
 @given(confidence=st.floats(0, 1), history=st.integers(0, 30))
@@ -170,7 +149,7 @@ def test_rounded_confidences_are_noticed_and_raise_no_false_alarm(benchmark_scri
     for values, digits in (([0.99, 1.0], 2), ([0.987], 3), ([0.5, 1 / 3], 7), (np.float32([0.97, 0.5]), 2)):
         monitor = Monitor()
         monitor.update_answers(values, np.ones(len(values), dtype=bool))
-        assert json.loads(monitor.to_json())["digits_seen"] == digits
+        assert json.loads(monitor.to_json())["state"]["_digits_seen"] == digits
 
 
 def test_a_group_is_named_and_all_groups_share_one_promise(benchmark_script):
@@ -197,7 +176,7 @@ def test_group_state_batches_and_limits():
     for name, monitor in whole.groups.items():
         assert np.isclose(monitor.evidence, parts.groups[name].evidence, rtol=1e-9)
         assert monitor.report().n_batches == 30
-    assert whole.report()["groups"][0]["evidence"] >= whole.report()["groups"][-1]["evidence"]
+    assert whole.report().groups[0]["evidence"] >= whole.report().groups[-1]["evidence"]
     with pytest.raises(InputError, match="not the state"):
         GroupMonitor.from_json(whole.total.to_json())
     crowd = GroupMonitor(window=1, n_bins=1)
@@ -350,14 +329,11 @@ def test_a_state_that_is_none_is_refused(text):
 def test_a_tampered_state_is_refused_or_works(place, value):
     monitor = Monitor(window=20, n_bins=3)
     monitor.update_answers(*calibrated(7, 30))
-    state = json.loads(monitor.to_json())
-    key = sorted(state)[place % len(state)]
-    if isinstance(state[key], list) and place % 2:
-        state[key][place % len(state[key])] = value
-    else:
-        state[key] = value
+    document = json.loads(monitor.to_json())
+    part = [document, document["settings"], document["state"], document["state"]["_bets"]][place % 4]
+    part[sorted(part)[place % len(part)]] = value
     try:
-        loaded = Monitor.from_json(json.dumps(state))
+        loaded = Monitor.from_json(json.dumps(document))
     except InputError:
         return
     loaded.update_answers([0.5], [True])
@@ -391,12 +367,13 @@ def test_bad_log_lines_are_refused(line):
 def test_a_growing_and_a_rotated_log_are_followed(tmp_path):
     log = tmp_path / "answers.jsonl"
     log.write_text('{"confidence": 0.9, "correct": true}\nnonsense\n{"confidence": 0.8, ')
-    watch = LogWatch(str(log), Monitor())
+    watch = LogFollower(str(log))
     assert watch.read() == 1
     assert (watch.n_bad, watch.first_problem[:6]) == (1, "line 2")
     with log.open("a") as file:
         file.write('"correct": false}\n')
-    watch = LogWatch.from_state(str(log), watch.state())
+    state, watch = watch.state(), LogFollower(str(log))
+    watch.restore(state)
     assert watch.read() == 1
     assert watch.read() == 0
     log.unlink()
@@ -404,4 +381,4 @@ def test_a_growing_and_a_rotated_log_are_followed(tmp_path):
     assert watch.read() == 1
     assert watch.monitor.n == 3
     with pytest.raises(InputError, match="no such file"):
-        LogWatch(str(tmp_path / "absent"), Monitor()).read()
+        LogFollower(str(tmp_path / "absent")).read()

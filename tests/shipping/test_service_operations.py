@@ -22,9 +22,8 @@ from starlette.testclient import TestClient
 
 import calibrant
 from calibrant.core.errors import InputError
-from calibrant.monitor import GroupMonitor, Monitor
 from calibrant.shipping.artifact import Artifact, save
-from calibrant.shipping.feedback import FeedbackDesk
+from calibrant.shipping.feed import FeedbackDesk
 from calibrant.shipping.http_codec import ARROW, JSON, NDJSON, NPY, Wanted, decode_rows
 from calibrant.shipping.serve import MAX_WAITING, Limits, create_app, json_log
 from calibrant.shipping.served import ArtifactFile
@@ -382,7 +381,7 @@ def test_feedback_by_group_and_batch_survives_a_restart(artifact, tmp_path):
     state = tmp_path / "monitor.json"
 
     def desk():
-        return FeedbackDesk(GroupMonitor(), batch="day", by="site", state=state)
+        return FeedbackDesk(batch="day", by="site", state=state)
 
     rows = [{**one, "site": "n" if i % 2 else 's"\n', "day": i // 10} for i, one in enumerate(answers(400, 0.4))]
     with TestClient(create_app(artifact, feedback=desk())) as client:
@@ -392,7 +391,7 @@ def test_feedback_by_group_and_batch_survives_a_restart(artifact, tmp_path):
         assert client.post("/feedback", json={"answers": rows[200:]}).json()["n"] == 400
         assert figures(client)['calibrant_monitor_alarm{group="n"}'] == 1
     with pytest.raises(InputError, match="other monitor options"):
-        FeedbackDesk(Monitor(), state=state)
+        FeedbackDesk(state=state)
     state.write_text("{}")
     with pytest.raises(InputError, match="move it away"):
         desk()

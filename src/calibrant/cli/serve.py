@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from calibrant.cli import options
 from calibrant.cli.terminal import answer, warn
-from calibrant.monitor import GroupMonitor, Monitor
 from calibrant.shipping.artifact import read_artifact
-from calibrant.shipping.feedback import FeedbackDesk
+from calibrant.shipping.feed import FeedbackDesk
 from calibrant.shipping.serve import Limits
 from calibrant.shipping.serve import serve as run
+from calibrant.shipping.served import Served
 
 
 def serve(
@@ -47,8 +47,8 @@ def serve(
     )
     loaded = read_artifact(artifact)
 
-    def desk(served: Any) -> Any:
-        return _desk(served.digest, false_alarm_rate, batch, by, state)
+    def desk(served: Served) -> FeedbackDesk:
+        return FeedbackDesk(state=state, artifact=served.digest, batch=batch, by=by, false_alarm_rate=false_alarm_rate)
 
     def announce(address: str) -> None:
         facts = {"address": address, "method": loaded.method, "n_classes": loaded.n_classes}
@@ -65,10 +65,3 @@ def serve(
         access_log=access_log,
         announce=announce,
     )
-
-
-def _desk(artifact: str, rate: float, batch: str | None, by: str | None, state: str | None) -> Any:
-    size = int(batch) if batch is not None and batch.isdigit() else None
-    kind = Monitor if by is None else GroupMonitor
-    monitor = kind(false_alarm_rate=rate, batch=size)
-    return FeedbackDesk(monitor, batch=None if size else batch, by=by, state=state, artifact=artifact)

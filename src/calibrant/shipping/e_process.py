@@ -20,13 +20,11 @@ as fast as a break at the start.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from calibrant.core.bins import width_edges, width_index
-from calibrant.core.errors import InputError
 from calibrant.core.softmax import logsumexp
+from calibrant.shipping.state import Stateful
 
 CLAIMS = (
     *((1.0, shift) for shift in (-4.0, -2.0, -1.0, -0.5, -0.25)),
@@ -43,7 +41,7 @@ SHARES = {
     1: (*[0.09] * 5, *[0.04] * 5, 0.05, 0.05, 0.025, 0.025),
     2: (0.13, 0.45, 0.18, 0.05, 0.02, *[0.01] * 5, 0.03, 0.02, 0.005, 0.005),
 }
-"""Money of each claim by plan; a state goes on with the plan it began with, because shares must not depend on the data.
+"""Money of each claim by plan.
 
 Overconfidence has the most, because drift and new data nearly always show that way. Batches have a plan of their own:
 there the claim of two logits less is nearly the best bet for many shapes of confidence.
@@ -58,22 +56,27 @@ CLIP = 1e-6
 """A confidence this near to 0 or 1 stands for the whole interval up to 0 or 1."""
 
 
-class Bets:
+class Bets(Stateful):
     """The stakes of every bet, in logarithms; constant memory, also for a batch that is still open."""
+
+    STATE = ("plan", "n", "n_open", "_log_stake", "_open_sum")
 
     def __init__(self, n_bins: int, plan: int = ROWS) -> None:
         self.n_bins = n_bins
         self.plan = plan
-        self.n = 0
-        shares = SHARES[plan]
+        self.n = self.n_open = 0
         scales, shifts = zip(*CLAIMS, strict=True)
-        in_bins = np.full(len(BIN_SHIFTS) * n_bins, (1 - sum(shares)) / (len(BIN_SHIFTS) * n_bins))
-        self._log_share = np.log(np.concatenate([shares, in_bins]))
-        self._scale = np.concatenate([scales, np.ones(len(in_bins))])
+        self._scale = np.concatenate([scales, np.ones(len(BIN_SHIFTS) * n_bins)])
         self._shift = np.concatenate([shifts, np.repeat(BIN_SHIFTS, n_bins)])
         self._log_stake = np.full(len(self._shift), -np.inf)
         self._open_sum = np.zeros(len(self._shift))
-        self.n_open = 0
+
+    @property
+    def _log_share(self) -> np.ndarray:
+        """Log money of each bet; those on bins share what the claims leave."""
+        shares = SHARES[self.plan]
+        n_others = len(BIN_SHIFTS) * self.n_bins
+        return np.log(np.concatenate([shares, np.full(n_others, (1 - sum(shares)) / n_others)]))
 
     @property
     def log_wealth(self) -> float:
@@ -178,41 +181,6 @@ class Bets:
             )
         low, high = width_edges(self.n_bins)[(richest - len(CLAIMS)) % self.n_bins :][:2]
         return f"{what} at confidences from {low:.2g} to {high:.2g}"
-
-    def state(self) -> dict[str, Any]:
-        """Stakes and open batch as numbers for JSON; a stake is None where no money has entered."""
-        stakes = [float(stake) if np.isfinite(stake) else None for stake in self._log_stake]
-        return {
-            "plan": self.plan,
-            "n": self.n,
-            "stakes": stakes,
-            "open_sum": self._open_sum.tolist(),
-            "n_open": self.n_open,
-        }
-
-    @classmethod
-    def from_state(cls, state: Any, n_bins: int) -> Bets:
-        """The bets that `state` described; states without a plan are older than the second."""
-        plan = state.get("plan", 1)
-        if type(plan) is not int or plan not in SHARES:
-            raise InputError(
-                f"monitor state follows plan {plan!r}, but this calibrant knows {', '.join(map(str, SHARES))}"
-            )
-        bets = cls(n_bins, plan)
-        values = np.array([-np.inf if stake is None else float(stake) for stake in state["stakes"]])
-        sums = np.array([float(value) for value in state["open_sum"]])
-        if not values.shape == sums.shape == bets._log_stake.shape:
-            raise InputError(f"monitor state holds {len(values)} bets, but {n_bins} bins make {len(bets._log_stake)}")
-        if np.isnan(values).any() or (values == np.inf).any() or not np.isfinite(sums).all() or (sums < 0).any():
-            raise InputError("monitor state holds a bet that is not a finite number")
-        counts = (state["n"], state["n_open"])
-        if any(type(count) is not int or count < 0 for count in counts):
-            raise InputError(f"monitor state holds counts {counts}, but they must be whole numbers of at least 0")
-        if counts[1] and not sums.all():
-            raise InputError("monitor state holds an open batch without its factors")
-        bets._log_stake, bets._open_sum = values, sums
-        bets.n, bets.n_open = counts
-        return bets
 
 
 def _waiting(step: np.ndarray, plan: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Reading a log that others write, rotate, truncate and copy: every line once."""
+"""Following a log that others write, rotate, truncate and copy: every line once, its answers into a monitor."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO
 
 from calibrant.core.errors import InputError
+from calibrant.shipping.feed import Answer, Feed, parse_record
 
 BATCH_BYTES = 8 << 20
 MAX_LINE_BYTES = 4 << 20
 SAMPLE_BYTES = 1024
-MAX_PAST = 8
+MAX_PLACES = 9
 
 
 @dataclass
@@ -28,7 +29,7 @@ class Place:
 
     def fits(self, file: BinaryIO, size: int) -> bool:
         """Whether this is the file that was read up to `offset`, or a copy of it that goes at least as far."""
-        return size >= self.offset and _head(file, self.offset) == self.head and _tail(file, self.offset) == self.tail
+        return size >= self.offset and (_head(file, self.offset), _tail(file, self.offset)) == (self.head, self.tail)
 
     def may_be_copy(self, file: BinaryIO, size: int) -> bool:
         """Whether the file holds no more than what was read: it is shorter and begins as the file that was read."""
@@ -50,8 +51,8 @@ class LogFile:
     """
 
     path: str
-    place: Place | None = None
-    past: list[Place] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    """That of the present file, then those of earlier ones."""
     skipping: bool = False
     note: str | None = None
 
@@ -60,7 +61,7 @@ class LogFile:
         try:
             kind = os.stat(self.path).st_mode
         except FileNotFoundError as error:
-            if self.place is None:
+            if not self.places:
                 raise InputError(f"{self.path}: there is no such file") from error
             yield from self._renamed()
             return
@@ -68,15 +69,15 @@ class LogFile:
             what = "a folder" if stat.S_ISDIR(kind) else "a device or a pipe"
             raise InputError(f"{self.path}: {what}; give a log file with one JSON answer per line")
         with open(self.path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
+            about = os.fstat(file.fileno())
             # offset 0 fits every file: an emptied log may be new, or an old one on its way back
-            if self.place is not None and (not self.place.offset or not self.place.fits(file, size)):
-                if os.fstat(file.fileno()).st_ino != self.place.inode:
+            if self.places and (not self.places[0].offset or not self.places[0].fits(file, about.st_size)):
+                if about.st_ino != self.places[0].inode:
                     yield from self._renamed()
-                self._change(file, size)
-            self.place = self.place or Place()
-            if size >= self.place.offset:
-                yield from self._read(file, self.place)
+                self._change(file, about.st_size)
+            self.places = self.places or [Place()]
+            if about.st_size >= self.places[0].offset:
+                yield from self._read(file, self.places[0])
 
     def _read(self, file: BinaryIO, place: Place) -> Iterator[list[bytes | None]]:
         start = offset = place.offset
@@ -85,8 +86,7 @@ class LogFile:
             lines: list[bytes | None] = []
             whole, newline, rest = chunk.rpartition(b"\n")
             if newline:
-                found = whole.split(b"\n")
-                lines += [None if len(line) > MAX_LINE_BYTES else line for line in found]
+                lines += [None if len(line) > MAX_LINE_BYTES else line for line in whole.split(b"\n")]
                 if self.skipping:
                     lines[0], self.skipping = None, False
             used = len(whole) + len(newline)
@@ -104,64 +104,31 @@ class LogFile:
 
     def _renamed(self) -> Iterator[list[bytes | None]]:
         """What the last file gained before it was renamed beside the log."""
-        place = self.place
-        if place is None:
-            return
+        place = self.places[0]
         folder, name = os.path.split(os.path.abspath(self.path))
         for entry in os.scandir(folder):
             if not entry.name.startswith(name) or entry.name == name or not entry.is_file(follow_symlinks=False):
                 continue
-            if entry.stat(follow_symlinks=False).st_ino != place.inode:
-                continue
-            with open(entry.path, "rb") as file:
-                if place.fits(file, os.fstat(file.fileno()).st_size):
-                    yield from self._read(file, place)
-            return
+            if entry.stat(follow_symlinks=False).st_ino == place.inode:
+                with open(entry.path, "rb") as file:
+                    if place.fits(file, os.fstat(file.fileno()).st_size):
+                        yield from self._read(file, place)
+                return
 
     def _change(self, file: BinaryIO, size: int) -> None:
         """Find where another file of the same name was left, or start at its beginning."""
-        known = [place for place in (self.place, *self.past) if place is not None and place.offset]
-        self.skipping = False
-        for place in known:
-            if place.fits(file, size):
-                self._remember(known, place)
-                return
-        for place in known:
-            if place.may_be_copy(file, size):
+        known = [place for place in self.places if place.offset]
+        found = next((place for place in known if place.fits(file, size)), None)
+        if found is None:
+            found = next((place for place in known if place.may_be_copy(file, size)), None)
+            if found is not None:
                 self.note = (
-                    f"{self.path} has {size} bytes, but {place.offset} were read before and it begins alike: "
-                    f"it is taken for a copy, and its lines count from byte {place.offset} on"
+                    f"{self.path} has {size} bytes, but {found.offset} were read before and it begins alike: "
+                    f"it is taken for a copy, and its lines count from byte {found.offset} on"
                 )
-                self._remember(known, place)
-                return
-        self._remember(known, Place())
-
-    def _remember(self, known: list[Place], current: Place) -> None:
-        self.place = current
-        self.past = [place for place in known if place is not current][:MAX_PAST]
-
-    def state(self) -> dict[str, Any]:
-        """The places as plain values for JSON."""
-        return {
-            "place": None if self.place is None else asdict(self.place),
-            "past": [asdict(place) for place in self.past],
-            "skipping": self.skipping,
-        }
-
-    @classmethod
-    def from_state(cls, path: str, state: Any) -> LogFile:
-        """The file that `state` described."""
-        place = None if state["place"] is None else _place(state["place"])
-        return cls(path, place, [_place(past) for past in state["past"]][:MAX_PAST], bool(state["skipping"]))
-
-
-def _place(state: Any) -> Place:
-    place = Place(**state)
-    if any(type(number) is not int or number < 0 for number in (place.offset, place.inode)):
-        raise InputError(f"the state of a watch holds a position that is no whole number: {place.offset!r}")
-    if not all(isinstance(text, str) for text in (place.head, place.tail)):
-        raise InputError("the state of a watch holds a position without its digests")
-    return place
+        current = found or Place()
+        self.skipping = False
+        self.places = [current, *(place for place in known if place is not current)][:MAX_PLACES]
 
 
 def _head(file: BinaryIO, offset: int) -> str:
@@ -173,3 +140,51 @@ def _tail(file: BinaryIO, offset: int) -> str:
     """A digest of the last bytes before `offset`."""
     length = min(offset, SAMPLE_BYTES)
     return hashlib.blake2b(os.pread(file.fileno(), length, offset - length), digest_size=16).hexdigest()
+
+
+class LogFollower:
+    """Reads what a log has gained since the last time, and feeds it to a monitor; takes the parameters of `Feed`.
+
+    A last line without its newline waits until it is whole. Lines that are not answers are counted and skipped. See
+    `LogFile` for rotated, missing and copied logs.
+    """
+
+    def __init__(self, path: str, **choices: Any) -> None:
+        self.feed, self.file = Feed(**choices), LogFile(path)
+        self.n_lines = self.n_bad = 0
+        self.first_problem: str | None = None
+
+    @property
+    def monitor(self) -> Any:
+        """The monitor that is fed."""
+        return self.feed.monitor
+
+    def read(self) -> int:
+        """Feed everything new to the monitor; returns how many answers there were."""
+        return sum(self.feed.take(self._answers(lines)) for lines in self.file.blocks())
+
+    def _answers(self, lines: list[bytes | None]) -> Iterator[tuple[Answer, str | None]]:
+        for line in lines:
+            self.n_lines += 1
+            try:
+                if line is None:
+                    raise InputError(f"longer than {MAX_LINE_BYTES} bytes")
+                if line.strip():
+                    yield self.feed.check(parse_record(line))
+            except InputError as error:
+                self.n_bad += 1
+                self.first_problem = self.first_problem or f"line {self.n_lines}: {error}"[:300]
+
+    def state(self) -> dict[str, Any]:
+        """Monitor and position as plain values for JSON, to continue after a restart."""
+        counts = {"n_lines": self.n_lines, "n_bad": self.n_bad, "first_problem": self.first_problem}
+        places = [asdict(place) for place in self.file.places]
+        return {"feed": self.feed.state(), "places": places, "skipping": self.file.skipping, **counts}
+
+    def restore(self, state: Any) -> None:
+        """Go on where `state` was taken."""
+        self.feed.restore(state["feed"])
+        self.file.places = [Place(**place) for place in state["places"]]
+        self.file.skipping = bool(state["skipping"])
+        self.n_lines, self.n_bad = int(state["n_lines"]), int(state["n_bad"])
+        self.first_problem = state["first_problem"]

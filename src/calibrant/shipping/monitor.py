@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -23,12 +23,16 @@ from calibrant.core.arrays import check_labels, check_matrix, check_values
 from calibrant.core.bins import check_n_bins, width_index
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import softmax
-from calibrant.shipping.e_process import BATCHES, ROWS, Bets
+from calibrant.shipping.e_process import BATCHES, ROWS, SHARES, Bets
+from calibrant.shipping.state import BAD_VALUES, Stateful
 
-STATE_FORMAT = 2
+STATE_FORMAT = 3
 FLOOR_DRAWS = 400
 MAX_WINDOW = 1_000_000
 MAX_BINS = 1_000
+FIRST_GROUPS = 16
+MAX_GROUPS = 200
+"""Answers of further groups count in the whole stream only."""
 CHUNK = 4096
 DIGITS = (2, 6)
 """Confidences may be rounded to this many decimals, fewest and most; more are as good as exact."""
@@ -63,7 +67,41 @@ class MonitorReport:
         return asdict(self)
 
 
-class Monitor:
+@dataclass(frozen=True)
+class GroupReport(MonitorReport):
+    """The report of a whole stream with those of its groups, alarms first; `alarms` names the groups with an alarm."""
+
+    alarms: list[str]
+    groups: list[dict[str, Any]]
+    n_left_out: int
+
+
+class _Kept(Stateful):
+    """A monitor as text: its settings and its state."""
+
+    settings: dict[str, Any]
+
+    def to_json(self) -> str:
+        """The whole state as JSON: `from_json` continues with the same bits."""
+        return json.dumps({"format": STATE_FORMAT, "settings": self.settings, "state": self.state()})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The monitor that `to_json` described; anything else is refused."""
+        try:
+            document = json.loads(text)
+            if document["format"] != STATE_FORMAT:
+                raise InputError(f"monitor state has format {document['format']!r}, but {STATE_FORMAT} is read")
+            monitor = cls(**document["settings"])
+            monitor.restore(document["state"])
+        except InputError:
+            raise
+        except BAD_VALUES as error:
+            raise InputError(f"this is not the state of a monitor ({type(error).__name__}: {error})") from error
+        return monitor
+
+
+class Monitor(_Kept):
     """Watch calibration on a stream of labelled answers.
 
     Parameters
@@ -88,6 +126,8 @@ class Monitor:
     (True, 0.4)
     """
 
+    STATE = ("n", "alarm_at", "open_batch", "_digits_seen", "_confidence", "_correct", "_bets")
+
     def __init__(
         self,
         *,
@@ -108,6 +148,7 @@ class Monitor:
         self.batch = None if batch is None else _whole("batch", batch, 1, MAX_WINDOW)
         self.digits = None if digits is None else _whole("digits", digits, DIGITS[0], EXACT)
         self.seed = _whole("seed", seed, 0, 2**63)
+        self.settings = {name: getattr(self, name) for name in SETTINGS}
         self.reset()
 
     def reset(self) -> None:
@@ -115,7 +156,8 @@ class Monitor:
         self.n = 0
         self.alarm_at: int | None = None
         self._bets = Bets(self.n_bins, ROWS if self.batch is None else BATCHES)
-        self._open_name: str | None = None
+        self.open_batch: str | None = None
+        """Name of the batch that is still open, where batches are named."""
         self._digits_seen = DIGITS[0] if self.digits is None else self.digits
         self._confidence = np.zeros(self.window)
         self._correct = np.zeros(self.window, dtype=bool)
@@ -126,14 +168,9 @@ class Monitor:
         return self.alarm_at is not None
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """The constructor's parameters."""
-        return {name: getattr(self, name) for name in SETTINGS}
-
-    @property
-    def open_batch(self) -> str | None:
-        """Name of the batch that is still open, where batches are named."""
-        return self._open_name
+    def limit(self) -> float:
+        """The evidence at which the alarm rises."""
+        return 1 / self.false_alarm_rate
 
     @property
     def evidence(self) -> float:
@@ -177,7 +214,7 @@ class Monitor:
     def close_batch(self) -> None:
         """Judge the open batch now: no more of its answers will come."""
         self._notice(self._bets.close(), np.array([self.n]))
-        self._open_name = None
+        self.open_batch = None
 
     def _names(self, batches: Any, n: int) -> np.ndarray | None:
         if batches is None:
@@ -203,10 +240,10 @@ class Monitor:
         if self.batch is not None:
             ends = (self._bets.n_open + 1 + np.arange(len(correct))) % self.batch == 0
         elif names is not None:
-            if self._open_name is not None and self._open_name != names[0]:
+            if self.open_batch is not None and self.open_batch != names[0]:
                 self.close_batch()
             ends = np.concatenate([names[1:] != names[:-1], [False]])
-            self._open_name = names[-1]
+            self.open_batch = names[-1]
         elif self._bets.n_open:
             self.close_batch()
         log_wealth = self._bets.play(confidence, correct, slack=slack, ends=ends)
@@ -251,56 +288,134 @@ class Monitor:
             suspect=self._bets.suspect() if self.alarm else None,
         )
 
-    def to_json(self) -> str:
-        """The whole state as JSON: `Monitor.from_json` continues with the same bits."""
-        n_window = min(self.n, self.window)
-        return json.dumps(
-            {
-                "format": STATE_FORMAT,
-                **self.settings,
-                "n": self.n,
-                "alarm_at": self.alarm_at,
-                "open_name": self._open_name,
-                "digits_seen": self._digits_seen,
-                "bets": self._bets.state(),
-                "confidence": self._confidence[:n_window].tolist(),
-                "correct": self._correct[:n_window].astype(int).tolist(),
-            },
-            allow_nan=False,
-        )
+    def restore(self, state: Any) -> None:
+        """Take over what `state` returned."""
+        super().restore(state)
+        if self._bets.plan not in SHARES or not ((self._confidence >= 0) & (self._confidence <= 1)).all():
+            raise InputError("monitor state holds an unknown plan or confidences outside [0, 1]")
 
-    @classmethod
-    def from_json(cls, text: str) -> Monitor:
-        """The monitor that `to_json` described; anything else is refused."""
-        try:
-            return cls._from_state(json.loads(text))
-        except InputError:
-            raise
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError) as error:
-            raise InputError(f"this is not the state of a monitor ({type(error).__name__}: {error})") from error
 
-    @classmethod
-    def _from_state(cls, state: dict[str, Any]) -> Monitor:
-        if state["format"] != STATE_FORMAT:
-            raise InputError(f"monitor state has format {state['format']!r}, but this calibrant reads {STATE_FORMAT}")
-        monitor = cls(**{name: state[name] for name in SETTINGS})
-        monitor.n = _whole("the count of a monitor state", state["n"], 0, 2**63)
-        if state["alarm_at"] is not None:
-            monitor.alarm_at = _whole("alarm_at of a monitor state", state["alarm_at"], 1, monitor.n)
-        monitor._digits_seen = _whole("digits_seen of a monitor state", state["digits_seen"], DIGITS[0], EXACT)
-        monitor._open_name = None if state["open_name"] is None else str(state["open_name"])
-        n_window = min(monitor.n, monitor.window)
-        confidence = np.array(state["confidence"], dtype=np.float64)
-        correct = np.array(state["correct"], dtype=np.int64)
-        if confidence.shape != (n_window,) or correct.shape != (n_window,):
-            raise InputError(f"monitor state holds {confidence.shape} answers, but its counts say {n_window}")
-        if not ((confidence >= 0) & (confidence <= 1)).all() or not np.isin(correct, (0, 1)).all():
-            raise InputError("monitor state holds confidences outside [0, 1] or answers that are not 0 or 1")
-        monitor._confidence[:n_window], monitor._correct[:n_window] = confidence, correct.astype(bool)
-        monitor._bets = Bets.from_state(state["bets"], monitor.n_bins)
-        if monitor._bets.n + monitor._bets.n_open > monitor.n:
-            raise InputError(f"monitor state holds {monitor._bets.n} batches, but only {monitor.n} answers")
-        return monitor
+class GroupMonitor(_Kept):
+    """Watch calibration on a stream of labelled answers, as a whole and for each group.
+
+    Takes the parameters of `Monitor`; `false_alarm_rate` α covers the whole stream and all groups together. Half of it
+    belongs to the stream as a whole, half to the groups. Group j, in the order of first appearance, gets the share w_j,
+    Σ_j w_j ≤ 1, so that the chance of any false alarm at all is at most
+
+        α/2 + Σ_j w_j α/2 ≤ α.
+
+    The group of an answer is known before its outcome, so numbering groups as they appear spends nothing twice. The
+    first 16 groups get 1/32 each, the next 32 get 1/128 each, the next 64 get 1/512: no number of groups has to be
+    known ahead.
+
+    Examples
+    --------
+    >>> monitor = GroupMonitor(false_alarm_rate=0.01)
+    >>> hospital = np.array(["north", "south"])[np.arange(2000) % 2]
+    >>> correct = np.where(hospital == "north", np.arange(2000) % 20 < 18, np.arange(2000) % 10 < 5)
+    >>> monitor.update_answers(np.full(2000, 0.9), correct, hospital)
+    >>> monitor.alarms
+    ['south']
+    """
+
+    STATE = ("n_left_out", "total", "groups")
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = Monitor(**settings).settings
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything, groups included."""
+        self.total = Monitor(**{**self.settings, "false_alarm_rate": self.settings["false_alarm_rate"] / 2})
+        self.groups: dict[str, Monitor] = {}
+        self.n_left_out = 0
+
+    @property
+    def n(self) -> int:
+        """Answers seen."""
+        return self.total.n
+
+    @property
+    def limit(self) -> float:
+        """The evidence at which the alarm of the whole stream rises."""
+        return self.total.limit
+
+    @property
+    def alarm(self) -> bool:
+        """Whether the alarm of the whole stream or of any group has ever risen."""
+        return self.total.alarm or bool(self.alarms)
+
+    @property
+    def alarms(self) -> list[str]:
+        """The groups whose alarm has risen."""
+        return [name for name, monitor in self.groups.items() if monitor.alarm]
+
+    def update_answers(self, confidence: Any, correct: Any, groups: Any, *, batches: Any = None) -> None:
+        """Take confidences, whether each answer was correct, and its group (each of shape (n,)), in order."""
+        confidences, flags = np.atleast_1d(np.asarray(confidence)), np.atleast_1d(np.asarray(correct))
+        names = np.array([str(group) for group in np.atleast_1d(np.asarray(groups, dtype=object)).tolist()], object)
+        if names.shape != confidences.shape:
+            raise InputError(f"groups has shape {names.shape}, but confidence has {confidences.shape}: give (n,) both")
+        before = self.total.n
+        self.total.update_answers(confidences, flags, batches=batches)
+        size = self.settings["batch"]
+        numbers = batches
+        if size is not None:  # the groups' parts of the same batches, by number
+            numbers = (before + np.arange(len(names))) // size
+        numbers = None if numbers is None else np.atleast_1d(np.asarray(numbers))
+        for name in dict.fromkeys(names.tolist()):
+            mine = names == name
+            monitor = self._group(name)
+            if monitor is None:
+                self.n_left_out += int(mine.sum())
+                continue
+            monitor.update_answers(confidences[mine], flags[mine], batches=None if numbers is None else numbers[mine])
+        self._close_finished(self.total.n // size if size else None)
+
+    def close_batch(self) -> None:
+        """Judge the open batch of the whole stream and of every group."""
+        for monitor in (self.total, *self.groups.values()):
+            monitor.close_batch()
+
+    def _close_finished(self, number: int | None) -> None:
+        """Judge every group's part of a batch that the whole stream has finished."""
+        current = self.total.open_batch if number is None else str(number)
+        for monitor in self.groups.values():
+            if monitor.open_batch is not None and monitor.open_batch != current:
+                monitor.close_batch()
+
+    def _group(self, name: str) -> Monitor | None:
+        if name not in self.groups:
+            if len(self.groups) >= MAX_GROUPS:
+                return None
+            rate = group_share(len(self.groups)) * self.settings["false_alarm_rate"] / 2
+            self.groups[name] = Monitor(**{**self.settings, "false_alarm_rate": rate, "batch": None})
+        return self.groups[name]
+
+    def report(self) -> GroupReport:
+        """The report of the whole stream with those of the groups."""
+        groups = [{"group": name, **monitor.report().to_dict()} for name, monitor in self.groups.items()]
+        groups.sort(key=lambda group: (not group["alarm"], -group["evidence"]))
+        total = {**self.total.report().to_dict(), "alarm": self.alarm}
+        return GroupReport(**total, alarms=self.alarms, groups=groups, n_left_out=self.n_left_out)
+
+    def restore(self, state: Any) -> None:
+        """Take over what `state` returned."""
+        for name in state["groups"]:
+            self._group(name)
+        super().restore(state)
+
+
+def group_share(index: int) -> float:
+    """The share w of group `index` (from 0) in the groups' half of the false-alarm rate.
+
+    >>> group_share(0), group_share(16)
+    (0.03125, 0.0078125)
+    """
+    block, size, first = 0, FIRST_GROUPS, 0
+    while index >= first + size:
+        first, block, size = first + size, block + 1, 2 * size
+    return 0.5 ** (block + 1) / size
 
 
 def _whole(name: str, value: Any, least: int, most: int) -> int:

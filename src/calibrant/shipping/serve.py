@@ -18,9 +18,8 @@ from typing import Any, TextIO
 
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.shipping.artifact import Artifact
-from calibrant.shipping.feedback import FeedbackDesk
+from calibrant.shipping.feed import FeedbackDesk
 from calibrant.shipping.http_guard import Guard
-from calibrant.shipping.monitor import Monitor
 from calibrant.shipping.served import ArtifactFile, Served
 from calibrant.shipping.service import ACCESS, EVENTS, Limits, Service, create_app
 
@@ -149,7 +148,7 @@ def serve(
     limits = _possible(limits or Limits())
     file = None if isinstance(artifact, Artifact) else ArtifactFile(artifact)
     served = Served.of(artifact) if isinstance(artifact, Artifact) else file.load()  # type: ignore[union-attr]
-    desk = feedback(served) if feedback else FeedbackDesk(Monitor(), artifact=served.digest)
+    desk = feedback(served) if feedback else FeedbackDesk(artifact=served.digest)
     service = Service(served, limits, desk, file)
     closed = Counter("calibrant_connections_closed", "Connections given up.", ["reason"], registry=service.registry)
     guard = type("Guarded", (Guard,), {"limits": limits, "closed": closed, "waiting": {}})

@@ -17,12 +17,10 @@ from typing import Any
 import calibrant
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.shipping.artifact import Artifact
-from calibrant.shipping.feedback import FeedbackDesk
+from calibrant.shipping.feed import FeedbackDesk, parse_record
 from calibrant.shipping.http_codec import FORMATS, JSON, KINDS, NDJSON, MalformedBodyError, decode_rows, encode
-from calibrant.shipping.monitor import Monitor
 from calibrant.shipping.openapi import PAGE, openapi
 from calibrant.shipping.served import ArtifactFile, Served
-from calibrant.shipping.watch import parse_record
 
 try:
     import orjson
@@ -97,7 +95,7 @@ def create_app(
     """
     file = artifact if isinstance(artifact, ArtifactFile) else None
     served = artifact.load() if isinstance(artifact, ArtifactFile) else Served.of(artifact)
-    desk = feedback or FeedbackDesk(Monitor(), artifact=served.digest)
+    desk = feedback or FeedbackDesk(artifact=served.digest)
     return Service(served, limits or Limits(), desk, file)
 
 
@@ -107,6 +105,8 @@ class Service:
     def __init__(self, served: Served, limits: Limits, desk: FeedbackDesk, file: ArtifactFile | None = None) -> None:
         self.served, self.limits, self.desk, self._file = served, limits, desk, file
         self.stopping = False
+        for note in desk.notes:
+            EVENTS.warning("monitor state", extra={"fields": {"note": note}})
         self._n_requests = self._n_bytes = 0
         # as many large requests at once as there are processors: more would only take memory
         self._threads = ThreadPoolExecutor(max_workers=max(1, min(8, os.cpu_count() or 1)))

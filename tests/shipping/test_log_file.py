@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.core.errors import InputError
-from calibrant.monitor import GroupMonitor, Monitor
 from calibrant.shipping import log_file
-from calibrant.shipping.watch import DamagedStateError, LogWatch
+from calibrant.shipping.log_file import LogFollower
+from calibrant.shipping.state import DamagedStateError, dump_state, parse_state
 
 
 def lines(start: int, stop: int) -> str:
@@ -21,8 +21,11 @@ def lines(start: int, stop: int) -> str:
     return "".join(f'{{"confidence": 0.{700 + row}, "correct": true, "id": {row}}}\n' for row in range(start, stop))
 
 
-def reopened(watch: LogWatch) -> LogWatch:
-    return LogWatch.from_state(watch.path, watch.state())
+def reopened(watch: LogFollower) -> LogFollower:
+    feed = watch.feed
+    again = LogFollower(watch.file.path, batch=feed.batch, by=feed.by, id=feed.id)
+    again.restore(parse_state(dump_state(watch.state())))
+    return again
 
 
 @pytest.fixture(params=["one run", "a run for each look"])
@@ -34,7 +37,7 @@ def again(request):
 def test_a_renamed_log_is_read_to_its_end_and_its_successor_from_the_start(tmp_path, again):
     log = tmp_path / "answers.jsonl"
     log.write_text(lines(0, 40))
-    watch = LogWatch(str(log), Monitor())
+    watch = LogFollower(str(log))
     assert watch.read() == 40
     with log.open("a") as file:
         file.write(lines(40, 45))
@@ -51,7 +54,7 @@ def test_a_renamed_log_is_read_to_its_end_and_its_successor_from_the_start(tmp_p
 def test_a_missing_log_is_waited_for(tmp_path, again):
     log = tmp_path / "answers.jsonl"
     log.write_text(lines(0, 40))
-    watch = LogWatch(str(log), Monitor())
+    watch = LogFollower(str(log))
     watch.read()
     log.unlink()
     watch = again(watch)
@@ -59,14 +62,14 @@ def test_a_missing_log_is_waited_for(tmp_path, again):
     log.write_text(lines(50, 60))
     assert again(watch).read() == 10
     with pytest.raises(InputError, match="no such file"):
-        LogWatch(str(tmp_path / "absent"), Monitor()).read()
+        LogFollower(str(tmp_path / "absent")).read()
 
 
 @pytest.mark.parametrize("step", [1, 500, 5000])
 def test_a_log_that_is_copied_back_is_not_counted_twice(tmp_path, again, step):
     log, old = tmp_path / "answers.jsonl", tmp_path / "answers.jsonl.1"
     log.write_text(lines(0, 60))
-    watch = LogWatch(str(log), Monitor())
+    watch = LogFollower(str(log))
     assert watch.read() == 60
     log.rename(old)
     content = old.read_bytes()
@@ -86,7 +89,7 @@ def test_a_log_that_is_copied_back_is_not_counted_twice(tmp_path, again, step):
 def test_an_older_and_shorter_copy_is_not_counted_twice_and_said(tmp_path, again):
     log = tmp_path / "answers.jsonl"
     log.write_text(lines(0, 60))
-    watch = LogWatch(str(log), Monitor())
+    watch = LogFollower(str(log))
     watch.read()
     log.write_text(lines(0, 50))
     watch = again(watch)
@@ -100,7 +103,7 @@ def test_an_older_and_shorter_copy_is_not_counted_twice_and_said(tmp_path, again
 def test_a_truncated_log_is_read_from_its_start(tmp_path, again):
     log = tmp_path / "answers.jsonl"
     log.write_text(lines(0, 60))
-    watch = LogWatch(str(log), Monitor())
+    watch = LogFollower(str(log))
     watch.read()
     shutil.copy(log, tmp_path / "answers.jsonl.1")
     with log.open("r+") as file:
@@ -119,7 +122,7 @@ def test_every_line_counts_once_whatever_the_pieces(tmp_path_factory, sizes, cut
     folder = tmp_path_factory.mktemp("log")
     log, row = folder / "a.jsonl", 0
     log.touch()
-    watch = LogWatch(str(log), Monitor())
+    watch = LogFollower(str(log))
     for turn, size in enumerate(sizes):
         text = lines(row, row + size)
         row += size
@@ -141,7 +144,7 @@ def test_long_lines_are_passed_over(tmp_path, again, monkeypatch):
     monkeypatch.setattr(log_file, "MAX_LINE_BYTES", 2048)
     log = tmp_path / "answers.jsonl"
     log.write_text(lines(0, 10) + "x" * 3000 + "\n" + lines(10, 20) + "y" * 9000)
-    watch = LogWatch(str(log), Monitor())
+    watch = LogFollower(str(log))
     assert watch.read() == 20
     with log.open("a") as file:
         file.write("y" * 9000)
@@ -158,7 +161,7 @@ def test_long_lines_are_passed_over(tmp_path, again, monkeypatch):
 def test_answers_logged_twice_are_counted_once(tmp_path, again):
     log = tmp_path / "answers.jsonl"
     log.write_text(lines(0, 30) + lines(10, 40))
-    watch = LogWatch(str(log), Monitor(), id="id")
+    watch = LogFollower(str(log), id="id")
     assert watch.read() == 40
     assert watch.feed.n_duplicates == 20
     with log.open("a") as file:
@@ -178,13 +181,11 @@ def test_batches_and_groups_come_from_fields(tmp_path, again):
             right = rng.random() < confidence - (0.2 if group == "south" else 0)
             answer = f'"confidence": {confidence}, "correct": {int(right)}, "hospital": "{group}", "day": {row // 60}'
             file.write("{" + answer + "}\n")
-    watch = LogWatch(str(log), GroupMonitor(), batch="day", by="hospital")
+    watch = LogFollower(str(log), batch="day", by="hospital")
     assert watch.read() == 3000
     watch = again(watch)
     assert watch.monitor.alarms == ["south"]
     assert watch.monitor.total.report().n_batches == 49
-    with pytest.raises(InputError, match="GroupMonitor"):
-        LogWatch(str(log), Monitor(), by="hospital")
 
 
 @pytest.mark.parametrize("damage", [lambda t: t[: len(t) // 2], lambda t: "", lambda t: "\0" * len(t),
@@ -192,21 +193,22 @@ def test_batches_and_groups_come_from_fields(tmp_path, again):
 def test_a_damaged_state_is_noticed(tmp_path, damage):
     log = tmp_path / "answers.jsonl"
     log.write_text(lines(0, 40))
-    watch = LogWatch(str(log), Monitor())
+    watch = LogFollower(str(log))
     watch.read()
-    assert damage(watch.state()) != watch.state()
+    text = dump_state(watch.state())
+    assert damage(text) != text
     with pytest.raises(DamagedStateError):
-        LogWatch.from_state(str(log), damage(watch.state()))
+        parse_state(damage(text))
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "null", "some notes", '{"a": 1}', "[" * 100_000])
 def test_a_file_that_is_no_state_is_refused_but_not_called_damaged(text):
     with pytest.raises(InputError) as caught:
-        LogWatch.from_state("log", text)
+        parse_state(text)
     assert not isinstance(caught.value, DamagedStateError)
 
 
 def test_pipes_are_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="a device or a pipe"):
-        LogWatch(str(tmp_path / "pipe"), Monitor()).read()
+        LogFollower(str(tmp_path / "pipe")).read()
