@@ -145,28 +145,21 @@ def measure_language_model(
         raise InputError(f"temperature must be above 0 and finite, got {temperature!r}")
     place = device_of(model, device)
     again = not isinstance(batches, Iterator)
-    run = _Run(float(temperature), n_bins, _counts(batches if again else None, token_counts), place, keep_rows)
-    nodes: TemperatureNodes | None = None
+    run = _Run(model, float(temperature), n_bins, _counts(batches if again else None, token_counts), place, keep_rows)
     solved: SolvedTemperature | float | None = None
     with evaluation_mode(model), torch.inference_mode():
-        for number, (inputs, targets) in enumerate(_read(batches, place)):
-            rows, labels = run.tokens(model, inputs, targets)
-            if fit:
-                nodes = nodes or TemperatureNodes(first_estimate(rows, labels), place)
-                nodes.add(rows, labels)
-            run.add(rows, labels, targets.shape)
+        for number, batch in enumerate(_read(batches, place)):
+            run.add(*batch, fit=fit)
             progress.step("tokens", number + 1, len(batches) if isinstance(batches, Sequence) else None)
         run.check()
-        if nodes is not None:
-            solved = nodes.solve()
-        for _ in range(MAX_RUNS - 1 if again else 0):
-            if not isinstance(solved, float):
+        for left in reversed(range(MAX_RUNS if again else 1)):
+            solved = None if run.nodes is None else run.nodes.solve()
+            if not left or not isinstance(solved, float):
                 break
             # the first batch was far from typical: the same sums around where the optimum is
-            nodes = TemperatureNodes(solved, place)
+            run.nodes = TemperatureNodes(solved, place)
             for batch in _read(batches, place):
-                nodes.add(*run.tokens(model, *batch))
-            solved = nodes.solve()
+                run.nodes.add(*run.tokens(*batch))
     if isinstance(solved, float):
         warnings.warn(
             f"the temperature of the lowest NLL lies beyond {solved:.3g}: no fit; give batches that can be "
@@ -259,10 +252,18 @@ class TokenRows:
 class _Run:
     """The sums of the metrics over all tokens, by position and by how common the predicted token is."""
 
-    def __init__(
-        self, temperature: float, n_bins: int, counts: Tensor | None, device: torch.device, keep_rows: bool
+    def __init__(  # noqa: PLR0917
+        self,
+        model: nn.Module,
+        temperature: float,
+        n_bins: int,
+        counts: Tensor | None,
+        device: torch.device,
+        keep_rows: bool,
     ) -> None:
-        self.temperature = temperature
+        self.model, self.temperature = model, temperature
+        self.nodes: TemperatureNodes | None = None
+        self.position_edges = torch.tensor(POSITION_EDGES, device=device)
         self.common = (
             None
             if counts is None
@@ -273,9 +274,9 @@ class _Run:
         self.kept: list[tuple[np.ndarray, ...]] | None = [] if keep_rows else None
         self.n_classes = self.n_sequences = 0
 
-    def tokens(self, model: nn.Module, inputs: dict[str, Any], targets: Tensor) -> tuple[Tensor, Tensor]:
+    def tokens(self, inputs: dict[str, Any], targets: Tensor) -> tuple[Tensor, Tensor]:
         """Run the model over one batch: its logits (n, V), and the token that follows each (n,) or `NO_TOKEN`."""
-        logits = logits_in(model(**inputs) if len(inputs) > 1 else model(*inputs.values()))
+        logits = logits_in(self.model(**inputs) if len(inputs) > 1 else self.model(*inputs.values()))
         if logits.ndim != 3 or logits.shape[:2] != targets.shape:
             raise InputError(
                 f"the model gave logits of shape {tuple(logits.shape)} for tokens of shape {tuple(targets.shape)}: "
@@ -287,11 +288,15 @@ class _Run:
         # the target of a position is the next token; the last position has none
         return logits.reshape(-1, self.n_classes), nn.functional.pad(targets[:, 1:], (0, 1), value=NO_TOKEN).reshape(-1)
 
-    def add(self, rows: Tensor, labels: Tensor, shape: torch.Size) -> None:
-        """Add the metrics of a batch of B sequences of length L."""
-        found = _columns(rows, labels, self.temperature)
+    def add(self, inputs: dict[str, Any], targets: Tensor, *, fit: bool) -> None:
+        """Run the model over one batch and add its tokens to the metrics, and to the sums of a fit."""
+        rows, labels = self.tokens(inputs, targets)
+        if fit:
+            self.nodes = self.nodes or TemperatureNodes(first_estimate(rows, labels), rows.device)
+            self.nodes.add(rows, labels)
+        found, shape = _columns(rows, labels, self.temperature), targets.shape
         position = torch.arange(1, shape[1] + 1, device=rows.device).repeat(shape[0])
-        groups = {"position": torch.bucketize(position, torch.tensor(POSITION_EDGES, device=rows.device), right=True)}
+        groups = {"position": torch.bucketize(position, self.position_edges, right=True)}
         if self.common is not None:
             if len(self.common) < self.n_classes:
                 # tokens that the batches do not hold
