@@ -15,7 +15,7 @@ from calibrant.core.rows import Rows
 from calibrant.core.statistic import statistic
 from calibrant.kernels import scaling
 from calibrant.kernels.rows import scan
-from calibrant.kernels.torch import plain
+from calibrant.kernels.torch import tensors
 from calibrant.kernels.torch.columns import BinSums, columns, host_columns
 from calibrant.kernels.torch.rows import TensorRows, tensor_rows
 
@@ -62,7 +62,7 @@ class TestSums:
             np.testing.assert_allclose(found, expected, rtol=1e-12)
 
     def test_a_statistic_without_a_form_on_the_device_reads_blocks(self, weighted, monkeypatch):
-        monkeypatch.setattr(plain, "BLOCK_ELEMENTS", 70)
+        monkeypatch.setattr(tensors, "BLOCK_ELEMENTS", 70)
         monkeypatch.setattr("calibrant.kernels.torch.rows.HOST_ELEMENTS", 100)
         rows = problem(weighted=weighted)
 
@@ -90,8 +90,8 @@ def test_columns_are_those_of_the_scan(from_logits, dtype):
 
 def test_ties_go_to_the_first_class():
     values = torch.tensor([[1.0, 1.0, 0.0], [-0.0, 0.0, -1.0]])
-    assert plain.first_maximum(values).tolist() == [0, 0]
-    assert plain._first_true(values == values.amax(dim=1, keepdim=True)).tolist() == [0, 0]
+    assert tensors.first_maximum(values).tolist() == [0, 0]
+    assert tensors._first_true(values == values.amax(dim=1, keepdim=True)).tolist() == [0, 0]
 
 
 def test_sums_add_up_to_the_metrics():

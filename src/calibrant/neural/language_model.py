@@ -20,8 +20,8 @@ from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import SolvedTemperature
 from calibrant.data import Predictions
 from calibrant.kernels.torch.columns import BinSums, Columns, columns
-from calibrant.kernels.torch.plain import row_slices
 from calibrant.kernels.torch.temperature import fast_fit, fast_sums
+from calibrant.kernels.torch.tensors import row_slices
 from calibrant.neural.collect import device_of, evaluation_mode, logits_in
 from calibrant.neural.neural_clamping import best_temperature
 

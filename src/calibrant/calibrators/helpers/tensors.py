@@ -78,7 +78,7 @@ def _calibrated(calibrator: Calibrator, logits: Any) -> Any:
     import torch
     from array_api_compat import torch as xp
 
-    from calibrant.kernels.torch.plain import row_slices
+    from calibrant.kernels.torch.tensors import row_slices
 
     binary = calibrator.task_ == "binary"
     rows = logits.detach().reshape(-1) if binary else logits.detach()

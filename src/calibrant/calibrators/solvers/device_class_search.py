@@ -15,7 +15,7 @@ ASK_EVERY = 64
 
 def fits(rows: Any, grid: np.ndarray, n_bins: int) -> bool:
     """Has the search a form on the device of these rows?"""
-    if not rows._use_fused():
+    if not rows.use_fused():
         return False
     from calibrant.kernels.torch.triton_classes import MAX_BINS, MAX_GRID
 
@@ -27,7 +27,8 @@ class DeviceClassSearch(ClassSearch):
 
     def __init__(self, rows: Any, grid: np.ndarray, n_bins: int) -> None:
         from calibrant.kernels.torch import triton_classes
-        from calibrant.kernels.torch.rows import host, on_device_of
+        from calibrant.kernels.torch.rows import on_device_of
+        from calibrant.kernels.torch.tensors import host
 
         rows.check_labels()
         self.device_rows = rows

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from calibrant.kernels.class_search import DOUBT
-from calibrant.kernels.torch.plain import BLOCK_ELEMENTS, first_maximum, row_slices
+from calibrant.kernels.torch.tensors import BLOCK_ELEMENTS, first_maximum, row_slices
 
 
 def scaled_top(

@@ -15,8 +15,7 @@ from torch import Tensor
 from calibrant.core.bins import check_n_bins, width_edges
 from calibrant.core.errors import InputError
 from calibrant.kernels.rows import RowColumns
-from calibrant.kernels.torch.dispatch import use_triton
-from calibrant.kernels.torch.plain import first_maximum, row_slices
+from calibrant.kernels.torch.tensors import first_maximum, row_slices, use_triton
 
 SLOTS = ("weight", "confidence", "correct", "nll", "brier", "entropy", "rows", "bad")
 """The sums after those of the bins, in their order; the first six are weighted."""
@@ -35,7 +34,7 @@ class Columns(NamedTuple):
 
 def columns(values: Tensor, labels: Tensor, *, from_logits: bool, entropy: bool = True) -> Columns:
     """The columns of logits or probabilities (n, K) on the device; without `entropy` a fused pass leaves it at 0."""
-    if use_triton(values) and values.dtype != torch.float64:
+    if use_triton(values):
         from calibrant.kernels.torch import triton_rows
 
         rows = values if values.stride(1) == 1 else values.contiguous()
@@ -106,7 +105,7 @@ class BinSums:
         groups: Tensor | None = None,
     ) -> None:
         """Add the columns of rows with these labels (n,), weights (n,) and groups (n,)."""
-        if groups is None and use_triton(labels) and found.numbers.dtype == torch.float32:
+        if groups is None and use_triton(found.numbers):
             from calibrant.kernels.torch import triton_rows
 
             triton_rows.add_sums(

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.kernels.torch import plain
-from calibrant.kernels.torch.rows import TensorRows, host
+from calibrant.kernels.torch.rows import TensorRows
+from calibrant.kernels.torch.tensors import first_maximum, host
 
 Change = Callable[[Tensor], Tensor] | None
 
@@ -47,7 +47,7 @@ def top_columns(rows: TensorRows) -> list[np.ndarray]:
     """
 
     def work(block: slice, values: Tensor) -> tuple[Tensor, ...]:
-        prediction = plain.first_maximum(values)
+        prediction = first_maximum(values)
         peak = values.gather(1, prediction[:, None].clamp_max(values.shape[1] - 1))
         confidence = 1.0 / (values - peak).exp_().sum(dim=1)
         return confidence, prediction, prediction == rows.target[block]
@@ -62,7 +62,7 @@ def label_columns(rows: TensorRows, change: Change = None) -> list[np.ndarray]:
         scores = values.log_softmax(dim=1)
         label = rows.target[block]
         own = scores.gather(1, label[:, None])[:, 0]
-        return -own, scores.amax(dim=1).exp(), plain.first_maximum(scores) == label
+        return -own, scores.amax(dim=1).exp(), first_maximum(scores) == label
 
     return per_row(rows, work, change)
 
@@ -71,7 +71,7 @@ def top_odds(rows: TensorRows, change: Change = None) -> list[np.ndarray]:
     """Prediction of each row, and the peak minus the log-sum-exp of all other logits."""
 
     def work(_: slice, values: Tensor) -> tuple[Tensor, ...]:
-        prediction = plain.first_maximum(values)[:, None]
+        prediction = first_maximum(values)[:, None]
         peak = values.gather(1, prediction)[:, 0]
         others = values.scatter(1, prediction, -torch.inf).logsumexp(dim=1)
         return prediction[:, 0], peak - others
@@ -165,6 +165,6 @@ def fold_columns(rows: TensorRows, salt: int, odd: int) -> list[np.ndarray]:
 
     def work(block: slice, values: Tensor) -> tuple[Tensor, ...]:
         hashes = mix(mix((values.float().double() + 0.0).view(torch.int64) ^ salt).sum(dim=1))
-        return hashes, plain.first_maximum(values), values.gather(1, rows.target[block][:, None])[:, 0]
+        return hashes, first_maximum(values), values.gather(1, rows.target[block][:, None])[:, 0]
 
     return per_row(rows, work)

@@ -19,9 +19,9 @@ from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Columns, Factor, Rows, RowSource, SolvedTemperature
 from calibrant.core.statistic import Kernel, Statistic, add
 from calibrant.kernels import scaling
-from calibrant.kernels.torch import plain
-from calibrant.kernels.torch.dispatch import use_triton
+from calibrant.kernels.torch import vector  # noqa: F401 (registers the forms of vector scaling)
 from calibrant.kernels.torch.temperature import check_finite, fast_fit, temperature_confidences, temperature_sums
+from calibrant.kernels.torch.tensors import host, row_slices, use_triton
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -93,7 +93,7 @@ class TensorRows:
 
     def hold_probabilities(self) -> bool:
         """Are all values in [0, 1] and does every row sum to 1?"""
-        for block in plain.row_slices(*self.tensor.shape):
+        for block in row_slices(*self.tensor.shape):
             values = self.tensor[block].float()
             if not bool(((values.sum(dim=1) - 1).abs() <= 1e-3).all() & (values >= 0).all()):
                 return False
@@ -118,7 +118,7 @@ class TensorRows:
         if self._fits_on_host():
             return self.whole().total(statistic, *parameters)
         form = statistic.form(self.n * self.n_classes)
-        parts = (form(*self._block(block), *parameters) for block in plain.row_slices(*self.tensor.shape))
+        parts = (form(*self._block(block), *parameters) for block in row_slices(*self.tensor.shape))
         return reduce(add, parts)
 
     def gather(self, columns: Columns, *parameters: Any) -> Sequence[np.ndarray]:
@@ -127,7 +127,7 @@ class TensorRows:
         if self._fits_on_host():
             return self.whole().gather(columns, *parameters)
         form = columns.form(self.n * self.n_classes) if isinstance(columns, Kernel) else columns
-        parts = [form(*self._block(block), *parameters) for block in plain.row_slices(*self.tensor.shape)]
+        parts = [form(*self._block(block), *parameters) for block in row_slices(*self.tensor.shape)]
         return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
     def gather_top(self, columns: Columns) -> Sequence[np.ndarray]:
@@ -226,8 +226,9 @@ class TensorRows:
                 )
             self.checked = True
 
-    def _use_fused(self) -> bool:
-        return self.fused and use_triton(self.tensor) and self.tensor.dtype != torch.float64
+    def use_fused(self) -> bool:
+        """Whether the sums run as Triton kernels."""
+        return self.fused and use_triton(self.tensor)
 
     def _block(self, block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         logits = self.tensor[block]
@@ -255,7 +256,7 @@ def tensor_rows(logits: Tensor, labels: Any, weights: Any) -> TensorRows:
     if mass is not None and not bool((torch.isfinite(mass) & (mass >= 0)).all() & (mass.sum() > 0)):
         raise InputError("sample_weight must be finite, not negative and not all zero")
     found = TensorRows(rows, target, mass)
-    if not found._use_fused():
+    if not found.use_fused():
         found.check_labels()
     return found
 
@@ -265,55 +266,6 @@ def _temperature_sums(rows: TensorRows, beta: float) -> tuple[float, ...]:
     return tuple(temperature_sums(rows.tensor, rows.target, rows.mass, beta).tolist())
 
 
-@scaling.vector_sums.on_device
-def _vector_sums(rows: TensorRows, scale: np.ndarray, bias: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-    kernels, both = _vector_kernels(rows), _device(rows, np.stack([scale, bias]))
-    loss, sums = kernels.vector_sums(rows.tensor, rows.target, rows.mass, *both)
-    found = host(sums)
-    return float(loss), found[:2], found[2:]
-
-
-@scaling.vector_product.on_device
-def _vector_product(rows: TensorRows, scale: np.ndarray, bias: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray]:
-    given = _device(rows, np.concatenate([np.stack([scale, bias]), direction]))
-    return (host(_vector_kernels(rows).vector_product(rows.tensor, rows.mass, given[0], given[1], given[2:])),)
-
-
-def _vector_kernels(rows: TensorRows) -> Any:
-    if rows._use_fused():
-        from calibrant.kernels.torch import triton_vector
-
-        if rows.n_classes <= triton_vector.LONGEST:
-            return triton_vector
-    return plain
-
-
-@scaling.vector_newton.on_device
-def _vector_newton(
-    rows: TensorRows, scale: np.ndarray, bias: np.ndarray, with_hessian: bool = True
-) -> tuple[float, np.ndarray, np.ndarray]:
-    if not with_hessian:
-        return (*_vector_sums(rows, scale, bias)[:2], np.zeros((0, 0)))
-    both = _device(rows, np.stack([scale, bias]))
-    loss, gradient, hessian = plain.vector_newton(rows.tensor, rows.target, rows.mass, *both)
-    return float(loss), host(gradient), host(hessian)
-
-
-@scaling.column_moments.on_device
-def _column_moments(rows: TensorRows) -> tuple[np.ndarray, ...]:
-    return tuple(host(plain.column_moments(rows.tensor, rows.mass)))
-
-
-def _device(rows: TensorRows, values: np.ndarray) -> Tensor:
-    kind = torch.float32 if rows._use_fused() else torch.float64
-    return torch.as_tensor(values, dtype=kind).to(rows.tensor.device)
-
-
 def on_device_of(rows: TensorRows) -> Callable[[np.ndarray], Tensor]:
     """A function that puts an array where the rows are."""
     return lambda values: torch.as_tensor(values, device=rows.tensor.device)
-
-
-def host(values: Tensor) -> np.ndarray:
-    """The values as an array on the host."""
-    return values.detach().cpu().numpy()

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from calibrant.core.errors import InputError
 from calibrant.core.rows import SolvedTemperature
-from calibrant.kernels.torch.dispatch import use_triton
-from calibrant.kernels.torch.plain import row_slices
+from calibrant.kernels.torch.tensors import row_slices, use_triton
 
 CONVERGED = 1.0
 
@@ -43,7 +42,7 @@ def temperature_sums(logits: Tensor, labels: Tensor, weights: Tensor | None, bet
 
 def fast_sums(logits: Tensor, labels: Tensor, weights: Tensor, beta: float) -> Tensor:
     """The first four of `temperature_sums`, by one launch where there is one."""
-    if not use_triton(logits) or logits.dtype == torch.float64:
+    if not use_triton(logits):
         return temperature_sums(logits, labels, weights, beta)[:4]
     from calibrant.kernels.torch import triton_temperature
 
@@ -54,7 +53,7 @@ def fast_sums(logits: Tensor, labels: Tensor, weights: Tensor, beta: float) -> T
 
 def fast_fit(logits: Tensor, labels: Tensor, weights: Tensor | None) -> SolvedTemperature | None:
     """β of the lowest mean NLL by one launch; None where there is none, or where it ends at 0 or infinity."""
-    if not use_triton(logits) or logits.dtype == torch.float64:
+    if not use_triton(logits):
         return None
     from calibrant.kernels.torch import triton_temperature
 

@@ -1,0 +1,50 @@
+"""What the kernels on tensors share: which form runs, blocks of rows, the way to the host and back."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+BLOCK_ELEMENTS = 1 << 24
+"""Numbers of a block: a plain pass over it holds a few float64 copies, and nothing of the size of the input."""
+
+
+@cache
+def triton_available() -> bool:
+    """Is Triton installed? Asked without importing it."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def use_triton(values: Tensor) -> bool:
+    """Triton or plain torch? float64 and CALIBRANT_KERNELS=numpy ask for plain torch."""
+    asked = os.environ.get("CALIBRANT_KERNELS") != "numpy"
+    return values.is_cuda and values.dtype != torch.float64 and triton_available() and asked
+
+
+def row_slices(n_rows: int, n_classes: int) -> Iterator[slice]:
+    """Blocks of rows of about `BLOCK_ELEMENTS` numbers."""
+    size = max(1, BLOCK_ELEMENTS // max(1, n_classes))
+    for start in range(0, n_rows, size):
+        yield slice(start, min(start + size, n_rows))
+
+
+def first_maximum(values: Tensor) -> Tensor:
+    """The first class of the highest value of each row; `argmax` promises no order among equals."""
+    is_peak = values == values.amax(dim=1, keepdim=True)
+    return is_peak.to(torch.int8).argmax(dim=1) if values.device.type == "cpu" else _first_true(is_peak)
+
+
+def _first_true(flags: Tensor) -> Tensor:
+    places = torch.arange(flags.shape[1], device=flags.device)
+    return torch.where(flags, places, flags.shape[1] - 1).amin(dim=1)
+
+
+def host(values: Tensor) -> np.ndarray:
+    """The values as an array on the host."""
+    return values.detach().cpu().numpy()
