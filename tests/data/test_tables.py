@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from calibrant.core.errors import InputError
-from calibrant.data import Predictions, open_predictions, scratch, write_predictions
-from calibrant.data.parquet_footer import check_footer
+from calibrant.data import Predictions, open_predictions, tables, write_predictions
 
 
 def csv(folder: Path, text: str) -> Path:
@@ -38,9 +37,9 @@ def test_byte_order_mark_endings_quotes_and_spaces(tmp_path: Path, ending: str) 
 
 def test_columns_without_a_prefix_need_their_kind(tmp_path: Path) -> None:
     path = csv(tmp_path, "a,label,b\n1,0,2\n")
-    with pytest.raises(InputError, match=r"no columns logit_\.\.\. or probability_\.\.\., only a, label, b"):
+    with pytest.raises(InputError, match=r"has no logits or probabilities, only a, b, label"):
         open_predictions(path)
-    predictions = open_predictions(path, kind="logits")
+    predictions = open_predictions(path, kind="logits", scores="a,b")
     assert predictions.class_names == ("a", "b")
     np.testing.assert_array_equal(predictions.logits, [[1, 2]])
 
@@ -70,7 +69,6 @@ def test_a_suffix_in_capitals(tmp_path: Path) -> None:
         ("file,label,logit_0,logit_1\na,0,1,x\n", "logits in row 0, column 3 is not a number: 'x'"),
         ("file,label,logit_0,logit_1\na,0,1,2\nb,0,1\n", "3 columns in row 1, but 4 in the header"),
         ("file,label,logit_0,logit_1\na,0,1,2\na,b,0,1,2\n", "5 columns in row 1, but 4 in the header"),
-        ("label;logit_0;logit_1\n0;1;2\n", "separate the columns with commas, not with ';'"),
         ("label,label,logit_0,logit_1\n0,0,1,2\n", "two columns called 'label'"),
         ("label,labels,logit_0,logit_1\n0,0,1,2\n", "labels and label may both be the labels"),
         ("label,logit_0,logit_1\n0,1,2\n0,1\n", "2 columns in row 1, but 3 in the header"),
@@ -91,8 +89,8 @@ def test_tables_that_are_wrong(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_a_large_table_waits_in_a_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch, "CHUNK_BYTES", 1000)
-    monkeypatch.setattr("calibrant.data.delimited.BLOCK_BYTES", 500)
+    monkeypatch.setattr(tables, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 500)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     rng = np.random.default_rng(0)
     whole = Predictions.from_arrays(logits=rng.normal(size=(300, 4)), labels=rng.integers(0, 4, 300))
@@ -109,7 +107,7 @@ def test_a_large_table_waits_in_a_temporary_file(tmp_path: Path, monkeypatch: py
 
 
 def test_a_bad_value_far_down_is_named_by_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibrant.data.delimited.BLOCK_BYTES", 100)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 100)
     lines = ["label,logit_0,logit_1", *("0,1,2" for _ in range(200))]
     lines[151] = "0,1,x"
     with pytest.raises(InputError, match="row 150, column 2"):
@@ -158,9 +156,9 @@ def test_lists_of_different_lengths(tmp_path: Path) -> None:
 def test_missing_cells(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="logits is missing in row 1"):
         _ = open_predictions(table(tmp_path, logits=[[1.0, 2.0], None], labels=[0, 1])).logits
-    with pytest.raises(InputError, match="logits near row 0 is missing 1 numbers"):
+    with pytest.raises(InputError, match="logits contains NaN in row 1, column 0"):
         _ = open_predictions(table(tmp_path, logits=[[1.0, 2.0], [None, 1.0]], labels=[0, 1])).logits
-    with pytest.raises(InputError, match="labels is missing 1 numbers, the first at place 1"):
+    with pytest.raises(InputError, match="labels is missing in row 1"):
         open_predictions(table(tmp_path, logits=[[1.0, 2.0], [1.0, 2.0]], labels=[0, None]))
 
 
@@ -196,8 +194,45 @@ def test_rows_are_found_across_row_groups(tmp_path: Path) -> None:
 
 def test_a_footer_that_is_only_half_true(tmp_path: Path) -> None:
     path = table(tmp_path, logits=[[1.0, 2.0]] * 4, labels=[0, 1, 0, 1])
-    check_footer(path)
     data = path.read_bytes()
     path.write_bytes(data[:4] + data[12:])
     with pytest.raises(InputError):
         _ = open_predictions(path).logits
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+@pytest.mark.parametrize("decimal", [".", ","])
+def test_separators_and_decimal_commas(tmp_path: Path, mark: str, decimal: str) -> None:
+    rows = [["label", "note", "prob_a", "prob_b"], ["a", "x, y", "0.25", "0.75"], ["b", "z", "1", "0"]]
+    cells = [[cell.replace(".", decimal) for cell in row] for row in rows]
+    path = tmp_path / ("a.tsv" if mark == "\t" else "a.csv")
+    path.write_text("\n".join(mark.join(row) for row in cells) + "\n")
+    found = open_predictions(path)
+    np.testing.assert_array_equal(found.probabilities, [[0.25, 0.75], [1, 0]])
+    np.testing.assert_array_equal(found.labels, [0, 1])
+
+
+def test_other_forms_of_tables(tmp_path: Path) -> None:
+    import pandas as pd
+
+    frame = pd.DataFrame({"prob_a": [0.25, 1.0], "prob_b": [0.75, 0.0], "label": ["a", "b"]})
+    frame.to_feather(tmp_path / "a.feather")
+    np.testing.assert_array_equal(open_predictions(tmp_path / "a.feather").probabilities, frame[["prob_a", "prob_b"]])
+    (tmp_path / "latin.csv").write_bytes("label,prob_Ü,prob_b\nÜ,0.25,0.75\n".encode("latin-1"))
+    assert open_predictions(tmp_path / "latin.csv").class_names == ("Ü", "b")
+    answers = pd.DataFrame({"pred": ["a", "b", "3"], "confidence": [0.9, 0.8, 0.7], "label": ["a", "a", "3.0"]})
+    found = open_predictions(answers)
+    assert (found.task, found.labels.tolist()) == ("pairs", [1, 0, 1])
+    assert found.notes == ("correct is where pred equals label",)
+
+
+def test_a_kind_alone_makes_no_classes_of_other_numbers(tmp_path: Path) -> None:
+    text = "age,loss,cat,dog,label\n63,0.1,0.5,0.5,cat\n40,0.2,0.1,0.9,dog\n"
+    with pytest.raises(InputError, match=r"no label names age, loss: choose .* --scores cat,dog \("):
+        open_predictions(csv(tmp_path, text), kind="probabilities")
+    assert open_predictions(csv(tmp_path, text), kind="probabilities", scores="cat,dog").class_names == ("cat", "dog")
+    named = "cat,dog,label,name\n0.5,0.5,cat,x\n0.1,0.9,dog,y\n"
+    assert open_predictions(csv(tmp_path, named), kind="probabilities").class_names == ("cat", "dog")
+    percent = "prob_cat,prob_dog,label\n25,75,cat\n50,50,dog\n"
+    with pytest.raises(InputError, match="these are percent: divide by 100"):
+        _ = open_predictions(csv(tmp_path, percent)).values

@@ -11,7 +11,7 @@ from calibrant.cli import options
 from calibrant.cli.terminal import answer, progress_bar
 from calibrant.core.errors import InputError
 from calibrant.data import Predictions, as_predictions, open_parts, open_predictions, write_predictions
-from calibrant.data.rewrite import can_rewrite, rewrite
+from calibrant.data.write import can_rewrite, rewrite
 from calibrant.shipping.apply import calibrate_predictions
 from calibrant.shipping.artifact import Artifact, read_artifact
 

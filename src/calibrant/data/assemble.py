@@ -11,7 +11,7 @@ from calibrant.core.arrays import check_matrix_shape, check_real, check_some_row
 from calibrant.core.errors import InputError
 from calibrant.core.schema import check_kind, resolve_task
 from calibrant.data import fields as known
-from calibrant.data.fields import BrokenField, Field, Wanted, score_kind
+from calibrant.data.fields import BrokenField, Field, Wanted, score_kind, split_names
 from calibrant.data.gather import Columns, fill, refuse_one_hot
 from calibrant.data.guards import FEW_ROWS, refuse_probability_rows
 from calibrant.data.limits import MAX_TEXT_BYTES, check_counts
@@ -20,18 +20,6 @@ from calibrant.data.source import DifferenceSource, Source, TakenSource
 
 MANY_ROWS = 20_000_000
 """Rows of one score from which on labels wait in the file until they are needed."""
-
-
-def split_names(fields: Mapping[str, Field]) -> list[str]:
-    """The prefixes that `file#prefix` can pick, and "" if the file has scores without one."""
-    found = set()
-    for key in fields:
-        for word in (*known.SCORES, *known.PARTNERS):
-            if key == word or key.endswith("_" + word):
-                prefix = key[: -len(word)]
-                if word not in known.PARTNERS or prefix + known.PARTNERS[word] in fields:
-                    found.add(prefix.removesuffix("_"))
-    return sorted(found)
 
 
 def assemble(fields: Mapping[str, Field], name: str, split: str = "", wanted: Wanted | None = None) -> Predictions:

@@ -1,19 +1,38 @@
-"""Wide tables: which columns of a CSV, parquet file or frame are the scores, the labels and the shares.
+"""Tables: which columns are the scores, the labels and the shares, whatever file or frame they come from.
 
 One column per class carries a prefix that says the kind: `logit_cat`, `probability_cat`, `prob_cat`. Outcomes of
 several labels are `label_cat`, shares of annotators `label_share_cat`. `scores` and `labels` may name columns
-themselves: one name, several with commas between, or a pattern such as `prob_*`.
+themselves: one name, several with commas between, or a pattern such as `prob_*`. Columns named 0 … K − 1 are those
+classes, in whatever order they stand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+
+import numpy as np
 
 from calibrant.core.errors import InputError
 from calibrant.core.schema import KINDS, class_key, number_order
-from calibrant.data.fields import KNOWN, LABEL_SHARES, LABELS, PARTNERS, SCORES, Wanted, score_kind
+from calibrant.data.fields import (
+    CLASS_NAMES,
+    CONFIDENCE,
+    CORRECT,
+    KNOWN,
+    LABEL_SHARES,
+    LABELS,
+    OTHER_LABELS,
+    PARTNERS,
+    PREDICTED,
+    SCORES,
+    ArrayField,
+    Field,
+    Fields,
+    Wanted,
+    score_kind,
+    split_names,
+)
 from calibrant.data.limits import MAX_CLASSES
 
 PREFIXES = {
@@ -34,19 +53,6 @@ ROW_NAMES = frozenset({"", "unnamed: 0", "index", "id", "row", "row_id", "rownam
 """Names of columns that number the rows; they are never scores."""
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Columns that stand side by side for one matrix, by the name of the matrix; the class names, if they have any."""
-
-    matrices: dict[str, list[str]] = field(default_factory=dict)
-    class_names: list[str] | None = None
-
-    @property
-    def columns(self) -> set[str]:
-        """All columns that belong to a matrix."""
-        return {column for group in self.matrices.values() for column in group}
-
-
 def canonical(names: Sequence[str]) -> list[str]:
     """Column names with known words in lower case (`Label` is `label`), where that is no clash.
 
@@ -57,119 +63,128 @@ def canonical(names: Sequence[str]) -> list[str]:
     return [name.lower() if name.lower() in KNOWN and name.lower() not in taken else name for name in names]
 
 
-def is_wide(names: Sequence[str], wanted: Wanted) -> bool:
-    """Is there anything for `layout` to arrange: columns with a prefix, or columns that the caller describes?"""
-    named = wanted.scores is not None or isinstance(wanted.labels, str) or wanted.kind is not None
-    return named or any(_prefix(name, tuple(PREFIXES)) is not None for name in names)
+def arrange(found: Fields, names: Sequence[str], wanted: Wanted, called: str) -> Fields:
+    """The fields of a table with those columns joined that stand side by side for one matrix.
 
-
-def layout(names: Sequence[str], wanted: Wanted, called: str) -> Layout:
-    """Which columns belong together."""
+    names : the canonical names of all columns; several may be equal.
+    """
     if len(names) > MAX_CLASSES:
         raise InputError(f"{called}: the header has {len(names)} columns, but at most {MAX_CLASSES} are read")
     matrices: dict[str, list[str]] = {}
-    classes: list[str] | None = None
-    scores = _scores(names, wanted, called)
+    classes: list[str] = []
+    scores = _scores(found, wanted, called)
     if scores is not None:
         key, columns, classes = scores
-        order = number_order(classes)  # columns named 0 … K − 1 are those classes, in whatever order they stand
+        order = number_order(classes)
         if order is not None:
             columns, classes = [columns[place] for place in order], [str(place) for place in range(len(order))]
         matrices[key] = columns
-    labels = _labels(names, wanted, classes, called)
-    if labels is not None:
-        matrices[labels[0]] = labels[1]
-    shares = _suffixed(names, SHARE_PREFIXES)
-    if classes is not None and shares and set(shares) == set(map(class_key, classes)):
+    matrices |= _labels(found, wanted, classes, called)
+    shares = _suffixed(found, SHARE_PREFIXES)
+    if classes and set(shares) == set(map(class_key, classes)):
         matrices[LABEL_SHARES] = [shares[class_key(word)] for word in classes]
-    used = [*KNOWN, *(column for group in matrices.values() for column in group)]
-    twice = next((column for column in used if list(names).count(column) > 1), None)
+    members = [column for group in matrices.values() for column in group]
+    twice = next((name for name in (*KNOWN, *members) if list(names).count(name) > 1), None)
     if twice is not None:
         raise InputError(f"{called} has two columns called {twice!r}: rename one of them")
-    unnamed = classes is None or len(classes) == 1 or number_order(classes) is not None
-    return Layout(matrices, None if unnamed else classes)
+    joined = {key: found[first].beside([found[one] for one in rest], key) for key, (first, *rest) in matrices.items()}
+    made = Fields({name: field for name, field in found.items() if name not in members} | joined)
+    made.notes, made.members = found.notes, matrices
+    if len(classes) > 1 and number_order(classes) is None and CLASS_NAMES not in made:
+        made[CLASS_NAMES] = ArrayField(np.array(classes, dtype=str))
+    _add_correct(made)
+    return made
 
 
-def _scores(names: Sequence[str], wanted: Wanted, called: str) -> tuple[str, list[str], list[str]] | None:
+def _scores(found: Fields, wanted: Wanted, called: str) -> tuple[str, list[str], list[str]] | None:
     """The name of the score matrix, its columns and their classes; None where the scores are one column or list."""
     if wanted.scores is not None:
-        if wanted.scores in names:
+        columns = picked(list(found), wanted.scores, "scores", called)
+        if wanted.scores in found:
             return None
-        columns = _picked(names, wanted.scores, "scores", called)
         if wanted.kind is None and score_kind(wanted.scores) is None:
             raise InputError(f"{called}: {wanted.scores} does not say what it holds: give --kind")
         return wanted.scores, columns, _endings(columns, wanted.scores)
-    found: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
-    for name in names:
-        prefix = _prefix(name, tuple(PREFIXES))
+    wide: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
+    for name in found:
+        prefix = _prefix(name, PREFIXES)
         if prefix is not None:
-            found[PREFIXES[prefix]][name] = name[len(prefix) :]
-    ones = [word for word in SCORES if word in names]
-    said = sorted({*(kind for kind in KINDS if found[kind]), *(SCORES[word] for word in ones)}, key=KINDS.index)
+            wide[PREFIXES[prefix]][name] = name[len(prefix) :]
+    ones = [word for word in SCORES if word in found]
+    said = sorted({*(kind for kind in KINDS if wide[kind]), *(SCORES[word] for word in ones)}, key=KINDS.index)
     if len(said) == 2 and wanted.kind is None:
         raise InputError(f"{called} has columns of logits and of probabilities: choose with kind= or --kind")
     chosen = wanted.kind or (said[0] if said else "")
     ones = [word for word in ones if SCORES[word] == chosen]
-    if ones and found.get(chosen):
-        some = next(iter(found[chosen]))
-        many = f"{some[: len(_prefix(some, tuple(PREFIXES)) or '')]}*"
+    if ones and wide.get(chosen):
+        some = next(iter(wide[chosen]))
+        many = f"{some[: len(_prefix(some, PREFIXES) or '')]}*"
         raise InputError(f"{called} has {ones[0]} and {some}: choose with --scores '{many}' or --scores {ones[0]}")
-    if ones:
+    if wide.get(chosen) and not ones:
+        return chosen, list(wide[chosen]), list(wide[chosen].values())
+    paired = any(scores in found and labels in found for scores, labels in PARTNERS.items())
+    if ones or said or wanted.kind is None or any(split_names(found)) or (paired and wanted.kind != "logits"):
         return None
-    if found.get(chosen):
-        return chosen, list(found[chosen]), list(found[chosen].values())
-    paired = any(scores in names and labels in names for scores, labels in PARTNERS.items())
-    if paired and wanted.kind != "logits":
-        return None
-    return _everything(names, wanted, said, called)
+    return _named_by_labels(found, wanted, called)
 
 
-def _everything(names: Sequence[str], wanted: Wanted, said: list[str], called: str) -> tuple[str, list[str], list[str]]:
-    """With `kind` alone: every column that has no other role."""
+def _named_by_labels(found: Fields, wanted: Wanted, called: str) -> tuple[str, list[str], list[str]]:
+    """With `kind` alone: the columns of numbers, if the labels name every one of them.
+
+    A column that no label names may as well be an age or a loss: it is not a class unless the caller says so.
+    """
     other = {*KNOWN, *wanted.by, str(wanted.labels), str(wanted.weights), str(wanted.cluster)}
-    rest = [name for name in names if name not in other and name.lower() not in ROW_NAMES]
-    if wanted.kind is not None and not said and rest:
-        return wanted.kind, rest, list(rest)
-    chosen = wanted.kind or ""
-    expected = {"logits": "logit_...", "probabilities": "probability_..."}.get(chosen, "logit_... or probability_...")
-    mark = next((mark for mark in ("\t", ";") if len(names) == 1 and mark in names[0]), None)
-    if mark is not None:
+    rest = [name for name in found if name not in other and name.lower() not in ROW_NAMES]
+    rest = [name for name in rest if len(found[name].shape) == 1 and found[name].read().dtype.kind in "fiu"]
+    label = wanted.labels if isinstance(wanted.labels, str) else None
+    label = next((word for word in (label, *LABELS, *OTHER_LABELS) if word in found), None)
+    labelled = {class_key(value) for value in np.unique(found[label].read().astype(str)).tolist()} if label else set()
+    strange = [name for name in rest if class_key(name) not in labelled]
+    if strange or len(rest) < 2:
+        named = [name for name in rest if name not in strange]
+        advice = f"--scores {','.join(named if len(named) > 1 else rest)}"
         raise InputError(
-            f"{called} has one column, {names[0][:60]!r}: separate the columns with commas, not with {mark!r}"
+            f"{called} has no columns logit_... or probability_..., and no label names "
+            f"{', '.join(strange)[:100] or 'a column'}: choose the scores, such as {advice} (scores=), "
+            f"among {', '.join(found)[:200]}"
         )
-    raise InputError(
-        f"{called} has no columns {expected}, only {', '.join(names)[:200]}: name the scores with scores= (--scores), "
-        "or give kind= (--kind)"
-    )
+    return str(wanted.kind), rest, list(rest)
 
 
-def _labels(
-    names: Sequence[str], wanted: Wanted, classes: list[str] | None, called: str
-) -> tuple[str, list[str]] | None:
+def _labels(found: Fields, wanted: Wanted, classes: list[str], called: str) -> dict[str, list[str]]:
     """The name and the columns of a matrix of labels, where there is one."""
+    keys = [class_key(word) for word in classes]
     if isinstance(wanted.labels, str):
-        if wanted.labels in names:
-            return None
-        columns = _picked(names, wanted.labels, "labels", called)
-        endings = _endings(columns, wanted.labels)
-        places = {class_key(ending): column for ending, column in zip(endings, columns, strict=True)}
-        if classes is not None and set(places) == set(map(class_key, classes)):
-            columns = [places[class_key(word)] for word in classes]
-        return wanted.labels, columns
-    if classes is None or wanted.labels is not None or any(word in names for word in LABELS):
-        return None
-    found = _suffixed(names, LABEL_PREFIXES)
-    if len(classes) > 1 and set(found) == set(map(class_key, classes)):
-        return "labels", [found[class_key(word)] for word in classes]
-    return None
+        if wanted.labels in found:
+            return {}
+        columns = picked(list(found), wanted.labels, "labels", called)
+        places = dict(zip(map(class_key, _endings(columns, wanted.labels)), columns, strict=True))
+        return {wanted.labels: [places[key] for key in keys] if keys and set(places) == set(keys) else columns}
+    if wanted.labels is not None or any(word in found for word in LABELS):
+        return {}
+    marked = _suffixed(found, LABEL_PREFIXES)
+    return {"labels": [marked[key] for key in keys]} if len(keys) > 1 and set(marked) == set(keys) else {}
 
 
-def _picked(names: Sequence[str], text: str, option: str, called: str) -> list[str]:
-    """The columns that a name, several names with commas, or a pattern stands for."""
+def _add_correct(made: Fields) -> None:
+    """Where a table gives a confidence, the answer and the true label: an answer is correct if it is the label."""
+    predicted = next((word for word in PREDICTED if word in made), None)
+    label = next((word for word in (*LABELS, *OTHER_LABELS) if word in made), None)
+    if CONFIDENCE in made and CORRECT not in made and predicted is not None and label is not None:
+        answers, truth = (made[word].read().astype(str).tolist() for word in (predicted, label))
+        same = [class_key(one) == class_key(other) for one, other in zip(answers, truth, strict=True)]
+        made[CORRECT] = ArrayField(np.array(same))
+        del made[label]
+        made.notes = (*made.notes, f"correct is where {predicted} equals {label}")
+
+
+def picked(names: Sequence[str], text: str, option: str = "", called: str = "") -> list[str]:
+    """The columns that a name, several names with commas, or a pattern stands for; an InputError for one of an option
+    that stands for none."""
     columns: list[str] = []
-    for word in (part.strip() for part in text.split(",")):
+    for word in [text] if text in names else [part.strip() for part in text.split(",")]:
         hits = [word] if word in names else [name for name in names if fnmatchcase(name, word)]
-        if not hits:
+        if not hits and option:
             raise InputError(f"{called} has no {word} for --{option}, only {', '.join(map(str, names))[:200]}")
         columns.extend(hit for hit in hits if hit not in columns)
     return columns
@@ -180,21 +195,16 @@ def _endings(columns: list[str], text: str) -> list[str]:
     head, star, tail = text.partition("*")
     if star and "," not in text:
         return [column[len(head) : len(column) - len(tail)] for column in columns]
-    prefixes = [_prefix(column, tuple(PREFIXES)) for column in columns]
+    prefixes = [_prefix(column, PREFIXES) for column in columns]
     if all(prefix is not None for prefix in prefixes):
         return [column[len(prefix or "") :] for column, prefix in zip(columns, prefixes, strict=True)]
     return columns
 
 
-def _suffixed(names: Sequence[str], prefixes: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for name in names:
-        prefix = _prefix(name, prefixes)
-        if prefix is not None:
-            found[class_key(name[len(prefix) :])] = name
-    return found
+def _suffixed(names: Mapping[str, Field], prefixes: Sequence[str]) -> dict[str, str]:
+    marked = {name: _prefix(name, prefixes) for name in names}
+    return {class_key(name[len(prefix) :]): name for name, prefix in marked.items() if prefix is not None}
 
 
-def _prefix(name: str, prefixes: tuple[str, ...]) -> str | None:
-    low = name.lower()
-    return next((prefix for prefix in prefixes if low.startswith(prefix)), None)
+def _prefix(name: str, prefixes: Mapping[str, str] | Sequence[str]) -> str | None:
+    return next((prefix for prefix in prefixes if name.lower().startswith(prefix)), None)

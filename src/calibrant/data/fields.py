@@ -51,6 +51,9 @@ CLASS_NAMES = "class_names"
 PARTNERS = {CONFIDENCE: CORRECT, PREDICTIONS: LABEL_IDS}
 """Names of scores that only count beside the labels that belong to them."""
 
+PREDICTED = ("pred", "prediction", "predicted", "predicted_label", "y_pred")
+"""Names of the answer given, beside a confidence and the true label."""
+
 KNOWN = frozenset({*LABELS, *OTHER_LABELS, *SCORES, *WEIGHTS, *GROUPS, *CLUSTERS, *PARTNERS, *PARTNERS.values()})
 """All names above that columns of a table may have."""
 
@@ -126,6 +129,10 @@ class Field(ABC):
     def source(self, name: str) -> Source:
         """The rows of a matrix, to be read in blocks."""
 
+    def beside(self, others: Sequence[Field], key: str) -> Field:
+        """This column and others side by side, as one matrix that is called `key`."""
+        return ArrayField(np.column_stack([one.read() for one in (self, *others)]))
+
     @property
     def nbytes(self) -> int:
         """Bytes the array will take."""
@@ -170,9 +177,21 @@ class BrokenField(Field):
         raise self._error
 
 
-class NotedFields(dict[str, Field]):
-    """Fields of a file, with what the reader had to decide."""
+class Fields(dict[str, Field]):
+    """Fields of a file by name, with what the reader had to decide."""
 
     notes: tuple[str, ...] = ()
     members: Mapping[str, list[str]] = MappingProxyType({})
     """Columns of the file behind a matrix, where it has several."""
+
+
+def split_names(fields: Mapping[str, Field]) -> list[str]:
+    """The prefixes that `file#prefix` can pick, and "" if the file has scores without one."""
+    found = set()
+    for key in fields:
+        for word in (*SCORES, *PARTNERS):
+            if key == word or key.endswith("_" + word):
+                prefix = key[: -len(word)]
+                if word not in PARTNERS or prefix + PARTNERS[word] in fields:
+                    found.add(prefix.removesuffix("_"))
+    return sorted(found)

@@ -12,10 +12,14 @@ from calibrant.core.errors import InputError
 READERS = {
     ".npz": "arrays.npz_fields",
     ".npy": "arrays.npy_fields",
-    ".parquet": "parquet.fields",
+    ".parquet": "tables.parquet_fields",
+    ".feather": "tables.feather_fields",
+    ".arrow": "tables.feather_fields",
     ".safetensors": "arrays.safetensors_fields",
-    ".csv": "delimited.fields",
-    ".csv.gz": "delimited.fields",
+    ".csv": "tables.csv_fields",
+    ".csv.gz": "tables.csv_fields",
+    ".tsv": "tables.csv_fields",
+    ".tsv.gz": "tables.csv_fields",
     ".p": "arrays.pickle_fields",
     ".pkl": "arrays.pickle_fields",
     ".pickle": "arrays.pickle_fields",
@@ -33,7 +37,8 @@ HOLDS_PARTS = (".npz", ".safetensors", ".p", ".pkl", ".pickle", ".pt", ".pth")
 def suffix_of(path: Path) -> str:
     """The suffix that decides the format: `.csv.gz` is one."""
     name = path.name.lower()
-    return ".csv.gz" if name.endswith(".csv.gz") else path.suffix.lower()
+    packed = (".csv.gz", ".tsv.gz")
+    return name[-len(packed[0]) :] if name.endswith(packed) else path.suffix.lower()
 
 
 def reader_of(path: Path) -> Callable[..., Any]:

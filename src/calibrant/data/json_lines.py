@@ -24,7 +24,8 @@ import numpy as np
 from calibrant.core import progress
 from calibrant.core.errors import InputError
 from calibrant.core.schema import number_order
-from calibrant.data.fields import CLASS_NAMES, LABELS, OTHER_LABELS, ArrayField, Field, NotedFields, Wanted
+from calibrant.data.columns import arrange
+from calibrant.data.fields import CLASS_NAMES, LABELS, OTHER_LABELS, ArrayField, Field, Fields, Wanted
 
 MAX_LINE = 2**22
 MAX_BRACKETS = 20_000
@@ -41,14 +42,14 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     """The keys of the objects as columns."""
     columns: dict[str, list[Any]] = {}
     n_rows = 0
-    for n_rows, row in enumerate(_rows(path), 1):
+    for n_rows, row in enumerate(json_rows(path), 1):
         for key, value in row.items():
             column = columns.setdefault(key, [])
             if len(column) == n_rows - 1:
                 column.append(value)
     if not n_rows:
         raise InputError(f"{path} is empty: give one JSON object per line")
-    found = NotedFields()
+    found = Fields()
     choices = next((key for key in (TOP_LOGPROBS, LOGPROBS) if len(columns.get(key, ())) == n_rows), None)
     scored = {"logits", "probabilities", "confidence", "probability", str(wanted.scores)} & set(columns)
     if choices is not None and not scored:
@@ -61,10 +62,11 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     short = {key: len(column) for key, column in columns.items() if len(column) < n_rows}
     for key in {*scored, *LABELS} & set(short):
         raise InputError(f"{path}: {key} is missing in line {short[key] + 1}")
-    return found
+    return arrange(found, list(found), wanted, str(path))
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
+def json_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a file, one per line."""
     with path.open("rb") as file:
         number = 0
         while line := file.readline(MAX_LINE + 1):
@@ -97,7 +99,7 @@ def parse_line(line: bytes, called: str) -> dict[str, Any]:
     return row
 
 
-def _column(column: list[Any], called: str, found: NotedFields) -> Field | None:
+def _column(column: list[Any], called: str, found: Fields) -> Field | None:
     """A column of numbers, texts, lists of numbers or objects of numbers; None for anything else."""
     first = column[0]
     if isinstance(first, dict):
@@ -113,7 +115,7 @@ def _column(column: list[Any], called: str, found: NotedFields) -> Field | None:
     return None
 
 
-def _objects(column: list[Any], called: str, found: NotedFields) -> Field | None:
+def _objects(column: list[Any], called: str, found: Fields) -> Field | None:
     """Numbers by name, the same names in every row."""
     names = list(column[0])
     order = number_order(names)
@@ -148,7 +150,7 @@ def _numbers(column: list[Any], called: str) -> np.ndarray:
     return array
 
 
-def _choices(found: NotedFields, path: Path, columns: dict[str, list[Any]], key: str, wanted: Wanted) -> None:
+def _choices(found: Fields, path: Path, columns: dict[str, list[Any]], key: str, wanted: Wanted) -> None:
     """Log-probabilities of the options of multiple choice, as logits."""
     given = wanted.labels if isinstance(wanted.labels, str) else None
     label = next((word for word in (given, *CHOICE_LABELS) if word in columns), None)

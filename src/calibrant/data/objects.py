@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import as_array
 from calibrant.core.errors import InputError
 from calibrant.core.schema import resolve_task
-from calibrant.data.assemble import assemble, listing, split_names
-from calibrant.data.columns import canonical, layout
-from calibrant.data.fields import CLASS_NAMES, LABEL_IDS, PREDICTIONS, ArrayField, Field, Wanted
+from calibrant.data.assemble import assemble, listing
+from calibrant.data.columns import arrange
+from calibrant.data.fields import LABEL_IDS, PREDICTIONS, Wanted
 from calibrant.data.guards import refuse_probabilities
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import DifferenceSource
+from calibrant.data.tables import column_fields, frame_columns
 
 
 def from_object(given: Any, wanted: Wanted, name: str = "") -> Predictions:
@@ -27,13 +27,17 @@ def from_object(given: Any, wanted: Wanted, name: str = "") -> Predictions:
         given = {PREDICTIONS: _first(given.predictions), LABEL_IDS: _first(given.label_ids)}
     if isinstance(given, (tuple, list)) and len(given) in (2, 3):
         return _from_pair(given, wanted, name)
-    columns = _columns(given)
+    columns = dict(given) if isinstance(given, Mapping) else frame_columns(given)
     if columns is None:
         raise InputError(
             f"{name or 'predictions'} must be Predictions, a path, a frame, a dictionary of arrays, an object with "
             f".predictions and .label_ids, or a pair (scores, labels), got {type(given).__name__}"
         )
-    return assemble(_fields(columns, wanted, name), name, "", wanted)
+    found = column_fields({str(word): column for word, column in columns.items()})
+    found = arrange(found, list(found), wanted, name or "the table")
+    made = assemble(found, name, "", wanted)
+    made.notes = found.notes
+    return made
 
 
 def as_predictions(given: Any, name: str = "", **options: Any) -> Predictions:
@@ -105,55 +109,3 @@ def column_of(given: Predictions, word: str) -> np.ndarray:
 def _first(value: Any) -> Any:
     """The first of several outputs: a trainer may return hidden states behind the logits."""
     return value[0] if isinstance(value, tuple) else value
-
-
-def _columns(given: Any) -> dict[str, Any] | None:
-    """Columns by name of a dictionary or a frame; None for anything else."""
-    if isinstance(given, Mapping):
-        return {str(key): value for key, value in given.items()}
-    if hasattr(given, "column_names") and hasattr(given, "column"):  # pyarrow
-        return {name: _arrow(given.column(name)) for name in given.column_names}
-    if hasattr(given, "columns") and hasattr(given, "__getitem__"):  # pandas and polars
-        return {str(name): given[name] for name in given.columns}
-    return None
-
-
-def _arrow(column: Any) -> Any:
-    return column.to_pylist() if str(column.type).startswith(("list", "large_list", "fixed")) else column.to_numpy()
-
-
-def _fields(columns: Mapping[str, Any], wanted: Wanted, name: str) -> dict[str, Field]:
-    """The columns as fields, wide ones joined."""
-    names = canonical(list(columns))
-    arrays = {word: _array(columns[own], word) for word, own in zip(names, columns, strict=True)}
-    found: dict[str, Field] = {word: ArrayField(array) for word, array in arrays.items() if array is not None}
-    if any(split for split in split_names(found)) or {"values", "indices"} <= set(names):
-        return found
-    arranged = layout(list(found), wanted, name or "the table")
-    for key, members in arranged.matrices.items():
-        found[key] = ArrayField(np.column_stack([found[member].read() for member in members]))
-    if arranged.class_names is not None and CLASS_NAMES not in found:
-        found[CLASS_NAMES] = ArrayField(np.array(arranged.class_names, dtype=str))
-    return {key: field for key, field in found.items() if key not in arranged.columns or key in arranged.matrices}
-
-
-def _array(column: Any, name: str) -> np.ndarray | None:
-    """A column as an array; a column of lists as a matrix; None for what is no array."""
-    if isinstance(column, (str, bytes)) or column is None:
-        return None
-    if hasattr(column, "to_numpy") and not isinstance(column, np.ndarray):
-        column = column.to_numpy()
-    try:
-        array = as_array(column, name)
-    except InputError:
-        return None
-    if array.dtype.kind == "O" and array.ndim == 1 and len(array):
-        first = array[0]
-        try:
-            if isinstance(first, (list, tuple, np.ndarray)) or hasattr(first, "tolist"):
-                return np.stack([np.asarray(item) for item in array])
-            if all(isinstance(item, str) for item in array):
-                return array.astype(str)
-        except ValueError as error:
-            raise InputError(f"{name} has rows of different lengths: every row needs one number per class") from error
-    return array if array.ndim else None

@@ -14,8 +14,8 @@ from calibrant.core.errors import InputError
 from calibrant.core.schema import check_kind, check_task
 from calibrant.data import datasets
 from calibrant.data.arrays import array_field, matrix_path
-from calibrant.data.assemble import assemble, split_names
-from calibrant.data.fields import NotedFields, Wanted
+from calibrant.data.assemble import assemble
+from calibrant.data.fields import Fields, Wanted, split_names
 from calibrant.data.formats import HOLDS_PARTS, reader_of, suffix_of
 from calibrant.data.parts import is_pattern, matching, open_all, part_paths, without_bad_parts
 from calibrant.data.predictions import Predictions
@@ -203,7 +203,7 @@ def open_file(file: Path, split: str, wanted: Wanted) -> Predictions:
     with _naming(file):
         found = reader_of(file)(file, wanted)
         made = assemble(found, name, split, wanted)
-        if isinstance(found, NotedFields):
+        if isinstance(found, Fields):
             made.notes = tuple(found.notes)
             made.score_columns = tuple(found.members.get(made.field, (made.field,)))
         return made

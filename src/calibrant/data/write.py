@@ -18,10 +18,16 @@ import numpy as np
 
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
+from calibrant.core.schema import class_key
 from calibrant.data.arrays import DTYPES, LOCAL_HEADER, METADATA, kind_word
-from calibrant.data.fields import CLASS_NAMES, CORRECT, LABEL_SHARES, SINGLE
+from calibrant.data.columns import PREFIXES, canonical
+from calibrant.data.fields import CLASS_NAMES, CORRECT, LABEL_SHARES, SCORES, SINGLE
 from calibrant.data.formats import HOLDS_PARTS, reader_of, suffix_of
+from calibrant.data.json_lines import LOGPROBS, TOP_LOGPROBS, json_rows
+from calibrant.data.limits import MAX_TEXT_BYTES
 from calibrant.data.predictions import Predictions
+from calibrant.data.source import TakenSource
+from calibrant.data.tables import ParquetTable, opened_text, text_form
 
 ALIGNMENT = 64
 
@@ -213,7 +219,7 @@ def _write_csv(parts: dict[str, Predictions], path: Path) -> None:
     prefix = "logit_" if predictions.kind == "logits" else "probability_"
     single = SINGLE.get((predictions.task, predictions.kind), "logit")
     start = 0
-    with csv_writer(path) as writer:
+    with csv_writer(path, "\t" if ".tsv" in path.suffixes else ",") as writer:
         writer.writerow([*columns, *([single] if predictions.flat else [prefix + name for name in names])])
         for chunk in predictions.chunks():
             cells = [column[start : start + chunk.n].tolist() for column in columns.values()]
@@ -244,7 +250,7 @@ def _wide_columns(predictions: Predictions, names: Sequence[str]) -> dict[str, n
 
 
 @contextmanager
-def csv_writer(path: Path) -> Iterator[Any]:
+def csv_writer(path: Path, separator: str = ",") -> Iterator[Any]:
     """A writer of rows to a file, packed where its name says so."""
     with ExitStack() as stack:
         stream: Any = stack.enter_context(path.open("wb"))
@@ -252,7 +258,7 @@ def csv_writer(path: Path) -> Iterator[Any]:
             packed = gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=3, filename="", mtime=0)
             stream = stack.enter_context(packed)
         text = stack.enter_context(io.TextIOWrapper(stream, encoding="utf-8", newline=""))
-        yield csv.writer(text, lineterminator="\n")
+        yield csv.writer(text, delimiter=separator, lineterminator="\n")
 
 
 def _write_jsonl(parts: dict[str, Predictions], path: Path) -> None:
@@ -278,9 +284,116 @@ WRITERS: dict[str, Callable[[dict[str, Predictions], Path], Any]] = {
     ".npy": _write_npy,
     ".parquet": _write_parquet,
     ".safetensors": _write_safetensors,
-    ".csv": _write_csv,
-    ".csv.gz": _write_csv,
+    **dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz"), _write_csv),
     ".jsonl": _write_jsonl,
     ".ndjson": _write_jsonl,
 }
 """Suffix to the function that writes parts to a path. Formats that can run code in other readers are never written."""
+
+
+def can_rewrite(given: Predictions, source: Path, target: Path) -> bool:
+    """Is the output a table of the same format, whose rows are those of the input?"""
+    work = REWRITERS.get(suffix_of(source))
+    same = work is not None and work is REWRITERS.get(suffix_of(target))
+    return same and source.is_file() and bool(given.score_columns) and not isinstance(given.source, TakenSource)
+
+
+def rewrite(given: Predictions, calibrated: Predictions, source: Path, target: Path) -> Path:
+    """Write the table of `source` to `target` with the scores of `calibrated`: everything else stays as it was.
+
+    A column of scores keeps its name, unless the kind changes and the name says the kind: `logit_cat` becomes
+    `probability_cat`.
+    """
+    if not target.parent.is_dir():
+        raise InputError(f"cannot write {target}: the folder {target.parent} does not exist; create it first")
+    renamed = {name: _renamed(name, calibrated.kind) for name in given.score_columns}
+    with atomic_write(target) as temporary:
+        REWRITERS[suffix_of(source)](calibrated, source, temporary, renamed)
+    return target
+
+
+def _renamed(name: str, kind: str) -> str:
+    """The name of a column of scores under another kind."""
+    low = name.lower()
+    prefix = next((prefix for prefix in PREFIXES if low.startswith(prefix)), "")
+    said = SCORES.get(low) or PREFIXES.get(prefix)
+    if said is None or said == kind:
+        return name
+    if low in ("logits", "probabilities", "probs"):
+        return kind
+    one = {"logits": "logit", "probabilities": "probability"}[kind]
+    return one if low in SCORES else f"{one}_{name[len(prefix) :]}"
+
+
+def _rewrite_text(calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:
+    with opened_text(source) as lines:
+        form, _ = text_form(lines, source)
+    names = canonical(form.names)
+    places = [names.index(name) for name in renamed]
+    header = [renamed.get(name, own) for name, own in zip(names, form.names, strict=True)]
+    scores = (row for chunk in calibrated.chunks() for row in shown_rows(chunk))
+    with opened_text(source) as lines, csv_writer(temporary, form.separator) as writer:
+        lines.readline(MAX_TEXT_BYTES)
+        writer.writerow(header[1:] if form.row_names else header)
+        for cells in form.reader(lines):
+            if cells:
+                for place, value in zip(places, next(scores), strict=True):
+                    cells[place] = value.replace(".", form.decimal)
+                writer.writerow(cells)
+
+
+def _rewrite_parquet(calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = ParquetTable(source)
+    names = canonical(table.names)
+    places = {names.index(name): place for place, name in enumerate(renamed)}
+    types = [_score_type(own, calibrated.dtype) if place in places else own for place, own in enumerate(table.types)]
+    header = [renamed.get(name, own) for name, own in zip(names, table.names, strict=True)]
+    schema = pa.schema(list(zip(header, types, strict=True)), metadata=table.metadata)
+    with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+        for start, batch in table.batches(list(range(len(names))), 0, 2**18):
+            values = calibrated[start : start + batch.num_rows].values.reshape(batch.num_rows, -1)
+            columns = list(batch.columns)
+            for place, own in places.items():
+                nested = pa.types.is_nested(types[place])
+                columns[place] = pa.array(values.tolist() if nested else values[:, own].copy(), types[place])
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+
+
+def _score_type(arrow_type: Any, dtype: np.dtype[Any]) -> Any:
+    import pyarrow as pa
+
+    item = pa.from_numpy_dtype(dtype)
+    if pa.types.is_fixed_size_list(arrow_type):
+        return pa.list_(item, arrow_type.list_size)
+    if pa.types.is_large_list(arrow_type):
+        return pa.large_list(item)
+    return pa.list_(item) if pa.types.is_list(arrow_type) else item
+
+
+def _rewrite_jsonl(calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:
+    scores = (row for chunk in calibrated.chunks() for row in chunk.values.reshape(chunk.n, -1).tolist())
+    places = {key: place for place, key in enumerate(calibrated.schema.keys)}
+    with temporary.open("w", encoding="utf-8") as file:
+        for row, value in zip(json_rows(source), scores, strict=True):
+            changed = {renamed.get(word, word): item for word, item in row.items()}
+            if len(renamed) > 1:  # a key per class
+                changed |= dict(zip(renamed.values(), value, strict=True))
+            elif (key := next(iter(renamed))) in row:
+                changed[renamed[key]] = value[0] if calibrated.flat else value
+                if isinstance(row[key], dict):  # each row has an order of its own
+                    changed[renamed[key]] = {word: value[places[class_key(word)]] for word in row[key]}
+            else:  # log-probabilities of options
+                changed = {word: item for word, item in row.items() if word not in (LOGPROBS, TOP_LOGPROBS)}
+                changed[calibrated.kind] = dict(zip(calibrated.class_names or (), value, strict=True))
+            file.write(json.dumps(changed, ensure_ascii=False) + "\n")
+
+
+REWRITERS: dict[str, Callable[..., None]] = {
+    **dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz"), _rewrite_text),
+    ".parquet": _rewrite_parquet,
+    **dict.fromkeys((".jsonl", ".ndjson"), _rewrite_jsonl),
+}
+"""Suffix to the function that writes a table anew; only within one of them a layout is kept."""

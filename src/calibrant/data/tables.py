@@ -1,0 +1,603 @@
+"""Tables in files, read by pyarrow: `.csv`, `.tsv` (also `.gz`), `.parquet` and `.feather`, and frames in memory.
+
+    label,weight,logit_cat,logit_dog
+    0,1.0,2.5,-0.5
+
+A table is its columns by name and a way to stream batches of some of them. Which columns are the scores, the labels and
+the weights is decided in `calibrant.data.columns`; a column that nobody asks for, such as a path, is not converted.
+Text is parsed once, into the Arrow format: in memory while it is small, in a temporary file beyond that. The separator
+is the one of `,` `;` tab `|` that occurs most often in the header; beside `;`, tab and `|` numbers may have decimal
+commas. Parquet columns of lists hold K numbers per row; class names are a JSON list in the schema's metadata.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from calibrant.core import progress
+from calibrant.core.arrays import as_array, widen
+from calibrant.core.errors import InputError
+from calibrant.core.schema import typed
+from calibrant.data import fields as known
+from calibrant.data.arrays import names_field
+from calibrant.data.columns import PREFIXES, SHARE_PREFIXES, arrange, canonical, picked
+from calibrant.data.fields import ArrayField, Field, Fields, Wanted
+from calibrant.data.limits import MAX_TEXT_BYTES, ROOM_FOR_TEXT, check_counts, check_expansion, reading
+from calibrant.data.predictions import CHUNK_BYTES
+from calibrant.data.scratch import Scratch
+from calibrant.data.source import FieldSource, Source
+
+BLOCK_BYTES = MAX_TEXT_BYTES
+"""Bytes of text that are parsed at a time; a line must fit into it."""
+
+VECTOR_BATCH = 2**20
+SEPARATORS = (",", ";", "\t", "|")
+DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
+
+
+class Table(ABC):
+    """Columns by name, of which batches of rows can be read."""
+
+    called: str
+    names: list[str]
+    """Names of the columns in the file; several may be equal."""
+    types: list[Any]
+    n_rows: int
+    size: int
+    """Bytes of the file."""
+    metadata: dict[bytes, bytes]
+    decimal = "."
+
+    @abstractmethod
+    def batches(self, columns: list[int], start: int, rows: int) -> Iterator[tuple[int, Any]]:
+        """(number of the first row, batch of these columns in order), from a batch that holds row `start` on."""
+
+    @abstractmethod
+    def cuts(self, rows: int) -> list[int]:
+        """Rows at least `rows` apart at which reading may begin without reading what lies before."""
+
+
+class ParquetTable(Table):
+    """A parquet file, which is opened for every pass, so that its address can be sent to another process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.called, self.size = path, str(path), path.stat().st_size
+        with self._open() as file:
+            self.n_rows = file.metadata.num_rows
+            self.names, self.types = list(file.schema_arrow.names), list(file.schema_arrow.types)
+            self.metadata = file.schema_arrow.metadata or {}
+
+    @contextmanager
+    def _open(self) -> Iterator[Any]:
+        import pyarrow.parquet as pq
+
+        with _damage(self.path, "parquet file"), pq.ParquetFile(self.path, buffer_size=2**20, pre_buffer=False) as file:
+            yield file
+
+    def batches(self, columns: list[int], start: int, rows: int) -> Iterator[tuple[int, Any]]:
+        """Batches from the row group that holds row `start` on."""
+        wanted = [self.names[place] for place in columns]
+        with self._open() as file:
+            first, groups = 0, list(range(file.metadata.num_row_groups))
+            while groups and first + file.metadata.row_group(groups[0]).num_rows <= start:
+                first += file.metadata.row_group(groups.pop(0)).num_rows
+            for batch in file.iter_batches(batch_size=rows, row_groups=groups, columns=wanted, use_threads=False):
+                if batch.num_columns != len(columns):
+                    raise InputError(f"{self.path}: {', '.join(wanted)[:80]} was found in {batch.num_columns} columns")
+                yield first, batch.select(wanted)
+                first += batch.num_rows
+
+    def cuts(self, rows: int) -> list[int]:
+        """The first rows of row groups."""
+        with self._open() as file:
+            return _cuts(
+                [file.metadata.row_group(place).num_rows for place in range(file.metadata.num_row_groups)], rows
+            )
+
+
+class ArrowTable(Table):
+    """An Arrow file (feather), or parsed text in that format: a path, or a buffer in memory.
+
+    keeps : what must live as long as the table, such as the owner of a scratch file.
+    """
+
+    def __init__(self, where: Any, called: str, *, names: Sequence[str] | None = None, keeps: Any = None) -> None:
+        self.where, self.called, self.keeps = where, called, keeps
+        with self._open(None) as file:
+            schema = file.schema
+        with self._open([0]) as file:
+            self._lengths = [file.get_batch(place).num_rows for place in range(file.num_record_batches)]
+        self.names, self.types, self.metadata = list(names or schema.names), list(schema.types), schema.metadata or {}
+        self.n_rows = sum(self._lengths)
+        self.size = where.stat().st_size if isinstance(where, Path) else where.size
+
+    @contextmanager
+    def _open(self, columns: list[int] | None) -> Iterator[Any]:
+        import pyarrow as pa
+
+        options = pa.ipc.IpcReadOptions(included_fields=columns, use_threads=False)
+        with (
+            _damage(self.where if isinstance(self.where, Path) else None, "feather file"),
+            # read, not mapped: a map of a file that another process cuts short ends this process
+            pa.OSFile(str(self.where)) if isinstance(self.where, Path) else pa.BufferReader(self.where) as stream,
+            pa.ipc.open_file(stream, options=options) as file,
+        ):
+            yield file
+
+    def batches(self, columns: list[int], start: int, rows: int) -> Iterator[tuple[int, Any]]:
+        """The batches of the file, cut to at most `rows` rows."""
+        first = 0
+        order = np.argsort(np.argsort(columns)).tolist()  # the file keeps its own order of columns
+        with self._open(sorted(columns)) as file:
+            for place, length in enumerate(self._lengths):
+                if first + length > start:
+                    batch = file.get_batch(place).select(order)
+                    for offset in range(max(start - first, 0), length, rows):
+                        yield first + offset, batch.slice(offset, rows)
+                first += length
+
+    def cuts(self, rows: int) -> list[int]:
+        """The first rows of batches."""
+        return _cuts(self._lengths, rows)
+
+
+def _cuts(lengths: list[int], rows: int) -> list[int]:
+    found, first = [0], 0
+    for length in lengths[:-1]:
+        first += length
+        if first - found[-1] >= rows:
+            found.append(first)
+    return found
+
+
+@contextmanager
+def _damage(path: Path | None, what: str) -> Iterator[None]:
+    """Errors of pyarrow name the file."""
+    import pyarrow as pa
+
+    if path is None:
+        yield
+        return
+    with reading(path, what, (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError)):
+        yield
+
+
+class TableField(Field):
+    """One column of a table (numbers, texts, or lists of K numbers), or several side by side."""
+
+    def __init__(self, table: Table, columns: list[int], key: str, *, matrix: bool = False) -> None:
+        from pyarrow import types
+
+        self.table, self.columns = table, columns
+        self.called = f"{table.called}: {key}"
+        first = table.types[columns[0]]
+        self.lists = types.is_list(first) or types.is_large_list(first) or types.is_fixed_size_list(first)
+        items = [first.value_type] if self.lists else [table.types[place] for place in columns]
+        self.dtype = np.result_type(*map(_dtype, items)) if len(items) > 1 else _dtype(items[0])
+        self.shape: tuple[int, ...] = (table.n_rows,)
+        if self.lists:
+            self.shape = (table.n_rows, first.list_size if types.is_fixed_size_list(first) else self._first_length())
+        elif matrix:
+            self.shape = (table.n_rows, len(columns))
+            if self.dtype.kind not in "fiub":
+                self.dtype = np.dtype(np.float64)  # texts that must be numbers
+
+    def _first_length(self) -> int:
+        _, batch = next(self.table.batches(self.columns, 0, 1), (0, None))
+        row = None if batch is None or not batch.num_rows else batch.column(0)[0].as_py()
+        return 0 if row is None else len(row)
+
+    def beside(self, others: Sequence[Field], key: str) -> Field:
+        """These columns and those of others of the same table as one matrix."""
+        columns = [place for one in (self, *others) for place in one.columns]  # type: ignore[attr-defined]
+        bad = next((one for one in (self, *others) if len(one.shape) > 1), None)
+        if bad is not None:
+            raise InputError(f"{bad.called} must hold one real number per row")  # type: ignore[attr-defined]
+        return TableField(self.table, columns, key, matrix=True)
+
+    def read(self) -> np.ndarray:
+        """The whole column or matrix; texts become numbers where they all are, whole numbers that miss some objects."""
+        check_expansion(self.nbytes, self.table.size, self.called)
+        if len(self.shape) == 2:
+            blocks = list(TableSource(self, "").blocks(0, self.shape[0], VECTOR_BATCH))
+            return np.concatenate(blocks) if blocks else np.empty(self.shape)
+        batches = self.table.batches(self.columns, 0, VECTOR_BATCH)
+        column = _joined([_values(batch.column(0)) for _, batch in batches], self.dtype)
+        if column.shape != self.shape:
+            raise InputError(f"{self.called} holds {len(column)} rows, but the file claims {self.shape[0]}")
+        return (
+            typed(np.char.strip(column)) if column.dtype.kind == "U" and isinstance(self.table, TextTable) else column
+        )
+
+    def source(self, name: str) -> Source:
+        """The rows of the matrix."""
+        check_expansion(self.nbytes, self.table.size, self.called)
+        found = TableSource(self, name)
+        if isinstance(self.table, TextTable) and not self.table.only_numbers(self.columns):
+            for _ in found.blocks(0, self.shape[0], VECTOR_BATCH):
+                pass  # cells that are not numbers are named when the file is opened
+        return found
+
+
+class TableSource(FieldSource):
+    """Rows of columns of numbers, or of a column of lists."""
+
+    def __init__(self, field: TableField, name: str) -> None:
+        super().__init__(field, name)
+        self._field = field
+        if field.dtype.kind not in "fiub":
+            self.dtype = np.dtype(np.float64)
+
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """Blocks in order; what lies before `start` is not read where the format allows it."""
+        at, field = start, self._field
+        for first, batch in field.table.batches(field.columns, start, rows):
+            if at >= stop:
+                return
+            piece = batch.slice(max(at - first, 0), stop - max(at, first))
+            if piece.num_rows:
+                yield self._lists(piece.column(0), at) if field.lists else self._columns(piece, at)
+                at += piece.num_rows
+        if at < stop:
+            raise InputError(f"{field.called} ends after {at} of {self.shape[0]} rows")
+
+    def cuts(self, rows: int) -> list[int]:
+        """Those of the table."""
+        return self._field.table.cuts(rows)
+
+    def _columns(self, piece: Any, first_row: int) -> np.ndarray:
+        block = np.empty((piece.num_rows, piece.num_columns), self.dtype)
+        for place, column in enumerate(piece.columns):
+            block[:, place] = _numbers(column, self._field, place, first_row)
+        return block
+
+    def _lists(self, lists: Any, first_row: int) -> np.ndarray:
+        called, width = self._field.called, self.shape[1]
+        if lists.null_count:
+            row = first_row + int(np.flatnonzero(lists.is_null().to_numpy(zero_copy_only=False))[0])
+            raise InputError(f"{called} is missing in row {row}: every row needs {width} numbers")
+        lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
+        if (lengths != width).any():
+            row = int(np.flatnonzero(lengths != width)[0])
+            raise InputError(f"{called} has {lengths[row]} numbers in row {first_row + row}, but {width} in the first")
+        values = widen(lists.flatten().to_numpy(zero_copy_only=False)).reshape(len(lists), width)
+        return values if values.flags.writeable else values.copy()  # arrow's own buffers are read-only
+
+
+def _numbers(column: Any, field: TableField, place: int, first_row: int) -> np.ndarray:
+    """A column as numbers; an InputError that names the first cell that is not one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        cells = pc.utf8_trim_whitespace(column)
+        cells = pc.replace_substring(cells, ",", ".") if field.table.decimal == "," else cells
+        try:
+            column = pc.cast(cells, pa.float64())
+        except pa.ArrowInvalid:
+            for row, cell in enumerate(cells.to_pylist()):
+                _refuse_cell(cell, field, place, first_row + row)
+    elif column.null_count and isinstance(field.table, TextTable):
+        _refuse_cell("", field, place, first_row + int(np.flatnonzero(column.is_null())[0]))
+    found = column.to_numpy(zero_copy_only=False)
+    if found.dtype.kind not in "fiub":
+        raise InputError(f"{field.called} must hold real numbers, got {column.type}")
+    return found
+
+
+def _refuse_cell(cell: str | None, field: TableField, place: int, row: int) -> None:
+    try:
+        float(cell or "")
+    except ValueError:
+        shown = f"row {row}, column {field.columns[place]} is not a number: {(cell or '')[:40]!r}"
+        raise InputError(f"{field.called} in {shown}") from None
+
+
+def _values(column: Any) -> np.ndarray:
+    """A column as an array: texts as such, and as objects where whole numbers or texts are missing."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    words = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    if column.null_count and not pa.types.is_floating(column.type):
+        return np.array(column.to_pylist(), dtype=object)
+    return np.array(column.to_pylist(), dtype=str) if words else column.to_numpy(zero_copy_only=False)
+
+
+def _joined(pieces: list[np.ndarray], dtype: np.dtype[Any]) -> np.ndarray:
+    return np.concatenate(pieces) if pieces else np.empty(0, dtype)
+
+
+def _dtype(arrow_type: Any) -> np.dtype[Any]:
+    """The numpy dtype of a column's items; object for everything that is not a number."""
+    try:
+        return np.dtype(arrow_type.to_pandas_dtype())
+    except (NotImplementedError, TypeError):
+        return np.dtype(object)
+
+
+def parquet_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
+    """The columns of a parquet file."""
+    return _fields(ParquetTable(path), wanted)
+
+
+def feather_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
+    """The columns of an Arrow file."""
+    return _fields(ArrowTable(path, str(path)), wanted)
+
+
+def _fields(table: Table, wanted: Wanted) -> dict[str, Field]:
+    check_counts((table.n_rows,), table.called)
+    found = Fields()
+    names = canonical(table.names)
+    for place, name in enumerate(names):
+        if name:
+            found[name] = TableField(table, [place], name)
+    if known.CLASS_NAMES.encode() in table.metadata:
+        text = table.metadata[known.CLASS_NAMES.encode()]
+        found[known.CLASS_NAMES] = names_field(text, f"{table.called}: {known.CLASS_NAMES}")
+    return arrange(found, names, wanted, table.called)
+
+
+@dataclass(frozen=True)
+class TextForm:
+    """How a text file is written: its columns, what separates them, and the decimal mark."""
+
+    names: list[str]
+    separator: str
+    decimal: str
+    encoding: str
+    row_names: bool
+    """Is there one more column in the rows than in the header?"""
+
+    def reader(self, lines: IO[bytes]) -> Any:
+        """The rows after the header, as lists of cells."""
+        text = io.TextIOWrapper(lines, encoding=self.encoding, errors="replace", newline="")
+        return csv.reader(text, delimiter=self.separator)
+
+
+def text_form(lines: IO[bytes], path: Path) -> tuple[TextForm, bytes]:
+    """What the header says, and the first line behind it; leaves the stream at the second."""
+    header = lines.readline(MAX_TEXT_BYTES)
+    if not header.strip():
+        raise InputError(f"{path} is empty: a table needs the header label,logit_0,logit_1,...")
+    try:
+        text, encoding = header.decode("utf-8-sig"), "utf-8"
+    except UnicodeDecodeError:
+        text, encoding = header.decode("latin-1"), "latin-1"
+    separator = max(SEPARATORS, key=lambda mark: (text.count(mark), mark == ","))
+    first = lines.readline(MAX_TEXT_BYTES)
+    if max(len(header), len(first)) == MAX_TEXT_BYTES:
+        raise InputError(f"{path} has a line of over {MAX_TEXT_BYTES} bytes")
+    try:
+        (names,) = csv.reader([text], delimiter=separator)
+        cells = next(csv.reader([first.decode("latin-1")], delimiter=separator), [])
+    except (csv.Error, ValueError) as error:
+        raise InputError(f"{path}: the header cannot be cut into columns: {header[:40]!r}") from error
+    if "\0" in text:
+        raise InputError(f"{path}: the header is not text: {header[:40]!r}")
+    row_names = len(cells) == len(names) + 1  # R writes row names without a name for their column
+    comma = separator != "," and any(DECIMAL_COMMA.fullmatch(cell) for cell in cells)
+    names = [name.strip() for name in names]
+    return TextForm(["", *names] if row_names else names, separator, "," if comma else ".", encoding, row_names), first
+
+
+class TextTable(ArrowTable):
+    """A parsed text file; its columns that are not numbers hold text."""
+
+    def __init__(self, where: Any, called: str, form: TextForm, keeps: Any, empty_cells: set[int]) -> None:
+        super().__init__(where, called, names=form.names, keeps=keeps)
+        self.decimal, self._empty_cells = form.decimal, empty_cells
+
+    def only_numbers(self, columns: list[int]) -> bool:
+        """Whether all cells of these columns were parsed as numbers."""
+        from pyarrow import types
+
+        return not any(place in self._empty_cells or types.is_string(self.types[place]) for place in columns)
+
+
+def csv_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
+    """The columns of a text file; those whose names say scores or weights are parsed as numbers, all others as text."""
+    with opened_text(path) as lines:
+        form, _ = text_form(lines, path)
+    numbers = _number_columns(form.names, wanted)
+    encoding = form.encoding
+    while True:
+        try:
+            return _fields(_parsed(path, form, numbers, encoding), wanted)
+        except _NotNumbersError as found:
+            numbers -= {found.column}  # its cells are looked at when it is asked for
+        except _NotUtf8Error:
+            encoding = "latin-1"
+
+
+class _NotNumbersError(Exception):
+    def __init__(self, column: int) -> None:
+        super().__init__()
+        self.column = column
+
+
+class _NotUtf8Error(Exception):
+    pass
+
+
+def _number_columns(names: list[str], wanted: Wanted) -> set[int]:
+    plain = canonical(names)
+    words = {*known.SCORES, *known.PARTNERS, *known.WEIGHTS, str(wanted.weights)}
+    words |= set(picked(plain, wanted.scores)) if wanted.scores is not None else set()
+    prefixes = (*PREFIXES, *SHARE_PREFIXES)
+    return {place for place, name in enumerate(plain) if name in words or name.lower().startswith(prefixes)}
+
+
+def _parsed(path: Path, form: TextForm, numbers: set[int], encoding: str) -> TextTable:
+    """The text in the Arrow format, in memory or, from 64 MB on, in a scratch file."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    ids = [str(place) for place in range(len(form.names))]  # names in a file may be equal
+    types = {name: pa.float64() if int(name) in numbers else pa.string() for name in ids}
+
+    with opened_text(path) as lines:
+        lines.readline(MAX_TEXT_BYTES)
+        sink, scratch = _Sink(), None
+        try:
+            options = {
+                "read_options": arrow_csv.ReadOptions(
+                    column_names=ids, use_threads=False, block_size=BLOCK_BYTES, encoding=encoding
+                ),
+                "parse_options": arrow_csv.ParseOptions(delimiter=form.separator),
+                "convert_options": arrow_csv.ConvertOptions(
+                    column_types=types, null_values=[""], strings_can_be_null=False, decimal_point=form.decimal
+                ),
+            }
+            with arrow_csv.open_csv(lines, **options) as stream:
+                for batch in stream:
+                    sink.write(batch)
+                    progress.step(f"parsing {path.name}", sink.rows)
+        except pa.ArrowInvalid as error:
+            if "Empty CSV file" not in str(error):
+                raise _explained(str(error), path) from error
+        where, scratch = sink.close(pa.schema(types.items()))
+    return TextTable(where, str(path), form, scratch, sink.empty_cells)
+
+
+class _Sink:
+    """Collects batches in the Arrow format: in memory while they are small, in a scratch file beyond that."""
+
+    def __init__(self) -> None:
+        self.rows, self._size = 0, 0
+        self.empty_cells: set[int] = set()
+        self._waiting: list[Any] = []
+        self._scratch: Scratch | None = None
+        self._writer: Any = None
+
+    def write(self, batch: Any) -> None:
+        import pyarrow as pa
+
+        self._waiting.append(batch)
+        self.empty_cells |= {place for place, column in enumerate(batch.columns) if column.null_count}
+        self.rows, self._size = self.rows + batch.num_rows, self._size + batch.nbytes
+        if self._size > CHUNK_BYTES:
+            if self._scratch is None:
+                self._scratch = Scratch()
+                self._writer = pa.ipc.new_file(str(self._scratch.path), batch.schema)
+            while self._waiting:
+                self._writer.write_batch(self._waiting.pop(0))
+
+    def close(self, schema: Any) -> tuple[Any, Scratch | None]:
+        """The path or the buffer, and what owns the path."""
+        import pyarrow as pa
+
+        if self._scratch is not None:
+            self._writer.close()
+            return self._scratch.path, self._scratch
+        buffer = pa.BufferOutputStream()
+        with pa.ipc.new_file(buffer, schema) as writer:
+            for batch in self._waiting:
+                writer.write_batch(batch)
+        return buffer.getvalue(), None
+
+
+def _explained(words: str, path: Path) -> Exception:
+    """What pyarrow says about a text, in our words; or what to do about it."""
+    column = re.search(r"column #(\d+)", words)
+    ragged = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", words)
+    if ragged is not None:
+        row, expected, got = map(int, ragged.groups())
+        return InputError(f"{path} has {got} columns in row {row - 1}, but {expected} in the header")
+    if "UTF8" in words:
+        return _NotUtf8Error()
+    if column is not None:
+        return _NotNumbersError(int(column[1]))
+    if "straddl" in words or "block" in words:
+        return InputError(f"{path} has a line of over {BLOCK_BYTES} bytes")
+    return InputError(f"{path} cannot be cut into columns: {' '.join(words.split())[:120]}")
+
+
+@contextmanager
+def opened_text(path: Path) -> Iterator[IO[bytes]]:
+    """The bytes of a text file, unpacked where it is gzipped."""
+    with path.open("rb") as raw:
+        if path.suffix.lower() != ".gz":
+            yield raw
+            return
+        try:
+            yield io.BufferedReader(_Gunzip(raw, path), 2**18)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise InputError(f"{path} is not a whole gzip file: {error}") from error
+
+
+class _Gunzip(io.RawIOBase):
+    """A gzip stream that stops when it expands like a bomb."""
+
+    def __init__(self, raw: IO[bytes], path: Path) -> None:
+        self._raw, self._path = raw, path
+        self._stream = gzip.GzipFile(fileobj=raw)
+        self._expanded = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        piece = self._stream.read(len(buffer))
+        buffer[: len(piece)] = piece
+        self._expanded += len(piece)
+        check_expansion(self._expanded, self._raw.tell(), str(self._path), ROOM_FOR_TEXT)
+        return len(piece)
+
+
+def frame_columns(given: Any) -> dict[str, Any] | None:
+    """The columns of a frame in memory (pandas, polars, pyarrow, a DuckDB relation …); None for anything else."""
+    import narwhals as nw
+
+    frame = nw.from_native(given, pass_through=True)
+    if isinstance(frame, nw.LazyFrame):
+        frame = frame.collect()
+    if not isinstance(frame, nw.DataFrame):
+        return None
+    columns = {}
+    for name in frame.columns:
+        series = frame.get_column(name)
+        exact = series.dtype.is_integer() and series.null_count()  # numpy would make floats of them
+        columns[str(name)] = np.array(series.to_list(), dtype=object) if exact else series.to_numpy()
+    return columns
+
+
+def column_fields(columns: dict[str, Any]) -> Fields:
+    """Columns in memory as fields, under their canonical names; what is not an array is left out."""
+    names = canonical(list(columns))
+    arrays = {word: _memory_array(column, word) for word, column in zip(names, columns.values(), strict=True)}
+    return Fields({word: ArrayField(array) for word, array in arrays.items() if array is not None})
+
+
+def _memory_array(column: Any, name: str) -> np.ndarray | None:
+    """A column as an array; a column of lists as a matrix; None for what is no array."""
+    if isinstance(column, (str, bytes)) or column is None:
+        return None
+    try:
+        array = as_array(column, name)
+    except InputError:
+        return None
+    if array.dtype.kind == "O" and array.ndim == 1 and len(array):
+        if isinstance(array[0], (list, tuple, np.ndarray)):
+            try:
+                return np.stack([np.asarray(item) for item in array])
+            except ValueError as error:
+                words = f"{name} has rows of different lengths: every row needs one number per class"
+                raise InputError(words) from error
+        if all(isinstance(item, str) for item in array):
+            return array.astype(str)
+    return array if array.ndim else None
