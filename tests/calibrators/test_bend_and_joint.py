@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from array_api_compat import numpy as xp
 from scipy.optimize import minimize
 
 import calibrant
 from calibrant import BendScaling, InputError, JointScaling
+from calibrant.calibrators.maps import numpy_space as xp
 from calibrant.calibrators.solvers.bend import _weights, solve
 from calibrant.calibrators.solvers.steps import steps
 from calibrant.core.softmax import log_softmax, softmax

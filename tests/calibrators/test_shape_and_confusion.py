@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from array_api_compat import numpy as numpy_namespace
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
@@ -14,6 +13,7 @@ import calibrant
 from calibrant import ConfusionScaling, InputError, KeptPrediction, LabelShift, ShapeScaling, TemperatureScaling
 from calibrant.calibrators.kept_prediction import put_first
 from calibrant.calibrators.label_shift import estimate_prior
+from calibrant.calibrators.maps import numpy_space as numpy_namespace
 from calibrant.calibrators.shape import IDENTITY, PRIOR_ROWS, fit_shape, stacked_features
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax, softmax

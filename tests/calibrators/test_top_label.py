@@ -18,7 +18,8 @@ from calibrant import (
     VectorScaling,
     WeightScaling,
 )
-from calibrant.calibrators.helpers.top_label import top_label, with_confidence
+from calibrant.calibrators import maps
+from calibrant.calibrators.helpers.top_label import top_label
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.calibrators.top_label_map import PRIOR_ROWS, fit_map
 from calibrant.core.bins import place
@@ -39,6 +40,10 @@ def random_data(seed, n_rows=500, n_classes=5, sharpness=2.0):
     return sharpness * (rng.normal(0, 1, (n_rows, n_classes)) + np.eye(n_classes)[labels]), labels
 
 
+def with_confidence(logits, confidence):
+    return maps.with_confidence(maps.numpy_space, logits, probability_log_odds(confidence)[:, None])
+
+
 @given(
     seed=st.integers(0, 1000),
     n_classes=st.sampled_from([2, 3, 10]),
@@ -49,7 +54,7 @@ def test_with_confidence_gives_that_confidence_and_keeps_the_prediction(seed, n_
     rng = np.random.default_rng(seed)
     logits = (scale * rng.normal(0, 1, (60, n_classes))).astype(dtype)
     wanted = rng.uniform(0.001, 0.999, 60)
-    result = softmax(with_confidence(logits, probability_log_odds(wanted)).astype(np.float64))
+    result = softmax(with_confidence(logits, wanted).astype(np.float64))
     np.testing.assert_array_equal(result.argmax(axis=1), logits.argmax(axis=1))
     np.testing.assert_allclose(result.max(axis=1), np.maximum(wanted, 1 / n_classes), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(result.sum(axis=1), 1, atol=1e-6)
@@ -57,18 +62,14 @@ def test_with_confidence_gives_that_confidence_and_keeps_the_prediction(seed, n_
 
 def test_others_keep_their_proportions_where_there_is_room():
     logits = np.log([[0.6, 0.3, 0.1]])
-    np.testing.assert_allclose(
-        softmax(with_confidence(logits, probability_log_odds(np.array([0.5])))), [[0.5, 0.375, 0.125]]
-    )
+    np.testing.assert_allclose(softmax(with_confidence(logits, np.array([0.5]))), [[0.5, 0.375, 0.125]])
 
 
 def test_water_filling_caps_the_runner_up():
     logits = np.log([[0.5, 0.45, 0.04, 0.01]])
     # 0.4 is left for three: the runner-up is capped at 0.4, 0.2 remains for the ratio 4 : 1
     expected = [[0.4, 0.4, 0.16, 0.04]]
-    np.testing.assert_allclose(
-        softmax(with_confidence(logits, probability_log_odds(np.array([0.4])))), expected, atol=1e-9
-    )
+    np.testing.assert_allclose(softmax(with_confidence(logits, np.array([0.4]))), expected, atol=1e-9)
 
 
 @given(seed=st.integers(0, 1000), n_classes=st.sampled_from([3, 8]))
@@ -76,7 +77,7 @@ def test_water_filling_against_bisection(seed, n_classes):
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, 1.5, (1, n_classes))
     confidence = rng.uniform(1 / n_classes + 1e-3, 0.9)
-    result = softmax(with_confidence(logits, probability_log_odds(np.array([confidence]))))[0]
+    result = softmax(with_confidence(logits, np.array([confidence])))[0]
     shares = np.delete(softmax(logits)[0], logits.argmax())
     low, high = 0.0, 1e6
     for _ in range(200):

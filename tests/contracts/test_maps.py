@@ -109,7 +109,7 @@ def test_one_score_per_row_is_calibrated_at_the_end_of_a_model(shape, tmp_path):
     nodes = [helper.make_node("Neg", ["x"], ["risk"])]
     infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "risk")]
     graph = helper.make_graph(nodes, "net", infos[:1], infos[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 8
     save(model, tmp_path / "net.onnx")
     calibrator = fitted("platt", "binary")

@@ -17,6 +17,7 @@ from calibrant.calibrators.helpers.confidence_bins import map_rows
 from calibrant.calibrators.helpers.gate import admitted, check_names, keep_winner
 from calibrant.calibrators.helpers.tensors import fit_on_device, probabilities_of_tensor, transform_tensor
 from calibrant.calibrators.learned import Learned, count_learned, spec_of
+from calibrant.calibrators.maps import numpy_space
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds, divided
 from calibrant.core.arrays import (
     check_counts,
@@ -248,10 +249,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         """`_map` in numpy, block by block; a method may put a fused kernel here that gives the same answer."""
-        from array_api_compat import numpy as xp
-
         learned = self._learned()
-        return map_rows(lambda block: self._map(xp, logits[block], learned), logits)
+        return map_rows(lambda block: self._map(numpy_space, logits[block], learned), logits)
 
     def _fit_binary(self, rows: BinaryRows) -> None:
         self._fit(rows.matrix())
@@ -265,9 +264,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         if type(self)._map_binary is Calibrator._map_binary:
             calibrated = self._transform(two_columns(scores))
             return calibrated[:, 1] - calibrated[:, 0]
-        from array_api_compat import numpy as xp
-
-        return self._map_binary(xp, scores, self._learned())
+        return self._map_binary(numpy_space, scores, self._learned())
 
     def _learned(self) -> SimpleNamespace:
         """What the fit learned, as float64 arrays under the names of `learns`."""

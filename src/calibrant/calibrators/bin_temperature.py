@@ -116,6 +116,6 @@ class BinTemperatureScaling(Calibrator):
         return best
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        bin_index = maps.place(xp, maps.confidence(xp, logits), learned.edges_)
+        bin_index = xp.place(xp.confidence(logits), learned.edges_)
         inverse = maps.like(xp, (1.0 / learned.temperatures_)[bin_index], logits)
         return maps.keep_prediction(xp, logits * inverse, maps.prediction(xp, logits))

@@ -85,7 +85,7 @@ class ConfidenceWeightScaling(Calibrator):
             self.weights_ = rising_weights(self.weights_, bins, rows.n_classes)
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        bin_index = maps.place(xp, maps.confidence(xp, logits), learned.edges_)
+        bin_index = xp.place(xp.confidence(logits), learned.edges_)
         return maps.mix_with_uniform(xp, logits, learned.weights_[bin_index])
 
 

@@ -220,8 +220,8 @@ class ConfusionScaling(Calibrator):
         scaled = maps.wide(xp, logits) * (1.0 / learned.temperature_)
         scores = (scaled - xp.mean(scaled, axis=1, keepdims=True)) * learned.scale_ + learned.bias_
         if hasattr(learned, "matrix_"):
-            evidence = xp.log1p(maps.single_precision(xp, maps.softmax(xp, scaled)) / FLOOR)
-            scores = scores + maps.wide(xp, xp.matmul(evidence, maps.single_precision(xp, learned.matrix_.T)))
+            evidence = xp.log1p(xp.single_precision(xp.softmax_of_rows(scaled)) / FLOOR)
+            scores = scores + maps.wide(xp, xp.matmul(evidence, xp.single_precision(learned.matrix_.T)))
         return maps.like(xp, scores, logits)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from calibrant.calibrators.maps import log_softmax
 from calibrant.calibrators.matrix import MatrixScaling
 
 
@@ -31,4 +30,4 @@ class DirichletCalibration(MatrixScaling):
     _log_probabilities = True
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        return super()._map(xp, log_softmax(xp, logits), learned)
+        return super()._map(xp, xp.log_softmax_of_rows(logits), learned)

@@ -9,7 +9,7 @@ import numpy as np
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import TEMPERATURE, Learned
-from calibrant.calibrators.maps import keep_prediction, like, log_probabilities, prediction, softmax
+from calibrant.calibrators.maps import keep_prediction, like, log_probabilities, prediction
 from calibrant.calibrators.solvers.simplex import minimise_on_simplex, minimise_quadratic
 from calibrant.calibrators.solvers.temperature_search import minimise_smooth
 from calibrant.calibrators.temperature import fit_inverse_temperature, warn_of_limit
@@ -89,8 +89,8 @@ class EnsembleTemperatureScaling(Calibrator):
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         weights = like(xp, learned.weights_, logits)
-        mixed = weights[0] * softmax(xp, logits * like(xp, 1.0 / learned.temperature_, logits))
-        mixed = mixed + weights[1] * softmax(xp, logits) + weights[2] / logits.shape[1]
+        mixed = weights[0] * xp.softmax_of_rows(logits * like(xp, 1.0 / learned.temperature_, logits))
+        mixed = mixed + weights[1] * xp.softmax_of_rows(logits) + weights[2] / logits.shape[1]
         # where the uniform part is all there is, the predicted class still leads
         return keep_prediction(xp, log_probabilities(xp, mixed), prediction(xp, logits))
 

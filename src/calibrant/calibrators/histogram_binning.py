@@ -92,9 +92,9 @@ class HistogramBinning(Calibrator):
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         if learned.edges_.shape[0] == 1:
-            bin_index = maps.place(xp, maps.confidence(xp, logits), learned.edges_[0])
+            bin_index = xp.place(xp.confidence(logits), learned.edges_[0])
             return maps.with_confidence(xp, logits, maps.log_odds(xp, learned.values_[0][bin_index]))
-        mapped = maps.steps_by_class(xp, maps.class_chances(xp, logits), learned.edges_, learned.values_)
+        mapped = xp.steps_by_class(xp.class_chances(logits), learned.edges_, learned.values_)
         return maps.normalised(xp, mapped, logits)
 
 

@@ -131,7 +131,7 @@ class IsotonicCalibration(Calibrator):
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         if learned.knots.shape[0] == 1:
-            accuracy = maps.interpolate(xp, maps.confidence(xp, logits), learned.knots[0], learned.values[0])
+            accuracy = xp.interpolate(xp.confidence(logits), learned.knots[0], learned.values[0])
             return maps.with_confidence(xp, logits, maps.log_odds(xp, accuracy))
-        mapped = maps.lines_by_class(xp, maps.class_chances(xp, logits), learned.knots, learned.values)
+        mapped = xp.lines_by_class(xp.class_chances(logits), learned.knots, learned.values)
         return maps.normalised(xp, mapped, logits)

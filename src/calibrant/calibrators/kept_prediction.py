@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from array_api_compat import numpy as numpy_namespace
 from sklearn.base import clone
 
 from calibrant.calibrators import maps
@@ -55,7 +54,7 @@ class KeptPrediction(Calibrator):
     def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
         self.calibrator_ = clone(self.calibrator)
         answers = self.calibrator_.fit_held_out(rows, fold)
-        return map_rows(lambda block: put_first(numpy_namespace, answers[block], rows.logits[block]), answers)
+        return map_rows(lambda block: put_first(maps.numpy_space, answers[block], rows.logits[block]), answers)
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         return put_first(xp, self.calibrator_._map(xp, logits, learned.calibrator_), logits)
@@ -63,5 +62,5 @@ class KeptPrediction(Calibrator):
 
 def put_first(xp: Any, calibrated: Any, logits: Any) -> Any:
     """Log-probabilities (n×K) of calibrated logits that put the prediction of the raw logits first."""
-    scores, kept = maps.log_softmax(xp, calibrated), maps.prediction(xp, logits)
+    scores, kept = xp.log_softmax_of_rows(calibrated), maps.prediction(xp, logits)
     return maps.keep_prediction(xp, maps.share_place(xp, scores, maps.prediction(xp, scores), kept), kept)

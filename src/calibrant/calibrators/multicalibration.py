@@ -11,7 +11,7 @@ from sklearn.base import clone
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import fact
 from calibrant.calibrators.grouped import GroupedCalibrator, group_names, row_losses, surely_gains
-from calibrant.calibrators.helpers.top_label import top_label, with_confidence
+from calibrant.calibrators.helpers.top_label import top_label
 from calibrant.calibrators.learned import INNER, RECORD, Learned
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.solvers.patches import Patched, Patches, hats
@@ -156,7 +156,7 @@ class Multicalibration(GroupedCalibrator):
     def _shifted(self, inner: np.ndarray, shift: np.ndarray) -> np.ndarray:
         if inner.ndim == 1:
             return inner + shift.astype(inner.dtype)
-        return with_confidence(inner, top_label(inner).log_odds + shift)
+        return maps.with_mapped_confidence(maps.numpy_space, inner, lambda present: present + shift[:, None])
 
     def _answers(self, given: np.ndarray, codes: np.ndarray) -> np.ndarray:
         answers = self.calibrator_._calibrated(given)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from array_api_compat import numpy as numpy_namespace
 from scipy.optimize import minimize
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import SMALL, Learned
-from calibrant.calibrators.maps import keep_increasing, largest, like, wide
+from calibrant.calibrators.maps import like, numpy_space, wide
 from calibrant.calibrators.solvers.temperature_network import (
     LOWEST_TEMPERATURE,
     Problem,
@@ -95,7 +94,7 @@ class ParameterizedTemperatureScaling(Calibrator):
         """T of each row (n,), always above 0."""
         given = self._admitted(logits)
         matrix = two_columns(given) if given.ndim == 1 else given
-        return _temperatures(numpy_namespace, matrix, self._learned())[:, 0]
+        return _temperatures(numpy_space, matrix, self._learned())[:, 0]
 
     def go_on_from(self, fitted: Calibrator) -> Calibrator:
         """Train on from the weights of another fit, in its units, instead of from temperature scaling.
@@ -189,12 +188,12 @@ class ParameterizedTemperatureScaling(Calibrator):
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         calibrated = wide(xp, logits) / _temperatures(xp, logits, learned)
-        return keep_increasing(xp, like(xp, calibrated, logits), logits)
+        return xp.keep_increasing(like(xp, calibrated, logits), logits)
 
 
 def _temperatures(xp: Any, logits: Any, learned: Any) -> Any:
     """T = |MLP(the k largest logits)| of each row (n, 1)."""
-    top = wide(xp, largest(xp, logits, learned.feature_mean_.shape[0]))
+    top = wide(xp, xp.largest(logits, learned.feature_mean_.shape[0]))
     hidden = (top - learned.feature_mean_) / learned.feature_scale_
     layers = list(zip(learned.weights_, learned.biases_, strict=True))
     for weight, bias in layers[:-1]:

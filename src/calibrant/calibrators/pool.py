@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from array_api_compat import numpy as numpy_namespace
 from sklearn.base import clone
 
 from calibrant.calibrators import maps
@@ -153,7 +152,7 @@ class LinearPool(Calibrator):
         return pool_rows(self._pooled(rows, fold), self.weights_)
 
     def _held_out_binary(self, rows: BinaryRows, fold: np.ndarray) -> np.ndarray:
-        return pool_scores(numpy_namespace, self._pooled(rows, fold), self.weights_)
+        return pool_scores(maps.numpy_space, self._pooled(rows, fold), self.weights_)
 
     def _pooled(self, rows: Any, fold: np.ndarray) -> list[np.ndarray]:
         """Learn everything; the held-out answers of the calibrators that have weight."""
@@ -180,7 +179,7 @@ class LinearPool(Calibrator):
         pooled = pool_rows([one._transform(logits) for one in self.calibrators_], self.weights_)
         if not self.keeps_prediction:
             return pooled
-        return maps.keep_prediction(numpy_namespace, pooled, maps.prediction(numpy_namespace, logits))
+        return maps.keep_prediction(maps.numpy_space, pooled, maps.prediction(maps.numpy_space, logits))
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         answers = [one._map(xp, logits, own) for one, own in zip(self.calibrators_, learned.calibrators_, strict=True)]
@@ -194,7 +193,7 @@ class LinearPool(Calibrator):
 
     def _transform_binary(self, scores: np.ndarray) -> np.ndarray:
         answers = [one._transform_binary(scores) for one in self.calibrators_]
-        return pool_scores(numpy_namespace, answers, self.weights_).astype(scores.dtype, copy=False)
+        return pool_scores(maps.numpy_space, answers, self.weights_).astype(scores.dtype, copy=False)
 
     def _check_learned(self) -> None:
         if not len(self.calibrators_) == len(self.weights_) >= 1 or abs(float(self.weights_.sum()) - 1) > 1e-6:
@@ -253,14 +252,14 @@ def pool_rows(answers: Sequence[np.ndarray], weights: np.ndarray) -> np.ndarray:
     """Log-probabilities (n×K) of the pool of several logits, in their dtype; block by block."""
     if len(answers) == 1:
         return answers[0]
-    return map_rows(lambda block: pool_logits(numpy_namespace, [one[block] for one in answers], weights), answers[0])
+    return map_rows(lambda block: pool_logits(maps.numpy_space, [one[block] for one in answers], weights), answers[0])
 
 
 def pool_logits(xp: Any, answers: Sequence[Any], weights: Any) -> Any:
     """log Σ_m w_m·softmax(u_m) of logits u_m (n×K), in float64."""
     if len(answers) == 1:
         return answers[0]
-    return log_mean(xp, [maps.log_softmax(xp, maps.wide(xp, one)) for one in answers], weights)
+    return log_mean(xp, [xp.log_softmax_of_rows(maps.wide(xp, one)) for one in answers], weights)
 
 
 def pool_scores(xp: Any, answers: Sequence[Any], weights: Any) -> Any:

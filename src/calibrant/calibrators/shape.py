@@ -7,12 +7,11 @@ from functools import partial, reduce
 from typing import Any
 
 import numpy as np
-from array_api_compat import numpy as numpy_namespace
 from sklearn.base import clone
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
-from calibrant.calibrators.helpers.confidence_bins import keep_prediction, map_rows
+from calibrant.calibrators.helpers.confidence_bins import map_rows
 from calibrant.calibrators.helpers.device_statistics import can_fit_inner, fit_inner
 from calibrant.calibrators.learned import INNER, Learned
 from calibrant.calibrators.platt import PlattScaling
@@ -147,16 +146,19 @@ class ShapeScaling(Calibrator):
     def _bend(self, logits: np.ndarray) -> np.ndarray:
         kernel = bent_scores.form(logits.size)
         if kernel is bent_scores:
-            return map_rows(lambda block: bend(numpy_namespace, logits[block], self.shape_), logits)
-        prediction = logits.argmax(axis=1)
-        return map_rows(lambda block: keep_prediction(kernel(logits[block], self.shape_), prediction[block]), logits)
+            return map_rows(lambda block: bend(maps.numpy_space, logits[block], self.shape_), logits)
+        kept = maps.prediction(maps.numpy_space, logits)
+        return map_rows(
+            lambda block: maps.keep_prediction(maps.numpy_space, kernel(logits[block], self.shape_), kept[block]),
+            logits,
+        )
 
 
 def bend(xp: Any, logits: Any, shape: Any) -> Any:
     """Log-probabilities Σ_m θ_m·φ_m of calibrated logits (n×K), their prediction kept first."""
-    inputs = features(xp, maps.log_softmax(xp, maps.wide(xp, logits)))
+    inputs = features(xp, xp.log_softmax_of_rows(maps.wide(xp, logits)))
     bent = inputs[0] * shape[0] + inputs[1] * shape[1] + inputs[2] * shape[2] + inputs[3] * shape[3]
-    scores = maps.like(xp, maps.log_softmax(xp, bent), logits)
+    scores = maps.like(xp, xp.log_softmax_of_rows(bent), logits)
     return maps.keep_prediction(xp, scores, maps.prediction(xp, logits))
 
 

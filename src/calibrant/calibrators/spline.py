@@ -110,7 +110,7 @@ class SplineCalibration(Calibrator):
         self.values_ = np.clip(calibrated, margin, 1.0 - margin)[chosen]
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        accuracy = maps.interpolate(xp, maps.confidence(xp, logits), learned.confidences_, learned.values_)
+        accuracy = xp.interpolate(xp.confidence(logits), learned.confidences_, learned.values_)
         return maps.with_confidence(xp, logits, maps.log_odds(xp, accuracy))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.helpers.gate import admitted
 from calibrant.calibrators.learned import TEMPERATURE
-from calibrant.calibrators.maps import keep_increasing, like
+from calibrant.calibrators.maps import like
 from calibrant.calibrators.solvers.floor_rows import FloorRows
 from calibrant.calibrators.solvers.inverse_temperature import fit_inverse_temperature
 from calibrant.calibrators.solvers.newton import InverseTemperature
@@ -149,7 +149,7 @@ class TemperatureScaling(Calibrator):
         return float(self.bandwidth), float(self.norm), self.weighting
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        return keep_increasing(xp, logits * like(xp, 1.0 / learned.temperature_, logits), logits)
+        return xp.keep_increasing(logits * like(xp, 1.0 / learned.temperature_, logits), logits)
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         inverse = np.full(logits.shape[1], 1.0 / self.temperature_)

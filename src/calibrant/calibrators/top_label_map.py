@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from array_api_compat import numpy as numpy_namespace
 from sklearn.base import clone
 
 from calibrant.calibrators import maps
@@ -95,7 +94,7 @@ class TopLabelMap(Calibrator):
         return _remapped(xp, self.calibrator_._map(xp, logits, learned.calibrator_), learned.map_)
 
     def _remap(self, logits: np.ndarray) -> np.ndarray:
-        return _remapped(numpy_namespace, logits, self.map_)
+        return _remapped(maps.numpy_space, logits, self.map_)
 
 
 def _remapped(xp: Any, logits: Any, parameters: Any) -> Any:

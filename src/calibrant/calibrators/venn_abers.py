@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from array_api_compat import numpy as numpy_namespace
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.binary import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
+from calibrant.calibrators.maps import numpy_space
 from calibrant.core.binary_rows import BinaryRows
 from calibrant.kernels.isotonic import score_groups
 from calibrant.kernels.venn_abers import venn_abers_tables
@@ -56,7 +56,7 @@ class VennAbers(BinaryCalibrator):
         check_is_fitted(self)
         given = self._admitted(logits)
         scores = given if given.ndim == 1 else given[:, 1] - given[:, 0]
-        return np.stack(_ends(numpy_namespace, scores, self._learned()), axis=1)
+        return np.stack(_ends(numpy_space, scores, self._learned()), axis=1)
 
     def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
         low, high = _ends(xp, scores, learned)

@@ -8,16 +8,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from array_api_compat import torch as xp
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
+from calibrant.calibrators.maps import torch_space
 from calibrant.calibrators.maps.zeros import raise_zeros, zero_levels
 from calibrant.calibrators.task_methods import check_over_logits
 from calibrant.core.errors import InputError
 from calibrant.neural.collect import device_of, logits_in
 
 OUTPUTS = ("probabilities", "log_probabilities", "logits")
+
+
+xp = torch_space()
 
 
 class CalibratedModule(nn.Module):

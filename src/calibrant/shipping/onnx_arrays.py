@@ -16,6 +16,7 @@ from array_api_compat import numpy as plain
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from calibrant.calibrators.maps import Space
 from calibrant.core.errors import InputError
 
 OLDEST_OPSET = 17
@@ -127,7 +128,7 @@ class OnnxArray(NDArrayOperatorsMixin):
         return getattr(self.space, RENAMED.get(name, name))(*inputs)
 
 
-class OnnxSpace:
+class OnnxSpace(Space):
     """The namespace `xp` that a map sees: the functions of the array API that ONNX can express.
 
     All numbers have the graph's precision, so that `float64` and `float32` both mean it.
@@ -187,7 +188,7 @@ class OnnxSpace:
         return self._write(lambda value: value.astype(dtype), "Cast", x, to=to)
 
     def single_precision(self, x: OnnxArray) -> OnnxArray:
-        """See `calibrators.maps.single_precision`."""
+        """Runtimes multiply matrices of float64 at half the speed."""
         return self.astype(x, np.float32)
 
     def where(self, condition: Any, x: Any, y: Any) -> OnnxArray:
@@ -273,7 +274,7 @@ class OnnxSpace:
         return self._write(work, "GatherElements", x, index, axis=axis)
 
     def with_entry(self, x: OnnxArray, column: OnnxArray, value: Any) -> OnnxArray:
-        """See `calibrators.maps.with_entry`: one copy, where a mask and a choice would pass over x twice."""
+        """One copy, where a mask and a choice would pass over x twice."""
         value = self._alike(x, value)[1]
         if not value.ndim:
             rows = self._write(lambda places: np.array(places.shape), "Shape", column)
@@ -321,7 +322,7 @@ class OnnxSpace:
         return self._write(np.exp, "Sigmoid", x)
 
     def water_level(self, shares: OnnxArray, cap: OnnxArray, total: OnnxArray) -> OnnxArray:
-        """See `calibrators.maps.water_level`: here by rounds of capping, until no row has a new one.
+        """By rounds of capping, until no row has a new one.
 
         λ rises from 1: what lies above the cap is capped, and the rest is scaled to what is left. Few rounds suffice,
         where a running sum of sorted logarithms would take log₂K passes; a batch without a crowded row takes none.

@@ -1,4 +1,4 @@
-"""What maps of confidences share: the columns they are fitted to, bins, and a prediction that survives rounding."""
+"""What maps of confidences share: the columns they are fitted to, and bins."""
 
 from __future__ import annotations
 
@@ -108,17 +108,3 @@ def map_rows(work: Callable[[slice], np.ndarray], logits: np.ndarray) -> np.ndar
 
     map_blocks(part, row_blocks(len(logits), logits.shape[1], 1 << 18))
     return result
-
-
-def keep_prediction(scores: np.ndarray, prediction: np.ndarray) -> np.ndarray:
-    """Scores, changed in place, whose predicted class leads every other by a few ulps at least.
-
-    The margin is what a softmax in the same precision still shows as a difference.
-    """
-    every = np.arange(len(scores))
-    own = scores[every, prediction]
-    scores[every, prediction] = -np.inf
-    others = scores.max(axis=1)
-    margin = 8 * np.finfo(scores.dtype).eps * np.maximum(1, np.abs(others))
-    scores[every, prediction] = np.maximum(own, others + margin.astype(scores.dtype))
-    return scores

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calibrant.calibrators.maps import torch_space
 from calibrant.calibrators.maps.zeros import raise_zeros, zero_levels
 from calibrant.core.arrays import look_like_probabilities, probabilities_error
 from calibrant.core.errors import InputError
@@ -76,7 +77,8 @@ def _answer(calibrator: Calibrator, logits: Any, *, probabilities: bool) -> Any:
 
 def _calibrated(calibrator: Calibrator, logits: Any) -> Any:
     import torch
-    from array_api_compat import torch as xp
+
+    xp = torch_space()
 
     from calibrant.kernels.torch.tensors import row_slices
 
@@ -95,7 +97,7 @@ def _calibrated(calibrator: Calibrator, logits: Any) -> Any:
 
 def device_map(calibrator: Calibrator, device: Any) -> Any:
     """A fitted calibrator's map from logits to logits, as a function of tensors on a device."""
-    from array_api_compat import torch as xp
+    xp = torch_space()
 
     learned = as_tensors(calibrator._learned(), device)
     return lambda block: calibrator._map(xp, block, learned)
