@@ -68,7 +68,7 @@ def exactness(folder: Path) -> None:
     logits, labels = np.concatenate([chunk.logits for chunk in parts.chunks()]), parts.labels
     for name in ("ts", "vs", "ets", "ms", "dir", "ws", "bts", "ccts", "cts-nll", "sctl+ts", "cws", "iso", "spline"):
         whole = cal.get(name).fit(logits, labels)
-        chunked = cal.get(name).fit_predictions(parts)
+        chunked = cal.get(name).fit(parts)
         gap = np.abs(whole.predict_proba(logits[:5000]) - chunked.predict_proba(logits[:5000])).max()
         show(f"{name} over {PARTS} files = in memory (1e-6, probabilities)", f"{gap:.1e}", gap <= 1e-6)
     streamed = stream(parts)
@@ -89,7 +89,7 @@ def exactness(folder: Path) -> None:
             write_predictions(one, other / f"{part:03}.npz")
         for threads in ("1", "2", "5"):
             os.environ["CALIBRANT_THREADS"] = threads
-            found[pieces, threads] = cal.TemperatureScaling().fit_predictions(other).temperature_
+            found[pieces, threads] = cal.TemperatureScaling().fit(other).temperature_
         del os.environ["CALIBRANT_THREADS"]
     by_pieces = [{found[pieces, threads] for threads in ("1", "2", "5")} for pieces in (1, 7, PARTS)]
     show(
@@ -132,10 +132,10 @@ def listen(stage, done, total, note):
 started = time.perf_counter()
 parts = cal.open_predictions(sys.argv[1])
 opened = time.perf_counter()
-cal.TemperatureScaling().fit_predictions(parts[:20000])  # the first fit of a process loads the compiled kernels
+cal.TemperatureScaling().fit(parts[:20000])  # the first fit of a process loads the compiled kernels
 loaded = time.perf_counter()
 with progress.listen(listen):
-    fitted = cal.TemperatureScaling().fit_predictions(parts)
+    fitted = cal.TemperatureScaling().fit(parts)
 seconds = {stage: last - first for stage, (first, last) in passes.items() if stage.startswith("pass")}
 cpu = sum(last - first for stage, (first, last) in work.items() if stage.startswith("pass"))
 found = {"T": fitted.temperature_, "open": opened - started, "fit": fitted.fit_seconds_, "passes": seconds}
@@ -206,7 +206,7 @@ def growth(folder: Path, n: int, k: int) -> None:
             parts = cal.open_predictions(folder / f"grow-{times}")
             with progress.listen(lambda stage, *_: passes.__setitem__(times, stage)):  # noqa: B023
                 started = time.perf_counter()
-                fit.fit_predictions(parts)
+                fit.fit(parts)
             best[times] = min(best[times], time.perf_counter() - started)
     for times, seconds in best.items():
         ratio = seconds / best[1]
@@ -219,7 +219,7 @@ def cluster(folder: Path) -> None:
 
     write_parts(folder / "cluster", 200_000, 50, PARTS)
     parts = cal.open_predictions(folder / "cluster")
-    alone = cal.VectorScaling().fit_predictions(parts)
+    alone = cal.VectorScaling().fit(parts)
     engine = DaskEngine(n_workers=2)
     killed: list[int] = []
 
@@ -229,13 +229,13 @@ def cluster(folder: Path) -> None:
             os.kill(killed[0], signal.SIGKILL)
 
     with progress.listen(kill):
-        fitted = cal.VectorScaling().fit_predictions(parts, engine=engine)
+        fitted = cal.VectorScaling().fit(parts, engine=engine)
     engine.close()
     gap = float(np.abs(fitted.scale_ - alone.scale_).max())
     show("two Dask workers, one killed in pass 3: same answer", f"{gap:.1e}", bool(killed) and gap <= 1e-6)
     started = time.perf_counter()
     try:
-        cal.TemperatureScaling().fit_predictions(parts, engine="tcp://127.0.0.1:9")
+        cal.TemperatureScaling().fit(parts, engine="tcp://127.0.0.1:9")
         words = ""
     except cal.InputError as error:
         words = str(error)

@@ -31,12 +31,12 @@ def main(pattern=None, address=None):
     engine = DaskEngine(address) if address else DaskEngine(n_workers=2)
     try:
         figures = cal.metrics.stream(predictions, ["ece", "nll", "accuracy"], engine=engine)
-        fitted = cal.VectorScaling().fit_predictions(predictions, engine=engine)
+        fitted = cal.VectorScaling().fit(predictions, engine=engine)
     finally:
         engine.close()
     print({name: round(value, 4) for name, value in figures.items()})
 
-    here = cal.VectorScaling().fit_predictions(predictions)
+    here = cal.VectorScaling().fit(predictions)
     print("the cluster's fit has the bits of the local one:", bool((here.scale_ == fitted.scale_).all()))
     cal.save(fitted, Path(tempfile.mkdtemp()) / "cal.safetensors")
 

@@ -189,4 +189,4 @@ def in_chunks(name: str, problem: Problem, folder: Path) -> Any:
         np.savez(parts / f"part{number}.npz", **arrays)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return cal.get(name).fit_predictions(cal.open_predictions(parts))
+        return cal.get(name).fit(cal.open_predictions(parts))

@@ -10,8 +10,8 @@ import calibrant as cal
 from calibrant.calibrators.binary import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
 from calibrant.calibrators.registry import names
-from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.errors import InputError
+from calibrant.core.rows import Rows
 from calibrant.shipping.artifact import from_bytes, to_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
@@ -111,7 +111,7 @@ def test_held_out_answers_of_binary_rows():
     scores, labels = problem()
     fold = np.arange(len(scores)) % 3
     for calibrator in (cal.VectorScaling(), Halved()):
-        answers = calibrator.fit_held_out(BinaryRows(scores, labels), fold)
+        answers = calibrator.fit_held_out(Rows(scores, labels), fold)
         kept = fold != 1
         other = type(calibrator)().fit(scores[kept], labels[kept])
         np.testing.assert_allclose(answers[fold == 1], other.transform(scores[fold == 1]), atol=1e-9)

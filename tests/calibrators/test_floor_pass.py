@@ -1,4 +1,4 @@
-"""Temperature scaling learns the floor in its own pass: the same floor and temperature as in passes by themselves."""
+"""Temperature scaling meets zeros in its own pass: the answer of zeros that were raised before it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ def made(dtype: str = "float64", places: list[int] | None = None) -> tuple[np.nd
     return logits, labels
 
 
-def reference(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, np.ndarray]:
+def reference(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, float]:
     """Temperature and floor by their definitions, in float64."""
     wide, weights = logits.astype(np.float64), np.ones(len(labels)) if weights is None else weights
     p = np.exp(log_softmax(wide, axis=1))
-    floor = 0.5 * np.where((p > 0) & (weights[:, None] > 0), p, np.inf).min(axis=0)
+    sampled = (np.arange(len(p)) % -(-len(p) // 2000) == 0) & (weights > 0)
+    floor = 0.5 * p[sampled][p[sampled] > 0].min()
     wide = np.where(np.isneginf(wide), logsumexp(wide, axis=1, keepdims=True) + np.log(floor), wide)
 
     def loss(log_t: float) -> float:
@@ -56,7 +57,7 @@ def test_zeros_wherever_they_are(monkeypatch, where, dtype, kernels):
     temperature, floor = reference(logits, labels)
     fitted = quietly(cal.TemperatureScaling().fit, logits, labels)
     assert fitted.temperature_ == pytest.approx(temperature, rel=3e-7)
-    np.testing.assert_allclose(fitted.floor_, floor, rtol=1e-12 if dtype == "float64" else 3e-6)
+    assert np.exp(fitted.log_floor_) == pytest.approx(floor, rel=3e-6)
 
 
 @pytest.mark.parametrize("where", PLACES)
@@ -67,7 +68,7 @@ def test_weights(where, weight):
     temperature, floor = reference(logits, labels, weights)
     fitted = quietly(cal.TemperatureScaling().fit, logits, labels, sample_weight=weights)
     assert fitted.temperature_ == pytest.approx(temperature, rel=3e-7)
-    np.testing.assert_allclose(fitted.floor_, floor, rtol=3e-6)
+    assert np.exp(fitted.log_floor_) == pytest.approx(floor, rel=3e-6)
 
 
 def test_the_warning_is_one_and_names_the_line_of_the_fit():
@@ -89,9 +90,9 @@ def test_files_give_the_answer_of_arrays(monkeypatch, tmp_path, where, suffix, k
         write_predictions(one, tmp_path / f"part-{part}{suffix}")
     stages: list[str] = []
     with progress.listen(lambda stage, *_: stages.append(stage)):
-        chunked = quietly(cal.TemperatureScaling().fit_predictions, tmp_path)
+        chunked = quietly(cal.TemperatureScaling().fit, tmp_path)
     assert chunked.temperature_ == pytest.approx(whole.temperature_, rel=1e-7)
-    np.testing.assert_allclose(chunked.floor_, whole.floor_, rtol=3e-6)
+    assert chunked.log_floor_ == pytest.approx(whole.log_floor_, rel=1e-6)
     assert chunked.fingerprint_ == whole.fingerprint_
     if where == "none":
         assert "checking" not in stages  # the passes of the fit look at every value
@@ -103,7 +104,7 @@ def test_a_map_of_a_file(tmp_path):
     mapped = quietly(cal.TemperatureScaling().fit, np.load(tmp_path / "logits.npy", mmap_mode="r"), labels)
     plain = quietly(cal.TemperatureScaling().fit, logits, labels)
     assert mapped.temperature_ == plain.temperature_
-    np.testing.assert_array_equal(mapped.floor_, plain.floor_)
+    assert mapped.log_floor_ == plain.log_floor_
 
 
 @pytest.mark.parametrize("kernels", ["numpy", "numba"])
@@ -119,7 +120,7 @@ def test_bad_values_are_named(monkeypatch, tmp_path, value, row, kernels):
         cal.TemperatureScaling().fit(logits, labels)
     np.savez(tmp_path / "bad.npz", logits=logits, labels=labels)
     with pytest.raises(cal.InputError, match=f"row {row}"):
-        cal.TemperatureScaling().fit_predictions(tmp_path / "bad.npz")
+        cal.TemperatureScaling().fit(tmp_path / "bad.npz")
 
 
 def test_bad_values_in_rows_of_weight_zero_are_named():

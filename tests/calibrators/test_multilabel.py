@@ -94,13 +94,13 @@ def test_weights_order_dtype_pickles_and_artifacts(tmp_path):
     assert loaded.family_ == plain.family_
 
 
-def test_infinite_scores_take_the_floor_of_their_label():
+def test_infinite_scores_take_the_floor():
     (scores, labels), (fresh, _) = problem(300, 3, rare=-1.0)
     scores[:5, 0], scores[5:8, 1] = -np.inf, np.inf
     fitted = MultilabelCalibrator("platt").fit(scores, labels)
     assert np.isfinite(fitted.coef_).all()
-    smallest = sigmoid(scores[np.isfinite(scores[:, 0]), 0]).min()
-    assert fitted.floor_[0, 1] == pytest.approx(smallest / 2)
+    finite = np.abs(scores[np.isfinite(scores)])
+    assert np.exp(fitted.log_floor_) == pytest.approx(sigmoid(-finite).min() / 2)
     fresh[0] = -np.inf, np.inf, -np.inf
     assert np.isfinite(fitted.transform(fresh)).all()
 

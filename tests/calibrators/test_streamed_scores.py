@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from calibrant import get, open_predictions
-from calibrant.calibrators.helpers import streaming
+from calibrant.calibrators import prepare
 from calibrant.core.errors import FitWarning
 from calibrant.core.odds import sigmoid
 from calibrant.data import chunks
-from calibrant.data.chunked_scores import ScoreChunks
 
 METHODS = ("platt", "beta", "quad")
 
@@ -23,14 +22,16 @@ SEEN: list[int] = []
 
 @pytest.fixture(autouse=True)
 def _stream(monkeypatch):
-    class Counted(ScoreChunks):
-        def learn_floor(self):
-            SEEN.append(len(self._chunks))
-            return super().learn_floor()
+    made = prepare.file_rows
+
+    def counted(*arguments):
+        rows = made(*arguments)
+        SEEN.append(len(rows.blocks._chunks))
+        return rows
 
     SEEN.clear()
-    monkeypatch.setattr(streaming, "ScoreChunks", Counted)
-    monkeypatch.setattr(streaming, "STREAM_BYTES", 0)
+    monkeypatch.setattr(prepare, "file_rows", counted)
+    monkeypatch.setattr(prepare, "STREAM_BYTES", 0)
     monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 700)
     monkeypatch.setattr(chunks.cut, "__kwdefaults__", {"elements": 700, "with_labels": True})
 
@@ -48,7 +49,7 @@ def both(method, tmp_path, scores, labels, weights=None, *, kind="logits", **par
     predictions = open_predictions(file, task="binary")
     said, fitted = [], []
     for fit in (
-        lambda made: made.fit_predictions(predictions),
+        lambda made: made.fit(predictions),
         lambda made: made.fit(predictions.logits, labels, sample_weight=weights),
     ):
         with warnings.catch_warnings(record=True) as caught:
@@ -59,7 +60,7 @@ def both(method, tmp_path, scores, labels, weights=None, *, kind="logits", **par
     assert said[0] == said[1]
     assert fitted[0].fingerprint_ == fitted[1].fingerprint_
     assert fitted[0].n_rows_ == fitted[1].n_rows_
-    np.testing.assert_array_equal(fitted[0].floor_, fitted[1].floor_)
+    assert fitted[0].log_floor_ == pytest.approx(fitted[1].log_floor_, rel=1e-12)
     grid = np.linspace(-30, 30, 601)
     left, right = (one.predict_proba(grid)[:, 1] for one in fitted)
     np.testing.assert_allclose(left, right, atol=1e-6)
@@ -112,7 +113,7 @@ def test_parts_are_joined_and_the_map_is_saved_in_few_passes(tmp_path):
     for part in range(3):
         own = slice(2000 * part, 2000 * part + 2000)
         np.savez(tmp_path / f"part-{part}.npz", logits=scores[own], labels=labels[own])
-    fitted = get("platt").fit_predictions(open_predictions(f"{tmp_path}/part-*.npz", task="binary"))
+    fitted = get("platt").fit(open_predictions(f"{tmp_path}/part-*.npz", task="binary"))
     expected = get("platt").fit(scores, labels)
     assert fitted.slope_ == pytest.approx(expected.slope_, abs=1e-6)
     assert fitted.intercept_ == pytest.approx(expected.intercept_, abs=1e-6)
@@ -124,9 +125,9 @@ def test_small_files_and_other_methods_are_read_into_memory(monkeypatch, tmp_pat
     np.savez(tmp_path / "rows.npz", logits=scores, labels=labels)
     predictions = open_predictions(tmp_path / "rows.npz", task="binary")
     expected = get("iso").fit(scores, labels).predict_proba(scores)
-    np.testing.assert_array_equal(get("iso").fit_predictions(predictions).predict_proba(scores), expected)
-    monkeypatch.setattr(streaming, "STREAM_BYTES", 1 << 20)
+    np.testing.assert_array_equal(get("iso").fit(predictions).predict_proba(scores), expected)
+    monkeypatch.setattr(prepare, "STREAM_BYTES", 1 << 20)
     assert not SEEN
     expected = get("beta").fit(scores, labels).predict_proba(scores)
-    np.testing.assert_array_equal(get("beta").fit_predictions(predictions).predict_proba(scores), expected)
+    np.testing.assert_array_equal(get("beta").fit(predictions).predict_proba(scores), expected)
     assert not SEEN

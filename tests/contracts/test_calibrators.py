@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -58,54 +59,36 @@ def claiming(fact: str, among: list[str]) -> list[str]:
     return [name for name in among if getattr(get(name), fact)]
 
 
-@dataclass(frozen=True)
-class Chunks:
-    """Rows in several pieces that offer only what an additive fit may use."""
+class Pieces:
+    """Blocks of rows that offer only what an additive fit may use."""
 
-    pieces: list[Rows]
-    in_memory = False
+    log_floor = -20.0
 
-    def row_weights(self) -> np.ndarray | None:
-        return None if self.pieces[0].weights is None else np.concatenate([piece.weights for piece in self.pieces])
+    def __init__(self, logits: np.ndarray, bounds: list[int]) -> None:
+        self.logits, self.shape = logits, logits.shape
+        self.slices = [slice(*pair) for pair in pairwise(bounds)]
 
-    def gather(self, statistic):
-        parts = [piece.gather(statistic) for piece in self.pieces]
-        return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+    def _map(self, work, rows):
+        for own in self.slices:
+            yield work(self.logits[own], rows.labels[own], None if rows.weights is None else rows.weights[own])
 
-    gather_top = gather
+    def total(self, work, rows, shows_bad_values, note):
+        return reduce(add, self._map(work, rows))
 
-    def reweighted(self, factor):
-        return Chunks([piece.reweighted(factor) for piece in self.pieces])
+    def gather(self, work, rows):
+        return [np.concatenate(columns) for columns in zip(*self._map(work, rows), strict=True)]
 
-    def solved_temperature(self):
-        return None
+    def sample(self, rows, size):
+        first = self.slices[0]
+        weights = None if rows.weights is None else rows.weights[first]
+        return Rows(self.logits[first], rows.labels[first], weights, each=rows.each)
 
-    def whole(self):
+    def array(self):
         raise AssertionError("an additive fit asked for all rows at once")
 
-    @property
-    def n(self) -> int:
-        return sum(piece.n for piece in self.pieces)
 
-    @property
-    def n_classes(self) -> int:
-        return self.pieces[0].n_classes
-
-    @property
-    def total_weight(self) -> float:
-        return sum(piece.total_weight for piece in self.pieces)
-
-    def class_weight(self) -> np.ndarray:
-        return sum(piece.class_weight() for piece in self.pieces)  # type: ignore[return-value]
-
-    def sample(self, size: int) -> Rows:
-        return self.pieces[0].sample(size)
-
-    def total(self, statistic, *parameters):
-        result = self.pieces[0].total(statistic, *parameters)
-        for piece in self.pieces[1:]:
-            result = add(result, piece.total(statistic, *parameters))
-        return result
+def in_pieces(rows: Rows, bounds: list[int]) -> Rows:
+    return Rows(None, rows.labels, rows.weights, blocks=Pieces(rows.logits, bounds))
 
 
 PARAMETERS = {
@@ -270,9 +253,8 @@ def test_a_fit_over_chunks_is_the_fit_over_the_whole(name):
     logits, labels = problem(230, 4)
     weights = np.random.default_rng(2).uniform(0.5, 2, 230)
     whole = Rows(logits, labels, weights)
-    pieces = [whole.take(slice(start, stop)) for start, stop in ((0, 40), (40, 41), (41, 230))]
     one = get(name).fit_rows(whole).predict_proba(logits)
-    other = calibrator.fit_rows(Chunks(pieces)).predict_proba(logits)
+    other = calibrator.fit_rows(in_pieces(whole, [0, 40, 41, 230])).predict_proba(logits)
     np.testing.assert_allclose(one, other, atol=1e-6)
 
 

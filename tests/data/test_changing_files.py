@@ -81,7 +81,7 @@ class CutShort(cal.Identity):
         print(float(rows.logits.sum()), flush=True)
 
 try:
-    CutShort().fit_predictions(path)
+    CutShort().fit(path)
 except cal.InputError as error:
     print(error)
 """
@@ -160,7 +160,7 @@ def test_a_part_of_two_tied_rows_is_not_taken_for_probabilities(tmp_path):
     """Logits of 0 and 1 that sum to one in a small part; a part of many such rows is refused as before."""
     for number, row in enumerate(([0.0, 1.0], [3.0, -1.0], [0.0, 2.0])):
         np.savez(tmp_path / f"part{number}.npz", logits=np.array([row, row[::-1]]), labels=np.array([0, 1]))
-    fitted = cal.TemperatureScaling().fit_predictions(tmp_path)
+    fitted = cal.TemperatureScaling().fit(tmp_path)
     assert fitted.n_rows_ == 6
     np.savez(tmp_path / "part3.npz", logits=np.full((20, 2), 0.5), labels=np.arange(20) % 2)
     with pytest.raises(InputError, match=r"part 4 of 4: .*logits are probabilities"):
@@ -168,7 +168,7 @@ def test_a_part_of_two_tied_rows_is_not_taken_for_probabilities(tmp_path):
     for number in range(4):
         np.savez(tmp_path / f"part{number}.npz", logits=np.full((2, 2), 0.5), labels=np.array([0, 1]))
     with pytest.raises(InputError, match="logits are probabilities: all 8 rows"):
-        cal.TemperatureScaling().fit_predictions(tmp_path)
+        cal.TemperatureScaling().fit(tmp_path)
 
 
 def test_shift_refuses_what_the_reader_refuses(tmp_path, monkeypatch):

@@ -71,9 +71,9 @@ import resource, sys
 import calibrant as cal
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 parts = cal.open_predictions(sys.argv[1])
-cal.TemperatureScaling().fit_predictions(parts[:50000])
+cal.TemperatureScaling().fit(parts[:50000])
 before = peak()
-cal.TemperatureScaling().fit_predictions(parts)
+cal.TemperatureScaling().fit(parts)
 print(peak() - before)
 """
 

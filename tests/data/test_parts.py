@@ -118,7 +118,7 @@ def test_addresses_behind_fsspec(bucket):
     assert open_predictions(f"{address}/p*.npz").n == 200
     one = open_predictions(f"{address}/p3_logits.npy")
     assert np.array_equal(one.logits, logits[300:400])
-    fitted = cal.TemperatureScaling().fit_predictions(address)
+    fitted = cal.TemperatureScaling().fit(address)
     assert fitted.temperature_ == pytest.approx(cal.TemperatureScaling().fit(logits, labels).temperature_, abs=1e-6)
 
 

@@ -30,8 +30,8 @@ def folder(tmp_path_factory, made_up, write_parts):
 @pytest.mark.parametrize("name", ["ts", "ws", "bts"])
 def test_a_cluster_gives_the_bits_of_the_threads(cluster, folder, name):
     parts = cal.open_predictions(folder)
-    here = cal.get(name).fit_predictions(parts)
-    there = cal.get(name).fit_predictions(parts, engine=cluster)
+    here = cal.get(name).fit(parts)
+    there = cal.get(name).fit(parts, engine=cluster)
     logits = parts[:500].logits
     np.testing.assert_array_equal(here.predict_proba(logits), there.predict_proba(logits))
 
@@ -45,7 +45,7 @@ def test_metrics_and_measurements_run_on_a_cluster(cluster, folder):
 
 def test_a_killed_worker_costs_only_time(cluster, folder):
     parts = cal.open_predictions(folder)
-    alone = cal.VectorScaling().fit_predictions(parts)
+    alone = cal.VectorScaling().fit(parts)
     killed = []
 
     def kill(stage, done, total, note):
@@ -54,7 +54,7 @@ def test_a_killed_worker_costs_only_time(cluster, folder):
             os.kill(killed[0], signal.SIGKILL)
 
     with progress.listen(kill):
-        fitted = cal.VectorScaling().fit_predictions(parts, engine=cluster)
+        fitted = cal.VectorScaling().fit(parts, engine=cluster)
     assert killed
     np.testing.assert_array_equal(fitted.scale_, alone.scale_)
     np.testing.assert_array_equal(fitted.bias_, alone.bias_)
@@ -67,19 +67,19 @@ def test_bad_input_on_a_worker_is_the_same_line(cluster, tmp_path, made_up, writ
     values[7, 2] = np.nan
     np.save(parts / "part-001_logits.npy", values)
     with pytest.raises(InputError, match=r"part 2 of 3: .*part-001_logits.npy: logits contains NaN in row 7, column 2"):
-        cal.get("ws").fit_predictions(parts, engine=cluster)
+        cal.get("ws").fit(parts, engine=cluster)
 
 
 def test_a_running_scheduler_is_joined_by_address(cluster, folder):
     address = cluster.client.scheduler.address
-    there = cal.TemperatureScaling().fit_predictions(folder, engine=address)
-    assert there.temperature_ == cal.TemperatureScaling().fit_predictions(folder).temperature_
+    there = cal.TemperatureScaling().fit(folder, engine=address)
+    assert there.temperature_ == cal.TemperatureScaling().fit(folder).temperature_
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "tcp://nowhere.invalid:8786"])
 def test_a_scheduler_that_is_not_there_is_one_line(folder, address, deadline):
     with pytest.raises(InputError, match=f"no Dask scheduler answers at {address} within 4 s") as caught:
-        cal.TemperatureScaling().fit_predictions(folder, engine=address)
+        cal.TemperatureScaling().fit(folder, engine=address)
     assert "\n" not in str(caught.value)
 
 

@@ -11,7 +11,7 @@ import calibrant as cal
 from calibrant.core import progress
 from calibrant.core.errors import InputError
 from calibrant.data import chunks as chunks_module
-from calibrant.data.chunked import ChunkedRows
+from calibrant.data.chunked import file_rows
 from calibrant.engines.engine import opened
 from calibrant.metrics import ADDITIVE, METRICS, AdditiveEce, stream
 
@@ -43,7 +43,7 @@ def forty(
 def test_forty_files_give_the_fit_of_the_arrays(forty, name):
     parts, logits, labels, weights = forty
     whole = cal.get(name).fit(logits, labels, sample_weight=weights)
-    chunked = cal.get(name).fit_predictions(parts)
+    chunked = cal.get(name).fit(parts)
     assert chunked.additive == (name in CHUNKED)
     gap = np.abs(whole.predict_proba(logits.astype(float)) - chunked.predict_proba(logits.astype(float)))
     assert gap.max() <= 1e-6
@@ -78,7 +78,7 @@ def test_neither_parts_nor_threads_change_the_answer(tmp_path, monkeypatch, made
     found = set()
     for threads in ("1", "2", "5"):
         monkeypatch.setenv("CALIBRANT_THREADS", threads)
-        found.add(cal.VectorScaling().fit_predictions(parts).scale_.tobytes())
+        found.add(cal.VectorScaling().fit(parts).scale_.tobytes())
     assert len(found) == 1
     whole = cal.VectorScaling().fit(logits, labels)
     np.testing.assert_allclose(np.frombuffer(found.pop()), whole.scale_, atol=1e-6)
@@ -88,7 +88,7 @@ def test_values_in_memory_and_probabilities_can_be_cut_too(forty):
     _, logits, labels, _ = forty
     probabilities = cal.Identity().fit(logits, labels).predict_proba(logits)
     predictions = cal.Predictions.from_arrays(probabilities=probabilities, labels=labels)
-    one = cal.TemperatureScaling().fit_predictions(predictions).temperature_
+    one = cal.TemperatureScaling().fit(predictions).temperature_
     assert one == pytest.approx(cal.TemperatureScaling().fit(predictions.logits, labels).temperature_, abs=1e-6)
 
 
@@ -103,7 +103,7 @@ def test_a_bad_value_is_named_with_file_part_and_row(tmp_path, monkeypatch, made
     values[7, 2] = bad
     np.save(folder / "part-001_logits.npy", values)
     with pytest.raises(InputError, match=r"part 2 of 3: .*part-001_logits.npy: logits contains .* in row 7, column 2"):
-        cal.get(name).fit_predictions(folder)
+        cal.get(name).fit(folder)
     with pytest.raises(InputError, match=r"part 2 of 3: .*part-001_logits.npy: logits contains .* in row 7, column 2"):
         stream(cal.open_predictions(folder))
 
@@ -111,7 +111,7 @@ def test_a_bad_value_is_named_with_file_part_and_row(tmp_path, monkeypatch, made
 def test_progress_tells_pass_speed_and_temperature(forty):
     seen = []
     with progress.listen(lambda *step: seen.append(step)):
-        cal.TemperatureScaling().fit_predictions(forty[0])
+        cal.TemperatureScaling().fit(forty[0])
     passes = [step for step in seen if step[0].startswith("pass")]
     assert passes[0][0] == "pass 1"
     assert all(0 <= done <= total == 4000 for _, done, total, _ in passes)
@@ -121,10 +121,10 @@ def test_progress_tells_pass_speed_and_temperature(forty):
 def test_per_row_columns_wait_in_a_scratch_file_when_large(forty, monkeypatch):
     monkeypatch.setattr("calibrant.data.chunked.SPILL_BYTES", 1000)
     parts, logits, labels, weights = forty
-    spilled = cal.get("cws").fit_predictions(parts)
+    spilled = cal.get("cws").fit(parts)
     assert np.array_equal(spilled.weights_, cal.get("cws").fit(logits, labels, sample_weight=weights).weights_)
     with opened("local") as engine:
-        rows = ChunkedRows(parts, engine)
+        rows = file_rows(parts, engine)
         whole = rows.whole()
         assert isinstance(whole.logits, np.memmap)
         assert np.array_equal(whole.logits, logits)
@@ -136,7 +136,7 @@ def test_per_row_columns_wait_in_a_scratch_file_when_large(forty, monkeypatch):
 def test_cross_validated_penalties_split_a_scratch_copy(forty):
     parts, logits, labels, weights = forty
     options = {"penalty_off_diagonal": "cv"}
-    chunked = cal.MatrixScaling(**options).fit_predictions(parts)
+    chunked = cal.MatrixScaling(**options).fit(parts)
     whole = cal.MatrixScaling(**options).fit(logits, labels, sample_weight=weights)
     assert chunked.penalties_ == whole.penalties_
     np.testing.assert_allclose(chunked.matrix_, whole.matrix_, atol=1e-5)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from calibrant.core.errors import InputError
-from calibrant.core.row_views import SmoothedRows
-from calibrant.core.rows import Rows, RowSource
+from calibrant.core.rows import Rows, Smoothing
 from calibrant.core.statistic import statistic
 from calibrant.data import Predictions
-from calibrant.data.chunked import ChunkedRows
+from calibrant.data.chunked import file_rows
 from calibrant.engines.local import LocalEngine
-
-NAMES = [name for name in vars(RowSource) if not name.startswith("_")]
 
 
 def factor(logits, labels):
@@ -30,7 +29,7 @@ def rows():
 @pytest.fixture(scope="module")
 def chunked(rows):
     given = Predictions.from_arrays(logits=rows.logits, labels=rows.labels, weights=rows.weights)
-    return ChunkedRows(given, LocalEngine())
+    return file_rows(given, LocalEngine())
 
 
 @statistic
@@ -45,17 +44,12 @@ def columns(logits, labels, weights):
     return logits.argmax(axis=1), labels
 
 
-def test_every_source_has_every_name(rows, chunked):
-    for source in (rows, chunked, rows.reweighted(factor), chunked.reweighted(factor), SmoothedRows(rows, 0.1)):
-        assert [name for name in NAMES if not hasattr(source, name)] == []
-
-
 @pytest.mark.parametrize("view", [lambda given: given, lambda given: given.reweighted(factor)])
 def test_rows_in_memory_and_in_chunks_agree(rows, chunked, view):
     left, right = view(rows), view(chunked)
     assert left.total_weight == pytest.approx(right.total_weight)
     np.testing.assert_allclose(left.class_weight(), right.class_weight())
-    np.testing.assert_allclose(left.row_weights(), right.row_weights())
+    np.testing.assert_allclose(left.weights, right.weights)
     for mine, theirs in zip(left.total(loss), right.total(loss), strict=True):
         np.testing.assert_allclose(mine, theirs)
     for mine, theirs in zip(left.gather(columns), right.gather(columns), strict=True):
@@ -64,8 +58,8 @@ def test_rows_in_memory_and_in_chunks_agree(rows, chunked, view):
 
 
 def test_smoothing_moves_weight_between_labels_only(rows):
-    smoothed = SmoothedRows(rows, 0.2)
+    smoothed = replace(rows, each=Smoothing(0.2))
     assert smoothed.class_weight().sum() == pytest.approx(rows.total_weight)
-    np.testing.assert_array_equal(smoothed.row_weights(), rows.weights)
+    np.testing.assert_array_equal(smoothed.weights, rows.weights)
     with pytest.raises(InputError, match="one label per row"):
         smoothed.whole()

@@ -115,9 +115,9 @@ def test_calibration_loss_by_hand():
     z, y = problem(4, n=300)
     found = cal.calibration_loss((z, y), "platt", folds=3, seed=1)
     from calibrant.calibrators.solvers.folds import content_folds
-    from calibrant.core.binary_rows import BinaryRows
+    from calibrant.core.rows import Rows
 
-    fold = content_folds(BinaryRows(z, y.astype(int)).matrix(), 3, 1)
+    fold = content_folds(Rows(z, y.astype(int)).matrix(), 3, 1)
     calibrated = np.empty(300)
     for part in range(3):
         fitted = cal.PlattScaling().fit(z[fold != part], y[fold != part].astype(int))

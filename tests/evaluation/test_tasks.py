@@ -65,7 +65,7 @@ def test_one_hot_shares_are_labels_and_shares_are_weighted_rows() -> None:
     )
     expected = np.average(cal.metrics.nll(rows.probabilities, rows.labels, sample_weight=rows.weights))
     assert measure(spread, resamples=50).metrics["nll"].value == pytest.approx(expected, abs=1e-12)
-    fitted, again = (cal.get("ts").fit_predictions(one) for one in (hard, soft))
+    fitted, again = (cal.get("ts").fit(one) for one in (hard, soft))
     assert fitted.temperature_ == pytest.approx(again.temperature_, abs=1e-9)
 
 

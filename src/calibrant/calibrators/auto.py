@@ -17,10 +17,9 @@ from calibrant.calibrators.pool import PRIOR_ROWS, LinearPool, pool_rows, pool_w
 from calibrant.calibrators.registry import get
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core import progress
-from calibrant.core.binary_rows import two_columns
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.metric_facts import known_name, sign
-from calibrant.core.rows import Rows
+from calibrant.core.rows import Rows, two_columns
 from calibrant.kernels.rows import scan
 
 FEW_CLASSES = 40

@@ -18,26 +18,14 @@ from calibrant.calibrators.helpers.gate import admitted, check_names, keep_winne
 from calibrant.calibrators.helpers.tensors import fit_on_device, probabilities_of_tensor, transform_tensor
 from calibrant.calibrators.learned import Learned, count_learned, spec_of
 from calibrant.calibrators.maps import numpy_space
-from calibrant.calibrators.solvers.folds import FOLDS, content_folds, divided
-from calibrant.core.arrays import (
-    check_counts,
-    check_labels,
-    check_matrix,
-    check_outcomes,
-    check_scores,
-    check_weights,
-    look_like_probabilities,
-    probabilities_error,
-)
-from calibrant.core.binary_rows import BinaryRows, given_values, has_one_score, is_one_column, two_columns
+from calibrant.calibrators.prepare import prepared, ready
+from calibrant.calibrators.solvers.folds import FOLDS, content_folds
+from calibrant.core.arrays import check_matrix, check_scores
 from calibrant.core.blas import one_blas_thread
 from calibrant.core.errors import FitWarning, InputError
-from calibrant.core.fingerprint import fingerprint
-from calibrant.core.rows import Rows
+from calibrant.core.rows import Rows, is_one_column, two_columns
 from calibrant.core.softmax import softmax
 from calibrant.core.tensors import is_tensor, on_device
-from calibrant.core.zeros import raised, warn_of_zeros
-from calibrant.kernels.floor import learn_floor
 
 if TYPE_CHECKING:
     from typing import Self
@@ -78,6 +66,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
     requires_logits : log-probabilities are not enough, because a constant added to a row matters.
     few_parameters : five or fewer whatever K, so that its answers on the fit data are about those on new data.
     fits_on_device : the fit takes rows on a GPU though it is not additive; "unweighted": if they have no weights.
+    takes_groups : `fit` and predictions take the group of each row.
     tasks : "multiclass" (logits n×K) and "binary" (one logit per row).
     learns : names, shapes and ranges of what a fit learns; `learns_binary` where a binary fit learns other names.
 
@@ -85,7 +74,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
     `_map_binary`.
 
     After `fit`: `task_`, `n_features_in_`, `classes_`, `n_iter_`, `objective_trace_`, `fit_seconds_`, `n_parameters_`;
-    after `fit` and `fit_predictions` also `n_rows_` and `fingerprint_`, which name the fit data in a saved artifact.
+    after `fit` also `n_rows_` and `fingerprint_`, which name the fit data in a saved artifact, and `log_floor_`, the
+    logarithm of what a probability of 0 counts as.
     """
 
     keeps_prediction: ClassVar[Any] = False
@@ -98,65 +88,77 @@ class Calibrator(TransformerMixin, BaseEstimator):
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "binary")
     learns: ClassVar[Mapping[str, Learned]] = {}
     learns_binary: ClassVar[Mapping[str, Learned] | None] = None
+    takes_groups: ClassVar[bool] = False
     task_: str = "multiclass"
+    log_floor_: float | None = None
 
-    def fit(self, logits: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Learn from held-out logits (n×K) and their labels (n,), or from one logit per row (n,) and labels 0 and 1."""
-        if y is None:
-            raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        if on_device(logits) and not is_one_column(logits):
+    def fit(
+        self,
+        logits: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        groups: Any = None,
+        *,
+        clusters: Any = None,
+        engine: Any = "local",
+    ) -> Self:
+        """Learn from held-out logits and their labels, or from predictions that hold both.
+
+        Where `additive` is true, predictions in files are read chunk by chunk, as often as the solver needs; other
+        methods work on a map of the file, or of a scratch copy on disk. The answer is that of the arrays.
+
+        Parameters
+        ----------
+        logits : array or tensor (n×K), or (n,) of one logit per row; or Predictions, a path, a table (then without y)
+        y : labels (n,): class numbers, or 0 and 1
+        sample_weight : array (n,), optional
+            A weight of 2 is the row twice.
+        groups : array (n,), or a mapping of two
+            The group of each row, for methods that treat groups differently (`X+group`, `X+multi`).
+        clusters : array (n,), optional
+            Rows of one cluster (patient, image) stay in one fold where the method makes folds.
+        engine : "local", "dask", the address of a Dask scheduler ("tcp://host:8786"), or an engine
+            Where passes over files run.
+        """
+        if y is not None and on_device(logits) and not is_one_column(logits) and groups is None and clusters is None:
             fit_on_device(self, logits, y, sample_weight)
             return self
-        given = self._admitted(logits, reset=True)
-        if given.ndim == 1:
-            labels = check_outcomes(y, len(given))
-        else:
-            if look_like_probabilities(given):
-                raise probabilities_error(len(given), "logits", "give their logarithms, np.log(p)")
-            labels = check_labels(y, *given.shape)
-        rows = (BinaryRows if given.ndim == 1 else Rows)(given, labels, check_weights(sample_weight, len(given)))
-        check_counts(rows.weights)
-        self.fit_rows(self._divided(self._without_zeros(rows)))
-        self._keep_floor()
-        self.n_rows_, self.fingerprint_ = rows.n, fingerprint(given.reshape(rows.n, -1), labels, rows.weights)
+        with prepared(self, logits, y, sample_weight, groups, clusters, engine) as rows:
+            name = rows.fingerprint() if rows.in_memory else ""
+            self.fit_rows(ready(self, rows))
+            rows.settle()
+            self._keep_floor(rows.log_floor)
+            self.n_rows_, self.fingerprint_ = rows.n, name or rows.fingerprint()
         return self
 
-    def _without_zeros(self, rows: Any) -> Any:
-        """Learn what a probability of 0 counts as, and rows in which it counts as that."""
-        if not isinstance(rows, BinaryRows) and not rows.in_memory:
-            self.floor_ = rows.learn_floor()
-            return rows
-        given = given_values(rows)
-        self.floor_, n_zero = learn_floor(given, rows.weights)
-        if n_zero == 0 and (rows.weights is None or rows.weights.all()):  # rows of weight 0 are not counted
-            return rows
-        warn_of_zeros(n_zero, rows.n, self.floor_)
-        return type(rows)(raised(given, self.floor_), rows.labels, rows.weights)
+    def _group_numbers(self, groups: Any, n_rows: int) -> np.ndarray | None:
+        """The number of each row's group, for methods that take groups."""
+        if groups is not None:
+            raise InputError(
+                f"{type(self).__name__} treats all groups alike: take GroupCalibrator (X+group), or leave groups out"
+            )
+        return None
 
-    def _divided(self, rows: Any) -> Any:
-        """Rows of large weight in pieces, for fits that put rows into folds."""
-        return rows if self.additive else divided(rows)
+    def _keep_floor(self, log_floor: float) -> None:
+        """Keep what a zero counts as, also in calibrators inside this one, which may be used by themselves."""
+        self.log_floor_ = log_floor
+        for inner in (getattr(self, "calibrator_", None), *getattr(self, "calibrators_", ())):
+            if isinstance(inner, Calibrator):
+                inner._keep_floor(log_floor)
 
-    def _keep_floor(self) -> None:
-        """Give the calibrator inside this one, which may be used by itself, the same floor."""
-        inner = getattr(self, "calibrator_", None)
-        if isinstance(inner, Calibrator) and hasattr(self, "floor_"):
-            inner.floor_ = self.floor_
-            inner._keep_floor()
-
-    def fit_rows(self, rows: Rows | BinaryRows) -> Self:
+    def fit_rows(self, rows: Rows) -> Self:
         """Learn from rows that have passed the gate."""
         started = time.perf_counter()
         self._begin(rows)
         with one_blas_thread():
-            if has_one_score(rows):
+            if rows.one_score:
                 self._fit_binary(rows)
             else:
-                self._fit(rows)  # type: ignore[arg-type]
+                self._fit(rows)
         self.fit_seconds_ = time.perf_counter() - started
         return self
 
-    def fit_held_out(self, rows: Rows | BinaryRows, fold: np.ndarray) -> np.ndarray:
+    def fit_held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
         """Learn from all rows, and return for each row the answer of a fit without its fold (n×K, or n if binary).
 
         A second stage that learns from these answers, or a score taken on them, sees the calibrator as new data will.
@@ -165,39 +167,23 @@ class Calibrator(TransformerMixin, BaseEstimator):
         self._told_of_fold = ""
         self._begin(rows)
         with one_blas_thread():
-            answers = self._held_out_binary(rows, fold) if isinstance(rows, BinaryRows) else self._held_out(rows, fold)
+            answers = self._held_out_binary(rows, fold) if rows.one_score else self._held_out(rows, fold)
         self.fit_seconds_ = time.perf_counter() - started
         return answers
 
-    def fit_for_next(self, rows: Rows | BinaryRows, seed: int) -> np.ndarray:
+    def fit_for_next(self, rows: Rows, seed: int) -> np.ndarray:
         """Learn from all rows, and return answers (n×K, or n if binary) on them from which a second stage may learn.
 
         They are this fit's own where `few_parameters` is true, else held-out ones: a calibrator of many parameters is
         more confident on its fit data than on new data.
         """
         if self.few_parameters or rows.total_weight < 2 * FOLDS:
-            return self.fit_rows(rows)._calibrated(given_values(rows))
+            return self.fit_rows(rows)._calibrated(rows.logits)
         answers = self.fit_held_out(rows, content_folds(rows, FOLDS, seed))
         if self._told_of_fold:
             why = f"the next stage learns from fits that leave out a fold, and one of them: {self._told_of_fold}"
             warnings.warn(why, FitWarning, 4)
         return answers
-
-    def fit_predictions(self, predictions: Any, *, engine: Any = "local") -> Self:
-        """Learn from predictions that need not fit in memory.
-
-        Where `additive` is true the fit reads them chunk by chunk, as often as its solver needs; other methods work on
-        a map of the file, or of a scratch copy on disk. The answer is that of `fit`.
-
-        Parameters
-        ----------
-        predictions : Predictions, or the address of a file, a folder or several files (`parts/*.npz`)
-        engine : "local", "dask", the address of a Dask scheduler ("tcp://host:8786"), or an engine
-        """
-        from calibrant.calibrators.helpers.streaming import fit_predictions
-
-        fit_predictions(self, predictions, engine)
-        return self
 
     def transform(self, logits: Any) -> np.ndarray:
         """Calibrated logits of the input's shape and dtype; probability methods return log-probabilities."""
@@ -252,7 +238,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         learned = self._learned()
         return map_rows(lambda block: self._map(numpy_space, logits[block], learned), logits)
 
-    def _fit_binary(self, rows: BinaryRows) -> None:
+    def _fit_binary(self, rows: Rows) -> None:
         self._fit(rows.matrix())
 
     def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
@@ -290,7 +276,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         self._fit(rows)
         return self._left_out(rows, fold)
 
-    def _held_out_binary(self, rows: BinaryRows, fold: np.ndarray) -> np.ndarray:
+    def _held_out_binary(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
         if type(self)._fit_binary is Calibrator._fit_binary:
             answers = self._held_out(rows.matrix(), fold)
             return answers[:, 1] - answers[:, 0]
@@ -299,14 +285,14 @@ class Calibrator(TransformerMixin, BaseEstimator):
 
     def _left_out(self, rows: Any, fold: np.ndarray) -> np.ndarray:
         """For each row the answer of a fit without its fold."""
-        answers = np.empty_like(given_values(rows))
+        answers = np.empty_like(rows.logits)
         for part in np.unique(fold):
             out = np.flatnonzero(fold == part)
             answers[out] = self._without(rows, fold != part)._answers_on(rows.take(out))
         return answers
 
     def _answers_on(self, rows: Any) -> np.ndarray:
-        return self._calibrated(given_values(rows))
+        return self._calibrated(rows.logits)
 
     def _without(self, rows: Any, kept: np.ndarray) -> Calibrator:
         """A fit to some of the rows; this one where they hold no weight."""
@@ -329,15 +315,15 @@ class Calibrator(TransformerMixin, BaseEstimator):
         """K of the logits; 2 of one score per row."""
         return 2 if self.task_ == "binary" else int(self.n_features_in_)
 
-    def _begin(self, rows: Rows | BinaryRows) -> None:
-        binary = has_one_score(rows)
+    def _begin(self, rows: Rows) -> None:
+        binary = rows.one_score
         if binary and "binary" not in self.tasks:
             raise InputError(
                 f"{type(self).__name__} calibrates a matrix (n, K) of logits, but there is one score per row: "
                 "give both columns, or take a method for the task binary"
             )
         self.task_ = "binary" if binary else "multiclass"
-        self.n_features_in_ = 1 if binary else rows.n_classes  # type: ignore[union-attr]
+        self.n_features_in_ = 1 if binary else rows.n_classes
         self.classes_ = np.arange(self._n_classes)
         self.n_iter_ = 1
         self.objective_trace_ = np.empty(0)
@@ -355,23 +341,19 @@ class Calibrator(TransformerMixin, BaseEstimator):
         calibrated = two_columns(calibrated) if given.ndim == 1 else calibrated
         return keep_winner(softmax(calibrated), calibrated.argmax(axis=1))
 
-    def _admitted(self, values: Any, *, reset: bool = False) -> np.ndarray:
-        """A matrix (n×K), or one score per row (n,), that may enter `fit` (`reset`) or a prediction."""
-        one_column = is_one_column(values) if reset else self.task_ == "binary"
+    def _admitted(self, values: Any) -> np.ndarray:
+        """A matrix (n×K), or one score per row (n,), that may enter a prediction."""
+        one_column = self.task_ == "binary"
         shape: tuple[int, ...] = getattr(values, "shape", ())
-        if not reset and len(shape) == 2 and shape[1] != self.n_features_in_:
+        if len(shape) == 2 and shape[1] != self.n_features_in_:
             what = "one score per row" if one_column else "one logit for each class of the fit"
             raise InputError(
                 f"X has {shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
                 f"as input: {what}"
             )
         array = check_scores(values) if one_column else check_matrix(values)
-        check_names(self, values, array.reshape(len(array), -1), reset=reset)
-        return self._admit(array, reset=reset)
-
-    def _admit(self, array: np.ndarray, *, reset: bool) -> np.ndarray:
-        """Look at every value; a fit that looks at them by itself need not do so twice."""
-        return admitted(array, None if reset else self)
+        check_names(self, values, array.reshape(len(array), -1), reset=False)
+        return admitted(array, self.log_floor_)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "fit_seconds_")

@@ -10,8 +10,8 @@ from calibrant.calibrators.binary import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
 from calibrant.calibrators.solvers.bend import BREAKS, fit_bend
 from calibrant.calibrators.solvers.folds import content_folds
-from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.errors import InputError
+from calibrant.core.rows import Rows
 
 OUTER_SHARE = 0.05
 """The slope beyond the last knot is that over this share of the knots, where it is less than that of the last two."""
@@ -73,7 +73,7 @@ class BendScaling(BinaryCalibrator):
         """Intercept, slope and bends."""
         return 2 + len(BREAKS)
 
-    def _fit_binary(self, rows: BinaryRows) -> None:
+    def _fit_binary(self, rows: Rows) -> None:
         if isinstance(self.n_knots, bool) or not isinstance(self.n_knots, (int, np.integer)) or self.n_knots < 2:
             raise InputError(f"n_knots must be a whole number of at least 2, got {self.n_knots!r}")
         n_folds = int(min(5, max(2, rows.total_weight)))

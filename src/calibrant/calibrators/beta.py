@@ -10,7 +10,7 @@ from calibrant.calibrators.binary import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
 from calibrant.calibrators.solvers.binary_likelihood import check_strength
 from calibrant.calibrators.solvers.score_maps import fit_scores
-from calibrant.core.binary_rows import BinaryRows
+from calibrant.core.rows import Rows
 from calibrant.core.threads import map_blocks, row_blocks
 
 
@@ -50,7 +50,7 @@ class BetaCalibration(BinaryCalibrator):
     def __init__(self, penalty: float = 0.0) -> None:
         self.penalty = penalty
 
-    def _fit_binary(self, rows: BinaryRows) -> None:
+    def _fit_binary(self, rows: Rows) -> None:
         penalty = check_strength(self.penalty)
         found = fit_scores("BetaCalibration", rows, beta_columns, np.array([1.0, 1.0, 0.0]), penalty)
         self.a_, self.b_, self.intercept_ = map(float, found.point)

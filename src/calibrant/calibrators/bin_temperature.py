@@ -77,7 +77,7 @@ class BinTemperatureScaling(Calibrator):
             raise InputError(f"objective must be 'gap' or 'nll', got {self.objective!r}")
         n_bins = check_n_bins(self.n_bins)
         top = top_columns(rows)
-        self.edges_, bins = quantile_bins(top, rows.row_weights(), n_bins)
+        self.edges_, bins = quantile_bins(top, rows.weights, n_bins)
         equations: Any
         if rows.in_memory:
             equations = BinEquations(rows, top.prediction, bins, matches_accuracy=self.objective == "gap")

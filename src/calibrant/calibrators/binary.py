@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.core.binary_rows import BinaryRows, has_one_score
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
 
@@ -19,8 +18,8 @@ class BinaryCalibrator(Calibrator):
 
     tasks = ("binary",)
 
-    def _begin(self, rows: Rows | BinaryRows) -> None:
-        n_classes = 2 if has_one_score(rows) else rows.n_classes  # type: ignore[union-attr]
+    def _begin(self, rows: Rows) -> None:
+        n_classes = 2 if rows.one_score else rows.n_classes
         if n_classes != 2:
             raise InputError(
                 f"{type(self).__name__} calibrates one score per row or two columns, but the logits have "
@@ -29,9 +28,9 @@ class BinaryCalibrator(Calibrator):
         super()._begin(rows)
 
     def _fit(self, rows: Rows) -> None:
-        self._fit_binary(BinaryRows(rows.logits[:, 1] - rows.logits[:, 0], rows.labels, rows.weights))
+        self._fit_binary(Rows(rows.logits[:, 1] - rows.logits[:, 0], rows.labels, rows.weights))
 
-    def _fit_binary(self, rows: BinaryRows) -> None:
+    def _fit_binary(self, rows: Rows) -> None:
         raise NotImplementedError
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:

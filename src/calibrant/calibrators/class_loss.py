@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,7 @@ from calibrant.calibrators.solvers.fixed_point import FixedPoint
 from calibrant.core.bin_sums import total_gap
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.progress import step
-from calibrant.core.row_views import SmoothedRows
-from calibrant.core.rows import Rows
+from calibrant.core.rows import Rows, Smoothing
 from calibrant.core.softmax import log_softmax
 from calibrant.core.statistic import statistic
 from calibrant.kernels.bins import width_sums
@@ -123,7 +122,7 @@ class ClassLossScaling(Calibrator):
         elif self.loss in ("focal", "focal_detached"):
             self._fit_focal(rows)
         else:
-            self.calibrator_ = self._refit(SmoothedRows(rows, SMOOTHING))
+            self.calibrator_ = self._refit(replace(rows, each=Smoothing(SMOOTHING)))
             self._record(rows, self.calibrator_)
         self.objective_trace_, self.std_trace_, self.ece_trace_ = np.array(self._trace).T
         self.n_iter_ = len(self._trace) - 1
@@ -317,7 +316,7 @@ def _(rows, calibrator):
 
     change = None if calibrator is None else device_map(calibrator, rows.tensor.device)
     losses, confidence, correct = label_columns(rows, change)
-    return summed_by_class(losses, confidence, correct, rows.labels, rows.row_weights(), rows.n_classes)
+    return summed_by_class(losses, confidence, correct, rows.labels, rows.weights, rows.n_classes)
 
 
 def summed_by_class(losses, confidence, correct, labels, weights, n_classes):  # noqa: PLR0917

@@ -53,7 +53,7 @@ class ClassTemperatureScaling(Calibrator):
     Notes
     -----
     The answer equals a search that recomputes all confidences for every trial, in float64;
-    `calibrators/solvers/class_search.py` shows how it avoids doing so. By "ece", `fit_predictions` searches a map of
+    `calibrators/solvers/class_search.py` shows how it avoids doing so. By "ece", `fit` searches a map of
     the file, or of a scratch copy on disk (n·K numbers), and keeps about 250 bytes per row in memory; by "nll" it goes
     chunk by chunk.
 

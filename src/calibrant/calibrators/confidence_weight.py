@@ -12,7 +12,6 @@ from calibrant.calibrators.helpers.confidence_bins import ConfidenceBins, fill_e
 from calibrant.calibrators.learned import EDGES, Learned
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.core.bin_sums import total_gap
-from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.bins import check_n_bins, mass_index, place
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
@@ -72,7 +71,7 @@ class ConfidenceWeightScaling(Calibrator):
         return bool(self.monotone)
 
     def _fit(self, rows: Rows) -> None:
-        top, weights = top_columns(rows), rows.row_weights()
+        top, weights = top_columns(rows), rows.weights
         if isinstance(self.n_bins, str):
             if self.n_bins != "auto":
                 raise InputError(f"n_bins must be a whole number of at least 1, or 'auto', got {self.n_bins!r}")
@@ -118,7 +117,7 @@ def choose_n_bins(top: RowColumns, weights: np.ndarray | None, n_classes: int, s
     """The candidate of lowest adaptive ECE over held-out rows, the smallest of equals."""
     n_rows = len(top.confidence)
     # rounded, so that the last bits of a sum in another order do not change the fold
-    rounded = BinaryRows(top.confidence.round(9), top.correct.astype(np.int64), weights)
+    rounded = Rows(top.confidence.round(9), top.correct.astype(np.int64), weights)
     fold = content_folds(rounded, FOLDS, seed)
     mass = np.ones(n_rows) if weights is None else weights
     candidates = [n_bins for n_bins in CANDIDATES if n_bins == 1 or n_bins * 10 <= mass.sum()]

@@ -12,7 +12,6 @@ from sklearn.base import clone
 from calibrant.calibrators.grouped import GroupedCalibrator, row_losses, surely_gains
 from calibrant.calibrators.learned import INNER, INNERS, RECORD, Learned
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
-from calibrant.core.binary_rows import BinaryRows, given_values
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
 
@@ -119,7 +118,7 @@ class GroupCalibrator(GroupedCalibrator):
 
     def _choose(self, rows: Any) -> float:
         """k of the lowest held-out log loss, by the rule of the class."""
-        given = given_values(rows)
+        given = rows.logits
         fold = content_folds(rows, FOLDS, self.seed)
         pooled, own = np.empty((2, *given.shape))
         inside = np.zeros(rows.n)
@@ -187,10 +186,8 @@ def some_of_all(rows: Any, weight: float, seed: int) -> Any:
 
 def joined(rows: Any, prior: Any) -> Any:
     """Rows of a group followed by the rows of all groups."""
-    mass = np.ones(rows.n) if rows.weights is None else rows.weights
-    name = "scores" if isinstance(rows, BinaryRows) else "logits"
-    both = {key: np.concatenate([getattr(rows, key), getattr(prior, key)]) for key in (name, "labels")}
-    return type(rows)(**both, weights=np.concatenate([mass, prior.weights]))
+    logits, labels = (np.concatenate([getattr(rows, key), getattr(prior, key)]) for key in ("logits", "labels"))
+    return Rows(logits, labels, np.concatenate([rows.mass(), prior.weights]))
 
 
 def shares_of(weight: np.ndarray, strength: float) -> np.ndarray:

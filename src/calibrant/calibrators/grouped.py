@@ -11,10 +11,8 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.base import Calibrator, fact, of_inner
-from calibrant.calibrators.solvers.folds import divided
-from calibrant.core.binary_rows import BinaryRows, given_values, two_columns
 from calibrant.core.errors import FitWarning, InputError
-from calibrant.core.rows import Rows
+from calibrant.core.rows import Rows, two_columns
 from calibrant.core.schema import identifiers
 from calibrant.core.softmax import log_softmax, softmax
 
@@ -48,38 +46,17 @@ class GroupedCalibrator(Calibrator):
         """Those of the inner calibrator."""
         return self.calibrator.tasks
 
-    def fit(self, logits: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> Self:
-        """Learn from logits, labels and the group of each row; without groups all rows are one group."""
-        n_rows = len(logits)
-        names = group_names(groups, n_rows)
-        found, codes = np.unique(names, return_inverse=True)
+    def _group_numbers(self, groups: Any, n_rows: int) -> np.ndarray:
+        """The number of each row's group; without groups all rows are one group."""
+        if isinstance(groups, Mapping) and not 1 <= len(groups) <= 2:
+            raise InputError(
+                f"{type(self).__name__} needs one or two columns of groups, but there are {', '.join(groups)}: "
+                "name them (by=, --groups)"
+            )
+        found, codes = np.unique(group_names(groups, n_rows), return_inverse=True)
         self.groups_ = found.astype(object)
         self.columns_ = [str(name) for name in groups] if isinstance(groups, Mapping) else []
-        self._codes = codes
-        try:
-            return super().fit(logits, y, sample_weight)
-        finally:
-            del self._codes
-
-    def _divided(self, rows: Any) -> Any:
-        """As they are: they are divided once each row has its group."""
-        return rows
-
-    def fit_predictions(self, predictions: Any, *, engine: Any = "local") -> Self:
-        """Learn from predictions that carry one or two columns of groups; all rows are read into memory."""
-        from calibrant.calibrators.task_methods import check_task_method
-        from calibrant.data import as_predictions
-        from calibrant.data.guards import refuse_probabilities
-
-        given = as_predictions(predictions).expanded()
-        if not 1 <= len(given.groups) <= 2:
-            raise InputError(
-                f"{type(self).__name__} needs one or two columns of groups, but {given.name or 'the predictions'} has "
-                f"{', '.join(given.groups) or 'none'}: name them (by=, --groups)"
-            )
-        check_task_method(self, given.task, n_classes=given.n_classes)
-        refuse_probabilities(given)
-        return self.fit(given.logits, given.labels, sample_weight=given.weights, groups=dict(given.groups))
+        return codes
 
     def groups_in(self, predictions: Any) -> Any:
         """The columns of groups of some predictions, as the fit had them; an InputError where they lack one."""
@@ -92,14 +69,11 @@ class GroupedCalibrator(Calibrator):
             )
         return {name: predictions.groups[name] for name in wanted} or None
 
-    def fit_rows(self, rows: Rows | BinaryRows) -> Self:
+    def fit_rows(self, rows: Rows) -> Self:
         """Learn from rows that have passed the gate; rows without group numbers are one group."""
         if rows.groups is None:
-            codes = getattr(self, "_codes", None)
-            if codes is None:
-                self.groups_, self.columns_ = np.array([""], dtype=object), []
-                codes = np.zeros(rows.n, dtype=np.intp)
-            rows = divided(replace(rows, groups=codes))
+            self.groups_, self.columns_ = np.array([""], dtype=object), []
+            rows = replace(rows, groups=np.zeros(rows.n, dtype=np.intp))
         elif not hasattr(self, "groups_"):
             names = [str(code) for code in range(int(rows.groups.max()) + 1)]
             self.groups_, self.columns_ = np.array(names, dtype=object), []
@@ -150,8 +124,8 @@ class GroupedCalibrator(Calibrator):
             )
         return codes
 
-    def _fit_binary(self, rows: BinaryRows) -> None:
-        self._fit(rows)  # type: ignore[arg-type]
+    def _fit_binary(self, rows: Rows) -> None:
+        self._fit(rows)
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         return self._answers(logits, np.full(len(logits), UNKNOWN if len(self.groups_) > 1 else 0))
@@ -163,12 +137,12 @@ class GroupedCalibrator(Calibrator):
         self.fit_rows(rows)
         return self._left_out(rows, fold)
 
-    def _held_out_binary(self, rows: BinaryRows, fold: np.ndarray) -> np.ndarray:
-        return self._held_out(rows, fold)  # type: ignore[arg-type]
+    def _held_out_binary(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
+        return self._held_out(rows, fold)
 
     def _answers_on(self, rows: Any) -> np.ndarray:
         codes = np.zeros(rows.n, dtype=np.intp) if rows.groups is None else rows.groups
-        return self._answers(given_values(rows), codes)
+        return self._answers(rows.logits, codes)
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         """The pooled fit, which rows without a group get."""

@@ -11,7 +11,6 @@ from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.helpers.confidence_bins import ConfidenceBins, fill_empty, mapped_columns, quantile_bins
 from calibrant.calibrators.learned import CHANCE, EDGES, Learned
 from calibrant.calibrators.solvers.positive_class import positive_columns, sigmoid_map, step_value
-from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.bins import check_n_bins, place
 from calibrant.core.odds import probability_log_odds, sigmoid
 from calibrant.core.progress import step
@@ -66,7 +65,7 @@ class HistogramBinning(Calibrator):
         """A map per class reads whole columns."""
         return self.mode == "top_label"
 
-    def _fit_binary(self, rows: BinaryRows) -> None:
+    def _fit_binary(self, rows: Rows) -> None:
         edges, bins = quantile_bins(positive_columns(rows), rows.weights, check_n_bins(self.n_bins))
         self.edges_, self.values_ = edges[None], bin_frequencies(bins)[None]
 
@@ -84,7 +83,7 @@ class HistogramBinning(Calibrator):
         n_bins = check_n_bins(self.n_bins)
         columns, n_columns = mapped_columns(rows, self.mode)
         self.edges_, self.values_ = np.empty((n_columns, n_bins + 1)), np.empty((n_columns, n_bins))
-        weights = rows.row_weights()
+        weights = rows.weights
         for j, column in enumerate(columns):
             self.edges_[j], bins = quantile_bins(column, weights, n_bins)
             self.values_[j] = bin_frequencies(bins)

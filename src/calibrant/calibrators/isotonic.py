@@ -13,7 +13,6 @@ from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.helpers.confidence_bins import mapped_columns
 from calibrant.calibrators.learned import CHANCE, Learned
 from calibrant.calibrators.solvers.positive_class import interpolate, isotonic_knots
-from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.errors import InputError
 from calibrant.core.odds import probability_log_odds
 from calibrant.core.progress import step
@@ -82,8 +81,8 @@ class IsotonicCalibration(Calibrator):
         """A map per class reads whole columns."""
         return self.mode == "top_label"
 
-    def _fit_binary(self, rows: BinaryRows) -> None:
-        groups = score_groups(rows.scores.astype(np.float64), rows.labels, rows.weights)
+    def _fit_binary(self, rows: Rows) -> None:
+        groups = score_groups(rows.logits.astype(np.float64), rows.labels, rows.weights)
         self.knots_, self.values_ = isotonic_knots(groups)
 
     def _transform_binary(self, scores: np.ndarray) -> np.ndarray:
@@ -96,7 +95,7 @@ class IsotonicCalibration(Calibrator):
     def _fit(self, rows: Rows) -> None:
         columns, n_columns = mapped_columns(rows, self.mode)
         margin = min(0.5, 0.5 / rows.total_weight)
-        knots, values, weights = [], [], rows.row_weights()
+        knots, values, weights = [], [], rows.weights
         for j, column in enumerate(columns):
             solver = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
             solver.fit(column.confidence, column.correct.astype(np.float64), sample_weight=weights)

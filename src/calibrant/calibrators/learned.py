@@ -60,7 +60,7 @@ EVERY_FIT: Mapping[str, Learned] = dict.fromkeys(
         "fit_seconds_",
         "n_rows_",
         "fingerprint_",
-        "floor_",
+        "log_floor_",
     ),
     RECORD,
 )

@@ -19,7 +19,7 @@ from calibrant.core.errors import InputError
 from calibrant.metrics.flexible import weighted_quantile
 
 if TYPE_CHECKING:
-    from typing import Self
+    pass
 
 QUANTILES = (0.05, 0.275, 0.5, 0.725, 0.95)
 """Where the knots of a patch lie among the log-odds of the fit rows."""
@@ -89,14 +89,15 @@ class Multicalibration(GroupedCalibrator):
         """Those of the inner calibrator and of the patches."""
         return self.calibrator_.n_parameters_ + (self.values_[:-1].size if self.rounds_ else 0)
 
-    def fit(self, logits: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> Self:
-        """Learn from logits, labels and the group of each row, or two columns of groups."""
-        if isinstance(groups, Mapping) and len(groups) == 2:
-            self._columns = [group_names(column, len(logits)) for column in groups.values()]
-        try:
-            return super().fit(logits, y, sample_weight, groups)
-        finally:
-            self.__dict__.pop("_columns", None)
+    def _group_numbers(self, groups: Any, n_rows: int) -> np.ndarray:
+        codes = super()._group_numbers(groups, n_rows)
+        self._owners = []
+        for column in groups.values() if isinstance(groups, Mapping) and len(groups) == 2 else ():
+            # which value of this column each intersection of the two belongs to
+            owner = np.zeros(len(self.groups_), dtype=np.intp)
+            owner[codes] = np.unique(group_names(column, n_rows), return_inverse=True)[1]
+            self._owners.append(owner)
+        return codes
 
     def _fit(self, rows: Any) -> None:
         self.calibrator_ = clone(self.calibrator)
@@ -118,11 +119,8 @@ class Multicalibration(GroupedCalibrator):
         """Which finest groups make up each group that may be patched (P, G): all rows, columns, intersections."""
         n_groups = len(self.groups_)
         sets = [np.ones((1, n_groups), dtype=bool), np.eye(n_groups, dtype=bool)]
-        for column in getattr(self, "_columns", ()):
-            values, code = np.unique(column, return_inverse=True)
-            owner = np.zeros(n_groups, dtype=np.intp)
-            owner[self._codes] = code
-            sets.append(np.arange(len(values))[:, None] == owner)
+        for owner in self.__dict__.pop("_owners", ()):
+            sets.append(np.arange(owner.max() + 1)[:, None] == owner)
         return np.unique(np.concatenate(sets), axis=0)
 
     def _rounds(self, rows: Any, inner: np.ndarray, data: Patched, patches: Patches) -> int:

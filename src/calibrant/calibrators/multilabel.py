@@ -12,18 +12,17 @@ from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.beta import beta_columns
-from calibrant.calibrators.helpers.label_maps import fit_label_maps, map_labels
+from calibrant.calibrators.helpers.label_maps import fit_label_maps, map_labels, some_labels
 from calibrant.calibrators.learned import INNERS, RECORD, Learned
 from calibrant.calibrators.registry import get, resolve
 from calibrant.calibrators.solvers.bent_slopes import slope_columns
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds, divided
 from calibrant.calibrators.solvers.shrunken import Labelled, fit_labels, summed_losses
-from calibrant.core.arrays import check_counts, check_label_matrix, check_weights
+from calibrant.core.arrays import check_score_matrix
 from calibrant.core.errors import FitWarning, InputError
-from calibrant.core.fingerprint import fingerprint
-from calibrant.core.multilabel_rows import MultilabelRows, check_score_matrix
 from calibrant.core.odds import sigmoid
-from calibrant.core.zeros import raised, scores_floor, warn_of_zeros
+from calibrant.core.rows import Rows
+from calibrant.core.zeros import raised
 
 if TYPE_CHECKING:
     from typing import Self
@@ -72,8 +71,6 @@ class MultilabelCalibrator(Calibrator):
         Lowest and highest score of the fit data.
     calibrators_ : list of fitted calibrators
         In place of these three, for other methods; `places_` (L,) says which of them is a label's.
-    floor_ : array (L, 2)
-        What 1 − p and p count as where they are 0 (a score of inf or −inf), by label: half the smallest positive one.
     family_, strength_ : the chosen map and strength; 0 where every frequent label has its own map.
     scores_ : dict
         Cross-validated log loss of each family that was tried.
@@ -97,7 +94,6 @@ class MultilabelCalibrator(Calibrator):
         "range_": Learned((2,), increasing=True, optional=True),
         "calibrators_": INNERS._replace(optional=True),
         "places_": Learned(("K",), 0.0, free=False, optional=True),
-        "floor_": Learned(("K", 2), 1e-308, 0.5),
         "family_": RECORD,
         "strength_": RECORD,
         "scores_": RECORD,
@@ -113,24 +109,12 @@ class MultilabelCalibrator(Calibrator):
         """Parameters of all labels' maps."""
         return sum(one.n_parameters_ for one in self.calibrators_) if self._by_label else int(np.size(self.coef_))
 
-    def fit(self, logits: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Learn from logits (n×L), one per label, and labels (n×L) of 0 and 1."""
-        if y is None:
-            raise InputError("MultilabelCalibrator requires y to be passed, but the target y is None")
-        scores = check_score_matrix(logits)
-        labels = check_label_matrix(y, scores.shape, against="logits")
-        weights = check_weights(sample_weight, len(scores))
-        check_counts(weights)
-        self.fit_rows(MultilabelRows(scores, labels, weights))
-        self.n_rows_, self.fingerprint_ = len(scores), fingerprint(scores, labels.ravel(), weights)
-        return self
-
     def fit_rows(self, rows: Any) -> Self:
         """Learn from rows that have passed the gate."""
         started = time.perf_counter()
         self.task_ = "multilabel"
-        self.n_features_in_ = rows.n_labels
-        self.classes_ = np.arange(rows.n_labels)
+        self.n_features_in_ = rows.n_classes
+        self.classes_ = np.arange(rows.n_classes)
         self.n_iter_, self.objective_trace_ = 1, np.empty(0)
         self._fit_labels(rows)
         self.fit_seconds_ = time.perf_counter() - started
@@ -157,19 +141,15 @@ class MultilabelCalibrator(Calibrator):
             raise InputError(
                 f"logits have {scores.shape[1]} columns, but the fit had {self.n_features_in_} labels: one per label"
             )
-        return scores
+        return scores if self.log_floor_ is None else raised(scores, self.log_floor_, scores=True)
 
     @property
     def _by_label(self) -> bool:
         return hasattr(self, "calibrators_")
 
-    def _fit_labels(self, rows: MultilabelRows) -> None:
+    def _fit_labels(self, rows: Rows) -> None:
         method = self._method()
         strength = self._check_strength()
-        counted = rows.scores if rows.weights is None else rows.scores[rows.weights > 0]
-        self.floor_ = np.array([scores_floor(column) for column in counted.T])
-        warn_of_zeros(int(np.isinf(counted).any(axis=1).sum()), len(counted), self.floor_)
-        rows = MultilabelRows(self._floored(rows.scores), rows.labels, rows.weights)
         for name in ("coef_", "pooled_", "range_", "calibrators_", "places_"):  # of an earlier fit
             self.__dict__.pop(name, None)
         self.scores_: dict[str, float] = {}
@@ -179,7 +159,7 @@ class MultilabelCalibrator(Calibrator):
         else:
             self._fit_shrunken(method, rows, strength)
 
-    def _fit_maps(self, method: Calibrator, rows: MultilabelRows, strength: float | str) -> None:
+    def _fit_maps(self, method: Calibrator, rows: Rows, strength: float | str) -> None:
         if strength not in ("cv", np.inf):
             raise InputError(
                 f"strength is {strength!r}, but {self.calibrator!r} has no parameters to shrink: give 'cv' or inf, or "
@@ -189,8 +169,8 @@ class MultilabelCalibrator(Calibrator):
         self.strength_ = 0.0 if strength == "cv" else strength
         self.calibrators_, self.places_ = fit_label_maps(method, rows, pooled_only=strength == np.inf)
 
-    def _fit_shrunken(self, families: tuple[str, ...], rows: MultilabelRows, strength: float | str) -> None:
-        counted = rows.scores if rows.weights is None else rows.scores[rows.weights > 0]
+    def _fit_shrunken(self, families: tuple[str, ...], rows: Rows, strength: float | str) -> None:
+        counted = rows.logits if rows.weights is None else rows.logits[rows.weights > 0]
         low, high = float(counted.min()), float(counted.max())
         self.range_ = np.array([low, high if high > low else low + 1.0])
         self._warn_of_rare(rows)
@@ -205,12 +185,6 @@ class MultilabelCalibrator(Calibrator):
         data = self._data(self.family_, rows)
         pooled = data.pooled()
         self.pooled_, self.coef_ = pooled.point, fit_labels(data, pooled, float(self.strength_))
-
-    def _floored(self, scores: np.ndarray) -> np.ndarray:
-        """Scores in which infinite ones are replaced by the floor of their label."""
-        if not np.isinf(scores).any():
-            return scores
-        return np.stack([raised(column, floor) for column, floor in zip(scores.T, self.floor_, strict=True)], axis=1)
 
     def _method(self) -> tuple[str, ...] | Calibrator:
         """Families of maps that are shrunk, or the calibrator of single labels."""
@@ -235,19 +209,19 @@ class MultilabelCalibrator(Calibrator):
             raise InputError(f"strength must be a number above 0, inf or 'cv', got {self.strength!r}")
         return float(self.strength)
 
-    def _warn_of_rare(self, rows: MultilabelRows) -> None:
+    def _warn_of_rare(self, rows: Rows) -> None:
         weight = np.ones(rows.n) if rows.weights is None else rows.weights
         positives = weight @ rows.labels
         empty = int(((positives == 0) | (positives == weight.sum())).sum())
         if empty:
             warnings.warn(
-                f"{empty} of {rows.n_labels} labels have one value in all rows: they lean on the pooled map",
+                f"{empty} of {rows.n_classes} labels have one value in all rows: they lean on the pooled map",
                 FitWarning,
                 stacklevel=5,
             )
 
-    def _data(self, family: str, rows: MultilabelRows) -> Labelled:
-        scores = np.ascontiguousarray(rows.scores.T, dtype=np.float64)
+    def _data(self, family: str, rows: Rows) -> Labelled:
+        scores = np.ascontiguousarray(rows.logits.T, dtype=np.float64)
         if family == "platt":
             columns = scores[None]
         else:
@@ -257,11 +231,11 @@ class MultilabelCalibrator(Calibrator):
         labels = np.ascontiguousarray(rows.labels.T, dtype=np.float64)
         return Labelled(columns, labels, rows.weights, non_negative=family != "platt")
 
-    def _choose(self, family: str, rows: MultilabelRows, strength: float | str) -> _Choice:
+    def _choose(self, family: str, rows: Rows, strength: float | str) -> _Choice:
         """The strength of the lowest cross-validated log loss, and that loss per entry."""
-        rows = divided(rows.some_labels(max(1, ENTRIES // rows.n)))
+        rows = divided(some_labels(rows, max(1, ENTRIES // rows.n)))
         data = self._data(family, rows)
-        fold = content_folds(rows.matrix(), FOLDS, self.seed)
+        fold = content_folds(rows, FOLDS, self.seed)
         parts = []
         for number in range(FOLDS):
             inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
@@ -310,10 +284,6 @@ class MultilabelCalibrator(Calibrator):
             )
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        # log-odds of the floor in float64: the floor itself may be too small for float32
-        odds = xp.log(learned.floor_) - xp.log1p(-learned.floor_)
-        low, high = xp.astype(odds[:, 1], logits.dtype), xp.astype(-odds[:, 0], logits.dtype)
-        logits = xp.where(xp.isinf(logits), xp.where(logits < 0, low, high), logits)
         if self._by_label:
             return map_labels(xp, logits, self.calibrators_, learned.calibrators_, self.places_)
         coef = xp.astype(learned.coef_, logits.dtype)

@@ -21,9 +21,9 @@ from calibrant.calibrators.solvers.temperature_network import (
 )
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.core.arrays import check_whole
-from calibrant.core.binary_rows import two_columns
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
+from calibrant.core.rows import two_columns
 
 LOSSES = ("nll", "mse")
 

@@ -10,7 +10,7 @@ from calibrant.calibrators.binary import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
 from calibrant.calibrators.solvers.binary_likelihood import check_strength
 from calibrant.calibrators.solvers.score_maps import fit_scores, line_columns
-from calibrant.core.binary_rows import BinaryRows
+from calibrant.core.rows import Rows
 
 
 class PlattScaling(BinaryCalibrator):
@@ -47,7 +47,7 @@ class PlattScaling(BinaryCalibrator):
     def __init__(self, penalty: float = 0.0) -> None:
         self.penalty = penalty
 
-    def _fit_binary(self, rows: BinaryRows) -> None:
+    def _fit_binary(self, rows: Rows) -> None:
         penalty = check_strength(self.penalty)
         found = fit_scores("PlattScaling", rows, line_columns, np.array([1.0, 0.0]), penalty, non_negative=False)
         self.slope_, self.intercept_ = map(float, found.point)

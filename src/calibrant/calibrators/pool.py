@@ -16,9 +16,8 @@ from calibrant.calibrators.learned import INNERS, RECORD, Learned
 from calibrant.calibrators.registry import get
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.solvers.simplex import minimise_on_simplex
-from calibrant.core.binary_rows import BinaryRows, two_columns
 from calibrant.core.errors import FitWarning, InputError
-from calibrant.core.rows import Rows
+from calibrant.core.rows import Rows, two_columns
 from calibrant.kernels.rows import scan
 
 SMALLEST_WEIGHT = 0.02
@@ -136,7 +135,7 @@ class LinearPool(Calibrator):
     def _fit(self, rows: Rows) -> None:
         self._fit_pool(rows, rows)
 
-    def _fit_binary(self, rows: BinaryRows) -> None:
+    def _fit_binary(self, rows: Rows) -> None:
         self._fit_pool(rows, rows.matrix())
 
     def _fit_pool(self, rows: Any, matrix: Rows) -> None:
@@ -151,7 +150,7 @@ class LinearPool(Calibrator):
         # the weights are learned from all rows: what a row adds to its own answer is far below the noise
         return pool_rows(self._pooled(rows, fold), self.weights_)
 
-    def _held_out_binary(self, rows: BinaryRows, fold: np.ndarray) -> np.ndarray:
+    def _held_out_binary(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
         return pool_scores(maps.numpy_space, self._pooled(rows, fold), self.weights_)
 
     def _pooled(self, rows: Any, fold: np.ndarray) -> list[np.ndarray]:
@@ -169,11 +168,6 @@ class LinearPool(Calibrator):
         if isinstance(self.prior_rows, (bool, str)) or not 0 <= self.prior_rows < np.inf:
             raise InputError(f"prior_rows must be a number of at least 0, got {self.prior_rows!r}")
         return float(self.prior_rows)
-
-    def _keep_floor(self) -> None:
-        for one in self.calibrators_:
-            one.floor_ = self.floor_
-            one._keep_floor()
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         pooled = pool_rows([one._transform(logits) for one in self.calibrators_], self.weights_)

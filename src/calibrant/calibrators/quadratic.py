@@ -12,9 +12,8 @@ from calibrant.calibrators.learned import Learned
 from calibrant.calibrators.solvers.bent_slopes import slope_columns
 from calibrant.calibrators.solvers.binary_likelihood import check_strength
 from calibrant.calibrators.solvers.score_maps import fit_scores
-from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.errors import InputError
-from calibrant.data.chunked_scores import score_range
+from calibrant.core.rows import Rows, score_range
 
 
 class QuadraticScaling(BinaryCalibrator):
@@ -56,9 +55,10 @@ class QuadraticScaling(BinaryCalibrator):
     def __init__(self, penalty: float = 0.0) -> None:
         self.penalty = penalty
 
-    def _fit_binary(self, rows: BinaryRows) -> None:
+    def _fit_binary(self, rows: Rows) -> None:
         penalty = check_strength(self.penalty)
-        low, high = score_range(rows)
+        ends = score_range(rows)
+        low, high = ends.low, ends.high
         knots = np.array([low, high if high > low else low + 1.0])
         columns = partial(slope_columns, knots=knots)
         found = fit_scores("QuadraticScaling", rows, columns, np.array([1.0, 1.0, low]), penalty)

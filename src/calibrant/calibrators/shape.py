@@ -17,7 +17,6 @@ from calibrant.calibrators.learned import INNER, Learned
 from calibrant.calibrators.platt import PlattScaling
 from calibrant.calibrators.solvers.positive_class import fit_positive_shape, positive_features
 from calibrant.calibrators.temperature import TemperatureScaling
-from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.rows import Rows
 from calibrant.core.statistic import add, use_compiled
 from calibrant.core.threads import map_blocks, row_blocks
@@ -104,7 +103,7 @@ class ShapeScaling(Calibrator):
         """Where the inner calibrator is fitted there, and by few parameters."""
         return can_fit_inner(self.calibrator)
 
-    def _fit_binary(self, rows: BinaryRows) -> None:
+    def _fit_binary(self, rows: Rows) -> None:
         self.calibrator_ = PlattScaling() if self.calibrator is None else clone(self.calibrator)
         found = fit_positive_shape(self.calibrator_.fit_for_next(rows, self.seed), rows)
         self.shape_, self.objective_trace_ = found.point, found.trace

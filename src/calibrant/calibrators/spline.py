@@ -13,7 +13,6 @@ from calibrant.calibrators.helpers.confidence_bins import top_columns
 from calibrant.calibrators.learned import CHANCE, Learned
 from calibrant.calibrators.solvers.bent_slopes import bent_map, fit_bent
 from calibrant.core.arrays import check_whole
-from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.rows import Rows
 from calibrant.kernels.rows import RowColumns
 
@@ -84,7 +83,7 @@ class SplineCalibration(Calibrator):
         """Scores of the positive class are never reversed."""
         return self.task_ == "binary"
 
-    def _fit_binary(self, rows: BinaryRows) -> None:
+    def _fit_binary(self, rows: Rows) -> None:
         found = fit_bent(rows, check_whole(self.n_knots, "n_knots", 3))
         self.knots_, self.slopes_, self.start_ = found.knots, found.slopes, found.start
         self.objective_trace_, self.n_iter_ = found.trace, max(1, len(found.trace))
@@ -95,7 +94,7 @@ class SplineCalibration(Calibrator):
 
     def _fit(self, rows: Rows) -> None:
         n_knots = check_whole(self.n_knots, "n_knots", 3)
-        confidence, share, error, mass = cumulative_error(top_columns(rows), rows.row_weights())
+        confidence, share, error, mass = cumulative_error(top_columns(rows), rows.weights)
         knots = np.linspace(0.0, 1.0, n_knots)
         basis = CubicSpline(knots, np.eye(len(knots)), bc_type="natural")
         # evenly spaced shares see rows of equal confidence as the straight piece of the curve that they are

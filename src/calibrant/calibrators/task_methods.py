@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.prepare import check_task_method
 from calibrant.calibrators.registry import get, names, resolve
 from calibrant.core.errors import InputError
 
@@ -46,24 +47,3 @@ def _maps_one_score(name: str) -> bool:
     """Has a method a map for one score that is more than its map for two classes?"""
     made = get(name)
     return isinstance(made, Calibrator) and type(made)._fit_binary is not Calibrator._fit_binary
-
-
-def check_over_logits(calibrator: Any, name: str = "") -> None:
-    """Raise for what changes a network's input and thus is no map of its logits."""
-    if not hasattr(calibrator, "predict_proba"):
-        called = name or type(calibrator).__name__
-        raise InputError(
-            f"{called} is part of a network, not a map of its logits: "
-            "use NeuralClamping.fit(model, loader) and attach(model) in Python"
-        )
-
-
-def check_task_method(calibrator: Any, task: str, name: str = "", n_classes: int | None = None) -> None:
-    """Raise where a calibrator does not serve a task; two columns are a binary task as well."""
-    check_over_logits(calibrator, name)
-    served = getattr(calibrator, "tasks", ("multiclass", "binary"))
-    wanted = "binary" if task == "pairs" else task
-    two = task == "multiclass" and n_classes == 2 and "binary" in served
-    if wanted not in served and not two:
-        called = name or type(calibrator).__name__
-        raise InputError(f"{called} serves {' and '.join(served)} tasks, not {task}: see calibrant.methods()")

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator, fact
-from calibrant.calibrators.helpers.gate import admitted
 from calibrant.calibrators.learned import TEMPERATURE
 from calibrant.calibrators.maps import like
-from calibrant.calibrators.solvers.floor_rows import FloorRows
 from calibrant.calibrators.solvers.inverse_temperature import fit_inverse_temperature
 from calibrant.calibrators.solvers.newton import InverseTemperature
 from calibrant.calibrators.solvers.temperature_search import (
@@ -23,11 +21,9 @@ from calibrant.calibrators.solvers.temperature_search import (
     temperature_grid,
     width_errors,
 )
-from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
-from calibrant.core.zeros import warn_of_zeros
 from calibrant.kernels.transform import scale_rows
 
 OBJECTIVES = ("nll", "ece", "adaptive_ece", "soft_ece")
@@ -99,29 +95,11 @@ class TemperatureScaling(Calibrator):
 
     fits_on_device = True
 
-    def _admit(self, array: np.ndarray, *, reset: bool) -> np.ndarray:
-        # the pass of a likelihood fit shows values that are not finite, and `FloorRows` explains them
-        by_itself = reset and self.objective == "nll" and array.ndim == 2
-        return array if by_itself else super()._admit(array, reset=reset)
-
-    def _without_zeros(self, rows: Any) -> Any:
-        if self.objective != "nll" or isinstance(rows, BinaryRows):
-            return super()._without_zeros(rows)
-        counted = rows.weights is None or rows.weights.all()
-        if counted:
-            return FloorRows(rows)
-        if rows.in_memory:
-            admitted(rows.logits)
-        return super()._without_zeros(rows)
-
     def _fit(self, rows: Rows) -> None:
         if self.objective not in OBJECTIVES:
             raise InputError(f"objective must be one of {', '.join(OBJECTIVES)}, got {self.objective!r}")
         if self.objective == "nll":
             found = fit_inverse_temperature(rows)
-            if isinstance(rows, FloorRows):
-                self.floor_ = rows.floor()
-                warn_of_zeros(rows.n_zero, rows.n, self.floor_, stacklevel=5)
             warn_of_limit(found)
             self.temperature_ = 1.0 / found.value
             self.objective_trace_ = np.array(found.trace)

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from calibrant.calibrators.binary import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
 from calibrant.calibrators.maps import numpy_space
-from calibrant.core.binary_rows import BinaryRows
+from calibrant.core.rows import Rows
 from calibrant.kernels.isotonic import score_groups
 from calibrant.kernels.venn_abers import venn_abers_tables
 
@@ -45,8 +45,8 @@ class VennAbers(BinaryCalibrator):
         "high_values_": Learned(("N+1",), 0.0, 1.0, increasing=True),
     }
 
-    def _fit_binary(self, rows: BinaryRows) -> None:
-        groups = score_groups(rows.scores.astype(np.float64), rows.labels, rows.weights)
+    def _fit_binary(self, rows: Rows) -> None:
+        groups = score_groups(rows.logits.astype(np.float64), rows.labels, rows.weights)
         low, high = venn_abers_tables(groups)
         self.low_knots_, self.low_values_ = _steps(groups.scores, low)
         self.high_knots_, self.high_values_ = _steps(groups.scores, high)

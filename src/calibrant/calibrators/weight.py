@@ -63,7 +63,7 @@ class WeightScaling(Calibrator):
             raise InputError(f"objective must be 'least_squares' or 'adaptive_ece_l1', got {self.objective!r}")
         n_bins = check_n_bins(self.n_bins)
         top = top_columns(rows)
-        weights = rows.row_weights()
+        weights = rows.weights
         bins = ConfidenceBins.of(top, weights, mass_index(top.confidence, n_bins, weights), n_bins)
         uniform = 1.0 / rows.n_classes
         confidence, accuracy = bins.confidence[bins.filled] - uniform, bins.accuracy[bins.filled] - uniform

@@ -135,7 +135,7 @@ def _fit_and_save(calibrator: Any, predictions: Any, output: str, engine: Any) -
         message = f"{predictions.name} holds probabilities: {name} reads their logarithms, but logits would be better"
         warnings.warn(message, FitWarning, stacklevel=2)
     progress.step("fitting", 0, None, type(calibrator).__name__)
-    calibrator.fit_predictions(predictions, engine=engine)
+    calibrator.fit(predictions, engine=engine)
     if predictions.task != "multiclass":
         before, after = _task_figures(calibrator, predictions, engine)
     else:

@@ -43,6 +43,19 @@ def check_scores(values: Any, name: str = "scores") -> np.ndarray:
     return widen(array)
 
 
+def check_score_matrix(scores: Any, name: str = "logits") -> np.ndarray:
+    """A float matrix (n×L) with n, L ≥ 1; ±inf stand for probabilities of 0 and 1, NaN is refused."""
+    array = np.asarray(scores)
+    check_real(array.dtype, name)
+    if array.ndim != 2 or not array.shape[0] or not array.shape[1]:
+        raise InputError(f"{name} must have the shape (n, L) with one column per label, got {array.shape}")
+    matrix = widen(array)
+    if np.isnan(matrix).any():
+        row, column = np.argwhere(np.isnan(matrix))[0]
+        raise InputError(f"{name} contains NaN in row {row}, column {column}: every value must be a number")
+    return matrix
+
+
 def check_real(dtype: np.dtype[Any], name: str) -> None:
     """Raise unless an array of this dtype holds real numbers."""
     if dtype.kind not in "fiub":

@@ -1,5 +1,13 @@
 """The errors and warnings that calibrant raises on purpose."""
 
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+PACKAGE = str(Path(__file__).parents[1])
+
 
 class InputError(ValueError):
     """Bad input: the message is one line and names the field, both numbers and the remedy."""
@@ -18,3 +26,11 @@ class MissingExtraError(ImportError):
 
 class FitWarning(UserWarning):
     """A fit ended somewhere a person should look at: not converged, or an optimum at infinity."""
+
+
+def warn_user(message: str) -> None:
+    """A FitWarning that names the line outside calibrant from which the work was started."""
+    level, frame = 1, sys._getframe()
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        level, frame = level + 1, frame.f_back  # type: ignore[assignment]
+    warnings.warn(message, FitWarning, stacklevel=level)

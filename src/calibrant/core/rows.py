@@ -1,20 +1,25 @@
-"""The fit data as a calibrator sees it: rows that can be summed over, wherever they live.
+"""Rows: what every fit sees, wherever the values are.
 
-A calibrator that is `additive` touches its data only through `total`, so the same lines fit an array in
-memory and a thousand files on a cluster.
+One class holds scores, labels, weights, groups and clusters. The scores are an array in memory, or blocks that are read
+pass by pass from files. A fit that touches its data only through `total`, `gather` and `sample` runs on both with the
+same lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from typing import Any, NamedTuple, Protocol, Self
+from functools import partial, reduce
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from calibrant.core.statistic import Kernel, Statistic, add
+from calibrant.core.arrays import check_score_values, check_values
+from calibrant.core.errors import InputError
+from calibrant.core.fingerprint import fingerprint
+from calibrant.core.statistic import Kernel, Statistic, add, statistic
 from calibrant.core.threads import BLOCK_ELEMENTS, map_blocks, row_blocks
+from calibrant.core.zeros import log_floor_of, raised, sample_stride, warn_of_zeros
 
 SMALLEST_BLOCK = 1 << 18
 """Elements below which handing a block to a thread costs more than it saves."""
@@ -25,6 +30,9 @@ Columns = Kernel | Callable[..., tuple[np.ndarray, ...]]
 Factor = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """`factor(logits, labels)` → what each row's weight is multiplied by (n,)."""
 
+Block = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+"""Logits, labels and weights of consecutive rows."""
+
 
 class SolvedTemperature(NamedTuple):
     """β = 1/T of the lowest mean NLL, the loss there and the passes it took."""
@@ -34,58 +42,73 @@ class SolvedTemperature(NamedTuple):
     n_passes: int
 
 
-class RowSource(Protocol):
-    """Rows to fit on, wherever they are: in memory, in files, of which only the top is known, or seen otherwise."""
+class Blocks(Protocol):
+    """Scores that are read block by block, such as `data.chunked.FileBlocks`."""
 
     @property
-    def n(self) -> int:
-        """Number of rows."""
+    def shape(self) -> tuple[int, ...]:
+        """Of all scores."""
 
     @property
-    def n_classes(self) -> int:
-        """Number of columns."""
+    def log_floor(self) -> float:
+        """The logarithm of what a probability of 0 counts as."""
 
-    @property
-    def total_weight(self) -> float:
-        """Sum of the weights; n where there are none."""
+    def total(
+        self, work: Callable[..., tuple[Any, ...]], rows: Rows, shows_bad_values: int, note: str
+    ) -> tuple[Any, ...]:
+        """Sum of `work(logits, labels, weights)` over all blocks, in order."""
+
+    def gather(self, work: Callable[..., tuple[np.ndarray, ...]], rows: Rows) -> Sequence[np.ndarray]:
+        """Arrays with an entry per row."""
+
+    def sample(self, rows: Rows, size: int) -> Rows:
+        """About so many rows in memory."""
+
+    def array(self) -> np.ndarray:
+        """All scores as one array."""
+
+    def fingerprint(self, rows: Rows) -> str:
+        """The name of the data set."""
+
+
+@dataclass(eq=False)
+class Rows:
+    """Checked scores, labels, weights, group numbers and cluster numbers of n rows.
+
+    Parameters
+    ----------
+    logits : array (n×K), or (n,) of one score per row, or None where they are in `blocks`
+    labels : array (n,), or (n×L) of many labels
+    weights, groups, clusters : arrays (n,) or None
+    each : turns a block into several, such as `Smoothing`; None leaves it as it is
+    blocks : where scores are that are not in memory
+    settled : whether every value was looked at, and zeros have a value
+    """
+
+    logits: Any
+    labels: np.ndarray
+    weights: np.ndarray | None = None
+    groups: np.ndarray | None = None
+    clusters: np.ndarray | None = None
+    each: Callable[..., Iterable[Block]] | None = None
+    blocks: Blocks | None = None
+    settled: bool = True
+    _log_floor: float | None = None
 
     @property
     def in_memory(self) -> bool:
-        """Are `logits`, `labels` and `weights` arrays at hand, as in `Rows`?"""
+        """Whether `logits` is an array at hand, one label per row."""
+        return self.blocks is None and self.each is None
 
-    def class_weight(self) -> np.ndarray:
-        """Total weight of each class (K,); 0 for a class that is absent."""
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the scores."""
+        return self.logits.shape if self.blocks is None else self.blocks.shape
 
-    def row_weights(self) -> np.ndarray | None:
-        """The weight of each row (n,), or None where all weigh the same."""
-
-    def sample(self, size: int) -> RowSource:
-        """About `size` rows, for a cheap first estimate."""
-
-    def total(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
-        """Sum of `statistic(logits, labels, weights, *parameters)` over all rows."""
-
-    def gather(self, columns: Columns, *parameters: Any) -> Sequence[np.ndarray]:
-        """Arrays with an entry per row, joined in the order of the rows."""
-
-    def gather_top(self, columns: Columns) -> Sequence[np.ndarray]:
-        """The same for confidence, prediction and correctness of each row, which some sources know by themselves."""
-
-    def whole(self) -> Rows:
-        """All rows as arrays, for fits that cannot go chunk by chunk."""
-
-    def reweighted(self, factor: Factor) -> RowSource:
-        """The same rows with their weights multiplied."""
-
-    def solved_temperature(self) -> SolvedTemperature | None:
-        """The temperature of the lowest NLL, where the source finds it by itself (on a GPU); else None."""
-
-
-class PerRow:
-    """What a dataclass of arrays with an entry per row can do; those that are absent are None."""
-
-    labels: np.ndarray
-    weights: np.ndarray | None
+    @property
+    def one_score(self) -> bool:
+        """Whether there is one score per row."""
+        return len(self.shape) == 1
 
     @property
     def n(self) -> int:
@@ -93,80 +116,241 @@ class PerRow:
         return len(self.labels)
 
     @property
+    def n_classes(self) -> int:
+        """Number of classes, or of labels; 2 of one score per row."""
+        return 2 if self.one_score else self.shape[1]
+
+    @property
+    def size(self) -> int:
+        """Number of scores in all."""
+        return self.n if self.one_score else self.n * self.shape[1]
+
+    @property
     def total_weight(self) -> float:
         """Sum of the weights; n where there are none."""
         return float(self.n) if self.weights is None else float(self.weights.sum())
 
-    def take(self, index: np.ndarray | slice) -> Self:
-        """The rows at these places."""
-        columns = vars(self).items()
-        return type(self)(**{name: None if column is None else column[index] for name, column in columns})
-
-
-@dataclass(frozen=True)
-class Rows(PerRow):
-    """Checked logits (n×K), labels (n,), weights (n,) or None and group numbers (n,) or None, in memory."""
-
-    logits: np.ndarray
-    labels: np.ndarray
-    weights: np.ndarray | None = None
-    groups: np.ndarray | None = None
-
-    in_memory = True
-
-    @property
-    def n_classes(self) -> int:
-        """Number of columns."""
-        return self.logits.shape[1]
+    def mass(self) -> np.ndarray:
+        """The weight of each row (n,)."""
+        return np.ones(self.n) if self.weights is None else self.weights
 
     def class_weight(self) -> np.ndarray:
         """Total weight of each class (K,); 0 for a class that is absent."""
+        if self.each is not None:
+            return self.total(_class_weight)[0]
         return np.bincount(self.labels, weights=self.weights, minlength=self.n_classes).astype(np.float64)
 
-    def row_weights(self) -> np.ndarray | None:
-        """The weight of each row (n,), or None where all weigh the same."""
-        return self.weights
+    def matrix(self) -> Rows:
+        """One score per row as two-class logits [0, z]; a matrix is itself."""
+        return replace(self, logits=two_columns(self.logits)) if self.one_score else self
+
+    def take(self, index: np.ndarray | slice) -> Rows:
+        """The rows at these places."""
+        names = ("logits", "labels", "weights", "groups", "clusters")
+        taken: dict[str, Any] = {}
+        for name in names:
+            column = getattr(self, name)
+            taken[name] = None if column is None else column[index]
+        return replace(self, **taken)
 
     def sample(self, size: int) -> Rows:
-        """About `size` evenly spaced rows, for a cheap first estimate; all of them when there are fewer."""
-        stride = max(1, self.n // max(1, size))
-        return self.take(slice(None, None, stride))
+        """About `size` rows, for a cheap first estimate; all of them when there are fewer."""
+        if self.blocks is not None:
+            return self.blocks.sample(self, size)
+        some = slice(None, None, max(1, self.n // max(1, size)))
+        if not self.settled and not _sums_finitely(self.logits[some]):
+            self.settle()
+        return replace(self.take(some), settled=True)
 
     def total(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
         """Sum of `statistic(logits, labels, weights, *parameters)` over all rows."""
+        work = partial(_summed, statistic.form(self.size), self.each, parameters)
+        if self.blocks is not None:
+            return self.blocks.total(work, self, statistic.shows_bad_values, _temperature_words(parameters))
+        if not statistic.shows_bad_values:
+            self.settle()
+        sums = self._sums(work)
+        if not self.settled and not np.isfinite(sums[: statistic.shows_bad_values]).all():
+            self.settle()
+            sums = self._sums(work)
+        self.settled = True
+        return sums
 
-        form = statistic.form(self.n * self.n_classes)
-
-        def part(block: slice) -> tuple[Any, ...]:
-            rows = self.take(block)
-            return form(rows.logits, rows.labels, rows.weights, *parameters)
-
+    def _sums(self, work: Callable[..., tuple[Any, ...]]) -> tuple[Any, ...]:
         # few large blocks would leave cores idle; the cut depends on the data alone, so the sums have the same bits
-        size = min(max(self.n * self.n_classes // 16, SMALLEST_BLOCK), BLOCK_ELEMENTS)
-        return reduce(add, map_blocks(part, row_blocks(self.n, self.n_classes, size)))
+        elements = min(max(self.size // 16, SMALLEST_BLOCK), BLOCK_ELEMENTS)
+        return reduce(add, self._map(work, elements))
 
     def gather(self, columns: Columns, *parameters: Any) -> Sequence[np.ndarray]:
-        """Arrays with an entry per row, joined in the order of the rows."""
-        form = columns.form(self.n * self.n_classes) if isinstance(columns, Kernel) else columns
+        """Arrays with an entry per row, joined in the order of the rows; every row has its own label alone."""
+        form = columns.form(self.size) if isinstance(columns, Kernel) else columns
+        work = partial(_summed, form, None, parameters)
+        if self.blocks is not None:
+            return self.blocks.gather(work, self)
+        self.settle()
+        parts = self._map(work, BLOCK_ELEMENTS)
+        return parts[0] if len(parts) == 1 else [np.concatenate(part) for part in zip(*parts, strict=True)]
 
-        def part(block: slice) -> tuple[Any, ...]:
-            rows = self.take(block)
-            return form(rows.logits, rows.labels, rows.weights, *parameters)
+    def _map(self, work: Callable[..., Any], elements: int) -> list[Any]:
+        def part(block: slice) -> Any:
+            weights = None if self.weights is None else self.weights[block]
+            return work(self.logits[block], self.labels[block], weights)
 
-        parts = map_blocks(part, row_blocks(self.n, self.n_classes))
-        return parts[0] if len(parts) == 1 else [np.concatenate(columns) for columns in zip(*parts, strict=True)]
-
-    gather_top = gather
+        return map_blocks(part, row_blocks(self.n, max(1, self.size // self.n), elements))
 
     def whole(self) -> Rows:
-        """Itself."""
-        return self
+        """All rows as arrays, for fits that rank or divide them."""
+        if self.each is not None:
+            raise InputError(
+                "'cv' needs one label per row, label smoothing gives each row all: give the penalty as a number"
+            )
+        if self.blocks is None:
+            return self
+        return replace(self, logits=self.blocks.array(), blocks=None, settled=False)
+
+    def reweighted(self, factor: Factor) -> Rows:
+        """The same rows with their weights multiplied."""
+        (factors,) = self.gather(partial(_factors, factor))
+        return replace(self, weights=factors if self.weights is None else self.weights * factors)
 
     def solved_temperature(self) -> SolvedTemperature | None:
         """Nothing is known without a solver."""
         return None
 
-    def reweighted(self, factor: Factor) -> Rows:
-        """The same rows with their weights multiplied."""
-        (factors,) = self.gather(lambda logits, labels, _: (factor(logits, labels),))
-        return replace(self, weights=factors if self.weights is None else self.weights * factors)
+    def settle(self) -> None:
+        """Look at every value, raise InputError at a bad one, and give zeros (±inf) a value, with a warning."""
+        if self.settled or self.blocks is not None:
+            return
+        self.settled = True
+        counted = None if self.weights is None or self.weights.all() else self.weights > 0
+        parts = map_blocks(lambda block: _sums_finitely(self.logits[block]), self._blocks())
+        if all(parts):
+            return
+        if self.one_score or self.labels.ndim == 2:
+            check_score_values(self.logits.reshape(-1), from_logits=True, name="scores")
+        else:
+            check_values(self.logits, from_logits=True, name="logits")
+        infinite = np.isinf(self.logits).reshape(self.n, -1).any(axis=1)
+        n_zero = int(infinite.sum() if counted is None else (infinite & counted).sum())
+        self.logits = raised(self.logits, self.log_floor, scores=self.labels.ndim == 2)
+        warn_of_zeros(n_zero, self.n, self.log_floor)
+
+    def _blocks(self) -> list[slice]:
+        return row_blocks(self.n, max(1, self.size // self.n))
+
+    @property
+    def log_floor(self) -> float:
+        """The logarithm of what a probability of 0 counts as, from a fixed sample of the rows that count."""
+        if self.blocks is not None:
+            return self.blocks.log_floor
+        if self._log_floor is None:
+            some = slice(None, None, sample_stride(self.n, self.n_classes))
+            sample = self.logits[some]
+            if self.weights is not None:
+                sample = sample[self.weights[some] > 0]
+            self._log_floor = log_floor_of(sample, one_score=self.one_score or self.labels.ndim == 2)
+        return self._log_floor
+
+    def fingerprint(self) -> str:
+        """A short name of the data set, the same in memory and in files."""
+        if self.blocks is not None:
+            return self.blocks.fingerprint(self)
+        return fingerprint(self.logits.reshape(self.n, -1), self.labels.reshape(-1), self.weights)
+
+
+@dataclass(frozen=True)
+class Smoothing:
+    """Each row with its own label at weight 1−ε and with every label at ε/K: label smoothing of any likelihood."""
+
+    share: float
+
+    def __call__(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> Iterable[Block]:
+        """The block once with its own labels, and once with each label."""
+        ones = np.ones(len(labels)) if weights is None else weights
+        yield logits, labels, (1 - self.share) * ones
+        every = self.share / logits.shape[1] * ones
+        for label in range(logits.shape[1]):
+            yield logits, np.full_like(labels, label), every
+
+
+@dataclass(frozen=True)
+class ScoreRange:
+    """Ends of the scores by label; + joins those of two sets of rows."""
+
+    ends: np.ndarray
+    """(2, 2): [label, (lowest, highest)]; (inf, −inf) where there are none."""
+
+    @property
+    def low(self) -> float:
+        """The lowest score of all."""
+        return float(self.ends[:, 0].min())
+
+    @property
+    def high(self) -> float:
+        """The highest score of all."""
+        return float(self.ends[:, 1].max())
+
+    def __add__(self, other: ScoreRange) -> ScoreRange:
+        low, high = np.minimum(self.ends, other.ends)[:, 0], np.maximum(self.ends, other.ends)[:, 1]
+        return ScoreRange(np.stack([low, high], axis=1))
+
+
+def score_range(rows: Rows) -> ScoreRange:
+    """The range of the scores (n,) of the rows that count."""
+    return rows.total(_score_range)[0]
+
+
+@statistic
+def _score_range(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> tuple[ScoreRange]:
+    ends = np.array([[np.inf, -np.inf], [np.inf, -np.inf]])
+    for label in (0, 1):
+        mine = scores[(labels == label) if weights is None else (labels == label) & (weights > 0)]
+        if len(mine):
+            ends[label] = mine.min(), mine.max()
+    return (ScoreRange(ends),)
+
+
+def two_columns(scores: np.ndarray) -> np.ndarray:
+    """The matrix [0, z] (n×2) of scores (n,)."""
+    return np.stack([np.zeros_like(scores), scores], axis=1)
+
+
+def is_one_column(values: Any) -> bool:
+    """Whether an array or list has the shape (n,) or (n, 1): one score per row."""
+    try:
+        shape = tuple(values.shape) if hasattr(values, "shape") else np.shape(values)
+    except (ValueError, TypeError):
+        return False
+    return len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)
+
+
+def _summed(
+    form: Callable[..., tuple[Any, ...]],
+    each: Callable[..., Iterable[Block]] | None,
+    parameters: tuple[Any, ...],
+    *block: Any,
+) -> tuple[Any, ...]:
+    if each is None:
+        return form(*block, *parameters)
+    return reduce(add, (form(*one, *parameters) for one in each(*block)))
+
+
+def _factors(factor: Factor, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray]:
+    return (factor(logits, labels),)
+
+
+@statistic
+def _class_weight(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray]:
+    return (np.bincount(labels, weights=weights, minlength=logits.shape[1]).astype(np.float64),)
+
+
+def _sums_finitely(values: np.ndarray) -> bool:
+    """Whether there is nothing to explain: a sum meets any NaN or Inf at the speed of memory."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(values.sum(dtype=values.dtype)))
+
+
+def _temperature_words(parameters: tuple[Any, ...]) -> str:
+    """A first parameter that is one number is the inverse temperature of a likelihood."""
+    first = parameters[0] if parameters else None
+    return f"T {1 / first:.4f}" if isinstance(first, float) and first > 0 else ""

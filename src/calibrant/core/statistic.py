@@ -56,6 +56,8 @@ class Kernel:
         functools.update_wrapper(self, function)
         self._plain, self._compiled_in = function, compiled_in
         self._compiled: Callable[..., Any] | None = None
+        self.device_form: Callable[..., Any] | None = None
+        """`device_form(rows, *parameters)` → the same of rows on a torch device; None where there is none."""
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the numpy form."""
@@ -64,6 +66,11 @@ class Kernel:
     def compiled(self, function: Function) -> Function:
         """Register the compiled form."""
         self._compiled = function
+        return function
+
+    def on_device(self, function: Function) -> Function:
+        """Register the form for rows on a torch device."""
+        self.device_form = function
         return function
 
     def form(self, n_elements: int) -> Callable[..., Any]:
@@ -89,13 +96,6 @@ class Statistic(Kernel):
     def __init__(self, function: Callable[..., Any], compiled_in: str = "", shows_bad_values: int = 0) -> None:
         super().__init__(function, compiled_in)
         self.shows_bad_values = shows_bad_values
-        self.device_form: Callable[..., tuple[Any, ...]] | None = None
-        """`device_form(rows, *parameters)` → the same sums of rows on a torch device; None where there is none."""
-
-    def on_device(self, function: Function) -> Function:
-        """Register the form for rows on a torch device."""
-        self.device_form = function
-        return function
 
     def in_float64(self) -> Statistic:
         """The same statistic of the logits in float64."""
@@ -122,7 +122,7 @@ class _Precise(Statistic):
         return _Precise, (self._base,)
 
 
-def kernel(*, compiled_in: str) -> Callable[[Callable[..., Any]], Kernel]:
+def kernel(*, compiled_in: str = "") -> Callable[[Callable[..., Any]], Kernel]:
     """Make a function a `Kernel`."""
     return lambda function: Kernel(function, compiled_in)
 

@@ -1,78 +1,84 @@
 """Probabilities of exactly 0: the one rule for what they count as.
 
 A logit of −inf says that a class is impossible, which no finite sample shows. Files with 3 or 4 decimals are full of
-such zeros. They count as half the smallest positive probability that the fit data hold in the same column; the floor is
-learned by `fit`, stored with the calibrator and applied to whatever it is given later.
+such zeros. They count as one number, half the smallest positive probability in a fixed sample of the fit rows, which
+`fit` learns as `log_floor_`; it is stored with the calibrator and applied to whatever it is given later. Of one score
+per row, −inf and inf are probabilities of 0 and 1, and the smaller of p and 1 − p is looked at.
 """
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass
-
 import numpy as np
 
-from calibrant.core.errors import FitWarning, InputError
-from calibrant.core.odds import odds_floor, sigmoid
+from calibrant.core.errors import warn_user
 from calibrant.core.softmax import logsumexp
 
-SMALLEST = float(np.finfo(np.float64).tiny)
+SAMPLED_ROWS, SAMPLED_ELEMENTS = 2000, 1 << 22
+"""Most rows and numbers of the sample."""
+
+LOWEST_LOG = float(np.log(np.finfo(np.float64).tiny))
 """No floor lies below the smallest normal number."""
 
 
-@dataclass(frozen=True)
-class Minima:
-    """The smallest finite log-probability of each column (K,), +inf where there is none, and how many rows have a zero.
+def sample_stride(n_rows: int, n_classes: int) -> int:
+    """Every so many-th row is in the sample, wherever the rows are."""
+    return max(1, -(-n_rows // max(1, min(SAMPLED_ROWS, SAMPLED_ELEMENTS // n_classes))))
 
-    + merges those of two sets of rows.
+
+def log_floor_of(sample: np.ndarray, *, one_score: bool) -> float:
+    """log of half the smallest positive probability of logits (n×K), or of scores of any shape.
+
+    At most half of 1/K: where every positive probability is 1, they say nothing about the size of the others.
+
+    >>> round(np.exp(log_floor_of(np.log([[0.5, 0.5], [0.8, 0.2]]), one_score=False)), 6)
+    0.1
     """
-
-    values: np.ndarray
-    n_zero: int
-
-    def __add__(self, other: Minima) -> Minima:
-        return Minima(np.minimum(self.values, other.values), self.n_zero + other.n_zero)
-
-
-def floor_of(minima: np.ndarray) -> np.ndarray:
-    """Half the smallest positive probability of each column (K,); a column without one takes the smallest of all."""
-    known = np.isfinite(minima)
-    lowest = minima[known].min() if known.any() else -np.log(len(minima))
-    return np.maximum(0.5 * np.exp(np.where(known, minima, lowest)), SMALLEST)
+    if one_score:
+        finite = np.abs(sample[np.isfinite(sample)].astype(np.float64))
+        lowest = -float(np.logaddexp(0.0, finite.max())) if len(finite) else 0.0
+        n_classes = 2
+    else:
+        n_classes = sample.shape[1]
+        lowest = _lowest_log_probability(sample)
+    return max(min(lowest, -float(np.log(n_classes))) - float(np.log(2.0)), LOWEST_LOG)
 
 
-def scores_floor(scores: np.ndarray) -> np.ndarray:
-    """The floor (2,: of 1 − p and of p) of scores (n,), the log-odds of p."""
-    low, high = odds_floor(scores.astype(np.float64))
-    return np.maximum(sigmoid(np.array([-high, low])), SMALLEST)
+def _lowest_log_probability(logits: np.ndarray) -> float:
+    if not len(logits):
+        return 0.0
+    with np.errstate(invalid="ignore", over="ignore"):
+        below = logits.min(axis=1)
+        if np.isneginf(below).any():
+            below = np.where(np.isneginf(logits), np.inf, logits).min(axis=1)
+        depth = below.astype(np.float64) - logits.max(axis=1)
+        # the log-mass of a row is its peak plus at most log K: no other row can hold the smallest probability
+        few = np.flatnonzero(depth <= depth.min() + np.log(logits.shape[1]))
+        return float((below[few] - logsumexp(logits[few].astype(np.float64))).min()) if len(few) else 0.0
 
 
-def raised(logits: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
-    """The same logits with every −inf (and, of scores (n,), +inf) replaced by that of the floor."""
+def raised(logits: np.ndarray, log_floor: float, *, scores: bool = False) -> np.ndarray:
+    """The same logits with every −inf replaced by that of the floor; of `scores`, each an own log-odds, every ±inf."""
     infinite = np.isinf(logits)
     if not infinite.any():
         return logits
-    if floor is None:
-        raise InputError(
-            "logits contain -Inf (a probability of 0), but this calibrator was fitted before zeros had a floor: "
-            "fit it again"
-        )
-    if logits.ndim == 1:
-        of_zero, of_one = np.log(floor[1]) - np.log1p(-floor[1]), np.log1p(-floor[0]) - np.log(floor[0])
-        return np.where(infinite, np.where(logits < 0, of_zero, of_one), logits).astype(logits.dtype)
+    if scores or logits.ndim == 1:
+        return np.where(infinite, np.copysign(floor_score(log_floor), logits), logits).astype(logits.dtype)
     result = logits.copy()
     rows = np.flatnonzero(infinite.any(axis=1))
-    wanted = logsumexp(logits[rows].astype(np.float64))[:, None] + np.log(floor)
+    wanted = logsumexp(logits[rows].astype(np.float64))[:, None] + log_floor
     result[rows] = np.where(infinite[rows], wanted, logits[rows])
     return result
 
 
-def warn_of_zeros(n_zero: int, n_rows: int, floor: np.ndarray, stacklevel: int = 4) -> None:
+def floor_score(log_floor: float) -> float:
+    """The size of the log-odds of the floor."""
+    return float(np.log1p(-np.exp(log_floor)) - log_floor)
+
+
+def warn_of_zeros(n_zero: int, n_rows: int, log_floor: float) -> None:
     """Say once per fit that there were zeros, and what they count as."""
     if n_zero:
-        warnings.warn(
-            f"{n_zero} of {n_rows} rows hold a probability of 0: it counts as half the smallest positive one of its "
-            f"column ({floor.min():.2g} to {floor.max():.2g})",
-            FitWarning,
-            stacklevel=stacklevel,
+        warn_user(
+            f"{n_zero} of {n_rows} rows hold a probability of 0: it counts as half the smallest positive one "
+            f"({np.exp(log_floor):.2g})"
         )

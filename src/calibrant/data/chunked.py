@@ -1,10 +1,10 @@
-"""`ChunkedRows`: what `core.rows.Rows` offers a calibrator, from predictions that are never in memory as a whole."""
+"""`FileBlocks`: the scores of predictions that are never in memory as a whole, read pass by pass on an engine."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,15 +12,12 @@ import numpy as np
 
 from calibrant.core import progress
 from calibrant.core.fingerprint import SAMPLED_ROWS, fingerprint_of_sample
-from calibrant.core.row_views import WeightedRows
-from calibrant.core.rows import Columns, Factor, Rows, SolvedTemperature
-from calibrant.core.statistic import Kernel, Statistic
-from calibrant.core.zeros import Minima, floor_of, raised, warn_of_zeros
+from calibrant.core.rows import Rows
+from calibrant.core.zeros import log_floor_of, sample_stride, warn_of_zeros
 from calibrant.data.chunks import Chunk, cut
 from calibrant.data.predictions import Predictions, fits_in_memory
 from calibrant.data.scratch import Scratch, fits_on_disk
 from calibrant.engines.engine import Engine
-from calibrant.kernels.column_minima import column_minima
 
 SAMPLE_BYTES = 64 * 2**20
 """Most bytes of a sample of the rows, which is held in memory."""
@@ -29,115 +26,63 @@ SPILL_BYTES = 256 * 2**20
 """Arrays larger than this go to a scratch file."""
 
 Sums = tuple[Any, ...]
-Pass = tuple[Sums, dict[int, np.ndarray]]
-"""Sums, and those rows (by the number of the first) that name the data set."""
+Work = Callable[..., Sums]
+"""`work(logits, labels, weights)` → sums, or arrays with an entry per row."""
+
+Marked = dict[tuple[int, int], np.ndarray]
+"""Some of the rows: every s-th of those from row r on, by (s, r)."""
 
 
-class ChunkedRows:
-    """Rows on disk that can be summed over, pass by pass, on an engine.
+def file_rows(predictions: Predictions, engine: Engine) -> Rows:
+    """Predictions in files as rows; of probabilities the logarithms are used."""
+    blocks = FileBlocks(predictions, engine)
+    return Rows(None, predictions.labels, predictions.weights, clusters=predictions.clusters, blocks=blocks)
 
-    Memory: the labels and weights (8 bytes per row each), and a block of 8 MB of float32 per thread. Values are checked
-    in the first pass over them. Sums are taken block by block inside a chunk and chunk by chunk in order, so they have
-    the same bits on every engine and on any number of workers.
 
-    Parameters
-    ----------
-    predictions : Predictions
-        With labels; of probabilities the logarithms are used.
-    engine : Engine
-        Where passes run.
+class FileBlocks:
+    """Scores on disk.
+
+    Memory: a block of 8 MB of float32 per thread. Values are checked in the first pass over them. Sums are taken block
+    by block inside a chunk and chunk by chunk in order, so they have the same bits on every engine and on any number of
+    workers.
     """
 
     def __init__(self, predictions: Predictions, engine: Engine) -> None:
         self.predictions, self.engine = predictions, engine
-        self.labels, self.weights = predictions.labels, predictions.weights
-        self.n, self.n_classes = predictions.n, predictions.n_classes
-        self.total_weight = float(self.n) if self.weights is None else float(self.weights.sum())
+        self.shape: tuple[int, ...] = (predictions.n,) if predictions.flat else (predictions.n, predictions.n_classes)
         self.n_passes = 0
-        self._chunks = cut(predictions)
+        self._chunks = cut(predictions, with_labels=False)
         self._checked = False
-        self._marked: dict[int, np.ndarray] = {}
+        self._marked: Marked = {}
+        self._floor: float | None = None
         self._sample: Rows | None = None
         self._scratches: list[Scratch] = []
 
-    in_memory = False
-
-    def row_weights(self) -> np.ndarray | None:
-        """The weight of each row (n,), or None where all weigh the same."""
-        return self.weights
-
-    def gather_top(self, columns: Columns) -> Sums:
-        """`gather` of what is read off the top of each row."""
-        return self.gather(columns)
-
-    def solved_temperature(self) -> SolvedTemperature | None:
-        """Nothing is known without a solver."""
-        return None
-
-    def reweighted(self, factor: Factor) -> WeightedRows:
-        """A view of the same rows with their weights multiplied, pass by pass."""
-        return WeightedRows(self, factor)
-
-    def class_weight(self) -> np.ndarray:
-        """Total weight of each class (K,); 0 for a class that is absent."""
-        return np.bincount(self.labels, weights=self.weights, minlength=self.n_classes).astype(np.float64)
-
-    def sample(self, size: int) -> Rows:
-        """About `size` rows in memory (64 MB of them at most): the first of every chunk."""
-        room = SAMPLE_BYTES // (self.n_classes * self.predictions.dtype.itemsize)
-        each = -(-min(size, max(room, 1)) // len(self._chunks))
-        if self._sample is None or self._sample.n < min(each * len(self._chunks), self.n) // 2:
-            parts = self._run(partial(_head, most=each), self._chunks, _extend, "sampling")
-            logits, labels, weights = zip(*parts, strict=True)
-            joined = None if self.weights is None else np.concatenate(weights)
-            self._sample = Rows(np.concatenate(logits), np.concatenate(labels), joined)
-        return self._sample
-
-    def total(self, statistic: Statistic, *parameters: Any) -> Sums:
-        """Sum of `statistic(logits, labels, weights, *parameters)` over all rows: one pass."""
+    def total(self, work: Work, rows: Rows, shows_bad_values: int, note: str) -> Sums:
+        """Sum of `work(logits, labels, weights)` over all rows: one pass, and a second one where it finds zeros."""
         self.n_passes += 1
-        marks = 0 if self._marked else self._stride
-        check = not self._checked and not statistic.shows_bad_values
-        form = statistic.form(self.n * self.n_classes)
-        work = partial(_summed, form=form, parameters=parameters, check=check, marks=marks)
-        sums, marked = self._run(work, self._chunks, _join, f"pass {self.n_passes}", _temperature_words(parameters))
-        if not self._checked and not check and not np.isfinite(sums[: statistic.shows_bad_values]).all():
-            self._look()
-        self._checked, self._marked = True, self._marked or marked
+        stage, floor = f"pass {self.n_passes}", self._chunks[0].log_floor
+        sums = self._pass(work, rows, stage, note, check=not shows_bad_values)
+        if not self._checked:
+            if shows_bad_values and not np.isfinite(sums[:shows_bad_values]).all():
+                self._pass(_nothing, rows, "checking")
+            self._checked = True
+            if self._chunks[0].log_floor is not floor:
+                sums = self._pass(work, rows, stage, note)
         return sums
 
-    def learn_floor(self) -> np.ndarray:
-        """What a probability of 0 counts as (K,), from a pass that also checks every value and names the data set.
-
-        From then on the rows hold that value in place of −inf.
-        """
-        kernel = column_minima.form(self.n * self.n_classes)
-        work = partial(_minima, kernel=kernel, check=not self._checked, marks=self._stride)
-        minima, self._marked = self._run(work, self._chunks, _join_minima, "checking")
-        self._checked, self._sample = True, None
-        n_zero = minima.n_zero
-        if n_zero and self.predictions.dtype == np.float32:
-            wide = partial(_minima, kernel=partial(_in_float64, kernel), check=False, marks=0)
-            minima, _ = self._run(wide, self._chunks, _join_minima, "zeros")
-        floor = floor_of(minima.values)
-        if n_zero:
-            warn_of_zeros(n_zero, self.n, floor)
-            self._chunks = [replace(chunk, floor=floor) for chunk in self._chunks]
-        return floor
-
-    def gather(self, columns: Columns, *parameters: Any) -> Sums:
+    def gather(self, work: Work, rows: Rows) -> Sums:
         """Arrays with an entry per row, joined in the order of the rows.
 
         Arrays that are large together wait in a scratch file: they are maps then, and cost no memory until read.
         """
+        self._settle(rows)
         self.n_passes += 1
-        form = columns.form(self.n * self.n_classes) if isinstance(columns, Kernel) else columns
         found: list[np.ndarray] = []
 
-        def put(part: tuple[int, list[np.ndarray], dict[int, np.ndarray]] | None) -> None:
+        def put(part: tuple[int, list[np.ndarray]] | None) -> None:
             if part is not None:
-                first_row, arrays, marked = part
-                self._marked.update(marked)
+                first_row, arrays = part
                 found.extend(self._column(array.dtype) for array in arrays[len(found) :])
                 for column, array in zip(found, arrays, strict=True):
                     column[first_row : first_row + len(array)] = array
@@ -146,73 +91,127 @@ class ChunkedRows:
             put(left)
             put(right)
 
-        marks = 0 if self._marked else self._stride
-        work = partial(_gathered, form=form, parameters=parameters, check=not self._checked, marks=marks)
-        put(self._run(work, self._chunks, merge, f"pass {self.n_passes}"))
-        self._checked = True
+        put(self._run(partial(_gathered, work=work), self._tasks(rows), merge, f"pass {self.n_passes}"))
         return tuple(found)
 
-    def whole(self) -> Rows:
-        """All rows as arrays, for fits that cannot go chunk by chunk: in memory, or in a scratch copy on disk.
+    def sample(self, rows: Rows, size: int) -> Rows:
+        """About `size` rows in memory (64 MB of them at most): the first of every chunk."""
+        room = SAMPLE_BYTES // (self._width * self.predictions.dtype.itemsize)
+        each = -(-min(size, max(room, 1)) // len(self._chunks))
+        if self._sample is None or self._sample.n < min(each * len(self._chunks), rows.n) // 2:
+            parts = self._run(partial(_head, most=each), self._tasks(rows), _extend, "sampling")
+            logits, places = (np.concatenate(column) for column in zip(*parts, strict=True))
+            if not np.isfinite(logits).all() and self._chunks[0].log_floor is None:
+                self._settle(rows)
+                return self.sample(rows, size)
+            self._sample = Rows(logits, places)
+        own = None if rows.weights is None else rows.weights[self._sample.labels]
+        return Rows(self._sample.logits, rows.labels[self._sample.labels], own, each=rows.each)
+
+    def array(self) -> np.ndarray:
+        """All scores as one array: in memory, or in a scratch copy on disk.
 
         A large uncompressed file is read into memory if it fits, as a map would end the process where another one cuts
         the file short. It is mapped only where it fits neither in memory nor on the disk of the scratch files.
         """
-        predictions = self.predictions
-        nbytes = self.n * self.n_classes * predictions.dtype.itemsize
+        given = self.predictions
+        nbytes = self.shape[0] * self._width * given.dtype.itemsize
         if nbytes <= SPILL_BYTES or (
-            predictions.kind == "logits"
-            and predictions.source.whole() is not None
+            given.kind == "logits"
+            and given.source.whole() is not None
             and (fits_in_memory(nbytes) or not fits_on_disk(nbytes))
         ):
-            rows = predictions.rows()
-            floor = self._chunks[0].floor
-            return rows if floor is None else Rows(raised(rows.logits, floor), rows.labels, rows.weights)
-        logits = self._scratch((self.n, self.n_classes), predictions.dtype)
+            return given.logits
+        logits = self._scratch(self.shape, given.dtype)
         for chunk in self._chunks:
             done = chunk.first_row
-            for rows in chunk.rows(check=not self._checked):
-                logits[done : done + rows.n] = rows.logits
-                done += rows.n
-            progress.step("copying to a scratch file", done, self.n)
-        self._checked = True
-        return Rows(logits, self.labels, self.weights)
-
-    def _look(self) -> None:
-        """A pass that does nothing but look at every value, to raise the error that names a bad one."""
-        work = partial(_summed, form=_nothing, parameters=(), check=True, marks=0)
-        self._run(work, self._chunks, _join, "checking")
-
-    def fingerprint(self) -> str:
-        """The name of the data set, the same as that of the arrays in memory; a pass over it if none was made."""
-        if sum(map(len, self._marked.values())) < -(-self.n // self._stride):
-            work = partial(_summed, form=_nothing, parameters=(), check=not self._checked, marks=self._stride)
-            _, self._marked = self._run(work, self._chunks, _join, "checking")
-            self._checked = True
-        rows = np.concatenate([self._marked[key] for key in sorted(self._marked)])
-        return fingerprint_of_sample((self.n, self.n_classes), rows, self.labels, self.weights)
+            for block in chunk.logits(check=True):
+                logits[done : done + len(block)] = block
+                done += len(block)
+            progress.step("copying to a scratch file", done, self.shape[0])
+        return logits
 
     @property
-    def _stride(self) -> int:
-        return max(1, self.n // SAMPLED_ROWS)
+    def log_floor(self) -> float:
+        """The logarithm of what a probability of 0 counts as."""
+        if self._floor is None:
+            rows = Rows(None, self.predictions.labels, self.predictions.weights, blocks=self)
+            self._floor = self._learned_floor(rows)
+        return self._floor
 
-    def _run(self, work: Any, chunks: list[Any], merge: Any, stage: str, note: str = "") -> Any:
+    def fingerprint(self, rows: Rows) -> str:
+        """The name of the data set, the same as that of the arrays in memory."""
+        marked = self._marked_rows(rows, self._strides[0])
+        return fingerprint_of_sample((rows.n, self._width), marked, rows.labels, rows.weights)
+
+    def _settle(self, rows: Rows) -> None:
+        """Look at every value in a pass of its own, if no pass has done so yet."""
+        if not self._checked:
+            self._pass(_nothing, rows, "checking")
+            self._checked = True
+
+    def _pass(self, work: Work, rows: Rows, stage: str, note: str = "", *, check: bool = True) -> Sums:
+        """One pass; the first one also checks the values and marks rows, and gives the zeros that it meets a value."""
+        first = not self._marked
+        marks = self._strides if first else ()
+        task = partial(_summed, work=work, check=check and not self._checked, marks=marks)
+        sums, marked, n_zero = self._run(task, self._tasks(rows), _join, stage, note)
+        self._marked = self._marked or marked
+        if n_zero and self._chunks[0].log_floor is None:
+            self._floor = self._learned_floor(rows)
+            warn_of_zeros(n_zero, rows.n, self._floor)
+            self._chunks = [replace(chunk, log_floor=self._floor) for chunk in self._chunks]
+        return sums
+
+    def _learned_floor(self, rows: Rows) -> float:
+        stride = self._strides[1]
+        sample = self._marked_rows(rows, stride)
+        if rows.weights is not None:
+            sample = sample[rows.weights[::stride] > 0]
+        return log_floor_of(sample, one_score=len(self.shape) == 1)
+
+    def _marked_rows(self, rows: Rows, stride: int) -> np.ndarray:
+        """Every stride-th row, as the first pass met them."""
+        if not self._marked:
+            self._settle(rows)
+        return np.concatenate([self._marked[key] for key in sorted(self._marked) if key[0] == stride])
+
+    @property
+    def _strides(self) -> tuple[int, int]:
+        """Which rows name the data set, and from which the value of a zero is learned."""
+        n_rows = self.shape[0]
+        return max(1, n_rows // SAMPLED_ROWS), sample_stride(n_rows, 2 if len(self.shape) == 1 else self._width)
+
+    @property
+    def _width(self) -> int:
+        return 1 if len(self.shape) == 1 else self.shape[1]
+
+    def _tasks(self, rows: Rows) -> list[_Task]:
+        """Each chunk with its own labels and weights, so that no more is sent to a worker."""
+        tasks = []
+        for chunk in self._chunks:
+            own = slice(chunk.first_row, chunk.first_row + chunk.n)
+            tasks.append(_Task(chunk, rows.labels[own], None if rows.weights is None else rows.weights[own]))
+        return tasks
+
+    def _run(self, work: Any, tasks: list[_Task], merge: Any, stage: str, note: str = "") -> Any:
         """`engine.run` that tells how far it is, how fast, and at which temperature."""
         started, merged = time.perf_counter(), 0
-        rows = np.cumsum([chunk.n for chunk in chunks])
-        progress.step(stage, 0, self.n, note)
+        rows = np.cumsum([task.chunk.n for task in tasks])
+        progress.step(stage, 0, self.shape[0], note)
 
         def told(left: Any, right: Any) -> Any:
             nonlocal merged
             merged += 1
             speed = rows[merged] / max(time.perf_counter() - started, 1e-9)
-            progress.step(stage, int(rows[merged]), self.n, f"{speed:,.0f} rows/s {note}".rstrip())
+            progress.step(stage, int(rows[merged]), self.shape[0], f"{speed:,.0f} rows/s {note}".rstrip())
             return merge(left, right)
 
-        return self.engine.run(work, chunks, told)
+        return self.engine.run(work, tasks, told)
 
     def _column(self, dtype: np.dtype) -> np.ndarray:
-        return self._scratch((self.n,), dtype) if self.n * 16 > SPILL_BYTES else np.empty(self.n, dtype)
+        n_rows = self.shape[0]
+        return self._scratch((n_rows,), dtype) if n_rows * 16 > SPILL_BYTES else np.empty(n_rows, dtype)
 
     def _scratch(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         scratch = Scratch()
@@ -220,70 +219,58 @@ class ChunkedRows:
         return np.memmap(scratch.path, dtype, "w+", shape=shape)
 
 
-def _summed(chunk: Chunk, *, form: Callable[..., Sums], parameters: tuple[Any, ...], check: bool, marks: int) -> Pass:
-    """The sums of one chunk, and those of its rows that name the data set."""
+@dataclass(frozen=True)
+class _Task:
+    """One chunk with its labels and weights."""
+
+    chunk: Chunk
+    labels: np.ndarray
+    weights: np.ndarray | None
+
+    def blocks(self, *, check: bool, most: int | None = None) -> Iterator[tuple[Any, ...]]:
+        """The number of its first row, logits, labels and weights of each block."""
+        done = 0
+        for logits in self.chunk.logits(check=check, most=most):
+            own = slice(done, done + len(logits))
+            labels = self.labels[own].astype(np.int64, copy=False)
+            yield self.chunk.first_row + done, logits, labels, None if self.weights is None else self.weights[own]
+            done += len(logits)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # a class index seldom needs eight bytes on the way to another process
+        narrow = self.labels.astype(np.min_scalar_type(int(self.labels.max(initial=0))))
+        return {**self.__dict__, "labels": narrow}
+
+
+def _summed(task: _Task, *, work: Work, check: bool, marks: tuple[int, ...]) -> tuple[Sums, Marked, int]:
+    """The sums of one chunk, those of its rows that are marked, and how many rows that count hold a zero."""
     sums: Sums | None = None
-    marked: dict[int, np.ndarray] = {}
-    row = chunk.first_row
-    for block in chunk.rows(check=check):
+    marked: Marked = {}
+    n_zero = 0
+    for row, *block in task.blocks(check=check):
+        logits, _, weights = block
         with np.errstate(invalid="ignore"):  # values that are not finite yet unchecked show in the sums
-            part = form(block.logits, block.labels, block.weights, *parameters)
+            part = work(*block)
         sums = part if sums is None else _add_into(sums, part)
-        _mark(marked, block.logits, row, marks)
-        row += block.n
+        if check and task.chunk.log_floor is None:
+            infinite = np.isinf(logits).reshape(len(logits), -1).any(axis=1)
+            n_zero += int(infinite.sum() if weights is None else (infinite & (weights > 0)).sum())
+        for stride in marks:
+            if len(chosen := logits[-row % stride :: stride]):
+                marked[stride, row] = chosen.copy()
     assert sums is not None  # noqa: S101 (a chunk has rows)
-    return sums, marked
+    return sums, marked, n_zero
 
 
-MarkedMinima = tuple[Minima, dict[int, np.ndarray]]
-"""Minima, and the rows that name the data set."""
+def _gathered(task: _Task, *, work: Work) -> tuple[int, list[np.ndarray]]:
+    parts = [work(*block) for _, *block in task.blocks(check=False)]
+    return task.chunk.first_row, [np.concatenate(columns) for columns in zip(*parts, strict=True)]
 
 
-def _in_float64(kernel: Callable[..., Any], logits: np.ndarray) -> Any:
-    return kernel(logits.astype(np.float64))
-
-
-def _minima(chunk: Chunk, *, kernel: Callable[..., Any], check: bool, marks: int) -> MarkedMinima:
-    found = Minima(np.full(chunk.predictions.n_classes, np.inf), 0)
-    marked: dict[int, np.ndarray] = {}
-    row = chunk.first_row
-    for block in chunk.rows(check=check):
-        counted = block.logits if block.weights is None else block.logits[block.weights > 0]
-        if len(counted):
-            found = found + kernel(counted)
-        _mark(marked, block.logits, row, marks)
-        row += block.n
-    return found, marked
-
-
-def _join_minima(left: MarkedMinima, right: MarkedMinima) -> MarkedMinima:
-    left[1].update(right[1])
-    return left[0] + right[0], left[1]
-
-
-def _gathered(
-    chunk: Chunk, *, form: Callable[..., Sums], parameters: tuple[Any, ...], check: bool, marks: int
-) -> tuple[int, list[np.ndarray], dict[int, np.ndarray]]:
-    parts: list[Sums] = []
-    marked: dict[int, np.ndarray] = {}
-    row = chunk.first_row
-    for block in chunk.rows(check=check):
-        parts.append(form(block.logits, block.labels, block.weights, *parameters))
-        _mark(marked, block.logits, row, marks)
-        row += block.n
-    return chunk.first_row, [np.concatenate(columns) for columns in zip(*parts, strict=True)], marked
-
-
-def _mark(marked: dict[int, np.ndarray], logits: np.ndarray, row: int, marks: int) -> None:
-    """Keep every `marks`-th of all rows (0: none); the first row of the block is number `row`."""
-    if marks and len(chosen := logits[-row % marks :: marks]):
-        marked[row] = chosen.copy()
-
-
-def _head(chunk: Chunk, *, most: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
-    return [
-        (np.array(block.logits), block.labels, block.weights) for block in chunk.rows(check=True, most=most) if block.n
-    ]
+def _head(task: _Task, *, most: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    heads = task.blocks(check=True, most=most)
+    # blocks may be read into the same memory: a copy outlives the next one
+    return [(np.array(logits), np.arange(row, row + len(logits))) for row, logits, *_ in heads if len(logits)]
 
 
 def _nothing(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> Sums:
@@ -295,9 +282,9 @@ def _extend(left: list[Any], right: list[Any]) -> list[Any]:
     return left
 
 
-def _join(left: Pass, right: Pass) -> Pass:
+def _join(left: tuple[Sums, Marked, int], right: tuple[Sums, Marked, int]) -> tuple[Sums, Marked, int]:
     left[1].update(right[1])
-    return _add_into(left[0], right[0]), left[1]
+    return _add_into(left[0], right[0]), left[1], left[2] + right[2]
 
 
 def _add_into(left: Sums, right: Sums) -> Sums:
@@ -309,9 +296,3 @@ def _add_into(left: Sums, right: Sums) -> Sums:
         else:
             joined.append(mine + theirs)
     return tuple(joined)
-
-
-def _temperature_words(parameters: tuple[Any, ...]) -> str:
-    """A first parameter that is one number is the inverse temperature of a likelihood."""
-    first = parameters[0] if parameters else None
-    return f"T {1 / first:.4f}" if isinstance(first, float) and first > 0 else ""

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.errors import InputError
-from calibrant.core.rows import Rows
 from calibrant.core.threads import BLOCK_ELEMENTS
 from calibrant.core.zeros import raised
 from calibrant.data.predictions import Predictions, to_logits
@@ -34,8 +33,8 @@ class Chunk:
     """Its first row among all rows."""
     part: int
     n_parts: int
-    floor: np.ndarray | None = None
-    """What a probability of 0 counts as (K,); None leaves it at −inf."""
+    log_floor: float | None = None
+    """The logarithm of what a probability of 0 counts as; None leaves it at −inf."""
 
     @property
     def n(self) -> int:
@@ -54,12 +53,13 @@ class Chunk:
                 yield block
                 done += len(block)
 
-    def rows(self, *, check: bool, most: int | None = None) -> Iterator[Rows]:
-        """The blocks as a calibrator sees them."""
-        for part in self._in_memory(self.values(check=check, most=most)):
-            logits = to_logits(part.values, part.task) if part.kind == "probabilities" else part.values
-            logits = logits if self.floor is None else raised(logits, self.floor)
-            yield Rows(logits, part.labels, part.weights)
+    def logits(self, *, check: bool, most: int | None = None) -> Iterator[np.ndarray]:
+        """Blocks (m, K), or (m,) of one score per row, as a calibrator sees them."""
+        given = self.predictions
+        for block in self.values(check=check, most=most):
+            values = block[:, 0] if given.flat else block
+            logits = to_logits(values, given.task) if given.kind == "probabilities" else values
+            yield logits if self.log_floor is None else raised(logits, self.log_floor)
 
     def parts(self, *, check: bool) -> Iterator[Predictions]:
         """The rows as predictions in memory; nearly always all at once."""

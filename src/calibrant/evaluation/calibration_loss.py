@@ -11,17 +11,14 @@ import numpy as np
 
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core.arrays import check_counts, check_whole
-from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.errors import FitWarning, InputError
-from calibrant.core.multilabel_rows import MultilabelRows
 from calibrant.core.odds import finite_log_odds, sigmoid, softplus
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax
-from calibrant.core.zeros import raised
+from calibrant.core.zeros import log_floor_of, raised
 from calibrant.data import Predictions
 from calibrant.data.objects import as_predictions
 from calibrant.evaluation.plain_data import PlainData
-from calibrant.kernels.floor import learn_floor
 
 UNITS = {"nll": "nats", "brier": "Brier units"}
 
@@ -147,11 +144,11 @@ def _losses(
     if opened.task == "multilabel":
         scores = np.stack([finite_log_odds(column) for column in opened.logits.astype(np.float64).T], axis=1)
         fold = _folds(Rows(scores, scores.argmax(axis=1), opened.weights), opened.clusters, folds, seed)
-        calibrated = _cross_fitted(make, MultilabelRows(scores, labels, opened.weights), scores, fold)
+        calibrated = _cross_fitted(make, Rows(scores, labels, opened.weights), scores, fold)
         return _of_scores(scores, labels, score).mean(axis=1), _of_scores(calibrated, labels, score).mean(axis=1)
     if opened.flat:
         scores = finite_log_odds(opened.logits.astype(np.float64).reshape(-1))
-        rows = BinaryRows(scores, labels.astype(np.int64), opened.weights)
+        rows = Rows(scores, labels.astype(np.int64), opened.weights)
         fold = _folds(rows.matrix(), opened.clusters, folds, seed)
         calibrated = _cross_fitted(make, rows, scores, fold)
         return _of_scores(scores, labels, score), _of_scores(calibrated, labels, score)
@@ -176,7 +173,7 @@ def _folds(matrix: Rows, clusters: np.ndarray | None, folds: int, seed: int) -> 
 
 
 def _without_zeros(logits: np.ndarray) -> np.ndarray:
-    return raised(logits, learn_floor(logits, None)[0]) if np.isinf(logits).any() else logits
+    return raised(logits, log_floor_of(logits, one_score=False)) if np.isinf(logits).any() else logits
 
 
 def _maker(calibrator: Any) -> Callable[[], Any]:

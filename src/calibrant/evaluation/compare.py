@@ -13,13 +13,14 @@ import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators.identity import Identity
-from calibrant.calibrators.task_methods import check_over_logits, task_method, task_names
+from calibrant.calibrators.prepare import check_over_logits
+from calibrant.calibrators.task_methods import task_method, task_names
 from calibrant.core import progress
 from calibrant.core.arrays import check_counts
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.metric_facts import known_name, sign
-from calibrant.core.zeros import scores_floor
+from calibrant.core.zeros import log_floor_of
 from calibrant.data import Predictions, as_predictions
 from calibrant.data.chunked import SPILL_BYTES
 from calibrant.data.guards import refuse_probabilities, shared_rows
@@ -203,12 +204,12 @@ class _FitRows:
         check_over_logits(calibrator)
         calibrator = clone(calibrator, safe=False)
         if self.val.task == "multilabel" and isinstance(calibrator, Identity):
-            return RawScores(np.array([scores_floor(column) for column in self.val.logits.T]))
+            return RawScores(log_floor_of(self.val.logits, one_score=True))
         if getattr(calibrator, "takes_groups", False):
             rows = self.val.rows() if self.rows is None else self.rows
             return calibrator.fit(rows.logits, rows.labels, sample_weight=rows.weights, groups=self.groups)
         if self.rows is None or self.val.spread:
-            return calibrator.fit_predictions(self.val, engine=self.engine)
+            return calibrator.fit(self.val, engine=self.engine)
         calibrator.fit(self.rows.logits, self.rows.labels, sample_weight=self.rows.weights)
         return calibrator
 

@@ -69,20 +69,19 @@ def label_figures(predictions: Predictions, *, n_bins: int, resamples: int, seed
 class RawScores:
     """Scores as they are: what a method must beat.
 
-    Infinite ones, of probabilities of 0 and 1, are those of the floor (L×2) of fit data where there are any; else those
+    Infinite ones, of probabilities of 0 and 1, are those of the floor of the fit data where there are any; else those
     of the smallest normal number, which is what a zero costs in `measure`.
     """
 
     n_parameters_ = 0
     keeps_prediction = keeps_ranking = True
 
-    def __init__(self, floor: np.ndarray | None = None) -> None:
+    def __init__(self, floor: float | None = None) -> None:
         self.floor = floor
 
     def transform(self, logits: np.ndarray) -> np.ndarray:
         """The same logits, finite."""
         if self.floor is not None:
-            columns = [raised(column, floor) for column, floor in zip(logits.T, self.floor, strict=True)]
-            return np.stack(columns, axis=1)
+            return raised(logits, self.floor, scores=True)
         most = -float(np.log(np.finfo(logits.dtype).tiny))
         return np.nan_to_num(logits, posinf=most, neginf=-most)

@@ -13,8 +13,6 @@ from calibrant.calibrators.solvers.bent_slopes import bent_map, fit_bent
 from calibrant.calibrators.solvers.diagonal import fit_vector
 from calibrant.calibrators.solvers.inverse_temperature import fit_inverse_temperature
 from calibrant.calibrators.solvers.shrunken import Labelled, fit_labels
-from calibrant.core.binary_rows import BinaryRows
-from calibrant.core.multilabel_rows import MultilabelRows
 from calibrant.core.rows import Rows
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ class Vector:
 class Spline:
     """`spline` on one score."""
 
-    def fit_rows(self, rows: BinaryRows) -> Self:
+    def fit_rows(self, rows: Rows) -> Self:
         """Learn slopes at knots."""
         self.map = fit_bent(rows, KNOTS)
         return self
@@ -69,9 +67,9 @@ class Spline:
 class Labels:
     """`MultilabelCalibrator("platt", strength=LABEL_STRENGTH)`."""
 
-    def fit_rows(self, rows: MultilabelRows) -> Self:
+    def fit_rows(self, rows: Rows) -> Self:
         """Learn a slope and an intercept per label."""
-        columns, labels = (np.ascontiguousarray(one.T, dtype=np.float64) for one in (rows.scores, rows.labels))
+        columns, labels = (np.ascontiguousarray(one.T, dtype=np.float64) for one in (rows.logits, rows.labels))
         data = Labelled(columns[None], labels, rows.weights, non_negative=False)
         self.coef = fit_labels(data, data.pooled(), LABEL_STRENGTH)
         return self

@@ -127,9 +127,9 @@ def _blocks(chunk: Chunk, calibrator: Any) -> Iterator[tuple[Checked, int]]:
             yield Checked(part.values, part.labels, part.weights, part.kind == "logits"), row
             row += part.n
         return
-    for rows in chunk.rows(check=False):
-        yield Checked(_transformed(calibrator, rows.logits, row), rows.labels, rows.weights, True), row
-        row += rows.n
+    for part in chunk.parts(check=False):
+        yield Checked(_transformed(calibrator, part.logits, row), part.labels, part.weights, True), row
+        row += part.n
 
 
 def _width(chunk: Chunk) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.calibrators.task_methods import check_over_logits
+from calibrant.calibrators.prepare import check_over_logits
 from calibrant.core.errors import InputError
 from calibrant.core.metric_facts import known_name
 from calibrant.core.schema import Schema

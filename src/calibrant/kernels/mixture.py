@@ -41,7 +41,7 @@ def _(rows: Any, beta: float, shares: np.ndarray) -> tuple[float, np.ndarray, np
     # the probabilities of the labels are the same at every point of the search
     columns = [rows.remembered(("label shares", b), lambda b=b: label_shares(rows, b)) for b in (beta, 1.0)]
     columns.append(np.full(rows.n, 1 / rows.n_classes))
-    return mixed_sums(np.stack(columns), rows.row_weights(), shares)
+    return mixed_sums(np.stack(columns), rows.weights, shares)
 
 
 def mixed_sums(

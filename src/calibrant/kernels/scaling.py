@@ -10,8 +10,6 @@ import numpy as np
 
 from calibrant.core.statistic import kernel, statistic
 from calibrant.core.threads import even_blocks, row_blocks
-from calibrant.core.zeros import Minima
-from calibrant.kernels.column_minima import column_minima, log_probabilities, lowest_of
 
 CACHE_ELEMENTS = 1 << 15
 """Elements handled at a time: the temporaries of a pass stay in the second-level cache."""
@@ -42,40 +40,6 @@ def temperature_sums(
         return temperature_sums(logits.astype(np.float64), labels, weights, inverse_temperature)
     loss, slope, curvature, bend, tail = map(float, totals)
     return loss, slope, curvature, bend, tail
-
-
-@statistic(compiled_in="calibrant.kernels.compiled.scaling", shows_bad_values=5)
-def temperature_sums_and_minima(
-    logits: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
-    inverse_temperature: float,
-    seeds: np.ndarray | None = None,
-) -> tuple[float, float, float, float, float, Minima]:
-    """`temperature_sums`, and `column_minima` from the same pass; where a logit is −inf, the sums are not finite.
-
-    The log-mass at T = 1, which the minima need, takes the place of the peak in every row. `seeds` are the minima (K,)
-    of other rows: they take part, and the compiled twin leaves out exponentials of rows that cannot lie below them.
-    """
-    dtype, n_zero = _precision(logits), 0
-    totals, minima = np.zeros(5), np.full(logits.shape[1], np.inf) if seeds is None else seeds.copy()
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        for block in even_blocks(len(logits), logits.shape[1], PASS_ELEMENTS):
-            shifted = log_probabilities(logits[block].astype(dtype, copy=False))
-            lowest = lowest_of(shifted)
-            if not np.isfinite(lowest).all():
-                n_zero += int(np.isneginf(logits[block]).any(axis=1).sum())
-            np.minimum(minima, lowest, out=minima)
-            true = shifted[np.arange(len(shifted)), labels[block]]
-            weight = None if weights is None else weights[block]
-            totals += _totals(shifted, true, weight, inverse_temperature, out=shifted)
-        if n_zero == 0 and not np.isfinite(totals).all():
-            wide = logits.astype(np.float64)
-            sums = temperature_sums(wide, labels, weights, inverse_temperature)
-            found = column_minima(wide)
-            return *sums, found if seeds is None else found + Minima(seeds, 0)
-    loss, slope, curvature, bend, tail = map(float, totals)
-    return loss, slope, curvature, bend, tail, Minima(minima, n_zero)
 
 
 class ShiftedRows:

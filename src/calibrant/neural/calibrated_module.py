@@ -12,8 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from calibrant.calibrators.maps import torch_space
-from calibrant.calibrators.maps.zeros import raise_zeros, zero_levels
-from calibrant.calibrators.task_methods import check_over_logits
+from calibrant.calibrators.maps.zeros import raise_zeros
+from calibrant.calibrators.prepare import check_over_logits
 from calibrant.core.errors import InputError
 from calibrant.neural.collect import device_of, logits_in
 
@@ -146,13 +146,12 @@ class LearnedModule(nn.Module):
         super().__init__()
         self.calibrator = calibrator
         self.learned = LearnedArrays(calibrator._learned())
-        levels = zero_levels(calibrator)
-        self.zeros = None if levels is None else LearnedArrays(SimpleNamespace(levels=levels))
 
     def forward(self, logits: Tensor, groups: Tensor | None = None) -> Tensor:
         """Calibrated logits (n×K), or (n,) of one score per row; `groups` (n,) where the calibrator takes them."""
-        if self.zeros is not None:
-            logits = raise_zeros(xp, logits, self.zeros.levels)
+        floor = self.calibrator.log_floor_
+        if floor is not None:
+            logits = raise_zeros(xp, logits, floor, scores=self.calibrator.task_ != "multiclass")
         if groups is not None:
             return self.calibrator._map_groups(xp, logits, groups, self.learned)
         if logits.ndim == 1:

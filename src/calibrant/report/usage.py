@@ -118,7 +118,7 @@ def _python(
     read = f"cal.open_predictions({fit_on!r}{options})"
     if columns is not None:
         read = f"cal.open_predictions({fit_on!r}{options}, by={columns!r})"
-        fit = f"{built}.fit_predictions(val)"
+        fit = f"{built}.fit(val)"
     after = "  # column 1: the positive class" if task in ("binary", "pairs") else ""
     last = f"""new = cal.open_predictions({apply_to!r}{options}, require_labels=False)
 probabilities = cal.load("calibrator.safetensors").predict_proba(new.logits){after}"""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.calibrators.task_methods import check_over_logits
+from calibrant.calibrators.prepare import check_over_logits
 from calibrant.core.errors import InputError
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import Source

@@ -18,7 +18,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.maps.zeros import raise_zeros, zero_levels
+from calibrant.calibrators.maps.zeros import raise_zeros
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError, MissingExtraError
 
@@ -136,7 +136,7 @@ def _write_nodes(  # noqa: PLR0917
     width = () if task == "binary" else (int(calibrator.n_features_in_),)
     # the probe's float16 stands for any float: a cast to the graph's precision follows
     exact = xp.astype(OnnxArray(xp, np.zeros((2, *width), np.float16), logits), graph.dtype)
-    exact = _without_zeros(xp, exact, zero_levels(calibrator))
+    exact = _without_zeros(xp, exact, calibrator)
     learned = _constants(xp, calibrator._learned())
     if groups:
         codes = OnnxArray(xp, np.zeros(2, np.int64), groups[0].name)
@@ -156,19 +156,20 @@ def _write_nodes(  # noqa: PLR0917
         graph.nodes.append(helper.make_node("Identity", [array.tensor], [name], name=f"{graph.prefix}/{name}"))
 
 
-def _without_zeros(xp: OnnxSpace, logits: OnnxArray, levels: np.ndarray | None) -> OnnxArray:
+def _without_zeros(xp: OnnxSpace, logits: OnnxArray, calibrator: Any) -> OnnxArray:
     """Logits in which −inf has a value.
 
     A branch, because the mass of every row takes 0.7 times as long as the rest of a temperature's graph, and only rows
     with −inf need it.
     """
-    if levels is None or logits.ndim == 1:
-        return logits if levels is None else raise_zeros(xp, logits, xp.asarray(levels))
+    floor = calibrator.log_floor_
+    if floor is None or calibrator.task_ != "multiclass":
+        return logits if floor is None else raise_zeros(xp, logits, floor, scores=True)
     graph = xp.graph
     least = graph.constant(np.asarray(-np.finfo(graph.dtype).max, dtype=graph.dtype))
     infinite = graph.node("Less", graph.node("ReduceMin", logits.tensor, keepdims=0), least)
     inside = OnnxSpace(graph.body())
-    raised = raise_zeros(inside, OnnxArray(inside, logits.value, logits.tensor), inside.asarray(levels))
+    raised = raise_zeros(inside, OnnxArray(inside, logits.value, logits.tensor), floor, scores=False)
     branches = {}
     for branch, nodes, tensor in (("then", inside.graph.nodes, raised.tensor), ("else", [], logits.tensor)):
         result = helper.make_tensor_value_info(graph.name("logits"), graph.onnx_dtype, None)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from calibrant.core.arrays import explain_bad_values
 from calibrant.core.bins import place, quantile_edges
 from calibrant.core.errors import InputError
-from calibrant.core.rows import Rows, RowSource
+from calibrant.core.rows import Rows
 from calibrant.core.softmax import logsumexp
+from calibrant.core.statistic import kernel
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.bins import index_sums
 from calibrant.kernels.rows import TOP, RowColumns, scan_logits
@@ -46,21 +46,27 @@ class ConfidenceBins:
         return self.mass > 0
 
 
-def top_columns(rows: RowSource) -> RowColumns:
+def top_columns(rows: Rows) -> RowColumns:
     """Confidence (float64), prediction and correctness of each row, in one pass over the logits.
 
     Of chunked rows they are what is kept: 13 bytes per row.
     """
-    kernel, nothing = scan_logits.form(rows.n * rows.n_classes), np.empty(0)
-    confidence, prediction, correct = rows.gather_top(partial(_top, kernel=kernel))
+    nothing = np.empty(0)
+    confidence, prediction, correct = rows.gather(_top, scan_logits.form(rows.n * rows.n_classes))
     return RowColumns(confidence, prediction, correct, nothing, nothing, nothing)
 
 
-def _top(logits, labels, weights, *, kernel):
-    found, suspicious = kernel(np.ascontiguousarray(logits), labels, TOP)
+@kernel()
+def _top(logits, labels, weights, scan):
+    found, suspicious = scan(np.ascontiguousarray(logits), labels, TOP)
     if suspicious:
         explain_bad_values(logits, from_logits=True, name="logits")
     return found.confidence, found.prediction.astype(np.int32), found.correct
+
+
+@_top.on_device
+def _(rows, _):
+    return rows.top()
 
 
 def mapped_columns(rows: Rows, mode: str) -> tuple[Iterable[RowColumns], int]:

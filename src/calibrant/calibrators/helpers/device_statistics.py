@@ -20,7 +20,7 @@ class MappedRows:
     def __init__(self, rows: Any, calibrator: Calibrator) -> None:
         self.rows, self.calibrator = rows, calibrator
         self.n, self.n_classes, self.total_weight = rows.n, rows.n_classes, rows.total_weight
-        self.labels, self.weights = rows.labels, rows.row_weights()
+        self.labels, self.weights = rows.labels, rows.weights
         self.change = device_map(calibrator, rows.tensor.device)
 
     def sample(self, size: int) -> MappedRows:

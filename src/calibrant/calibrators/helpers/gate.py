@@ -8,15 +8,16 @@ import numpy as np
 from sklearn.utils.validation import validate_data
 
 from calibrant.core.arrays import check_values
+from calibrant.core.errors import InputError
+from calibrant.core.rows import Rows
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.core.zeros import raised
 
 
-def admitted(values: np.ndarray, fitted: Any = None) -> np.ndarray:
-    """The one place where the values of an input are looked at, for `fit` and for every prediction.
+def admitted(values: np.ndarray, log_floor: float | None) -> np.ndarray:
+    """The one place where the values of a prediction's input are looked at; zeros (−inf) get the floor of the fit.
 
-    Blocks on all cores find out in one pass whether there is anything to explain. Zeros (−inf) of a fitted
-    calibrator's input are replaced by the floor it learned.
+    Blocks on all cores find out in one pass whether there is anything to explain.
     """
     matrix = values.reshape(len(values), -1)
 
@@ -27,7 +28,9 @@ def admitted(values: np.ndarray, fitted: Any = None) -> np.ndarray:
     if all(map_blocks(looks_finite, row_blocks(*matrix.shape))):
         return values
     check_values(matrix, from_logits=True, name="logits" if values.ndim == 2 else "scores")
-    return values if fitted is None else raised(values, getattr(fitted, "floor_", None))
+    if log_floor is None and np.isinf(values).any():
+        raise InputError("logits contain -Inf (a probability of 0), but this calibrator learned no floor: fit it again")
+    return values if log_floor is None else raised(values, log_floor)
 
 
 def check_names(estimator: Any, given: Any, matrix: np.ndarray, *, reset: bool) -> None:
@@ -36,6 +39,9 @@ def check_names(estimator: Any, given: Any, matrix: np.ndarray, *, reset: bool) 
         # what `validate_data` comes to where nobody names columns, without its search for tables
         if reset:
             estimator.n_features_in_ = matrix.shape[1]
+        return
+    if isinstance(given, Rows):
+        estimator.n_features_in_ = matrix.shape[1]
         return
     validate_data(estimator, X=given if hasattr(given, "columns") else matrix, reset=reset, skip_check_array=True)
 

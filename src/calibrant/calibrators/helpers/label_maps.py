@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
-from calibrant.core.binary_rows import BinaryRows
+from calibrant.calibrators.prepare import in_pieces
 from calibrant.core.errors import FitWarning
-from calibrant.core.multilabel_rows import MultilabelRows
+from calibrant.core.rows import Rows
 
 FEWEST = 20
 """A label with fewer rows of either value gets the map of all labels; chosen on the calibration part of PTB-XL."""
@@ -20,7 +21,7 @@ POOLED_ENTRIES = 200_000
 """Scores that the map of all labels is made of; with more, labels are taken evenly by how often they occur."""
 
 
-def fit_label_maps(method: Any, rows: MultilabelRows, *, pooled_only: bool = False) -> tuple[list[Any], np.ndarray]:
+def fit_label_maps(method: Any, rows: Rows, *, pooled_only: bool = False) -> tuple[list[Any], np.ndarray]:
     """Fitted calibrators, and the place (L,) among them of each label's; a pooled one is the first."""
     weight = np.ones(rows.n) if rows.weights is None else rows.weights
     positives = weight @ rows.labels
@@ -29,26 +30,36 @@ def fit_label_maps(method: Any, rows: MultilabelRows, *, pooled_only: bool = Fal
         rare[:] = True
     elif rare.any():
         warnings.warn(
-            f"{int(rare.sum())} of {rows.n_labels} labels have fewer than {FEWEST} rows of either value: they get the "
+            f"{int(rare.sum())} of {rows.n_classes} labels have fewer than {FEWEST} rows of either value: they get the "
             "map of all labels together",
             FitWarning,
             stacklevel=6,
         )
     fitted: list[Any] = []
-    places = np.zeros(rows.n_labels)
+    places = np.zeros(rows.n_classes)
     if rare.any():
-        some = rows.some_labels(max(1, POOLED_ENTRIES // rows.n))
-        weights = None if some.weights is None else np.repeat(some.weights, some.n_labels)
-        fitted.append(_fitted(method, BinaryRows(some.scores.reshape(-1), some.labels.reshape(-1), weights)))
+        some = some_labels(rows, max(1, POOLED_ENTRIES // rows.n))
+        weights = None if some.weights is None else np.repeat(some.weights, some.n_classes)
+        fitted.append(_fitted(method, Rows(some.logits.reshape(-1), some.labels.reshape(-1), weights)))
     for label in np.flatnonzero(~rare):
         places[label] = len(fitted)
-        fitted.append(_fitted(method, BinaryRows(rows.scores[:, label], rows.labels[:, label], rows.weights)))
+        fitted.append(_fitted(method, Rows(rows.logits[:, label], rows.labels[:, label], rows.weights)))
     return fitted, places
 
 
-def _fitted(method: Any, rows: BinaryRows) -> Any:
+def _fitted(method: Any, rows: Rows) -> Any:
     unfitted = clone(method)
-    return unfitted.fit_rows(unfitted._divided(rows))
+    return unfitted.fit_rows(in_pieces(unfitted, rows))
+
+
+def some_labels(rows: Rows, most: int) -> Rows:
+    """At most this many labels, taken evenly in the order of how often they occur; all where there are no more."""
+    if rows.n_classes <= most:
+        return rows
+    # labels of equal frequency are ordered by their scores, so that their numbers do not matter
+    order = np.lexsort((rows.mass() @ rows.logits, rows.mass() @ rows.labels))
+    chosen = order[np.linspace(0, rows.n_classes - 1, most).round().astype(np.intp)]
+    return replace(rows, logits=rows.logits[:, chosen], labels=rows.labels[:, chosen])
 
 
 def map_labels(xp: Any, logits: Any, fitted: list[Any], learned: Iterable[Any], places: np.ndarray) -> Any:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibrant.calibrators.maps import torch_space
-from calibrant.calibrators.maps.zeros import raise_zeros, zero_levels
+from calibrant.calibrators.maps.zeros import raise_zeros
+from calibrant.calibrators.solvers.folds import divided
 from calibrant.core.arrays import look_like_probabilities, probabilities_error
 from calibrant.core.errors import InputError
+from calibrant.core.zeros import log_floor_of, sample_stride, warn_of_zeros
 
 if TYPE_CHECKING:
     from calibrant.calibrators.base import Calibrator
@@ -27,20 +29,35 @@ def fit_on_device(calibrator: Calibrator, logits: Any, labels: Any, weights: Any
     # a few rows tell logits from probabilities; only if they look like these is the whole tensor read
     if look_like_probabilities(rows.logits[: max(2, FEW // rows.n_classes)]) and rows.hold_probabilities():
         raise probabilities_error(rows.n, "logits", "give their logarithms, torch.log(p)")
-    if getattr(calibrator, "objective", "") != "nll" or not calibrator.few_parameters:
-        _refuse_zeros(logits)  # the temperature of the lowest NLL is right beside zeros, and finds those at labels
+    log_floor = log_floor_of(rows.logits[:: sample_stride(rows.n, rows.n_classes)], one_score=False)
+    if not bool(rows.tensor.min() > -np.inf):
+        rows = _without_zeros(rows, log_floor)
     there = calibrator.fits_on_device
     if calibrator.additive or (rows.mass is None if there == "unweighted" else there):
         calibrator.fit_rows(rows)
     else:
-        calibrator.fit_rows(calibrator._divided(rows.whole()))
+        calibrator.fit_rows(divided(rows.whole()))
+    calibrator._keep_floor(log_floor)
     calibrator.n_rows_ = rows.n
 
 
-def _refuse_zeros(logits: Any) -> None:
-    """Raise on −inf, for which nothing on the device has a floor."""
-    if not bool(logits.min() > -np.inf):
-        raise InputError("logits contain -Inf or NaN: on a GPU zeros have no floor, so fit them as NumPy arrays")
+def _without_zeros(rows: Any, log_floor: float) -> Any:
+    """The same rows with a value in place of −inf; other values that are not finite are an InputError."""
+    import torch
+    from array_api_compat import torch as xp
+
+    infinite = torch.isneginf(rows.tensor).any(dim=1)
+    picked = rows.tensor[infinite].double()
+    bad = ~(rows.tensor < np.inf).all(dim=1)
+    bad[infinite] |= torch.isneginf(picked).all(dim=1)
+    if bool(bad.any()):
+        first = int(bad.nonzero()[0])
+        raise InputError(f"{int(bad.sum())} rows of logits hold NaN or infinite values, the first in row {first}")
+    tensor = rows.tensor.clone()
+    tensor[infinite] = raise_zeros(xp, picked, log_floor, scores=False).to(tensor.dtype)
+    counted = infinite if rows.mass is None else infinite & (rows.mass > 0)
+    warn_of_zeros(int(counted.sum()), rows.n, log_floor)
+    return rows._like(tensor, rows.target, rows.mass)
 
 
 def transform_tensor(calibrator: Calibrator, logits: Any) -> Any:
@@ -86,11 +103,11 @@ def _calibrated(calibrator: Calibrator, logits: Any) -> Any:
     rows = logits.detach().reshape(-1) if binary else logits.detach()
     narrow = rows.dtype in (torch.float16, torch.bfloat16)
     learned = as_tensors(calibrator._learned(), logits.device)
-    levels = zero_levels(calibrator)
+    floor = calibrator.log_floor_
     for block in row_slices(len(rows), 1 if binary else rows.shape[1]):
         part = rows[block].float() if narrow else rows[block]
-        if levels is not None and bool(torch.isinf(part).any()):
-            part = raise_zeros(xp, part, torch.as_tensor(levels, device=part.device))
+        if floor is not None and bool(torch.isinf(part).any()):
+            part = raise_zeros(xp, part, floor, scores=calibrator.task_ != "multiclass")
         mapped = calibrator._map_binary(xp, part, learned) if binary else calibrator._map(xp, part, learned)
         yield block, mapped
 

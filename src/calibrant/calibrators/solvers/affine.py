@@ -86,7 +86,7 @@ def fit_affine(
 
 def _objective(rows: Rows, ridge: Ridge, log_probabilities: bool) -> AffineObjective:
     large = rows.n_classes >= KEPT_CLASSES and rows.n * rows.n_classes <= KEPT_ELEMENTS
-    kind = KeptObjective if isinstance(rows, Rows) and large else AffineObjective
+    kind = KeptObjective if rows.in_memory and large else AffineObjective
     return kind(rows, ridge, log_probabilities)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import expit, ndtri
 
 from calibrant.calibrators.solvers.steps import isotonic, pooled
-from calibrant.core.binary_rows import BinaryRows
+from calibrant.core.rows import Rows
 
 LINEAR = (1.0, 10.0, 1e3, 1e5)
 """Penalties of the change of the slope."""
@@ -43,7 +43,7 @@ class Cells(NamedTuple):
     knot_features: np.ndarray
 
 
-def fit_bend(rows: BinaryRows, fold: np.ndarray, n_knots: int) -> tuple[np.ndarray, np.ndarray]:
+def fit_bend(rows: Rows, fold: np.ndarray, n_knots: int) -> tuple[np.ndarray, np.ndarray]:
     """Knots and non-decreasing values: fits of all penalties, averaged by held-out log loss, pooled with steps."""
     cells = group_rows(rows, n_knots)
     n_folds = int(fold.max()) + 1
@@ -67,9 +67,9 @@ def fit_bend(rows: BinaryRows, fold: np.ndarray, n_knots: int) -> tuple[np.ndarr
     return cells.knots, isotonic(values + added, cells.masses + 1e-9)
 
 
-def group_rows(rows: BinaryRows, n_knots: int) -> Cells:
+def group_rows(rows: Rows, n_knots: int) -> Cells:
     """Knots at evenly spaced quantiles of the weight, and the rows between two of them as one."""
-    scores = rows.scores.astype(np.float64)
+    scores = rows.logits.astype(np.float64)
     weights = np.ones(rows.n) if rows.weights is None else rows.weights
     values, which = np.unique(scores, return_inverse=True)
     mass = np.bincount(which, weights=weights)
@@ -132,7 +132,7 @@ def solve(features: np.ndarray, offset: np.ndarray, counts: np.ndarray, ridge: n
     return point
 
 
-def _counts(rows: BinaryRows, cells: Cells, inside: np.ndarray) -> np.ndarray:
+def _counts(rows: Rows, cells: Cells, inside: np.ndarray) -> np.ndarray:
     """Weight of the labels 0 and 1 in each cell (2×c) over some of the rows."""
     weights = np.ones(rows.n) if rows.weights is None else rows.weights
     n_cells = len(cells.knots)

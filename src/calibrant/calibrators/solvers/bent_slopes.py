@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.calibrators.solvers.binary_likelihood import fit_map
-from calibrant.core.binary_rows import BinaryRows
+from calibrant.core.rows import Rows
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.logistic import Pull, fit_logistic
 from calibrant.metrics.flexible import weighted_quantile
@@ -67,9 +67,9 @@ class BentFit:
     trace: np.ndarray
 
 
-def fit_bent(rows: BinaryRows, n_knots: int) -> BentFit:
+def fit_bent(rows: Rows, n_knots: int) -> BentFit:
     """The increasing map of highest likelihood with knots at percentiles, pulled weakly to Platt scaling."""
-    scores = rows.scores.astype(np.float64)
+    scores = rows.logits.astype(np.float64)
     shares = np.linspace(*OUTER_SHARES, n_knots)
     knots = np.unique(weighted_quantile(scores, shares, rows.weights))
     if len(knots) < 2 or knots[-1] - knots[0] < 1e-9 * (1 + abs(knots[0])):

@@ -153,7 +153,7 @@ def _(rows, _, edges, inverse):
 
     index = place(rows.top()[0], edges)
     gaps = rows.remembered("label gaps", lambda: row_passes.label_gaps(rows))
-    return summed_by_bin(index, row_passes.row_moments(rows, inverse[index]), gaps, rows.row_weights(), len(inverse))
+    return summed_by_bin(index, row_passes.row_moments(rows, inverse[index]), gaps, rows.weights, len(inverse))
 
 
 def summed_by_bin(index, moments, label_gap, weights, n_bins):

@@ -6,8 +6,8 @@ import warnings
 
 import numpy as np
 
-from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.rows import Rows
 from calibrant.kernels.logistic import LogisticFit, Pull, fit_logistic, separable
 from calibrant.metrics.clinical import offset_of
 
@@ -27,7 +27,7 @@ def check_strength(penalty: object) -> float:
 
 def fit_map(
     name: str,
-    rows: BinaryRows,
+    rows: Rows,
     columns: np.ndarray,
     identity: np.ndarray,
     penalty: float = 0.0,
@@ -48,12 +48,12 @@ def fit_map(
     non_negative : hold every slope at or above 0
     """
     labels = rows.labels.astype(np.float64)
-    counted = rows.scores if rows.weights is None else rows.scores[rows.weights > 0]
+    counted = rows.logits if rows.weights is None else rows.logits[rows.weights > 0]
     positives = float(labels.sum() if rows.weights is None else rows.weights @ labels)
     fewest = min(positives, rows.total_weight - positives)
     if fewest > 0 and counted.min() == counted.max():
         return _constant(name, rows, columns, identity, positives)
-    apart = penalty == 0 and separable(rows.scores, labels, rows.weights, either=not non_negative)
+    apart = penalty == 0 and separable(rows.logits, labels, rows.weights, either=not non_negative)
     strength = strength_of(name, penalty, apart, fewest)
     pull = pull_to(identity, _variances(columns, rows.weights), strength) if strength else None
     found = fit_logistic(columns, labels, rows.weights, non_negative=non_negative, pull=pull)
@@ -87,7 +87,7 @@ def warn_unless_converged(name: str, found: LogisticFit) -> None:
         _warn(f"{name} did not converge in {len(found.trace)} Newton steps")
 
 
-def _constant(name: str, rows: BinaryRows, columns: np.ndarray, identity: np.ndarray, positives: float) -> LogisticFit:
+def _constant(name: str, rows: Rows, columns: np.ndarray, identity: np.ndarray, positives: float) -> LogisticFit:
     """All scores are equal: the map is moved so that it gives the base rate there."""
     _warn(f"{name}: all scores are equal, so that only the base rate can be learned")
     weight = np.ones(rows.n) if rows.weights is None else rows.weights

@@ -32,7 +32,7 @@ class DeviceClassSearch(ClassSearch):
 
         rows.check_labels()
         self.device_rows = rows
-        super().__init__(HostColumns(rows, host(rows.target), rows.row_weights()), grid, n_bins)  # type: ignore[arg-type]
+        super().__init__(HostColumns(rows, host(rows.target), rows.weights), grid, n_bins)  # type: ignore[arg-type]
         self._put = on_device_of(rows)
         self.launches = triton_classes.ClassLaunches(
             rows.tensor, rows.target, self._put(self.weights), self._put(grid), n_bins

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.rows import Rows
+from calibrant.core.errors import InputError
 from calibrant.core.threads import map_blocks, row_blocks
 
 FOLDS = 5
@@ -36,11 +36,11 @@ def content_folds(rows: Any, n_folds: int, seed: int) -> np.ndarray:
     Copies of a row with the same label stay in one fold, so that a weight of 2 equals the row twice in a cross-fitted
     method too. Where the copies weigh more than a tenth of a fold (forests and naive Bayes give the same row thousands
     of times), they are distributed evenly: otherwise one fold would hold nearly all rows. A row of that weight must
-    be cut into pieces first (`divided`).
+    be cut into pieces first (`divided`). Where rows belong to clusters, all rows of a cluster are in one fold.
 
     Parameters
     ----------
-    rows : Rows, BinaryRows, MultilabelRows, or rows on a GPU
+    rows : Rows, or rows on a GPU
         Logits, labels and weights. A row of weight 0 gets a fold as well, and does not change the others.
     n_folds : int
     seed : int
@@ -53,7 +53,9 @@ def content_folds(rows: Any, n_folds: int, seed: int) -> np.ndarray:
     >>> np.bincount(fold).tolist()
     [200, 200, 200, 200, 200]
     """
-    rows = rows.matrix() if hasattr(rows, "matrix") else rows
+    if rows.clusters is not None:
+        return _cluster_folds(rows.clusters, rows.mass(), n_folds, seed)
+    rows = _hashed(rows)
     hashes, stratum = _content(rows, seed)
     weights = np.ones(rows.n) if rows.weights is None else rows.weights
     first, cell = _cells(hashes, stratum)
@@ -69,7 +71,7 @@ def content_folds(rows: Any, n_folds: int, seed: int) -> np.ndarray:
 
 
 def divided(rows: Any) -> Any:
-    """The same `Rows`, `BinaryRows` or `MultilabelRows`, in which what `content_folds` distributes is cut into pieces.
+    """The same rows, in which what `content_folds` distributes is cut into pieces.
 
     Pieces have whole weights where the row has: fold f then gets as much of a row of weight w as of w copies of it.
 
@@ -82,7 +84,7 @@ def divided(rows: Any) -> Any:
     weights = rows.weights
     if weights is None or not weights.max(initial=0.0) > 1:
         return rows
-    matrix = rows if isinstance(rows, Rows) else rows.matrix()
+    matrix = _hashed(rows)
     hashes, stratum = _content(matrix, 0)
     _, cell = _cells(hashes, stratum)
     heavy = (np.bincount(cell, weights=weights) > _limit(weights, FOLDS))[cell] & (weights > 0)
@@ -98,6 +100,31 @@ def divided(rows: Any) -> Any:
         pieces.append(parts[parts > 0])
         places.append(np.full(len(pieces[-1]), place))
     return replace(rows.take(np.concatenate(places)), weights=np.concatenate(pieces))
+
+
+def _cluster_folds(clusters: np.ndarray, weights: np.ndarray, n_folds: int, seed: int) -> np.ndarray:
+    """The fold of each row (n,); the heaviest clusters are dealt first, ties in an order drawn by the seed.
+
+    Rows of one cluster are no independent check of each other.
+    """
+    _, cluster = np.unique(clusters, return_inverse=True)
+    mass = np.bincount(cluster, weights)
+    if len(mass) < 2:
+        raise InputError("all rows belong to one cluster: folds need two clusters at least")
+    order = np.random.default_rng([seed, 29]).permutation(len(mass))
+    fold = np.empty(len(mass), dtype=np.int64)
+    fold[order[np.argsort(-mass[order], kind="stable")]] = np.arange(len(mass)) % n_folds
+    return fold[cluster]
+
+
+def _hashed(rows: Any) -> Any:
+    """Rows with a matrix and one label per row, which tell them apart; the order of many labels does not matter."""
+    if rows.one_score:
+        return rows.matrix()
+    if rows.labels.ndim == 1:
+        return rows
+    values = np.column_stack([rows.logits, rows.labels.astype(rows.logits.dtype)])
+    return replace(rows, logits=values, labels=rows.logits.argmax(axis=1))
 
 
 def _content(rows: Any, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -128,7 +155,7 @@ def _same_rows(rows: Any, hashes: np.ndarray, places: np.ndarray) -> np.ndarray:
     Rows that are each other's permutation share a hash: here their columns are told apart.
     """
     keys = [rows.labels[places], _exact_hashes(rows.logits[places]), hashes[places]]
-    groups = getattr(rows, "groups", None)
+    groups = rows.groups
     if groups is not None:
         # groups in the order of their weight: their names must not matter
         keys = [groups[places], np.bincount(groups, rows.weights)[groups[places]], *keys]

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from calibrant.calibrators.solvers.floor_rows import FloorRows
 from calibrant.calibrators.solvers.newton import InverseTemperature, solve_inverse_temperature
 from calibrant.core.rows import Rows
 from calibrant.core.statistic import use_compiled
@@ -37,15 +36,11 @@ def fit_inverse_temperature(rows: Rows) -> InverseTemperature:
         return InverseTemperature(solved.value, [solved.loss] * solved.n_passes, "", True)
     n_elements = rows.n * rows.n_classes
     with serial() if n_elements < SERIAL_BELOW else nullcontext():
-        start = _first_estimate(rows)
-        if math.isnan(start) and isinstance(rows, FloorRows):
-            rows.settle()
-            start = _first_estimate(rows)
-        return solve_inverse_temperature(_means(rows), 1.0 if math.isnan(start) else start)
+        return solve_inverse_temperature(_means(rows), _first_estimate(rows))
 
 
-def _first_estimate(rows: Rows | FloorRows) -> float:
-    """β of a sample; 1 where there is none, NaN where its sums are not finite."""
+def _first_estimate(rows: Rows) -> float:
+    """β of a sample; 1 where there is none."""
     size = min(rows.n // 8, MOST_ROWS)
     if rows.n >= 4 * SAMPLE_ROWS:
         size = max(size, SAMPLE_ROWS)
@@ -55,35 +50,18 @@ def _first_estimate(rows: Rows | FloorRows) -> float:
     if not sample.total_weight > 0:
         return 1.0
     start = _first_estimate(sample)
-    if math.isnan(start):
-        return start
     means = _means(sample)
-    if isinstance(sample, Rows) and not use_compiled(sample.n * sample.n_classes):
+    if sample.in_memory and not use_compiled(sample.n * sample.n_classes):
         shifted = ShiftedRows(sample.logits, sample.labels, sample.weights)
         if start == 1.0 and math.isfinite(spread := shifted.spread()):
             # logits in unusual units: at the optimum their spread is seldom far from 2
             start = min(max(start, 1 / max(spread, 1e-3)), 4 / max(spread, 1e-3))
         means = _means_of(shifted.totals, sample.total_weight)
-    try:
-        found = solve_inverse_temperature(_finite(means), start, step_tolerance=ROUGH_STEP)
-    except ArithmeticError:
-        return math.nan
+    found = solve_inverse_temperature(means, start, step_tolerance=ROUGH_STEP)
     return 1.0 if found.limit else found.value
 
 
-def _finite(means: Moments) -> Moments:
-    """The same, but an error where they are not finite."""
-
-    def moments(inverse_temperature: float) -> tuple[float, float, float, float, float]:
-        found = means(inverse_temperature)
-        if not math.isfinite(found[1]):
-            raise ArithmeticError(f"the slope at 1/T = {inverse_temperature} is {found[1]}")
-        return found
-
-    return moments
-
-
-def _means(rows: Rows | FloorRows) -> Moments:
+def _means(rows: Rows) -> Moments:
     return _means_of(lambda beta: rows.total(temperature_sums, beta), rows.total_weight)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from calibrant.calibrators.learned import CHANCE
-from calibrant.core.binary_rows import BinaryRows
 from calibrant.core.odds import sigmoid, softplus
+from calibrant.core.rows import Rows
 from calibrant.kernels.isotonic import ScoreGroups, isotonic_values
 from calibrant.kernels.logistic import LogisticFit, Pull, fit_logistic
 from calibrant.kernels.rows import RowColumns
@@ -20,10 +20,10 @@ LARGEST_LOG_ODDS = 14.0
 """Where log(1 − p) is cut off: about p = 1 − 1e-6."""
 
 
-def positive_columns(rows: BinaryRows) -> RowColumns:
+def positive_columns(rows: Rows) -> RowColumns:
     """p of the positive class as the confidence, and the label as correctness."""
     nothing = np.empty(0)
-    return RowColumns(sigmoid(rows.scores.astype(np.float64)), rows.labels, rows.labels == 1, nothing, nothing, nothing)
+    return RowColumns(sigmoid(rows.logits.astype(np.float64)), rows.labels, rows.labels == 1, nothing, nothing, nothing)
 
 
 def isotonic_knots(groups: ScoreGroups) -> tuple[np.ndarray, np.ndarray]:
@@ -81,7 +81,7 @@ def positive_features(xp: Any, log_odds: Any) -> tuple[Any, ...]:
     return log_odds, opposite, xp.log(sigmoid_map(xp, log_odds) + 0.01), log_odds * sureness
 
 
-def fit_positive_shape(log_odds: np.ndarray, rows: BinaryRows) -> LogisticFit:
+def fit_positive_shape(log_odds: np.ndarray, rows: Rows) -> LogisticFit:
     """θ (5,) of the lowest log loss of sigmoid(θ·features), with a pull to the identity (1, 0, 0, 0, 0)."""
     columns = np.stack(positive_features(np, log_odds.astype(np.float64)))
     identity = np.array([1.0, 0.0, 0.0, 0.0, 0.0])

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from calibrant.calibrators.solvers.binary_likelihood import fit_map, pull_to, strength_of, warn_unless_converged
-from calibrant.core.binary_rows import BinaryRows
+from calibrant.core.rows import Rows, score_range
 from calibrant.core.statistic import add, statistic
 from calibrant.core.threads import map_blocks, row_blocks
-from calibrant.data.chunked_scores import ScoreChunks
 from calibrant.kernels.logistic import LogisticFit, Units, fit_logistic, logistic_sums, minimise
 
 Columns = Callable[[np.ndarray], np.ndarray]
@@ -25,34 +24,35 @@ BLOCK_ROWS = 1 << 16
 
 
 def fit_scores(
-    name: str, rows: BinaryRows | ScoreChunks, make: Columns, identity: np.ndarray, penalty: float, **options: bool
+    name: str, rows: Rows, make: Columns, identity: np.ndarray, penalty: float, **options: bool
 ) -> LogisticFit:
     """`fit_map` of the columns that `make` gives; scores on disk are summed over in a few passes.
 
     The optimum is the same: the first pass finds the units of the columns, and each step of Newton's method is one.
     """
-    if isinstance(rows, BinaryRows):
-        return fit_map(name, rows, make(rows.scores), identity, penalty, **options)
+    if rows.in_memory:
+        return fit_map(name, rows, make(rows.logits), identity, penalty, **options)
     return _streamed(name, rows, make, identity, penalty, **options)
 
 
 def _streamed(
     name: str,
-    rows: ScoreChunks,
+    rows: Rows,
     make: Columns,
     identity: np.ndarray,
     penalty: float,
     *,
     non_negative: bool = True,
 ) -> LogisticFit:
-    negatives, ends = rows.total_weight - rows.positives, rows.range.ends
-    fewest = min(rows.positives, negatives)
-    if fewest > 0 and rows.range.low == rows.range.high:
-        two = BinaryRows(np.full(2, rows.range.low), np.array([0, 1]), np.array([negatives, rows.positives]))
-        return fit_map(name, two, make(two.scores), identity, penalty, non_negative=non_negative)
+    found_range, positives = score_range(rows), float(rows.mass() @ rows.labels)
+    negatives, ends, low, high = rows.total_weight - positives, found_range.ends, found_range.low, found_range.high
+    fewest = min(positives, negatives)
+    if fewest > 0 and low == high:
+        two = Rows(np.full(2, low), np.array([0, 1]), np.array([negatives, positives]))
+        return fit_map(name, two, make(two.logits), identity, penalty, non_negative=non_negative)
     apart = fewest == 0 or ends[0, 1] <= ends[1, 0] or (not non_negative and ends[1, 1] <= ends[0, 0])
     strength = strength_of(name, penalty, bool(apart), fewest)
-    middle, *outer = make(np.array([(rows.range.low + rows.range.high) / 2, rows.range.low, rows.range.high])).T
+    middle, *outer = make(np.array([(low + high) / 2, low, high])).T
     mass, first, second = rows.total(column_sums, make, middle)
     variances = np.maximum(second / mass - (first / mass) ** 2, 0.0)
     units = Units.made(middle + first / mass, np.sqrt(variances), np.abs(outer).max(axis=0))
@@ -69,7 +69,7 @@ def _streamed(
 
 
 def _first_estimate(
-    rows: ScoreChunks, make: Columns, identity: np.ndarray, variances: np.ndarray, non_negative: bool
+    rows: Rows, make: Columns, identity: np.ndarray, variances: np.ndarray, non_negative: bool
 ) -> np.ndarray:
     """The fit of a sample, with as little of a pull as makes it finite."""
     sample = rows.sample(SAMPLE_ROWS)

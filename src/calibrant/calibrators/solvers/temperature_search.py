@@ -73,7 +73,7 @@ def soft_errors(
 
 def adaptive_errors(rows: Any, n_bins: int) -> Errors:
     """Equal-mass ECE of the top label at given temperatures; needs all rows at once, to rank them."""
-    weights = rows.row_weights()
+    weights = rows.weights
     if hasattr(rows, "confidences_at"):  # on a GPU
         confidences_at, correct = rows.confidences_at, rows.top()[2]
     else:
@@ -149,7 +149,7 @@ def _width_statistic(logits, labels, weights, kernel, inverse_temperatures, n_bi
 
 @_width_statistic.on_device
 def _(rows, _, betas, n_bins):
-    return stacked_width_sums(rows.confidences_at(betas), rows.top()[2], rows.row_weights(), n_bins)
+    return stacked_width_sums(rows.confidences_at(betas), rows.top()[2], rows.weights, n_bins)
 
 
 def stacked_width_sums(confidences, correct, weights, n_bins):
@@ -166,7 +166,7 @@ def _soft_statistic(logits, labels, weights, kernel, inverse_temperatures, n_bin
 
 @_soft_statistic.on_device
 def _(rows, _, betas, n_bins, bandwidth):
-    return stacked_soft_sums(rows.confidences_at(betas), rows.top()[2], rows.row_weights(), n_bins, bandwidth)
+    return stacked_soft_sums(rows.confidences_at(betas), rows.top()[2], rows.weights, n_bins, bandwidth)
 
 
 def stacked_soft_sums(confidences, correct, weights, n_bins, bandwidth):
@@ -183,7 +183,7 @@ def _label_statistic(logits, labels, weights, kernel, inverse_temperatures, accu
 
 @_label_statistic.on_device
 def _(rows, _, betas, accuracy, bandwidth, norm):
-    return stacked_label_sums(rows.confidences_at(betas), rows.row_weights(), accuracy, bandwidth, norm)
+    return stacked_label_sums(rows.confidences_at(betas), rows.weights, accuracy, bandwidth, norm)
 
 
 def stacked_label_sums(confidences, weights, accuracy, bandwidth, norm):

@@ -9,16 +9,12 @@ import math
 
 import numpy as np
 
-from calibrant.core.zeros import Minima
 from calibrant.kernels import scaling as plain
 from calibrant.kernels.compiled.cached import njit
 from calibrant.kernels.compiled.exponential import LOWEST, REASSOCIATE, exp_negative, row_peak
 
 GROUP = 16
 """Rows summed in the precision of the logits before they join the float64 totals."""
-
-LANES = 32
-"""Elements that a vectorised loop takes at a time."""
 
 
 @plain.temperature_sums.compiled
@@ -27,22 +23,6 @@ def temperature_sums(
 ) -> tuple[float, float, float, float, float]:
     """See the numpy twin."""
     return _temperature_sums(*_plain(logits, labels, weights), inverse_temperature)
-
-
-@plain.temperature_sums_and_minima.compiled
-def temperature_sums_and_minima(
-    logits: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
-    inverse_temperature: float,
-    seeds: np.ndarray | None = None,
-) -> tuple[float, float, float, float, float, Minima]:
-    """See the numpy twin."""
-    values, label, weight = _plain(logits, labels, weights)
-    minima = np.full(values.shape[1], np.inf, values.dtype) if seeds is None else seeds.astype(values.dtype)
-    sums = _temperature_sums_and_minima(values, label, weight, inverse_temperature, minima, seeds is not None)
-    n_zero = int(np.isneginf(values).any(axis=1).sum()) if minima.min() == -np.inf else 0
-    return *sums, Minima(minima.astype(np.float64), n_zero)
 
 
 @plain.temperature_confidences.compiled
@@ -121,82 +101,6 @@ def _temperature_sums(logits, labels, weights, inverse_temperature):
         bend += weights[i] * skew
         tail += weights[i] * (np.float64(fourth) / total - 4.0 * mean * skew - 3.0 * square**2 + 2.0 * mean**4)
     return loss, slope, curvature, bend, tail
-
-
-@njit(nogil=True, cache=True, fastmath=REASSOCIATE, error_model="numpy")
-def _temperature_sums_and_minima(logits, labels, weights, inverse_temperature, minima, seeded):  # noqa: PLR0917
-    n_rows, n_classes = logits.shape
-    beta, zero = logits.dtype.type(inverse_temperature), logits.dtype.type(0)
-    lowest = logits.dtype.type(LOWEST)
-    padded = _padded(n_classes)
-    # what fills the last lanes has an exponential of 0 at both temperatures
-    shifted = np.full(padded, logits.dtype.type(-min(1e3 * max(1.0, 1.0 / inverse_temperature), 1e30)))
-    loss = slope = curvature = bend = tail = 0.0
-    for i in range(n_rows):
-        row = logits[i]
-        peak = row_peak(row)
-        for j in range(n_classes):
-            shifted[j] = row[j] - peak
-        mass = first = second = third = fourth = zero
-        for j in range(padded):
-            value = beta * shifted[j]
-            # a true zero: its products with powers of a large value stay zero, and with -Inf show as NaN
-            weighted = zero if value < lowest else exp_negative(value)
-            mass += weighted
-            weighted *= value
-            first += weighted
-            weighted *= value
-            second += weighted
-            weighted *= value
-            third += weighted
-            fourth += weighted * value
-        log_mass = math.log(np.float64(mass))
-        true = np.float64(beta * shifted[labels[i]])
-        inverse_mass = 1.0 / np.float64(mass)
-        mean, square = np.float64(first) * inverse_mass, np.float64(second) * inverse_mass
-        skew = np.float64(third) * inverse_mass - mean * (3.0 * square - 2.0 * mean * mean)
-        loss += weights[i] * (log_mass - true)
-        slope += weights[i] * (mean - true)
-        curvature += weights[i] * max(square - mean * mean, 0.0)
-        bend += weights[i] * skew
-        tail += weights[i] * (np.float64(fourth) * inverse_mass - 4.0 * mean * skew - 3.0 * square**2 + 2.0 * mean**4)
-        if not seeded or _may_lower(row, _upper_log_mass(peak, log_mass, inverse_temperature, n_classes), minima):
-            plain = zero
-            for j in range(padded):
-                plain += exp_negative(shifted[j])
-            shift = logits.dtype.type(np.float64(peak) + math.log(np.float64(plain)))
-            for j in range(n_classes):
-                log_p = row[j] - shift
-                minima[j] = log_p if log_p < minima[j] else minima[j]
-    return loss, slope, curvature, bend, tail
-
-
-@njit(nogil=True, cache=True)
-def _upper_log_mass(peak, log_mass, inverse_temperature, n_classes):
-    """No less than the log-mass of a row at T = 1, from that at another temperature, relative to the peak.
-
-    As a function of 1/T the log-mass falls and is convex, and at 0 it is log K. The margin is far above rounding.
-    """
-    bound = log_mass
-    if inverse_temperature > 1.0:
-        bound = (1.0 - 1.0 / inverse_temperature) * math.log(n_classes) + log_mass / inverse_temperature
-    return np.float64(peak) + bound + 1e-4 + 1e-5 * (abs(np.float64(peak)) + bound)
-
-
-@njit(nogil=True, cache=True, fastmath=REASSOCIATE, error_model="numpy")
-def _may_lower(row, log_mass, minima):
-    """Whether a log-probability of the row can lie below the minimum of its column, given a bound of the log-mass."""
-    shift = row.dtype.type(log_mass)
-    count = 0
-    for j in range(len(row)):
-        count += 1 if row[j] - shift < minima[j] else 0
-    return count > 0
-
-
-@njit(nogil=True, cache=True)
-def _padded(n_classes):
-    """The length of a row that leaves no rest for scalar instructions; short rows are not worth it."""
-    return n_classes if n_classes < LANES else (n_classes + LANES - 1) // LANES * LANES
 
 
 @njit(nogil=True, cache=True, fastmath=REASSOCIATE)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from calibrant.core.errors import FitWarning, InputError
-from calibrant.core.rows import Columns, Factor, Rows, RowSource, SolvedTemperature
+from calibrant.core.rows import Columns, Factor, Rows, SolvedTemperature
 from calibrant.core.statistic import Kernel, Statistic, add
 from calibrant.kernels import scaling
 from calibrant.kernels.torch import vector  # noqa: F401 (registers the forms of vector scaling)
@@ -45,7 +45,8 @@ class HostLogits:
 class TensorRows:
     """Logits (n×K) in any floating dtype, labels (n,) and weights (n,) or None, all on one device."""
 
-    in_memory = False
+    in_memory = one_score = False
+    groups = clusters = None
     fused = True
     checked = False
 
@@ -75,10 +76,6 @@ class TensorRows:
         self.check_labels()
         counted = torch.bincount(self.target, self.mass, minlength=self.n_classes)
         return host(counted).astype(np.float64)
-
-    def row_weights(self) -> np.ndarray | None:
-        """The weight of each row (n,) on the host, or None."""
-        return None if self.mass is None else host(self.mass)
 
     def sample(self, size: int) -> TensorRows:
         """About `size` evenly spaced rows."""
@@ -122,17 +119,15 @@ class TensorRows:
         return reduce(add, parts)
 
     def gather(self, columns: Columns, *parameters: Any) -> Sequence[np.ndarray]:
-        """Arrays with an entry per row, computed on the host."""
+        """Arrays with an entry per row: computed on the device where they have a form there, else on the host."""
+        if isinstance(columns, Kernel) and columns.device_form is not None:
+            return columns.device_form(self, *parameters)
         self._warn_of_copy()
         if self._fits_on_host():
             return self.whole().gather(columns, *parameters)
         form = columns.form(self.n * self.n_classes) if isinstance(columns, Kernel) else columns
         parts = [form(*self._block(block), *parameters) for block in row_slices(*self.tensor.shape)]
         return [np.concatenate(column) for column in zip(*parts, strict=True)]
-
-    def gather_top(self, columns: Columns) -> Sequence[np.ndarray]:
-        """Confidence, prediction and correctness of each row, computed on the device."""
-        return self.top()
 
     def top(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Confidence, prediction and correctness of each row; they are n numbers each, and are kept."""
@@ -156,7 +151,7 @@ class TensorRows:
     def _fits_on_host(self) -> bool:
         return self.n * self.n_classes <= HOST_ELEMENTS
 
-    def reweighted(self, factor: Factor) -> RowSource:
+    def reweighted(self, factor: Factor) -> TensorRows:
         """The same rows with their weights multiplied by a function of logits and labels, or of labels alone."""
         table = getattr(factor, "factors", None)
         if table is not None:
@@ -192,7 +187,7 @@ class TensorRows:
     @property
     def weights(self) -> np.ndarray | None:
         """The weight of each row (n,) on the host, or None."""
-        return self.row_weights()
+        return None if self.mass is None else host(self.mass)
 
     @property
     def logits(self) -> HostLogits:

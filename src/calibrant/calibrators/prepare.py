@@ -1,0 +1,153 @@
+"""The one gate of every fit: arrays, predictions, files and tables become `Rows`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from calibrant.calibrators.helpers.gate import check_names
+from calibrant.calibrators.solvers.folds import divided
+from calibrant.core.arrays import (
+    check_counts,
+    check_label_matrix,
+    check_labels,
+    check_matrix,
+    check_outcomes,
+    check_score_matrix,
+    check_scores,
+    check_weights,
+    look_like_probabilities,
+    probabilities_error,
+)
+from calibrant.core.errors import InputError
+from calibrant.core.rows import Rows, is_one_column
+from calibrant.core.schema import identifiers
+from calibrant.core.tensors import is_tensor
+from calibrant.data import Predictions
+from calibrant.data.chunked import file_rows
+from calibrant.data.guards import refuse_probabilities
+from calibrant.data.objects import as_predictions
+from calibrant.data.source import ArraySource
+from calibrant.engines.engine import Engine, opened
+
+STREAM_BYTES = 64 * 2**20
+"""Single scores of more bytes than this are read pass by pass."""
+
+
+@contextmanager
+def prepared(  # noqa: PLR0917
+    calibrator: Any,
+    given: Any,
+    labels: Any = None,
+    weights: Any = None,
+    groups: Any = None,
+    clusters: Any = None,
+    engine: str | Engine = "local",
+) -> Iterator[Rows]:
+    """Rows of which shapes, dtypes, labels and weights are right; nobody has looked at the scores yet.
+
+    What is not an array with labels must hold its labels itself.
+    """
+    if labels is not None:
+        rows = array_rows(calibrator, given, labels, weights, clusters)
+        check_counts(rows.weights)
+        yield replace(rows, groups=calibrator._group_numbers(groups, rows.n))
+        return
+    if isinstance(given, (np.ndarray, list)) or is_tensor(given):
+        raise InputError(f"{type(calibrator).__name__} requires y to be passed, but the target y is None")
+    predictions = as_predictions(given)
+    check_task_method(calibrator, predictions.task, n_classes=predictions.n_classes)
+    refuse_probabilities(predictions)
+    if not predictions.spread:
+        check_counts(predictions.weights, f"{predictions.name}: weights" if predictions.name else "weights")
+    predictions = predictions.expanded()
+    if not _read_in_passes(calibrator, predictions):
+        own = predictions.clusters if clusters is None else clusters
+        rows = array_rows(calibrator, predictions.logits, predictions.labels, predictions.weights, own)
+        if calibrator.takes_groups and groups is None:
+            groups = _groups_of(calibrator, predictions)
+        numbers = calibrator._group_numbers(groups, rows.n)
+        yield replace(rows, groups=numbers)
+        return
+    with opened(engine) as running:
+        rows = file_rows(predictions, running)
+        rows.clusters = None if rows.clusters is None else identifiers(rows.clusters, rows.n, "clusters")[0]
+        check_names(calibrator, rows, np.empty((0, 1 if predictions.flat else predictions.n_classes)), reset=True)
+        # a fit that ranks or splits rows sees arrays: maps of files, not memory
+        yield rows if predictions.flat or calibrator.additive else rows.whole()
+    for piece in predictions.source.pieces():
+        piece.check_unchanged()
+
+
+def _groups_of(calibrator: Any, predictions: Predictions) -> dict[str, Any]:
+    if not predictions.groups:
+        raise InputError(
+            f"{type(calibrator).__name__} needs one or two columns of groups, but "
+            f"{predictions.name or 'the predictions'} has none: name them (by=, --groups)"
+        )
+    return dict(predictions.groups)
+
+
+def _read_in_passes(calibrator: Any, predictions: Predictions) -> bool:
+    """Are these rows in files, and read as blocks? Single scores fit in memory unless there are very many."""
+    if isinstance(predictions.source, ArraySource) or calibrator.takes_groups:
+        return False
+    if predictions.task == "multiclass":
+        return True
+    large = predictions.n * predictions.dtype.itemsize > STREAM_BYTES
+    return predictions.flat and calibrator.additive_scores and large
+
+
+def array_rows(calibrator: Any, given: Any, labels: Any, weights: Any, clusters: Any) -> Rows:
+    """Arrays whose shapes, dtypes and labels are right; nobody has looked at the values yet."""
+    if "multilabel" in calibrator.tasks:
+        scores = check_score_matrix(given)
+        labels = check_label_matrix(labels, scores.shape, against="logits")
+    elif is_one_column(given):
+        scores = check_scores(given)
+        labels = check_outcomes(labels, len(scores))
+    else:
+        scores = check_matrix(given)
+        if look_like_probabilities(scores):
+            raise probabilities_error(len(scores), "logits", "give their logarithms, np.log(p)")
+        labels = check_labels(labels, *scores.shape)
+    check_names(calibrator, given, scores.reshape(len(scores), -1), reset=True)
+    codes = None if clusters is None else identifiers(clusters, len(scores), "clusters")[0]
+    return Rows(scores, labels, check_weights(weights, len(scores)), clusters=codes, settled=False)
+
+
+def ready(calibrator: Any, rows: Rows) -> Rows:
+    """Rows for a fit: unless it reads them through `Rows.total` alone, which then does so, every value is looked at."""
+    if not calibrator.additive or (rows.one_score and rows.in_memory):
+        rows.settle()
+    return in_pieces(calibrator, rows)
+
+
+def in_pieces(calibrator: Any, rows: Rows) -> Rows:
+    """Rows of large weight in pieces, for fits that put rows into folds."""
+    return rows if calibrator.additive or not rows.in_memory else divided(rows)
+
+
+def check_over_logits(calibrator: Any, name: str = "") -> None:
+    """Raise for what changes a network's input and thus is no map of its logits."""
+    if not hasattr(calibrator, "predict_proba"):
+        called = name or type(calibrator).__name__
+        raise InputError(
+            f"{called} is part of a network, not a map of its logits: "
+            "use NeuralClamping.fit(model, loader) and attach(model) in Python"
+        )
+
+
+def check_task_method(calibrator: Any, task: str, name: str = "", n_classes: int | None = None) -> None:
+    """Raise where a calibrator does not serve a task; two columns are a binary task as well."""
+    check_over_logits(calibrator, name)
+    served = getattr(calibrator, "tasks", ("multiclass", "binary"))
+    wanted = "binary" if task == "pairs" else task
+    two = task == "multiclass" and n_classes == 2 and "binary" in served
+    if wanted not in served and not two:
+        called = name or type(calibrator).__name__
+        raise InputError(f"{called} serves {' and '.join(served)} tasks, not {task}: see calibrant.methods()")
