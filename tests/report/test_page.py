@@ -257,7 +257,7 @@ def test_words_of_a_page_are_those_of_its_task(other_task: Comparison) -> None:
     assert ("probability of the positive class" in axes) == positive
     assert ("how often it is right" in axes) != positive
     assert set(data["histogram"]["outcome"]) == ({"positive", "negative"} if positive else {"right", "wrong"})
-    assert ("Changed decisions" in page) == positive
+    assert ("Changed predictions" in page) == positive
     assert "Classwise ECE" not in page
 
 

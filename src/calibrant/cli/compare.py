@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,23 +13,35 @@ from rich.text import Text
 
 import calibrant as cal
 from calibrant.cli import options
-from calibrant.cli.terminal import BLUE, CHECK_FAILED, GREY, ORANGE, console, progress_bar, say, warn
+from calibrant.cli.drawing import GREY, console, show_table
+from calibrant.cli.terminal import CHECK_FAILED, progress_bar, say, warn
 from calibrant.core.atomic import check_target
 from calibrant.core.errors import InputError
 from calibrant.core.metric_facts import facts
 from calibrant.data import open_predictions
 from calibrant.evaluation.compare import compare as run
-from calibrant.evaluation.model_tables import lines, sizes
 from calibrant.evaluation.models import ModelComparison, compare_models, short_names
-from calibrant.evaluation.results import Comparison, MethodRow
+from calibrant.evaluation.rendering import RAISED_WORDS, any_raised
+from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.shift import ShiftCurves, Shifted, open_shift, shift
-from calibrant.evaluation.tables import RAISED_WORDS, cell, raised, seconds, share
 from calibrant.report.usage import model_files
 
-WIDTHS = {"ece": 6, "adaptive_ece": 6, "sce": 7, "nll": 7, "brier": 7, "accuracy": 6}
-"""The metrics of the table, and how wide their columns are."""
-INTERVALS = {"ece": 16, "nll": 18}
-"""Metrics whose interval is shown in a wide terminal, and its width."""
+COLUMNS = (
+    "ece",
+    "adaptive_ece",
+    "sce",
+    "nll",
+    "brier",
+    "accuracy",
+    "changed_predictions",
+    "p_beats_best",
+    "fit_seconds",
+)
+UNTOLD = {"pairs": ("sce", "changed_predictions"), "binary": ("sce",), "multilabel": ("sce",)}
+"""Columns that say nothing new: of one probability per row the classwise ECE is the ECE again, answers never change."""
+INTERVALS = ("ece", "nll")
+"""Metrics whose interval is shown in a wide terminal."""
+WIDE = 110
 
 FILES = "Predictions to fit on and to measure on; file#part picks one part."
 MODELS = "The files are models with the parts val and test each, or NAME=VAL,TEST: one matrix."
@@ -73,8 +86,8 @@ def compare(
     if as_json:
         typer.echo(result.to_json())
     elif markdown or latex:
-        how = {} if models else {"intervals": intervals}
-        say(result.to_markdown(**how) if markdown else result.to_latex(**how), nl=False)
+        write = result.to_markdown if markdown else result.to_latex
+        say(write(intervals=intervals), nl=False)
     else:
         _show(result, report)
     if result.best is None:
@@ -142,27 +155,24 @@ def _curves(result: Comparison, shifted: Shifted | None) -> ShiftCurves | None:
 
 def show(comparison: Comparison) -> None:
     """Print the verdict, the table and what its marks mean."""
-    out = console()
-    wide = out.width >= 110
+    out, task = console(), comparison.task
+    wide = out.width >= WIDE
     out.print(Text(comparison.verdict, "bold"))
-    kind = f"{comparison.n_classes} {'labels' if comparison.task == 'multilabel' else 'classes'}"
-    rows = f"fitted on {comparison.n_val:,} rows, measured on {comparison.n_test:,}"
-    out.print(Text(rows if _answers(comparison) else f"{rows}, {kind}", GREY))
+    sizes = f"fitted on {comparison.n_val:,} rows, measured on {comparison.n_test:,}"
+    kind = f", {comparison.n_classes} {'labels' if task == 'multilabel' else 'classes'}"
+    out.print(Text(sizes if task == "pairs" else sizes + kind, GREY))
     if comparison.noise_floor is not None:
         floor = comparison.noise_floor
         out.print(Text(f"noise floor: a calibrated model would show ECE {100 * floor.mean:.2f}% at this n", GREY))
     out.print()
-    width = max(8, *(len(row.method) for row in comparison.rows)) + 1
-    header = _header(comparison, width, wide)
-    out.print(header)
-    out.print(Text("─" * len(header.plain), GREY))
-    for row in comparison.rows:
-        out.print(_line(comparison, row, width, wide), overflow="ellipsis", no_wrap=True)
+    table = comparison.table().pick(name for name in COLUMNS if name not in UNTOLD.get(task, ()))
+    columns = {name: facts(name).column + "%" * facts(name).percent for name in table.columns}
+    show_table(out, replace(table, columns=columns), INTERVALS if wide else False)
     out.print()
-    out.print(Text("bold: best; underlined: second; ≈: within noise of the best (paired resamples)", GREY))
-    if wide and any(raised(name, row.metrics[name]) for row in comparison.rows for name in INTERVALS if row.metrics):
+    out.print(Text("*: best; underlined: second; ≈: within noise of the best (paired resamples)", GREY))
+    if wide and any_raised(table.pick(INTERVALS)):
         out.print(Text(RAISED_WORDS, GREY))
-    changed = "" if _answers(comparison) else "chg%: predictions changed; "
+    changed = "" if task == "pairs" else "chg%: predictions changed; "
     out.print(Text(f"{changed}P: chance of beating the best; fit: seconds", GREY))
 
 
@@ -170,51 +180,8 @@ def show_models(table: ModelComparison) -> None:
     """Print the verdict over all models and the matrix of the deciding metric."""
     out = console()
     out.print(Text(table.verdict, "bold"))
-    out.print(Text(sizes(table), GREY))
+    out.print(Text(table.sizes, GREY))
     out.print()
-    for line in lines(table, out.width):
-        head = line.startswith("method ")
-        best = table.best is not None and line.startswith(f"{table.best} ")
-        out.print(Text(line, "bold" if head else f"bold {BLUE}" if best else ""), overflow="ellipsis", no_wrap=True)
+    show_table(out, table.short_table(), missing="failed")
     out.print()
-    out.print(Text("*: best of the model; ≈: within noise of it; wins: on how many models either holds", GREY))
-
-
-def _answers(comparison: Comparison) -> bool:
-    """Are these confidences of answers, which no calibration changes?"""
-    return comparison.task == "pairs"
-
-
-def _columns(comparison: Comparison) -> dict[str, int]:
-    """Metrics and widths; with one probability per row the classwise ECE is the ECE again."""
-    return {name: room for name, room in WIDTHS.items() if name != "sce" or comparison.task == "multiclass"}
-
-
-def _header(comparison: Comparison, width: int, wide: bool) -> Text:
-    text = Text("method".ljust(width))
-    for metric, room in _columns(comparison).items():
-        title = facts(metric).column + ("%" if facts(metric).percent else "")
-        text += f"{title:>{room}} "
-        if wide and metric in INTERVALS:
-            text += " 95%".ljust(INTERVALS[metric])
-    text += (" " if _answers(comparison) else " chg% ") + f"{'P':>4} {'fit':>6}"
-    text.stylize("bold")
-    return text
-
-
-def _line(comparison: Comparison, row: MethodRow, width: int, wide: bool) -> Text:
-    best = row.method == comparison.best
-    text = Text(row.method.ljust(width), f"bold {BLUE}" if best else "")
-    if row.error is not None:
-        return text + Text("failed: ", ORANGE) + Text(row.error)
-    for metric, room in _columns(comparison).items():
-        one = cell(comparison, row, metric)
-        style = "bold" if one.best else ("underline" if one.second else "")
-        text += Text(" " * (room - len(one.value))) + Text(one.value, style)
-        text += Text("≈" if one.tie else " ")
-        if wide and metric in INTERVALS:
-            text += Text((" " + one.interval).ljust(INTERVALS[metric]), GREY)
-    beats = "" if best else f"{row.p_beats_best:.2f}"
-    changed = " " if _answers(comparison) else f"{share(row.changed_predictions):>5} "
-    text += Text(f"{changed}{beats:>4} {seconds(row.fit_seconds):>6}", GREY)
-    return text
+    out.print(Text("*: best of the model; ≈: within noise of it; best or tied: on how many models either holds", GREY))

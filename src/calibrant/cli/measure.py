@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -12,30 +14,21 @@ from rich.text import Text
 
 from calibrant.cli import gate as gates
 from calibrant.cli import options
-from calibrant.cli.terminal import (
-    BLUE,
-    CHECK_FAILED,
-    GREEN,
-    GREY,
-    ORANGE,
-    answer,
-    console,
-    progress_bar,
-    skipped_words,
-    warn,
-)
+from calibrant.cli.drawing import BLUE, GREEN, GREY, ORANGE, console, show_table
+from calibrant.cli.terminal import CHECK_FAILED, answer, progress_bar, skipped_words, warn
 from calibrant.core.metric_facts import facts, number
 from calibrant.data import open_predictions
 from calibrant.engines.engine import opened
-from calibrant.evaluation.groups import GroupAnalysis
 from calibrant.evaluation.measure import measure as run
 from calibrant.evaluation.measurement import Measurement
-from calibrant.evaluation.table import Estimate
-from calibrant.evaluation.tables import RAISED_WORDS, bounds, raised
+from calibrant.evaluation.rendering import RAISED_WORDS, any_raised, bounds
+from calibrant.evaluation.table import Estimate, Table
 from calibrant.evaluation.verdicts import SIGNIFICANCE, TOO_FEW
 
 BAR = 40
-SHOWN_GROUPS = 12
+SHOWN_GROUPS, SHOWN_LABELS = 12, 5
+NAME = 34
+"""Characters of a group's or label's name."""
 
 
 Limit = Annotated[float | None, typer.Option(min=0.0, help="Gate: exit 1 when the figure is above this.")]
@@ -115,10 +108,11 @@ def show(result: Measurement, name: str, kind: str) -> None:
         _worst(out, result)
     if result.labels:
         out.print()
-        _labels(out, result)
+        _largest(out, result.label_table(), ("ece", "nll", "n_positive"), SHOWN_LABELS)
     if result.groups is not None:
         out.print()
-        _groups(out, result.groups)
+        out.print(Text(result.groups.verdict, "bold"))
+        _largest(out, result.groups.table(), ("n", "ece"), SHOWN_GROUPS)
 
 
 def _task(result: Measurement) -> str:
@@ -128,22 +122,13 @@ def _task(result: Measurement) -> str:
     return many if result.task == "pairs" else f"{many}, about the positive class"
 
 
-def _labels(out: Console, result: Measurement) -> None:
-    """The labels of largest error."""
-    out.print(Text(f" {'worst labels':<30}    ECE %     NLL    positives", "bold"))
-    for label in sorted(result.labels, key=lambda one: -one.metrics["ece"].value)[:5]:
-        ece, nll = label.metrics["ece"].value, label.metrics["nll"].value
-        out.print(Text(f" {label.name[:30]:<30} {100 * ece:8.2f} {nll:7.4f} {label.n_positive:12,}"))
-
-
-def _groups(out: Console, analysis: GroupAnalysis) -> None:
-    """Every group, the largest error first, and who is worst served."""
-    out.print(Text(f" {analysis.verdict}", "bold"))
-    out.print(Text(f" {'groups':<34}    rows    ECE %", "bold"))
-    for group in sorted(analysis.groups, key=lambda one: -one.metrics["ece"].value)[:SHOWN_GROUPS]:
-        out.print(Text(f" {group.name[:34]:<34} {group.n:7,} {100 * group.metrics['ece'].value:8.2f}"))
-    if len(analysis.groups) > SHOWN_GROUPS:
-        out.print(Text(f" and {len(analysis.groups) - SHOWN_GROUPS} more (--json lists all)", GREY))
+def _largest(out: Console, table: Table, columns: Sequence[str], most: int) -> None:
+    """The rows of largest calibration error."""
+    rows = sorted(table.rows, key=lambda row: -row.cells["ece"].estimate.value)[:most]
+    rows = [replace(row, name=row.name[:NAME], best=False) for row in rows]
+    show_table(out, replace(table.pick(columns), rows=tuple(rows)))
+    if len(table.rows) > most:
+        out.print(Text(f"and {len(table.rows) - most} more (--json lists all)", GREY))
 
 
 def _verdict(out: Console, result: Measurement) -> None:
@@ -153,7 +138,7 @@ def _verdict(out: Console, result: Measurement) -> None:
     if result.verdict == TOO_FEW:
         mark = Text("? ", f"bold {GREY}")
     out.print(mark + Text(result.verdict, style="bold"))
-    out.print(f"  ECE {_text('ece', ece)}% {bounds('ece', ece, 3)}")
+    out.print(f"  ECE {number('ece', ece.value)}% {bounds('ece', ece)}")
     out.print(
         f"  a calibrated model would show {100 * floor.mean:.2f}% at this n "
         f"[{100 * floor.low:.2f}, {100 * floor.high:.2f}], p {_p_value(floor.p_value)}"
@@ -210,7 +195,7 @@ def _figures(out: Console, result: Measurement) -> None:
     for row in range(rows):
         right = cells[row + rows] if row + rows < len(cells) else Text("")
         out.print(Text(" ") + cells[row] + right)
-    if any(raised(name, estimate) for name, estimate in result.metrics.items()):
+    if any_raised(result.table()):
         out.print(Text(f" {RAISED_WORDS}", GREY))
     for reason in dict.fromkeys(result.left_out.values()):
         names = ", ".join(facts(name).label for name, why in result.left_out.items() if why == reason)
@@ -219,8 +204,8 @@ def _figures(out: Console, result: Measurement) -> None:
 
 def _figure(name: str, estimate: Estimate) -> Text:
     mark = " " if facts(name).percent else "†"
-    text = Text(f"{facts(name).label + mark:<18}") + Text(f"{_text(name, estimate):>6} ", "bold")
-    text += Text(f"{bounds(name, estimate, 3):<15}", GREY)
+    text = Text(f"{facts(name).label + mark:<18}") + Text(f"{_three_places(name, estimate.value):>6} ", "bold")
+    text += Text(f"{bounds(name, estimate, _three_places):<15}", GREY)
     return text
 
 
@@ -239,8 +224,8 @@ def _worst(out: Console, result: Measurement) -> None:
         )
 
 
-def _text(name: str, estimate: Estimate) -> str:
-    return number(name, estimate.value, 3)
+def _three_places(name: str, value: float) -> str:
+    return number(name, value, 3)
 
 
 def _p_value(value: float) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from calibrant.cli import options
+from calibrant.cli.drawing import console, show_table
 from calibrant.cli.terminal import answer, progress_bar
-from calibrant.evaluation.shift import ShiftCurves, open_shift
+from calibrant.core.metric_facts import facts
+from calibrant.evaluation.shift import open_shift
 from calibrant.evaluation.shift import shift as run
 from calibrant.shipping.artifact import read_artifact
 
@@ -36,23 +39,11 @@ def shift(
         calibrators[name], schemas[name] = found.calibrator, found.schema
     with progress_bar(quiet=as_json):
         curves = run(calibrators, open_shift(files), metric=metric, schemas=schemas)
-    answer(as_json, curves.to_dict(), _lines(curves))
-
-
-def _lines(curves: ShiftCurves) -> list[str]:
-    """A column per method, a line per severity."""
-    widths = [max(17, len(method) + 2) for method in curves.methods]
-    first = max(10, len(curves.metric))
-    lines = [
-        curves.metric.ljust(first) + "".join(f"  {m}".ljust(w) for m, w in zip(curves.methods, widths, strict=True))
-    ]
-    for place, severity in enumerate(curves.severities):
-        line = f"severity {severity}".ljust(first)
-        for row, width in enumerate(widths):
-            half = curves.half_width[row, place]
-            spread = f" ± {half:.4f}" if half >= 0.00005 else ""
-            line += f"  {curves.mean[row, place]:.4f}{spread}".ljust(width)
-        lines.append(line)
+    if not as_json:
+        show_table(console(), replace(curves.table(), axis=facts(curves.metric).title), intervals=True)
     kinds = ", ".join(curves.corruptions)
-    lines.append(f"mean over {len(curves.corruptions)} corruptions ({kinds})")
-    return [*lines, "± 95% within-subject interval: differences between corruptions are taken out"]
+    notes = [
+        f"mean over {len(curves.corruptions)} corruptions ({kinds})",
+        "95% within-subject intervals: differences between corruptions are taken out",
+    ]
+    answer(as_json, curves.to_dict(), notes)

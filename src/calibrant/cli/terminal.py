@@ -1,11 +1,9 @@
-"""How the verbs speak: plain text from files, JSON for machines, a console for tables, a bar for long work."""
+"""How the verbs speak: plain text from files, JSON for machines, a bar for long work."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,12 +13,8 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
 from calibrant.core import progress
-
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "grey50"
-"""Okabe & Ito (2008): distinct under every common colour blindness; fills differ too, for terminals without colour."""
 
 CHECK_FAILED = 1
 """Exit code where the work was done and its answer is no."""
@@ -66,33 +60,6 @@ def answer(as_json: bool, document: Mapping[str, Any], lines: Iterable[str]) -> 
     """Print a result: one JSON document for machines, lines for people."""
     for line in [json.dumps(document)] if as_json else map(plain, lines):
         typer.echo(line)
-
-
-class _Output(Console):
-    def print(self, *objects: Any, **options: Any) -> None:
-        """Print, with control characters spelled out; colours come from styles, never from the text."""
-        super().print(*(_plain_object(one) for one in objects), **options)
-
-    def on_broken_pipe(self) -> None:
-        """Leave it to the command, for which a reader that has seen enough is no failure; rich would exit with 1."""
-        raise BrokenPipeError
-
-
-def console() -> Console:
-    """Standard output; 80 columns wide where nothing says otherwise, never wider than 120."""
-    columns = shutil.get_terminal_size((80, 24)).columns
-    width = min(max(columns, 60), 120)
-    # no markup: a class may be called [/INST]
-    no_color = bool(os.environ.get("NO_COLOR")) or None
-    return _Output(width=width, highlight=False, soft_wrap=False, markup=False, emoji=False, no_color=no_color)
-
-
-def _plain_object(one: Any) -> Any:
-    if isinstance(one, str):
-        return plain(one)
-    if isinstance(one, Text) and CONTROL.search(one.plain):
-        return Text(plain(one.plain), one.style)
-    return one
 
 
 @contextmanager

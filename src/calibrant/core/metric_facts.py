@@ -5,6 +5,7 @@ Figures are fractions everywhere in the library; `percent` says that a view mult
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 
@@ -21,6 +22,8 @@ class MetricFacts(NamedTuple):
     """−1 where low values are good, +1 where high ones are, 0 where neither is by itself."""
     meaning: str
     """One line of explanation."""
+    places: int = 4
+    """Decimals of a figure that is not in percent."""
 
     @property
     def heading(self) -> str:
@@ -73,11 +76,17 @@ FACTS: dict[str, MetricFacts] = {
     "uncertainty": MetricFacts("uncertainty", "UNC", False, 0, "log loss of the base rate"),
     "gap": MetricFacts("gap", "gap", True, 0, "mean confidence minus accuracy"),
     "noise_floor": MetricFacts("noise floor", "floor", True, 0, "the ECE that a calibrated model would show"),
-    "changed_predictions": MetricFacts("changed predictions", "chg", True, 0, "rows whose predicted class changes"),
-    "changed_rankings": MetricFacts("changed rankings", "order", True, 0, "pairs whose confidence order changes"),
-    "p_beats_best": MetricFacts("P(beats best)", "P", False, 0, "share of paired resamples better than the best"),
-    "fit_seconds": MetricFacts("fit s", "fit", False, 0, "seconds that the fit took"),
-    "n_parameters": MetricFacts("parameters", "params", False, 0, "learned numbers"),
+    "changed_predictions": MetricFacts("changed predictions", "chg", True, 0, "rows whose decision changed"),
+    "changed_rankings": MetricFacts("changed rankings", "order", True, 0, "pairs whose order was reversed"),
+    "p_beats_best": MetricFacts("P(beats best)", "P", False, 0, "share of paired resamples better than the best", 2),
+    "fit_seconds": MetricFacts("fit s", "fit", False, 0, "seconds that the fit took", 2),
+    "n": MetricFacts("rows", "rows", False, 0, "rows behind the figures", 0),
+    "n_positive": MetricFacts("positives", "positives", False, 0, "rows that have the label", 0),
+    "mean_rank": MetricFacts("mean rank", "rank", False, 0, "1 is first on every model", 2),
+    "best_or_tied": MetricFacts(
+        "best or tied", "wins", False, 0, "models on which it is best or within noise of it", 0
+    ),
+    "n_parameters": MetricFacts("parameters", "params", False, 0, "learned numbers", 0),
     "classwise_loss_std": MetricFacts("class loss spread", "class std", False, -1, "spread of the class losses"),
 }
 
@@ -108,6 +117,15 @@ def sign(name: str) -> float:
     return -1.0 if facts(name).better > 0 else 1.0
 
 
-def number(name: str, value: float, places: int = 4) -> str:
-    """A figure as tables print it: percent with two places, others with `places`."""
-    return f"{100 * value:.2f}" if facts(name).percent else f"{value:.{places}f}"
+def number(name: str, value: float, places: int | None = None) -> str:
+    """A figure as every table prints it: percent with two places, others with theirs or `places`.
+
+    >>> number("ece", 0.0312), number("n", 1500), number("nll", float("nan"))
+    ('3.12', '1,500', '—')
+    """
+    look = facts(name)
+    if not math.isfinite(value):
+        return "—"
+    if look.percent:
+        return f"{100 * value:.2f}"
+    return f"{value:,.{look.places if places is None else places}f}"

@@ -7,12 +7,31 @@ least as large as the observed one is a p-value that is uniform under calibratio
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from calibrant.core.bin_sums import total_gap
 from calibrant.core.bins import check_n_bins, width_index
-from calibrant.evaluation.results import NoiseFloor
+from calibrant.evaluation.plain_data import PlainData
 from calibrant.kernels.bins import index_sums
+
+
+@dataclass(frozen=True)
+class NoiseFloor(PlainData):
+    """The ECE a perfectly calibrated model with these confidences would show at this n, and the consistency test.
+
+    `mean`, `low` and `high` describe the ECE over label sets re-drawn from the confidences (2.5% and 97.5%
+    quantiles), `critical` its 95% quantile; `p_value` is (1 + #{drawn ECE ≥ observed}) / (draws + 1).
+    """
+
+    mean: float
+    low: float
+    high: float
+    critical: float
+    p_value: float
+    draws: int
+
 
 ROW_DRAWS_LIMIT = 25_000_000
 """Rows × draws up to which every row is drawn by itself."""

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from html import escape
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,13 +15,14 @@ from scipy.stats import norm
 
 from calibrant.core.errors import InputError
 from calibrant.core.metric_facts import facts, known_name, number, sign
+from calibrant.evaluation import rendering
 from calibrant.evaluation.plain_data import PlainData
 from calibrant.evaluation.table import Cell, Estimate, Row, Table
-from calibrant.evaluation.tables import html_table, markdown_lines
 
 SIGNIFICANCE = 0.05
 Z95 = float(norm.ppf(0.975))
-HEADS = ("method", "metric", "old", "new", "change", "verdict")
+CHANGE = ("change",)
+"""The column whose interval every form shows."""
 MEASURED = "measured"
 """The name of the one row of a measurement."""
 EMBEDDED = re.compile(r'<script type="application/json" id="result">(.*?)</script>', re.S)
@@ -110,10 +110,8 @@ class Difference(PlainData):
 
     def to_markdown(self, *, everything: bool = False) -> str:
         """A Markdown table of what changed."""
-        cells = [change_cells(one) for one in self.shown(everything=everything)]
-        rows = [[text.replace("|", "\\|") for text in row] for row in cells]
-        lines = markdown_lines(HEADS, rows, "| --- | --- | ---: | ---: | ---: | --- |")
-        return "\n".join([*self.summary(), "", *lines]) + "\n"
+        table = rendering.markdown(self.table(everything=everything), intervals=CHANGE)
+        return "\n".join([*self.summary(), "", table])
 
     def summary(self) -> list[str]:
         """Headline, counts and notes, one sentence each."""
@@ -130,16 +128,10 @@ class Difference(PlainData):
         return lines + [f"note: {one}" for one in self.notes]
 
     def _repr_html_(self) -> str:
-        said = "".join(f"<p>{escape(line)}</p>" for line in self.summary())
-        cells = ("".join(f"<td>{escape(text)}</td>" for text in change_cells(one)) for one in self.shown())
-        return html_table(said, HEADS, (f"<tr>{row}</tr>" for row in cells))
+        return rendering.notebook(self.table(), said=" · ".join(self.summary()), intervals=CHANGE)
 
     def __repr__(self) -> str:
-        rows = [change_cells(one) for one in self.shown()[:14]]
-        widths = [max(len(line[place]) for line in [HEADS, *rows]) for place in range(len(HEADS))]
-        table = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-                 for line in [HEADS, *rows]]  # fmt: skip
-        return "\n".join([*self.summary(), *table])
+        return rendering.text(self.table(), said=self.summary(), intervals=CHANGE, width=120)
 
 
 def diff(old: Any, new: Any) -> Difference:
@@ -184,15 +176,6 @@ def diff(old: Any, new: Any) -> Difference:
     removed += [f"model {name}" for name in first if name not in second]
     notes = _notes(first, second)
     return Difference(tuple(_adjusted(changes)), tuple(headlines), tuple(added), tuple(removed), notes, criterion)
-
-
-def change_cells(one: Change) -> list[str]:
-    """A change as text: method, metric, old, new, change ± noise, verdict."""
-    values = [number(one.metric, estimate.value) for estimate in (one.old, one.new)]
-    step = number(one.metric, one.change)
-    spread = f" ± {number(one.metric, one.noise)}" if np.isfinite(one.noise) else ""
-    change = f"{'' if one.change < 0 else '+'}{step}{spread}"
-    return [_at(one.model, one.method), facts(one.metric).title, *values, change, one.verdict]
 
 
 def _document(result: Any, word: str) -> tuple[str, dict[str, Any]]:
@@ -304,10 +287,12 @@ def _best_change(model: str, criterion: str, old: Mapping[str, Any], new: Mappin
 
 def _headline(one: Change, criterion: str) -> str:
     label = facts(criterion).title
-    *_, old, new, change, verdict = change_cells(one)
+    old, new, change = (number(one.metric, value) for value in (one.old.value, one.new.value, one.change))
+    change = f"{'' if one.change < 0 else '+'}{change}"
+    change += f" ± {number(one.metric, one.noise)}" if np.isfinite(one.noise) else ""
     where = f"{one.model}: " if one.model else ""
     what = label if one.method == MEASURED else f"{label} of the best method ({one.method})"
-    return f"{where}{what}: {old} → {new}, {verdict} ({change})"
+    return f"{where}{what}: {old} → {new}, {one.verdict} ({change})"
 
 
 def _notes(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[str, ...]:

@@ -16,13 +16,13 @@ from calibrant.core.bin_sums import BinSums, over, under
 from calibrant.core.bins import check_n_bins, width_index
 from calibrant.core.errors import InputError
 from calibrant.evaluation.bootstrap import LEVEL
-from calibrant.evaluation.consistency import noise_floor
+from calibrant.evaluation.consistency import NoiseFloor, noise_floor
 from calibrant.evaluation.flat import about, hits
 from calibrant.evaluation.group_slopes import group_slopes
 from calibrant.evaluation.group_sums import GroupUnits, by_cluster, chance_errors
 from calibrant.evaluation.group_test import Heterogeneity, groups_differ
 from calibrant.evaluation.grouping import Grouping
-from calibrant.evaluation.results import NoiseFloor, TestColumns
+from calibrant.evaluation.results import TestColumns
 from calibrant.evaluation.table import Estimate, Figures, Row, Table, figure_cells, metric_columns
 from calibrant.evaluation.verdicts import FEWEST_ERRORS, FEWEST_ROWS, SIGNIFICANCE
 from calibrant.kernels.rows import RowColumns

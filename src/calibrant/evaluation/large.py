@@ -16,9 +16,8 @@ from calibrant.core.bin_sums import total_gap
 from calibrant.core.bins import width_index
 from calibrant.core.errors import InputError
 from calibrant.data import Predictions
-from calibrant.evaluation.consistency import noise_floor
+from calibrant.evaluation.consistency import NoiseFloor, noise_floor
 from calibrant.evaluation.flat import flat_columns, hits, two_class
-from calibrant.evaluation.results import NoiseFloor
 from calibrant.evaluation.table import Estimate
 from calibrant.kernels.rows import RowColumns
 

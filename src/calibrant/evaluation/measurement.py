@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.evaluation import display
+from calibrant.core.metric_facts import facts
+from calibrant.evaluation import rendering
 from calibrant.evaluation.calibration_loss import CalibrationLoss
+from calibrant.evaluation.consistency import NoiseFloor
 from calibrant.evaluation.flat import about
 from calibrant.evaluation.groups import GroupAnalysis, group_fields
 from calibrant.evaluation.labels import LabelFigures
 from calibrant.evaluation.plain_data import plain
-from calibrant.evaluation.results import ClassProfile, NoiseFloor
+from calibrant.evaluation.results import MAIN, ClassProfile
 from calibrant.evaluation.table import Cell, Estimate, Figures, Row, Table, figure_cells, metric_columns
 from calibrant.metrics.reliability import Reliability
 
@@ -50,10 +52,30 @@ class Measurement:
     warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return display.measurement_text(self)
+        table, floor = self._short(), self.noise_floor
+        notes = [f"noise floor of the ECE {100 * floor.mean:.2f} %, p-value {floor.p_value:.3g}", *self._notes(table)]
+        said = [f"{self.n:,} rows, {self._what()}", self.verdict]
+        return rendering.text(table, said=said, notes=notes + [f"note: {one}" for one in self.warnings], intervals=True)
 
     def _repr_html_(self) -> str:
-        return display.measurement_html(self)
+        table, floor = self._short(), self.noise_floor
+        notes = [f"noise floor of the ECE {100 * floor.mean:.2f} % (p = {floor.p_value:.3g})", *self._notes(table)]
+        said = f"{self.n:,} rows, {self._what()}. {self.verdict}"
+        drawn = [rendering.diagram(self.bins, self.about)]
+        return rendering.notebook(table, said=said, notes=notes, intervals=True, diagrams=drawn)
+
+    def _what(self) -> str:
+        return f"{self.task}, {self.n_classes} classes, about the {self.about}"
+
+    def _notes(self, table: Table) -> list[str]:
+        raised = [rendering.RAISED_WORDS] if rendering.any_raised(table) else []
+        return [*filter(None, [self.mendable]), *raised]
+
+    def _short(self) -> Table:
+        """The main figures by their titles."""
+        names = [name for name in MAIN if name in self.metrics]
+        rows = tuple(Row(facts(name).title, {"value": Cell(name, self.metrics[name])}) for name in names)
+        return Table("metric", {"value": "value [95% interval]"}, rows)
 
     def plot(self, *, ax: Any = None) -> Any:
         """Draw the reliability diagram and return the axes."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from scipy.stats import rankdata
 
 from calibrant.core import progress
 from calibrant.core.errors import InputError
-from calibrant.core.metric_facts import known_name, sign
-from calibrant.evaluation import model_tables
+from calibrant.core.metric_facts import facts, known_name, sign
+from calibrant.evaluation import rendering
 from calibrant.evaluation.compare import Methods, compare
 from calibrant.evaluation.plain_data import PlainData
 from calibrant.evaluation.results import Comparison
@@ -22,6 +22,10 @@ from calibrant.evaluation.table import Cell, Estimate, Row, Table, figure_cells,
 
 PARTS = ("val", "test")
 """The parts of one file that are fitted on and measured on."""
+
+
+MOST_DIAGRAMS = 4
+"""Models whose reliability diagram a notebook shows."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -152,19 +156,45 @@ class ModelComparison(PlainData):
         """A pandas table of the deciding metric: one row per method, one column per model, then the mean rank."""
         return self.table().to_frame(intervals=False).loc[list(self.methods)]
 
-    def to_markdown(self) -> str:
+    def to_markdown(self, *, columns: Iterable[str] | None = None, intervals: bool = False) -> str:
         """A Markdown table: best of each model bold, ties with it marked ≈, lowest mean rank first."""
-        return model_tables.markdown(self)
+        table = replace(
+            self.table().pick(columns), caption=f"{self.sizes}. **Best** of each model, ≈ within noise of it."
+        )
+        return rendering.markdown(table, intervals=intervals, style=rendering.MARKDOWN._replace(missing="failed"))
 
-    def to_latex(self) -> str:
+    def to_latex(self, *, columns: Iterable[str] | None = None, intervals: bool = False) -> str:
         """A booktabs table with the same figures and marks."""
-        return model_tables.latex(self)
+        table = replace(self.table().pick(columns), caption=self.sizes)
+        return rendering.latex(table, intervals=intervals, style=rendering.LATEX._replace(missing="failed"))
+
+    @property
+    def sizes(self) -> str:
+        """How much was compared, by which metric."""
+        look = facts(self.criterion)
+        direction = ", higher is better" if look.better > 0 else ""
+        return f"{len(self.methods)} methods on {len(self.models)} models; {self.task}; {look.title}{direction}"
+
+    def short_table(self) -> Table:
+        """The table with headings that a terminal holds."""
+        table = self.table()
+        return replace(table, columns={name: rendering.shortened(title) for name, title in table.columns.items()})
 
     def __repr__(self) -> str:
-        return model_tables.text(self)
+        marks = "* best of the model, ≈ within noise of it"
+        style = rendering.TEXT._replace(missing="failed")
+        return rendering.text(self.short_table(), said=[self.sizes], notes=[marks, self.verdict], style=style)
 
     def _repr_html_(self) -> str:
-        return model_tables.notebook(self)
+        first = list(self.comparisons.items())[:MOST_DIAGRAMS]
+        drawn = [
+            rendering.diagram(one.bins(one.best), f"{rendering.shortened(model)}, {one.best}")
+            for model, one in first
+            if one.best is not None and one.row(one.best).columns is not None
+        ]
+        style = rendering.HTML._replace(missing="failed")
+        said = f"{self.sizes}. {self.verdict}."
+        return rendering.notebook(self.table(), said=said, style=style, diagrams=drawn)
 
 
 def compare_models(

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from calibrant.core.metric_facts import facts, known_name, sign
-from calibrant.evaluation import tables
+from calibrant.evaluation import rendering
+from calibrant.evaluation.consistency import NoiseFloor
 from calibrant.evaluation.plain_data import PlainData, plain
+from calibrant.evaluation.reliability import reliability_bins
 from calibrant.evaluation.table import Cell, Estimate, Figures, Row, Table, figure_cells, metric_columns
-
-
-@dataclass(frozen=True)
-class NoiseFloor(PlainData):
-    """The ECE a perfectly calibrated model with these confidences would show at this n, and the consistency test.
-
-    `mean`, `low` and `high` describe the ECE over label sets re-drawn from the confidences (2.5% and 97.5%
-    quantiles), `critical` its 95% quantile; `p_value` is (1 + #{drawn ECE ≥ observed}) / (draws + 1).
-    """
-
-    mean: float
-    low: float
-    high: float
-    critical: float
-    p_value: float
-    draws: int
+from calibrant.metrics.reliability import Reliability
 
 
 @dataclass(frozen=True)
@@ -98,6 +86,22 @@ class MethodRow(PlainData):
         """The row as plain JSON data, without calibrator and columns."""
         return super().to_dict() | ({} if self.groups is None else {"groups": plain(self.groups.groups)})
 
+
+MAIN = ("nll", "brier", "ece", "accuracy", "calibration_slope", "observed_expected", "roc_auc")
+"""The figures of a short table, those of them that a result has."""
+
+MODEL_CARD = """## Calibration
+
+Calibrated with `{best}` on {comparison.n_val:,} held-out rows, measured on {comparison.n_test:,} other \
+rows ({comparison.n_classes} classes; 95% intervals from {comparison.resamples:,} resamples). {comparison.verdict}
+
+{table}
+```python
+import calibrant as cal
+
+probabilities = cal.load("calibrator.safetensors").predict_proba(logits)
+```
+"""
 
 EXTRAS = ("changed_predictions", "changed_rankings", "p_beats_best", "n_parameters", "fit_seconds")
 """What a table of methods says besides the metrics."""
@@ -192,28 +196,52 @@ class Comparison(PlainData):
         for row in self.rows:
             cells = {name: cell(row, name) for name in self.metric_names if name in row.metrics}
             more = {} if row.error else {name: Estimate(float(getattr(row, name))) for name in EXTRAS}
+            if row.method == self.best:
+                more["p_beats_best"] = Estimate(float("nan"))
             rows.append(Row(row.method, cells | figure_cells(more), row.method == self.best, row.error))
         return Table("method", metric_columns([*self.metric_names, *EXTRAS]), tuple(rows), self.verdict)
 
     def __repr__(self) -> str:
-        from calibrant.evaluation.display import comparison_text
-
-        return comparison_text(self)
+        best = f"* best by {self.criterion}. {self.verdict}"
+        return rendering.text(self._short(), said=[self._sizes()], notes=[best], width=120)
 
     def _repr_html_(self) -> str:
-        from calibrant.evaluation.display import comparison_html
+        table = self._short()
+        drawn = [row for row in self.rows if row.method in ("none", self.best) and row.columns is not None]
+        return rendering.notebook(
+            table,
+            said=f"{self._sizes()}. {self.verdict}",
+            notes=[rendering.RAISED_WORDS] if rendering.any_raised(table) else [],
+            intervals=True,
+            diagrams=[rendering.diagram(self.bins(row.method), row.method) for row in drawn],
+        )
 
-        return comparison_html(self)
+    def _sizes(self) -> str:
+        return (
+            f"{len(self.rows)} methods fitted on {self.n_val:,} rows, measured on {self.n_test:,}; "
+            f"{self.task}, {self.n_classes} classes"
+        )
+
+    def _short(self) -> Table:
+        """The main figures; of more methods than one screen holds, the best by the criterion and the uncalibrated."""
+        kept = {*self.ranking(self.criterion)[: rendering.MOST_ROWS - 1], "none"}
+        few = len(self.rows) <= rendering.MOST_ROWS
+        table = self.table().pick([*(name for name in MAIN if name in self.metric_names), "fit_seconds"])
+        return replace(table, rows=tuple(row for row in table.rows if few or row.name in kept))
 
     def plot(self, method: str | None = None, *, ax: Any = None) -> Any:
         """Draw the reliability diagram of a method, the best one by default, and return the axes."""
-        from calibrant.evaluation.reliability import reliability_bins
         from calibrant.report.plots.reliability import draw_reliability
 
-        row = self.row(method or self.best or self.rows[0].method)
+        method = method or self.best or self.rows[0].method
+        return draw_reliability(self.bins(method), ax, title=method)
+
+    def bins(self, method: str) -> Reliability:
+        """The bins of a method's reliability diagram."""
+        row = self.row(method)
         if row.columns is None:
-            raise KeyError(f"{row.method} has no test rows to draw: {row.error or 'they were not kept'}")
-        return draw_reliability(reliability_bins(row.columns.confidence, row.columns.correct), ax, title=row.method)
+            raise KeyError(f"{method} has no test rows to draw: {row.error or 'they were not kept'}")
+        return reliability_bins(row.columns.confidence, row.columns.correct, n_bins=self.n_bins, weights=self.weights)
 
     def metrics(self, *, intervals: bool = False) -> dict[str, float]:
         """Every figure by `METHOD/METRIC`, and of the winner by `best/METRIC`: a plain dictionary for trackers.
@@ -244,12 +272,38 @@ class Comparison(PlainData):
 
     def to_model_card(self) -> str:
         """A section for a model card in Markdown: what was done, how well it is calibrated, how to use it."""
-        return tables.model_card(self)
+        best = self.best or self.rows[0].method
+        names = [name for name in ("ece", "nll", "brier", "accuracy") if name in self.metric_names]
+        columns = {"none": "uncalibrated", best: "calibrated"}
+        by_method = {method: self.row(method).metrics for method in columns if method in [r.method for r in self.rows]}
+        rows = tuple(
+            Row(facts(name).title, {method: Cell(name, found[name]) for method, found in by_method.items() if found})
+            for name in names
+        )
+        return MODEL_CARD.format(
+            best=best,
+            table=rendering.markdown(Table("metric", columns, rows), intervals=True),
+            comparison=self,
+        )
 
-    def to_markdown(self, *, intervals: bool = False) -> str:
-        """A Markdown table: best of a column bold, second underlined, ties with the best marked ≈."""
-        return tables.markdown(self, intervals=intervals)
+    def to_markdown(self, *, columns: Iterable[str] | None = None, intervals: bool = False) -> str:
+        """A Markdown table: best of a column bold, second underlined, ties with the best marked ≈.
 
-    def to_latex(self, *, intervals: bool = False) -> str:
+        columns : metrics to show, in this order; all of them by default.
+        """
+        marks = "**Best**, <u>second</u>, ≈ within noise of the best of the column."
+        return rendering.markdown(self._printed(columns, intervals, marks), intervals=intervals)
+
+    def to_latex(self, *, columns: Iterable[str] | None = None, intervals: bool = False) -> str:
         """A booktabs table with the figures and marks of `to_markdown`."""
-        return tables.latex(self, intervals=intervals)
+        marks = "Bold: best; underlined: second; approx: within noise of the best."
+        return rendering.latex(self._printed(columns, intervals, marks), intervals=intervals)
+
+    def _printed(self, columns: Iterable[str] | None, intervals: bool, marks: str) -> Table:
+        extras = [name for name in EXTRAS if name != "n_parameters"]
+        table = self.table().pick([*self.metric_names, *extras] if columns is None else columns)
+        how = f"{self.resamples:,} paired bootstrap resamples"
+        said = f"95% intervals from {how}. " if intervals else f"Differences judged by {how}. "
+        said += f"{rendering.RAISED_WORDS}. " if intervals and rendering.any_raised(table) else ""
+        sizes = f"Fitted on {self.n_val:,} rows, measured on {self.n_test:,}; {self.n_classes} classes. "
+        return replace(table, caption=sizes + said + marks)

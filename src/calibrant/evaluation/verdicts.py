@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from calibrant.evaluation.consistency import NoiseFloor
 from calibrant.evaluation.flat import about
-from calibrant.evaluation.results import NoiseFloor
 from calibrant.evaluation.table import Estimate
 
 SIGNIFICANCE = 0.05

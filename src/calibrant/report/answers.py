@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrant.core.metric_facts import facts as metric_facts
-from calibrant.evaluation.model_tables import by_rank
 from calibrant.evaluation.models import ModelComparison
+from calibrant.evaluation.rendering import figure
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.verdicts import SIGNIFICANCE, too_few_to_tell
 from calibrant.report.chart_data import baseline
 from calibrant.report.methods import full_name
-from calibrant.report.wording import figure, wording
+from calibrant.report.wording import wording
 
 NEARLY_ALWAYS, MOSTLY = 0.005, 0.025
 """Shares of resamples in which the old model may be better, for two degrees of certainty."""
@@ -70,12 +70,12 @@ def _calibrated(comparison: Comparison, before: MethodRow) -> Answer:
 
 def _choice(comparison: Comparison, before: MethodRow, best: MethodRow) -> Answer:
     question, look = "What should I use?", metric_facts(comparison.criterion)
-    value = figure(best.metrics[comparison.criterion].value, percent=look.percent)
+    value = figure(comparison.criterion, best.metrics[comparison.criterion].value)
     if best is before:
         tried = sum(row.error is None for row in comparison.rows) - 1
         detail = f"None of {tried} other methods has a better {look.label} than {value}."
         return Answer(question, "The model as it is", detail, "good")
-    start = figure(before.metrics[comparison.criterion].value, percent=look.percent)
+    start = figure(comparison.criterion, before.metrics[comparison.criterion].value)
     detail = f"It brings {look.label} from {start} to **{value}**"
     if comparison.criterion != "ece":
         detail += f" and the gap to {100 * best.metrics['ece'].value:.2f} points{_rest(best)}"
@@ -137,7 +137,7 @@ def _cost(comparison: Comparison, row: MethodRow) -> str:
     if not row.changed_predictions > 0:
         return ", and changes no prediction"
     what = "decisions at 50%" if wording(comparison).about == "positive class" else "predictions"
-    return f", and changes {figure(row.changed_predictions, percent=True)} of the {what}"
+    return f", and changes {figure('changed_predictions', row.changed_predictions)} of the {what}"
 
 
 def model_answers(table: ModelComparison) -> list[Answer]:
@@ -154,7 +154,7 @@ def model_answers(table: ModelComparison) -> list[Answer]:
     wins, ranks, best = table.wins()[table.best], table.mean_ranks(), table.best
     choice = f"Lowest mean rank by {metric_facts(table.criterion).label}: {ranks[best]:.2f} of {len(ranks)} methods."
     found.append(Answer("What should I use?", f"{full_name(best)} `{best}`", choice, "good"))
-    rival = next((name for name in by_rank(table) if name != best), None)
+    rival = next((row.name for row in table.table().rows if row.name != best), None)
     close = "" if rival is None else f" Next is `{rival}` with mean rank {ranks[rival]:.2f}."
     sure = wins == total
     short = "It is never clearly beaten" if sure else f"It is beaten on {total - wins} of {total}"

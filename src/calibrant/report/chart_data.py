@@ -11,12 +11,10 @@ import numpy as np
 from calibrant.core.errors import FitWarning
 from calibrant.evaluation.deferral import clopper_pearson, risk_coverage_curve, threshold_for_error
 from calibrant.evaluation.groups import GroupAnalysis, GroupFigures
-from calibrant.evaluation.reliability import reliability_bins
 from calibrant.evaluation.results import ClassProfile, Comparison, MethodRow, TestColumns
 from calibrant.evaluation.shift import ShiftCurves
 from calibrant.metrics.decision import THRESHOLDS, decision_curve, threshold_metrics
 from calibrant.metrics.flexible import flexible_calibration
-from calibrant.metrics.reliability import Reliability
 from calibrant.report.methods import class_temperatures
 from calibrant.report.wording import Wording, wording
 
@@ -69,23 +67,18 @@ def stacked(parts: Iterable[tuple[str, Mapping[str, Any]]], **digits: int) -> Co
     return table
 
 
-def method_bins(comparison: Comparison, columns: TestColumns) -> Reliability:
-    """The bins of a method's reliability diagram."""
-    return reliability_bins(columns.confidence, columns.correct, n_bins=comparison.n_bins, weights=comparison.weights)
-
-
 def reliability_table(comparison: Comparison) -> Columns:
     """Bins of every method's reliability diagram."""
     names = {"left": "lower", "right": "upper", "low": "accuracy_low", "high": "accuracy_high"}
     names |= {"band_low": "noise_low", "band_high": "noise_high"}
     names |= {name: name for name in ("confidence", "accuracy", "count")}
 
-    def columns_of(columns: TestColumns) -> dict[str, Any]:
-        bins = method_bins(comparison, columns)
+    def columns_of(method: str) -> dict[str, Any]:
+        bins = comparison.bins(method)
         found = {name: getattr(bins, field)[bins.filled] for name, field in names.items()}
         return found | {"height": bins.count[bins.filled] / max(1, bins.count.max(initial=1))}
 
-    return stacked((row.method, columns_of(columns)) for row, columns in finished(comparison))
+    return stacked((row.method, columns_of(row.method)) for row, _ in finished(comparison))
 
 
 def histogram_table(comparison: Comparison) -> Columns:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import altair
-import jinja2
 import numpy as np
 import vl_convert
 from markupsafe import Markup, escape
@@ -28,21 +27,18 @@ from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.core.metric_facts import facts
 from calibrant.evaluation.models import ModelComparison
+from calibrant.evaluation.rendering import RAISED_WORDS, any_raised, diagram, figure, raised, templates
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.shift import ShiftCurves
-from calibrant.evaluation.tables import RAISED_WORDS, any_raised, raised
-from calibrant.metrics.reliability import Reliability
 from calibrant.report import chart_data, tables, usage
 from calibrant.report.answers import answers, model_answers
 from calibrant.report.charts import charts
 from calibrant.report.methods import class_temperatures, full_name, learned, summary
-from calibrant.report.wording import figure, size, wording
+from calibrant.report.wording import size, wording
 from calibrant.report.wording import title as default_title
 
 MOST_LINKS = 6
 """Models with a link of their own in the bar; beyond, the matrix links to them."""
-FEW = 10
-"""Bins with fewer rows are faint."""
 
 
 def write_report(
@@ -121,7 +117,7 @@ def render(
         words=wording(comparison),
         methods=tables.methods_table(comparison),
         criterion=facts(comparison.criterion).label,
-        raised=RAISED_WORDS if any_raised(comparison) else "",
+        raised=RAISED_WORDS if any_raised(comparison.table()) else "",
         fit_warnings=[(row.method, warning) for row in comparison.rows for warning in row.warnings],
         decisions=data["decisions"],
         clinical=tables.clinical_table(comparison),
@@ -162,7 +158,7 @@ def render_models(
         matrix_lead=f"{look.heading}{' in percent' if look.percent else ''} of every method on every model's test rows "
         f"({look.meaning}); {'higher' if look.better > 0 else 'lower'} is better. The lowest mean rank stands first.",
         matrix=tables.matrix(table),
-        raised=RAISED_WORDS if any(map(any_raised, models.values())) else "",
+        raised=RAISED_WORDS if any(any_raised(one.table()) for one in models.values()) else "",
         sections=[_section(name, one) for name, one in models.items()],
         usage=usage.model_usage(table.best, table.task, sources, command),
         provenance=usage.model_provenance(table, sources, command),
@@ -170,21 +166,16 @@ def render_models(
 
 
 def _page(template: str, **context: Any) -> str:
-    return _templates().get_template(template).render(css=asset("page.css"), version=calibrant.__version__, **context)
-
-
-@cache
-def _templates() -> jinja2.Environment:
-    """The templates of this folder; what they are given is text, escaped where it is put."""
-    loader = jinja2.PackageLoader("calibrant.report")
-    environment = jinja2.Environment(autoescape=True, loader=loader, trim_blocks=True, undefined=jinja2.StrictUndefined)
-    environment.filters |= {"marked": marked, "digest": digest, "embedded": embedded_json, "full_name": full_name}
-    return environment
+    filters = {"marked": marked, "digest": digest, "embedded": embedded_json, "full_name": full_name}
+    environment = templates().overlay()
+    environment.filters = {**environment.filters, **filters}
+    page = environment.get_template(template)
+    return str(page.render(css=asset("page.css"), version=calibrant.__version__, **context))
 
 
 def asset(name: str) -> str:
     """A template, style sheet or script as text."""
-    return files("calibrant.report").joinpath("templates", name).read_text(encoding="utf-8")
+    return files("calibrant").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 @cache
@@ -295,25 +286,25 @@ def cards(comparison: Comparison) -> list[dict[str, str]]:
     wanted = dict.fromkeys((comparison.criterion, "ece", "nll", "brier", "accuracy"))
     for name in [name for name in wanted if name in best.metrics][:4]:
         look, estimate = facts(name), best.metrics[name]
-        one = tables.metric_cell(comparison, best, name)
         more = look.meaning
         if name == "ece":
             more = f"mean gap between {words.mean.removeprefix('mean ')} and {words.share}"
         if np.isfinite(estimate.low):
-            low, high = (figure(bound, percent=look.percent) for bound in (estimate.low, estimate.high))
+            low, high = (figure(name, bound) for bound in (estimate.low, estimate.high))
             more += f"; 95% interval {low} to {high}"
             more += " (chance alone raises the estimate)" if raised(name, estimate) else ""
-        start = "" if before is best else figure(before.metrics[name].value, percent=look.percent)
+        start = "" if before is best else figure(name, before.metrics[name].value)
         decides = " · decides" if name == comparison.criterion else ""
-        found.append({"name": look.heading + decides, "before": start, "value": one.text, "meaning": more})
+        value = figure(name, estimate.value)
+        found.append({"name": look.heading + decides, "before": start, "value": value, "meaning": more})
     return found
 
 
 def ece_words(row: MethodRow) -> str:
     """The sentence beside the reliability diagram."""
-    text = f": calibration error {figure(row.metrics['ece'].value, percent=True)}"
+    text = f": calibration error {figure('ece', row.metrics['ece'].value)}"
     if row.noise_floor is not None:
-        mean, critical = (figure(one, percent=True) for one in (row.noise_floor.mean, row.noise_floor.critical))
+        mean, critical = (figure("ece", one) for one in (row.noise_floor.mean, row.noise_floor.critical))
         text += f"; a perfectly calibrated model would show about {mean}, up to {critical} by chance"
     return text + "."
 
@@ -363,24 +354,12 @@ def _section(name: str, comparison: Comparison) -> dict[str, Any]:
         return {**shared, "lead": "Every method failed.", "diagram": None}
     first, second, third = answers(comparison)
     lead = f"{first.short}. {first.detail} Best here: {second.short}. {second.detail} {third.detail}"
-    words = wording(comparison)
-    columns = {row.method: columns for row, columns in chart_data.finished(comparison)}
-    before, best = chart_data.baseline(comparison) or "", comparison.best
-    old, new = (chart_data.method_bins(comparison, columns[one]) for one in (before, best))
-    diagram = {
+    words, best = wording(comparison), comparison.best
+    before = chart_data.baseline(comparison) or best
+    old, new = comparison.bins(before), comparison.bins(best)
+    drawn = diagram(new, before=old if before != best else None) | {
         "label": f"Reliability diagram of {name}: ECE {old.ece:.2%} before, {new.ece:.2%} after {best}",
-        "before": _marks(old),
-        "after": _marks(new) if best != before else [],
         "stated": words.stated.split(":")[0],
         "seen": words.seen.split(":")[0],
     }
-    return {**shared, "lead": lead, "shows": words.reliability_shows.split(" Bars")[0], "diagram": diagram}
-
-
-def _marks(bins: Reliability) -> list[dict[str, float]]:
-    """Where the bins of a diagram that is drawn without scripts stand."""
-    places = ("confidence", "accuracy", "accuracy_low", "accuracy_high")
-    values = zip(*(getattr(bins, name)[bins.filled].round(4).tolist() for name in places), strict=True)
-    opacity = np.where(bins.count[bins.filled] < FEW, 0.35, 1.0).tolist()
-    names = ("confidence", "accuracy", "low", "high", "opacity")
-    return [dict(zip(names, (*one, faint), strict=True)) for one, faint in zip(values, opacity, strict=True)]
+    return {**shared, "lead": lead, "shows": words.reliability_shows.split(" Bars")[0], "diagram": drawn}

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from calibrant.core.metric_facts import facts
+from calibrant.core.metric_facts import facts, number
+from calibrant.evaluation import table
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.clinical import clinical_estimates, exact_log_odds
-from calibrant.evaluation.model_tables import by_rank, matrix_cell
 from calibrant.evaluation.models import ModelComparison
-from calibrant.evaluation.results import Comparison, MethodRow, TestColumns
+from calibrant.evaluation.rendering import bounds, figure
+from calibrant.evaluation.results import EXTRAS, Comparison, MethodRow, TestColumns
 from calibrant.evaluation.table import Estimate
-from calibrant.evaluation.tables import RAISED, cell, raised
 from calibrant.evaluation.verdicts import SIGNIFICANCE
 from calibrant.metrics.top_label import ece_of
 from calibrant.report.chart_data import baseline, finished, group_analyses, has_decisions, shown_groups
 from calibrant.report.methods import full_name, summary
-from calibrant.report.wording import figure, seconds, shown_metrics, signed_points, two_decimals
+from calibrant.report.wording import shown_metrics
 
 MOST_LABELS = 200
 """Labels in the table; of more, those with the largest error after calibration."""
@@ -70,57 +70,46 @@ def failures(comparison: Comparison) -> list[tuple[str, str]]:
     return [(row.method, row.error) for row in comparison.rows if row.error is not None]
 
 
-def estimate_cell(estimate: Estimate, shown: Callable[[float], str], mark: str = "", **look: str | bool) -> Cell:
-    """A figure with its interval where that is known."""
-    if not np.isfinite(estimate.value):
-        return Cell("–")
-    known = np.isfinite(estimate.low) and np.isfinite(estimate.high)
-    interval = f"[{shown(estimate.low)}, {shown(estimate.high)}]{mark}" if known else ""
-    return Cell(shown(estimate.value), interval, value=f"{estimate.value:.10g}", **look)  # type: ignore[arg-type]
+def _cell(one: table.Cell | None, shown: Callable[[str, float], str] = figure) -> Cell:
+    """A figure of a result with its unit, its marks and its interval."""
+    if one is None:
+        return Cell("failed")
+    value = one.estimate.value
+    kind = "best" if one.best else "second" if one.second else ""
+    sorted_by = f"{value:.10g}" if np.isfinite(value) else ""
+    interval = bounds(one.metric, one.estimate, shown) if np.isfinite(value) else ""
+    return Cell(shown(one.metric, value), interval, kind, one.tie, sorted_by)
 
 
-def metric_cell(comparison: Comparison, row: MethodRow, name: str) -> Cell:
-    """A method's figure in the unit of its metric, marked best, second or tied."""
-    marks, estimate = cell(comparison, row, name), row.metrics[name]
-    kind = "best" if marks.best else "second" if marks.second else ""
-
-    def shown(value: float) -> str:
-        return figure(value, percent=facts(name).percent)
-
-    return estimate_cell(estimate, shown, RAISED if raised(name, estimate) else "", kind=kind, tie=marks.tie)
-
-
-EXTRA_COLUMNS = (
-    ("Changed decisions", "share of test rows whose predicted class (of one probability: p ≥ 50%) changed"),
-    ("Changed order", "share of pairs of test rows whose order by confidence was reversed"),
-    ("P(beats best)", "share of bootstrap resamples in which the method beats the best one"),
-    ("Params", "numbers the method learned"),
-    ("Fit", "seconds to fit"),
-)
+def _ranked(comparison: Comparison, names: Sequence[str]) -> list[tuple[MethodRow, list[Cell]]]:
+    """The methods that worked, best first, with the cells of the columns."""
+    found = {row.name: row for row in comparison.table().rows}
+    order = comparison.ranking(comparison.criterion)
+    return [(comparison.row(one), [_cell(found[one].cells[name]) for name in names]) for one in order]
 
 
 def methods_table(comparison: Comparison) -> Table:
     """Every method by the deciding metric; answers do not change with their confidence."""
-    names, skipped = shown_metrics(comparison), comparison.task == "pairs"
+    extras = EXTRAS[comparison.task == "pairs" :]
+    names = [*shown_metrics(comparison), *extras]
     heads = [("Method", "short name; choose one to see it in the charts")]
-    for look in map(facts, names):
+    for name in names:
+        look = facts(name)
         # the split of the ECE goes by its short names: the table has many columns
-        heads.append((look.column.capitalize() if look.better == 0 else look.heading, look.meaning))
-    lines = []
-    for row in map(comparison.row, comparison.ranking(comparison.criterion)):
-        best = row.method == comparison.best
-        beats = float("nan") if best else row.p_beats_best
-        extra = [(one, figure(one, percent=True)) for one in (row.changed_predictions, row.changed_rankings)][skipped:]
-        extra.append((beats, f"{beats:.0%}" if np.isfinite(beats) else "–"))
-        extra.append((float(row.n_parameters or 0), f"{row.n_parameters or 0:,}"))
-        extra.append((row.fit_seconds, seconds(row.fit_seconds)))
-        cells = [metric_cell(comparison, row, name) for name in names]
-        cells += [Cell(text, value=f"{value:.10g}" if np.isfinite(value) else "") for value, text in extra]
-        full = full_name(row.method, row.calibrator)
-        lines.append(Line(row.method, cells, note=summary(row.calibrator), full=full, best=best))
+        part = look.better == 0 and name not in extras
+        heads.append((look.column.capitalize() if part else look.heading, look.meaning))
+    lines = [
+        Line(
+            row.method,
+            shown,
+            note=summary(row.calibrator),
+            full=full_name(row.method, row.calibrator),
+            best=row.method == comparison.best,
+        )
+        for row, shown in _ranked(comparison, names)
+    ]
     direction = "descending" if facts(comparison.criterion).better > 0 else "ascending"
     place = names.index(comparison.criterion) + 1 if comparison.criterion in names else -1
-    heads += EXTRA_COLUMNS[skipped:]
     caption = "Methods and their figures on the test rows"
     return Table(caption, heads, lines, failures(comparison), sorted_by=place, direction=direction)
 
@@ -131,30 +120,41 @@ def model_methods(name: str, comparison: Comparison) -> Table:
     if comparison.task == "pairs":
         names.remove("accuracy")
     lines = []
-    for row in map(comparison.row, comparison.ranking(comparison.criterion)):
+    for row, shown in _ranked(comparison, names):
         floor = row.noise_floor
         said = "–" if floor is None else ("no gap seen" if floor.p_value >= SIGNIFICANCE else "no")
-        lines.append(Line(f"`{row.method}`", [*(metric_cell(comparison, row, one) for one in names), Cell(said)]))
-    heads = [("Method", ""), *((facts(one).heading, "") for one in names), ("Calibrated after", "")]
+        lines.append(Line(f"`{row.method}`", [*shown, Cell(said)]))
+    heads = _plain_heads("Method", *(facts(one).heading for one in names), "Calibrated after")
     return Table(f"Methods on {name}", heads, lines, failures(comparison))
 
 
-def matrix(table: ModelComparison) -> Table:
+def matrix(comparison: ModelComparison) -> Table:
     """Methods × models, then mean rank and wins."""
-    ranks, wins = table.mean_ranks(), table.wins()
-    lines = []
-    for method in by_rank(table):
-        found = [matrix_cell(table, method, model) for model in table.models]
-        cells = [Cell(one.value, kind="best" if one.best else "", tie=one.tie) for one in found]
-        cells += [Cell(f"{ranks[method]:.2f}"), Cell(f"{wins[method]} of {len(table.models)}")]
-        lines.append(Line(f"`{method}`", cells, full=full_name(method), best=method == table.best))
-    links = [(name, f"#model-{place}") for place, name in enumerate(table.models)]
-    heads = [("Method", ""), *links, ("Mean rank", ""), ("Best or tied", "")]
+    found = comparison.table()
+    lines = [
+        Line(
+            f"`{row.name}`",
+            [replace(_cell(row.cells.get(name), number), interval="") for name in found.columns],
+            full=full_name(row.name),
+            best=row.best,
+        )
+        for row in found.rows
+    ]
+    links = [(name, f"#model-{place}") for place, name in enumerate(comparison.models)]
+    heads = [("Method", ""), *links, ("Mean rank", ""), (f"Best or tied, of {len(links)}", "")]
     return Table("The deciding metric of every method on every model", heads, lines, kind="matrix")
 
 
 def _plain_heads(*names: str) -> list[tuple[str, str]]:
     return [(name, "") for name in names]
+
+
+def _signed_points(_: str, value: float) -> str:
+    return f"{100 * value:+.1f}".replace("-", "−")
+
+
+def _two_decimals(_: str, value: float) -> str:
+    return f"{value:.2f}".replace("-", "−")
 
 
 def group_table(comparison: Comparison) -> Table | None:
@@ -166,9 +166,11 @@ def group_table(comparison: Comparison) -> Table | None:
     lines = []
     for place in shown_groups(comparison):
         old, new = found[before].groups[place], found[best].groups[place]
-        cells = [Cell(f"{new.n:,}"), *(estimate_cell(one.metrics["gap"], signed_points) for one in (old, new))]
-        cells += [Cell(figure(one, percent=True)) for one in (new.metrics["ece"].value, new.noise_floor.mean)]
-        cells += [estimate_cell(new.metrics["observed_expected"], two_decimals)] if clinical else []
+        gaps = [_cell(table.Cell("gap", one.metrics["gap"]), _signed_points) for one in (old, new)]
+        errors = [Cell(figure("ece", one)) for one in (new.metrics["ece"].value, new.noise_floor.mean)]
+        cells = [Cell(f"{new.n:,}"), *gaps, *errors]
+        if clinical:
+            cells.append(_cell(table.Cell("observed_expected", new.metrics["observed_expected"]), _two_decimals))
         lines.append(Line(new.name, cells, note="few rows" if new.too_few else ""))
     heads = ["Group", "Rows", "Gap before", "Gap after", "ECE after", "by chance", *["O:E after"] * clinical]
     return Table(f"Groups before and after {best}", _plain_heads(*heads), lines)
@@ -190,7 +192,7 @@ def label_table(comparison: Comparison) -> Table | None:
     few = np.minimum(positive, len(labels) - positive) < FEW_POSITIVES
 
     def line(name: str, positives: int, figures: Sequence[np.ndarray], kind: str, note: str = "") -> Line:
-        shown = [figure(one[0], percent=True) for one in figures] + [figure(one[1], percent=False) for one in figures]
+        shown = [figure("ece", one[0]) for one in figures] + [figure("nll", one[1]) for one in figures]
         return Line(name, [Cell(text) for text in (f"{positives:,}", *shown)], kind, note)
 
     pooled = [np.array([comparison.row(name).metrics[key].value for key in ("ece", "nll")]) for name in both]
@@ -233,7 +235,7 @@ def clinical_table(comparison: Comparison) -> Table | None:
     lines = []
     for name, label, ideal, words in CLINICAL_WORDS:
         goal = "" if ideal is None else f"Ideal {ideal:g}. "
-        cells = [estimate_cell(one[name], two_decimals) for one in (old, new)]
+        cells = [_cell(table.Cell(name, one[name]), _two_decimals) for one in (old, new)]
         lines.append(Line(label, [*cells, Cell(goal + words(new[name]))]))
     heads = _plain_heads("Figure", "Before", f"After `{best}`", "In words, after")
     return Table("Calibration in clinical terms, before and after", heads, lines, kind="small said")

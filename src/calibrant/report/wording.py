@@ -116,27 +116,3 @@ def shown_metrics(comparison: Comparison) -> list[str]:
     """Metrics of the table, the deciding one first; with one probability per row the classwise ECE is the ECE again."""
     names = sorted(comparison.metric_names, key=lambda name: name != comparison.criterion)
     return names if comparison.task == "multiclass" else [name for name in names if name != "sce"]
-
-
-def figure(value: float, *, percent: bool) -> str:
-    """A number as the page prints it."""
-    if not np.isfinite(value):
-        return "–"
-    return f"{100 * value:.2f}%" if percent else f"{value:.4f}"
-
-
-def signed_points(value: float) -> str:
-    """A signed share in percentage points."""
-    return f"{100 * value:+.1f}".replace("-", "−")
-
-
-def two_decimals(value: float) -> str:
-    """A number with two decimals."""
-    return f"{value:.2f}".replace("-", "−")
-
-
-def seconds(value: float) -> str:
-    """A duration in a few characters."""
-    if not np.isfinite(value):
-        return "–"
-    return f"{1000 * value:.0f} ms" if value < 1 else f"{value:.1f} s"
