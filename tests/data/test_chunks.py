@@ -36,9 +36,9 @@ def test_chunks_hold_every_row_once_and_in_order(sizes, start, length, elements)
     predictions = Predictions.from_source(SliceSource(parts, start, stop), "logits", labels[start:stop], checked=True)
     chunks = cut(predictions, elements=elements)
     assert [chunk.first_row for chunk in chunks] == np.cumsum([0, *(chunk.n for chunk in chunks)])[:-1].tolist()
-    rows = [rows for chunk in chunks for rows in chunk.rows(check=True)]
-    assert np.array_equal(np.concatenate([one.logits for one in rows]), values[start:stop])
-    assert np.array_equal(np.concatenate([one.labels for one in rows]), labels[start:stop])
+    logits = [block for chunk in chunks for block in chunk.logits(check=True)]
+    assert np.array_equal(np.concatenate(logits), values[start:stop])
+    assert np.array_equal(np.concatenate([chunk.predictions.labels for chunk in chunks]), labels[start:stop])
     assert all(chunk.n * 3 <= max(elements, 3) for chunk in chunks)
 
 
@@ -51,8 +51,8 @@ def test_chunks_of_files_travel_as_addresses(tmp_path, suffix):
     sent = [pickle.dumps(chunk) for chunk in chunks]
     assert sum(map(len, sent)) < 5000 + 2000 * len(chunks)  # a byte a label, and addresses
     back = [pickle.loads(one) for one in sent]
-    assert np.array_equal(np.concatenate([rows.logits for one in back for rows in one.rows(check=True)]), logits)
-    assert np.array_equal(np.concatenate([rows.labels for one in back for rows in one.rows(check=True)]), labels)
+    assert np.array_equal(np.concatenate([block for one in back for block in one.logits(check=True)]), logits)
+    assert np.array_equal(np.concatenate([one.predictions.labels for one in back]), labels)
 
 
 def test_parquet_is_cut_at_row_groups_and_deflate_not_at_all(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from calibrant.core.errors import InputError
 from calibrant.data import Predictions, datasets, open_predictions, write_predictions
+from calibrant.data.files import EMBEDDED
 
 RNG = np.random.default_rng(0)
 WHOLE = Predictions.from_arrays(
@@ -102,7 +103,7 @@ def test_embedded_names() -> None:
         datasets.load("imagenet")
     with pytest.raises(InputError, match="cifar100-resnet18"):
         open_predictions("cifar100-resnet19")
-    size = sum(path.stat().st_size for path in datasets.FOLDER.iterdir())
+    size = sum(path.stat().st_size for path in EMBEDDED.iterdir())
     assert size < 4e6
 
 

@@ -27,10 +27,8 @@ from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows, is_one_column
 from calibrant.core.schema import identifiers
 from calibrant.core.tensors import is_tensor
-from calibrant.data import Predictions
+from calibrant.data import Predictions, as_predictions
 from calibrant.data.chunked import file_rows
-from calibrant.data.guards import refuse_probabilities
-from calibrant.data.objects import as_predictions
 from calibrant.data.source import ArraySource
 from calibrant.engines.engine import Engine, opened
 
@@ -61,7 +59,7 @@ def prepared(  # noqa: PLR0917
         raise InputError(f"{type(calibrator).__name__} requires y to be passed, but the target y is None")
     predictions = as_predictions(given)
     check_task_method(calibrator, predictions.task, n_classes=predictions.n_classes)
-    refuse_probabilities(predictions)
+    predictions.refuse_probabilities()
     if not predictions.spread:
         check_counts(predictions.weights, f"{predictions.name}: weights" if predictions.name else "weights")
     predictions = predictions.expanded()

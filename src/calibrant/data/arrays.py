@@ -31,24 +31,23 @@ from calibrant.core.arrays import widen
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.core.schema import KINDS
 from calibrant.data import unpickling
-from calibrant.data.fields import (
-    CLASS_NAMES,
-    CORRECT,
-    LABEL_SHARES,
-    LABELS,
-    SINGLE,
-    WEIGHTS,
+from calibrant.data.columns import CLASS_NAMES, CORRECT, LABEL_SHARES, LABELS, SINGLE, WEIGHTS, Wanted
+from calibrant.data.predictions import CHUNK_BYTES
+from calibrant.data.scratch import Scratch
+from calibrant.data.source import (
+    BFLOAT16,
+    MAX_TEXT_BYTES,
     ArrayField,
+    ArraySource,
     BrokenField,
     Field,
+    FieldSource,
     Header,
-    Wanted,
+    RawField,
+    Source,
+    check_expansion,
+    reading,
 )
-from calibrant.data.limits import MAX_TEXT_BYTES, check_expansion, reading
-from calibrant.data.predictions import CHUNK_BYTES
-from calibrant.data.raw import BFLOAT16, RawField
-from calibrant.data.scratch import Scratch
-from calibrant.data.source import ArraySource, FieldSource, Source
 
 COMPANIONS = (*LABELS, *WEIGHTS, CLASS_NAMES, CORRECT, LABEL_SHARES, "clusters", "group")
 """Files beside a matrix that belong to it."""

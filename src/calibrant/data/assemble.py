@@ -1,4 +1,4 @@
-"""From the named arrays of a file to `Predictions`: one set of names and one wording for all formats."""
+"""From the named arrays of a file or frame to `Predictions`: one set of names and one wording for all formats."""
 
 from __future__ import annotations
 
@@ -7,79 +7,50 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import check_matrix_shape, check_real, check_some_rows
+from calibrant.core.arrays import check_real
 from calibrant.core.errors import InputError
-from calibrant.core.schema import check_kind, resolve_task
-from calibrant.data import fields as known
-from calibrant.data.fields import BrokenField, Field, Wanted, score_kind, split_names
-from calibrant.data.gather import Columns, fill, refuse_one_hot
-from calibrant.data.guards import FEW_ROWS, refuse_probability_rows
-from calibrant.data.limits import MAX_TEXT_BYTES, check_counts
-from calibrant.data.predictions import Predictions
-from calibrant.data.source import DifferenceSource, Source, TakenSource
+from calibrant.core.schema import FLAT, check_kind, resolve_task
+from calibrant.data import columns as known
+from calibrant.data.columns import Wanted, score_kind, split_names
+from calibrant.data.predictions import Columns, Predictions, Words, join
+from calibrant.data.source import MAX_TEXT_BYTES, BrokenField, Field
 
 MANY_ROWS = 20_000_000
 """Rows of one score from which on labels wait in the file until they are needed."""
+
+FEW_ROWS = 10
+"""One file of many is not judged by fewer rows: a few may look like probabilities by chance."""
 
 
 def assemble(fields: Mapping[str, Field], name: str, split: str = "", wanted: Wanted | None = None) -> Predictions:
     """Check the arrays that belong together and join them; `wanted` names them, or replaces those of the file."""
     wanted = wanted or Wanted()
     key, kind, task = _score_key(fields, name, split, wanted)
-    matrix = fields[key]
-    called = f"{name}: {key}"
-    columns = _Columns(fields, name, split, wanted, matrix.shape[:1], key)
-    if task is None and len(matrix.shape) == 1 and _only_correct(fields, split, wanted):
+    scores, roles = fields[key], _Roles(fields, name, split, wanted, key)
+    if task is None and len(scores.shape) == 1 and roles.only_correct():
         task = "pairs"
-    if len(matrix.shape) == 1 and matrix.shape[0] >= MANY_ROWS:
-        waiting = columns.waiting_labels(pairs=task == "pairs")
-        if waiting is not None:
-            found = columns.join(matrix.source(name), kind, resolve_task(wanted.task or task, matrix.shape, None), None)
-            found.label_field = waiting
-            return found
-    labels = columns.labels(pairs=task == "pairs")
-    if len(matrix.shape) > 2:
-        return _dense(matrix, kind, task, columns, labels)
+    task = wanted.task or task
+    waiting = roles.waiting_labels(pairs=task == "pairs") if len(scores.shape) == 1 else None
+    labels = roles.labels(pairs=task == "pairs") if waiting is None else None
     label_shape = None if labels is None else np.shape(labels)
-    task = resolve_task(wanted.task or task, matrix.shape, label_shape, called)
-    if task == "multiclass" or (task == "binary" and matrix.shape[1:] == (2,)):
-        check_matrix_shape(matrix.shape, matrix.dtype, called)
-    else:
-        check_real(matrix.dtype, called)
-        check_some_rows(matrix.shape, called)
-    check_counts(matrix.shape, called)
-    source = matrix.source(name)
-    if task == "multilabel" and wanted.task is None and np.shape(labels) == matrix.shape:
-        head = next(iter(source.blocks(0, min(64, matrix.shape[0]), 64)))
-        refuse_one_hot(np.asarray(labels), head, kind, f"{name}: {columns.label_word}", key)
-    if wanted.guard and kind == "logits" and task in ("multiclass", "binary"):
-        refuse_probability_rows(source, called, FEW_ROWS if wanted.part else 2)
-    if task == "binary" and matrix.shape[1:] == (2,):
-        source, kind = DifferenceSource(source, kind), "logits"
-    return columns.join(source, kind, task, labels)
-
-
-def _only_correct(fields: Mapping[str, Field], split: str, wanted: Wanted) -> bool:
-    """Does the file say which rows are correct, and nothing else that could be labels?"""
-    key = f"{split}_{known.CORRECT}" if split else known.CORRECT
-    return wanted.labels in (None, known.CORRECT) and key in fields and label_key(fields, split) is None
-
-
-def _dense(matrix: Field, kind: str, task: str | None, columns: _Columns, labels: Any) -> Predictions:
-    """Scores of more than two dimensions: read as a whole, and brought into rows."""
-    found = Predictions(
-        matrix.read(),
-        labels,
-        kind=kind,
-        task=columns.wanted.task or task,
-        weights=columns.weights(),
-        groups=columns.groups(),
-        clusters=columns.clusters(),
-        class_names=columns.class_names(),
-        ignore_index=columns.wanted.ignore_index,
-        name=columns.name,
+    one = len(scores.shape) > 2 or resolve_task(task, scores.shape, label_shape, f"{name}: {key}") in FLAT
+    columns = Columns(
+        labels, roles.label_shares() if labels is None else None, roles.weights(), roles.clusters(), roles.groups()
     )
-    found.field = columns.key
+    found = Predictions.__new__(Predictions)
+    join(
+        found,
+        scores,
+        columns,
+        kind,
+        task,
+        Words(name, key, roles.label_word, roles.weight_word),
+        class_names=roles.class_names(None if one else scores.shape[1]),
+        ignore_index=wanted.ignore_index,
+        guard=(FEW_ROWS if wanted.part else 2) if wanted.guard else None,
+    )
+    found.label_field = waiting
+    found.extras = {} if wanted.ignore_index is not None else roles.extras()
     return found
 
 
@@ -128,83 +99,87 @@ def _no_scores(fields: Mapping[str, Field], name: str, split: str, kind: str | N
     prefix = f"{split}_" if split else ""
     wanted = f"{prefix}{kind}" if kind else f"{prefix}logits or {prefix}probabilities"
     splits = [word for word in split_names(fields) if word and word != split]
-    remedy = f"pick a part with {name.partition('#')[0]}#{splits[0]}" if splits else "give the n×K matrix that name"
-    remedy += f" (parts: {', '.join(splits)})" if len(splits) > 1 else ""
-    remedy += "" if splits else ", or name it with --scores"
+    remedy = "give the n×K matrix that name, or name it with --scores"
+    if splits:
+        remedy = f"pick a part with {name.partition('#')[0]}#{splits[0]}"
+        remedy += f" (parts: {', '.join(splits)})" if len(splits) > 1 else ""
     return InputError(f"{name} has no {wanted}, only {listing(fields)}: {remedy}")
 
 
-class _Columns:
-    """Everything of a file that has an entry per row, beside the scores."""
+class _Roles:
+    """Everything of a file that has an entry per row, beside the scores, by its role."""
 
-    def __init__(  # noqa: PLR0917
-        self, fields: Mapping[str, Field], name: str, split: str, wanted: Wanted, rows: tuple[int, ...], key: str
-    ) -> None:
+    def __init__(self, fields: Mapping[str, Field], name: str, split: str, wanted: Wanted, key: str) -> None:
         self.fields, self.name, self.split, self.wanted, self.key = fields, name, split, wanted, key
         self.prefix = f"{split}_" if split else ""
-        self.n_rows = rows[0] if rows else 0
+        self.n_rows = fields[key].shape[0] if fields[key].shape else 0
         self.label_word, self.weight_word = "labels", "weights"
         self.used = {key}
 
+    def only_correct(self) -> bool:
+        """Does the file say which rows are correct, and nothing else that could be labels?"""
+        there = self.prefix + known.CORRECT in self.fields
+        return there and self.wanted.labels in (None, known.CORRECT) and _label_key(self.fields, self.split) is None
+
     def labels(self, *, pairs: bool) -> Any:
         """The labels, read; None where there are none and none are needed."""
-        wanted = self.wanted.labels
-        if wanted is not None and not isinstance(wanted, str):
-            return wanted
-        if isinstance(wanted, str):
-            self.label_word = self._find(wanted, "labels")
-        else:
-            found = label_key(self.fields, self.split, pairs=pairs)
-            if found is None:
-                if self.wanted.require_labels and self.prefix + known.LABEL_SHARES not in self.fields:
-                    raise InputError(
-                        f"{self.name} has no {self.prefix}{known.CORRECT if pairs else 'labels'}, only "
-                        f"{listing(self.fields)}: add them, or give labels= (--labels)"
-                    )
-                return None
-            self.label_word = found
-        return self._read(self.label_word, texts=True)
+        if self.wanted.labels is not None and not isinstance(self.wanted.labels, str):
+            return self.wanted.labels
+        key = self._labels_at(pairs=pairs)
+        if key is None:
+            if self.wanted.require_labels and self.prefix + known.LABEL_SHARES not in self.fields:
+                raise InputError(
+                    f"{self.name} has no {self.prefix}{known.CORRECT if pairs else 'labels'}, only "
+                    f"{listing(self.fields)}: add them, or give labels= (--labels)"
+                )
+            return None
+        self.label_word = key
+        return self._read(key, texts=True)
+
+    def _labels_at(self, *, pairs: bool) -> str | None:
+        if isinstance(self.wanted.labels, str):
+            return self._find(self.wanted.labels, "labels")
+        return _label_key(self.fields, self.split, pairs=pairs)
 
     def waiting_labels(self, *, pairs: bool) -> Field | None:
         """The outcomes of very many rows, not yet read; None where they must be looked at first."""
-        wanted = self.wanted
-        given = wanted.labels if isinstance(wanted.labels, str) else None
-        if wanted.ignore_index is not None or (wanted.labels is not None and given is None):
+        given = self.wanted.labels is not None and not isinstance(self.wanted.labels, str)
+        if self.n_rows < MANY_ROWS or self.wanted.ignore_index is not None or given:
             return None
-        key = label_key(self.fields, self.split, pairs=pairs) if given is None else self._find(given, "labels")
-        field = None if key is None else self.fields[key]
-        if key is None or field is None or field.dtype.kind not in "fiub" or field.shape != (self.n_rows,):
+        key = self._labels_at(pairs=pairs)
+        if key is None or self.fields[key].dtype.kind not in "fiub" or self.fields[key].shape != (self.n_rows,):
             return None
         self.used.add(key)
         self.label_word = key
-        return field
+        return self.fields[key]
+
+    def label_shares(self) -> Any:
+        """The shares of annotators, or None."""
+        key = self.prefix + known.LABEL_SHARES
+        return self._read(key) if key in self.fields else None
 
     def weights(self) -> Any:
         """The weights, read, or None."""
-        wanted = self.wanted.weights
-        if wanted is not None and not isinstance(wanted, str):
-            return wanted
-        key = self._find(wanted, "weights") if isinstance(wanted, str) else self._first(known.WEIGHTS)
-        self.weight_word = key or "weights"
-        return None if key is None else self._read(key).reshape(self.n_rows)
+        found = self._column(self.wanted.weights, "weights", known.WEIGHTS)
+        self.weight_word = found if isinstance(found, str) else "weights"
+        return self._read(found).reshape(self.n_rows) if isinstance(found, str) else found
+
+    def clusters(self) -> Any:
+        """What is independent of each other, or None."""
+        found = self._column(self.wanted.cluster, "cluster", known.CLUSTERS)
+        if isinstance(found, str):
+            return self._read(found, texts=True)
+        return None if found is None else np.asarray(found)
 
     def groups(self) -> dict[str, np.ndarray]:
         """The columns that `by` names, or the one called group."""
         keys = {word: self._find(word, "by") for word in self.wanted.by}
-        own = self._first(known.GROUPS)
+        own = self._column(None, "by", known.GROUPS)
         if own is not None and own not in keys.values():
             keys["group"] = own
         return {word: self._read(key, texts=True) for word, key in keys.items()}
 
-    def clusters(self) -> Any:
-        """What is independent of each other, or None."""
-        wanted = self.wanted.cluster
-        if wanted is not None and not isinstance(wanted, str):
-            return np.asarray(wanted)
-        key = self._find(wanted, "cluster") if isinstance(wanted, str) else self._first(known.CLUSTERS)
-        return None if key is None else self._read(key, texts=True)
-
-    def class_names(self, expected: int | None = None) -> list[str] | None:
+    def class_names(self, expected: int | None) -> list[str] | None:
         """Names of the classes."""
         names = None if self.wanted.class_names is None else list(self.wanted.class_names)
         if names is None:
@@ -212,43 +187,31 @@ class _Columns:
             if key is None:
                 return None
             self.used.add(key)
-            names = read_names(self.fields[key], f"{self.name}: {key}")
+            names = _read_names(self.fields[key], f"{self.name}: {key}")
         if expected is not None and len(names) != expected:
             raise InputError(
                 f"{self.name}: {known.CLASS_NAMES} has {len(names)} names, but {self.key} has {expected} columns"
             )
         return names
 
-    def join(self, source: Source, kind: str, task: str, labels: Any) -> Predictions:
-        """The predictions, with what is left in the file as extras."""
-        names = self.class_names(2 if task in ("binary", "pairs") else source.shape[1])
-        shares_key = self.prefix + known.LABEL_SHARES
-        shares = self._read(shares_key) if labels is None and shares_key in self.fields else None
-        columns = Columns(labels, shares, self.weights(), self.groups(), self.clusters())
-        if self.wanted.ignore_index is not None and labels is not None:
-            if len(labels) != self.n_rows:
-                raise InputError(f"{self.name}: {self.label_word} has {len(labels)} rows, but {self.key} {self.n_rows}")
-            kept = columns.rows_without(self.wanted.ignore_index, f"{self.name}: {self.label_word}")
-            source, columns = TakenSource(source, kept), columns.take(kept)
-        found = Predictions.__new__(Predictions)
-        words = self.name, self.key, self.label_word, self.weight_word
-        fill(found, source, kind, task, columns, names, *words)
-        found.extras = {} if self.wanted.ignore_index is not None else self._extras()
-        return found
-
-    def _extras(self) -> dict[str, Field]:
+    def extras(self) -> dict[str, Field]:
+        """What else has an entry per row."""
         others = [f"{split}_" for split in split_names(self.fields) if split and split != self.split]
         found = {}
         for key, field in self.fields.items():
             mine = key.startswith(self.prefix) and not any(key.startswith(other) for other in others)
-            if isinstance(field, BrokenField) or key in self.used or not mine:
+            if not mine or key in self.used or isinstance(field, BrokenField):
                 continue
             if field.shape[:1] == (self.n_rows,):
                 found[key[len(self.prefix) :]] = field
         return found
 
-    def _first(self, words: tuple[str, ...]) -> str | None:
-        return next((self.prefix + word for word in words if self.prefix + word in self.fields), None)
+    def _column(self, given: Any, option: str, words: tuple[str, ...]) -> Any:
+        """An array as given, or the key of the column that the caller or one of the usual words names."""
+        if isinstance(given, str):
+            return self._find(given, option)
+        own = next((self.prefix + word for word in words if self.prefix + word in self.fields), None)
+        return own if given is None else given
 
     def _find(self, word: str, option: str) -> str:
         key = _either(self.fields, self.prefix, word)
@@ -273,28 +236,25 @@ def _either(fields: Mapping[str, Field], prefix: str, word: str) -> str | None:
     return next((key for key in (prefix + word, word) if key in fields), None)
 
 
-def label_key(fields: Mapping[str, Field], split: str, *, pairs: bool = False) -> str | None:
+def _label_key(fields: Mapping[str, Field], split: str, *, pairs: bool = False) -> str | None:
     """`val_labels` for `val`; for `shift_noise_3` also `shift_noise_labels` and `shift_labels`."""
-    words = split.split("_") if split else []
     prefix = f"{split}_" if split else ""
     if pairs:
         return prefix + known.CORRECT if prefix + known.CORRECT in fields else None
-    for length in range(len(words), -1, -1):
-        if length == 0 and words:
-            break  # labels without the prefix belong to the arrays without it
-        keys = ["_".join([*words[:length], label]) for label in known.LABELS]
+    words = split.split("_") if split else []
+    # labels without the prefix belong to the arrays without it
+    families = ["_".join([*words[:length], ""]) for length in range(len(words), 0, -1)] or [""]
+    choices = [[family + word for word in known.LABELS] for family in families]
+    for keys in (*choices, [prefix + word for word in known.OTHER_LABELS]):
         there = [key for key in keys if key in fields]
         if len(there) > 1:
             raise InputError(f"{' and '.join(there)} may both be the labels: choose one with labels= or --labels")
         if there:
             return there[0]
-    others = [prefix + word for word in known.OTHER_LABELS if prefix + word in fields]
-    if len(others) > 1:
-        raise InputError(f"{' and '.join(others)} may both be the labels: choose one with labels= or --labels")
-    return others[0] if others else None
+    return None
 
 
-def read_names(field: Field, called: str) -> list[str]:
+def _read_names(field: Field, called: str) -> list[str]:
     """Class names from an array of texts."""
     if field.dtype.kind not in "US" or len(field.shape) != 1:
         raise InputError(f"{called} must be a list of texts, got dtype {field.dtype} of shape {field.shape}")

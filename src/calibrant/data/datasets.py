@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from calibrant.core.errors import InputError
+from calibrant.data.files import embedded_names as names
+from calibrant.data.opening import open_predictions
 from calibrant.data.predictions import Predictions
 
-__all__ = ["FOLDER", "Dataset", "embedded_path", "load", "long_tailed_indices", "names"]
-
-FOLDER = Path(__file__).parent / "embedded"
-"""Where the files are."""
+__all__ = ["Dataset", "load", "long_tailed_indices", "names"]
 
 
 @dataclass(frozen=True)
@@ -26,11 +24,6 @@ class Dataset:
     test: Predictions
 
 
-def names() -> list[str]:
-    """Names that `load` and `open_predictions` know."""
-    return sorted(path.stem for path in FOLDER.glob("*.npz"))
-
-
 def load(name: str) -> Dataset:
     """Load an embedded data set.
 
@@ -38,17 +31,9 @@ def load(name: str) -> Dataset:
     >>> data.val.n, data.test.n
     (5000, 10000)
     """
-    from calibrant.data.opening import open_predictions
-
-    embedded_path(name)
-    return Dataset(name, open_predictions(f"{name}#val"), open_predictions(f"{name}#test"))
-
-
-def embedded_path(name: str) -> Path:
-    """The file behind an embedded name."""
     if name not in names():
         raise InputError(f"there is no embedded data set {name!r}: choose one of {', '.join(names())}")
-    return FOLDER / f"{name}.npz"
+    return Dataset(name, open_predictions(f"{name}#val"), open_predictions(f"{name}#test"))
 
 
 def long_tailed_indices(labels: Any, ratio: float, seed: int = 0) -> np.ndarray:

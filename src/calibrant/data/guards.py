@@ -1,46 +1,16 @@
-"""Guards against silent nonsense: probabilities stored as logits, and test rows that were also fit rows."""
+"""Test rows that were also fit rows."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from calibrant.core.arrays import look_like_probabilities, probabilities_error
 from calibrant.data.predictions import Predictions
-from calibrant.data.source import Source
-
-PROBABILITIES_REMEDY = 'give kind="probabilities" (--kind probabilities)'
-
-HEAD = 64
-"""Rows that are looked at first; real logits never pass there, so that the rest need not be read."""
-
-FEW_ROWS = 10
-"""One file of many is not judged by fewer rows."""
 
 SHARED = 0.2
 """Share of the unique score rows that may coincide between two sets by chance."""
 
 IDS = ("id", "ids", "row", "row_id", "uid", "sample_id", "image_id")
 """Names of columns that identify a row."""
-
-
-def refuse_probabilities(predictions: Predictions) -> None:
-    """Raise if values that are called logits are probabilities."""
-    if predictions.kind == "logits" and predictions.task == "multiclass":
-        called = f"{predictions.name}: {predictions.field}" if predictions.name else predictions.field
-        refuse_probability_rows(predictions.source, called)
-
-
-def refuse_probability_rows(source: Source, called: str, fewest: int = 2) -> None:
-    """Raise if two or more rows (`fewest`) all lie in [0, 1] and sum to one."""
-    rows = source.shape[0]
-    if rows < fewest or source.shape[1] < 2:
-        return
-    head = next(iter(source.blocks(0, min(HEAD, rows), HEAD)))
-    if not look_like_probabilities(head):
-        return
-    step = max(HEAD, 2**22 // source.shape[1])
-    if all(look_like_probabilities(np.concatenate([head[:1], block])) for block in source.blocks(0, rows, step)):
-        raise probabilities_error(rows, called, PROBABILITIES_REMEDY)
 
 
 def shared_rows(val: Predictions, test: Predictions) -> str:

@@ -24,8 +24,8 @@ import numpy as np
 from calibrant.core import progress
 from calibrant.core.errors import InputError
 from calibrant.core.schema import number_order
-from calibrant.data.columns import arrange
-from calibrant.data.fields import CLASS_NAMES, LABELS, OTHER_LABELS, ArrayField, Field, Fields, Wanted
+from calibrant.data.columns import CLASS_NAMES, LABELS, OTHER_LABELS, Wanted, arrange
+from calibrant.data.source import ArrayField, Field, Fields
 
 MAX_LINE = 2**22
 MAX_BRACKETS = 20_000

@@ -1,24 +1,38 @@
-"""`open_predictions`: an address in, `Predictions` out."""
+"""`open_predictions`: an address, a frame or arrays in, `Predictions` out."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from calibrant.core.errors import InputError
-from calibrant.core.schema import check_kind, check_task
-from calibrant.data import datasets
-from calibrant.data.arrays import array_field, matrix_path
+from calibrant.core.schema import check_kind, check_task, resolve_task
+from calibrant.data.arrays import array_field
 from calibrant.data.assemble import assemble
-from calibrant.data.fields import Fields, Wanted, split_names
-from calibrant.data.formats import HOLDS_PARTS, reader_of, suffix_of
-from calibrant.data.parts import is_pattern, matching, open_all, part_paths, without_bad_parts
+from calibrant.data.columns import LABEL_IDS, PREDICTIONS, Wanted, arrange, split_names
+from calibrant.data.files import (
+    HOLDS_PARTS,
+    display_name,
+    is_pattern,
+    locate,
+    matching,
+    naming,
+    open_file,
+    part_paths,
+    reader_of,
+    suffix_of,
+)
+from calibrant.data.parts import open_all, without_bad_parts
 from calibrant.data.predictions import Predictions
+from calibrant.data.remote import expand, open_remote
+from calibrant.data.source import DifferenceSource
+from calibrant.data.tables import column_fields, frame_columns
 
 
 def open_predictions(
@@ -98,13 +112,9 @@ def open_predictions(
         guard=guard,
     )
     if not isinstance(path, (str, os.PathLike)):
-        from calibrant.data.objects import from_object
-
         return from_object(path, wanted)
     text, one = os.fspath(path).removeprefix("file://"), replace(wanted, part=True)
     if _is_remote(text):
-        from calibrant.data.remote import expand, open_remote
-
         addresses, split = expand(text)
         if addresses == [text.rpartition("#")[0] or text]:
             return open_remote(addresses[0], split, wanted)
@@ -150,7 +160,7 @@ def open_parts(path: str | os.PathLike[str], **options: Any) -> dict[str, Predic
     if one_part or suffix_of(file) not in HOLDS_PARTS:
         return {"": open_predictions(path, **options)}
     wanted = describe(**options)
-    with _naming(file):
+    with naming(file):
         fields = reader_of(file)(file, wanted)
         splits = split_names(fields)
         if "" in splits or not splits:
@@ -159,63 +169,6 @@ def open_parts(path: str | os.PathLike[str], **options: Any) -> dict[str, Predic
             split: assemble(fields, display_name(file) + (f"#{split}" if split else ""), split, wanted)
             for split in splits
         }
-
-
-def locate(path: str | os.PathLike[str]) -> tuple[Path, str]:
-    """The file or folder and the part behind `#`; an InputError if there is no such file."""
-    text = os.fspath(path)
-    if not text:
-        raise InputError("the path is empty: give a file, a folder or an embedded data set")
-    if "\0" in text:
-        raise InputError(f"{text!r} is not a path: it contains a zero byte")
-    with _naming(Path(text)):
-        return _locate(text)
-
-
-def _locate(text: str) -> tuple[Path, str]:
-    address, mark, split = text.rpartition("#")
-    if not mark or Path(text).exists():
-        address, split = text, ""
-    file = Path(address)
-    if not file.exists() and address in datasets.names():
-        file = datasets.embedded_path(address)
-    if suffix_of(file) == ".npy":
-        file = matrix_path(file)
-    if is_pattern(address):
-        return Path(address), split
-    if not file.exists():
-        known = ", ".join(datasets.names())
-        hint = "" if file.suffix else f", and no embedded data set ({known})"
-        raise InputError(f"{address} does not exist: there is no such file{hint}")
-    if not file.is_dir() and not file.is_file():
-        raise InputError(f"{address} is neither a file nor a folder")
-    return file, split
-
-
-def display_name(file: Path) -> str:
-    """What messages call a file: its path, or the name of an embedded data set."""
-    return file.stem if file.parent == datasets.FOLDER else str(file)
-
-
-def open_file(file: Path, split: str, wanted: Wanted) -> Predictions:
-    """Open one local file."""
-    name = display_name(file) + (f"#{split}" if split else "")
-    with _naming(file):
-        found = reader_of(file)(file, wanted)
-        made = assemble(found, name, split, wanted)
-        if isinstance(found, Fields):
-            made.notes = tuple(found.notes)
-            made.score_columns = tuple(found.members.get(made.field, (made.field,)))
-        return made
-
-
-@contextmanager
-def _naming(file: Path) -> Iterator[None]:
-    """Errors of the file system (no permission, a broken disk) are bad input too."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror or error}") from error
 
 
 def _vector(given: Any, what: str) -> Any:
@@ -230,3 +183,83 @@ def _vector(given: Any, what: str) -> Any:
     if not file.is_file():
         raise InputError(f"{file} does not exist: there is no such file for the {what}")
     return array_field(file).read()
+
+
+def from_object(given: Any, wanted: Wanted, name: str = "") -> Predictions:
+    """Predictions from any object that holds scores and labels."""
+    if isinstance(given, Predictions):
+        return _retold(given, wanted)
+    if hasattr(given, PREDICTIONS) and hasattr(given, LABEL_IDS):
+        given = {PREDICTIONS: _first(given.predictions), LABEL_IDS: _first(given.label_ids)}
+    if isinstance(given, (tuple, list)) and len(given) in (2, 3):
+        return _from_pair(given, wanted, name)
+    columns = dict(given) if isinstance(given, Mapping) else frame_columns(given)
+    if columns is None:
+        raise InputError(
+            f"{name or 'predictions'} must be Predictions, a path, a frame, a dictionary of arrays, an object with "
+            f".predictions and .label_ids, or a pair (scores, labels), got {type(given).__name__}"
+        )
+    found = column_fields({str(word): column for word, column in columns.items()})
+    found = arrange(found, list(found), wanted, name or "the table")
+    made = assemble(found, name, "", wanted)
+    made.notes = found.notes
+    return made
+
+
+def as_predictions(given: Any, name: str = "", **options: Any) -> Predictions:
+    """Predictions from themselves, a path or any object that holds scores and labels; options as `open_predictions`."""
+    if isinstance(given, (str, os.PathLike)):
+        return open_predictions(given, **options)
+    return from_object(given, describe(**options), name)
+
+
+def _from_pair(given: Any, wanted: Wanted, name: str) -> Predictions:
+    """(scores, labels) or (scores, labels, weights); bare scores are logits."""
+    scores, labels, *rest = given
+    for option in ("scores", "labels", "weights", "cluster"):
+        if isinstance(getattr(wanted, option), str):
+            raise InputError(f"{option}={getattr(wanted, option)!r} names a column, but a pair of arrays has no names")
+    if wanted.by:
+        raise InputError(f"by={wanted.by[0]!r} names a column, but a pair of arrays has no names: give Predictions")
+    made = Predictions(
+        scores,
+        labels,
+        kind=wanted.kind,
+        task=wanted.task,
+        weights=rest[0] if rest else wanted.weights,
+        clusters=wanted.cluster,
+        class_names=wanted.class_names,
+        ignore_index=wanted.ignore_index,
+        name=name,
+    )
+    made.refuse_probabilities()
+    return made
+
+
+def _retold(given: Predictions, wanted: Wanted) -> Predictions:
+    """Predictions with what the caller adds: a task for two columns, groups and clusters from other columns."""
+    made = given
+    if wanted.kind not in (None, given.kind):
+        raise InputError(f"kind={wanted.kind!r}, but {given.name or 'the predictions'} hold {given.kind}")
+    if wanted.task not in (None, given.task):
+        resolve_task(wanted.task, given.source.shape, None, given.name or "the predictions")
+        if (given.task, wanted.task) != ("multiclass", "binary"):
+            raise InputError(f"{given.name or 'the predictions'} hold a {given.task} task, not {wanted.task}")
+        made = given.with_source(DifferenceSource(given.source, given.kind), "logits")
+        made.task = "binary"
+    columns = {word: given.column(word) for word in wanted.by}
+    clusters = wanted.cluster
+    if isinstance(clusters, str):
+        clusters = given.column(clusters)
+    if (columns and set(columns) != set(given.groups)) or clusters is not None:
+        made = made.with_source(made.source, checked=made._checked)
+        made.groups = {**given.groups, **columns}
+        made.clusters = given.clusters if clusters is None else np.asarray(clusters)
+        if made.clusters is not None and len(made.clusters) != made.n:
+            raise InputError(f"clusters has {len(made.clusters)} rows, but the predictions have {made.n}")
+    return made
+
+
+def _first(value: Any) -> Any:
+    """The first of several outputs: a trainer may return hidden states behind the logits."""
+    return value[0] if isinstance(value, tuple) else value

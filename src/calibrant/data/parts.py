@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -12,26 +10,12 @@ import numpy as np
 
 from calibrant.core import progress
 from calibrant.core.errors import InputError, NoRowsError
-from calibrant.data.arrays import is_companion
 from calibrant.data.chunks import Chunk, cut, part_error
-from calibrant.data.formats import READERS, suffix_of
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import PartsSource
 from calibrant.engines.engine import Engine, opened
 
 Address = TypeVar("Address", str, Path)
-
-PATTERN = re.compile(r"[*?\[]")
-
-
-def is_pattern(address: str) -> bool:
-    """Does it hold `*`, `?` or `[`, and no file of that very name exists?"""
-    return PATTERN.search(address) is not None and not Path(address).exists()
-
-
-def matching(pattern: str) -> list[Path]:
-    """The files that match a pattern, sorted by name; `**` goes into folders."""
-    return keep_parts([Path(name) for name in sorted(glob.glob(pattern, recursive=True))], pattern)
 
 
 def open_all(
@@ -97,26 +81,6 @@ def _trouble(chunk: Chunk) -> dict[int, str]:
     except InputError as error:
         return {chunk.part: str(error)}
     return {}
-
-
-def part_paths(folder: Path) -> list[Path]:
-    """The files of a folder that hold rows, sorted by name."""
-    return keep_parts(sorted(folder.iterdir()), str(folder))
-
-
-def holds_rows(path: Path) -> bool:
-    """Does the name say so? Hidden files and the companions of `.npy` matrices hold none."""
-    hidden = path.name.startswith((".", "_"))
-    return not hidden and suffix_of(path) in READERS and not (path.suffix == ".npy" and is_companion(path))
-
-
-def keep_parts(paths: list[Path], name: str) -> list[Path]:
-    """Those files that hold rows."""
-    parts = [path for path in paths if holds_rows(path) and path.is_file()]
-    if not parts:
-        what = "is a folder without" if Path(name).is_dir() else "matches no"
-        raise InputError(f"{name} {what} prediction files ({', '.join(sorted(READERS))})")
-    return parts
 
 
 def check_alike(parts: list[Predictions]) -> None:

@@ -4,23 +4,42 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from calibrant.core import progress
-from calibrant.core.arrays import check_outcomes, check_score_values, check_values
+from calibrant.core.arrays import (
+    PROBABILITY_TOLERANCE,
+    as_array,
+    check_matrix_shape,
+    check_outcomes,
+    check_real,
+    check_score_values,
+    check_shares,
+    check_some_rows,
+    check_values,
+    check_weights,
+)
 from calibrant.core.errors import InputError
 from calibrant.core.memory import spare_memory
 from calibrant.core.odds import sigmoid
 from calibrant.core.rows import Rows
-from calibrant.core.schema import FLAT, Schema
+from calibrant.core.schema import FLAT, Schema, check_kind, resolve_task
 from calibrant.core.softmax import log_odds, log_stored, softmax
-from calibrant.data.source import ArraySource, PickedSource, SliceSource, Source, TakenSource
-
-if TYPE_CHECKING:
-    from calibrant.data.fields import Field
+from calibrant.data.source import (
+    ArrayField,
+    ArraySource,
+    DifferenceSource,
+    Field,
+    PickedSource,
+    SliceSource,
+    Source,
+    TakenSource,
+    check_counts,
+)
 
 CHUNK_BYTES = 64 * 2**20
 """Bytes of values in one chunk at most (one row, where a row is larger)."""
@@ -127,20 +146,20 @@ class Predictions:
         ignore_index: int | None = None,
         name: str = "",
     ) -> None:
-        from calibrant.data.gather import Columns, join_arrays
-
-        given = {"scores": scores, "logits": logits, "probabilities": probabilities, "confidence": confidence}
-        join_arrays(
-            self,
-            {word: value for word, value in given.items() if value is not None},
-            Columns(labels, label_shares, weights, groups, clusters),
-            kind=kind,
-            task=task,
-            correct=correct,
-            class_names=class_names,
-            ignore_index=ignore_index,
-            name=name,
-        )
+        named = {"scores": scores, "logits": logits, "probabilities": probabilities, "confidence": confidence}
+        given = {word: value for word, value in named.items() if value is not None}
+        word, kind, task = _described(given, kind, task, correct)
+        words = Words(name, word, "labels" if correct is None else "correct")
+        if labels is not None and correct is not None:
+            raise InputError(f"{words.prefix}give either labels or correct, and not both")
+        beside = {"labels": labels if correct is None else correct, "label_shares": label_shares, "weights": weights}
+        arrays = {
+            role: None if value is None else as_array(value, words.prefix + role)
+            for role, value in {**beside, "clusters": clusters}.items()
+        }
+        columns = Columns(**arrays, groups=named_groups(groups, words.prefix))
+        field = ArrayField(as_array(given[word], words.scores_called))
+        join(self, field, columns, kind, task, words, class_names=class_names, ignore_index=ignore_index)
 
     @classmethod
     def from_arrays(cls, **arrays: Any) -> Predictions:
@@ -293,6 +312,20 @@ class Predictions:
             _labels=labels,
         )
 
+    def column(self, word: str) -> np.ndarray:
+        """A column of groups or any other column of the file, by name."""
+        if word in self.groups:
+            return self.groups[word]
+        if word in self.extras:
+            return self.extras[word].read()
+        known = ", ".join(sorted({*self.groups, *self.extras})) or "nothing"
+        raise InputError(f"{self.name or 'the predictions'} has no column {word!r}, only {known}")
+
+    def refuse_probabilities(self) -> None:
+        """Raise if values that are called logits are probabilities."""
+        if self.kind == "logits" and self.task == "multiclass":
+            self.source.refuse_probabilities(f"{self.name}: {self.field}" if self.name else self.field)
+
     def with_source(self, source: Source, kind: str | None = None, *, field: str = "", checked: bool = False) -> Self:
         """The same rows with other values; labels and all other columns stay."""
         return self._like(source, kind=kind or self.kind, field=field or self.field, _checked=checked)
@@ -400,6 +433,220 @@ class Predictions:
             # small enough to keep: callers ask again and again
             self._converted = converted
         return converted
+
+
+@dataclass
+class Columns:
+    """What has an entry per row, beside the scores."""
+
+    labels: Any = None
+    label_shares: Any = None
+    weights: Any = None
+    clusters: Any = None
+    groups: Mapping[str, Any] = field(default_factory=dict)
+
+    def take(self, rows: np.ndarray) -> Columns:
+        """The entries of some rows."""
+
+        def taken(column: Any) -> Any:
+            return None if column is None else np.asarray(column)[rows]
+
+        groups = {word: taken(column) for word, column in self.groups.items()}
+        labels, label_shares, weights = map(taken, (self.labels, self.label_shares, self.weights))
+        return Columns(labels, label_shares, weights, taken(self.clusters), groups)
+
+    def rows_without(self, label: int, n_rows: int, words: Words) -> np.ndarray:
+        """Places of the rows that do not have an ignored label."""
+        called = words.prefix + words.labels
+        if len(self.labels) != n_rows:
+            raise InputError(f"{called} has {len(self.labels)} rows, but {words.scores} has {n_rows}")
+        if np.ndim(self.labels) != 1:
+            raise InputError(f"ignore_index needs {called} with one class per row")
+        kept = np.flatnonzero(np.asarray(self.labels) != label)
+        if not len(kept):
+            raise InputError(f"{called} is {label} in all {len(self.labels)} rows: nothing is left to read")
+        return kept
+
+
+@dataclass(frozen=True)
+class Words:
+    """What error messages call a file and its arrays."""
+
+    name: str
+    scores: str
+    labels: str = "labels"
+    weights: str = "weights"
+
+    @property
+    def prefix(self) -> str:
+        """The file, where there is one."""
+        return f"{self.name}: " if self.name else ""
+
+    @property
+    def scores_called(self) -> str:
+        """File and name of the scores."""
+        return self.prefix + self.scores
+
+
+def _described(
+    given: Mapping[str, Any], kind: str | None, task: str | None, correct: Any
+) -> tuple[str, str, str | None]:
+    """Which array holds the scores, their kind, and the task as far as the names tell it."""
+    check_kind(kind)
+    if len(given) != 1:
+        raise InputError("give either logits or probabilities (or scores, or confidence), and not both")
+    (word,) = given
+    said = {"logits": "logits", "probabilities": "probabilities", "confidence": "probabilities"}.get(word)
+    if said is not None and kind not in (None, said):
+        raise InputError(f"{word}= says {said}, but kind= says {kind}: give one of them")
+    if task is None and (word == "confidence" or correct is not None):
+        task = "pairs"
+    return word, said or kind or "logits", task
+
+
+def join(  # noqa: PLR0917
+    target: Predictions,
+    scores: Field,
+    columns: Columns,
+    kind: str,
+    task: str | None,
+    words: Words,
+    *,
+    class_names: Sequence[str] | None = None,
+    ignore_index: int | None = None,
+    guard: int | None = None,
+) -> None:
+    """Check scores and what belongs to them, and fill `target`: the one gate for arrays, files and frames.
+
+    guard : rows from which on logits that look like probabilities are an error; None for no such check.
+    """
+    called = words.scores_called
+    if len(scores.shape) > 2:
+        target.local_clusters = columns.clusters is None
+        rows, columns = _flattened(scores.read(), columns, called)
+        scores = ArrayField(rows)
+    told, label_shape = task, None if columns.labels is None else np.shape(columns.labels)
+    task = resolve_task(task, scores.shape, label_shape, called)
+    two = task == "binary" and scores.shape[1:] == (2,)
+    _check_shape(scores, called, matrix=two or task == "multiclass")
+    in_memory = isinstance(scores, ArrayField)
+    source = scores.source(words.name)
+    if ignore_index is not None and columns.labels is not None:
+        kept = columns.rows_without(ignore_index, scores.shape[0], words)
+        source, columns = TakenSource(source, kept), columns.take(kept)
+    if in_memory:
+        source = ArraySource(next(source.blocks(0, source.shape[0], source.shape[0])), words.name)
+        kind_of_values = "multiclass" if two else task
+        check_task_values(kind_of_values, source.whole(), from_logits=kind == "logits", name=called)
+    if task == "multilabel" and told is None and label_shape == scores.shape:
+        head = next(iter(source.blocks(0, min(64, source.shape[0]), 64)))
+        refuse_one_hot(columns.labels, head, kind, words.prefix + words.labels, words.scores)
+    if guard is not None and kind == "logits" and task in ("multiclass", "binary"):
+        source.refuse_probabilities(called, guard)
+    if two:
+        source, kind = DifferenceSource(source, kind), "logits"
+    names = None if class_names is None else tuple(class_names)
+    _fill(target, source, Schema(task, kind, 2 if task in FLAT else source.shape[1], names), columns, words)
+    target._checked = in_memory
+
+
+def _check_shape(scores: Field, called: str, *, matrix: bool) -> None:
+    if matrix:
+        check_matrix_shape(scores.shape, scores.dtype, called)
+    else:
+        check_real(scores.dtype, called)
+        check_some_rows(scores.shape, called)
+    check_counts(scores.shape, called)
+
+
+def _fill(target: Predictions, source: Source, schema: Schema, columns: Columns, words: Words) -> None:
+    """Check everything but the scores against their shape, and set it."""
+    n_rows, names = source.shape[0], schema.class_names
+    labels, label_shares = columns.labels, columns.label_shares
+    if names is not None and len(names) != schema.n_classes:
+        raise InputError(
+            f"{words.prefix}class_names has {len(names)} names, but {words.scores} has {schema.n_classes} columns"
+        )
+    if labels is not None:
+        labels = schema.labels(labels, words.prefix + words.labels, words.scores, n_rows)
+    if label_shares is not None:
+        if schema.task != "multiclass" or labels is not None:
+            raise InputError(f"{words.prefix}label_shares stand in place of the labels of a multiclass task")
+        label_shares = check_shares(label_shares, source.shape, f"{words.prefix}label_shares")
+    lengths = columns.groups if columns.clusters is None else {**columns.groups, "clusters": columns.clusters}
+    for word, column in lengths.items():
+        if np.shape(column) != (n_rows,):
+            raise InputError(
+                f"{words.prefix}{word} has shape {np.shape(column)}, but {words.scores} has {n_rows} rows: "
+                "give one entry per row"
+            )
+    weights = check_weights(columns.weights, n_rows, words.prefix + words.weights)
+    described = {"task": schema.task, "groups": columns.groups, "clusters": columns.clusters, "field": words.scores}
+    target._set(source, schema.kind, labels, weights, names, label_shares=label_shares, **described)
+
+
+def refuse_one_hot(labels: np.ndarray | None, scores: np.ndarray, kind: str, name: str, against: str) -> None:
+    """Raise where a matrix of labels may be one-hot classes: then a task of several labels must be said.
+
+    scores : some rows of the scores. Classes have one 1 per row, and probabilities that sum to one; many labels that
+    happen to look so in every one of 30 rows are rare enough to be asked for.
+    """
+    if labels is None or labels.ndim != 2 or labels.shape[1] < 2 or not (labels.sum(axis=1) == 1).all():
+        return
+    sums = np.abs(scores.sum(axis=1, dtype=np.float64) - 1) <= PROBABILITY_TOLERANCE
+    if (kind == "probabilities" and sums.all()) or (kind == "logits" and len(labels) >= 30):
+        raise InputError(
+            f"{name} has one 1 in each of its {len(labels)} rows, beside {against} of {labels.shape[1]} columns: give "
+            "class numbers, label_shares, or say --task multilabel"
+        )
+
+
+def named_groups(groups: Any, prefix: str = "") -> dict[str, np.ndarray]:
+    """Columns of groups by name; a single column is called "group"."""
+    if groups is None:
+        return {}
+    if hasattr(groups, "columns") and not isinstance(groups, Mapping):  # a frame
+        groups = {str(word): groups[word] for word in groups.columns}
+    columns = groups if isinstance(groups, Mapping) else {"group": groups}
+    return {str(word): as_array(column, f"{prefix}{word}") for word, column in columns.items()}
+
+
+def _flattened(scores: np.ndarray, columns: Columns, called: str) -> tuple[np.ndarray, Columns]:
+    """Dense outputs (N×K×H×W, or N×T×K of tokens) as rows, one cluster per image unless clusters are given."""
+    if columns.labels is None:
+        raise InputError(f"{called} has shape {scores.shape}: labels must tell which axis holds the classes")
+    places = columns.labels.shape
+    axis = class_axis(scores.shape, places, called)
+    images, each = places[0], int(np.prod(places[1:]))
+    rows = scores.reshape(-1) if axis is None else np.moveaxis(scores, axis, -1).reshape(-1, scores.shape[axis])
+    clusters = columns.clusters
+    flat = replace(
+        columns,
+        labels=columns.labels.reshape(-1),
+        weights=_per_place(columns.weights, places),
+        groups={word: _per_place(column, places) for word, column in columns.groups.items()},
+        clusters=np.repeat(np.arange(images), each) if clusters is None else _per_place(clusters, places),
+    )
+    return rows, flat
+
+
+def class_axis(shape: tuple[int, ...], places: tuple[int, ...], called: str) -> int | None:
+    """The axis of the classes in scores whose labels have the shape `places`; None where each place has one score."""
+    if shape == places:
+        return None
+    fits = [axis for axis in {1, len(shape) - 1} if shape[:axis] + shape[axis + 1 :] == places]
+    if len(fits) == 1:
+        return fits[0]
+    if fits:
+        raise InputError(f"{called} has shape {shape} and labels {places}: the classes may be axis 1 or the last one")
+    raise InputError(f"{called} has shape {shape}, but labels {places}: give labels of the shape without the classes")
+
+
+def _per_place(column: np.ndarray | None, places: tuple[int, ...]) -> np.ndarray | None:
+    """One entry per place of a column that has one per place or one per image."""
+    if column is None or column.shape == places:
+        return None if column is None else column.reshape(-1)
+    return np.repeat(column, int(np.prod(places[1:])), axis=0)
 
 
 def fits_in_memory(nbytes: int) -> bool:

@@ -18,9 +18,8 @@ import numpy as np
 
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.data.arrays import companions
-from calibrant.data.fields import Wanted
-from calibrant.data.formats import READERS
-from calibrant.data.parts import holds_rows
+from calibrant.data.columns import Wanted
+from calibrant.data.files import READERS, holds_rows, open_file
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import DifferenceSource, Source, TakenSource
 
@@ -85,8 +84,6 @@ class FetchedSource(Source):
 
 
 def _open_local(address: str, split: str, wanted: Wanted) -> Predictions:
-    from calibrant.data.opening import open_file
-
     local = fetch(address)
     try:
         return open_file(local, split, wanted)

@@ -1,21 +1,98 @@
-"""Where the rows of a matrix come from: memory, a part of a file, several of them in a row.
+"""Where arrays come from: fields of a file that are not yet read, and sources that give their rows in blocks.
 
-A source is all that `Predictions` knows about storage. It tells its shape, hands out blocks of consecutive rows, and
-says which file and row a row came from. Sources hold addresses, not open files, so they can be sent to other
-processes, and two threads may read one source at the same time.
+Every format is read by a function that returns the named arrays of a file as `Field`s. A `Source` is all that
+`Predictions` knows about storage: it tells its shape, hands out blocks of consecutive rows, and says which file and row
+a row came from. Both hold addresses, not open files, so they can be sent to other processes, and two threads may read
+one source at the same time. What a file may claim is bounded before anything is allocated for it.
 """
 
 from __future__ import annotations
 
+import math
+import mmap
+import os
+import sys
+import threading
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Any, Literal
 
 import numpy as np
 
-from calibrant.core.arrays import check_values, widen
+from calibrant.core.arrays import check_values, look_like_probabilities, probabilities_error, widen
+from calibrant.core.errors import InputError
 from calibrant.core.softmax import log_stored
+
+MAX_ROWS = 2**32
+"""Rows of one file; labels of that many would need 32 GiB."""
+
+MAX_CLASSES = 2**22
+"""Columns of one matrix; the largest vocabularies have a tenth of that."""
+
+MAX_TEXT_BYTES = 2**24
+"""Bytes of a text header, of class names, or of one line of text."""
+
+MAX_EXPANSION = 200
+"""Times its compressed size that data may expand to, once it is larger than `ROOM_TO_EXPAND`."""
+
+ROOM_TO_EXPAND = 2**28
+"""Bytes that any file may expand to: constant labels shrink a thousandfold and are no attack while small."""
+
+
+def check_counts(shape: tuple[int, ...], name: str) -> None:
+    """Raise if a matrix claims more rows or classes than any real one has."""
+    for count, most, what in zip(shape, (MAX_ROWS, MAX_CLASSES), ("rows", "classes"), strict=False):
+        if not 0 <= count <= most:
+            raise InputError(f"{name} claims {count} {what}, but at most {most} are read from one file")
+
+
+ROOM_FOR_TEXT = 2**25
+"""The same for text, which takes longer to parse and, being digits, never shrinks as much as arrays can."""
+
+
+def check_expansion(expanded: int, compressed: int, name: str, room: int = ROOM_TO_EXPAND) -> None:
+    """Raise if `compressed` bytes unpack to so many that this looks like a decompression bomb."""
+    asked = os.environ.get("CALIBRANT_MAX_EXPANDED_BYTES", "")
+    room = int(asked) if asked.isdigit() else room
+    if expanded > room and expanded > MAX_EXPANSION * max(compressed, 1):
+        raise InputError(
+            f"{name} unpacks {compressed} bytes to {expanded} or more, over {MAX_EXPANSION} times as many: "
+            f"if you trust the file, store it uncompressed or set CALIBRANT_MAX_EXPANDED_BYTES above {room}"
+        )
+
+
+@contextmanager
+def reading(path: Path, what: str, damage: tuple[type[Exception], ...]) -> Iterator[None]:
+    """Errors name the file: bad input as it is, and `damage` as that of a file that is not whole."""
+    if path.stat().st_size == 0:
+        raise InputError(f"{path} is empty (0 bytes): it is not a whole {what}")
+    try:
+        yield
+    except InputError as error:
+        if str(path) in str(error):
+            raise
+        raise InputError(f"{path} cannot be read as a {what}: {error}") from error
+    except damage as error:
+        words = " ".join(str(error).split())[:200] or type(error).__name__
+        raise InputError(f"{path} is not a whole {what}: {words}") from error
+
+
+HEAD = 64
+"""Rows that are looked at first."""
+
+KEPT_BYTES = 1 << 20
+"""Blocks from this size on are kept for the next one."""
+
+BFLOAT16 = np.dtype([("bfloat16", "<u2")])
+"""numpy has no bfloat16: the upper half of a float32, marked by this dtype until it is widened."""
+
+Stamp = tuple[int, int]
+"""Size of a file in bytes and the time of its last change in nanoseconds."""
 
 
 class Source(ABC):
@@ -57,6 +134,18 @@ class Source(ABC):
     def cuts(self, rows: int) -> list[int]:
         """Rows about `rows` apart, 0 among them, at which reading may begin without reading what lies before."""
         return list(range(0, self.shape[0], rows))
+
+    def refuse_probabilities(self, called: str, fewest: int = 2) -> None:
+        """Raise if two or more rows (`fewest`) of what is called logits all lie in [0, 1] and sum to one."""
+        rows = self.shape[0]
+        if rows < fewest or self.shape[1] < 2:
+            return
+        head = next(iter(self.blocks(0, min(HEAD, rows), HEAD)))
+        if not look_like_probabilities(head):
+            return  # real logits never pass here, so that the rest need not be read
+        step = max(HEAD, 2**22 // self.shape[1])
+        if all(look_like_probabilities(np.concatenate([head[:1], block])) for block in self.blocks(0, rows, step)):
+            raise probabilities_error(rows, called, 'give kind="probabilities" (--kind probabilities)')
 
 
 def widened_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -242,3 +331,266 @@ class PickedSource(ViewSource):
         """Copies of the columns."""
         for block in self._source.blocks(start, stop, rows):
             yield np.ascontiguousarray(block[:, self._places])
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says about an array before its numbers."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the numbers take; whole-number arithmetic, since a header may claim anything."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def order(self) -> Literal["C", "F"]:
+        """Row-major or column-major."""
+        return "F" if self.fortran else "C"
+
+
+class Field(ABC):
+    """One named array of a file, not yet read."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @abstractmethod
+    def read(self) -> np.ndarray:
+        """The whole array."""
+
+    @abstractmethod
+    def source(self, name: str) -> Source:
+        """The rows of a matrix, to be read in blocks."""
+
+    def beside(self, others: Sequence[Field], key: str) -> Field:
+        """This column and others side by side, as one matrix that is called `key`."""
+        return ArrayField(np.column_stack([one.read() for one in (self, *others)]))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the array will take."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class ArrayField(Field):
+    """An array that is already in memory."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def read(self) -> np.ndarray:
+        """The array."""
+        return self._array
+
+    def source(self, name: str) -> Source:
+        """Its rows."""
+        return ArraySource(self._array, name)
+
+
+class BrokenField(Field):
+    """An array that cannot be read; its error comes up when the array is needed, and not before.
+
+    A file may hold more than predictions: an array that is not asked for need not be readable.
+    """
+
+    def __init__(self, error: InputError) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("shape", "dtype"):
+            raise self._error
+        raise AttributeError(name)
+
+    def read(self) -> np.ndarray:
+        """Raise."""
+        raise self._error
+
+    def source(self, name: str) -> Source:
+        """Raise."""
+        raise self._error
+
+
+class Fields(dict[str, Field]):
+    """Fields of a file by name, with what the reader had to decide."""
+
+    notes: tuple[str, ...] = ()
+    members: Mapping[str, list[str]] = MappingProxyType({})
+    """Columns of the file behind a matrix, where it has several."""
+
+
+class RawField(Field):
+    """An array of `shape` and `dtype` that begins `offset` bytes into a file.
+
+    keeps : what must live as long as the field or its rows are used, such as the owner of a scratch file.
+    """
+
+    def __init__(self, path: Path, offset: int, header: Header, called: str, *, keeps: Any = None) -> None:
+        self.path, self.offset, self.header, self.keeps = path, offset, header, keeps
+        self.shape = header.shape
+        self.dtype = np.dtype(np.float32) if header.dtype == BFLOAT16 else header.dtype
+        self.stamp = stamp_of(path)
+        held = self.stamp[0] - offset
+        if header.nbytes > held:
+            raise InputError(
+                f"{called} promises {header.nbytes} bytes of data (shape {self.shape}, {self.dtype}), "
+                f"but {max(held, 0)} are there: the file is truncated"
+            )
+
+    def read(self) -> np.ndarray:
+        """The whole array, in memory."""
+        raw = np.fromfile(self.path, dtype=np.uint8, count=self.header.nbytes, offset=self.offset)
+        if raw.size != self.header.nbytes:
+            raise InputError(f"{self.path} holds {raw.size} of {self.header.nbytes} bytes: the file is truncated")
+        return decode(raw.view(self.header.dtype)).reshape(self.shape, order=self.header.order)
+
+    def source(self, name: str) -> Source:
+        """Its rows, read a block at a time."""
+        return ColumnMajorSource(self, name) if self.header.fortran else RowMajorSource(self, name)
+
+
+class RawSource(FieldSource):
+    """Rows of a matrix in a file.
+
+    Blocks are read, not mapped: a map of a file that another process cuts short ends this process with SIGBUS. Before
+    and after each block the file must have the size and the time of change that it had when it was opened.
+    """
+
+    def __init__(self, field: RawField, name: str) -> None:
+        super().__init__(field, name)
+        self._path, self._offset, self._stored = field.path, field.offset, field.header.dtype
+        self._stamp, self._keeps = field.stamp, field.keeps
+
+    def check_unchanged(self) -> None:
+        """Raise InputError where the file is no longer the one that was opened."""
+        with self._path.open("rb") as file:
+            check_unchanged(file, self._stamp, self.name)
+
+
+class RowMajorSource(RawSource):
+    """Rows of a row-major matrix in a file."""
+
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """Consecutive rows in memory; the memory of a block that is no longer referred to is used for the next."""
+        with self._path.open("rb", buffering=0) as file:
+            for first in range(start, stop, rows):
+                last = min(first + rows, stop)
+                stored = fresh((last - first) * self.shape[1], self._stored)
+                check_unchanged(file, self._stamp, self.name)
+                read_into(file, self._offset + first * self.shape[1] * self._stored.itemsize, stored, self.name)
+                check_unchanged(file, self._stamp, self.name)
+                yield widen(decode(stored)).reshape(last - first, self.shape[1])
+                del stored
+
+    def whole(self) -> np.ndarray | None:
+        """One map of the matrix, if its dtype needs no widening and no other user may write to the file."""
+        if self._stored != self.dtype or self._offset % self._stored.itemsize or others_may_write(self._path):
+            return None
+        length = self.shape[0] * self.shape[1] * self._stored.itemsize
+        aligned = self._offset - self._offset % mmap.ALLOCATIONGRANULARITY
+        # a private map: writable like any array, so that compiled kernels need no second version for read-only
+        # arrays, and no write ever reaches the file
+        with self._path.open("rb") as file:
+            check_unchanged(file, self._stamp, self.name)
+            try:
+                window = mmap.mmap(
+                    file.fileno(), self._offset - aligned + length, access=mmap.ACCESS_COPY, offset=aligned
+                )
+            except ValueError as error:
+                raise InputError(f"{self.name} became shorter while it was read") from error
+        array = np.frombuffer(window, self._stored, self.shape[0] * self.shape[1], self._offset - aligned)
+        return array.reshape(self.shape)
+
+
+_spare = threading.local()
+
+
+def _references_when_free() -> int:
+    """What this interpreter counts for an array that only a list and a loop variable hold."""
+    kept = [np.empty(1, np.uint8)]
+    for buffer in kept:
+        return sys.getrefcount(buffer)
+    raise AssertionError
+
+
+FREE = _references_when_free()
+
+
+def fresh(count: int, dtype: np.dtype) -> np.ndarray:
+    """An array for one block: the one of an earlier block of this thread if nothing refers to it any more.
+
+    Memory straight from the system costs as much as reading the block.
+    """
+    nbytes = count * dtype.itemsize
+    kept: list[np.ndarray] = _spare.__dict__.setdefault("buffers", [])
+    for buffer in kept:
+        if sys.getrefcount(buffer) <= FREE and buffer.nbytes >= nbytes:
+            return buffer[:nbytes].view(dtype)
+    buffer = np.empty(nbytes, np.uint8)
+    if nbytes >= KEPT_BYTES:
+        kept[:] = [*kept[-1:], buffer]
+    return buffer.view(dtype)
+
+
+def read_into(file: IO[bytes], offset: int, array: np.ndarray, name: str) -> None:
+    """Fill an array from a place of a file; an InputError where the file ends before."""
+    file.seek(offset)
+    view, done = array.view(np.uint8).data, 0
+    while done < array.nbytes:
+        count = file.readinto(view[done:])  # type: ignore[attr-defined]
+        if not count:
+            raise InputError(f"{name} became shorter while it was read: {array.nbytes - done} bytes are missing")
+        done += count
+
+
+def stamp_of(path: Path) -> Stamp:
+    """What identifies the state of a file."""
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def check_unchanged(file: IO[bytes], stamp: Stamp, name: str) -> None:
+    """Raise InputError where an open file has another size or time of change than when it was first looked at."""
+    found = os.fstat(file.fileno())
+    if (found.st_size, found.st_mtime_ns) != stamp:
+        raise InputError(
+            f"{name} changed while it was read ({stamp[0]} bytes before, {found.st_size} now): "
+            "another process writes to it; read a copy, or wait until it is finished"
+        )
+
+
+def others_may_write(path: Path) -> bool:
+    """Whether another user may change the file: it belongs to someone else, or its mode lets others write."""
+    found = path.stat()
+    return bool(found.st_mode & 0o022) or (hasattr(os, "geteuid") and found.st_uid != os.geteuid())
+
+
+class ColumnMajorSource(RawSource):
+    """Rows of a column-major (Fortran order) matrix in a file, gathered column by column."""
+
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """Row-major copies."""
+        size = self._stored.itemsize
+        for first in range(start, stop, rows):
+            count = min(rows, stop - first)
+            block = np.empty((count, self.shape[1]), self.dtype)
+            with self._path.open("rb", buffering=0) as file:
+                check_unchanged(file, self._stamp, self.name)
+                for column in range(self.shape[1]):
+                    file.seek(self._offset + (column * self.shape[0] + first) * size)
+                    piece = file.read(count * size)
+                    if len(piece) != count * size:
+                        raise InputError(f"{self.name} became shorter while it was read")
+                    block[:, column] = decode(np.frombuffer(piece, self._stored))
+                check_unchanged(file, self._stamp, self.name)
+            yield block
+
+
+def decode(array: np.ndarray) -> np.ndarray:
+    """bfloat16 as float32; everything else as it is."""
+    if array.dtype != BFLOAT16:
+        return array
+    return (array["bfloat16"].astype(np.uint32) << 16).view(np.float32)

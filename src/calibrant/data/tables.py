@@ -30,14 +30,23 @@ from calibrant.core import progress
 from calibrant.core.arrays import as_array, widen
 from calibrant.core.errors import InputError
 from calibrant.core.schema import typed
-from calibrant.data import fields as known
+from calibrant.data import columns as known
 from calibrant.data.arrays import names_field
-from calibrant.data.columns import PREFIXES, SHARE_PREFIXES, arrange, canonical, picked
-from calibrant.data.fields import ArrayField, Field, Fields, Wanted
-from calibrant.data.limits import MAX_TEXT_BYTES, ROOM_FOR_TEXT, check_counts, check_expansion, reading
+from calibrant.data.columns import PREFIXES, SHARE_PREFIXES, Wanted, arrange, canonical, picked
 from calibrant.data.predictions import CHUNK_BYTES
 from calibrant.data.scratch import Scratch
-from calibrant.data.source import FieldSource, Source
+from calibrant.data.source import (
+    MAX_TEXT_BYTES,
+    ROOM_FOR_TEXT,
+    ArrayField,
+    Field,
+    Fields,
+    FieldSource,
+    Source,
+    check_counts,
+    check_expansion,
+    reading,
+)
 
 BLOCK_BYTES = MAX_TEXT_BYTES
 """Bytes of text that are parsed at a time; a line must fit into it."""

@@ -20,13 +20,11 @@ from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.core.schema import class_key
 from calibrant.data.arrays import DTYPES, LOCAL_HEADER, METADATA, kind_word
-from calibrant.data.columns import PREFIXES, canonical
-from calibrant.data.fields import CLASS_NAMES, CORRECT, LABEL_SHARES, SCORES, SINGLE
-from calibrant.data.formats import HOLDS_PARTS, reader_of, suffix_of
+from calibrant.data.columns import CLASS_NAMES, CORRECT, LABEL_SHARES, PREFIXES, SCORES, SINGLE, canonical
+from calibrant.data.files import HOLDS_PARTS, reader_of, suffix_of
 from calibrant.data.json_lines import LOGPROBS, TOP_LOGPROBS, json_rows
-from calibrant.data.limits import MAX_TEXT_BYTES
 from calibrant.data.predictions import Predictions
-from calibrant.data.source import TakenSource
+from calibrant.data.source import MAX_TEXT_BYTES, TakenSource
 from calibrant.data.tables import ParquetTable, opened_text, text_form
 
 ALIGNMENT = 64

@@ -16,8 +16,7 @@ from calibrant.core.odds import finite_log_odds, sigmoid, softplus
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax
 from calibrant.core.zeros import log_floor_of, raised
-from calibrant.data import Predictions
-from calibrant.data.objects import as_predictions
+from calibrant.data import Predictions, as_predictions
 from calibrant.evaluation.plain_data import PlainData
 
 UNITS = {"nll": "nats", "brier": "Brier units"}

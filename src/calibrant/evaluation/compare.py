@@ -23,7 +23,7 @@ from calibrant.core.metric_facts import known_name, sign
 from calibrant.core.zeros import log_floor_of
 from calibrant.data import Predictions, as_predictions
 from calibrant.data.chunked import SPILL_BYTES
-from calibrant.data.guards import refuse_probabilities, shared_rows
+from calibrant.data.guards import shared_rows
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples, draw
 from calibrant.evaluation.consistency import consistency_test
@@ -101,8 +101,8 @@ def compare(
     if val.task != test.task:
         raise InputError(f"val is a {val.task} task, but test is {test.task}: give task= (--task)")
     chosen = resolve_methods(methods, val.task, val.n_classes)
-    refuse_probabilities(val)
-    refuse_probabilities(test)
+    val.refuse_probabilities()
+    test.refuse_probabilities()
     test = test.aligned(val.schema, "val")
     check_counts(val.weights, "weights of val")
     check_counts(test.weights, "weights of test")

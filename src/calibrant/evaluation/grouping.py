@@ -181,9 +181,7 @@ def clusters_by(predictions: Any, cluster: Any) -> np.ndarray | None:
 def _column(predictions: Any, given: Any) -> np.ndarray:
     if not isinstance(given, str):
         return np.asarray(given)
-    from calibrant.data.objects import column_of
-
-    return column_of(predictions, given)
+    return predictions.column(given)
 
 
 def common_groups(val: Any, test: Any, by: Any) -> tuple[np.ndarray | None, np.ndarray]:

@@ -12,7 +12,6 @@ from calibrant.core.arrays import check_counts
 from calibrant.core.bins import check_n_bins
 from calibrant.core.metric_facts import facts
 from calibrant.data import Predictions, as_predictions
-from calibrant.data.guards import refuse_probabilities
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples, draw
 from calibrant.evaluation.classwise_intervals import classwise_estimates
@@ -114,7 +113,7 @@ def measure(
     """
     check_n_bins(n_bins)
     predictions = as_predictions(predictions, kind=kind, task=task)
-    refuse_probabilities(predictions)
+    predictions.refuse_probabilities()
     check_counts(predictions.weights, "weights")
     if predictions.label_field is not None and by is None and cluster is None and _bare(predictions):
         return _measure_large(predictions, n_bins=n_bins, resamples=resamples, seed=seed, decompose=decompose)

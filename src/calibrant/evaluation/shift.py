@@ -18,7 +18,7 @@ from calibrant.core.schema import Schema
 from calibrant.core.softmax import softmax
 from calibrant.data import Predictions, open_predictions
 from calibrant.data.arrays import npz_fields
-from calibrant.data.fields import Wanted
+from calibrant.data.columns import Wanted
 from calibrant.evaluation.plain_data import PlainData
 from calibrant.evaluation.table import Cell, Estimate, Row, Table
 

@@ -1,0 +1,156 @@
+"""Which function reads a file, and one file opened."""
+
+from __future__ import annotations
+
+import glob
+import importlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from calibrant.core.errors import InputError
+from calibrant.data.arrays import is_companion, matrix_path
+from calibrant.data.assemble import assemble
+from calibrant.data.columns import Wanted
+from calibrant.data.predictions import Predictions
+from calibrant.data.source import Fields
+
+EMBEDDED = Path(__file__).parent / "embedded"
+"""Where the data sets of the package are."""
+
+PATTERN = re.compile(r"[*?\[]")
+
+READERS = {
+    ".npz": "arrays.npz_fields",
+    ".npy": "arrays.npy_fields",
+    ".parquet": "tables.parquet_fields",
+    ".feather": "tables.feather_fields",
+    ".arrow": "tables.feather_fields",
+    ".safetensors": "arrays.safetensors_fields",
+    ".csv": "tables.csv_fields",
+    ".csv.gz": "tables.csv_fields",
+    ".tsv": "tables.csv_fields",
+    ".tsv.gz": "tables.csv_fields",
+    ".p": "arrays.pickle_fields",
+    ".pkl": "arrays.pickle_fields",
+    ".pickle": "arrays.pickle_fields",
+    ".pt": "arrays.torch_fields",
+    ".pth": "arrays.torch_fields",
+    ".jsonl": "json_lines.fields",
+    ".ndjson": "json_lines.fields",
+}
+"""Suffix to the function `fields(path, wanted)` that returns the named arrays of a file, unread."""
+
+HOLDS_PARTS = (".npz", ".safetensors", ".p", ".pkl", ".pickle", ".pt", ".pth")
+"""Formats in which one file can hold several parts (`#val`, `#test`)."""
+
+
+def suffix_of(path: Path) -> str:
+    """The suffix that decides the format: `.csv.gz` is one."""
+    name = path.name.lower()
+    packed = (".csv.gz", ".tsv.gz")
+    return name[-len(packed[0]) :] if name.endswith(packed) else path.suffix.lower()
+
+
+def reader_of(path: Path) -> Callable[..., Any]:
+    """The function that reads a path; an InputError that lists the known suffixes for any other."""
+    suffix = suffix_of(path)
+    if suffix not in READERS:
+        raise InputError(f"{path} has the suffix {suffix or '(none)'}, but the known ones are {', '.join(READERS)}")
+    module, name = READERS[suffix].split(".")
+    return getattr(importlib.import_module(f"calibrant.data.{module}"), name)
+
+
+def embedded_names() -> list[str]:
+    """Names of the data sets that come with the package."""
+    return sorted(path.stem for path in EMBEDDED.glob("*.npz"))
+
+
+def locate(path: str | os.PathLike[str]) -> tuple[Path, str]:
+    """The file or folder and the part behind `#`; an InputError if there is no such file."""
+    text = os.fspath(path)
+    if not text:
+        raise InputError("the path is empty: give a file, a folder or an embedded data set")
+    if "\0" in text:
+        raise InputError(f"{text!r} is not a path: it contains a zero byte")
+    with naming(Path(text)):
+        return _locate(text)
+
+
+def _locate(text: str) -> tuple[Path, str]:
+    address, mark, split = text.rpartition("#")
+    if not mark or Path(text).exists():
+        address, split = text, ""
+    file = Path(address)
+    if not file.exists() and address in embedded_names():
+        file = EMBEDDED / f"{address}.npz"
+    if suffix_of(file) == ".npy":
+        file = matrix_path(file)
+    if is_pattern(address):
+        return Path(address), split
+    if not file.exists():
+        known = ", ".join(embedded_names())
+        hint = "" if file.suffix else f", and no embedded data set ({known})"
+        raise InputError(f"{address} does not exist: there is no such file{hint}")
+    if not file.is_dir() and not file.is_file():
+        raise InputError(f"{address} is neither a file nor a folder")
+    return file, split
+
+
+def display_name(file: Path) -> str:
+    """What messages call a file: its path, or the name of an embedded data set."""
+    return file.stem if file.parent == EMBEDDED else str(file)
+
+
+def open_file(file: Path, split: str, wanted: Wanted) -> Predictions:
+    """Open one local file."""
+    name = display_name(file) + (f"#{split}" if split else "")
+    with naming(file):
+        found = reader_of(file)(file, wanted)
+        made = assemble(found, name, split, wanted)
+        if isinstance(found, Fields):
+            made.notes = tuple(found.notes)
+            made.score_columns = tuple(found.members.get(made.field, (made.field,)))
+        return made
+
+
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Errors of the file system (no permission, a broken disk) are bad input too."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror or error}") from error
+
+
+def is_pattern(address: str) -> bool:
+    """Does it hold `*`, `?` or `[`, and no file of that very name exists?"""
+    return PATTERN.search(address) is not None and not Path(address).exists()
+
+
+def matching(pattern: str) -> list[Path]:
+    """The files that match a pattern, sorted by name; `**` goes into folders."""
+    return keep_parts([Path(name) for name in sorted(glob.glob(pattern, recursive=True))], pattern)
+
+
+def part_paths(folder: Path) -> list[Path]:
+    """The files of a folder that hold rows, sorted by name."""
+    return keep_parts(sorted(folder.iterdir()), str(folder))
+
+
+def holds_rows(path: Path) -> bool:
+    """Does the name say so? Hidden files and the companions of `.npy` matrices hold none."""
+    hidden = path.name.startswith((".", "_"))
+    return not hidden and suffix_of(path) in READERS and not (path.suffix == ".npy" and is_companion(path))
+
+
+def keep_parts(paths: list[Path], name: str) -> list[Path]:
+    """Those files that hold rows."""
+    parts = [path for path in paths if holds_rows(path) and path.is_file()]
+    if not parts:
+        what = "is a folder without" if Path(name).is_dir() else "matches no"
+        raise InputError(f"{name} {what} prediction files ({', '.join(sorted(READERS))})")
+    return parts
