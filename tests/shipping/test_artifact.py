@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import subprocess
@@ -18,7 +19,10 @@ import calibrant
 from calibrant.calibrators import registry
 from calibrant.core.errors import InputError
 from calibrant.shipping import artifact as module
+from calibrant.shipping.apply import calibrate_predictions
 from calibrant.shipping.artifact import from_bytes, load, read_artifact, read_header, save, to_bytes
+from calibrant.shipping.onnx import export_onnx
+from calibrant.shipping.service import create_app
 
 GOLDEN = Path(__file__).parent / "golden"
 SCHEMA = json.loads((files("calibrant") / "schemas" / "artifact.schema.json").read_text())
@@ -116,16 +120,16 @@ def test_the_file_tells_its_story(fitted, tmp_path):
     assert about.fingerprint.startswith("sha256:")
     assert (about.before, about.after) == ({"ece": 0.25}, {"ece": 0.05})
     assert about.library == calibrant.__version__
-    assert about.format == 1
+    assert about.format == 2
 
 
-def test_a_file_of_format_1_loads_forever():
-    """Written when format 1 was new, and never again: a reader that cannot load it breaks its users."""
-    about = read_artifact(GOLDEN / "format1.safetensors")
-    expected = json.loads((GOLDEN / "format1.json").read_text())
+def test_a_file_of_format_2_loads_forever():
+    """Written when format 2 was new, and never again: a reader that cannot load it breaks its users."""
+    about = read_artifact(GOLDEN / "format2.safetensors")
+    expected = json.loads((GOLDEN / "format2.json").read_text())
     got = about.calibrator.predict_proba(np.array(expected["logits"]))
     np.testing.assert_allclose(got, expected["probabilities"], rtol=1e-12)
-    assert about.format == 1
+    assert about.format == 2
     assert about.class_names == ("ant", "bee", "cat", "dog")
 
 
@@ -152,8 +156,8 @@ def test_a_calibrator_that_cannot_predict_is_not_written(fitted, tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda h: {**h, "format": 2}, "format 2, but this calibrant reads up to 1: upgrade"),
-        (lambda h: {**h, "format": 0}, "formats start at 1"),
+        (lambda h: {**h, "format": 3}, "format 3, but this calibrant reads 2: save the calibrator again"),
+        (lambda h: {**h, "format": True}, "format True, but"),
         (lambda h: {**h, "n_classes": 10**12}, "n_classes is 1000000000000"),
         (lambda h: {**h, "n_classes": 4}, "fitted on 5 classes, but the file says 4"),
         (lambda h: {**h, "class_names": ["a"]}, "1 class names, but 5 classes"),
@@ -166,8 +170,11 @@ def test_a_calibrator_that_cannot_predict_is_not_written(fitted, tmp_path):
         (lambda h: h["calibrator"]["learned"].update(scale_=[1.0] * 5), "nothing refers to"),
         (lambda h: h["calibrator"]["learned"].update(scale_={"tensor": "no"}), "not in the file"),
         (lambda h: h["calibrator"]["learned"].update(extra_={"code": "x"}), "does not know: upgrade"),
-        (lambda h: h["fit"].update(n=-1), "fit.n is -1"),
-        (lambda h: {"format": 1}, "keys are not those of format 1"),
+        (lambda h: {**h, "n": -1}, "n is -1"),
+        (lambda h: {**h, "kind": "odds"}, "kind must be"),
+        (lambda h: {**h, "kind": None}, "kind must be"),
+        (lambda h: {**h, "source": 3}, "source is '3', but must be a str"),
+        (lambda h: {"format": 2}, "keys are not those of format 2"),
     ],
 )
 def test_a_tampered_header_is_refused_in_one_line(change, words, fitted):
@@ -228,10 +235,10 @@ def test_loading_needs_neither_torch_nor_pickle(fitted, tmp_path):
     path = tmp_path / "cal.safetensors"
     save(fitted("sctl+ts"), path)
     code = (
-        "import sys, pickle\n"
+        "import sys, pickle, calibrant, calibrant.shipping.artifact\n"
         "def refuse(*a, **k): raise SystemExit('pickle was used')\n"
         "pickle.load = pickle.loads = pickle.Unpickler = refuse\n"
-        f"import calibrant; calibrant.load({str(path)!r})\n"
+        f"calibrant.load({str(path)!r})\n"
         "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -250,3 +257,36 @@ def test_kill_during_save_leaves_the_old_or_the_new_file(benchmark_script):
     counts = benchmark_script("save_kill").run(12, trace_length=200_000)
     assert counts["old_or_new"] == 12
     assert counts["broken"] == 0
+
+
+@pytest.mark.parametrize("name", ["vs", "ts+top", "dir"])
+def test_a_calibrator_of_probabilities_takes_probabilities_everywhere(name, data, tmp_path):
+    """In `apply`, the service and ONNX; logits are taken for what they are there too."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    testclient = pytest.importorskip("starlette.testclient")
+    logits, labels = data
+    p = np.exp(logits - logits.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    given = calibrant.Predictions.from_arrays(probabilities=p, labels=labels)
+    fitted = calibrant.get(name).fit(given)
+    expected = fitted.predict_proba(np.log(p))
+    save(fitted, tmp_path / "cal")
+    about = read_artifact(tmp_path / "cal")
+    assert about.kind == about.schema.kind == "probabilities"
+    other = calibrant.Predictions.from_arrays(logits=logits + 3.0, labels=labels)
+    for predictions in (given, other):
+        applied = calibrate_predictions(about.calibrator, predictions, "probabilities")
+        np.testing.assert_allclose(applied.probabilities, expected, atol=1e-9)
+    export_onnx(about.calibrator, tmp_path / "cal.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "cal.onnx"))
+    got = session.run(["calibrated_probabilities"], {"probabilities": p.astype(np.float32)})[0]
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+    with testclient.TestClient(create_app(about)) as client:
+        assert client.get("/calibrator").json()["kind"] == "probabilities"
+        buffer = io.BytesIO()
+        np.save(buffer, p)
+        raw = client.post("/calibrate", content=buffer.getvalue(), headers={"content-type": "application/x-npy"})
+        np.testing.assert_allclose(np.load(io.BytesIO(raw.content)), expected, atol=1e-9)
+        for kind, rows in (("probabilities", p), ("logits", logits + 3.0)):
+            answer = client.post("/calibrate", json={kind: rows.tolist()}).json()
+            np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-9)

@@ -60,6 +60,7 @@ EVERY_FIT: Mapping[str, Learned] = dict.fromkeys(
         "fit_seconds_",
         "n_rows_",
         "fingerprint_",
+        "kind_",
         "log_floor_",
     ),
     RECORD,

@@ -51,6 +51,7 @@ def prepared(  # noqa: PLR0917
     What is not an array with labels must hold its labels itself.
     """
     if labels is not None:
+        calibrator.kind_ = "logits"
         rows = array_rows(calibrator, given, labels, weights, clusters)
         check_counts(rows.weights)
         yield replace(rows, groups=calibrator._group_numbers(groups, rows.n))
@@ -58,6 +59,7 @@ def prepared(  # noqa: PLR0917
     if isinstance(given, (np.ndarray, list)) or is_tensor(given):
         raise InputError(f"{type(calibrator).__name__} requires y to be passed, but the target y is None")
     predictions = as_predictions(given)
+    calibrator.kind_ = predictions.kind
     check_task_method(calibrator, predictions.task, n_classes=predictions.n_classes)
     predictions.refuse_probabilities()
     if not predictions.spread:

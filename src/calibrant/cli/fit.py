@@ -142,7 +142,14 @@ def _fit_and_save(calibrator: Any, predictions: Any, output: str, engine: Any) -
         rows = predictions.expanded()
         before = stream(rows, FIGURES, engine=engine)
         after = stream(calibrate_predictions(calibrator, rows), FIGURES, engine=engine)
-    save(calibrator, output, class_names=predictions.class_names, before=before, after=after, source=predictions.name)
+    save(
+        calibrator,
+        output,
+        class_names=predictions.class_names,
+        before=before,
+        after=after,
+        source=predictions.name,
+    )
     return {
         "class": type(calibrator).__name__,
         "n": predictions.n,

@@ -31,6 +31,7 @@ def _facts(artifact: Any, digest: str, size: int) -> dict[str, Any]:
         "method": artifact.method,
         "task": calibrator.task_,
         "n_classes": artifact.n_classes,
+        "kind": artifact.kind,
         "class_names": None if artifact.class_names is None else list(artifact.class_names),
         "keeps_prediction": bool(getattr(calibrator, "keeps_prediction", False)),
         **{name: getattr(artifact, name) for name in ("created", "source", "n", "fingerprint", "before", "after")},
@@ -72,6 +73,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     kept = "keeps every predicted class" if facts["keeps_prediction"] else "may change the predicted class"
     classes = "a network's input" if facts["n_classes"] is None else f"{facts['n_classes']} classes"
     lines = [("method", f"{facts['method']} for {classes}; {kept}")]
+    lines.append(("takes", facts["kind"]))
     lines.append(("fitted", f"{facts['created'] or 'at an unknown time'}, from {_origin(facts)}"))
     before, after = facts["before"] or {}, facts["after"] or {}
     for name in after:

@@ -47,6 +47,7 @@ def select(
         chooser.calibrator_,
         output,
         class_names=predictions.class_names,
+        kind=predictions.kind,
         before=before,
         after=after,
         source=predictions.name,

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from calibrant.calibrators.prepare import check_over_logits
-from calibrant.core.errors import InputError
+from calibrant.core.schema import Schema
+from calibrant.core.softmax import log_softmax
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import Source
+from calibrant.shipping.artifact import kind_of
 
 
 class CalibratedSource(Source):
@@ -26,8 +28,11 @@ class CalibratedSource(Source):
         """Calibrated blocks of the predictions behind."""
         work = self._calibrator.transform if self._kind == "logits" else self._calibrator.predict_proba
         for part in self._predictions[start:stop].chunks(rows):
-            grouped = getattr(self._calibrator, "takes_groups", False)
-            found = work(part.logits, groups=self._calibrator.groups_in(part)) if grouped else work(part.logits)
+            logits = part.logits
+            if part.kind == "logits" and kind_of(self._calibrator) == "probabilities" and part.task == "multiclass":
+                logits = log_softmax(logits)  # as the logarithms it was fitted on
+            grouped = self._calibrator.takes_groups
+            found = work(logits, groups=self._calibrator.groups_in(part)) if grouped else work(logits)
             if part.flat:
                 found = found.reshape(part.n, -1)[:, -1:]  # the positive class
             yield found.astype(self.dtype, copy=False)
@@ -64,11 +69,7 @@ def calibrate_predictions(calibrator: Any, predictions: Predictions, kind: str =
     [2.0, 0.0]
     """
     check_over_logits(calibrator)
-    known, name = int(calibrator.n_features_in_), predictions.name or "these predictions"
-    fitted = getattr(calibrator, "task_", "multiclass")
-    if fitted != ("binary" if predictions.flat else predictions.task):
-        raise InputError(f"{name} holds a {predictions.task} task, but the calibrator was fitted on a {fitted} one")
-    if predictions.source.shape[1] != known:
-        raise InputError(f"{name} has {predictions.n_classes} classes, but the calibrator was fitted on {known}")
+    fitted = Schema(calibrator.task_, kind_of(calibrator), len(calibrator.classes_))
+    fitted.align(predictions.schema, "the calibrator", predictions.name or "these predictions")
     source = CalibratedSource(calibrator, predictions, kind)
     return predictions.with_source(source, kind, field=f"calibrated {kind}")

@@ -1,13 +1,21 @@
 """Artifacts: a fitted calibrator as one `.safetensors` file that is safe to load from anyone.
 
 The file holds arrays and one JSON header (`schemas/artifact.schema.json`) with everything a person asks about a
-calibrator later: method, parameters, K, class names, what it was fitted on, the figures before and after. Loading
-reads data and checks it: no pickle, no import by a path from the file, limits before any allocation.
+calibrator later: method, parameters, what its numbers mean, what it was fitted on, the figures before and after.
+Loading reads data and checks it: no pickle, no import by a path from the file, limits before any allocation.
+
+A calibrator is `{"class", "parameters", "learned"}`. Classes are found by name in the registry, never by a path from
+the file. Values are JSON scalars and lists; everything else is an object with one key that says what it is:
+
+    {"tensor": name}            an array of the file; with "scalar": true a numpy scalar of that dtype
+    {"calibrator": {…}}         a calibrator inside a calibrator
+    {"tuple": [...]}, {"dict": {...}}, {"strings": [...]}, {"number": "nan" | "inf" | "-inf"}
 """
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import math
 import os
@@ -19,34 +27,59 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as from_safetensors
+from safetensors.numpy import save as to_safetensors
+from sklearn.utils.validation import check_is_fitted
 
-from calibrant.calibrators.learned import check_learned
+import calibrant
+from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.learned import check_learned, spec_of
 from calibrant.calibrators.registry import find_class, is_around_model
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import FitWarning, InputError, MissingExtraError
-from calibrant.core.schema import Schema
-from calibrant.shipping.encoding import DTYPES, Decoder, Encoder
+from calibrant.core.schema import Schema, check_kind
 
-FORMAT = 1
-"""Version of the header's layout. A reader takes its own and every older one."""
+FORMAT = 2
+"""Version of the header's layout."""
+METADATA_KEY = "calibrant"
+FIELDS: dict[str, type] = {
+    "library": str,
+    "n_classes": int,
+    "class_names": list,
+    "kind": str,
+    "fingerprint": str,
+    "n": int,
+    "before": dict,
+    "after": dict,
+    "created": str,
+    "source": str,
+}
+"""Fields of the header besides its format and the calibrator, each of this type or null."""
 
 MAX_HEADER_BYTES = 64 << 20
 MAX_TENSORS = 10_000
 MAX_CLASSES = 1_000_000
-METADATA_KEY = "calibrant"
-OPTIONAL_FIT_KEYS = frozenset({"created", "source"})
+MAX_DEPTH = 12
+MAX_ITEMS = 1_000_000
+MAX_COUNT = 10_000_000
+"""A count such as n_bins in a file may not ask for more than this (a seed may)."""
+MAX_REAL = 1e12
+DTYPES = frozenset({"float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"})
 
 
 @dataclass(frozen=True)
 class Artifact:
     """A calibrator and what its file says about it; `before` and `after` are figures on the fit data.
 
-    `n_classes` is None for a method that is learned around a network.
+    `n_classes` is None for a method that is learned around a network. `kind` says what the calibrator was fitted on and
+    takes: logits, or probabilities, whose logarithms it calibrates.
     """
 
     calibrator: Any
     n_classes: int | None
     class_names: tuple[str, ...] | None = None
+    kind: str = "logits"
     fingerprint: str | None = None
     n: int | None = None
     before: Mapping[str, float] | None = None
@@ -61,7 +94,7 @@ class Artifact:
         """What the calibrator was fitted on; None for a method that is learned around a network."""
         if self.n_classes is None:
             return None
-        return Schema(getattr(self.calibrator, "task_", "multiclass"), "logits", self.n_classes, self.class_names)
+        return Schema(self.calibrator.task_, self.kind, self.n_classes, self.class_names)
 
     @property
     def method(self) -> str:
@@ -74,6 +107,7 @@ def save(
     path: str | os.PathLike[str],
     *,
     class_names: Sequence[str] | None = None,
+    kind: str | None = None,
     fingerprint: str | None = None,
     n: int | None = None,
     before: Mapping[str, float] | None = None,
@@ -87,6 +121,7 @@ def save(
     calibrator : a fitted calibrator of this library, composed ones included.
     path : where to; the usual ending is `.safetensors`.
     class_names, before, after : kept in the header, for readers of the file.
+    kind : what the calibrator was fitted on and takes, "logits" or "probabilities"; by default what it remembers.
     n, fingerprint : of the fit data; by default what the calibrator remembers of its fit.
     source : name of the fit data, such as a file; kept beside the time of saving.
 
@@ -99,14 +134,14 @@ def save(
     >>> load(path)
     Identity()
     """
-    about = {"class_names": class_names, "fingerprint": fingerprint, "n": n, "before": before, "after": after}
+    about = {"class_names": class_names, "kind": kind, "fingerprint": fingerprint, "n": n, "source": source}
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    content = to_bytes(calibrator, **about, source=source, created=created)
+    content = to_bytes(calibrator, **about, before=before, after=after, created=created)
     with atomic_write(path) as temporary:
         temporary.write_bytes(content)
 
 
-def load(path: str | os.PathLike[str]) -> Any:
+def load(path: str | os.PathLike[str]) -> Calibrator:
     """The calibrator of a file; its predictions have the very bits they had when it was saved."""
     return read_artifact(path).calibrator
 
@@ -122,43 +157,50 @@ def read_artifact(path: str | os.PathLike[str]) -> Artifact:
 
 def read_content(path: str | os.PathLike[str]) -> bytes:
     """The bytes of an artifact, whose size and first bytes have been looked at before."""
-    _check_size(path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        what = "a folder" if os.path.isdir(path) else "a pipe or a device"
+        raise InputError(f"{path} is {what}: give an artifact, such as cal.safetensors")
+    try:
+        with open(path, "rb") as file:
+            _check_prefix(file.read(8), os.path.getsize(path))
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: there is no such file") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
     return Path(path).read_bytes()
+
+
+def kind_of(calibrator: Any) -> str:
+    """What a calibrator was fitted on and takes: "logits" or "probabilities"."""
+    return vars(calibrator).get("kind_", "logits")
 
 
 def digest_of(content: bytes) -> str:
     """A name of an artifact's content: the same calibrator saved at another time has the same."""
-    header = read_header(content)
-    header["fit"].pop("created", None)
     size = int.from_bytes(content[:8], "little")
-    text = json.dumps(header, sort_keys=True, allow_nan=False)
+    text = json.dumps({**read_header(content), "created": None}, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode() + content[8 + size :]).hexdigest()
 
 
 def to_bytes(calibrator: Any, **about: Any) -> bytes:
     """The content of an artifact; it has been read back and checked before it is returned."""
-    from safetensors.numpy import save as to_safetensors
-
-    from calibrant import __version__
-
-    encoder = Encoder()
-    n_classes = _n_classes(calibrator)
-    names = about.get("class_names")
-    n_rows = about.get("n") or getattr(calibrator, "n_rows_", None)
-    header: dict[str, Any] = {
-        "format": FORMAT,
-        "library": __version__,
-        "n_classes": n_classes,
-        "class_names": None if names is None else [str(name) for name in names],
-        "fit": {
-            "n": n_rows,
-            "fingerprint": about.get("fingerprint") or getattr(calibrator, "fingerprint_", None),
-            "before": _figures(about.get("before")),
-            "after": _figures(about.get("after")),
-        },
-        "calibrator": encoder.calibrator(calibrator),
-    }
-    header["fit"].update({name: str(about[name]) for name in OPTIONAL_FIT_KEYS if about.get(name) is not None})
+    encoder, learned = _Encoder(), vars(calibrator)
+    n_classes = None
+    if not is_around_model(type(calibrator).__name__):
+        check_is_fitted(calibrator)
+        n_classes = len(calibrator.classes_)
+    elif "delta_" not in learned:
+        raise InputError(f"{type(calibrator).__name__} is not fitted: fit it before saving it")
+    remembered = {"n": "n_rows_", "fingerprint": "fingerprint_"}
+    header: dict[str, Any] = {name: about.get(name) for name in FIELDS}
+    header.update({name: learned.get(key) for name, key in remembered.items() if header[name] is None})
+    header.update(format=FORMAT, library=calibrant.__version__, n_classes=n_classes)
+    header["kind"] = header["kind"] or kind_of(calibrator)
+    header["class_names"] = None if header["class_names"] is None else [str(name) for name in header["class_names"]]
+    for name in ("before", "after"):
+        figures = header[name]
+        header[name] = None if figures is None else {str(key): float(value) for key, value in figures.items()}
+    header["calibrator"] = encoder.calibrator(calibrator)
     text = json.dumps(header, allow_nan=False, ensure_ascii=True)
     content = to_safetensors(encoder.tensors, {METADATA_KEY: text})
     copy = from_bytes(content).calibrator
@@ -167,35 +209,13 @@ def to_bytes(calibrator: Any, **about: Any) -> bytes:
     return content
 
 
-def _n_classes(calibrator: Any) -> int | None:
-    """K of a fitted calibrator; None where it is learned around a network."""
-    from sklearn.utils.validation import check_is_fitted
-
-    if not is_around_model(type(calibrator).__name__):
-        check_is_fitted(calibrator)
-        return len(calibrator.classes_)
-    if not hasattr(calibrator, "delta_"):
-        raise InputError(f"{type(calibrator).__name__} is not fitted: fit it before saving it")
-    return None
-
-
-def _check_copy(calibrator: Any, copy: Any, n_classes: int) -> None:
-    """Raise unless the copy that was read back predicts the very bits of the original."""
-    for logits in probes(calibrator, n_classes):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FitWarning)  # a probe belongs to no group
-            same = np.array_equal(calibrator.transform(logits), copy.transform(logits))
-        if not same:
-            raise InputError(f"{type(calibrator).__name__} predicts otherwise after a round trip: it cannot be saved")
-
-
 def from_bytes(content: bytes) -> Artifact:
     """The artifact that these bytes hold; anything unsound raises InputError."""
     _check_prefix(content[:8], len(content))
     header = read_header(content)
     tensors = _tensors(content)
     n_classes = header["n_classes"]
-    decoder = Decoder(tensors, n_classes)
+    decoder = _Decoder(tensors, n_classes)
     try:
         calibrator = decoder.calibrator(header["calibrator"])
         unused = sorted(set(tensors) - decoder.used)
@@ -209,15 +229,10 @@ def from_bytes(content: bytes) -> Artifact:
     except Exception as error:
         # the file's numbers reach a method's own code here: any error there means that the file is unsound
         raise InputError(f"the saved calibrator does not work ({type(error).__name__}: {error})") from error
+    if header["kind"] != "logits":
+        calibrator.kind_ = header["kind"]
     names = header["class_names"]
-    return Artifact(
-        calibrator=calibrator,
-        n_classes=n_classes,
-        class_names=None if names is None else tuple(names),
-        library=header["library"],
-        format=header["format"],
-        **header["fit"],
-    )
+    return Artifact(**{**header, "calibrator": calibrator, "class_names": None if names is None else tuple(names)})
 
 
 def read_header(content: bytes) -> dict[str, Any]:
@@ -228,94 +243,62 @@ def read_header(content: bytes) -> dict[str, Any]:
         metadata = outer.get("__metadata__", {})
         if METADATA_KEY not in metadata:
             raise InputError("this safetensors file was not written by calibrant: its header has no 'calibrant' entry")
-        header = json.loads(metadata[METADATA_KEY], parse_constant=_refuse_constant)
+        header = json.loads(metadata[METADATA_KEY])
+        found = header["format"]
     except InputError:
         raise
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise InputError(f"the header is not readable ({type(error).__name__}: {error})") from error
     if len(outer) > MAX_TENSORS + 1:
         raise InputError(f"the file holds {len(outer) - 1} arrays, above the limit of {MAX_TENSORS}")
+    if type(found) is not int or found != FORMAT:
+        raise InputError(
+            f"the file has format {found!r}, but this calibrant reads {FORMAT}: save the calibrator again, or upgrade"
+        )
+    odd = sorted(set(header) ^ {*FIELDS, "format", "calibrator"})
+    if odd:
+        raise InputError(f"the header's keys are not those of format {FORMAT}: {odd[:4]}")
     _check_header(header)
     return header
 
 
-def _check_header(header: Any) -> None:
-    if not isinstance(header, dict) or type(header.get("format")) is not int:
-        raise InputError("the header has no format number")
-    if header["format"] > FORMAT:
-        raise InputError(
-            f"the file has format {header['format']}, but this calibrant reads up to {FORMAT}: "
-            "upgrade with `pip install -U calibrant`"
-        )
-    if header["format"] < 1:
-        raise InputError(f"the file has format {header['format']}, but formats start at 1: save the calibrator again")
-    expected = {"format", "library", "n_classes", "class_names", "fit", "calibrator"}
-    if set(header) != expected:
-        odd = sorted(set(header) ^ expected)
-        raise InputError(f"the header's keys are not those of format {FORMAT}: {odd[:4]}")
-    n_classes, names, fit = header["n_classes"], header["class_names"], header["fit"]
-    around = isinstance(header["calibrator"], dict) and is_around_model(header["calibrator"].get("class"))
+def _check_header(header: dict[str, Any]) -> None:
+    for name, kind in FIELDS.items():
+        if header[name] is not None and type(header[name]) is not kind:
+            raise InputError(f"{name} is {str(header[name])[:40]!r}, but must be a {kind.__name__}")
+    n_classes, names, described = header["n_classes"], header["class_names"], header["calibrator"]
+    method = described.get("class") if isinstance(described, dict) else None
+    around = is_around_model(method)
     # of many labels there may be one; one score per row has two classes
-    least = 1 if isinstance(header["calibrator"], dict) and _counts_labels(header["calibrator"]) else 2
-    if around != (n_classes is None) or not (around or (type(n_classes) is int and least <= n_classes <= MAX_CLASSES)):
+    found = find_class(method) if isinstance(method, str) and not around else None
+    least = 1 if getattr(found, "tasks", None) == ("multilabel",) else 2
+    if around != (n_classes is None) or not (around or least <= n_classes <= MAX_CLASSES):
         raise InputError(f"n_classes is {n_classes!r}, but must be a whole number from {least} to {MAX_CLASSES}")
-    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+    if names is not None and not all(isinstance(name, str) for name in names):
         raise InputError("class_names must be a list of texts")
     if names is not None and not around and len(names) != n_classes:
         raise InputError(f"there are {len(names)} class names, but {n_classes} classes")
-    if not isinstance(header["library"], str):
-        raise InputError("library must be a text")
-    _check_fit(fit)
-
-
-def _check_fit(fit: Any) -> None:
-    if not isinstance(fit, dict) or set(fit) - OPTIONAL_FIT_KEYS != {"n", "fingerprint", "before", "after"}:
-        raise InputError("fit must have the keys n, fingerprint, before and after")
-    for name in OPTIONAL_FIT_KEYS & set(fit):
-        if not isinstance(fit[name], str):
-            raise InputError(f"fit.{name} must be a text")
-    if fit["n"] is not None and (type(fit["n"]) is not int or fit["n"] < 1):
-        raise InputError(f"fit.n is {fit['n']!r}, but must be a whole number of at least 1")
-    if fit["fingerprint"] is not None and not isinstance(fit["fingerprint"], str):
-        raise InputError("fit.fingerprint must be a text")
+    check_kind(header["kind"] or "")
+    if header["n"] is not None and header["n"] < 1:
+        raise InputError(f"n is {header['n']!r}, but must be a whole number of at least 1")
     for name in ("before", "after"):
-        figures = fit[name]
-        if figures is None:
-            continue
-        if not isinstance(figures, dict) or not all(_is_finite(value) for value in figures.values()):
-            raise InputError(f"fit.{name} must map names to finite numbers")
-
-
-def _check_size(path: str | os.PathLike[str]) -> None:
-    """Look at the size and the first eight bytes before reading the rest."""
-    if os.path.isdir(path):
-        raise InputError(f"{path} is a folder: give an artifact, such as cal.safetensors")
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise InputError(f"{path} is a pipe or a device: give an artifact, such as cal.safetensors")
-    try:
-        with open(path, "rb") as file:
-            _check_prefix(file.read(8), os.path.getsize(path))
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: there is no such file") from error
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+        for value in (header[name] or {}).values():
+            if type(value) not in (int, float) or not math.isfinite(value):
+                raise InputError(f"{name} must map names to finite numbers")
 
 
 def _check_prefix(prefix: bytes, size: int) -> None:
     if len(prefix) < 8:
         raise InputError(f"the file has {size} bytes: too short for an artifact")
-    header_bytes = int.from_bytes(prefix, "little")
-    if header_bytes > min(MAX_HEADER_BYTES, size - 8):
+    header_bytes, possible = int.from_bytes(prefix, "little"), min(MAX_HEADER_BYTES, size - 8)
+    if header_bytes > possible:
         raise InputError(
-            f"the header claims {header_bytes} bytes, but {min(MAX_HEADER_BYTES, size - 8)} are possible: "
-            "this is not an artifact, or it is cut off"
+            f"the header claims {header_bytes} bytes, but {possible} are possible: this is not an artifact, or it is "
+            "cut off"
         )
 
 
 def _tensors(content: bytes) -> dict[str, np.ndarray]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load as from_safetensors
-
     try:
         # offsets are checked against the file's length by the parser: nothing is allocated for a false claim
         tensors = from_safetensors(content)
@@ -327,37 +310,32 @@ def _tensors(content: bytes) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _counts_labels(described: dict[str, Any]) -> bool:
-    """Whether the columns of this calibrator are labels, of which there may be one."""
-    found = find_class(described["class"]) if isinstance(described.get("class"), str) else None
-    return getattr(found, "tasks", None) == ("multilabel",)
+def _check_copy(calibrator: Any, copy: Any, n_classes: int) -> None:
+    """Raise unless the copy that was read back predicts the very bits of the original."""
+    for logits in _probes(calibrator, n_classes):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)  # a probe belongs to no group
+            same = np.array_equal(calibrator.transform(logits), copy.transform(logits))
+        if not same:
+            raise InputError(f"{type(calibrator).__name__} predicts otherwise after a round trip: it cannot be saved")
 
 
 def _probe(calibrator: Any, n_classes: int) -> None:
     """Raise unless the calibrator gives probabilities on logits small and large, sure and unsure."""
-    for logits in probes(calibrator, n_classes):
+    for logits in _probes(calibrator, n_classes):
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)  # a probe belongs to no group
             probabilities = calibrator.predict_proba(logits)
         if probabilities.shape != (len(logits), n_classes) or not np.isfinite(probabilities).all():
             raise InputError("the saved calibrator gives values that are not finite")
-        if calibrator.task_ == "multilabel":
-            sums_to_one = True  # every label has a probability of its own
-        else:
-            sums_to_one = np.abs(probabilities.sum(axis=1, dtype=np.float64) - 1).max() <= 1e-3
-        if probabilities.min() < 0 or probabilities.max() > 1 + 1e-3 or not sums_to_one:
+        # every one of many labels has a probability of its own
+        sums = 1.0 if calibrator.task_ == "multilabel" else probabilities.sum(axis=1, dtype=np.float64)
+        if probabilities.min() < 0 or probabilities.max() > 1 + 1e-3 or np.abs(sums - 1.0).max() > 1e-3:
             raise InputError("the saved calibrator gives rows that are not probabilities")
 
 
-def probes(calibrator: Any, n_classes: int) -> list[np.ndarray]:
-    """`probe_logits`, as one score per row where the calibrator takes those."""
-    if calibrator.task_ == "binary":
-        return [rows[:, 1] - rows[:, 0] for rows in probe_logits(2)]
-    return probe_logits(n_classes)
-
-
-def probe_logits(n_classes: int) -> list[np.ndarray]:
-    """Rows whose confidence runs from 1/K to 1 and whose size runs to 1e4, in both dtypes."""
+def _probes(calibrator: Any, n_classes: int) -> list[np.ndarray]:
+    """Rows whose confidence runs from 1/K to 1 and whose size runs to 1e4, in both dtypes; scores if it takes those."""
     n_rows = max(4, min(64, 4_000_000 // n_classes))
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(n_rows, n_classes))
@@ -366,18 +344,167 @@ def probe_logits(n_classes: int) -> list[np.ndarray]:
     large = rng.uniform(-1e4, 1e4, size=(4, n_classes))
     flat = np.zeros((1, n_classes))
     rows = np.concatenate([rows, large, flat, flat + 1e4])
+    rows = rows[:, 1] - rows[:, 0] if calibrator.task_ == "binary" else rows
     return [rows, rows.astype(np.float32)]
 
 
-def _figures(figures: Mapping[str, float] | None) -> dict[str, float] | None:
-    if figures is None:
-        return None
-    return {str(name): float(value) for name, value in figures.items()}
+class _Encoder:
+    """Collects the arrays of a calibrator while writing its description."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, np.ndarray] = {}
+
+    def calibrator(self, calibrator: Any, where: str = "") -> dict[str, Any]:
+        """The description of a calibrator; its arrays go to `tensors` under names that start with `where`."""
+        cls = type(calibrator)
+        name = cls.__name__
+        if cls is not find_class(name):
+            raise InputError(f"{name} is not one of calibrant's calibrators: calibrant.register it before saving it")
+        parameters = {key: getattr(calibrator, key) for key in _constructor(cls)}
+        around = is_around_model(name)
+        state = calibrator.artifact_state() if around else vars(calibrator)
+        # private names hold leftovers of a fit; `to_bytes` proves that predictions do not need it
+        unsaved = {"classes_", *parameters}
+        learned = {key: value for key, value in state.items() if key not in unsaved and not key.startswith("_")}
+        stray = learned.keys() - _declared(cls, learned.get("task_"))
+        if stray:
+            listed = ", ".join(sorted(stray))
+            raise InputError(f"{name} holds {listed}, which its class does not declare in `learns`: not saved")
+        described = {
+            part: {key: self.value(value, f"{where}{key}") for key, value in values.items()}
+            for part, values in (("parameters", parameters), ("learned", learned))
+        }
+        return {"class": name, **described}
+
+    def value(self, value: Any, where: str) -> Any:  # noqa: PLR0911 (a line per type)
+        """One value as JSON."""
+        if value is None or isinstance(value, (bool, str)) or type(value) is int:
+            return value
+        if type(value) is float:
+            return value if math.isfinite(value) else {"number": str(value)}
+        if isinstance(value, (list, tuple)):
+            items = [self.value(item, f"{where}.{i}") for i, item in enumerate(value)]
+            return items if isinstance(value, list) else {"tuple": items}
+        texts = isinstance(value, np.ndarray) and value.dtype.kind in "OU" and value.ndim == 1
+        if texts and all(isinstance(item, str) for item in value):
+            return {"strings": [str(item) for item in value]}
+        if isinstance(value, (np.ndarray, np.generic)):
+            scalar = {"scalar": True} if isinstance(value, np.generic) else {}
+            return {"tensor": self._tensor(np.asarray(value), where), **scalar}
+        if isinstance(value, Calibrator):
+            return {"calibrator": self.calibrator(value, f"{where}.")}
+        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+            return {"dict": {key: self.value(item, f"{where}.{key}") for key, item in value.items()}}
+        if callable(value):
+            raise InputError(f"{where} is a function, which an artifact cannot hold: save `calibrator_` instead")
+        raise InputError(f"{where} is a {type(value).__name__}, which an artifact cannot hold")
+
+    def _tensor(self, array: np.ndarray, where: str) -> str:
+        if str(array.dtype) not in DTYPES:
+            raise InputError(f"{where} has dtype {array.dtype}, which an artifact cannot hold")
+        name, number = where, 1
+        while name in self.tensors:
+            number += 1
+            name = f"{where}~{number}"
+        self.tensors[name] = np.ascontiguousarray(array).reshape(array.shape)
+        return name
 
 
-def _is_finite(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+class _Decoder:
+    """Rebuilds calibrators from descriptions and the arrays of one file."""
+
+    def __init__(self, tensors: dict[str, np.ndarray], n_classes: int | None) -> None:
+        self.tensors, self.n_classes = tensors, n_classes
+        self.used: set[str] = set()
+        self._items = 0
+
+    def calibrator(self, described: Any, depth: int = 0) -> Any:
+        """The calibrator that a description stands for."""
+        known_keys = isinstance(described, dict) and set(described) == {"class", "parameters", "learned"}
+        _need(known_keys, "a calibrator must have the keys class, parameters and learned")
+        name, parameters, learned = described["class"], described["parameters"], described["learned"]
+        cls: Any = find_class(str(name))
+        _need(cls is not None, f"class {name!r} is not one of calibrant's calibrators: calibrant.register it first")
+        objects = isinstance(parameters, dict) and isinstance(learned, dict)
+        _need(objects, f"parameters and learned of {name} must be objects")
+        known = _constructor(cls)
+        unknown = sorted(set(parameters) - set(known))
+        _need(not unknown, f"{name} has no parameter {unknown[:3]}: if a newer calibrant wrote this file, upgrade")
+        missing = [key for key, required in known.items() if required and key not in parameters]
+        _need(not missing, f"{name} lacks its parameter {missing[:3]}")
+        calibrator = cls(**{key: self._setting(key, value, depth) for key, value in parameters.items()})
+        state = {key: self.value(value, key, depth) for key, value in learned.items()}
+        stray = sorted(state.keys() - _declared(cls, learned.get("task_")))
+        _need(not stray, f"{name} cannot have learned a {', '.join(map(repr, stray[:3]))}")
+        if is_around_model(name):
+            calibrator.restore_artifact_state(state)
+            return calibrator
+        if state:
+            state["classes_"] = np.arange(2 if state.get("task_") == "binary" else self.n_classes or 0)
+        vars(calibrator).update(state)
+        return calibrator
+
+    def _setting(self, name: str, value: Any, depth: int) -> Any:
+        """A constructor parameter; counts are bounded, so that none can ask for absurd work."""
+        decoded = self.value(value, name, depth)
+        if isinstance(decoded, (int, float)) and name != "seed":
+            limit = MAX_COUNT if isinstance(decoded, int) else MAX_REAL
+            # an infinite penalty is a way to leave a part out
+            fits = abs(decoded) <= limit or decoded == math.inf
+            _need(fits, f"parameter {name} is {decoded:.6g}, above the limit of {limit:g}")
+        return decoded
+
+    def value(self, value: Any, where: str, depth: int) -> Any:  # noqa: PLR0911 (a line per type)
+        """The Python value that JSON stands for."""
+        self._items += 1
+        _need(depth <= MAX_DEPTH, f"{where} is nested deeper than {MAX_DEPTH} levels")
+        _need(self._items <= MAX_ITEMS, f"the header holds more than {MAX_ITEMS} values")
+        if isinstance(value, list):
+            return [self.value(item, where, depth + 1) for item in value]
+        if not isinstance(value, dict):
+            # JSON spells 1e999, which Python reads as infinity
+            _need(not isinstance(value, float) or math.isfinite(value), f"{where} holds a number that is not finite")
+            return value
+        keys = sorted(set(value) - {"scalar"})
+        _need(len(keys) == 1, f"{where} must be described by one key, got {sorted(value)[:4]}")
+        kind, inner = keys[0], value[keys[0]]
+        if kind == "tensor":
+            return self._tensor(inner, where, value.get("scalar", False))
+        if kind == "calibrator":
+            return self.calibrator(inner, depth + 1)
+        if kind == "tuple" and isinstance(inner, list):
+            return tuple(self.value(inner, where, depth))
+        if kind == "dict" and isinstance(inner, dict):
+            return {key: self.value(item, f"{where}.{key}", depth + 1) for key, item in inner.items()}
+        if kind == "strings" and isinstance(inner, list) and all(isinstance(item, str) for item in inner):
+            return np.array(inner, dtype=object)
+        if kind == "number" and inner in ("nan", "inf", "-inf"):
+            return float(inner)
+        raise InputError(f"{where} is described as {kind!r}, which this calibrant does not know: upgrade it")
+
+    def _tensor(self, name: Any, where: str, scalar: Any) -> Any:
+        _need(isinstance(name, str) and name in self.tensors, f"{where} refers to an array that is not in the file")
+        self.used.add(name)
+        array = self.tensors[name]
+        if scalar is not True:
+            return array
+        _need(array.ndim == 0, f"{where} must be one number, got shape {array.shape}")
+        return array[()]
 
 
-def _refuse_constant(word: str) -> float:
-    raise InputError(f"the header holds {word}, but every number must be finite")
+def _constructor(cls: Any) -> dict[str, bool]:
+    """The names a constructor takes, and whether each must be given."""
+    if cls.__init__ is object.__init__:
+        return {}
+    given = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    return {parameter.name: parameter.default is inspect.Parameter.empty for parameter in given}
+
+
+def _declared(cls: Any, task: Any) -> set[str]:
+    """Learned names that a class declares; one that is learned around a network knows no tasks."""
+    return set(spec_of(cls, task) if issubclass(cls, Calibrator) else cls.learns)
+
+
+def _need(condition: bool, message: str) -> None:
+    if not condition:
+        raise InputError(message)

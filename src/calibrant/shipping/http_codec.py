@@ -14,6 +14,8 @@ import numpy as np
 
 from calibrant.core.arrays import check_matrix, check_scores, check_values
 from calibrant.core.errors import InputError, MissingExtraError
+from calibrant.core.schema import KINDS
+from calibrant.core.softmax import log_softmax
 
 try:
     import orjson
@@ -28,7 +30,6 @@ NDJSON = "application/x-ndjson"
 
 LARGEST_LOGIT = 1e6
 MAX_NPY_HEADER = 4096
-KINDS = ("logits", "probabilities")
 UNCHECKED_JSON_BYTES = 1 << 20
 """Below this size even the worst JSON takes little memory."""
 
@@ -45,6 +46,7 @@ class Wanted:
     max_rows: int
     task: str = "multiclass"
     grouped: bool = False
+    kind: str = "logits"
 
     @property
     def binary(self) -> bool:
@@ -58,19 +60,20 @@ class Wanted:
 
 
 def decode_rows(
-    body: bytes, content_type: str, wanted: Wanted, kind: str = "logits"
+    body: bytes, content_type: str, wanted: Wanted, kind: str | None = None
 ) -> tuple[np.ndarray, list[Any] | None]:
     """The logits (n×K, or (n,) for a binary calibrator) and groups of a request body.
 
-    Shapes are checked, and every number is finite and at most 1e6 in size. `kind` says what npy numbers are; JSON and
-    Arrow bodies name it themselves. Probabilities become their logarithms (log-odds for binary scores and for labels
-    that stand by themselves), so that a probability of 0 is −inf.
+    Shapes are checked, and every number is finite and at most 1e6 in size. JSON and Arrow bodies name what
+    their numbers are; of npy `kind` says it, or else they are what the calibrator was fitted on. Probabilities become
+    their logarithms (log-odds for binary scores and for labels that stand by themselves), so that a probability of 0 is
+    −inf; logits become log-probabilities for a calibrator that was fitted on probabilities.
     """
     groups: list[Any] | None = None
     if content_type == JSON:
         kind, matrix, groups = _from_json(body, wanted)
     elif content_type == NPY:
-        matrix = _from_npy(body)
+        kind, matrix = kind or wanted.kind, _from_npy(body)
     else:
         kind, matrix, groups = _from_arrow(body, wanted)
     logits = _checked(matrix, kind, wanted)
@@ -100,7 +103,7 @@ def _checked(matrix: np.ndarray, kind: str, wanted: Wanted) -> np.ndarray:
         check_values(matrix.reshape(len(matrix), -1), from_logits=True)
     if largest > LARGEST_LOGIT:
         raise InputError(f"logits reach {largest:.4g} in size, but at most {LARGEST_LOGIT:g} is served")
-    return matrix
+    return log_softmax(matrix) if wanted.kind == "probabilities" and wanted.task == "multiclass" else matrix
 
 
 def _logarithms(probabilities: np.ndarray, task: str) -> np.ndarray:

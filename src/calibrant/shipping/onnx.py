@@ -28,12 +28,17 @@ try:
 except ImportError as error:
     raise MissingExtraError("onnx", "onnx") from error
 
+from calibrant.shipping.artifact import kind_of
 from calibrant.shipping.onnx_arrays import Graph, OnnxArray, OnnxSpace
 
 OPSET = 17
 IR_VERSION = 8
 """What runtimes from 2022 on understand."""
-OUTPUTS = ("calibrated_logits", "probabilities", "prediction")
+OUTPUTS = {
+    "logits": ("calibrated_logits", "probabilities", "prediction"),
+    "probabilities": ("calibrated_logits", "calibrated_probabilities", "prediction"),
+}
+"""Names of the outputs by what the calibrator takes."""
 APPENDED = ("calibrated_logits", "calibrated_probabilities", "calibrated_prediction")
 FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 NORMALISERS = ("Softmax", "LogSoftmax")
@@ -50,6 +55,9 @@ class Exported(NamedTuple):
 
 def to_onnx(calibrator: Any, *, opset: int = OPSET, precision: str = "float64") -> Any:
     """The calibrator alone as an ONNX model: input `logits` (n×K, float32).
+
+    One that was fitted on probabilities has the input `probabilities`, whose logarithm the graph takes, and its second
+    output is called `calibrated_probabilities`.
 
     A calibrator of groups has a second input `group` (n, int64): the number of each row's group in `groups_`, −1 for an
     unknown one.
@@ -69,10 +77,14 @@ def to_onnx(calibrator: Any, *, opset: int = OPSET, precision: str = "float64") 
         raise InputError(f"opset {opset} does not exist yet: the installed onnx knows 1 to {newest}")
     graph = Graph(opset=opset, precision=precision)
     _check_exportable(calibrator)
-    groups = _group_input(calibrator, "group")
-    _write_nodes(graph, calibrator, "logits", TensorProto.FLOAT, OUTPUTS, groups)
-    given = helper.make_tensor_value_info("logits", TensorProto.FLOAT, _input_shape(calibrator))
-    outputs = _output_infos(OUTPUTS, TensorProto.FLOAT, calibrator)
+    groups, kind = _group_input(calibrator, "group"), kind_of(calibrator)
+    xp, scores = _scores(graph, calibrator, kind)
+    if kind == "probabilities":
+        scores = xp.log(scores) if calibrator.task_ == "multiclass" else xp.log(scores) - xp.log(1.0 - scores)
+    names = OUTPUTS[kind]
+    _write_nodes(calibrator, scores, TensorProto.FLOAT, names, groups)
+    given = helper.make_tensor_value_info(kind, TensorProto.FLOAT, _input_shape(calibrator))
+    outputs = _output_infos(names, TensorProto.FLOAT, calibrator)
     body = helper.make_graph(graph.nodes, "calibrant", [given, *groups], outputs, graph.constants)
     model = helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)], producer_name="calibrant")
     model.ir_version = IR_VERSION
@@ -96,7 +108,10 @@ def append_to_model(
     if calibrator.task_ == "binary":  # one score per row may come as (n,) or (n, 1)
         tensor = graph.node("Reshape", tensor, graph.constant(np.array([-1])))
     groups = _group_input(calibrator, _free("group", taken))
-    _write_nodes(graph, calibrator, tensor, result_type, outputs, groups)
+    xp, scores = _scores(graph, calibrator, tensor)
+    if kind_of(calibrator) == "probabilities" and calibrator.task_ == "multiclass":
+        scores = xp.log_softmax_of_rows(scores)
+    _write_nodes(calibrator, scores, result_type, outputs, groups)
     model.graph.input.extend(groups)
     model.graph.node.extend(graph.nodes)
     model.graph.initializer.extend(graph.constants)
@@ -119,7 +134,8 @@ def export_onnx(
             raise InputError("output_name says which output of a model to calibrate: give the model too")
         opset = OPSET if opset is None else opset
         _write_model(to_onnx(calibrator, opset=opset, precision=precision), path)
-        return Exported(Path(path), "input logits", OUTPUTS, opset)
+        kind = kind_of(calibrator)
+        return Exported(Path(path), f"input {kind}", OUTPUTS[kind], opset)
     if opset is not None:
         raise InputError("opset is the model's own when a model is given: leave it out")
     loaded = _load_model(model)
@@ -128,14 +144,20 @@ def export_onnx(
     return Exported(Path(path), found, outputs, _opset_of(result))
 
 
-def _write_nodes(  # noqa: PLR0917
-    graph: Graph, calibrator: Any, logits: str, result_type: int, outputs: tuple[str, ...], groups: list[Any]
+def _scores(graph: Graph, calibrator: Any, tensor: str) -> tuple[OnnxSpace, OnnxArray]:
+    """A tensor of the graph as an array in the graph's precision."""
+    xp = OnnxSpace(graph)
+    width = () if calibrator.task_ == "binary" else (int(calibrator.n_features_in_),)
+    # the probe's float16 stands for any float: a cast follows
+    return xp, xp.astype(OnnxArray(xp, np.zeros((2, *width), np.float16), tensor), graph.dtype)
+
+
+def _write_nodes(
+    calibrator: Any, exact: OnnxArray, result_type: int, outputs: tuple[str, ...], groups: list[Any]
 ) -> None:
-    """Run the calibrator's map over a tensor of the graph, and name its results."""
-    xp, task = OnnxSpace(graph), calibrator.task_
-    width = () if task == "binary" else (int(calibrator.n_features_in_),)
-    # the probe's float16 stands for any float: a cast to the graph's precision follows
-    exact = xp.astype(OnnxArray(xp, np.zeros((2, *width), np.float16), logits), graph.dtype)
+    """Run the calibrator's map over an array of the graph, and name its results."""
+    xp, task = exact.space, calibrator.task_
+    graph = xp.graph
     exact = _without_zeros(xp, exact, calibrator)
     learned = _constants(xp, calibrator._learned())
     if groups:
@@ -205,7 +227,7 @@ def _check_exportable(calibrator: Any) -> None:
 
 def _group_input(calibrator: Any, name: str) -> list[Any]:
     """The input that says which group each row belongs to, where the calibrator wants one."""
-    wanted = getattr(calibrator, "takes_groups", False)
+    wanted = calibrator.takes_groups
     return [helper.make_tensor_value_info(name, TensorProto.INT64, ["n"])] if wanted else []
 
 

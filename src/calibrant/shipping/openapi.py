@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from calibrant.shipping.http_codec import ARROW, JSON, KINDS, LARGEST_LOGIT, NDJSON, NPY, Wanted
+from calibrant.core.schema import KINDS
+from calibrant.shipping.http_codec import ARROW, JSON, LARGEST_LOGIT, NDJSON, NPY, Wanted
 
 BINARY = {"schema": {"type": "string", "format": "binary"}}
 PROBLEMS = {
@@ -64,6 +65,8 @@ def _post(summary: str, takes: dict[str, Any], gives: dict[str, Any]) -> dict[st
 
 def _calibrate(wanted: Wanted) -> dict[str, Any]:
     example = [0.5] if wanted.binary else [round(0.1 * k, 1) for k in range(min(wanted.n_classes, 1000))]
+    if wanted.kind == "probabilities" and wanted.task == "multiclass":
+        example = [1.0] + [0.0] * (wanted.n_classes - 1)
     chosen = {"type": "integer", "minimum": 0, "maximum": wanted.n_classes - 1}
     if wanted.task == "multilabel":
         chosen = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 1}}
@@ -72,7 +75,7 @@ def _calibrate(wanted: Wanted) -> dict[str, Any]:
     takes = {
         JSON: {
             "schema": {"oneOf": [_rows("logits", NUMBER, wanted), _rows("probabilities", CHANCE, wanted)]},
-            "example": {"logits": [example]},
+            "example": {wanted.kind: [example]},
         },
         NPY: BINARY,
         ARROW: BINARY,
@@ -81,7 +84,11 @@ def _calibrate(wanted: Wanted) -> dict[str, Any]:
     summary = f"{what.capitalize()} or probabilities in, calibrated probabilities out"
     described = _post(summary, takes, {JSON: {"schema": {"oneOf": answers}}, NPY: BINARY, ARROW: BINARY})
     choice = {"in": "query", "schema": {"type": "string", "enum": list(KINDS)}}
-    kind = {**choice, "name": "kind", "description": "what npy numbers are; JSON and Arrow name it themselves"}
+    kind = {
+        **choice,
+        "name": "kind",
+        "description": "what npy numbers are [default: as fitted]",
+    }
     output = {**choice, "name": "output", "description": "what comes back: probabilities, or calibrated logits"}
     return {**described, "parameters": [kind, output]}
 

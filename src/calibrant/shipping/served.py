@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.schema import Schema, identifier
 from calibrant.shipping.artifact import Artifact, digest_of, from_bytes, read_content
 from calibrant.shipping.http_codec import Wanted
 
@@ -19,8 +20,7 @@ class Served:
     """One artifact, ready to answer; a request keeps the one it began with."""
 
     artifact: Artifact
-    n_classes: int
-    task: str
+    schema: Schema
     digest: str
     groups: frozenset[str] | None = None
     """Names of the groups that a calibrator per group knows; None for any other calibrator."""
@@ -28,26 +28,21 @@ class Served:
     @classmethod
     def of(cls, artifact: Artifact, content: bytes = b"") -> Served:
         """An artifact that has been tried on one row."""
-        if artifact.n_classes is None:
+        schema, calibrator = artifact.schema, artifact.calibrator
+        if schema is None:
             raise InputError(f"{artifact.method} is part of a network and cannot be served over logits")
-        calibrator = artifact.calibrator
-        known = getattr(calibrator, "groups_", None)
-        if known is not None:
+        groups = None
+        if calibrator.takes_groups:
+            groups = frozenset(identifier(name) for name in calibrator.groups_)
             # answers say how many rows got the pooled fit; a warning per request would only fill the log
             warnings.filterwarnings("ignore", message=".*group", category=FitWarning)
-        served = cls(
-            artifact,
-            artifact.n_classes,
-            getattr(calibrator, "task_", "multiclass"),
-            digest_of(content)[:12] if content else "",
-            None if known is None else frozenset(str(name) for name in known),
-        )
-        served.answer(np.zeros(1) if served.task == "binary" else np.zeros((1, artifact.n_classes)), "probabilities")
+        served = cls(artifact, schema, digest_of(content)[:12] if content else "", groups)
+        served.answer(np.zeros(1) if schema.flat else np.zeros((1, schema.n_classes)), "probabilities")
         return served
 
     def wanted(self, max_rows: int) -> Wanted:
         """What a request must bring."""
-        return Wanted(self.n_classes, max_rows, self.task, self.groups is not None)
+        return Wanted(self.schema.n_classes, max_rows, self.schema.task, self.groups is not None, self.schema.kind)
 
     def answer(self, logits: np.ndarray, output: str, groups: list[str] | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Probabilities (n×K) or calibrated logits, and the predictions: (n,), or n×L of 0 and 1 for many labels."""
@@ -57,7 +52,7 @@ class Served:
             values = work(logits) if groups is None else work(logits, groups=np.array(groups))
         if not np.isfinite(values).all():
             raise InputError("these logits lead to values that are not finite: send logits of a smaller size")
-        if self.task == "multilabel":
+        if self.schema.task == "multilabel":
             return values, (values >= (0.5 if output == "probabilities" else 0.0)).astype(np.int64)
         predictions = values.argmax(axis=1) if values.ndim == 2 and values.shape[1] > 1 else (values.ravel() > 0) * 1
         return values, predictions
@@ -74,8 +69,9 @@ class Served:
         fit = {name: getattr(artifact, name) for name in ("n", "fingerprint", "before", "after", "created", "source")}
         return {
             "method": artifact.method,
-            "task": self.task,
-            "n_classes": self.n_classes,
+            "task": self.schema.task,
+            "kind": self.schema.kind,
+            "n_classes": self.schema.n_classes,
             "groups": None if self.groups is None else sorted(self.groups),
             "class_names": artifact.class_names,
             "fit": fit,
@@ -117,9 +113,7 @@ class ArtifactFile:
         new = self.load()
         if new.digest == current.digest:
             return None
-        if (new.n_classes, new.task) != (current.n_classes, current.task):
-            raise InputError(
-                f"{self.path} now has {new.n_classes} classes, but the service was started with {current.n_classes}: "
-                "restart it to serve another task"
-            )
+        moved = current.schema.align(new.schema, "the service", self.path).order is not None
+        if moved or new.schema.kind != current.schema.kind:
+            raise InputError(f"{self.path} takes other columns or another kind of numbers: restart the service for it")
         return new

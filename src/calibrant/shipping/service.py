@@ -16,9 +16,10 @@ from typing import Any
 
 import calibrant
 from calibrant.core.errors import InputError, MissingExtraError
+from calibrant.core.schema import KINDS, identifier
 from calibrant.shipping.artifact import Artifact
 from calibrant.shipping.feed import FeedbackDesk, parse_record
-from calibrant.shipping.http_codec import FORMATS, JSON, KINDS, NDJSON, MalformedBodyError, decode_rows, encode
+from calibrant.shipping.http_codec import FORMATS, JSON, NDJSON, MalformedBodyError, decode_rows, encode
 from calibrant.shipping.openapi import PAGE, openapi
 from calibrant.shipping.served import ArtifactFile, Served
 
@@ -211,7 +212,7 @@ class Service:
                 'this calibrator was fitted per group: send "groups" with one name per row (JSON or Arrow), or '
                 "?groups=pooled for the fit of all groups together"
             )
-        names = None if groups is None else [str(name) for name in groups]
+        names = None if groups is None else [identifier(name) for name in groups]
         values, predictions = served.answer(logits, ask.output, names)
         content = encode(values, ask.answer_type, predictions, ask.output)
         return content, len(logits), served.n_pooled(names, len(logits))
@@ -303,7 +304,7 @@ class Service:
 
     def _describe(self) -> None:
         served = self.served
-        about = {"method": served.artifact.method, "n_classes": str(served.n_classes), "artifact": served.digest}
+        about = {"method": served.artifact.method, "n_classes": str(served.schema.n_classes), "artifact": served.digest}
         self._info.info({**about, "version": calibrant.__version__})
 
     def _save(self) -> None:
@@ -360,7 +361,7 @@ class _Ask:
 
     content_type: str
     answer_type: str
-    kind: str
+    kind: str | None
     output: str
     pooled: bool
 
@@ -373,9 +374,9 @@ def _ask(request: Request) -> _Ask:
     accepted = (part.split(";")[0].strip().lower() for part in request.headers.get("accept", "").split(","))
     answer_type = next((part for part in accepted if part in FORMATS), content_type)
     query = request.query_params if request.scope["query_string"] else {}
-    kind, output = query.get("kind", "logits"), query.get("output", "probabilities")
-    if kind not in KINDS or output not in KINDS:
-        found = f"{kind[:30]!r} and {output[:30]!r}"
+    kind, output = query.get("kind"), query.get("output", "probabilities")
+    if kind not in (None, *KINDS) or output not in KINDS:
+        found = f"{str(kind)[:30]!r} and {output[:30]!r}"
         raise HTTPException(422, f"kind and output must be one of {', '.join(KINDS)}, got {found}")
     return _Ask(content_type, answer_type, kind, output, query.get("groups") == "pooled")
 
