@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 import calibrant
-from calibrant.calibrators.solvers import affine, penalties
-from calibrant.calibrators.solvers.affine import AffineObjective, KeptObjective, Ridge, fit_affine
+from calibrant.calibrators.dirichlet import log_features
+from calibrant.calibrators.matrix import logit_features
+from calibrant.calibrators.solvers import likelihood, penalties
+from calibrant.calibrators.solvers.likelihood import Affine, Ridge, fit_matrix, on_numpy
 from calibrant.core.rows import Rows
 
 
@@ -18,34 +22,43 @@ def many_classes(n, n_classes, seed=0, weighted=False, signal=4.0):
     return Rows(logits, labels, rng.integers(1, 4, n).astype(float) if weighted else None)
 
 
+def ridge_of(n_classes, off_diagonal, bias, diagonal=0.0):
+    strength = np.full((n_classes, n_classes + 1), off_diagonal)
+    np.fill_diagonal(strength, diagonal)
+    strength[:, -1] = bias
+    return Ridge(strength, np.eye(n_classes, n_classes + 1, dtype=bool))
+
+
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("log_probabilities", [False, True])
-def test_kept_probabilities_give_the_same_loss_gradient_and_product(weighted, log_probabilities):
-    rows, ridge = many_classes(300, 70, weighted=weighted), Ridge(0.01, 0.02, 0.001)
+@pytest.mark.parametrize("features", [partial(on_numpy, one) for one in (logit_features, log_features)])
+def test_kept_probabilities_give_the_same_loss_gradient_and_product(weighted, features, monkeypatch):
+    rows, ridge = many_classes(300, 70, weighted=weighted), ridge_of(70, 0.01, 0.02, 0.001)
     rng = np.random.default_rng(1)
     point, direction = 0.1 * rng.normal(size=(70, 71)) + np.eye(70, 71), rng.normal(size=(70, 71))
-    plain, kept = (kind(rows, ridge, log_probabilities) for kind in (AffineObjective, KeptObjective))
-    for other in (kept, kept.precise()):
-        expected, found = plain.evaluate(point), other.evaluate(point)
-        assert found[0] == pytest.approx(expected[0], abs=1e-12)
-        np.testing.assert_allclose(found[1], expected[1], atol=1e-12)
-        products = [one.curvature(point, given[2])[0](direction) for one, given in ((plain, expected), (other, found))]
-        np.testing.assert_allclose(products[1], products[0], atol=1e-10)
+    kept = Affine(rows, features, ridge)
+    monkeypatch.setattr(likelihood, "KEPT_ELEMENTS", 0)
+    plain = Affine(rows, features, ridge)
+    assert plain.blocks is None
+    expected, found = plain.evaluate(point, False), kept.evaluate(point, False)
+    assert found[0] == pytest.approx(expected[0], abs=1e-12)
+    np.testing.assert_allclose(found[1], expected[1], atol=1e-12)
+    products = [one.curvature(point, given[2])[0](direction) for one, given in ((plain, expected), (kept, found))]
+    np.testing.assert_allclose(products[1], products[0], atol=1e-10)
 
 
-@pytest.mark.parametrize("log_probabilities", [False, True])
-def test_both_preconditioners_lead_to_the_same_optimum(monkeypatch, log_probabilities):
+@pytest.mark.parametrize("features", [partial(on_numpy, one) for one in (logit_features, log_features)])
+def test_both_preconditioners_lead_to_the_same_optimum(monkeypatch, features):
     # weak signal: no class can be told apart, so that every parameter has an optimum
-    rows, ridge = many_classes(1000, 66, seed=2, signal=2.0), Ridge.odir(66 * 65 / 10, 0.66, 66)
-    blocks = fit_affine(rows, ridge, log_probabilities=log_probabilities)
-    monkeypatch.setattr(affine, "BLOCK_CLASSES", 10)
-    means = fit_affine(rows, ridge, log_probabilities=log_probabilities)
-    monkeypatch.setattr(affine, "KEPT_CLASSES", 1000)
-    chunks = fit_affine(rows, ridge, log_probabilities=log_probabilities)
+    rows, ridge = many_classes(1000, 66, seed=2, signal=2.0), ridge_of(66, 0.2, 0.02)
+    means = fit_matrix(rows, features, ridge)
+    monkeypatch.setattr(likelihood, "BLOCK_WORK", 1 << 32)
+    blocks = fit_matrix(rows, features, ridge)
+    monkeypatch.setattr(likelihood, "KEPT_ELEMENTS", 0)
+    chunks = fit_matrix(rows, features, ridge)
     for other in (means, chunks):
-        assert other[2].converged
-        np.testing.assert_allclose(other[0], blocks[0], atol=1e-5)
-        np.testing.assert_allclose(other[1], blocks[1], atol=1e-4)
+        assert other.converged
+        np.testing.assert_allclose(other.point[:, :-1], blocks.point[:, :-1], atol=1e-5)
+        np.testing.assert_allclose(other.point[:, -1], blocks.point[:, -1], atol=1e-4)
 
 
 def test_a_large_problem_chooses_its_penalty_on_one_split_of_a_part_of_the_rows(monkeypatch):
@@ -59,11 +72,11 @@ def test_a_large_problem_chooses_its_penalty_on_one_split_of_a_part_of_the_rows(
     def loss(part, point):
         return abs(point[0] - 2) * part.n
 
-    assert penalties.walk(rows, [4, 3, 2, 1, 0], fit, loss, seed=0) == 2
+    assert penalties.choose(rows, [4, 3, 2, 1, 0], fit, loss, seed=0) == 2
     assert [n for _, n in seen] == [600] * 15
     seen.clear()
     monkeypatch.setattr(penalties, "LARGE", 1000)
-    assert penalties.walk(rows, [4, 3, 2, 1, 0], fit, loss, seed=0, most_logits=2250) == 2
+    assert penalties.choose(rows, [4, 3, 2, 1, 0], fit, loss, seed=0, most_logits=2250) == 2
     assert seen == [(4, 300), (3, 300), (2, 300), (1, 300)]
 
 

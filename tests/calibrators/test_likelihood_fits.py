@@ -12,6 +12,7 @@ from scipy.optimize import brentq, minimize
 
 import calibrant
 from calibrant import (
+    ClassTemperatureScaling,
     DirichletCalibration,
     EnsembleTemperatureScaling,
     FitWarning,
@@ -21,11 +22,8 @@ from calibrant import (
     TemperatureScaling,
     VectorScaling,
 )
-from calibrant.calibrators.solvers.diagonal import fit_class_scales
-from calibrant.core.rows import Rows
+from calibrant.calibrators.solvers import likelihood
 from calibrant.core.softmax import log_softmax, softmax
-from calibrant.core.statistic import statistic
-from calibrant.kernels import affine
 
 
 def problem(n=400, n_classes=5, scale=2.5, seed=0):
@@ -193,14 +191,12 @@ def test_absent_classes_of_vector_scaling_are_named_as_infinite():
 
 def test_class_scales_are_positive_and_optimal():
     logits, labels = problem(2000, 6)
-    scale, solution = fit_class_scales(Rows(logits, labels))
-    assert solution.converged
+    scale = 1 / ClassTemperatureScaling("nll").fit(logits, labels).temperatures_
     assert np.abs(vector_gradient(logits, labels, scale, 0.0)[:6]).max() < 1e-8
     noise = logits.copy()
     noise[:, 0] = -noise[:, 0]
-    scale, solution = fit_class_scales(Rows(noise, labels))
+    scale = 1 / ClassTemperatureScaling("nll").fit(noise, labels).temperatures_
     assert (scale > 0).all()
-    assert solution.converged
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -284,18 +280,18 @@ def test_the_temperature_is_found_at_any_scale_of_few_rows(seed, n_classes, expo
 
 
 def test_many_classes_end_at_the_same_optimum_in_fewer_products(monkeypatch):
-    """Beyond 256 classes another preconditioner takes over, which has to know that the diagonal has no ridge."""
+    """For many classes another preconditioner takes over, which has to know that the diagonal has no ridge."""
     logits, labels = problem(120, 40, scale=3.0)
     few = MatrixScaling().fit(logits, labels)
     products = []
 
-    @statistic
     def counted(*arguments):
         products.append(1)
-        return affine.affine_product(*arguments)
+        return product(*arguments)
 
-    monkeypatch.setattr("calibrant.calibrators.solvers.affine.affine_product", counted)
-    monkeypatch.setattr("calibrant.calibrators.solvers.affine.BLOCK_CLASSES", 2)
+    product = likelihood.product_at
+    monkeypatch.setattr(likelihood, "product_at", counted)
+    monkeypatch.setattr(likelihood, "BLOCK_WORK", 0)
     many = MatrixScaling().fit(logits, labels)
     np.testing.assert_allclose(many.predict_proba(logits), few.predict_proba(logits), atol=1e-6)
     assert len(products) < 150

@@ -14,7 +14,7 @@ from calibrant import ConfusionScaling, InputError, KeptPrediction, LabelShift, 
 from calibrant.calibrators.kept_prediction import put_first
 from calibrant.calibrators.label_shift import estimate_prior
 from calibrant.calibrators.maps import numpy_space as numpy_namespace
-from calibrant.calibrators.shape import IDENTITY, PRIOR_ROWS, fit_shape, stacked_features
+from calibrant.calibrators.solvers.shapes import IDENTITY, PRIOR_ROWS, fit_shape, stacked_features
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax, softmax
 
@@ -38,7 +38,8 @@ def test_the_shape_is_the_optimum_of_its_convex_problem():
         scores = log_softmax(np.tensordot(point, inputs, 1))
         return -scores[every, labels].sum() + 0.5 * PRIOR_ROWS * ((point - IDENTITY) ** 2).sum()
 
-    shape, trace = fit_shape(Rows(logits, labels))
+    found = fit_shape(Rows(logits, labels))
+    shape, trace = found.point, found.trace
     reference = minimize(objective, IDENTITY, method="BFGS", options={"gtol": 1e-7}).x
     np.testing.assert_allclose(shape, reference, atol=1e-4)
     assert objective(shape) <= objective(reference) + 1e-9
@@ -49,7 +50,7 @@ def test_of_two_classes_no_feature_repeats_another():
     logits, labels = problem(500, 2)
     inputs = stacked_features(logits)
     np.testing.assert_allclose(inputs[1][:, 1] - inputs[1][:, 0], inputs[0][:, 1] - inputs[0][:, 0], atol=1e-6)
-    shape, _ = fit_shape(Rows(logits, labels))
+    shape = fit_shape(Rows(logits, labels)).point
     assert shape[1] == 0
 
     def objective(free):

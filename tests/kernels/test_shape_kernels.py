@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import calibrant as cal
-from calibrant.calibrators.confusion import LOOSE, TIGHT, Penalties, _Walker
-from calibrant.calibrators.solvers.scale_walk import ScaleWalker
+from calibrant.calibrators.confusion import ConfusionWalk, Penalties, ScaleWalk
 from calibrant.core.rows import Rows
 from calibrant.kernels import shape
 from calibrant.kernels.compiled import shape as compiled
@@ -65,14 +64,15 @@ def test_fits_do_not_depend_on_the_kernels(monkeypatch, name):
 def test_the_walk_over_scales_ends_where_the_one_with_a_matrix_does(weighted):
     logits, labels, weights = data(12, "float64", 3000)
     rows = Rows(logits, labels, weights if weighted else None)
-    plain, fast = _Walker(rows, TIGHT, np.float64, with_evidence=False), ScaleWalker(rows, TIGHT, checked=True)
+    path = [Penalties(np.inf, np.inf, np.inf), Penalties(np.inf, 30.0, 10.0), Penalties(np.inf, 3.0, 1.0)]
+    plain, fast = (kind(rows, path, None, True) for kind in (ConfusionWalk, ScaleWalk))
     assert fast.unit == plain.unit
-    for penalties in (Penalties(np.inf, np.inf, np.inf), Penalties(np.inf, 30.0, 10.0), Penalties(np.inf, 3.0, 1.0)):
+    for penalties in path:
         plain.step(penalties)
         fast.step(penalties)
         np.testing.assert_allclose(fast.point, plain.point, atol=1e-6)
-    rough = ScaleWalker(Rows(logits.astype(np.float32), labels, rows.weights), LOOSE, checked=False)
-    rough.step(Penalties(np.inf, 3.0, 1.0))
+    rough = ScaleWalk(Rows(logits.astype(np.float32), labels, rows.weights), path, np.float32, False)
+    rough.step(path[-1])
     np.testing.assert_allclose(rough.point, plain.point, atol=5e-3)
 
 

@@ -11,14 +11,17 @@ from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.learned import RECORD, SMALL, Learned
 from calibrant.calibrators.maps import like
 from calibrant.calibrators.solvers.class_search import class_search
-from calibrant.calibrators.solvers.diagonal import fit_class_scales
-from calibrant.calibrators.solvers.newton import warn_unless_converged
+from calibrant.calibrators.solvers.likelihood import warn_unless_converged
+from calibrant.calibrators.solvers.scales import fit_vector
 from calibrant.calibrators.solvers.temperature_search import temperature_grid
 from calibrant.core.arrays import check_whole
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
+
+SMALLEST_SCALE = 1e-6
+"""Temperatures stay positive: no scale 1/T falls below this share of its unit."""
 
 
 class ClassTemperatureScaling(Calibrator):
@@ -128,7 +131,7 @@ class ClassTemperatureScaling(Calibrator):
         self.n_iter_ = len(outcomes) - 1
 
     def _fit_nll(self, rows: Rows) -> None:
-        scale, solution = fit_class_scales(rows)
+        scale, _, solution = fit_vector(rows, with_bias=False, lower=SMALLEST_SCALE)
         warn_unless_converged("ClassTemperatureScaling", solution)
         self.temperatures_ = 1.0 / scale
         self.ece_trace_ = self.accuracy_trace_ = np.empty(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from operator import methodcaller
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -12,17 +12,22 @@ from numpy import inf
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import RECORD, TEMPERATURE, Learned
-from calibrant.calibrators.shape import IDENTITY, KEPT_ELEMENTS, fit_shape, shape_losses
-from calibrant.calibrators.solvers.diagonal import common_unit
-from calibrant.calibrators.solvers.folds import content_folds
+from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.solvers.inverse_temperature import fit_inverse_temperature
-from calibrant.calibrators.solvers.newton import Operator, Solution, newton_cg, warn_unless_converged
-from calibrant.calibrators.solvers.scale_walk import ScaleWalker
-from calibrant.core.blas import one_blas_thread
+from calibrant.calibrators.solvers.likelihood import (
+    GAP,
+    Affine,
+    Ridge,
+    Solution,
+    minimise,
+    on_numpy,
+    warn_unless_converged,
+)
+from calibrant.calibrators.solvers.penalties import Policy, cross_fit, near
+from calibrant.calibrators.solvers.scales import common_unit, vector_objective
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
-from calibrant.core.softmax import softmax
-from calibrant.core.threads import map_blocks
+from calibrant.kernels.affine import Features, MakeFeatures, scores_of
 
 
 class Penalties(NamedTuple):
@@ -55,10 +60,165 @@ MOST_CLASSES = 256
 NEAR = 2.0
 """Steps of the path within this many standard errors of the best are averaged."""
 
-LOOSE, TIGHT, FOLDS = 5e-5, 1e-9, 5
+FOLD_GAP = 1e-5
+"""Decrement at which a fit without one fold takes its last step: an average over steps hides what is left."""
+
+SMALL = 1 << 14
+"""Up to this many logits the fits without one fold are exact."""
 
 
-class ConfusionScaling(Calibrator):
+def evidence(xp: Any, scaled: Any) -> Any:
+    """log(1 + p/0.01) of the probabilities p of scaled logits: 0 where a class is ruled out, at most log 101."""
+    return xp.log1p(xp.softmax_of_rows(scaled) / FLOOR)
+
+
+def centred(xp: Any, logits: Any) -> Any:
+    """Logits minus their mean over the classes."""
+    return logits - xp.mean(logits, axis=1, keepdims=True)
+
+
+def confusion_features(xp: Any, logits: Any, unit: Any, with_evidence: bool = True) -> Features:
+    """What C reads, and z̄/T, which class scales read; `unit` is 1/T."""
+    scaled = logits * unit
+    shared = evidence(xp, scaled) if with_evidence else xp.zeros((logits.shape[0], 0), dtype=logits.dtype)
+    return Features(shared, (centred(xp, scaled),))
+
+
+class PathScaling(Calibrator):
+    """Base of methods that average the fits along a path of penalties by their held-out loss.
+
+    A method writes `_path` (its penalties, from strong to weak), `_walker` (fits to some rows along it), `_policy` (how
+    held-out losses become weights) and `_keep` (what it learns from the averaged point).
+    """
+
+    seed: int
+
+    def _fit(self, rows: Rows) -> None:
+        path = self._path(rows.n_classes)
+        if len(path) == 1 or rows.total_weight < 2 * FOLDS:
+            self._finish(rows, path[:1], np.ones(1))
+        else:
+            self._held_out(rows, content_folds(rows, FOLDS, self.seed))
+
+    def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
+        path = self._path(rows.n_classes)
+        # few rows are fitted exactly: rounding in another order of rows does not show
+        precise = rows.logits.size <= SMALL
+        make = partial(self._walker, path=path, dtype=np.float64 if precise else np.float32, last=False)
+        weights, answers = cross_fit(rows, fold, path, make, self._policy(rows.weights))
+        used = np.flatnonzero(weights)
+        self._finish(rows, [path[index] for index in used], weights[used])
+        return answers
+
+    def _finish(self, rows: Rows, path: list[Any], weights: np.ndarray) -> None:
+        walker, points = self._walker(rows, path=path, dtype=None, last=True), []
+        for penalties in path:
+            solution = walker.step(penalties)
+            points.append(walker.point)
+            if solution is not None:
+                warn_unless_converged(type(self).__name__, solution)
+                self.n_iter_, self.objective_trace_ = max(1, solution.n_iter), solution.trace
+        self.penalties_ = np.array(path)
+        self.temperature_ = 1.0 / walker.unit
+        self._keep(np.average(points, axis=0, weights=weights))
+
+    def _path(self, n_classes: int) -> list[Any]:
+        raise NotImplementedError
+
+    def _walker(self, rows: Rows, *, path: list[Any], dtype: type | None, last: bool) -> Any:
+        raise NotImplementedError
+
+    def _policy(self, weights: np.ndarray | None) -> Policy:
+        raise NotImplementedError
+
+    def _keep(self, point: np.ndarray) -> None:
+        raise NotImplementedError
+
+
+class EvidenceWalk:
+    """Fits along a path of penalties, each from where the last one ended; an infinite penalty holds a parameter."""
+
+    def __init__(  # noqa: PLR0917
+        self, rows: Rows, make: MakeFeatures, start: np.ndarray, unit: float, dtype: type | None, last: bool
+    ) -> None:
+        self.objective, self.make, self.point, self.unit = Affine(rows, make, dtype=dtype), make, start, unit
+        self.dtype, self.last = dtype, last
+        self.gap = FOLD_GAP if dtype == np.float32 else GAP
+
+    def ridge(self, penalties: Any) -> Ridge:
+        """What is penalised, of the mean loss."""
+        raise NotImplementedError
+
+    def step(self, penalties: Any) -> Solution | None:
+        """Move to the optimum at these penalties, unless all are infinite."""
+        ridge = self.ridge(penalties)
+        if not ridge.moves.any():
+            return None
+        self.objective.penalise(ridge)
+        solution = minimise(self.objective, self.point, gap=self.gap, polish=self.last)
+        self.point = solution.point
+        return solution
+
+    def scores(self, logits: np.ndarray) -> np.ndarray:
+        """Scores of other rows at the present point."""
+        return scores_of(self.make(logits.astype(self.dtype, copy=False)), self.point)
+
+
+class ConfusionWalk(EvidenceWalk):
+    """Points (C | a | b), K×(K+2), or (a | b) where the path leaves the confusion matrix out."""
+
+    def __init__(self, rows: Rows, path: list[Penalties], dtype: type | None, last: bool) -> None:
+        inverse_temperature = fit_inverse_temperature(rows).value
+        unit, n_classes = common_unit(rows, inverse_temperature), rows.n_classes
+        self.size, self.total = n_classes if _reads_evidence(path) else 0, rows.total_weight
+        start = np.zeros((n_classes, self.size + 2))
+        # the temperature itself, also where the unit of the scales is another
+        start[:, -2] = inverse_temperature / unit
+        make = partial(on_numpy, confusion_features, unit=unit, with_evidence=self.size > 0)
+        super().__init__(rows, make, start, unit, dtype, last)
+
+    def ridge(self, penalties: Penalties) -> Ridge:
+        """The penalties of C, of the scales about their mean, and of the biases."""
+        strength = np.full(self.point.shape, penalties.matrix)
+        strength[:, -2], strength[:, -1] = penalties.scale, penalties.bias
+        balanced = np.zeros(self.point.shape, dtype=bool)
+        balanced[:, -2] = True
+        return Ridge(2 * strength / self.total, balanced)
+
+
+class ScaleWalk:
+    """The same without a confusion matrix, compiled; the whole path at once, so that only its points are kept."""
+
+    def __init__(self, rows: Rows, path: list[Penalties], dtype: type | None, last: bool) -> None:
+        self.dtype, inverse_temperature = dtype, fit_inverse_temperature(rows).value
+        self.unit = common_unit(rows, inverse_temperature)
+        self.point = np.zeros((rows.n_classes, 2))
+        self.point[:, 0] = inverse_temperature / self.unit
+        make = partial(on_numpy, confusion_features, unit=self.unit, with_evidence=False)
+        (columns,) = rows.gather(lambda logits, labels, weights: make(logits).own)
+        shifted, self.make = Rows(columns, rows.labels, rows.weights), make
+        self.found: dict[Penalties, tuple[np.ndarray, Solution | None]] = {}
+        point, units = self.point.T, np.ones((2, rows.n_classes))
+        for penalties in path:
+            solution = None
+            if penalties.scale < inf:
+                ridge = 2 * np.array([penalties.scale, penalties.bias]) / rows.total_weight
+                gap = GAP if last else FOLD_GAP
+                solution = minimise(vector_objective(shifted, units, ridge), point, gap=gap, polish=last)
+                point = solution.point
+            self.found[penalties] = point.T, solution
+
+    def step(self, penalties: Penalties) -> Solution | None:
+        """Take the point at these penalties."""
+        self.point, solution = self.found[penalties]
+        return solution
+
+    def scores(self, logits: np.ndarray) -> np.ndarray:
+        """Scores of other rows at the present point."""
+        return scores_of(self.make(logits.astype(self.dtype, copy=False)), self.point)
+
+
+class ConfusionScaling(PathScaling):
     """u = a∘z̄/T + C·log(1 + p/0.01) + b: a temperature, class scales and biases, and a confusion matrix C.
 
     z̄ are the logits minus their mean over the classes and p = softmax(z/T). What C reads grows with the logarithm of a
@@ -120,83 +280,18 @@ class ConfusionScaling(Calibrator):
         n_classes = self._n_classes
         return 1 + 2 * n_classes + (n_classes**2 if self.matrix_.any() else 0)
 
-    def _fit(self, rows: Rows) -> None:
-        path = self._path(rows.n_classes)
-        if len(path) == 1 or rows.total_weight < 2 * FOLDS:
-            self._finish(rows, path[:1])
-        else:
-            self._held_out(rows, content_folds(rows, FOLDS, self.seed))
+    def _walker(self, rows: Rows, *, path: list[Penalties], dtype: type | None, last: bool) -> Any:
+        # compiled where scales and biases both move, or neither does
+        alike = all(np.isinf(penalties.scale) == np.isinf(penalties.bias) for penalties in path)
+        return (ScaleWalk if alike and not _reads_evidence(path) else ConfusionWalk)(rows, path, dtype, last)
 
-    def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
-        if rows.n_classes > MOST_CLASSES and not _reads_evidence(self._path(rows.n_classes)):
-            return self._held_out_of_many(rows, fold)
-        parts = map_blocks(lambda part: _Part(rows, fold == part), list(np.unique(fold)))
-        path, answers, losses = self._path(rows.n_classes), [], []
-        near: list[int] = []
-        shape = IDENTITY
-        for index, penalties in enumerate(path):
-            answers.append(np.empty(rows.logits.shape, dtype=np.float32))
-            for part, scores in zip(parts, map_blocks(methodcaller("step", penalties), parts), strict=True):
-                answers[-1][part.out] = scores
-            shape, loss = bent_losses(answers[-1], rows, shape)
-            losses.append(loss)
-            near = near_steps(losses, rows.weights)
-            if index not in near:
-                break
-        self._finish(rows, [path[index] for index in near])
-        return np.mean([answers[index] for index in near], axis=0).astype(rows.logits.dtype)
+    def _policy(self, weights: np.ndarray | None) -> Policy:
+        return near(weights, NEAR)
 
-    def _held_out_of_many(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
-        """The same for many classes: each fold walks the whole path at once, and only its points are kept."""
-        path = self._path(rows.n_classes)
-
-        def walk(part: int) -> tuple[float, list[np.ndarray]]:
-            kept = np.flatnonzero(fold != part)
-            walker = _walker_of_many(rows.take(kept) if len(kept) else rows, path, LOOSE)
-            points = []
-            for penalties in path:
-                walker.step(penalties)
-                points.append(walker.point)
-            return walker.unit, points
-
-        parts = list(np.unique(fold))
-        walked = map_blocks(walk, parts)
-
-        def answer(index: int) -> np.ndarray:
-            found = np.empty(rows.logits.shape, dtype=np.float32)
-            for part, (unit, points) in zip(parts, walked, strict=True):
-                out = np.flatnonzero(fold == part)
-                found[out] = _scores(*_inputs(rows.logits[out], unit, np.float32, False), points[index])
-            return found
-
-        losses, shape = [], IDENTITY
-        for index in range(len(path)):
-            shape, loss = bent_losses(answer(index), rows, shape)
-            losses.append(loss)
-        near = near_steps(losses, rows.weights)
-        self._finish(rows, [path[index] for index in near])
-        total = answer(near[0])
-        for index in near[1:]:
-            total += answer(index)
-        total /= np.float32(len(near))
-        return total.astype(rows.logits.dtype, copy=False)
-
-    def _finish(self, rows: Rows, path: list[Penalties]) -> None:
-        with one_blas_thread():
-            many = rows.n_classes > MOST_CLASSES and not _reads_evidence(path)
-            walker = _walker_of_many(rows, path, TIGHT) if many else _Walker(rows, TIGHT, np.float64)
-            points = []
-            for penalties in path:
-                solution = walker.step(penalties)
-                points.append(walker.point)
-                if solution is not None:
-                    warn_unless_converged("ConfusionScaling", solution)
-                    self.n_iter_, self.objective_trace_ = max(1, solution.n_iter), solution.trace
-        point = np.mean(points, axis=0)
-        self.temperature_ = 1.0 / walker.unit
+    def _keep(self, point: np.ndarray) -> None:
+        n_classes = len(point)
         self.scale_, self.bias_ = point[:, -2].copy(), point[:, -1].copy()
-        self.matrix_ = np.zeros((rows.n_classes, rows.n_classes)) if point.shape[1] == 2 else point[:, :-2].copy()
-        self.penalties_ = np.array(path)
+        self.matrix_ = np.zeros((n_classes, n_classes)) if point.shape[1] == 2 else point[:, :-2].copy()
 
     def _path(self, n_classes: int) -> list[Penalties]:
         if isinstance(self.penalty, str) and self.penalty != "cv":
@@ -217,174 +312,14 @@ class ConfusionScaling(Calibrator):
         return found
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        scaled = maps.wide(xp, logits) * (1.0 / learned.temperature_)
-        scores = (scaled - xp.mean(scaled, axis=1, keepdims=True)) * learned.scale_ + learned.bias_
+        inputs = confusion_features(xp, maps.wide(xp, logits), 1.0 / learned.temperature_, hasattr(learned, "matrix_"))
+        scores = inputs.own[0] * learned.scale_ + learned.bias_
         if hasattr(learned, "matrix_"):
-            evidence = xp.log1p(xp.single_precision(xp.softmax_of_rows(scaled)) / FLOOR)
-            scores = scores + maps.wide(xp, xp.matmul(evidence, xp.single_precision(learned.matrix_.T)))
+            told = xp.single_precision(inputs.shared)
+            scores = scores + maps.wide(xp, xp.matmul(told, xp.single_precision(learned.matrix_.T)))
         return maps.like(xp, scores, logits)
 
 
 def _reads_evidence(path: list[Penalties]) -> bool:
     """Whether the confusion matrix takes part in any step."""
     return any(penalties.matrix < inf for penalties in path)
-
-
-def _walker_of_many(rows: Rows, path: list[Penalties], tolerance: float) -> Any:
-    """A walk without a confusion matrix; compiled where scales and biases both move, or neither does."""
-    if all(np.isinf(penalties.scale) == np.isinf(penalties.bias) for penalties in path):
-        return ScaleWalker(rows, tolerance, checked=tolerance == TIGHT)
-    return _Walker(rows, tolerance, np.float64 if tolerance == TIGHT else np.float32, with_evidence=False)
-
-
-def _inputs(
-    logits: np.ndarray, unit: float, dtype: type, with_evidence: bool = True
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Centred logits over the temperature, and log(1 + p/0.01) of the probabilities p there if it is read."""
-    scaled: np.ndarray = logits.astype(dtype)
-    scaled *= dtype(unit)
-    evidence = np.log1p(softmax(scaled) / dtype(FLOOR)) if with_evidence else None
-    scaled -= scaled.mean(axis=1, keepdims=True)
-    return scaled, evidence
-
-
-def _scores(centred: np.ndarray, evidence: np.ndarray | None, point: np.ndarray) -> np.ndarray:
-    """a∘z̄ + C·evidence + b for a point (C | a | b)."""
-    point = point.astype(centred.dtype)
-    scores = centred * point[:, -2]
-    scores += point[:, -1]
-    if evidence is not None and point[:, :-2].any():
-        scores += evidence @ point[:, :-2].T
-    return scores
-
-
-def bent_losses(answer: np.ndarray, rows: Rows, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The bend that suits held-out answers best, and the NLL of each row after it.
-
-    Without it a step of the path would be preferred for its sharpness.
-    """
-    held_out = Rows(answer, rows.labels, rows.weights)
-    some = held_out.sample(KEPT_ELEMENTS // rows.n_classes)
-    # a sample determines the bend well enough, unless it holds no weight
-    shape = fit_shape(some if some.total_weight > 0 else held_out, start=start, tolerance=1e-2)[0]
-    return shape, shape_losses(held_out, shape)
-
-
-def near_steps(losses: list[np.ndarray], weights: np.ndarray | None) -> list[int]:
-    """Which steps of the path are within `NEAR` standard errors of the best."""
-    weights = np.ones(len(losses[0])) if weights is None else weights
-    means = [float(np.average(loss, weights=weights)) for loss in losses]
-    best = int(np.argmin(means))
-    near = []
-    for index, loss in enumerate(losses):
-        excess = loss - losses[best]
-        spread = excess - np.average(excess, weights=weights)
-        # a weight of 2 is the row twice, so its square counts twice
-        if means[index] - means[best] <= NEAR * np.sqrt(weights @ spread**2) / weights.sum():
-            near.append(index)
-    return near
-
-
-class _Walker:
-    """Walks a path of penalties over some rows, each fit starting where the last one ended."""
-
-    def __init__(self, rows: Rows, tolerance: float, dtype: type, with_evidence: bool = True) -> None:
-        self.tolerance = tolerance
-        self.unit = common_unit(rows)
-        self.inputs = _inputs(rows.logits, self.unit, dtype, with_evidence)
-        # the logits themselves are no longer needed, and may be large
-        self.rows = Rows(self.inputs[0], rows.labels, rows.weights)
-        self.point = np.zeros((rows.n_classes, rows.n_classes + 2 if with_evidence else 2))
-        # the temperature itself, also where the unit of the scales is another
-        self.point[:, -2] = fit_inverse_temperature(rows).value / self.unit
-
-    def step(self, penalties: Penalties) -> Solution | None:
-        """Move to the optimum at these penalties; a temperature alone is there already."""
-        if min(penalties) == inf:
-            return None
-        objective = _Objective(*self.inputs, self.rows, penalties)
-        precise = objective if self.tolerance == TIGHT else None
-        solution = newton_cg(objective, self.point, tolerance=self.tolerance, precise=precise)
-        self.point = solution.point
-        return solution
-
-
-class _Part:
-    """One fold: a walk over the other rows, and its answers for these."""
-
-    def __init__(self, rows: Rows, out: np.ndarray) -> None:
-        self.out = np.flatnonzero(out)
-        kept = np.flatnonzero(~out)
-        self.walker = _Walker(rows.take(kept) if len(kept) else rows, LOOSE, np.float32)
-        self.inputs = _inputs(rows.logits[self.out], self.walker.unit, np.float32)
-
-    def step(self, penalties: Penalties) -> np.ndarray:
-        """Scores of the held-out rows at the next penalties of the path."""
-        self.walker.step(penalties)
-        return _scores(*self.inputs, self.walker.point)
-
-
-class _Objective:
-    """Mean NLL plus the ridge over points (C | a | b), K×(K+2); parts without a finite penalty do not move."""
-
-    def __init__(self, centred: np.ndarray, evidence: np.ndarray | None, rows: Rows, penalties: Penalties) -> None:
-        self.centred, self.evidence, self.labels = centred, evidence, rows.labels
-        weights = np.ones(rows.n) if rows.weights is None else rows.weights
-        self.weights = (weights / rows.total_weight).astype(centred.dtype)
-        n_classes = rows.n_classes
-        ridge = np.empty((n_classes, 2 if evidence is None else n_classes + 2))
-        ridge[:, :-2], ridge[:, -2], ridge[:, -1] = penalties
-        self.moves = np.isfinite(ridge)
-        self.ridge = np.where(self.moves, 2 * ridge / rows.total_weight, 0.0)
-
-    def evaluate(self, point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """Loss, gradient and the probabilities at a point."""
-        scores = _scores(self.centred, self.evidence, point)
-        scores -= scores.max(axis=1, keepdims=True)
-        every = np.arange(len(scores))
-        own = scores[every, self.labels]
-        np.exp(scores, out=scores)
-        total = scores.sum(axis=1)
-        loss = float(self.weights.astype(np.float64) @ (np.log(total) - own))
-        scores /= total[:, None]
-        pull = self._pull(point)
-        residual = scores * self.weights[:, None]
-        residual[every, self.labels] -= self.weights
-        return loss + 0.5 * float(np.vdot(self._departure(point), pull)), self._contract(residual) + pull, scores
-
-    def curvature(self, point: np.ndarray, reuse: np.ndarray) -> tuple[Operator, Operator]:
-        """The Hessian's product, and its diagonal's inverse."""
-        guess, weights = reuse, self.weights[:, None]
-
-        def product(direction: np.ndarray) -> np.ndarray:
-            change = _scores(self.centred, self.evidence, direction)
-            change -= np.einsum("ij,ij->i", guess, change)[:, None]
-            change *= guess
-            change *= weights
-            return self._contract(change) + self._pull(direction)
-
-        spread = guess * (1 - guess) * weights
-        diagonal = np.empty_like(point)
-        if self.evidence is not None:
-            diagonal[:, :-2] = spread.T @ self.evidence**2
-        diagonal[:, -2] = np.einsum("ij,ij,ij->j", spread, self.centred, self.centred)
-        diagonal[:, -1] = spread.sum(axis=0)
-        inverse = np.where(self.moves, 1.0 / (diagonal + self.ridge + 1e-12), 0.0)
-        return product, lambda vector: inverse * vector
-
-    def _departure(self, point: np.ndarray) -> np.ndarray:
-        """The point with the mean of its scales taken off: what the ridge shrinks."""
-        departure = point.copy()
-        departure[:, -2] -= departure[:, -2].mean()
-        return departure
-
-    def _pull(self, point: np.ndarray) -> np.ndarray:
-        return self.ridge * self._departure(point)
-
-    def _contract(self, residual: np.ndarray) -> np.ndarray:
-        result = np.zeros(self.ridge.shape)
-        if self.moves[:, :-2].any():
-            result[:, :-2] = residual.T @ self.evidence
-        result[:, -2] = np.einsum("ij,ij->j", residual, self.centred)
-        result[:, -1] = residual.sum(axis=0)
-        return np.where(self.moves, result, 0.0)

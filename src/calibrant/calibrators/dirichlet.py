@@ -5,6 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from calibrant.calibrators.matrix import MatrixScaling
+from calibrant.kernels.affine import Features
+
+
+def log_features(xp: Any, logits: Any) -> Features:
+    """The log-probabilities."""
+    return Features(xp.log_softmax_of_rows(logits))
 
 
 class DirichletCalibration(MatrixScaling):
@@ -27,7 +33,4 @@ class DirichletCalibration(MatrixScaling):
     """
 
     requires_logits = False
-    _log_probabilities = True
-
-    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        return super()._map(xp, xp.log_softmax_of_rows(logits), learned)
+    _features = staticmethod(log_features)

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from operator import methodcaller
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import inf
 
-from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.confusion import bent_losses
+from calibrant.calibrators import maps
+from calibrant.calibrators.confusion import EvidenceWalk, PathScaling, centred, evidence
 from calibrant.calibrators.learned import RECORD, TEMPERATURE, Learned
-from calibrant.calibrators.shape import IDENTITY
-from calibrant.calibrators.solvers.folds import FOLDS, content_folds
-from calibrant.calibrators.solvers.joint import FLOOR, Penalties, Walker, inputs, scores_at
-from calibrant.calibrators.solvers.newton import warn_unless_converged
-from calibrant.core.blas import one_blas_thread
+from calibrant.calibrators.solvers.likelihood import Dense, Ridge, in_wide, minimise, on_numpy
+from calibrant.calibrators.solvers.penalties import Policy, tempered
+from calibrant.calibrators.solvers.scales import common_unit, newton_sums
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
-from calibrant.core.threads import map_blocks, row_blocks
+from calibrant.kernels.affine import Features
 
-PATH: tuple[Penalties | None, ...] = (
-    None,
+
+class Penalties(NamedTuple):
+    """Of the squares of the confusion matrix, the off-diagonal of the logit matrix, the class scales and the biases."""
+
+    confusion: float
+    linear: float
+    scale: float
+    bias: float
+
+
+PATH = (
+    Penalties(inf, inf, inf, inf),
     Penalties(100.0, 300.0, 3000.0, 1000.0),
     Penalties(30.0, 90.0, 1000.0, 300.0),
     Penalties(10.0, 30.0, 300.0, 100.0),
@@ -36,16 +45,62 @@ PATIENCE = 2
 TEMPER = 0.2
 """The weight of a step is exp(−TEMPER·excess of its held-out NLL, summed over the rows)."""
 
-SMALLEST_WEIGHT = 1e-3
-
-LOOSE, TIGHT = 5e-5, 1e-8
-"""Largest gradients at which the folds' fits and the last fit end."""
-
-SMALL = 1 << 14
-"""Up to this many logits the folds' fits are exact as well: rounding in another order of rows does not show."""
+BASE_RIDGE = 100.0
+"""Penalty of the biases that are fitted with the temperature, before the matrices."""
 
 
-class JointScaling(Calibrator):
+def joint_features(xp: Any, logits: Any, unit: Any) -> Features:
+    """What C reads and what A reads, side by side; `unit` is 1/T."""
+    scaled = centred(xp, logits) * unit
+    return Features(xp.concat([evidence(xp, scaled), scaled], axis=1))
+
+
+def fit_base(rows: Rows) -> tuple[float, np.ndarray]:
+    """One inverse temperature and a bias per class (K,), weakly shrunk: softmax(β·z̄ + b).
+
+    A temperature alone is misled where a network prefers some class throughout: it then flattens everything.
+    """
+    unit, n_classes, newton = common_unit(rows), rows.n_classes, newton_sums(rows)
+    # one scale for all classes: sums by every scale and bias, added up over the scales
+    tie = np.zeros((2 * n_classes, n_classes + 1))
+    tie[:n_classes, 0] = unit
+    tie[n_classes:, 1:] = np.eye(n_classes)
+
+    def sums(point: np.ndarray, last: bool) -> tuple[float, np.ndarray, np.ndarray | None]:
+        loss, gradient, hessian = newton(*(tie @ point).reshape(2, n_classes), last)
+        return loss, gradient.ravel() @ tie, None if last else tie.T @ hessian @ tie
+
+    ridge = np.diag(np.append(1e-9, np.full(n_classes, BASE_RIDGE))) / rows.total_weight
+    start = np.append(1.0, np.zeros(n_classes))
+    objective = Dense(sums, rows.total_weight, ridge, np.append(1.0, start[1:]), exact=in_wide(rows))
+    point = minimise(objective, start, gap=1e-11).point
+    # a negative slope would reverse the network's ranking: the rest of the fit can do that where it lowers the loss
+    return max(point[0], 1e-3) * unit, point[1:]
+
+
+class JointWalk(EvidenceWalk):
+    """Points (C | A | b), K×(2K+1)."""
+
+    def __init__(self, rows: Rows, dtype: type | None, last: bool) -> None:
+        unit, self.offset = fit_base(rows)
+        self.total, n_classes = rows.total_weight, rows.n_classes
+        self.diagonal = np.eye(n_classes, 2 * n_classes + 1, n_classes, dtype=bool)
+        start = self.diagonal.astype(np.float64)
+        start[:, -1] = self.offset
+        super().__init__(rows, partial(on_numpy, joint_features, unit=unit), start, unit, dtype, last)
+
+    def ridge(self, penalties: Penalties) -> Ridge:
+        """The penalties of C, of A off its diagonal, of its diagonal about the mean, and of b about b⁰."""
+        n_classes = len(self.point)
+        strength = np.full(self.point.shape, penalties.confusion)
+        strength[:, n_classes:] = penalties.linear
+        strength[self.diagonal], strength[:, -1] = penalties.scale, penalties.bias
+        centre = np.zeros(self.point.shape)
+        centre[:, -1] = self.offset
+        return Ridge(2 * strength / self.total, self.diagonal, centre)
+
+
+class JointScaling(PathScaling):
     """u = A·z̄/T + C·log(1 + p/0.01) + b: a matrix over logits and one over probabilities, fitted together.
 
     z̄ are the logits minus their mean over the classes, and p = softmax(z̄/T). T and b⁰, one temperature and a
@@ -99,50 +154,18 @@ class JointScaling(Calibrator):
         n_classes = self._n_classes
         return 1 + n_classes + (2 * n_classes**2 if self.matrix_.any() else 0)
 
-    def _fit(self, rows: Rows) -> None:
-        path = self._path()
-        if len(path) == 1 or rows.total_weight < 2 * FOLDS:
-            self._finish(rows, path[:1], np.ones(1))
-        else:
-            self._held_out(rows, content_folds(rows, FOLDS, self.seed))
+    def _walker(self, rows: Rows, *, path: list[Penalties], dtype: type | None, last: bool) -> JointWalk:
+        return JointWalk(rows, dtype, last)
 
-    def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
-        path = self._path()
-        parts = map_blocks(lambda part: _Part(rows, fold == part), list(np.unique(fold)))
-        answers: list[np.ndarray] = []
-        losses: list[float] = []
-        shape = IDENTITY
-        for index, penalties in enumerate(path):
-            answers.append(np.empty(rows.logits.shape, dtype=parts[0].walker.features.dtype))
-            for part, scores in zip(parts, map_blocks(methodcaller("step", penalties), parts), strict=True):
-                answers[-1][part.out] = scores
-            shape, loss = bent_losses(answers[-1], rows, shape)
-            losses.append(float(loss.sum() if rows.weights is None else rows.weights @ loss))
-            if index - int(np.argmin(losses)) >= PATIENCE:
-                break
-        weights = np.exp(-TEMPER * (np.array(losses) - min(losses)))
-        weights /= weights.sum()
-        used = np.flatnonzero(weights > SMALLEST_WEIGHT)
-        self._finish(rows, [path[index] for index in used], weights[used] / weights[used].sum())
-        return np.average([answers[index] for index in used], axis=0, weights=weights[used]).astype(rows.logits.dtype)
+    def _policy(self, weights: np.ndarray | None) -> Policy:
+        return tempered(weights, TEMPER, PATIENCE)
 
-    def _finish(self, rows: Rows, path: list[Penalties | None], weights: np.ndarray) -> None:
-        with one_blas_thread():
-            walker = Walker(rows, TIGHT, np.float64)
-            points = []
-            for penalties in path:
-                solution = walker.step(penalties)
-                points.append(walker.point)
-                if solution is not None:
-                    warn_unless_converged("JointScaling", solution)
-                    self.n_iter_, self.objective_trace_ = max(1, solution.n_iter), solution.trace
-        point, n_classes = np.average(points, axis=0, weights=weights), rows.n_classes
-        self.temperature_ = 1.0 / walker.unit
+    def _keep(self, point: np.ndarray) -> None:
+        n_classes = len(point)
         self.matrix_, self.linear_ = point[:, :n_classes].copy(), point[:, n_classes:-1].copy()
         self.bias_ = point[:, -1].copy()
-        self.penalties_ = np.array([(np.inf,) * 4 if one is None else one for one in path])
 
-    def _path(self) -> list[Penalties | None]:
+    def _path(self, n_classes: int) -> list[Penalties]:
         if isinstance(self.strength, str):
             if self.strength != "cv":
                 raise InputError(f"strength must be a positive number or 'cv', got {self.strength!r}")
@@ -151,38 +174,7 @@ class JointScaling(Calibrator):
             raise InputError(f"strength must be a positive number or 'cv', got {self.strength!r}")
         return [Penalties(*(float(self.strength) * np.array([10.0, 30.0, 300.0, 100.0])))]
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
-        point = np.column_stack([self.matrix_, self.linear_, self.bias_])
-        result = np.empty_like(logits)
-
-        def part(block: slice) -> None:
-            result[block] = scores_at(inputs(logits[block], 1.0 / self.temperature_, np.float64), point)
-
-        map_blocks(part, row_blocks(len(logits), 4 * logits.shape[1]))
-        return result
-
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        wide = xp.astype(logits, xp.float64)
-        scaled = (wide - xp.mean(wide, axis=1, keepdims=True)) / learned.temperature_
-        powers = xp.exp(scaled - xp.max(scaled, axis=1, keepdims=True))
-        evidence = xp.log1p(powers / xp.sum(powers, axis=1, keepdims=True) / FLOOR)
-        scores = xp.matmul(scaled, xp.matrix_transpose(learned.linear_))
-        scores = scores + xp.matmul(evidence, xp.matrix_transpose(learned.matrix_)) + learned.bias_
-        return xp.astype(scores, logits.dtype)
-
-
-class _Part:
-    """One fold: a walk over the other rows, and its answers for these."""
-
-    def __init__(self, rows: Rows, out: np.ndarray) -> None:
-        self.out = np.flatnonzero(out)
-        kept = rows.take(np.flatnonzero(~out))
-        exact = rows.logits.size <= SMALL
-        kept = kept if kept.n and kept.total_weight > 0 else rows
-        self.walker = Walker(kept, TIGHT if exact else LOOSE, np.float64 if exact else np.float32)
-        self.logits = rows.logits[self.out]
-
-    def step(self, penalties: Penalties | None) -> np.ndarray:
-        """Scores of the held-out rows at the next penalties of the path."""
-        self.walker.step(penalties)
-        return self.walker.answer(self.logits)
+        inputs = joint_features(xp, maps.wide(xp, logits), 1.0 / learned.temperature_).shared
+        weights = xp.concat([xp.matrix_transpose(learned.matrix_), xp.matrix_transpose(learned.linear_)], axis=0)
+        return maps.like(xp, xp.matmul(inputs, weights) + learned.bias_, logits)

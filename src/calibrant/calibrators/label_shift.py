@@ -13,12 +13,12 @@ from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, of_inner
 from calibrant.calibrators.confusion import ConfusionScaling
 from calibrant.calibrators.learned import INNER, Learned
-from calibrant.calibrators.shape import bent_sums
 from calibrant.core.arrays import check_matrix, check_values
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
 from calibrant.core.statistic import add, statistic
 from calibrant.core.threads import row_blocks
+from calibrant.kernels.shape import bent_sums
 
 HALF_A_ROW = 0.5
 """Added to the count of every class, so that one absent from the fit data has a finite ratio."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,21 @@ from sklearn.base import clone
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import RECORD, Learned
 from calibrant.calibrators.maps import like
-from calibrant.calibrators.solvers.affine import Ridge, fit_affine
-from calibrant.calibrators.solvers.newton import warn_unless_converged
-from calibrant.calibrators.solvers.penalties import check_penalty, walk
+from calibrant.calibrators.solvers.likelihood import Ridge, fit_matrix, on_numpy, warn_unless_converged
+from calibrant.calibrators.solvers.penalties import check_penalty, choose
 from calibrant.core.rows import Rows
-from calibrant.kernels.affine import affine_sums
+from calibrant.kernels.affine import Features, MakeFeatures, affine_sums
 
 STRENGTHS = np.logspace(2, -4, 13)
 """Cross-validation tries these times K(K−1) for λ and times K for μ, strongest first.
 
 The factors make one value mean the same pull on one weight whatever the number of classes.
 """
+
+
+def logit_features(xp: Any, logits: Any) -> Features:
+    """The logits themselves."""
+    return Features(logits)
 
 
 class MatrixScaling(Calibrator):
@@ -54,7 +59,7 @@ class MatrixScaling(Calibrator):
     additive = True
     requires_logits = True
     learns = {"matrix_": Learned(("K", "K")), "bias_": Learned(("K",)), "penalties_": RECORD}
-    _log_probabilities = False
+    _features = staticmethod(logit_features)
 
     def __init__(
         self, penalty_off_diagonal: float | str | None = None, penalty_bias: float | str | None = None, seed: int = 0
@@ -65,12 +70,14 @@ class MatrixScaling(Calibrator):
 
     def _fit(self, rows: Rows) -> None:
         self.penalties_ = self._penalties(rows)
-        off_diagonal, bias = self.penalties_
-        ridge = Ridge.odir(off_diagonal, bias, rows.n_classes)
-        self.matrix_, self.bias_, solution = fit_affine(rows, ridge, log_probabilities=self._log_probabilities)
+        solution = fit_matrix(rows, self._make(), odir(*self.penalties_, rows.n_classes))
+        self.matrix_, self.bias_ = solution.point[:, :-1], solution.point[:, -1]
         warn_unless_converged(type(self).__name__, solution)
         self.n_iter_ = max(1, solution.n_iter)
         self.objective_trace_ = solution.trace
+
+    def _make(self) -> MakeFeatures:
+        return partial(on_numpy, self._features)
 
     def _settled(self) -> Calibrator:
         off_diagonal, bias = self.penalties_
@@ -89,18 +96,25 @@ class MatrixScaling(Calibrator):
 
     def _walk(self, rows: Rows, candidates: list[tuple[float, float]]) -> tuple[float, float]:
         def fit(part: Rows, candidate: Any, start: np.ndarray | None) -> np.ndarray:
-            ridge = Ridge.odir(candidate[0], candidate[1], part.n_classes)
-            return fit_affine(part, ridge, log_probabilities=self._log_probabilities, start=start, tolerance=1e-5)[
-                2
-            ].point
+            ridge = odir(candidate[0], candidate[1], part.n_classes)
+            return fit_matrix(part, self._make(), ridge, start, polish=False).point
 
         def loss(part: Rows, point: np.ndarray) -> float:
-            return part.total(affine_sums, point, self._log_probabilities)[0]
+            return part.total(affine_sums, self._make(), point)[0]
 
-        return walk(rows, candidates, fit, loss, seed=self.seed)
+        return choose(rows, candidates, fit, loss, seed=self.seed)
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        return xp.matmul(logits, like(xp, learned.matrix_, logits).T) + like(xp, learned.bias_, logits)
+        inputs = self._features(xp, logits).shared
+        return xp.matmul(inputs, like(xp, learned.matrix_, logits).T) + like(xp, learned.bias_, logits)
+
+
+def odir(off_diagonal: float, bias: float, n_classes: int) -> Ridge:
+    """The ridge whose value is λ·mean_{i≠j} w² + μ·mean b²."""
+    strength = np.full((n_classes, n_classes + 1), 2 * off_diagonal / (n_classes * (n_classes - 1)))
+    np.fill_diagonal(strength, 0.0)
+    strength[:, -1] = 2 * bias / n_classes
+    return Ridge(strength)
 
 
 def _penalty(given: Any, name: str, usual: float) -> tuple[float, bool]:

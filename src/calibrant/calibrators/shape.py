@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial, reduce
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,30 +15,10 @@ from calibrant.calibrators.helpers.device_statistics import can_fit_inner, fit_i
 from calibrant.calibrators.learned import INNER, Learned
 from calibrant.calibrators.platt import PlattScaling
 from calibrant.calibrators.solvers.positive_class import fit_positive_shape, positive_features
+from calibrant.calibrators.solvers.shapes import fit_shape
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.core.rows import Rows
-from calibrant.core.statistic import add, use_compiled
-from calibrant.core.threads import map_blocks, row_blocks
-from calibrant.kernels.shape import (
-    BLOCK_ELEMENTS,
-    bent_losses_of,
-    bent_scores,
-    bent_sums,
-    features,
-    shape_sums,
-    stacked_features,
-)
-
-IDENTITY = np.array([1.0, 0.0, 0.0, 0.0])
-"""The map that changes nothing."""
-
-PRIOR_ROWS = 2.0
-"""Strength of the pull to the identity; n rows have the weight n beside it."""
-
-MAX_STEPS = 50
-
-KEPT_ELEMENTS = 1 << 21
-"""Up to this many logits, their features (32 bytes each) are kept from one step to the next."""
+from calibrant.kernels.shape import bent_scores, features
 
 
 class ShapeScaling(Calibrator):
@@ -120,21 +99,20 @@ class ShapeScaling(Calibrator):
     def _fit(self, rows: Rows) -> None:
         self.calibrator_ = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
         if not rows.in_memory:  # on a GPU
-            self.shape_, self.objective_trace_ = fit_shape(fit_inner(self.calibrator_, rows))
-            self.n_iter_ = max(1, len(self.objective_trace_) - 1)
-            return
-        self._fit_shape(rows, self.calibrator_.fit_for_next(rows, self.seed))
+            self._fit_shape(fit_inner(self.calibrator_, rows))
+        else:
+            self._fit_shape(replace(rows, logits=self.calibrator_.fit_for_next(rows, self.seed)))
 
     def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
         self.calibrator_ = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
         inner = self.calibrator_.fit_held_out(rows, fold)
-        self._fit_shape(rows, inner)
+        self._fit_shape(replace(rows, logits=inner))
         # four numbers learned from all rows: what a row adds to its own answer is far below the noise
         return self._bend(inner)
 
-    def _fit_shape(self, rows: Rows, logits: np.ndarray) -> None:
-        self.shape_, self.objective_trace_ = fit_shape(Rows(logits, rows.labels, rows.weights))
-        self.n_iter_ = max(1, len(self.objective_trace_) - 1)
+    def _fit_shape(self, rows: Any) -> None:
+        solution = fit_shape(rows)
+        self.shape_, self.objective_trace_, self.n_iter_ = solution.point, solution.trace, max(1, solution.n_iter)
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         return bend(xp, self.calibrator_._map(xp, logits, learned.calibrator_), learned.shape_)
@@ -159,66 +137,3 @@ def bend(xp: Any, logits: Any, shape: Any) -> Any:
     bent = inputs[0] * shape[0] + inputs[1] * shape[1] + inputs[2] * shape[2] + inputs[3] * shape[3]
     scores = maps.like(xp, xp.log_softmax_of_rows(bent), logits)
     return maps.keep_prediction(xp, scores, maps.prediction(xp, logits))
-
-
-def shape_losses(rows: Rows, shape: np.ndarray) -> np.ndarray:
-    """NLL of each row (n,) of calibrated logits once they are bent."""
-    return rows.gather(bent_losses_of, shape)[0]
-
-
-def fit_shape(rows: Any, *, start: np.ndarray = IDENTITY, tolerance: float = 1e-9) -> tuple[np.ndarray, np.ndarray]:
-    """θ of the lowest penalised NLL over rows of calibrated logits, and the mean objective at each step.
-
-    The search ends with a step below the tolerance; the error left is far smaller, because Newton's method squares it.
-    """
-    size = rows.n * rows.n_classes
-    if size > 4 * KEPT_ELEMENTS:
-        some = rows.sample(KEPT_ELEMENTS // rows.n_classes)
-        if some.total_weight > 0:
-            # a sample leads most of the way
-            start = fit_shape(some, start=start, tolerance=1e-3)[0]
-    total: Callable[[np.ndarray], tuple[Any, ...]]
-    if not rows.in_memory or size > KEPT_ELEMENTS or use_compiled(size):
-        total = partial(rows.total, shape_sums)
-    else:
-        total = _kept_sums(rows)
-    # of two classes −log(1 − p) of one is −log p of the other: the second feature would repeat the first
-    free = np.array([0, 2, 3] if rows.n_classes == 2 else [0, 1, 2, 3])
-
-    def evaluate(point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        loss, gradient, hessian = total(point)
-        pull = point - IDENTITY
-        value = (loss + 0.5 * PRIOR_ROWS * float(pull @ pull)) / rows.total_weight
-        return value, gradient + PRIOR_ROWS * pull, hessian + PRIOR_ROWS * np.eye(len(point))
-
-    point = start
-    value, gradient, hessian = evaluate(point)
-    trace = [value]
-    for _ in range(MAX_STEPS):
-        direction = np.zeros(len(point))
-        direction[free] = -np.linalg.solve(hessian[np.ix_(free, free)], gradient[free])
-        for length in 0.5 ** np.arange(30):
-            candidate = point + length * direction
-            found = evaluate(candidate)
-            if found[0] <= value + 1e-15:
-                break
-        moved, point = np.abs(candidate - point).max(), candidate
-        value, gradient, hessian = found
-        trace.append(value)
-        if moved < tolerance:
-            break
-    return point, np.array(trace)
-
-
-def _kept_sums(rows: Rows) -> Callable[[np.ndarray], tuple[float, np.ndarray, np.ndarray]]:
-    """`shape_sums` over these rows as a function of θ alone; the features, half of the work, are computed once."""
-    parts = [rows.take(block) for block in row_blocks(rows.n, rows.n_classes, BLOCK_ELEMENTS)]
-    inputs = map_blocks(lambda part: stacked_features(part.logits), parts)
-
-    def total(shape: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        def one(place: int) -> tuple[float, np.ndarray, np.ndarray]:
-            return bent_sums(inputs[place], parts[place].labels, parts[place].weights, shape)
-
-        return reduce(add, map_blocks(one, range(len(parts))))
-
-    return total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +10,8 @@ import numpy as np
 
 from calibrant.calibrators.learned import RECORD, Learned
 from calibrant.calibrators.maps import like
-from calibrant.calibrators.solvers.affine import Ridge, fit_affine
-from calibrant.calibrators.solvers.newton import Solution
+from calibrant.calibrators.matrix import logit_features
+from calibrant.calibrators.solvers.likelihood import Ridge, Solution, fit_matrix, on_numpy
 from calibrant.calibrators.structured_vector import StructuredScaling
 from calibrant.core.rows import Rows
 from calibrant.kernels.affine import affine_sums
@@ -79,22 +80,25 @@ class StructuredMatrixScaling(StructuredScaling):
         return self._n_classes * (self._n_classes + 1 if self.off_diagonal else 2)
 
     def _solve(
-        self, rows: Rows, unit: float, strength: float, start: np.ndarray | None = None, tolerance: float | None = None
+        self, rows: Rows, unit: float, strength: float, start: np.ndarray | None = None, *, polish: bool = True
     ) -> tuple[np.ndarray, Solution]:
         """(W | b) at a strength; scales and biases (2×K) without the off-diagonal."""
         if not self.off_diagonal:
             return super()._solve(rows, unit, strength)
-        share = strength / rows.total_weight
-        ridge = Ridge(
-            off_diagonal=share * self.penalty_off_diagonal / unit**2,
-            bias=share * self.penalty_bias,
-            diagonal=share * self.penalty_diagonal / unit**2,
-        )
-        solution = fit_affine(rows, ridge, start=start, tolerance=tolerance)[2]
+        share, n_classes = strength / rows.total_weight, rows.n_classes
+        ridge = np.full((n_classes, n_classes + 1), share * self.penalty_off_diagonal / unit**2)
+        np.fill_diagonal(ridge, share * self.penalty_diagonal / unit**2)
+        ridge[:, -1] = share * self.penalty_bias
+        balanced = np.eye(n_classes, n_classes + 1, dtype=bool)
+        solution = fit_matrix(rows, partial(on_numpy, logit_features), Ridge(ridge, balanced), start, polish=polish)
         return solution.point, solution
 
     def _loss(self, rows: Rows, point: np.ndarray) -> float:
-        return rows.total(affine_sums, point, False)[0] if self.off_diagonal else super()._loss(rows, point)
+        return (
+            rows.total(affine_sums, partial(on_numpy, logit_features), point)[0]
+            if self.off_diagonal
+            else super()._loss(rows, point)
+        )
 
     def _keep(self, point: np.ndarray) -> None:
         matrix, bias = (point[:, :-1], point[:, -1]) if self.off_diagonal else (np.diag(point[0]), point[1])

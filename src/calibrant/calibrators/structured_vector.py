@@ -10,9 +10,9 @@ from sklearn.base import clone
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import RECORD, Learned
 from calibrant.calibrators.maps import like
-from calibrant.calibrators.solvers.diagonal import common_unit, fit_vector
-from calibrant.calibrators.solvers.newton import Solution, warn_unless_converged
-from calibrant.calibrators.solvers.penalties import check_penalty, walk, warn_of_folds
+from calibrant.calibrators.solvers.likelihood import Solution, warn_unless_converged
+from calibrant.calibrators.solvers.penalties import check_penalty, choose, warn_of_folds
+from calibrant.calibrators.solvers.scales import common_unit, fit_vector
 from calibrant.calibrators.temperature import fit_inverse_temperature
 from calibrant.core.rows import Rows
 from calibrant.kernels.scaling import vector_sums
@@ -53,17 +53,17 @@ class StructuredScaling(Calibrator):
         diverging: list[bool] = []
 
         def fit(part: Rows, strength: Any, start: np.ndarray | None) -> np.ndarray:
-            point, solution = self._solve(part, unit, strength, start, tolerance=1e-4)
+            point, solution = self._solve(part, unit, strength, start, polish=False)
             # a temperature at its limit is where the search stopped, and nothing more
             diverging.append(solution.diverging or (start is None and bool(fit_inverse_temperature(part).limit)))
             return point
 
-        found: float = walk(rows, STRENGTHS, fit, self._loss, seed=self.seed, most_logits=self.most_logits)
+        found: float = choose(rows, STRENGTHS, fit, self._loss, seed=self.seed, most_logits=self.most_logits)
         warn_of_folds(type(self).__name__, diverging)
         return found
 
     def _solve(
-        self, rows: Rows, unit: float, strength: float, start: np.ndarray | None = None, tolerance: float | None = None
+        self, rows: Rows, unit: float, strength: float, start: np.ndarray | None = None, *, polish: bool = True
     ) -> tuple[np.ndarray, Solution]:
         """Scales and biases (2×K) at a strength."""
         halves = 0.5 * strength / rows.total_weight * rows.n_classes

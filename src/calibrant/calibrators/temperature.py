@@ -11,8 +11,7 @@ import numpy as np
 from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.learned import TEMPERATURE
 from calibrant.calibrators.maps import like
-from calibrant.calibrators.solvers.inverse_temperature import fit_inverse_temperature
-from calibrant.calibrators.solvers.newton import InverseTemperature
+from calibrant.calibrators.solvers.inverse_temperature import InverseTemperature, fit_inverse_temperature
 from calibrant.calibrators.solvers.temperature_search import (
     adaptive_errors,
     minimise_smooth,

@@ -10,9 +10,9 @@ import numpy as np
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import Learned
 from calibrant.calibrators.maps import like
-from calibrant.calibrators.solvers.diagonal import fit_vector
-from calibrant.calibrators.solvers.newton import warn_unless_converged
-from calibrant.calibrators.solvers.penalties import check_penalty, walk
+from calibrant.calibrators.solvers.likelihood import warn_unless_converged
+from calibrant.calibrators.solvers.penalties import check_penalty, choose
+from calibrant.calibrators.solvers.scales import fit_vector
 from calibrant.core.errors import FitWarning
 from calibrant.core.rows import Rows
 from calibrant.kernels.scaling import vector_sums
@@ -58,7 +58,7 @@ class VectorScaling(Calibrator):
     def _fit(self, rows: Rows) -> None:
         penalty = check_penalty(self.penalty_bias, "penalty_bias")
         if isinstance(penalty, str):
-            penalty = walk(rows, [float(s * rows.n_classes) for s in STRENGTHS], _fit_point, _loss, seed=self.seed)
+            penalty = choose(rows, [float(s * rows.n_classes) for s in STRENGTHS], _fit_point, _loss, seed=self.seed)
         self.scale_, self.bias_, solution = fit_vector(rows, penalty_bias=penalty)
         self.n_iter_ = max(1, solution.n_iter)
         self.objective_trace_ = solution.trace

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from calibrant.calibrators.solvers.bent_slopes import bent_map, fit_bent
-from calibrant.calibrators.solvers.diagonal import fit_vector
 from calibrant.calibrators.solvers.inverse_temperature import fit_inverse_temperature
+from calibrant.calibrators.solvers.scales import fit_vector
 from calibrant.calibrators.solvers.shrunken import Labelled, fit_labels
 from calibrant.core.rows import Rows
 

@@ -1,173 +1,175 @@
-"""Sums over rows for the likelihood fits of W·z + b: products of tall matrices, left to BLAS.
+"""Sums over rows for likelihoods whose scores are linear in a matrix of parameters: tall products, left to BLAS.
 
-Each function is a statistic for `Rows.total`. Products run in the precision of the logits, sums of losses in float64.
-With `log_probabilities` the features are log softmax(z) instead of z.
+A row has features (shared, own): `shared` (n×S) is read by every class with its own weights, each of `own` (n×K) only
+by the class of its column. A point is K×M with M = S + len(own) + 1, and class j scores
+
+    u_j = Σ_s shared_s·θ_js + Σ_m own_m(j)·θ_j,S+m + θ_j,−1.
+
+Products run in the precision of the features, sums of losses in float64.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, NamedTuple
+
 import numpy as np
 
-from calibrant.core.softmax import log_softmax
-from calibrant.core.statistic import statistic
+from calibrant.core.statistic import add, statistic
 from calibrant.core.threads import row_blocks
 
 BLOCK_ELEMENTS = 1 << 18
 
+MATTERS = 1e-3
+"""Rows in which a class has less spread q(1 − q) than this count with the average row in its block."""
 
-@statistic
-def affine_sums(
-    logits: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
-    parameters: np.ndarray,
-    log_probabilities: bool,
+
+class Features(NamedTuple):
+    """What the parameters of a row's scores are multiplied with; a 1 for the biases comes last."""
+
+    shared: Any
+    own: tuple[Any, ...] = ()
+
+    @property
+    def n_columns(self) -> int:
+        """M: how many parameters a class has."""
+        return self.shared.shape[1] + len(self.own) + 1
+
+    def of_class(self, j: int) -> np.ndarray:
+        """All that class j reads, n×M."""
+        ones = np.ones((len(self.shared), 1), self.shared.dtype)
+        return np.concatenate([self.shared, *(column[:, j : j + 1] for column in self.own), ones], axis=1)
+
+
+MakeFeatures = Callable[[np.ndarray], Features]
+"""Logits (n×K) → features; it must be possible to send it to a process."""
+
+
+def scores_of(x: Features, point: Any) -> Any:
+    """Scores (n×K) of features at a point (K×M)."""
+    size = x.shared.shape[1]
+    point = point.astype(x.shared.dtype, copy=False)
+    scores = x.shared @ point[:, :size].T
+    for place, column in enumerate(x.own):
+        scores += column * point[:, size + place]
+    scores += point[:, -1]
+    return scores
+
+
+def contract(x: Features, residual: np.ndarray) -> np.ndarray:
+    """The gradient by the parameters (K×M) from that by the scores (n×K)."""
+    size = x.shared.shape[1]
+    result = np.empty((residual.shape[1], x.n_columns))
+    result[:, :size] = residual.T @ x.shared
+    for place, column in enumerate(x.own):
+        result[:, size + place] = np.einsum("ij,ij->j", residual, column)
+    result[:, -1] = residual.sum(axis=0, dtype=np.float64)
+    return result
+
+
+def sums_at(
+    x: Features, labels: np.ndarray, weights: np.ndarray | None, point: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """Σ w·NLL of softmax(W·x + b), its gradient by (W | b), K×(K+1), and Σ w·q(1−q) of each class (K,)."""
-    loss, gradient, spread = 0.0, np.zeros(parameters.shape), np.zeros(len(parameters))
-    for block in row_blocks(len(logits), logits.shape[1], BLOCK_ELEMENTS):
-        features, true = _features(logits[block], log_probabilities), labels[block]
-        weight = np.ones(len(true)) if weights is None else weights[block]
-        probabilities, losses = _softmax_and_losses(features, true, parameters)
-        loss += float(weight @ losses)
-        if weights is not None:
-            spread += np.einsum("i,ij,ij->j", weight, probabilities, 1 - probabilities)
-            probabilities[np.arange(len(true)), true] -= 1
-            probabilities *= weight[:, None].astype(probabilities.dtype)
-        else:
-            spread += probabilities.sum(axis=0) - np.einsum("ij,ij->j", probabilities, probabilities)
-            probabilities[np.arange(len(true)), true] -= 1
-        gradient[:, :-1] += probabilities.T @ features
-        gradient[:, -1] += probabilities.sum(axis=0, dtype=np.float64)
-    return loss, gradient, spread
-
-
-def affine_state(
-    features: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, parameters: np.ndarray
-) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
-    """The results of `affine_sums` over one block of features, and its probabilities (n×K)."""
+    """Σ w·NLL, its gradient (K×M), and the probabilities (n×K)."""
     every = np.arange(len(labels))
-    weight = np.ones(len(labels)) if weights is None else weights
-    probabilities, losses = _softmax_and_losses(features, labels, parameters)
-    share = probabilities if weights is None else probabilities * weight[:, None].astype(probabilities.dtype)
-    spread = share.sum(axis=0, dtype=np.float64) - np.einsum("ij,ij->j", share, probabilities, dtype=np.float64)
-    residual = share.copy() if share is probabilities else share
-    residual[every, labels] -= weight.astype(residual.dtype)
-    gradient = np.empty(parameters.shape)
-    gradient[:, :-1] = residual.T @ features
-    gradient[:, -1] = residual.sum(axis=0, dtype=np.float64)
-    return float(weight @ losses), gradient, spread, probabilities
+    probabilities, losses = _softmax_and_losses(x, labels, point)
+    residual = probabilities.copy()
+    residual[every, labels] -= 1
+    if weights is None:
+        return float(losses.sum()), contract(x, residual), probabilities
+    residual *= weights[:, None].astype(residual.dtype)
+    return float(weights @ losses), contract(x, residual), probabilities
 
 
-def affine_curvature(
-    features: np.ndarray, weights: np.ndarray | None, probabilities: np.ndarray, direction: np.ndarray
-) -> np.ndarray:
-    """The result of `affine_product` over one block of features whose probabilities are known."""
-    change = _scores(features, direction)
+def product_at(
+    x: Features, weights: np.ndarray | None, probabilities: np.ndarray, direction: np.ndarray
+) -> tuple[np.ndarray]:
+    """The Hessian of `sums_at` times a direction, both K×M."""
+    change = scores_of(x, direction)
     change -= np.einsum("ij,ij->i", probabilities, change)[:, None]
     change *= probabilities
     if weights is not None:
         change *= weights[:, None].astype(change.dtype)
-    product = np.empty(direction.shape)
-    product[:, :-1] = change.T @ features
-    product[:, -1] = change.sum(axis=0)
-    return product
+    return (contract(x, change),)
 
 
-@statistic
-def affine_product(  # noqa: PLR0917 (a statistic takes its parameters by position)
-    logits: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
-    parameters: np.ndarray,
-    log_probabilities: bool,
-    direction: np.ndarray,
-) -> tuple[np.ndarray]:
-    """The Hessian of `affine_sums` times a direction, both K×(K+1)."""
-    product = np.zeros(parameters.shape)
-    for block in row_blocks(len(logits), logits.shape[1], BLOCK_ELEMENTS):
-        features = _features(logits[block], log_probabilities)
-        probabilities, _ = _softmax_and_losses(features, labels[block], parameters)
-        change = _scores(features, direction)
-        change -= np.einsum("ij,ij->i", probabilities, change)[:, None]
-        change *= probabilities
-        if weights is not None:
-            change *= weights[block, None].astype(change.dtype)
-        product[:, :-1] += change.T @ features
-        product[:, -1] += change.sum(axis=0)
-    return (product,)
-
-
-@statistic
-def class_moments(
-    logits: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
-    parameters: np.ndarray,
-    log_probabilities: bool,
-) -> tuple[np.ndarray]:
-    """Σ w·q_j(1−q_j)·x̃·x̃ᵀ for each class j, K×(K+1)×(K+1): the classes' own blocks of the Hessian.
+def blocks_at(x: Features, weights: np.ndarray | None, probabilities: np.ndarray) -> tuple[np.ndarray]:
+    """Σ w·q_j(1−q_j)·x̃·x̃ᵀ of each class j, K×M×M: the Hessian without the coupling of classes.
 
     Rows that are certain about a class count with the average x̃·x̃ᵀ: the blocks only steer a solver.
     """
-    n_classes = logits.shape[1]
-    blocks = np.zeros((n_classes, n_classes + 1, n_classes + 1))
-    for block in row_blocks(len(logits), n_classes, 8 * BLOCK_ELEMENTS):
-        features = _features(logits[block], log_probabilities)
-        probabilities, _ = _softmax_and_losses(features, labels[block], parameters)
-        probabilities *= 1 - probabilities
-        if weights is not None:
-            probabilities *= weights[block, None].astype(probabilities.dtype)
-        features = np.concatenate([features, np.ones((len(features), 1), features.dtype)], axis=1)
-        average = features.T @ features / len(features)
-        for j in range(n_classes):
-            spread = probabilities[:, j]
-            matters = np.flatnonzero(spread > 1e-3)
-            chosen = features[matters]
-            blocks[j] += chosen.T @ (chosen * spread[matters, None])
-            blocks[j] += (spread.sum() - spread[matters].sum()) * average
+    spread = _spread(weights, probabilities)
+    n_classes, size = spread.shape[1], x.n_columns
+    blocks = np.empty((n_classes, size, size))
+    common = None if x.own else x.of_class(0)
+    for j in range(n_classes):
+        mine, own = spread[:, j], x.of_class(j) if common is None else common
+        matters = np.flatnonzero(mine > MATTERS)
+        chosen, rest = own[matters], mine.sum() - mine[matters].sum()
+        if j == 0 or common is None:
+            average = own.T @ own / len(own)
+        blocks[j] = chosen.T @ (chosen * mine[matters, None]) + rest * average
     return (blocks,)
 
 
+def means_at(x: Features, weights: np.ndarray | None, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Σ w·q_j(1−q_j)·x̃ and the same of x̃² (K×M): the classes' own curvature without correlations."""
+    spread = _spread(weights, probabilities)
+    return contract(x, spread), contract(Features(x.shared**2, tuple(column**2 for column in x.own)), spread)
+
+
 @statistic
-def class_means(
+def affine_sums(
+    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, make: MakeFeatures, point: np.ndarray
+) -> tuple[float, np.ndarray]:
+    """Loss and gradient of `sums_at` over blocks: a statistic for `Rows.total`."""
+    return _by_blocks(logits, labels, weights, make, lambda x, true, weight: sums_at(x, true, weight, point)[:2])
+
+
+@statistic
+def affine_curvature(  # noqa: PLR0917
     logits: np.ndarray,
     labels: np.ndarray,
     weights: np.ndarray | None,
-    parameters: np.ndarray,
-    log_probabilities: bool,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Σ w·q_j(1−q_j) (K,), and with it Σ x_k and Σ x_k², both K×K: the classes' own curvature without correlations."""
-    features = _features(logits, log_probabilities)
-    probabilities, _ = _softmax_and_losses(features, labels, parameters)
-    return class_means_of(features, weights, probabilities)
+    make: MakeFeatures,
+    point: np.ndarray,
+    curve: Callable[..., tuple[np.ndarray, ...]],
+    *parameters: np.ndarray,
+) -> tuple[np.ndarray, ...]:
+    """`product_at`, `blocks_at` or `means_at` over blocks whose probabilities are computed anew."""
+
+    def part(x: Features, true: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        return curve(x, weight, _softmax_and_losses(x, true, point)[0], *parameters)
+
+    return _by_blocks(logits, labels, weights, make, part)
 
 
-def class_means_of(
-    features: np.ndarray, weights: np.ndarray | None, probabilities: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`class_means` of features whose probabilities are known."""
+def _by_blocks(
+    logits: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray | None,
+    make: MakeFeatures,
+    part: Callable[..., tuple[Any, ...]],
+) -> tuple[Any, ...]:
+    return reduce(
+        add,
+        (
+            part(make(logits[block]), labels[block], None if weights is None else weights[block])
+            for block in row_blocks(len(logits), logits.shape[1], BLOCK_ELEMENTS)
+        ),
+    )
+
+
+def _spread(weights: np.ndarray | None, probabilities: np.ndarray) -> np.ndarray:
     spread = probabilities * (1 - probabilities)
     if weights is not None:
         spread *= weights[:, None].astype(spread.dtype)
-    return spread.sum(axis=0, dtype=np.float64), (spread.T @ features).astype(np.float64), spread.T @ features**2
+    return spread
 
 
-def _features(logits: np.ndarray, log_probabilities: bool) -> np.ndarray:
-    return log_softmax(logits) if log_probabilities else logits
-
-
-def _scores(features: np.ndarray, parameters: np.ndarray) -> np.ndarray:
-    parameters = parameters.astype(features.dtype, copy=False)
-    scores = features @ parameters[:, :-1].T
-    scores += parameters[:, -1]
-    return scores
-
-
-def _softmax_and_losses(
-    features: np.ndarray, labels: np.ndarray, parameters: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    scores = _scores(features, parameters)
+def _softmax_and_losses(x: Features, labels: np.ndarray, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    scores = scores_of(x, point)
     scores -= scores.max(axis=1, keepdims=True)
     true = scores[np.arange(len(labels)), labels]
     np.exp(scores, out=scores)

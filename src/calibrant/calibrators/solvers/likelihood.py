@@ -1,0 +1,481 @@
+"""The solver of penalised likelihoods: mean NLL of scores that are linear in the parameters, plus a ridge.
+
+A method says what its features are and what is penalised. `minimise` walks downhill by Newton steps, solved with
+preconditioned conjugate gradients, and stops on the Newton decrement ½·gᵀH⁻¹g: the loss that one more step would gain.
+It has no units, so that logits of any size need no rescaling.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Protocol
+
+import numpy as np
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+from calibrant.calibrators.maps import numpy_space
+from calibrant.calibrators.solvers.inverse_temperature import fit_inverse_temperature
+from calibrant.core.errors import FitWarning
+from calibrant.core.progress import step
+from calibrant.core.rows import Rows
+from calibrant.core.statistic import add
+from calibrant.core.threads import map_blocks, row_blocks
+from calibrant.kernels.affine import (
+    Features,
+    MakeFeatures,
+    affine_curvature,
+    affine_sums,
+    blocks_at,
+    means_at,
+    product_at,
+    sums_at,
+)
+from calibrant.kernels.scaling import column_moments
+
+Array = np.ndarray
+Operator = Callable[[Array], Array]
+
+GAP = 1e-9
+"""Nats per row that a fit may still gain before its last step, which leaves about a ten-thousandth of it."""
+
+PATH_GAP = 1e-7
+"""The same for a fit that only shows which penalty suits held-out rows."""
+
+SEPARATED = 1e-7
+"""Nats per row below which the classes are told apart perfectly, and the parameters grow without bound."""
+
+ENDLESS = 100.0
+"""Factor by which parameters grow in a search that goes on in float64 only if there is no optimum to be reached."""
+
+FAR_AWAY = 1e4
+"""How many times the start, or their unit, parameters may reach: beyond it no optimum can be told."""
+
+FLAT = 1e-13
+"""Curvature that every direction gets: along the common shift of all biases there is nothing but rounding."""
+
+FORCING = 0.1
+"""Share of the gradient that a Newton step leaves unsolved; the last one leaves its square."""
+
+BLOCK_WORK = 1 << 24
+"""Up to this many operations (K·M³) the preconditioner inverts a block of M×M numbers for each class."""
+
+KEPT_ELEMENTS = 1 << 26
+"""Up to this many features, they and the probabilities are kept from one product to the next."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Where a search stopped: the point, its losses step by step, and whether it is an optimum."""
+
+    point: Array
+    trace: Array
+    n_iter: int
+    converged: bool
+    gradient_norm: float
+    diverging: bool = False
+    """Stopped because the parameters grow without bound."""
+
+
+class Objective(Protocol):
+    """A smooth convex loss as the search sees it."""
+
+    exact: bool
+    """Are all its sums in float64?"""
+
+    def evaluate(self, point: Array, last: bool) -> tuple[float, Array, Any]:
+        """Loss, gradient and what `curvature` needs; of a point that may be the `last`, in float64 and without it."""
+
+    def curvature(self, point: Array, reuse: Any) -> tuple[Operator, Operator]:
+        """Two functions of a direction: the Hessian's product with it, and something close to its inverse's."""
+
+
+def minimise(
+    objective: Objective,
+    start: Array,
+    *,
+    lower: float = -math.inf,
+    gap: float = GAP,
+    polish: bool = True,
+    far: float = math.inf,
+    unit: float = 1.0,
+    max_iter: int = 100,
+) -> Solution:
+    """The point of the lowest loss.
+
+    Parameters
+    ----------
+    lower : bound of every coordinate; those that rest on it and press against it are held there.
+    gap : the decrement at which the search takes its last step.
+    polish : end with a gradient in float64, and check the decrement there; without it a fit is a step of a walk.
+    far : size of a coordinate beyond which a point that still grows is on its way to an optimum at infinity.
+    unit : size that a coordinate may have without being called large.
+    """
+    search = _Search(objective, np.maximum(start, lower), lower, gap, polish)
+    sizes, limit = [search.size], FAR_AWAY * max(search.size, unit)
+    for iteration in range(max_iter):
+        # a chord was solved more exactly, so that its step may be the last one sooner
+        trace, small = search.trace, search.decrement <= (10 * gap if search.precise and search.chord else gap)
+        if small or _stalls(trace):
+            if search.precise or not polish:
+                return search.finished(iteration, small or search.decrement <= GAP)
+            search.look_again()
+            continue
+        grows = len(trace) > 5 and trace[-6] - trace[-1] <= 0.01 * abs(trace[-1]) and sizes[-1] > 1.1 * sizes[-6]
+        endless = sizes[-1] > min(limit, ENDLESS * max(sizes[0], search.settled_size))
+        if (grows and sizes[-1] > far) or (polish and (endless or trace[-1] <= SEPARATED)):
+            return search.solution(iteration, converged=False, diverging=True)
+        if not search.advance():
+            return search.solution(iteration, converged=False)
+        sizes.append(search.size)
+        step("Newton steps", iteration + 1, None, f"loss {trace[-1]:.6f}")
+    return search.solution(max_iter, converged=False)
+
+
+def _stalls(trace: list[float]) -> bool:
+    """Five Newton steps without gain: float32 sums show no further way, or what is left points to infinity."""
+    return len(trace) > 5 and trace[-6] - trace[-1] <= 1e-9 * abs(trace[-1]) + 1e-10
+
+
+class _Search:
+    """A point on its way, the direction that it takes next and what that promises."""
+
+    def __init__(self, objective: Objective, point: Array, lower: float, gap: float, polish: bool) -> None:
+        self.objective, self.point, self.lower, self.gap, self.polish = objective, point, lower, gap, polish
+        self.precise, self.settled_size, self.decrement = objective.exact, math.inf, math.inf
+        self.loss, self.gradient, reuse = objective.evaluate(point, False)
+        self.trace = [self.loss]
+        self._aim(reuse)
+
+    @property
+    def size(self) -> float:
+        return float(np.abs(self.point).max())
+
+    def look_again(self) -> None:
+        """Compute the gradient here in float64; the direction follows from the curvature known so far."""
+        self.loss, self.gradient, reuse = self.objective.evaluate(self.point, True)
+        self.precise, self.settled_size = True, self.size
+        self._aim(reuse)
+
+    def advance(self) -> bool:
+        """Move along the direction; False where no length of it lowers the loss."""
+        share = self.decrement / self.previous if self.previous < math.inf else 1.0
+        if self.chord and share > 0.1:
+            # it was meant for the last step, but leads nowhere: compute the curvature here
+            self._aim(self.objective.evaluate(self.point, False)[2])
+        # a step that left the share r of the decrement is followed by one that leaves r², or what its system left
+        last = self.polish and self.decrement * max(min(share, 1.0) ** 2, FORCING**2) <= self.gap
+        expected, length = float(np.vdot(self.pull, self.direction)), 1.0
+        while length > 1e-10:
+            candidate = np.maximum(self.point + length * self.direction, self.lower)
+            loss, gradient, reuse = self.objective.evaluate(candidate, last)
+            # the loss cannot show a decrease below its own rounding; there the slope along the step decides
+            flat = abs(loss - self.loss) <= 1e-7 * max(1.0, abs(self.loss))
+            slope = abs(float(np.vdot(gradient, self.direction)))
+            if loss <= self.loss + 1e-4 * length * expected or (flat and slope <= 0.9 * abs(expected)):
+                self.point, self.loss, self.gradient = candidate, loss, gradient
+                self.precise = self.objective.exact or last
+                self.trace.append(loss)
+                self._aim(reuse)
+                return True
+            length /= 4
+        return False
+
+    def _aim(self, reuse: Any) -> None:
+        """The Newton direction, by the curvature here or, where there is none, by the last one (a chord)."""
+        self.chord, self.previous = reuse is None, self.decrement
+        if reuse is not None:
+            self.curved = self.objective.curvature(self.point, reuse)
+        free = (self.point > self.lower) | (self.gradient < 0)
+        self.pull = np.where(free, self.gradient, 0.0)
+        product, solve = self.curved
+        final = self.precise and self.polish and self.previous * FORCING**2 <= self.gap
+        forcing = FORCING**2 if final or (self.precise and self.chord) else FORCING
+        self.direction = _conjugate_gradients(
+            lambda vector: np.where(free, product(vector) + FLAT * vector, 0.0),
+            self.pull,
+            lambda vector: np.where(free, solve(vector), 0.0),
+            forcing,
+            min(100, 2 * self.point.size),
+        )
+        self.decrement = 0.5 * abs(float(np.vdot(self.pull, self.direction)))
+
+    def finished(self, n_iter: int, converged: bool) -> Solution:
+        """Take the last step without another look."""
+        self.point = np.maximum(self.point + self.direction, self.lower)
+        self.trace.append(self.loss - self.decrement)
+        return self.solution(n_iter, converged=converged)
+
+    def solution(self, n_iter: int, *, converged: bool, diverging: bool = False) -> Solution:
+        """What was found."""
+        norm = float(np.abs(self.pull).max())
+        return Solution(self.point, np.array(self.trace), n_iter, converged, norm, diverging)
+
+
+def _conjugate_gradients(
+    product: Operator, gradient: Array, precondition: Operator, forcing: float, max_inner: int
+) -> Array:
+    """A step s with H·s ≈ −gradient, its error reduced by `forcing` in the norm of the preconditioner."""
+    total = np.zeros_like(gradient)
+    residual = -gradient
+    preconditioned = precondition(residual)
+    direction = preconditioned
+    energy = float(np.vdot(residual, preconditioned))
+    goal = forcing * forcing * energy
+    for _ in range(max_inner):
+        if energy <= 0:
+            break
+        curved = product(direction)
+        curvature = float(np.vdot(direction, curved))
+        if curvature <= 0:
+            return total if total.any() else preconditioned
+        length = energy / curvature
+        total = total + length * direction
+        residual = residual - length * curved
+        preconditioned = precondition(residual)
+        following = float(np.vdot(residual, preconditioned))
+        if following <= goal:
+            break
+        direction = preconditioned + (following / energy) * direction
+        energy = following
+    return total
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """½·Σ strength·(θ − centre)² over points K×M, infinite where a parameter stays as it is.
+
+    The entries marked in `balanced` are shrunk to their mean instead of to the centre.
+    """
+
+    strength: Array
+    balanced: Array | None = None
+    centre: Array | float = 0.0
+
+    def value_and_pull(self, point: Array) -> tuple[float, Array]:
+        """The penalty and its gradient."""
+        away = self._departure(point - self.centre)
+        pull = self.finite * away
+        return 0.5 * float(np.vdot(away, pull)), pull
+
+    def times(self, direction: Array) -> Array:
+        """The product of its Hessian with a direction."""
+        return self.finite * self._departure(direction)
+
+    @property
+    def finite(self) -> Array:
+        """The strengths, 0 where nothing moves."""
+        return np.where(self.moves, self.strength, 0.0)
+
+    @property
+    def moves(self) -> Array:
+        """Which parameters move."""
+        return np.isfinite(self.strength)
+
+    def _departure(self, point: Array) -> Array:
+        if self.balanced is None:
+            return point
+        result = point.copy()
+        result[self.balanced] -= point[self.balanced].mean()
+        return result
+
+
+class Affine:
+    """Mean NLL of scores that are linear in a matrix of parameters (`kernels.affine`), plus a ridge; points K×M.
+
+    Parameters
+    ----------
+    rows : what to fit; blocks of features stay in memory where the logits do.
+    make : the features of logits.
+    dtype : of the kept features; None is that of the logits.
+    """
+
+    def __init__(self, rows: Any, make: MakeFeatures, ridge: Ridge | None = None, dtype: type | None = None) -> None:
+        self.rows, self.make, self.total = rows, make, rows.total_weight
+        self.exact, self.blocks = False, None
+        if isinstance(rows, Rows) and rows.n * make(rows.logits[:1]).n_columns <= KEPT_ELEMENTS:
+            wide = rows.logits.dtype if dtype is None else np.dtype(dtype)
+            self.exact = wide == np.float64
+            self.blocks = map_blocks(lambda block: self._kept(block, wide), row_blocks(rows.n, rows.n_classes))
+        self.steering: Array | None = None
+        if ridge is not None:
+            self.penalise(ridge)
+
+    def _kept(self, block: slice, dtype: np.dtype) -> tuple[Any, ...]:
+        part = self.rows.take(block)
+        return self.make(part.logits.astype(dtype, copy=False)), part.labels, part.weights
+
+    def penalise(self, ridge: Ridge) -> None:
+        """Take another ridge; the curvature that steers the search is still that of the first start."""
+        self.ridge = ridge
+        self.inverses: Array | None = None
+
+    def evaluate(self, point: Array, last: bool) -> tuple[float, Array, Any]:
+        """Loss, gradient, and the probabilities of the kept blocks."""
+        reuse: Any = None
+        if self.blocks is not None and (self.exact or not last):
+            parts = map_blocks(lambda block: sums_at(block[0], block[1], block[2], point), self.blocks)
+            reuse = [part[2] for part in parts]
+            loss, gradient = reduce(add, (part[:2] for part in parts))
+        elif last:
+            loss, gradient = self.rows.total(affine_sums.in_float64(), self.make, point)
+        else:
+            (loss, gradient), reuse = self.rows.total(affine_sums, self.make, point), []
+        penalty, pull = self.ridge.value_and_pull(point)
+        return loss / self.total + penalty, np.where(self.ridge.moves, gradient / self.total + pull, 0.0), reuse
+
+    def curvature(self, point: Array, reuse: Any) -> tuple[Operator, Operator]:
+        """The Hessian's product, and the inverse of what it is without the coupling of classes."""
+        moves, ridge = self.ridge.moves, self.ridge
+
+        def product(direction: Array) -> Array:
+            (curved,) = self._curve(point, reuse, product_at, direction)
+            return np.where(moves, curved / self.total + ridge.times(direction), 0.0)
+
+        n_classes, size = point.shape
+        solve = self._block_solver if n_classes * size**3 <= BLOCK_WORK else self._mean_solver
+        return product, solve(point, reuse)
+
+    def _curve(self, point: Array, reuse: Any, curve: Callable[..., tuple[Array, ...]], *more: Any) -> Any:
+        if self.blocks is None:
+            return self.rows.total(affine_curvature, self.make, point, curve, *more)
+        every = list(zip(self.blocks, reuse, strict=True))
+        return reduce(add, map_blocks(lambda one: curve(one[0][0], one[0][2], one[1], *more), every))
+
+    def _block_solver(self, point: Array, reuse: Any) -> Operator:
+        if self.steering is None:
+            # the start is a temperature away from the optimum: what inverts the Hessian there nearly does so later
+            (self.steering,) = self._curve(point, reuse, blocks_at)
+            self.steering /= self.total
+        if self.inverses is None:
+            blocks = self.steering.copy()
+            diagonal = np.einsum("jkk->jk", blocks)
+            # a class that never gets probability has no curvature of its own; a floor keeps its step bounded
+            diagonal += self.ridge.finite + 1e-6 * diagonal + 1e-4 * diagonal.mean(axis=0) + 1e-12
+            stays = ~self.ridge.moves
+            if stays.any():
+                blocks[stays[:, :, None] | stays[:, None, :]] = 0.0
+                diagonal[stays] = 1.0
+            self.inverses = np.linalg.inv(blocks)
+        inverses = self.inverses
+        return lambda vector: np.matmul(inverses, vector[:, :, None])[:, :, 0]
+
+    def _mean_solver(self, point: Array, reuse: Any) -> Operator:
+        """The inverse of a block per class of the form diagonal + rank one: for many classes.
+
+        Where class j has curvature, its features have a mean and variances around it; both differ much between classes,
+        because a class is in doubt where its own logit is high. Correlations beyond the mean are left out.
+        """
+        first, second = (one / self.total for one in self._curve(point, reuse, means_at))
+        spread = first[:, -1]
+        mass = (spread + 1e-6 * spread.mean() + 1e-30)[:, None]
+        mean = first / mass
+        mean[:, -1] = 1.0
+        own = np.maximum(second - mass * mean**2, 1e-3 * second)
+        own[:, -1] = 0.0
+        inverse = np.where(self.ridge.moves, 1.0 / (own + self.ridge.finite + 1e-6 * mass + 1e-12), 0.0)
+        pulled = inverse * mean
+        scale = mass[:, 0] / (1.0 + mass[:, 0] * np.einsum("jk,jk->j", mean, pulled))
+
+        def solve(vector: Array) -> Array:
+            return inverse * vector - pulled * (scale * np.einsum("jk,jk->j", pulled, vector))[:, None]
+
+        return solve
+
+
+def fit_matrix(
+    rows: Any, make: MakeFeatures, ridge: Ridge, start: Array | None = None, *, polish: bool = True
+) -> Solution:
+    """(W | b), K×(K+1), of the lowest mean NLL of softmax(W·x + b) plus the ridge; the biases sum to 0 if free."""
+    if start is None:
+        start = np.zeros((rows.n_classes, rows.n_classes + 1))
+        np.fill_diagonal(start, fit_inverse_temperature(rows).value)
+    _, sizes, _ = rows.total(column_moments) if polish else (0, np.ones(1), 0)
+    # the median over classes of the mean absolute logit
+    typical = float(np.median(sizes)) / rows.total_weight or 1.0
+    found = minimise(
+        Affine(rows, make, ridge), start, polish=polish, gap=GAP if polish else PATH_GAP, unit=max(1.0, 1.0 / typical)
+    )
+    if not ridge.strength[:, -1].any():
+        found.point[:, -1] -= found.point[:, -1].mean()
+    return found
+
+
+def on_numpy(features: Callable[..., Features], logits: Array, **options: Any) -> Features:
+    """The features of a method's map as its fit reads them."""
+    return features(numpy_space, logits, **options)
+
+
+def in_wide(rows: Any) -> bool:
+    """Are the logits float64 in memory?"""
+    return isinstance(rows, Rows) and rows.logits.dtype == np.float64
+
+
+class Dense:
+    """A mean loss whose sums come with the whole Hessian, plus ½·(θ − centre)ᵀ·ridge·(θ − centre): few parameters.
+
+    `sums(point, last)` gives the summed loss, its gradient in the shape of the point, and the Hessian over the
+    flattened point, or None for a point that may be the last.
+    """
+
+    def __init__(
+        self,
+        sums: Callable[[Array, bool], tuple[float, Array, Array | None]],
+        total: float,
+        ridge: Array,
+        centre: Array | float = 0.0,
+        *,
+        exact: bool,
+    ) -> None:
+        self.sums, self.total, self.ridge, self.centre, self.exact = sums, total, ridge, centre, exact
+
+    def evaluate(self, point: Array, last: bool) -> tuple[float, Array, Array | None]:
+        """Loss, gradient and Hessian."""
+        loss, gradient, hessian = self.sums(point, last)
+        away = (point - self.centre).ravel()
+        pull = self.ridge @ away
+        value = loss / self.total + 0.5 * float(away @ pull)
+        curved = None if hessian is None else hessian / self.total + self.ridge
+        return value, gradient / self.total + pull.reshape(point.shape), curved
+
+    def curvature(self, point: Array, reuse: Array) -> tuple[Operator, Operator]:
+        """The Hessian, and its inverse by a Cholesky factor."""
+        factor, shape = _positive_factor(reuse), point.shape
+        return (
+            lambda direction: (reuse @ direction.ravel()).reshape(shape),
+            lambda vector: cho_solve(factor, vector.ravel(), check_finite=False).reshape(shape),
+        )
+
+
+def _positive_factor(hessian: Array) -> tuple[Array, bool]:
+    """Cholesky factor of the Hessian and as little on its diagonal as makes it positive.
+
+    The common shift of all biases is flat, and rounding may bend it the wrong way.
+    """
+    diagonal = np.maximum(np.diag(hessian), 0.0)
+    for share in (1e-6, 1e-4, 1e-2):
+        try:
+            extra = np.diag(share * (diagonal + 1e-3 * diagonal.mean()) + 1e-12)
+            return cho_factor(hessian + extra, overwrite_a=True, check_finite=False)
+        except LinAlgError:
+            continue
+    return cho_factor(np.diag(diagonal + 1e-3 * diagonal.mean() + 1e-12))
+
+
+def warn_unless_converged(method: str, solution: Solution) -> None:
+    """Say that a fit did not reach its optimum, with the figure that shows it."""
+    if solution.converged:
+        return
+    stopped = f"stopped after {solution.n_iter} steps with a gradient of {solution.gradient_norm:.2g}"
+    why = f"{method} {stopped}: the fit has not converged"
+    if solution.diverging:
+        why = f"{method} was {stopped}: its parameters grow without bound, so the fit has not converged"
+        if solution.trace[-1] <= SEPARATED:
+            why = (
+                f"{method} separates all rows of the fit data: its parameters grow without bound, and were stopped "
+                f"after {solution.n_iter} steps"
+            )
+    warnings.warn(why, FitWarning, stacklevel=5)
