@@ -25,11 +25,10 @@ import numpy as np
 import calibrant as cal
 from calibrant import metrics
 from calibrant.data import Predictions
-from calibrant.evaluation.bootstrap import draw
+from calibrant.evaluation.bootstrap import draw, percentile_interval
 from calibrant.evaluation.consistency import consistency_test
 from calibrant.evaluation.grouping import cluster_codes, make_grouping
 from calibrant.evaluation.groups import group_analysis
-from calibrant.evaluation.intervals import mean_intervals
 
 PARTS = ("chance", "clusters", "files", "speed")
 SCENES = {
@@ -81,7 +80,8 @@ def clusters(runs: int) -> None:
         truth = confidence.mean()
         for place, given in enumerate((None, code)):
             drawn = draw(len(right), 400, seed, given)
-            low, high = mean_intervals({"accuracy": right}, None, drawn)[0]["accuracy"]
+            moved = drawn.mean_draws(right[:, None], np.ones(len(right)))[:, 0]
+            low, high = percentile_interval(right.mean() + moved, right.mean())
             counts["accuracy"][place] += low <= truth <= high
             found = group_analysis(
                 confidence, right, make_grouping({"g": group}, len(right)), clusters=given, resamples=400, seed=seed

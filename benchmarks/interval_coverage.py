@@ -12,17 +12,12 @@ import argparse
 
 import numpy as np
 
-from calibrant.core.bin_sums import BinSums
-from calibrant.core.bins import width_index
+import calibrant as cal
+from calibrant.core.bin_sums import over, total_gap, under
+from calibrant.core.bins import mass_index, width_index
 from calibrant.core.softmax import softmax
-from calibrant.evaluation.bootstrap import draw
-from calibrant.evaluation.classwise_intervals import classwise_estimates
 from calibrant.evaluation.consistency import consistency_test
-from calibrant.evaluation.intervals import TopLabelCells, bin_error_intervals, mean_intervals
 from calibrant.kernels.rows import scan
-from calibrant.metrics.classwise import class_sums
-from calibrant.metrics.inputs import Checked
-from calibrant.metrics.top_label import adaptive_ece_of, ece_of, over_under_confidence_of
 
 CLASSES = 10
 POPULATION = 2_000_000
@@ -40,32 +35,16 @@ def sample(n: int, sharpness: float, seed: int) -> tuple[np.ndarray, np.ndarray]
     return softmax(sharpness * logits), labels
 
 
-def figures(probabilities: np.ndarray, labels: np.ndarray) -> tuple[dict[str, float], tuple, BinSums]:
-    """Plug-in values of every figure."""
-    columns = scan(probabilities, labels, from_logits=False, columns="scores")
-    given = columns.confidence, columns.correct
-    split = over_under_confidence_of(*given)
-    sums = class_sums(Checked(probabilities, labels, None, False), 15, "width")
-    values = {
-        "nll": float(columns.nll.mean()),
-        "brier": float(columns.brier.mean()),
-        "accuracy": float(columns.correct.mean()),
-        "ece": ece_of(*given),
-        "adaptive_ece": adaptive_ece_of(*given),
-        "over_confidence": split.over,
-        "under_confidence": split.under,
-        "sce": float(sums.norm(1).mean()),
-    }
-    return values, columns, sums
-
-
 def population(sharpness: float) -> dict[str, float]:
     """The figures with every label replaced by its probabilities: no noise of labels is left."""
     logits = 2.0 * np.random.default_rng(10**6).normal(size=(POPULATION, CLASSES))
     truth, stated = softmax(logits), softmax(sharpness * logits)
     top = stated.argmax(axis=1)
     confidence, right = stated.max(axis=1), truth[np.arange(POPULATION), top]
-    split = over_under_confidence_of(confidence, right)
+    index, index_mass = width_index(confidence, 15), mass_index(confidence, 15)
+    excess, mass_excess = (
+        np.bincount(one, confidence - right, minlength=15) / POPULATION for one in (index, index_mass)
+    )
     gaps = np.zeros((CLASSES, 15))
     for j in range(CLASSES):
         gaps[j] = np.bincount(width_index(stated[:, j], 15), stated[:, j] - truth[:, j], minlength=15)
@@ -73,25 +52,18 @@ def population(sharpness: float) -> dict[str, float]:
         "nll": float(-(truth * np.log(stated)).sum(axis=1).mean()),
         "brier": float(((stated**2).sum(axis=1) - 2 * (truth * stated).sum(axis=1) + 1).mean()),
         "accuracy": float(right.mean()),
-        "ece": ece_of(confidence, right),
-        "adaptive_ece": adaptive_ece_of(confidence, right),
-        "over_confidence": split.over,
-        "under_confidence": split.under,
+        "ece": float(total_gap(excess)),
+        "adaptive_ece": float(total_gap(mass_excess)),
+        "over_confidence": float(over(excess)),
+        "under_confidence": float(under(excess)),
         "sce": float(np.abs(gaps).sum(axis=1).mean() / POPULATION),
     }
 
 
 def intervals(probabilities: np.ndarray, labels: np.ndarray, resamples: int, seed: int) -> dict[str, tuple]:
-    values, columns, sums = figures(probabilities, labels)
-    drawn = draw(len(labels), resamples, seed)
-    means = {"nll": columns.nll, "brier": columns.brier, "accuracy": columns.correct}
-    result = mean_intervals(means, None, drawn)[0]
-    cells = TopLabelCells.build(columns.confidence, columns.correct, None, drawn, fine=1)
-    result |= bin_error_intervals(cells, values)
-    whole = Checked(probabilities, labels, None, False)
-    estimates, _ = classwise_estimates(sums, probabilities, labels, None, draws=drawn, n_bins=15, whole=lambda: whole)
-    result["sce"] = estimates["sce"].low, estimates["sce"].high
-    return result
+    given = cal.Predictions.from_arrays(probabilities=probabilities, labels=labels)
+    found = cal.measure(given, metrics=NAMES, resamples=resamples, seed=seed, decompose=False).metrics
+    return {name: (one.low, one.high) for name, one in found.items()}
 
 
 def coverage(sharpness: float, runs: int, rows: int, resamples: int) -> dict[str, float]:

@@ -21,8 +21,8 @@ import numpy as np
 from calibrant import metrics
 from calibrant.core.softmax import softmax
 from calibrant.kernels.rows import scan
-from calibrant.metrics.mmce import mmce_of
-from calibrant.metrics.top_label import ece_of
+from calibrant.metrics.mmce import mmce
+from calibrant.metrics.top_label import ece
 
 Row = tuple[str, float, str, float, float, str, str]
 
@@ -94,7 +94,7 @@ def fused(repeats: int) -> list[Row]:
 
     def ours() -> tuple[float, ...]:
         columns = scan(logits, labels, from_logits=True, columns="scores")
-        score = ece_of(columns.confidence, columns.correct)
+        score = ece(columns.confidence, columns.correct)
         return score, columns.nll.mean(), columns.brier.mean(), columns.correct.mean()
 
     times = alternate(ours, lambda: np.copy(logits), repeats)
@@ -128,14 +128,14 @@ def kernel_error() -> str:
     rng = np.random.default_rng(3)
     confidence = rng.random(100_000)
     correct = rng.random(100_000) < confidence
-    mmce_of(confidence, correct)
+    mmce(confidence, correct)
     times = []
     for _ in range(5):
         start = time.perf_counter()
-        mmce_of(confidence, correct)
+        mmce(confidence, correct)
         times.append(time.perf_counter() - start)
     tracemalloc.start()
-    mmce_of(confidence, correct)
+    mmce(confidence, correct)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return (

@@ -8,7 +8,7 @@ import numpy as np
 
 from calibrant.calibrators.class_loss import FOCUS, SMOOTHING, choose_shape, class_weights
 from calibrant.core.softmax import log_softmax
-from calibrant.metrics.top_label import ece_of
+from calibrant.metrics.top_label import ece
 
 LOSSES = ("CE", "LS", "FL", "Ours", "Top 3")
 RATE, EPOCHS = 0.4, 300
@@ -45,7 +45,7 @@ def descend(logits: np.ndarray, labels: np.ndarray, loss: str, *, epochs: int = 
         logs = log_softmax(values / temperature)
         p, own = np.exp(logs), logs[rows, labels]
         losses = np.bincount(labels, -own, minlength=len(count))[count > 0] / count[count > 0]
-        error = ece_of(p.max(axis=1), p.argmax(axis=1) == labels, None, n_bins=15)
+        error = ece(p, labels, n_bins=15)
         trace.append((temperature, losses.mean(), losses.std(ddof=1), error))
         class_losses.append(losses)
         if epoch == 1 and loss == "Ours":

@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 
 from calibrant.core import progress
-from calibrant.core.bin_sums import total_gap
 from calibrant.core.errors import FitWarning
 from calibrant.evaluation.bootstrap import Resamples, percentile_interval
-from calibrant.evaluation.intervals import TopLabelCells
+from calibrant.evaluation.scoring import column_estimates
 from calibrant.kernels.rows import scan
-from calibrant.metrics.top_label import adaptive_ece_of, ece_of
 from studies.networks import Network
 
 
@@ -71,13 +69,13 @@ def fit_and_measure(calibrator: Any, network: Network, resamples: Resamples, *, 
     settled = not any(issubclass(one.category, FitWarning) for one in caught)
     columns = scan(calibrator.transform(network.test_logits), network.test_labels, from_logits=True, columns="scores")
     confidence, correct = columns.confidence, columns.correct
-    cells = TopLabelCells.build(confidence, correct, None, resamples, n_bins=n_bins, fine=1)
+    figures, draws = column_estimates(("ece", "adaptive_ece"), columns, resamples, n_bins=n_bins)
     accuracy = float(correct.mean())
     hits = resamples.take(correct).astype(np.float64)[:, None]
     return Measured(
         calibrator,
-        ece=_error(cells, cells.width, ece_of(confidence, correct, None, n_bins=n_bins)),
-        adaptive_ece=_error(cells, cells.mass, adaptive_ece_of(confidence, correct, None, n_bins=n_bins)),
+        ece=_error(figures["ece"].value, draws["ece"]),
+        adaptive_ece=_error(figures["adaptive_ece"].value, draws["adaptive_ece"]),
         accuracy=Figure(accuracy, accuracy + resamples.mean_draws(hits, np.ones(len(hits)))[:, 0]),
         confidence=confidence,
         prediction=columns.prediction,
@@ -96,9 +94,7 @@ def _mean_figure(column: np.ndarray, resamples: Resamples) -> Figure:
     return Figure(value, value + draws[:, 0])
 
 
-def _error(cells: TopLabelCells, index: np.ndarray, value: float) -> Figure:
-    residual, noise, _ = cells.binned(index)
-    draws = total_gap(residual + noise)
+def _error(value: float, draws: np.ndarray) -> Figure:
     return Figure(value, value + draws - draws.mean())
 
 

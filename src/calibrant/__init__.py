@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from calibrant.evaluation.difference import diff as diff
     from calibrant.evaluation.measure import measure as measure
     from calibrant.evaluation.models import compare_models as compare_models
+    from calibrant.metrics.record import register_metric as register_metric
     from calibrant.neural.calibrated_module import CalibratedModule as CalibratedModule
     from calibrant.neural.collect import collect_logits as collect_logits
     from calibrant.neural.neural_clamping import NeuralClamping as NeuralClamping
@@ -55,6 +56,7 @@ _NAMES = {
     "compare_models": "calibrant.evaluation.models",
     "diff": "calibrant.evaluation.difference",
     "calibration_loss": "calibrant.evaluation.calibration_loss",
+    "register_metric": "calibrant.metrics.record",
     "write_report": "calibrant.report.page",
     "log_to_mlflow": "calibrant.report.trackers",
     "save": "calibrant.shipping.artifact",

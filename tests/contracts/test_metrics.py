@@ -17,10 +17,13 @@ from hypothesis import strategies as st
 from calibrant import metrics
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import softmax
-from calibrant.metrics.registry import ADDITIVE, METRICS, OF_COLUMNS
+from calibrant.metrics.chunks import additive
+from calibrant.metrics.inputs import ORDER_OF_ROWS
 
+ABOUT_SCORES = {name for name, one in metrics.METRICS.items() if one.about == "score"} - {"kuiper_error"}
+METRICS = {name: one.function for name, one in metrics.METRICS.items() if name not in ABOUT_SCORES}
 NAMES = sorted(METRICS)
-ADDITIVE_NAMES = sorted(ADDITIVE)
+ADDITIVE_NAMES = [name for name in NAMES if additive(name)]
 SUMS = {"counts"}
 """Fields that are sums and not means: only these scale with the weights."""
 
@@ -265,28 +268,19 @@ def test_misspelt_options_raise():
     with pytest.raises(TypeError):
         metrics.ece(probabilities, labels, bins=10)
     with pytest.raises(TypeError):
-        metrics.AdditiveEce(bins=10)
+        metrics.streaming("ece", bins=10)
 
 
-@pytest.mark.parametrize("name", sorted(OF_COLUMNS))
-def test_functions_of_columns_are_the_metrics(name):
+ranked = sorted(set(NAMES) - set(ADDITIVE_NAMES) - {"ace", "marginal_ece"})
+
+
+@pytest.mark.parametrize("name", [*ranked, "ece", "reliability", "soft_ece", "debiased_ece"])
+def test_confidences_and_correctness_are_rows_too(name):
     probabilities, labels, rng = problem(7)
     weights = rng.random(60)
     confidence, correct = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
     expected = METRICS[name](probabilities, labels, sample_weight=weights)
-    same(expected, OF_COLUMNS[name](confidence, correct, weights), 1e-12)
-
-
-def test_means_name_their_columns():
-    from calibrant.kernels.rows import RowColumns, scan
-
-    probabilities, labels, _ = problem(8)
-    columns = scan(probabilities, labels, from_logits=False)
-    means = {name: kind.column for name, kind in ADDITIVE.items() if hasattr(kind, "column")}
-    assert set(means) == {"nll", "brier", "accuracy", "entropy", "confidence"}
-    for name, column in means.items():
-        assert column in RowColumns._fields
-        assert METRICS[name](probabilities, labels) == pytest.approx(getattr(columns, column).mean())
+    same(expected, METRICS[name](confidence, correct, sample_weight=weights), 1e-12)
 
 
 def chunk(values, labels, weights, kind="probabilities"):
@@ -301,12 +295,12 @@ def test_44_chunks_merged_in_any_order_are_the_whole(name, seed, weighted, cuts)
     edges = [0, *sorted(set(cuts)), 60]
     parts = []
     for start, stop in pairwise(edges):
-        part = ADDITIVE[name]()
+        part = metrics.streaming(name)
         rows = slice(start, stop)
         part.update(chunk(probabilities[rows], labels[rows], None if weights is None else weights[rows]))
         parts.append(part)
     rng.shuffle(parts)
-    merged = ADDITIVE[name]()
+    merged = metrics.streaming(name)
     for part in parts:
         merged.merge(part)
     whole = METRICS[name](probabilities, labels, sample_weight=weights)
@@ -318,7 +312,7 @@ def test_arrays_and_logits_are_chunks_too(name):
     rng = np.random.default_rng(9)
     logits, labels = rng.normal(size=(80, 4)), rng.integers(0, 4, 80)
     whole = METRICS[name](logits, labels, from_logits=True)
-    metric = ADDITIVE[name]()
+    metric = metrics.streaming(name)
     metric.update(logits[:30], labels[:30], from_logits=True)
     metric.update(chunk(logits[30:], labels[30:], None, "logits"))
     same(whole, metric.value(), 1e-12)
@@ -338,7 +332,7 @@ def test_arrays_and_logits_are_chunks_too(name):
 def test_additive_options_are_those_of_the_function(name, options):
     probabilities, labels, rng = problem(10)
     weights = rng.random(60)
-    metric = ADDITIVE[name](**options)
+    metric = metrics.streaming(name, **options)
     for rows in (slice(0, 11), slice(11, 60)):
         metric.update(probabilities[rows], labels[rows], weights[rows])
     same(METRICS[name](probabilities, labels, sample_weight=weights, **options), metric.value(), 1e-12)
@@ -347,7 +341,7 @@ def test_additive_options_are_those_of_the_function(name, options):
 def test_several_metrics_share_one_pass():
     probabilities, labels, rng = problem(11)
     weights = rng.random(60)
-    several = [ADDITIVE[name]() for name in ADDITIVE_NAMES]
+    several = [metrics.streaming(name) for name in ADDITIVE_NAMES]
     metrics.update_all(several, chunk(probabilities[:25], labels[:25], weights[:25]))
     metrics.update_all(several, probabilities[25:], labels[25:], weights[25:])
     for name, metric in zip(ADDITIVE_NAMES, several, strict=True):
@@ -359,21 +353,21 @@ def test_a_predictions_object_is_a_chunk():
     rng = np.random.default_rng(12)
     logits, labels = rng.normal(size=(50, 4)), rng.integers(0, 4, 50)
     predictions = data.Predictions.from_arrays(logits=logits, labels=labels)
-    metric = metrics.AdditiveEce().update(predictions)
+    metric = metrics.streaming("ece").update(predictions)
     assert metric.value() == pytest.approx(metrics.ece(logits, labels, from_logits=True), abs=1e-12)
 
 
 def test_additive_misuse_is_named():
     probabilities, labels, _ = problem(13)
     with pytest.raises(InputError, match="has seen no row"):
-        metrics.AdditiveEce().value()
-    with pytest.raises(InputError, match=r"cannot merge AdditiveEce\(n_bins=10.*into AdditiveEce\(n_bins=15"):
-        metrics.AdditiveEce().merge(metrics.AdditiveEce(n_bins=10))
-    with pytest.raises(InputError, match="cannot merge AdditiveNll"):
-        metrics.AdditiveBrier().merge(metrics.AdditiveNll())
-    with pytest.raises(InputError, match="norm=2 only"):
-        metrics.AdditiveEce(weighting="label")
-    metric = metrics.AdditiveClasswiseEce().update(probabilities, labels)
+        metrics.streaming("ece").value()
+    with pytest.raises(InputError, match=r"cannot merge ece\(n_bins=10\) into ece"):
+        metrics.streaming("ece").merge(metrics.streaming("ece", n_bins=10))
+    with pytest.raises(InputError, match="cannot merge nll"):
+        metrics.streaming("brier").merge(metrics.streaming("nll"))
+    with pytest.raises(InputError, match=ORDER_OF_ROWS):
+        metrics.streaming("ece", weighting="label")
+    metric = metrics.streaming("classwise_ece").update(probabilities, labels)
     with pytest.raises(InputError, match="has seen 5 classes, but this chunk has 2"):
         metric.update(np.full((3, 2), 0.5), [0, 1, 0])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,22 +14,36 @@ from calibrant.core.bins import width_index
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import softmax
 from calibrant.evaluation.bootstrap import ROW_LIMIT, draw, inverted_interval, percentile_interval, poisson_table
-from calibrant.evaluation.classwise_intervals import dense_noise, width_noise
-from calibrant.evaluation.intervals import (
-    TopLabelCells,
-    bin_error_intervals,
-    laplacian_root,
-    mean_intervals,
-    monotone_bins,
-    ranking_intervals,
-    reflected_gaussian,
-    smooth_error_intervals,
-)
-from calibrant.metrics.mmce import mmce_of
-from calibrant.metrics.selective import aurc_of, confidence_auroc_of
-from calibrant.metrics.smooth import smooth_ece_of
-from calibrant.metrics.soft import soft_ece_of
-from calibrant.metrics.top_label import adaptive_ece_of, ece_of
+from calibrant.evaluation.class_noise import dense_noise, width_noise
+from calibrant.evaluation.intervals import Cells, monotone_bins
+from calibrant.evaluation.scoring import column_estimates
+from calibrant.kernels.rows import RowColumns
+from calibrant.metrics import adaptive_ece, ece
+from calibrant.metrics.mmce import laplacian_root
+from calibrant.metrics.smooth import reflected_gaussian
+
+
+def mean_intervals(columns, weights, drawn):
+    """Intervals and draws of means of columns."""
+    intervals, draws = {}, {}
+    for name, column in columns.items():
+        mass = np.ones(len(drawn.take(column))) if weights is None else drawn.take(weights)
+        value = float(np.average(column, weights=weights))
+        draws[name] = value + drawn.mean_draws(drawn.take(column)[:, None], mass)[:, 0]
+        intervals[name] = percentile_interval(draws[name], value)
+    return intervals, draws
+
+
+def binned(cells, index):
+    """Residual and noise of bins."""
+    onehot = np.eye(int(index.max()) + 1)[index]
+    return cells.residual @ onehot, cells.noise @ onehot
+
+
+def estimates(names, confidence, correct, drawn, task="pairs"):
+    """Figures with intervals of confidences and correctness."""
+    rows = RowColumns(confidence, np.zeros(len(correct), int), correct, np.ones(len(correct)), correct, correct)
+    return column_estimates(names, rows, drawn, task=task)[0]
 
 
 def columns(n: int, seed: int, gap: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
@@ -81,20 +97,22 @@ def test_cells_add_up_to_the_bins_of_the_metrics(seed, n_bins):
     confidence = np.round(generator.random(60), 2)  # ties and values on edges
     correct = generator.random(60) < 0.5
     weights = generator.integers(1, 4, 60).astype(float) if seed % 2 else None
-    cells = TopLabelCells.build(confidence, correct, weights, draw(60, 3, 0), n_bins=n_bins, fine=7)
-    assert total_gap(cells.binned(cells.width)[0]) == pytest.approx(ece_of(confidence, correct, weights, n_bins=n_bins))
-    adaptive = adaptive_ece_of(confidence, correct, weights, n_bins=n_bins)
-    assert total_gap(cells.binned(cells.mass)[0]) == pytest.approx(adaptive)
+    cells = Cells.build(confidence, correct, weights, draw(60, 3, 0), n_bins=n_bins, fine=7)
+    assert total_gap(binned(cells, cells.width)[0]) == pytest.approx(
+        ece(confidence, correct, sample_weight=weights, n_bins=n_bins)
+    )
+    adaptive = adaptive_ece(confidence, correct, sample_weight=weights, n_bins=n_bins)
+    assert total_gap(binned(cells, cells.mass)[0]) == pytest.approx(adaptive)
     assert (np.diff(cells.confidence) > 0).all()
 
 
 def test_noise_of_cells_is_that_of_explicit_resamples():
     confidence, correct = columns(300, 1)
     drawn = draw(300, 40, 2)
-    cells = TopLabelCells.build(confidence, correct, None, drawn, fine=1)
-    residual, noise, _ = cells.binned(cells.width)
+    cells = Cells.build(confidence, correct, None, drawn, fine=1)
+    residual, noise = binned(cells, cells.width)
     for place in (0, 17, 39):
-        resampled = ece_of(confidence, correct, drawn.counts[place].astype(float))
+        resampled = ece(confidence, correct, sample_weight=drawn.counts[place].astype(float))
         assert total_gap(residual + noise[place]) == pytest.approx(resampled, rel=1e-4)
 
 
@@ -103,11 +121,9 @@ def test_intervals_cover_a_known_error_and_hold_the_estimate():
     for seed in range(120):
         confidence, correct = columns(600, seed, gap=0.1)
         truth = 0.1  # every confidence is 0.1 too high (all lie above 0.2)
-        value = ece_of(confidence, correct)
-        cells = TopLabelCells.build(confidence, correct, None, draw(600, 300, seed), fine=1)
-        low, high = bin_error_intervals(cells, {"ece": value})["ece"]
-        assert low <= value <= high
-        missed += not low <= truth <= high
+        found = estimates(["ece"], confidence, correct, draw(600, 300, seed))["ece"]
+        assert found.low <= found.value <= found.high
+        missed += not found.low <= truth <= found.high
     assert missed <= 14  # 6 expected; 14 has a chance below 0.2%
 
 
@@ -115,8 +131,7 @@ def test_interval_of_calibrated_data_starts_at_zero():
     starts = []
     for seed in range(60):
         confidence, correct = columns(500, seed, gap=0.0)
-        cells = TopLabelCells.build(confidence, correct, None, draw(500, 300, seed), fine=1)
-        starts.append(bin_error_intervals(cells, {"ece": ece_of(confidence, correct)})["ece"][0])
+        starts.append(estimates(["ece"], confidence, correct, draw(500, 300, seed))["ece"].low)
     assert np.mean(np.array(starts) == 0) > 0.9
 
 
@@ -138,38 +153,32 @@ def test_percentile_interval_holds_the_value():
 
 def test_smooth_figures_of_cells_are_near_the_exact_ones():
     confidence, correct = columns(4000, 5)
-    cells = TopLabelCells.build(confidence, correct, None, draw(4000, 200, 0))
-    exact = {
-        "soft_ece": soft_ece_of(confidence, correct),
-        "smooth_ece": smooth_ece_of(confidence, correct),
-        "mmce": mmce_of(confidence, correct),
-    }
-    root = laplacian_root(cells.confidence, 0.4)
-    assert np.sqrt(((cells.residual @ root) ** 2).sum()) == pytest.approx(exact["mmce"], rel=1e-3)
-    kernel = reflected_gaussian(cells.confidence, exact["smooth_ece"])
-    assert np.abs(cells.residual @ kernel).mean() == pytest.approx(exact["smooth_ece"], rel=1e-2)
-    for name, (low, high) in smooth_error_intervals(cells, exact).items():
-        assert 0.02 < low <= exact[name] <= high < 0.09
+    cells = Cells.build(confidence, correct, None, draw(4000, 200, 0))
+    found = estimates(["soft_ece", "smooth_ece", "mmce"], confidence, correct, draw(4000, 200, 0))
+    root = laplacian_root(cells, 0.0)
+    assert np.sqrt(((cells.residual @ root) ** 2).sum()) == pytest.approx(found["mmce"].value, rel=1e-3)
+    kernel = reflected_gaussian(cells, found["smooth_ece"].value)
+    assert np.abs(cells.residual @ kernel).mean() == pytest.approx(found["smooth_ece"].value, rel=1e-2)
+    for one in found.values():
+        assert 0.02 < one.low <= one.value <= one.high < 0.09
 
 
 def test_laplacian_root_is_exact_with_ties():
     points = np.array([0.1, 0.4, 0.4, 0.9])
-    root = laplacian_root(points, 0.4)
+    root = laplacian_root(SimpleNamespace(confidence=points), 0.0)
     assert root @ root.T == pytest.approx(np.exp(-np.abs(points[:, None] - points) / 0.4))
 
 
 def test_ranking_figures():
     confidence, correct = columns(3000, 6)
-    cells = TopLabelCells.build(confidence, correct, None, draw(3000, 400, 0))
-    exact = {"confidence_auroc": confidence_auroc_of(confidence, correct), "aurc": aurc_of(confidence, correct)}
-    for name, (low, high) in ranking_intervals(cells, correct, exact).items():
-        assert low < exact[name] < high
-        assert high - low < 0.06
+    for one in estimates(["confidence_auroc", "aurc"], confidence, correct, draw(3000, 400, 0)).values():
+        assert one.low < one.value < one.high
+        assert one.high - one.low < 0.06
 
 
 def test_monotone_bins_never_fall():
     confidence, correct = columns(2000, 7)
-    cells = TopLabelCells.build(confidence, correct, None, draw(2000, 3, 0))
+    cells = Cells.build(confidence, correct, None, draw(2000, 3, 0))
     index = monotone_bins(cells)
     share, right = np.bincount(index, cells.share), np.bincount(index, cells.share * cells.confidence - cells.residual)
     assert index.max() >= 1

@@ -166,7 +166,7 @@ def test_bad_requests():
         compare(val, val, "ts,tss")
     with pytest.raises(InputError, match="val has 4 classes, but test has 3"):
         compare(val, (np.zeros((5, 3)), np.zeros(5, dtype=int)), "ts")
-    with pytest.raises(InputError, match="criterion"):
+    with pytest.raises(InputError, match="no metric 'eec'"):
         compare(val, val, "ts", criterion="eec")
     with pytest.raises(InputError, match="methods is empty"):
         compare(val, val, [])

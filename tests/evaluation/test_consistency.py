@@ -8,7 +8,7 @@ import pytest
 from calibrant.core.bins import width_index
 from calibrant.evaluation import consistency
 from calibrant.evaluation.consistency import consistency_test, drawn_right
-from calibrant.metrics.top_label import ece_of
+from calibrant.metrics import ece
 
 
 def honest(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -30,7 +30,7 @@ def test_p_value_is_the_rank_of_the_observed_error():
     right = drawn_right(confidence, index, 15, None, draws=500, seed=3)
     stated = np.bincount(index, confidence, minlength=15)
     errors = np.abs(stated - right).sum(axis=1) / 200
-    observed = ece_of(confidence, correct)
+    observed = ece(confidence, correct)
     assert floor.p_value == pytest.approx((1 + (errors >= observed - 1e-12).sum()) / 501)
     assert floor.mean == pytest.approx(errors.mean())
 

@@ -11,9 +11,9 @@ import pytest
 
 from calibrant import metrics
 from calibrant.data import Predictions
-from calibrant.evaluation.measure import ORDER, measure, verdict
+from calibrant.evaluation.measure import measure, verdict
 from calibrant.evaluation.results import NoiseFloor
-from calibrant.evaluation.table import Estimate
+from calibrant.metrics import METRICS
 
 SCHEMA = json.loads((files("calibrant") / "schemas" / "measure.json").read_text())
 
@@ -30,7 +30,9 @@ def blobs(n: int, seed: int, scale: float, weights: bool = False) -> Predictions
 def test_values_are_those_of_the_metrics(weighted):
     data = blobs(500, 0, 3.0, weighted)
     result = measure(data, resamples=50)
-    assert list(result.metrics) == list(ORDER)
+    assert list(result.metrics) == [
+        figure.name for one in METRICS.values() if one.serves("multiclass") for figure in one.figures
+    ]
     given = {"sample_weight": data.weights}
     p, y = data.probabilities, data.labels
     split = metrics.over_under_confidence(p, y, **given)
@@ -76,8 +78,7 @@ def test_verdict(scale, words):
 
 
 def test_verdict_names_both_directions_when_they_cancel():
-    figures = {"ece": Estimate(0.10), "over_confidence": Estimate(0.06), "under_confidence": Estimate(0.04)}
-    text = verdict(figures, NoiseFloor(0.01, 0.005, 0.02, 0.018, 0.001, 999))
+    text = verdict(0.06, 0.04, NoiseFloor(0.01, 0.005, 0.02, 0.018, 0.001, 999))
     assert "overconfident by 6.0" in text
     assert "underconfident by 4.0" in text
 
@@ -98,7 +99,7 @@ def test_many_rows_leave_out_what_needs_sorted_columns(monkeypatch):
     thinned = measure(data, resamples=100).metrics
     assert thinned["ace"].value == pytest.approx(metrics.ace(data.probabilities, data.labels), rel=1e-5)
     assert thinned["ace"].low <= thinned["ace"].value <= thinned["ace"].high < 2 * thinned["ace"].value
-    monkeypatch.setattr("calibrant.evaluation.classwise_intervals.MASS_ELEMENTS", 1000)
+    monkeypatch.setattr("calibrant.evaluation.scoring.CLASS_ELEMENTS", 1000)
     result = measure(blobs(3000, 5, 3.0), resamples=100)
     assert set(result.left_out) == {"ace", "marginal_ece"}
     jsonschema.validate(json.loads(json.dumps(result.to_dict())), SCHEMA)

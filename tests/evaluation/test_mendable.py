@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from calibrant import metrics
 from calibrant.core.odds import sigmoid
 from calibrant.evaluation import mendable
 from calibrant.evaluation.calibration_loss import cross_validated
-from calibrant.evaluation.intervals import laplacian_root
+from calibrant.metrics.mmce import laplacian_root
 
 
 def problem(task, factor, n=1500, seed=0):
@@ -178,7 +179,7 @@ def test_compare_gives_the_zeros_of_labels_the_floor_of_the_fit_rows():
 
 def test_the_root_of_the_kernel_takes_confidences_that_swap_by_rounding():
     confidence = np.array([0.3, 0.5, np.nextafter(0.5, 0), 0.9])
-    root = laplacian_root(confidence, 0.4)
+    root = laplacian_root(SimpleNamespace(confidence=confidence), 0.0)
     expected = np.exp(-np.abs(confidence[:, None] - confidence) / 0.4)
     np.testing.assert_allclose(root @ root.T, expected, atol=1e-12)
 

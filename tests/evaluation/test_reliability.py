@@ -5,8 +5,7 @@ import pytest
 from scipy.stats import binomtest
 
 from calibrant.evaluation.reliability import reliability_bins, wilson_interval
-from calibrant.metrics.reliability import reliability_of
-from calibrant.metrics.top_label import ece_of
+from calibrant.metrics import ece, reliability
 
 
 def honest(n, seed):
@@ -17,11 +16,11 @@ def honest(n, seed):
 
 def test_bins_are_those_of_the_metric():
     confidence, correct = honest(500, 0)
-    bins, plain = reliability_bins(confidence, correct, n_bins=10), reliability_of(confidence, correct, n_bins=10)
+    bins, plain = reliability_bins(confidence, correct, n_bins=10), reliability(confidence, correct, n_bins=10)
     assert np.array_equal(bins.count, plain.counts)
     assert bins.accuracy == pytest.approx(plain.accuracy, nan_ok=True)
     gap = np.nan_to_num(np.abs(bins.confidence - bins.accuracy))
-    assert (bins.weight * gap).sum() / 500 == pytest.approx(ece_of(confidence, correct, n_bins=10))
+    assert (bins.weight * gap).sum() / 500 == pytest.approx(ece(confidence, correct, n_bins=10))
 
 
 def test_wilson_is_scipys():

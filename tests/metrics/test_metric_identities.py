@@ -10,11 +10,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant import metrics
+from calibrant.core.bin_sums import BinSums
 from calibrant.metrics.binning import bin_index, bin_sums
-from calibrant.metrics.ks import ks_error_of
-from calibrant.metrics.mmce import mmce_of
-from calibrant.metrics.soft import memberships, soft_ece_of, soft_sums
-from calibrant.metrics.top_label import adaptive_ece_of, debiased_ece_of, ece_of, over_under_confidence_of
+from calibrant.metrics.inputs import check
+from calibrant.metrics.soft import memberships, soft_sums
+
+FUNCTIONS = {name: one.function for name, one in metrics.METRICS.items() if one.about != "score"}
+
+
+def of_columns(metric):
+    """A metric as a function of confidences, correctness and weights."""
+    return lambda confidence, correct, weights=None, **options: metric(
+        confidence, correct, sample_weight=weights, **options
+    )
+
+
+ece_of, adaptive_ece_of, debiased_ece_of, over_under_confidence_of, ks_error_of, mmce_of, soft_ece_of = map(
+    of_columns,
+    (
+        metrics.ece,
+        metrics.adaptive_ece,
+        metrics.debiased_ece,
+        metrics.over_under_confidence,
+        metrics.ks_error,
+        metrics.mmce,
+        metrics.soft_ece,
+    ),
+)
 
 TINY = 1e-12
 
@@ -117,7 +139,7 @@ def test_8_label_ece_is_bin_ece_plus_the_variance_within_hard_bins(data, n_bins,
     confidence, correct, weights = data
     w = np.ones(len(confidence)) if weights is None else weights
     index = bin_index(confidence, weights, n_bins, binning)
-    sums = bin_sums(confidence, correct, weights, n_bins, binning)
+    sums = bin_sums(check(confidence, correct, weights, False), n_bins, binning)
     centre = (sums.confidence / np.where(sums.weight > 0, sums.weight, 1))[index]
     within = np.dot(w, (confidence - centre) ** 2) / w.sum()
     by_bin, by_label = (ece_of(*data, n_bins=n_bins, norm=2, binning=binning, weighting=x) for x in ("bin", "label"))
@@ -160,7 +182,7 @@ def test_10_one_bin_remains_as_the_temperature_rises(data, n_bins):
 def test_11_soft_bins_keep_every_sum(data, n_bins, temperature):
     confidence, correct, weights = data
     w = np.ones(len(confidence)) if weights is None else weights
-    sums = soft_sums(confidence, correct, weights, n_bins, temperature).bins
+    sums = BinSums(*soft_sums(check(confidence, correct, weights, False), n_bins, temperature)[:3])
     assert sums.weight.sum() == pytest.approx(w.sum(), rel=TINY)
     assert sums.confidence.sum() == pytest.approx(np.dot(w, confidence), rel=TINY)
     assert sums.correct.sum() == pytest.approx(np.dot(w, correct), rel=TINY, abs=TINY)
@@ -188,11 +210,11 @@ def test_13_on_an_edge_the_two_neighbours_tie(n_bins, data, temperature):
     assert u[edge - 1] == pytest.approx(u[edge], rel=1e-9)
 
 
-@given(problems(), st.sampled_from(sorted(set(metrics.METRICS) - {"aurc", "debiased_ece", "sweep_ece"})))
+@given(problems(), st.sampled_from(sorted(set(FUNCTIONS) - {"aurc", "debiased_ece", "sweep_ece"})))
 def test_16_duplicating_the_data_changes_no_mean(problem, name):
     p, y, w = problem
-    once = metrics.METRICS[name](p, y, sample_weight=w)
-    twice = metrics.METRICS[name](np.tile(p, (2, 1)), np.tile(y, 2), sample_weight=None if w is None else np.tile(w, 2))
+    once = FUNCTIONS[name](p, y, sample_weight=w)
+    twice = FUNCTIONS[name](np.tile(p, (2, 1)), np.tile(y, 2), sample_weight=None if w is None else np.tile(w, 2))
     for left, right, scale in zip(_numbers(once), _numbers(twice), _scales(once), strict=True):
         np.testing.assert_allclose(right, left * scale, atol=1e-9)
 
@@ -238,7 +260,7 @@ def test_20_debiased_square_averages_to_zero_on_calibrated_data(rng):
     for _ in range(400):
         confidence = rng.uniform(0.5, 1, 500)
         correct = rng.random(500) < confidence
-        sums = bin_sums(confidence, correct, None, 10, "width")
+        sums = bin_sums(check(confidence, correct, None, False), 10)
         n, a = sums.weight, sums.correct / np.maximum(sums.weight, 1)
         plug = BinSums(n, sums.confidence, sums.correct).norm(2) ** 2
         squares.append(plug - (n / n.sum() * a * (1 - a) / np.maximum(n - 1, 1))[n >= 2].sum())
@@ -268,7 +290,7 @@ def test_43_relabelling_the_classes_changes_no_metric(problem, name):
     permutation = rng.permutation(p.shape[1])
     renamed = np.empty_like(p)
     renamed[:, permutation] = p
-    metric = metrics.METRICS[name]
+    metric = FUNCTIONS[name]
     assert metric(renamed, permutation[y], sample_weight=w) == pytest.approx(metric(p, y, sample_weight=w), abs=1e-9)
 
 

@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 
 from calibrant import metrics
-from calibrant.metrics.selective import aurc_of
-from calibrant.metrics.smooth import smooth_ece_of
-from calibrant.metrics.sweep import sweep_ece_of
 
 DTYPES = [np.float16, np.float32, np.float64]
 
@@ -147,7 +144,7 @@ def test_sweep_ece_is_the_literal_sweep(seed):
             break
         chosen = count
     expected = literal_ece(confidence, correct.astype(float), literal_mass_bins(confidence, chosen))
-    assert sweep_ece_of(confidence, correct) == pytest.approx(expected, abs=1e-12)
+    assert metrics.sweep_ece(confidence, correct) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("wrong_rank", [1, 3, 40, 199])
@@ -162,7 +159,7 @@ def test_sweep_finds_a_single_late_break(wrong_rank):
             break
         count += 1
     expected = literal_ece(confidence, correct.astype(float), literal_mass_bins(confidence, count))
-    assert sweep_ece_of(confidence, correct) == pytest.approx(expected, abs=1e-12)
+    assert metrics.sweep_ece(confidence, correct) == pytest.approx(expected, abs=1e-12)
 
 
 def test_ks_error_is_the_literal_maximum(problem):
@@ -186,7 +183,7 @@ def test_smooth_ece_is_its_own_bandwidth(power):
     rng = np.random.default_rng(5)
     confidence = 1 - 0.7 * rng.random(300) ** 2
     correct = rng.random(300) < confidence**power
-    value = smooth_ece_of(confidence, correct)
+    value = metrics.smooth_ece(confidence, correct)
     assert reflected_smooth_error(confidence, correct, value) == pytest.approx(value, abs=2e-5)
 
 
@@ -196,7 +193,7 @@ def test_smooth_ece_agrees_with_relplot_away_from_the_ends(monkeypatch):
     rng = np.random.default_rng(6)
     confidence = rng.uniform(0.3, 0.9, 3000)
     correct = rng.random(3000) < confidence + 0.1 * np.sin(12 * confidence)
-    value = smooth_ece_of(confidence, correct)
+    value = metrics.smooth_ece(confidence, correct)
     assert relplot.smECE_sigma(confidence, correct.astype(float), value) == pytest.approx(value, abs=1e-4)
     assert relplot.smECE(confidence, correct.astype(float)) == pytest.approx(value, abs=1e-3)
 
@@ -293,7 +290,7 @@ def test_aurc_of_ties_is_the_mean_over_their_orders():
     for _ in range(4000):
         order = np.lexsort((rng.random(8), -confidence))
         areas.append(np.mean(np.cumsum(~correct[order]) / np.arange(1, 9)))
-    assert aurc_of(confidence, correct) == pytest.approx(np.mean(areas), abs=4 * np.std(areas) / math.sqrt(4000))
+    assert metrics.aurc(confidence, correct) == pytest.approx(np.mean(areas), abs=4 * np.std(areas) / math.sqrt(4000))
 
 
 @pytest.mark.parametrize("levels", [4, 1000])
@@ -364,7 +361,7 @@ def test_a_million_float32_rows_give_the_float64_answer():
         assert metrics.nll(values, labels, from_logits=from_logits) == pytest.approx(-np.log(of_label).mean(), abs=1e-6)
         assert metrics.brier(values, labels, from_logits=from_logits) == pytest.approx(brier.mean(), abs=1e-6)
         for name in ("accuracy", "confidence", "adaptive_ece", "ks_error", "mmce"):
-            metric = metrics.METRICS[name]
+            metric = metrics.METRICS[name].function
             assert metric(values, labels, from_logits=from_logits) == pytest.approx(metric(exact, labels), abs=1e-6)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from calibrant import metrics
 
-PUBLIC = {**metrics.METRICS, **metrics.BINARY}
+PUBLIC = {name: one.function for name, one in metrics.METRICS.items()}
 SHARED = {"probabilities", "labels", "sample_weight"}
 
 

@@ -18,9 +18,9 @@ from calibrant.calibrators.registry import get
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core import progress
 from calibrant.core.errors import FitWarning, InputError
-from calibrant.core.metric_facts import known_name, sign
 from calibrant.core.rows import Rows, two_columns
 from calibrant.kernels.rows import scan
+from calibrant.metrics.record import known_name, sign
 
 FEW_CLASSES = 40
 """Up to this many classes the default also fits two matrices at once (`joint`) and a scale for each class (`svs`)."""

@@ -17,13 +17,13 @@ from calibrant.cli.drawing import GREY, console, show_table
 from calibrant.cli.terminal import CHECK_FAILED, progress_bar, say, warn
 from calibrant.core.atomic import check_target
 from calibrant.core.errors import InputError
-from calibrant.core.metric_facts import facts
 from calibrant.data import open_predictions
 from calibrant.evaluation.compare import compare as run
 from calibrant.evaluation.models import ModelComparison, compare_models, short_names
 from calibrant.evaluation.rendering import RAISED_WORDS, any_raised
 from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.shift import ShiftCurves, Shifted, open_shift, shift
+from calibrant.metrics.record import facts
 from calibrant.report.usage import model_files
 
 COLUMNS = (

@@ -11,7 +11,7 @@ from typing import Any
 
 from calibrant.cli.terminal import printable
 from calibrant.core.errors import InputError
-from calibrant.core.metric_facts import ALIASES, FACTS
+from calibrant.metrics.record import facts, known_name
 
 
 def check(
@@ -54,7 +54,7 @@ def words(gate: dict[str, Any]) -> str:
             else ""
         )
         sign = "below" if one["kind"] == "at least" else "above"
-        label = FACTS[one["metric"]].label if one["metric"] in FACTS else one["metric"]
+        label = facts(one["metric"]).label
         shown = "unknown" if one["value"] is None else _shown(one["metric"], one["value"])
         texts.append(f"{label}{of} is {shown}, {sign} the limit of {_shown(one['metric'], one['limit'])}")
     return "gate failed: " + "; ".join(texts)
@@ -80,7 +80,7 @@ def _compare(value: float | None, name: str, limit: float, *, least: bool) -> di
 
 def _value(metrics: dict[str, Any], name: str) -> float | None:
     """The figure of a metric; None where it could not be computed."""
-    found = metrics.get(name, metrics.get(ALIASES.get(name, name)))
+    found = metrics.get(name, metrics.get(known_name(name)))
     if found is None:
         raise InputError(f"there is no {name} in this measurement: it has {', '.join(sorted(metrics))}")
     value = found["value"] if isinstance(found, dict) else found
@@ -88,5 +88,4 @@ def _value(metrics: dict[str, Any], name: str) -> float | None:
 
 
 def _shown(name: str, value: float) -> str:
-    facts = FACTS.get(ALIASES.get(name, name))
-    return f"{100 * value:.2f}%" if facts is not None and facts.percent else f"{value:.4f}"
+    return f"{100 * value:.2f}%" if facts(name).percent else f"{value:.4f}"

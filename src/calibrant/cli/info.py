@@ -9,7 +9,7 @@ import numpy as np
 
 from calibrant.cli import options
 from calibrant.cli.terminal import answer, printable
-from calibrant.core.metric_facts import FACTS
+from calibrant.metrics.record import facts as metric_facts
 from calibrant.shipping.artifact import digest_of, from_bytes, read_content
 
 MAX_NAMES = 8
@@ -77,7 +77,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     lines.append(("fitted", f"{facts['created'] or 'at an unknown time'}, from {_origin(facts)}"))
     before, after = facts["before"] or {}, facts["after"] or {}
     for name in after:
-        label = FACTS[name].label if name in FACTS else name
+        label = metric_facts(name).label
         change = f"{before[name]:.4f} → " if name in before else ""
         lines.append(("fit data", f"{label} {change}{after[name]:.4f}"))
     if after:

@@ -16,7 +16,6 @@ from calibrant.cli import gate as gates
 from calibrant.cli import options
 from calibrant.cli.drawing import BLUE, GREEN, GREY, ORANGE, console, show_table
 from calibrant.cli.terminal import CHECK_FAILED, answer, progress_bar, skipped_words, warn
-from calibrant.core.metric_facts import facts, number
 from calibrant.data import open_predictions
 from calibrant.engines.engine import opened
 from calibrant.evaluation.measure import measure as run
@@ -24,6 +23,7 @@ from calibrant.evaluation.measurement import Measurement
 from calibrant.evaluation.rendering import RAISED_WORDS, any_raised, bounds
 from calibrant.evaluation.table import Estimate, Table
 from calibrant.evaluation.verdicts import SIGNIFICANCE, TOO_FEW
+from calibrant.metrics.record import facts, number
 
 BAR = 40
 SHOWN_GROUPS, SHOWN_LABELS = 12, 5

@@ -13,8 +13,8 @@ from calibrant.cli.fit import messages
 from calibrant.cli.terminal import answer, progress_bar, warn
 from calibrant.core.atomic import check_target
 from calibrant.core.errors import InputError
-from calibrant.core.metric_facts import facts
 from calibrant.data import Predictions, open_predictions
+from calibrant.metrics.record import facts
 from calibrant.shipping.artifact import save
 
 

@@ -11,9 +11,9 @@ import typer
 from calibrant.cli import options
 from calibrant.cli.drawing import console, show_table
 from calibrant.cli.terminal import answer, progress_bar
-from calibrant.core.metric_facts import facts
 from calibrant.evaluation.shift import open_shift
 from calibrant.evaluation.shift import shift as run
+from calibrant.metrics.record import facts
 from calibrant.shipping.artifact import read_artifact
 
 FILES = "A bundle with shift_* arrays, or files such as fog_3.npz."

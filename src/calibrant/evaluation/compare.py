@@ -19,7 +19,6 @@ from calibrant.core import progress
 from calibrant.core.arrays import check_counts
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import FitWarning, InputError
-from calibrant.core.metric_facts import known_name, sign
 from calibrant.core.zeros import log_floor_of
 from calibrant.data import Predictions, as_predictions
 from calibrant.data.chunked import SPILL_BYTES
@@ -33,9 +32,10 @@ from calibrant.evaluation.groups import column_groups
 from calibrant.evaluation.labels import RawScores, repeated
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.scan import at_groups, top_columns
-from calibrant.evaluation.scoring import METRICS, Scored, score
+from calibrant.evaluation.scoring import Chosen, Scored, chosen_metrics, score
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.ranking import rank_changes
+from calibrant.metrics.record import Metric, facts, known_name, number, sign
 
 TIE_TAIL = 0.025
 """A method ties with the best when it beats it in more than this share of the resamples (a two-sided 95% interval)."""
@@ -59,6 +59,7 @@ def compare(
     by: Any = None,
     cluster: Any = None,
     engine: str | Engine = "local",
+    metrics: Chosen = None,
 ) -> Comparison:
     """Fit methods on `val`, measure them on `test`, with paired bootstrap intervals.
 
@@ -83,6 +84,9 @@ def compare(
         The independent units (a patient, an image): whole clusters are drawn.
     engine : "local", "dask", the address of a Dask scheduler, or an engine
         Where passes over the rows run; files are read chunk by chunk.
+    metrics : names, or mapping of names to functions, optional
+        Registered figures to show instead of the usual ones; or functions of (probabilities, labels,
+        sample_weight=None) that return a number, less being better, on top of them. They may be the criterion.
 
     Examples
     --------
@@ -95,8 +99,6 @@ def compare(
     """
     check_n_bins(n_bins)
     criterion = known_name(criterion)
-    if criterion not in METRICS:
-        raise InputError(f"criterion must be one of {', '.join(METRICS)}, got {criterion!r}")
     val, test = (as_predictions(rows, name, kind=kind, task=task) for rows, name in ((val, "val"), (test, "test")))
     if val.task != test.task:
         raise InputError(f"val is a {val.task} task, but test is {test.task}: give task= (--task)")
@@ -106,6 +108,8 @@ def compare(
     test = test.aligned(val.schema, "val")
     check_counts(val.weights, "weights of val")
     check_counts(test.weights, "weights of test")
+    seen_task = "binary" if test.task == "multilabel" else test.task
+    measured = chosen_metrics(metrics, seen_task, compared=True, criterion=criterion)
     same = shared_rows(val, test)
     given, val, test = test, val.expanded(), test.expanded()
     seen = flattened(test) if test.task == "multilabel" else test
@@ -119,7 +123,7 @@ def compare(
     rows, scored = [], {}
     for place, (name, calibrator) in enumerate(chosen.items()):
         progress.step("comparing methods", place, len(chosen), name)
-        row, figures = _run(name, calibrator, fit_rows, test, drawn=drawn, n_bins=n_bins)
+        row, figures = _run(name, calibrator, fit_rows, test, drawn=drawn, n_bins=n_bins, metrics=measured)
         if val.kind == "probabilities" and getattr(row.calibrator, "requires_logits", False):
             row = replace(row, warnings=(*row.warnings, "made for logits, fitted on logarithms of probabilities"))
         rows.append(row)
@@ -215,7 +219,14 @@ class _FitRows:
 
 
 def _run(
-    name: str, calibrator: Any, fit_rows: _FitRows, test: Predictions, *, drawn: Resamples, n_bins: int
+    name: str,
+    calibrator: Any,
+    fit_rows: _FitRows,
+    test: Predictions,
+    *,
+    drawn: Resamples,
+    n_bins: int,
+    metrics: Sequence[Metric],
 ) -> tuple[MethodRow, Scored | None]:
     started = time.perf_counter()
     try:
@@ -226,7 +237,7 @@ def _run(
             calibrator = fit_rows.fit(calibrator)
         seconds = time.perf_counter() - started
         applied, notes = at_groups(calibrator, fit_rows.test_groups, test.n)
-        figures = score(applied, test, resamples=drawn, n_bins=n_bins, engine=fit_rows.engine)
+        figures = score(applied, test, resamples=drawn, n_bins=n_bins, engine=fit_rows.engine, metrics=metrics)
         n_parameters = int(calibrator.n_parameters_)
     except Exception as error:
         reason = " ".join(f"{error}".split()) or type(error).__name__
@@ -275,7 +286,8 @@ def _rank(
     """Mark ties in every column and the chance of beating the best by the criterion."""
     if not scored:
         return rows, None, None
-    orders = {metric: _order(scored, metric) for metric in METRICS}
+    names = list(next(iter(scored.values())).metrics)
+    orders = {metric: _order(scored, metric) for metric in names}
     best = orders[criterion][0]
     second = orders[criterion][1] if len(orders[criterion]) > 1 else None
     result = []
@@ -283,8 +295,8 @@ def _rank(
         if row.method not in scored:
             result.append(row)
             continue
-        beats = {metric: _p_beats(scored, row.method, orders[metric][0], metric) for metric in METRICS}
-        ties = tuple(m for m in METRICS if orders[m][0] == row.method or beats[m] > TIE_TAIL)
+        beats = {metric: _p_beats(scored, row.method, orders[metric][0], metric) for metric in names}
+        ties = tuple(m for m in names if orders[m][0] == row.method or beats[m] > TIE_TAIL)
         result.append(
             replace(
                 row,
@@ -319,12 +331,15 @@ def comparison_verdict(comparison: Comparison) -> str:
     if comparison.best is None:
         return "every method failed"
     best = comparison.row(comparison.best)
-    ece = best.metrics["ece"].value
     name = comparison.criterion
     sentence = f"{best.method} is best by {name} ({best.metrics[name].value:.4f})"
     base = next((row for row in comparison.rows if row.method == "none" and row.error is None), None)
     if base is not None and base is not best:
-        sentence += f": ECE {100 * base.metrics['ece'].value:.2f}% → {100 * ece:.2f}%"
-        sentence += f", NLL {base.metrics['nll'].value:.4f} → {best.metrics['nll'].value:.4f}"
+        changes = []
+        for one, unit in (("ece", "%"), ("nll", "")):
+            if one in best.metrics:
+                old, new = (f"{number(one, row.metrics[one].value)}{unit}" for row in (base, best))
+                changes.append(f"{facts(one).label} {old} → {new}")
+        sentence += f": {', '.join(changes)}" if changes else ""
     tied = [row.method for row in comparison.rows if row.ties_best and row is not best]
     return sentence + (f"; within noise of it: {', '.join(tied)}" if tied else "")

@@ -9,7 +9,7 @@ import numpy as np
 
 from calibrant.core.errors import InputError
 from calibrant.evaluation.results import Comparison
-from calibrant.metrics.selective import RiskCoverage, risk_coverage_of
+from calibrant.metrics.selective import RiskCoverage, risk_coverage
 
 CANDIDATES = 100
 """Coverages at which a threshold is tried."""
@@ -60,7 +60,7 @@ def risk_coverage_curve(confidence: Any, correct: Any) -> RiskCoverage:
     ([0.25, 0.5, 0.75, 1.0], [0.0, 0.0, 0.333, 0.25])
     """
     confidence, wrong = _columns(confidence, correct)
-    return risk_coverage_of(confidence, 1 - wrong)
+    return risk_coverage(confidence, 1 - wrong)
 
 
 def defer(confidence: Any, correct: Any, share: float) -> Deferral:

@@ -14,10 +14,10 @@ import numpy as np
 from scipy.stats import norm
 
 from calibrant.core.errors import InputError
-from calibrant.core.metric_facts import facts, known_name, number, sign
 from calibrant.evaluation import rendering
 from calibrant.evaluation.plain_data import PlainData
 from calibrant.evaluation.table import Cell, Estimate, Row, Table
+from calibrant.metrics.record import facts, known_name, number, sign
 
 SIGNIFICANCE = 0.05
 Z95 = float(norm.ppf(0.975))

@@ -17,7 +17,7 @@ from calibrant.data.source import Source
 from calibrant.evaluation.results import TestColumns
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.inputs import Checked
-from calibrant.metrics.top_label import adaptive_ece_of, ece_of
+from calibrant.metrics.top_label import adaptive_ece, ece
 
 ABOUT = {"multiclass": "predicted class", "pairs": "predicted class"}
 
@@ -65,12 +65,12 @@ def hits(columns: RowColumns | TestColumns, task: str) -> np.ndarray:
 
 def figures_of(columns: RowColumns, weights: np.ndarray | None, task: str) -> dict[str, float]:
     """The main figures of rows as plain numbers, for a glance before and after a fit."""
-    given = (columns.confidence, columns.correct, weights)
+    rows = columns.confidence, columns.correct
     means = {"accuracy": hits(columns, task), "nll": columns.nll, "brier": columns.brier}
     return {
         **{name: float(np.average(column, weights=weights)) for name, column in means.items()},
-        "ece": ece_of(*given),
-        "adaptive_ece": adaptive_ece_of(*given),
+        "ece": ece(*rows, sample_weight=weights),
+        "adaptive_ece": adaptive_ece(*rows, sample_weight=weights),
     }
 
 

@@ -1,4 +1,4 @@
-"""95% intervals of every metric from one set of resamples.
+"""95% intervals of every figure, by the rule of its metric, from one set of resamples.
 
 Top-label errors are norms of residuals Σ(c−a)/n over cells of neighbouring confidences. The cells are cut at every
 bin edge in use, so hard-binned errors are exact sums of cells; the others (Kolmogorov–Smirnov, smoothed, kernel)
@@ -8,32 +8,40 @@ those of the full sample: only the data are resampled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from calibrant.core.bin_sums import over, total_gap, under
 from calibrant.core.bins import mass_index, width_index
-from calibrant.evaluation.bootstrap import Norm, Resamples, inverted_interval, percentile_interval
+from calibrant.evaluation.bootstrap import Resamples, inverted_interval, percentile_interval
+from calibrant.evaluation.class_noise import CLASS_RESAMPLES, MASS_RESAMPLES, mass_noise, width_noise
+from calibrant.evaluation.scan import ScannedRows
+from calibrant.metrics.binning import bin_sums
+from calibrant.metrics.classwise import class_loss_sums, class_sums
+from calibrant.metrics.flexible import spline_knots
+from calibrant.metrics.record import BINS, ClassGaps, ClassSpread, Figure, Gaps, Mean, Metric, Redrawn, Resampled
 
 FINE_CELLS = 256
-SOFT_BINS, SOFT_TEMPERATURE = 15, 0.01
-MMCE_WIDTH = 0.4
-CLASS_TABLE_ELEMENTS = 20_000_000
-"""Rows × classes × bins of the widest table that is resampled at once."""
+FUNCTION_RESAMPLES = 200
+"""Calls of a function that has no rule of its own."""
 
 Interval = tuple[float, float]
+Found = tuple[Interval, np.ndarray]
+"""An interval, and the draws (R,) behind it for paired comparisons."""
+
+NONE: Found = (float("nan"), float("nan")), np.empty(0)
 
 
 @dataclass(frozen=True)
-class TopLabelCells:
+class Cells:
     """The resampled rows' confidence and correctness, summed by cell, and how they vary over the resamples.
 
     confidence : mean confidence of each cell (L,), increasing. share : weight of each cell / total (L,).
     residual : Σ w(c−a) / Σw of each cell (L,), of ALL rows. noise : its deviations (R, L), scaled to all rows.
     width, mass : the equal-width and equal-mass bin of each cell (L,).
+    score, knots : mean log-odds of each cell (L,) and knots of a spline over them, where the log-odds are known.
     """
 
     resamples: Resamples
@@ -45,7 +53,10 @@ class TopLabelCells:
     width: np.ndarray
     mass: np.ndarray
     weights: np.ndarray
-    hits: np.ndarray
+    gap: np.ndarray
+    right: np.ndarray
+    score: np.ndarray
+    knots: np.ndarray
 
     @classmethod
     def build(
@@ -57,7 +68,8 @@ class TopLabelCells:
         *,
         n_bins: int = 15,
         fine: int = FINE_CELLS,
-    ) -> TopLabelCells:
+        log_odds: np.ndarray | None = None,
+    ) -> Cells:
         """Cut the confidences (n,) at the edges of equal-width bins, equal-mass bins and `fine` equal-mass cells."""
         width = width_index(confidence, n_bins)
         mass = mass_index(confidence, n_bins, weights)
@@ -74,63 +86,55 @@ class TopLabelCells:
         mean = np.bincount(cell, ones * stated, minlength=count) / safe
         residual = np.bincount(cell, ones * (stated - correct), minlength=count) / total
         chosen = resamples.take(cell)
+        score = np.bincount(cell, ones * log_odds, minlength=count) / safe if log_odds is not None else mean
         return cls(
             resamples, n_bins, chosen, mean, weight / total, residual, width[first], mass[first],
-            resamples.take(ones), resamples.take(stated - correct),
+            resamples.take(ones), resamples.take(stated - correct), resamples.take(correct),
+            score, spline_knots(log_odds, weights) if log_odds is not None else np.empty(0),
         )  # fmt: skip
 
     @cached_property
     def noise(self) -> np.ndarray:
         """Deviations (R, L) of the cells' residuals."""
-        column, count = self.weights * self.hits, len(self.confidence)
+        column, count = self.weights * self.gap, len(self.confidence)
         total = np.maximum(self.resamples.sums(self.weights[:, None]), 1e-300)
         drawn = self.resamples.cell_sums(self.cell, column, count) / total
         return self.resamples.shrink * (drawn - np.bincount(self.cell, column, count) / self.weights.sum())
 
-    def draws_by_correctness(self, correct: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Weight of right and of wrong rows by cell: the resampled rows themselves first, then the draws (R+1, L)."""
-        count, parts = len(self.confidence), (self.weights * correct, self.weights * ~correct)
-        right, wrong = (
-            np.vstack([np.bincount(self.cell, part, count), self.resamples.cell_sums(self.cell, part, count)])
-            for part in parts
-        )
-        return right, wrong
+    @cached_property
+    def weight(self) -> np.ndarray:
+        """Weight of each cell: of the resampled rows themselves first, then of the draws (R+1, L)."""
+        return self._table(self.weights)
 
-    def binned(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Residual (M,), noise (R, M) and share (M,) of bins given as the bin of each cell."""
-        onehot = np.zeros((len(index), int(index.max()) + 1))
-        onehot[np.arange(len(index)), index] = 1.0
-        return self.residual @ onehot, self.noise @ onehot, self.share @ onehot
+    @cached_property
+    def positive(self) -> np.ndarray:
+        """Weight of right (positive) rows, in the same way."""
+        return self._table(self.weights * self.right)
 
-    def mapped(self, norm: Norm, table: np.ndarray, value: float) -> Interval:
-        """Interval of a norm of linear combinations (L, F) of the residuals."""
-        return inverted_interval(norm, self.residual @ table, self.noise @ table, value=value)
+    @cached_property
+    def excess(self) -> np.ndarray:
+        """Σ w(a − c) of each cell, in the same way."""
+        return self._table(-self.weights * self.gap)
 
+    @property
+    def probability(self) -> np.ndarray:
+        """Another name of the mean confidence, where it is that of a positive class."""
+        return self.confidence
 
-def bin_error_intervals(cells: TopLabelCells, values: dict[str, float]) -> dict[str, Interval]:
-    """Intervals of the errors over hard bins: ece, over- and underconfidence, mce, adaptive_ece, …, where asked."""
-    result = {}
-    residual, noise, share = cells.binned(cells.width)
-    safe = np.where(share > 0, share, 1.0)
+    def _table(self, column: np.ndarray) -> np.ndarray:
+        count = len(self.confidence)
+        whole = np.bincount(self.cell, column, count)
+        return np.vstack([whole, self.resamples.cell_sums(self.cell, column, count)])
 
-    def largest(g: np.ndarray) -> np.ndarray:
-        return (np.abs(g) / safe).max(axis=-1)
-
-    norms: dict[str, Norm] = {
-        "ece": total_gap, "over_confidence": over, "under_confidence": under, "mce": largest,
-    }  # fmt: skip
-    for name in norms.keys() & values.keys():
-        result[name] = inverted_interval(norms[name], residual, noise, value=values[name])
-    if "adaptive_ece" in values:
-        residual, noise, _ = cells.binned(cells.mass)
-        result["adaptive_ece"] = inverted_interval(total_gap, residual, noise, value=values["adaptive_ece"])
-    if "sweep_ece" in values:
-        residual, noise, _ = cells.binned(monotone_bins(cells))
-        result["sweep_ece"] = inverted_interval(total_gap, residual, noise, value=values["sweep_ece"])
-    return result
+    def table(self, gaps: Gaps, value: float) -> np.ndarray:
+        """What a rule sums of the cells (L, F): bins, or its own table."""
+        if callable(gaps.table):
+            return gaps.table(self, value)
+        index = {"width": self.width, "mass": self.mass}.get(gaps.table)
+        return np.eye(self.n_bins if index is not None else 200)[monotone_bins(self) if index is None else index]
 
 
-def monotone_bins(cells: TopLabelCells, most: int = 200) -> np.ndarray:
+def monotone_bins(cells: Cells, most: int = 200) -> np.ndarray:
     """The bin of each cell for the largest count of equal-mass bins up to which accuracies never fall."""
     before = np.concatenate(([0.0], np.cumsum(cells.share)[:-1]))
     right = cells.share * cells.confidence - cells.residual
@@ -146,145 +150,124 @@ def monotone_bins(cells: TopLabelCells, most: int = 200) -> np.ndarray:
     return index
 
 
-def debiased_interval(cells: TopLabelCells, value: float, correction: float, index: np.ndarray) -> Interval:
-    """Interval of √max(0, Σ share·gap² − correction), which compares debiased with debiased."""
-    residual, noise, share = cells.binned(index)
-    safe = np.where(share > 0, share, 1.0)
+class Intervals:
+    """The interval of any figure of some rows.
 
-    def squares(g: np.ndarray) -> np.ndarray:
-        return (g**2 / safe).sum(axis=-1)
+    drawn : resamples of all rows. figures : those that will be asked for. paired : draws are wanted for comparisons.
+    """
 
-    return inverted_interval(
-        lambda g: np.sqrt(squares(g)),
-        residual,
-        noise,
-        value=value,
-        statistic=lambda g: squares(g) - correction,
-    )
-
-
-def smooth_error_intervals(cells: TopLabelCells, values: dict[str, float]) -> dict[str, Interval]:
-    """Intervals of soft_ece, smooth_ece, mmce and ks_error, where asked."""
-    result = {}
-    c = cells.confidence
-    if "soft_ece" in values:
-        centres = (np.arange(SOFT_BINS) + 0.5) / SOFT_BINS
-        member = np.exp(-((c[:, None] - centres) ** 2) / SOFT_TEMPERATURE)
-        member /= member.sum(axis=1, keepdims=True)
-        sizes = np.maximum(cells.share @ member, 1e-12)
-        result["soft_ece"] = cells.mapped(lambda g: np.sqrt((g**2 / sizes).sum(axis=-1)), member, values["soft_ece"])
-    if "smooth_ece" in values:
-        kernel = reflected_gaussian(c, max(values["smooth_ece"], 1e-3))
-        result["smooth_ece"] = cells.mapped(lambda g: np.abs(g).mean(axis=-1), kernel, values["smooth_ece"])
-    if "mmce" in values:
-        # K = F Fᵀ turns the quadratic form into a sum of squares of mapped residuals
-        root = laplacian_root(c, MMCE_WIDTH)
-        result["mmce"] = cells.mapped(lambda g: np.sqrt((g**2).sum(axis=-1)), root, values["mmce"])
-    if "ks_error" in values:
-        result["ks_error"] = inverted_interval(
-            lambda g: np.abs(np.cumsum(g, axis=-1)).max(axis=-1), cells.residual, cells.noise, value=values["ks_error"]
+    def __init__(
+        self, rows: ScannedRows, drawn: Resamples, figures: Sequence[Figure], n_bins: int, *, paired: bool = False
+    ) -> None:
+        self.rows, self.drawn, self.n_bins, self.paired = rows, drawn, n_bins, paired
+        self.columns = list(dict.fromkeys(one.interval.column for one in figures if isinstance(one.interval, Mean)))
+        self.fine = any(
+            isinstance(one.interval, Redrawn) or (isinstance(one.interval, Gaps) and one.interval.table not in BINS)
+            for one in figures
         )
-    return result
 
+    def of(self, metric: Metric, figure: Figure, value: float) -> Found:
+        """Interval and draws of one figure."""
+        rule = figure.interval
+        if isinstance(rule, Mean):
+            draws = value + self._means[:, self.columns.index(rule.column)]
+            return percentile_interval(draws, value), draws
+        if isinstance(rule, Gaps):
+            return self._gaps(rule, value)
+        if isinstance(rule, ClassGaps):
+            return self._class_gaps(rule, value)
+        if isinstance(rule, Redrawn):
+            found = rule.figure(self.cells)
+            # cells blur the figure a little, so that only the deviations are taken from them
+            draws = np.maximum(value + self.drawn.shrink * (found[1:] - found[0]), rule.lowest)
+            return percentile_interval(draws, value), draws
+        if isinstance(rule, ClassSpread):
+            return self._class_spread(rule, value)
+        return self._resampled(metric, figure, value) if isinstance(rule, Resampled) else NONE
 
-def reflected_gaussian(confidence: np.ndarray, bandwidth: float, points: int = 200) -> np.ndarray:
-    """Density (L, points) at the midpoints of [0, 1] of a Gaussian around each confidence, reflected at 0 and 1."""
-    grid = (np.arange(points) + 0.5) / points
-    density = np.zeros((len(confidence), points))
-    for mirror in range(-2, 4):
-        image = mirror + confidence if mirror % 2 == 0 else mirror + 1 - confidence
-        density += np.exp(-0.5 * ((grid - image[:, None]) / bandwidth) ** 2)
-    return density / (bandwidth * np.sqrt(2 * np.pi))
+    @cached_property
+    def cells(self) -> Cells:
+        """The rows by cells of neighbouring confidences."""
+        fine = FINE_CELLS if self.fine else 1
+        log_odds = self.rows.log_odds if self.fine and self.rows.flat else None
+        return Cells.build(*self.rows.top(), self.drawn, n_bins=self.n_bins, fine=fine, log_odds=log_odds)
 
+    @cached_property
+    def _means(self) -> np.ndarray:
+        """Deviations (R, F) of the means of all columns that rules ask for."""
+        columns = [self.drawn.take(self.rows.column(name)).astype(np.float64) for name in self.columns]
+        mass = np.ones(len(columns[0])) if self.rows.weights is None else self.drawn.take(self.rows.weights)
+        return self.drawn.mean_draws(np.stack(columns, axis=1), mass)
 
-def laplacian_root(confidence: np.ndarray, width: float) -> np.ndarray:
-    """F (L, L) with F Fᵀ = exp(−|c−c'|/width), for sorted confidences.
+    def _gaps(self, rule: Gaps, value: float) -> Found:
+        table = self.cells.table(rule, value)
+        residual, noise, share = (part @ table for part in (self.cells.residual, self.cells.noise, self.cells.share))
+        safe = np.where(share > 0, share, 1.0)
+        correction = float(bin_sums(self.rows, self.n_bins).noise_squared) if rule.debiased else 0.0
 
-    The kernel is the covariance of a Markov process, whose Cholesky factor has a closed form: what the point j adds
-    to its predecessor, carried on to every later point i.
-    """
-    distance = np.abs(confidence[:, None] - confidence) / width
-    # means of neighbouring cells may swap by a rounding error
-    steps = np.maximum(np.diff(confidence, prepend=-np.inf), 0.0)
-    fresh = np.sqrt(-np.expm1(-2 * steps / width))
-    return np.tril(np.exp(-distance)) * fresh
+        def norm(g: np.ndarray) -> np.ndarray:
+            return rule.norm(g, safe)
 
+        def squares(g: np.ndarray) -> np.ndarray:
+            # debiased is compared with debiased
+            return rule.norm(g, safe) ** 2 - correction
 
-def ranking_intervals(cells: TopLabelCells, correct: np.ndarray, values: dict[str, float]) -> dict[str, Interval]:
-    """Intervals of confidence_auroc and aurc, where asked; `correct` (m,) of the resampled rows."""
-    wanted: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-        "confidence_auroc": auroc_by_cell,
-        "aurc": _aurc,
-    }
-    wanted = {name: function for name, function in wanted.items() if name in values}
-    if not wanted:
-        return {}
-    right, wrong = cells.draws_by_correctness(correct)
-    result = {}
-    for name, function in wanted.items():
-        drawn = function(right, wrong)
-        deviation = cells.resamples.shrink * (drawn[1:] - drawn[0])
-        result[name] = percentile_interval(values[name] + deviation, values[name])
-    return result
+        statistic = squares if rule.debiased else None
+        return inverted_interval(norm, residual, noise, value=value, statistic=statistic), norm(residual + noise)
 
+    def _class_gaps(self, rule: ClassGaps, value: float) -> Found:
+        sums = class_sums(self.rows, self.n_bins, rule.binning)
+        noise, most = (self._width_noise, CLASS_RESAMPLES) if rule.binning == "width" else (self._mass_noise, None)
+        residual = sums.excess.ravel()
+        share = (sums.weight / sums.weight.sum(axis=-1, keepdims=True)).ravel()
+        safe = np.where(share > 0, share, 1.0).astype(np.float32)
 
-def auroc_by_cell(right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
-    """Chance (R,) that a right row is in a higher cell than a wrong one, from their weights by cell (R, L)."""
-    below = np.cumsum(wrong, axis=1) - wrong / 2
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return (right * below).sum(axis=1) / (right.sum(axis=1) * wrong.sum(axis=1))
+        def norm(g: np.ndarray) -> np.ndarray:
+            return rule.norm(g, safe, len(sums.weight))
 
+        return inverted_interval(norm, residual, noise[:most], value=value), norm(residual + noise)
 
-def _aurc(right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
-    kept = np.cumsum((right + wrong)[:, ::-1], axis=1)
-    errors = np.cumsum(wrong[:, ::-1], axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        risk = np.where(kept > 0, errors / kept, 0.0)
-    return (risk * (right + wrong)[:, ::-1]).sum(axis=1) / kept[:, -1]
+    @cached_property
+    def _width_noise(self) -> np.ndarray:
+        scanned = self.rows.scanned
+        draws = scanned.draws if self.paired else scanned.draws.first(CLASS_RESAMPLES)
+        return width_noise(scanned.kept, *self._kept_rows(), draws=draws, n_bins=self.n_bins)
 
+    @cached_property
+    def _mass_noise(self) -> np.ndarray:
+        scanned = self.rows.scanned
+        draws = scanned.draws.first(MASS_RESAMPLES)
+        return mass_noise(scanned.kept, *self._kept_rows(), draws=draws, n_bins=self.n_bins)
 
-def mean_intervals(
-    columns: dict[str, np.ndarray], weights: np.ndarray | None, resamples: Resamples
-) -> tuple[dict[str, Interval], dict[str, np.ndarray]]:
-    """Percentile intervals of weighted means of columns (n,), and the draws (R,) behind them."""
-    table = np.stack([resamples.take(column).astype(np.float64) for column in columns.values()], axis=1)
-    mass = np.ones(len(table)) if weights is None else resamples.take(weights)
-    deviations = resamples.mean_draws(table, mass)
-    intervals, draws = {}, {}
-    for place, (name, column) in enumerate(columns.items()):
-        value = float(np.average(column.astype(np.float64), weights=weights))
-        draws[name] = value + deviations[:, place]
-        intervals[name] = percentile_interval(draws[name], value)
-    return intervals, draws
+    def _kept_rows(self) -> tuple[np.ndarray, np.ndarray | None]:
+        draws, weights = self.rows.scanned.draws, self.rows.weights
+        return draws.take(self.rows.labels), None if weights is None else draws.take(weights)
 
+    def _class_spread(self, rule: ClassSpread, value: float) -> Found:
+        draws = self.rows.scanned.draws
+        weight, total = class_loss_sums(self.rows)
+        means = np.divide(total, weight, out=np.full(len(weight), np.nan), where=weight > 0)
+        present = np.isfinite(means)
+        if present.sum() < 2:
+            return (value, value), np.full(len(draws.counts), value)
+        labels, mass = self._kept_rows()
+        column = draws.take(self.rows.column(rule.column))
+        onehot = np.zeros((len(labels), len(means)), dtype=np.float32)
+        onehot[np.arange(len(labels)), labels] = 1.0 if mass is None else mass
+        drawn, own = draws.sums(onehot), onehot.sum(axis=0)
+        centred = column[:, None] - (column @ onehot) / np.where(own > 0, own, 1.0)
+        noise = draws.sums(onehot * centred) / np.maximum(drawn, 1e-12)
+        noise = np.where(drawn > 0, draws.shrink * noise, 0.0)[:, present]
+        found = inverted_interval(lambda g: g.std(axis=-1), means[present], noise, value=value, ceiling=float("inf"))
+        return found, (means[present] + noise).std(axis=-1)
 
-def class_rows(n_classes: int, n_bins: int) -> int:
-    """How many rows a table of classes × bins may have."""
-    return max(256, CLASS_TABLE_ELEMENTS // (n_classes * n_bins))
-
-
-def spread_interval(
-    means: np.ndarray,
-    groups: np.ndarray,
-    column: np.ndarray,
-    mass: np.ndarray,
-    *,
-    resamples: Resamples,
-    value: float,
-) -> Interval:
-    """Interval of the standard deviation over groups (classes) of a column's group means.
-
-    means : of every group over ALL rows (G,), NaN for an absent one. groups, column, mass : of the resampled rows (m,).
-    """
-    present = np.isfinite(means)
-    if present.sum() < 2:
-        return value, value
-    onehot = np.zeros((len(groups), len(means)), dtype=np.float32)
-    onehot[np.arange(len(groups)), groups] = mass
-    weight, own = resamples.sums(onehot), onehot.sum(axis=0)
-    centred = column[:, None] - (column @ onehot) / np.where(own > 0, own, 1.0)
-    noise = resamples.sums(onehot * centred) / np.maximum(weight, 1e-12)
-    noise = np.where(weight > 0, resamples.shrink * noise, 0.0)
-    return inverted_interval(
-        lambda g: g.std(axis=-1), means[present], noise[:, present], value=value, ceiling=float("inf")
-    )
+    def _resampled(self, metric: Metric, figure: Figure, value: float) -> Found:
+        probabilities, labels = self.drawn.take(self.rows.probabilities), self.drawn.take(self.rows.labels)
+        mass = np.ones(len(labels)) if self.rows.weights is None else self.drawn.take(self.rows.weights)
+        counts = self.drawn.first(FUNCTION_RESAMPLES).row_counts
+        figures = [
+            metric.values(probabilities, labels, sample_weight=weights)[figure.name]
+            for weights in (mass, *counts * mass)
+        ]
+        draws = value + self.drawn.shrink * (np.array(figures[1:]) - figures[0])
+        return percentile_interval(draws, value), draws

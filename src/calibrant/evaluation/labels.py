@@ -61,7 +61,7 @@ def label_figures(predictions: Predictions, *, n_bins: int, resamples: int, seed
     for place, name in enumerate(names):
         column = one_label(predictions, place)
         figures = score(RawScores(), column, resamples=drawn, n_bins=n_bins).metrics
-        del figures["sce"]  # the same as the ECE where there is one probability
+        figures.pop("sce", None)  # the same as the ECE where there is one probability
         found.append(LabelFigures(str(name), int(column.labels.sum()), figures))
     return tuple(found)
 

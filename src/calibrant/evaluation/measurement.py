@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.metric_facts import facts
 from calibrant.evaluation import rendering
 from calibrant.evaluation.calibration_loss import CalibrationLoss
 from calibrant.evaluation.consistency import NoiseFloor
@@ -18,6 +17,7 @@ from calibrant.evaluation.labels import LabelFigures
 from calibrant.evaluation.plain_data import plain
 from calibrant.evaluation.results import MAIN, ClassProfile
 from calibrant.evaluation.table import Cell, Estimate, Figures, Row, Table, figure_cells, metric_columns
+from calibrant.metrics.record import facts
 from calibrant.metrics.reliability import Reliability
 
 

@@ -13,12 +13,12 @@ from scipy.stats import rankdata
 
 from calibrant.core import progress
 from calibrant.core.errors import InputError
-from calibrant.core.metric_facts import facts, known_name, sign
 from calibrant.evaluation import rendering
 from calibrant.evaluation.compare import Methods, compare
 from calibrant.evaluation.plain_data import PlainData
 from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.table import Cell, Estimate, Row, Table, figure_cells, metric_columns
+from calibrant.metrics.record import facts, known_name, sign
 
 PARTS = ("val", "test")
 """The parts of one file that are fitted on and measured on."""

@@ -9,7 +9,7 @@ import numpy as np
 from calibrant.evaluation.consistency import drawn_right
 from calibrant.metrics.binning import bin_index
 from calibrant.metrics.flexible import Z_95
-from calibrant.metrics.reliability import Reliability, reliability_of
+from calibrant.metrics.reliability import Reliability, reliability
 
 
 def reliability_bins(
@@ -35,7 +35,7 @@ def reliability_bins(
     """
     confidence = np.asarray(confidence)
     mass = None if weights is None else np.asarray(weights, dtype=np.float64)
-    bins = reliability_of(confidence, np.asarray(correct), mass, n_bins=n_bins, binning=binning)
+    bins = reliability(confidence, np.asarray(correct), sample_weight=mass, n_bins=n_bins, binning=binning)
     index = bin_index(confidence, mass, n_bins, binning)
     count = np.bincount(index, minlength=n_bins)
     squares = count if mass is None else np.bincount(index, mass**2, minlength=n_bins)

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from calibrant.core.metric_facts import ABSOLUTE, facts, known_name, number
 from calibrant.evaluation.table import Cell, Estimate, Row, Table
+from calibrant.metrics.record import facts, number
 from calibrant.metrics.reliability import Reliability
 
 RAISED = "‡"
@@ -35,7 +35,7 @@ Intervals = bool | Collection[str]
 
 def raised(metric: str, estimate: Estimate) -> bool:
     """Does a calibration error stand in the last fiftieth of its own interval, or beyond it?"""
-    if known_name(metric) not in ABSOLUTE or not np.isfinite(estimate.high):
+    if not facts(metric).absolute or not np.isfinite(estimate.high):
         return False
     width = estimate.high - estimate.low
     return bool(width > 0 and estimate.high - estimate.value < width / 50)

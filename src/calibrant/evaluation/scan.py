@@ -6,9 +6,9 @@ fitted calibrator.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,18 @@ import numpy as np
 from calibrant.core import progress
 from calibrant.core.bin_sums import BinSums
 from calibrant.core.errors import InputError
+from calibrant.core.odds import finite_log_odds, probability_log_odds
 from calibrant.data import Predictions
 from calibrant.data.chunks import Chunk, cut
 from calibrant.engines.engine import Engine, opened
 from calibrant.evaluation.bootstrap import Resamples
-from calibrant.evaluation.flat import flat_columns, two_class
-from calibrant.evaluation.intervals import class_rows
+from calibrant.evaluation.flat import flat_columns, hits, two_class
 from calibrant.kernels.rows import RowColumns, scan
-from calibrant.metrics.classwise import class_sums, probability_block
-from calibrant.metrics.inputs import Checked
+from calibrant.metrics.classwise import class_sums, class_width_bins, probability_block
+from calibrant.metrics.inputs import Checked, CheckedScores
+
+CLASS_TABLE_ELEMENTS = 20_000_000
+"""Rows × classes × bins of the widest table that is resampled at once."""
 
 Part = tuple[list[RowColumns], BinSums, list[np.ndarray], int]
 """Columns of the rows, sums by class, probabilities of the wanted rows, number of rows."""
@@ -60,7 +63,7 @@ def scan_predictions(
     columns : how much to compute of each row, as in `kernels.rows.scan`.
     """
     n_classes = predictions.n_classes if predictions.task == "multiclass" else 2
-    draws = drawn.fewer(class_rows(n_classes, n_bins))
+    draws = drawn.fewer(max(256, CLASS_TABLE_ELEMENTS // (n_classes * n_bins)))
     n_rows = predictions.n * (predictions.n_classes if predictions.task == "multilabel" else 1)
     wanted = np.arange(n_rows) if draws.rows is None else draws.rows
     order = np.argsort(wanted, kind="stable")
@@ -72,6 +75,113 @@ def scan_predictions(
     chosen = np.empty((len(wanted), n_classes), dtype=predictions.dtype)
     chosen[order] = np.concatenate(kept)
     return Scanned(RowColumns(*map(np.concatenate, zip(*found, strict=True))), sums, chosen, draws)
+
+
+class ScannedRows(CheckedScores):
+    """The rows that metrics of `measure` and `compare` see: columns and sums by class are known from one pass.
+
+    task : decides what a hit is. n_bins : of the sums by class. of_logits : the losses came from logits.
+    whole : reads all values again, which happens only where a metric needs them and not all rows were kept.
+    """
+
+    scanned: Scanned
+    task: str
+    n_bins: int
+    of_logits: bool
+    whole: Callable[[], Checked]
+
+    def __init__(
+        self,
+        scanned: Scanned,
+        labels: np.ndarray,
+        weights: np.ndarray | None,
+        *,
+        task: str,
+        n_bins: int,
+        of_logits: bool,
+        whole: Callable[[], Checked],
+    ) -> None:
+        self.__dict__ |= {"scanned": scanned, "labels": labels, "weights": weights, "task": task, "n_bins": n_bins}
+        self.__dict__ |= {"of_logits": of_logits, "whole": whole}
+
+    @property
+    def flat(self) -> bool:
+        """Is there one score per row?"""
+        return self.task != "multiclass"
+
+    @property
+    def n_classes(self) -> int:
+        """K; 2 where there is one score per row."""
+        return 2 if self.flat else len(self.scanned.sums.weight)
+
+    def total(self, statistic: Callable[..., Any], *options: Any) -> Any:
+        """The sums by class are at hand."""
+        if statistic is class_width_bins and options == (self.n_bins,):
+            return self.scanned.sums
+        return super().total(statistic, *options)
+
+    def columns(self, wanted: str) -> RowColumns:
+        """The columns of the pass."""
+        return self.scanned.columns
+
+    def column(self, name: str) -> np.ndarray:
+        """One number per row; what a hit is follows from the task."""
+        return hits(self.scanned.columns, self.task) if name == "hit" else getattr(self.scanned.columns, name)
+
+    def top(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Confidence, correctness and weights of every row."""
+        return self.scanned.columns.confidence, self.scanned.columns.correct, self.weights
+
+    @cached_property
+    def _matrix(self) -> Checked:
+        if self.scanned.draws.rows is None and not self.flat:
+            return Checked(self.scanned.kept, self.labels, self.weights, False)
+        return self.whole()
+
+    @property
+    def values(self) -> np.ndarray:
+        """The matrix (n×K)."""
+        return self._matrix.values
+
+    @property
+    def from_logits(self) -> bool:
+        """Is the matrix one of logits, or are scores log-odds?"""
+        return self.flat or self._matrix.from_logits
+
+    @cached_property
+    def scores(self) -> np.ndarray:
+        """Log-odds (n,) of rows of one score.
+
+        Probabilities that came from logits saturate at 1, while the log loss does not: the log-odds follow from it.
+        """
+        columns = self.scanned.columns
+        if not self.of_logits:
+            return finite_log_odds(probability_log_odds(columns.confidence))
+        loss = columns.nll.astype(np.float64)
+        with np.errstate(divide="ignore"):
+            # log(exp(x) − 1): the log-odds of the other class
+            against = np.where(loss < 30, np.log(np.expm1(np.minimum(loss, 30.0))), loss)
+        return finite_log_odds(np.where(columns.correct, -against, against))
+
+    @property
+    def positive(self) -> np.ndarray:
+        """Is the label 1 (n,)?"""
+        return self.scanned.columns.correct
+
+    @cached_property
+    def probabilities(self) -> np.ndarray:
+        """The probabilities (n×K), or (n,) of the positive class, that a user's function is given."""
+        if self.flat:
+            return self.scanned.columns.confidence
+        return probability_block(self._matrix, slice(0, None), np.float64)
+
+
+def whole_rows(predictions: Predictions, calibrator: Any = None) -> Checked:
+    """All rows in memory, as they are or as a fitted calibrator transforms them."""
+    parts = [checked for chunk in cut(predictions) for checked, _ in _blocks(chunk, calibrator)]
+    columns = (np.concatenate([one.values for one in parts]), np.concatenate([one.labels for one in parts]))
+    weights = None if parts[0].weights is None else np.concatenate([one.weights for one in parts])
+    return Checked(*columns, weights, parts[0].from_logits)
 
 
 @dataclass(frozen=True)

@@ -1,31 +1,67 @@
-"""Measure one method on the test rows: columns, figures, intervals, classes."""
+"""Measure rows by the registered metrics: values, intervals, and the draws that comparisons pair."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from calibrant.core.bin_sums import BinSums, over, total_gap, under
+from calibrant.core.bin_sums import BinSums, over, under
 from calibrant.core.bins import width_index
 from calibrant.core.blas import one_blas_thread
+from calibrant.core.errors import FitWarning, InputError
 from calibrant.data import Predictions
 from calibrant.engines.engine import Engine
-from calibrant.evaluation.bootstrap import Resamples, inverted_interval
-from calibrant.evaluation.classwise_intervals import CLASS_RESAMPLES, mean_error, width_noise
-from calibrant.evaluation.flat import flattened, hits
-from calibrant.evaluation.intervals import TopLabelCells, bin_error_intervals, mean_intervals
+from calibrant.evaluation.bootstrap import Resamples
+from calibrant.evaluation.flat import flattened
+from calibrant.evaluation.intervals import Intervals
 from calibrant.evaluation.results import ClassProfile, TestColumns
-from calibrant.evaluation.scan import scan_predictions
+from calibrant.evaluation.scan import Scanned, ScannedRows, scan_predictions, whole_rows
 from calibrant.evaluation.table import Estimate, Figures
 from calibrant.kernels.rows import RowColumns
-from calibrant.metrics.top_label import adaptive_ece_of, ece_of, over_under_confidence_of
+from calibrant.metrics.inputs import Checked
+from calibrant.metrics.record import METRICS, ClassGaps, Metric, known_name, user_metric
 
-METRICS = (
-    "ece", "adaptive_ece", "sce", "nll", "brier", "accuracy", "over_confidence", "under_confidence",
-)  # fmt: skip
-"""What a comparison reports, in the order of its table."""
+CLASS_ELEMENTS = 60_000_000
+"""Rows × classes up to which every class's column is sorted."""
+
+SCORE_ROWS = 2_000_000
+"""Up to this many rows the figures that need all scores at once (slope, curve, ROC AUC) are computed."""
+
+Chosen = Sequence[str] | Mapping[str, Callable[..., Any]] | None
+
+
+def chosen_metrics(wanted: Chosen, task: str, *, compared: bool = False, criterion: str = "") -> list[Metric]:
+    """The metrics of a result, in the order of its tables.
+
+    wanted : names of registered figures, or functions of (probabilities, labels, sample_weight=None) by name, which
+        come on top of the usual ones; None for those alone. compared : only those that `compare` shows by itself.
+    """
+    listed = [one for one in METRICS.values() if one.figures and one.serves(task)]
+    functions = dict(wanted) if isinstance(wanted, Mapping) else {}
+    names = [known_name(name) for name in (*(() if functions else wanted or ()), *([criterion] if criterion else []))]
+    known = {figure.name: one for one in listed for figure in one.figures}
+    for name in names:
+        if name not in known and name not in functions:
+            raise InputError(f"there is no metric {name!r} of a {task} task: choose from {', '.join(known)}")
+    if compared and (functions or not wanted):
+        usual = sorted((each.compared, each.name) for one in listed for each in one.figures if each.compared)
+        names += [name for _, name in usual]
+    if compared or (wanted and not functions):
+        # as one record gives several figures, those that were not asked for go
+        listed = [_only(one, names) for one in listed]
+    for name, function in functions.items():
+        if name in known:
+            raise InputError(f"there is a metric {name!r} in the library: give the function another name")
+        listed.append(user_metric(function, name))
+    return [one for one in listed if one.figures]
+
+
+def _only(one: Metric, names: Sequence[str]) -> Metric:
+    return replace(one, figures=tuple(figure for figure in one.figures if figure.name in names))
 
 
 @dataclass(frozen=True)
@@ -38,39 +74,105 @@ class Scored:
     draws: dict[str, np.ndarray]
 
 
+def estimated(
+    metrics: Sequence[Metric], rows: ScannedRows, drawn: Resamples, n_bins: int, *, paired: bool = False
+) -> tuple[Figures, dict[str, np.ndarray], dict[str, str]]:
+    """Every figure with its interval, the draws behind them, and what was left out and why."""
+    figures = [figure for one in metrics for figure in one.figures]
+    intervals = Intervals(rows, drawn, figures, n_bins, paired=paired)
+    found = Figures()
+    draws: dict[str, np.ndarray] = {}
+    left_out: dict[str, str] = {}
+    n = len(rows.labels)
+    for one in metrics:
+        if reason := _too_large(one, n, rows.n_classes):
+            left_out |= {figure.name: reason for figure in one.figures}
+            continue
+        values = _values(one, rows, n_bins)
+        for figure in one.figures:
+            interval, draws[figure.name] = intervals.of(one, figure, values[figure.name])
+            found[figure.name] = Estimate(values[figure.name], *interval)
+    return found, draws, left_out
+
+
+def _values(one: Metric, rows: ScannedRows, n_bins: int) -> dict[str, float]:
+    if one.plain:
+        return one.values(rows.probabilities, rows.labels, sample_weight=rows.weights)
+    with warnings.catch_warnings():
+        # where a fit has no finite optimum the weakly pulled one stands
+        warnings.simplefilter("ignore", FitWarning)
+        return one.values(rows, None, **({"n_bins": n_bins} if one.takes_bins else {}))
+
+
+def _too_large(one: Metric, n: int, n_classes: int) -> str:
+    rules = [figure.interval for figure in one.figures]
+    if n * n_classes > CLASS_ELEMENTS and any(isinstance(one, ClassGaps) and one.binning == "mass" for one in rules):
+        return f"left out, needs every column sorted ({n:,} × {n_classes:,})"
+    return f"more than {SCORE_ROWS:,} rows" if one.about == "score" and n > SCORE_ROWS else ""
+
+
+def column_estimates(
+    names: Sequence[str],
+    columns: RowColumns,
+    drawn: Resamples,
+    *,
+    weights: np.ndarray | None = None,
+    task: str = "binary",
+    n_bins: int = 15,
+    of_logits: bool = False,
+) -> tuple[Figures, dict[str, np.ndarray]]:
+    """Figures of rows of which only columns are known, with intervals, and the draws behind them.
+
+    names : figures that read confidences, outcomes and losses; an empty sequence stands for all about one score.
+    """
+    chosen = [one for one in METRICS.values() if one.about == "score"]
+    if names:
+        chosen = [_only(one, names) for one in METRICS.values()]
+    sums = BinSums(*np.zeros((3, 2, n_bins)))
+    rows = ScannedRows(
+        Scanned(columns, sums, np.empty((0, 2)), drawn),
+        columns.correct.astype(np.int64),
+        weights,
+        task=task,
+        n_bins=n_bins,
+        of_logits=of_logits,
+        whole=lambda: Checked(columns.confidence[:, None], columns.correct.astype(np.int64), weights, False),
+    )
+    found, draws, _ = estimated([one for one in chosen if one.figures], rows, drawn, n_bins, paired=True)
+    return found, draws
+
+
 @one_blas_thread()  # hundreds of thin products: the waits of a second thread cost ten times the work
 def score(
-    calibrator: Any, test: Predictions, *, resamples: Resamples, n_bins: int, engine: str | Engine = "local"
+    calibrator: Any,
+    test: Predictions,
+    *,
+    resamples: Resamples,
+    n_bins: int,
+    engine: str | Engine = "local",
+    metrics: Sequence[Metric] | None = None,
 ) -> Scored:
     """Figures of a fitted calibrator on test predictions, from one pass over them."""
-    scanned = scan_predictions(test, resamples, n_bins=n_bins, calibrator=calibrator, engine=engine, columns="scores")
     seen = flattened(test) if test.task == "multilabel" else test
-    columns, sums, labels, weights = scanned.columns, scanned.sums, seen.labels, seen.weights
-    confidence, correct = columns.confidence, columns.correct
-    means = {"nll": columns.nll, "brier": columns.brier, "accuracy": hits(columns, seen.task)}
-    intervals, draws = mean_intervals(means, weights, resamples)
-    values = {name: float(np.average(column, weights=weights)) for name, column in means.items()}
-    split = over_under_confidence_of(confidence, correct, weights, n_bins=n_bins)
-    values |= {
-        "ece": ece_of(confidence, correct, weights, n_bins=n_bins),
-        "adaptive_ece": adaptive_ece_of(confidence, correct, weights, n_bins=n_bins),
-        "sce": float(sums.norm(1).mean()),
-        "over_confidence": split.over,
-        "under_confidence": split.under,
-    }
-    cells = TopLabelCells.build(confidence, correct, weights, resamples, n_bins=n_bins, fine=1)
-    intervals |= bin_error_intervals(cells, values)
-    draws |= _error_draws(cells)
-    mine, mass = scanned.draws.take(labels), None if weights is None else scanned.draws.take(weights)
-    noise = width_noise(scanned.kept, mine, mass, draws=scanned.draws, n_bins=n_bins)
-    norm, residual = mean_error(seen.n_classes), sums.excess.ravel()
-    intervals["sce"] = inverted_interval(norm, residual, noise[:CLASS_RESAMPLES], value=values["sce"])
-    draws["sce"] = norm(residual + noise)
-    metrics = Figures({name: Estimate(values[name], *intervals[name]) for name in METRICS})
+    metrics = chosen_metrics(None, seen.task, compared=True) if metrics is None else metrics
+    scanned = scan_predictions(test, resamples, n_bins=n_bins, calibrator=calibrator, engine=engine)
+    rows = ScannedRows(
+        scanned,
+        seen.labels,
+        seen.weights,
+        task=seen.task,
+        n_bins=n_bins,
+        of_logits=True,
+        whole=lambda: whole_rows(test, calibrator),
+    )
+    figures, draws, _ = estimated(metrics, rows, resamples, n_bins, paired=True)
+    places = {figure.name: figure.compared or len(figures) for one in metrics for figure in one.figures}
+    figures = Figures(sorted(figures.items(), key=lambda item: places[item[0]]))
+    columns = scanned.columns
     # thirty methods of a million rows are kept side by side: no wider than what diagrams can show
     narrow = columns.prediction.astype(np.int32), columns.nll.astype(np.float32), columns.brier.astype(np.float32)
-    shown = TestColumns(confidence, correct, *narrow)
-    return Scored(shown, class_profile(columns, sums, labels, weights, n_bins), metrics, draws)
+    shown = TestColumns(columns.confidence, columns.correct, *narrow)
+    return Scored(shown, class_profile(columns, scanned.sums, seen.labels, seen.weights, n_bins), figures, draws)
 
 
 def class_profile(
@@ -98,15 +200,3 @@ def class_profile(
         top_over=over(top),
         top_under=under(top),
     )
-
-
-def _error_draws(cells: TopLabelCells) -> dict[str, np.ndarray]:
-    residual, noise, _ = cells.binned(cells.width)
-    drawn = residual + noise
-    equal_mass, mass_noise, _ = cells.binned(cells.mass)
-    return {
-        "ece": total_gap(drawn),
-        "over_confidence": over(drawn),
-        "under_confidence": under(drawn),
-        "adaptive_ece": total_gap(equal_mass + mass_noise),
-    }

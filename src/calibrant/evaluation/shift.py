@@ -13,7 +13,6 @@ import numpy as np
 
 from calibrant.calibrators.prepare import check_over_logits
 from calibrant.core.errors import InputError
-from calibrant.core.metric_facts import known_name
 from calibrant.core.schema import Schema
 from calibrant.core.softmax import softmax
 from calibrant.data import Predictions, open_predictions
@@ -21,6 +20,7 @@ from calibrant.data.arrays import npz_fields
 from calibrant.data.columns import Wanted
 from calibrant.evaluation.plain_data import PlainData
 from calibrant.evaluation.table import Cell, Estimate, Row, Table
+from calibrant.metrics.record import METRICS, known_name
 
 SHIFT_KEY = re.compile(r"shift_(?P<corruption>.+)_(?P<severity>\d+)$")
 FILE_NAME = re.compile(r"(?P<corruption>.+?)[_-](?P<severity>\d+)$")
@@ -173,11 +173,9 @@ def within_subject_interval(table: np.ndarray, level: float = 0.95) -> tuple[flo
 def _metric(metric: str | Callable[..., float]) -> tuple[str, Callable[..., float]]:
     if callable(metric):
         return getattr(metric, "__name__", "metric"), metric
-    from calibrant.metrics.registry import METRICS
-
-    if metric not in METRICS:
+    if known_name(metric) not in METRICS:
         raise InputError(f"no metric is called {metric!r}; there are: {', '.join(METRICS)}")
-    return metric, METRICS[known_name(metric)]
+    return metric, METRICS[known_name(metric)].function
 
 
 def _check_classes(method: str, calibrator: Any, predictions: Predictions) -> None:

@@ -1,7 +1,7 @@
 """The one form in which every result is shown: estimates in rows and columns.
 
 A row is a method, a metric, a model, a group, a label or a condition; a column holds one figure of each. The cell knows
-the name of its figure, which decides label, unit and number format (`metric_facts`), and how it stands in its column.
+the name of its figure, which decides label, unit and number format (`metrics.record`), and how it stands in its column.
 Numbers are fractions, not percent.
 """
 
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant.core.errors import InputError
-from calibrant.core.metric_facts import ALIASES, facts, known_name
 from calibrant.evaluation.plain_data import PlainData
+from calibrant.metrics.record import facts, known_name
 
 NAN = float("nan")
 
@@ -37,7 +37,7 @@ class Estimate(PlainData):
 
 
 class Figures(dict[str, Estimate]):
-    """Estimates by name; an earlier name finds the same figure."""
+    """Estimates by name; a second name finds the same figure."""
 
     def __missing__(self, name: str) -> Estimate:
         if (known := known_name(name)) in self:
@@ -45,9 +45,9 @@ class Figures(dict[str, Estimate]):
         raise KeyError(name)
 
     def to_dict(self) -> dict[str, dict[str, float | None]]:
-        """Plain JSON data; earlier names stand beside the present ones for one minor version."""
-        earlier = {old: self[new] for old, new in ALIASES.items() if new in self}
-        return {name: estimate.to_dict() for name, estimate in (self | earlier).items()}
+        """Plain JSON data; of a figure with two names, by both."""
+        second = {also: one for name, one in self.items() if (also := facts(name).also)}
+        return {name: estimate.to_dict() for name, estimate in (self | second).items()}
 
 
 class Cell(NamedTuple):
@@ -90,7 +90,7 @@ class Table:
     """Columns of words (a verdict, a reason) by name, each a word by the name of the row."""
 
     def pick(self, columns: Iterable[str] | None) -> Table:
-        """The table with these columns only, in this order; an earlier name of a metric finds its column."""
+        """The table with these columns only, in this order; a second name of a metric finds its column."""
         if columns is None:
             return self
         wanted = [name if name in self.columns else known_name(name) for name in columns]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from calibrant.evaluation.consistency import NoiseFloor
 from calibrant.evaluation.flat import about
-from calibrant.evaluation.table import Estimate
 
 SIGNIFICANCE = 0.05
 
@@ -29,16 +26,16 @@ def too_few_to_tell(
     return len(correct) < FEWEST_ROWS or most < FEWEST_ERRORS
 
 
-def verdict(metrics: Mapping[str, Estimate], floor: NoiseFloor, task: str = "multiclass") -> str:
+def verdict(over: float, under: float, floor: NoiseFloor, task: str = "multiclass") -> str:
     """One line: which way and by how much confidence departs from accuracy, if by more than chance.
 
-    Points are percentage points of mean confidence minus accuracy. Where bins err in both directions, so that the
+    over, under : the parts of the ECE where confidence is too high and too low. Points are percentage points of mean
+    confidence minus accuracy. Where bins err in both directions, so that the
     mean hides more than half of the error, both directions are named.
     """
     if floor.p_value >= SIGNIFICANCE:
         return "indistinguishable from calibrated"
-    ece, over, under = (metrics[name].value for name in ("ece", "over_confidence", "under_confidence"))
-    gap = over - under
+    ece, gap = over + under, over - under
     if about(task) == "positive class":
         if abs(gap) < ece / 2:
             return (

@@ -1,146 +1,67 @@
-"""MEASURE: every metric as a function of (probabilities, labels); additive ones also as a class over chunks.
+"""MEASURE: every metric as a function of (probabilities, labels), and over chunks where it is a function of sums.
 
 All of them take `probabilities`, (n, K) or (n,) of the positive class, or logits with ``from_logits=True``; `labels`
 (n,) of class indices, or of 0 and 1; and `sample_weight` (n,), in which a weight of 2 counts as the row twice. Of a
 matrix they ask about the predicted class, of one probability per row about the positive class.
+
+A metric is one function below `@metric(...)` in a file of this folder and its name in a line below; the lines stand in
+the order in which tables show the metrics.
 """
 
-from inspect import cleandoc
-
-from calibrant.metrics.additive import (
-    Additive,
-    AdditiveAccuracy,
-    AdditiveBrier,
-    AdditiveClasswiseEce,
-    AdditiveClasswiseLosses,
-    AdditiveClasswiseOverUnder,
-    AdditiveConfidence,
-    AdditiveDebiasedEce,
-    AdditiveEce,
-    AdditiveEntropy,
-    AdditiveNll,
-    AdditiveOverUnderConfidence,
-    AdditiveReliability,
-    AdditiveSce,
-    AdditiveSoftEce,
-    update_all,
-)
-from calibrant.metrics.classwise import (
-    ClasswiseLosses,
-    ClasswiseOverUnder,
-    ace,
-    classwise_ece,
-    classwise_losses,
-    classwise_over_under,
-    marginal_ece,
-    sce,
-)
-from calibrant.metrics.clinical import calibration_intercept, calibration_slope, observed_expected
-from calibrant.metrics.decision import DecisionCurve, ThresholdMetrics, decision_curve, net_benefit, threshold_metrics
-from calibrant.metrics.decomposition import ScoreDecomposition, score_decomposition
-from calibrant.metrics.discrimination import average_precision, roc_auc
-from calibrant.metrics.flexible import (
-    FlexibleCalibration,
-    e50,
-    e90,
-    flexible_calibration,
-    integrated_calibration_index,
-)
-from calibrant.metrics.ks import ks_error, kuiper_error
-from calibrant.metrics.mmce import mmce
-from calibrant.metrics.multicalibration import MulticalibrationError, multicalibration_error
-from calibrant.metrics.ranking import rank_changes
-from calibrant.metrics.registry import ADDITIVE, BINARY, METRICS
-from calibrant.metrics.reliability import Reliability, reliability
-from calibrant.metrics.scores import accuracy, brier, confidence, entropy, nll
-from calibrant.metrics.selective import RiskCoverage, aurc, confidence_auroc, risk_coverage
-from calibrant.metrics.shared_parameters import with_shared_parameters
-from calibrant.metrics.smooth import smooth_ece
-from calibrant.metrics.soft import soft_ece
-from calibrant.metrics.streaming import stream
-from calibrant.metrics.sweep import sweep_ece
-from calibrant.metrics.top_label import (
-    OverUnderConfidence,
-    adaptive_ece,
-    debiased_ece,
-    ece,
-    mce,
-    over_under_confidence,
-)
-
-__all__ = [
-    "ADDITIVE",
-    "BINARY",
-    "METRICS",
-    "Additive",
-    "AdditiveAccuracy",
-    "AdditiveBrier",
-    "AdditiveClasswiseEce",
-    "AdditiveClasswiseLosses",
-    "AdditiveClasswiseOverUnder",
-    "AdditiveConfidence",
-    "AdditiveDebiasedEce",
-    "AdditiveEce",
-    "AdditiveEntropy",
-    "AdditiveNll",
-    "AdditiveOverUnderConfidence",
-    "AdditiveReliability",
-    "AdditiveSce",
-    "AdditiveSoftEce",
-    "ClasswiseLosses",
-    "ClasswiseOverUnder",
-    "DecisionCurve",
-    "FlexibleCalibration",
-    "MulticalibrationError",
-    "OverUnderConfidence",
-    "Reliability",
-    "RiskCoverage",
-    "ScoreDecomposition",
-    "ThresholdMetrics",
-    "accuracy",
-    "ace",
-    "adaptive_ece",
-    "aurc",
-    "average_precision",
-    "brier",
-    "calibration_intercept",
-    "calibration_slope",
-    "classwise_ece",
-    "classwise_losses",
-    "classwise_over_under",
-    "confidence",
-    "confidence_auroc",
-    "debiased_ece",
-    "decision_curve",
-    "e50",
-    "e90",
-    "ece",
-    "entropy",
-    "flexible_calibration",
-    "integrated_calibration_index",
-    "ks_error",
-    "kuiper_error",
-    "marginal_ece",
-    "mce",
-    "mmce",
-    "multicalibration_error",
-    "net_benefit",
-    "nll",
-    "observed_expected",
-    "over_under_confidence",
-    "rank_changes",
-    "reliability",
-    "risk_coverage",
-    "roc_auc",
-    "sce",
-    "score_decomposition",
-    "smooth_ece",
-    "soft_ece",
-    "stream",
-    "sweep_ece",
-    "threshold_metrics",
-    "update_all",
-]
-
-for _metric in {*METRICS.values(), *BINARY.values(), rank_changes, multicalibration_error}:
-    _metric.__doc__ = with_shared_parameters(cleandoc(_metric.__doc__ or ""), _metric.__annotations__)
+# isort: off
+from calibrant.metrics.record import METRICS as METRICS, Metric as Metric, register_metric as register_metric
+from calibrant.metrics.top_label import OverUnderConfidence as OverUnderConfidence
+from calibrant.metrics.top_label import ece as ece
+from calibrant.metrics.top_label import over_under_confidence as over_under_confidence
+from calibrant.metrics.top_label import mce as mce
+from calibrant.metrics.top_label import adaptive_ece as adaptive_ece
+from calibrant.metrics.top_label import debiased_ece as debiased_ece
+from calibrant.metrics.sweep import sweep_ece as sweep_ece
+from calibrant.metrics.smooth import smooth_ece as smooth_ece
+from calibrant.metrics.soft import soft_ece as soft_ece
+from calibrant.metrics.ks import ks_error as ks_error
+from calibrant.metrics.ks import kuiper_error as kuiper_error
+from calibrant.metrics.mmce import mmce as mmce
+from calibrant.metrics.classwise import classwise_ece as classwise_ece
+from calibrant.metrics.classwise import sce as sce
+from calibrant.metrics.classwise import ace as ace
+from calibrant.metrics.classwise import marginal_ece as marginal_ece
+from calibrant.metrics.classwise import classwise_over_under as classwise_over_under
+from calibrant.metrics.classwise import ClasswiseOverUnder as ClasswiseOverUnder
+from calibrant.metrics.classwise import classwise_losses as classwise_losses
+from calibrant.metrics.classwise import ClasswiseLosses as ClasswiseLosses
+from calibrant.metrics.scores import nll as nll
+from calibrant.metrics.scores import brier as brier
+from calibrant.metrics.scores import accuracy as accuracy
+from calibrant.metrics.scores import confidence as confidence
+from calibrant.metrics.scores import entropy as entropy
+from calibrant.metrics.selective import confidence_auroc as confidence_auroc
+from calibrant.metrics.selective import aurc as aurc
+from calibrant.metrics.selective import risk_coverage as risk_coverage
+from calibrant.metrics.selective import RiskCoverage as RiskCoverage
+from calibrant.metrics.reliability import reliability as reliability
+from calibrant.metrics.reliability import Reliability as Reliability
+from calibrant.metrics.clinical import calibration_slope as calibration_slope
+from calibrant.metrics.clinical import calibration_intercept as calibration_intercept
+from calibrant.metrics.clinical import observed_expected as observed_expected
+from calibrant.metrics.flexible import integrated_calibration_index as integrated_calibration_index
+from calibrant.metrics.flexible import e50 as e50
+from calibrant.metrics.flexible import e90 as e90
+from calibrant.metrics.flexible import flexible_calibration as flexible_calibration
+from calibrant.metrics.flexible import FlexibleCalibration as FlexibleCalibration
+from calibrant.metrics.discrimination import roc_auc as roc_auc
+from calibrant.metrics.discrimination import average_precision as average_precision
+from calibrant.metrics.decomposition import score_decomposition as score_decomposition
+from calibrant.metrics.decomposition import ScoreDecomposition as ScoreDecomposition
+from calibrant.metrics.decision import net_benefit as net_benefit
+from calibrant.metrics.decision import decision_curve as decision_curve
+from calibrant.metrics.decision import DecisionCurve as DecisionCurve
+from calibrant.metrics.decision import threshold_metrics as threshold_metrics
+from calibrant.metrics.decision import ThresholdMetrics as ThresholdMetrics
+from calibrant.metrics.multicalibration import multicalibration_error as multicalibration_error
+from calibrant.metrics.multicalibration import MulticalibrationError as MulticalibrationError
+from calibrant.metrics.ranking import rank_changes as rank_changes
+from calibrant.metrics.chunks import Streaming as Streaming
+from calibrant.metrics.chunks import stream as stream
+from calibrant.metrics.chunks import streaming as streaming
+from calibrant.metrics.chunks import update_all as update_all

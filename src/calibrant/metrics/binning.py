@@ -9,6 +9,7 @@ from calibrant.core.bins import check_n_bins, mass_index, width_index
 from calibrant.core.errors import InputError
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.bins import index_sums, width_sums
+from calibrant.metrics.inputs import ORDER_OF_ROWS, Checked
 
 _ELEMENTS_PER_ROW = 4
 """A binned row costs about as much as this many elements of a matrix: from half a million rows on, compile."""
@@ -35,14 +36,18 @@ def bin_index(confidence: np.ndarray, weights: np.ndarray | None, n_bins: int, b
     return mass_index(confidence, check_n_bins(n_bins), weights)
 
 
-def bin_sums(
-    confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None, n_bins: int, binning: str
-) -> BinSums:
-    """Sums over the bins of the whole, on all cores where the bins have equal width."""
+def bin_sums(rows: Checked, n_bins: int, binning: str = "width") -> BinSums:
+    """Sums over the bins of the top label; those over bins of equal width add up over chunks."""
     n_bins = check_n_bins(n_bins)
-    if check_choice("binning", binning, ("width", "mass")) == "mass":
-        index = mass_index(confidence, n_bins, weights)
-        return BinSums(*index_sums(index, confidence, correct, weights, n_bins))
+    if check_choice("binning", binning, ("width", "mass")) == "width":
+        return rows.total(width_bin_sums, n_bins)
+    confidence, correct, weights = rows.every(ORDER_OF_ROWS).top()
+    return BinSums(*index_sums(mass_index(confidence, n_bins, weights), confidence, correct, weights, n_bins))
+
+
+def width_bin_sums(rows: Checked, n_bins: int) -> BinSums:
+    """Sums over bins of equal width, on all cores."""
+    confidence, correct, weights = rows.top()
     kernel = width_sums.form(_ELEMENTS_PER_ROW * len(confidence))
 
     def part(block: slice) -> np.ndarray:

@@ -12,13 +12,14 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import numpy as np
 
 from calibrant.core.arrays import PROBABILITY_TOLERANCE, explain_bad_values
-from calibrant.core.bin_sums import BinSums, over, under
+from calibrant.core.bin_sums import BinSums, over, total_gap, under
 from calibrant.core.bins import check_n_bins, mass_index
 from calibrant.core.softmax import softmax
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.bins import class_width_sums, index_sums
 from calibrant.metrics.binning import check_choice, check_norm
-from calibrant.metrics.inputs import Checked, ClassIndices, Probabilities, RowWeights, check
+from calibrant.metrics.inputs import ORDER_OF_CLASSES, Checked, ClassIndices, Probabilities, RowWeights, check
+from calibrant.metrics.record import ClassGaps, ClassSpread, Figure, metric
 
 
 class _Options(TypedDict, total=False):
@@ -38,6 +39,7 @@ def classwise_ece(
 def classwise_ece(
     probabilities: Probabilities, labels: ClassIndices, *, average: Literal["mean"], **options: Unpack[_Options]
 ) -> float: ...
+@metric()
 def classwise_ece(
     probabilities: Probabilities,
     labels: ClassIndices,
@@ -69,11 +71,11 @@ def classwise_ece(
     >>> classwise_ece([[0.75, 0.25], [0.25, 0.75]], [0, 0]).tolist()
     [0.5, 0.5]
     """
-    checked = check(probabilities, labels, sample_weight, from_logits)
-    vector = class_sums(checked, n_bins, binning).norm(check_norm(norm))
+    rows = check(probabilities, labels, sample_weight, from_logits)
+    vector = class_sums(rows, n_bins, binning).norm(check_norm(norm))
     check_choice("divisor", divisor, ("n", "n_j"))
     if divisor == "n_j":
-        count = np.bincount(checked.labels, weights=checked.weights, minlength=len(vector))
+        count = rows.total(class_weights)
         share = np.where(count > 0, count, np.nan) / count.sum()
         vector = vector / share ** (0.0 if np.isinf(norm) else 1 / norm)
     if average is None:
@@ -82,6 +84,15 @@ def classwise_ece(
     return float(np.nanmean(vector))
 
 
+@metric(
+    "classwise ECE",
+    "class",
+    unit="%",
+    meaning="the gap of every class's probability, averaged",
+    interval=ClassGaps("width", lambda g, share, n_classes: total_gap(g, n_classes)),
+    also="classwise_ece",
+    compared=3,
+)
 def sce(
     probabilities: Probabilities,
     labels: ClassIndices,
@@ -105,6 +116,13 @@ def sce(
     )
 
 
+@metric(
+    "ACE",
+    unit="%",
+    meaning="classwise gap over ranges of equal size",
+    interval=ClassGaps("mass", lambda g, share, n_classes: (np.abs(g) / share).sum(axis=-1) / g.shape[-1]),
+    about="matrix",
+)
 def ace(
     probabilities: Probabilities,
     labels: ClassIndices,
@@ -133,6 +151,14 @@ def ace(
     return float(np.abs(class_sums(checked, n_bins, "mass").gap).mean())
 
 
+@metric(
+    "marginal ECE",
+    "marginal",
+    unit="%",
+    meaning="root mean square of the classwise gaps",
+    interval=ClassGaps("mass", lambda g, share, n_classes: np.sqrt((g * g / share).sum(axis=-1) / n_classes)),
+    about="matrix",
+)
 def marginal_ece(
     probabilities: Probabilities,
     labels: ClassIndices,
@@ -167,6 +193,7 @@ class ClasswiseOverUnder:
     under: np.ndarray
 
 
+@metric()
 def classwise_over_under(
     probabilities: Probabilities,
     labels: ClassIndices,
@@ -184,24 +211,31 @@ def classwise_over_under(
     [0.0, 0.5]
     """
     checked = check(probabilities, labels, sample_weight, from_logits)
-    return over_under_of_class_sums(class_sums(checked, n_bins, "width"))
-
-
-def over_under_of_class_sums(sums: BinSums) -> ClasswiseOverUnder:
-    """The split of every class's bin sums."""
+    sums = class_sums(checked, n_bins, "width")
     return ClasswiseOverUnder(over(sums.excess), under(sums.excess))
 
 
-def class_sums(checked: Checked, n_bins: int, binning: str) -> BinSums:
-    """Bin sums (K, n_bins) of every class's probability, checking the values on the way."""
+def class_weights(checked: Checked) -> np.ndarray:
+    """Σw of the rows of each class (K,)."""
+    return np.bincount(checked.labels, checked.weights, minlength=checked.n_classes).astype(np.float64)
+
+
+def class_sums(rows: Checked, n_bins: int, binning: str) -> BinSums:
+    """Bin sums (K, n_bins) of every class's probability; those over bins of equal width add up over chunks."""
     n_bins = check_n_bins(n_bins)
     if check_choice("binning", binning, ("width", "mass")) == "mass":
+        checked = rows.every(ORDER_OF_CLASSES)
         # in float32 many probabilities would tie at 0 or 1, and ties decide which bin of equal mass a row is in
         blocks = map_blocks(
             lambda block: probability_block(checked, block, np.float64), row_blocks(*checked.values.shape)
         )
         probabilities = np.concatenate(blocks) if checked.from_logits else checked.values
         return BinSums(*class_mass_sums(probabilities, checked.labels, checked.weights, n_bins))
+    return rows.total(class_width_bins, n_bins)
+
+
+def class_width_bins(checked: Checked, n_bins: int) -> BinSums:
+    """Bin sums (K, n_bins) over bins of equal width, checking the values on the way."""
     kernel = class_width_sums.form(checked.values.size)
 
     def part(block: slice) -> np.ndarray:
@@ -280,6 +314,15 @@ class ClasswiseLosses:
     """Square root of the variance."""
 
 
+@metric(
+    figures=(
+        Figure(
+            "classwise_loss_std", "class loss spread", "class std", False, -1, "spread of the class losses",
+            ClassSpread("nll"), field="std",
+        ),
+    ),
+    about="matrix",
+)  # fmt: skip
 def classwise_losses(
     probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> ClasswiseLosses:
@@ -293,21 +336,14 @@ def classwise_losses(
     >>> classwise_losses([[0.5, 0.25, 0.25], [0.5, 0.25, 0.25]], [0, 0]).losses.round(4).tolist()
     [0.6931]
     """
-    checked = check(probabilities, labels, sample_weight, from_logits)
-    nll = checked.columns("scores").nll
-    return losses_of_sums(*class_loss_sums(nll, checked.labels, checked.weights, checked.values.shape[1]))
-
-
-def class_loss_sums(
-    nll: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, n_classes: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Σw and Σw·nll of each class (K,); they add up over chunks."""
-    weight = np.bincount(labels, weights, minlength=n_classes).astype(np.float64)
-    return weight, np.bincount(labels, nll if weights is None else nll * weights, minlength=n_classes)
-
-
-def losses_of_sums(weight: np.ndarray, loss: np.ndarray) -> ClasswiseLosses:
-    """Means and spread of the classes that occur."""
+    weight, loss = check(probabilities, labels, sample_weight, from_logits).total(class_loss_sums)
     classes = np.flatnonzero(weight > 0)
     losses = loss[classes] / weight[classes]
     return ClasswiseLosses(classes, losses, float(losses.var()), float(losses.std()))
+
+
+def class_loss_sums(rows: Checked) -> np.ndarray:
+    """Σw and Σw·nll of the rows of each class (2, K)."""
+    nll, weight = rows.column("nll"), class_weights(rows)
+    loss = nll if rows.weights is None else nll * rows.weights
+    return np.stack([weight, np.bincount(rows.labels, loss, minlength=len(weight))])

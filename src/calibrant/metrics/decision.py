@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from calibrant.core.errors import InputError
 from calibrant.kernels.isotonic import ScoreGroups, score_groups
 from calibrant.metrics.inputs import BinaryLabels, PositiveProbabilities, RowWeights, check_binary
+from calibrant.metrics.record import metric
 
 THRESHOLDS = np.arange(1, 100) / 100
 """1% … 99%."""
@@ -43,6 +44,7 @@ class ThresholdMetrics:
     """Share of all rows that are flagged."""
 
 
+@metric(about="score")
 def net_benefit(
     probabilities: PositiveProbabilities,
     labels: BinaryLabels,
@@ -70,6 +72,7 @@ def net_benefit(
     return decision_curve(probabilities, labels, thresholds, sample_weight=sample_weight, from_logits=from_logits).model
 
 
+@metric(about="score")
 def decision_curve(
     probabilities: PositiveProbabilities,
     labels: BinaryLabels,
@@ -105,6 +108,7 @@ def decision_curve(
     )
 
 
+@metric(about="score")
 def threshold_metrics(
     probabilities: PositiveProbabilities,
     labels: BinaryLabels,

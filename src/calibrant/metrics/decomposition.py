@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrant.core.odds import softplus
 from calibrant.kernels.isotonic import ScoreGroups, isotonic_values, score_groups
 from calibrant.metrics.binning import check_choice
-from calibrant.metrics.inputs import BinaryLabels, PositiveProbabilities, RowWeights, check_binary, mean
+from calibrant.metrics.inputs import BinaryLabels, PositiveProbabilities, RowWeights, check_binary, weighted_mean
+from calibrant.metrics.record import Figure, metric
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,21 @@ class ScoreDecomposition:
     score: float
 
 
+@metric(
+    figures=(
+        # biased upwards by an amount that resampling does not show: no interval
+        Figure(
+            "miscalibration", "miscalibration", "MSC", False, -1, "part of the log loss that a map can mend",
+            field="miscalibration",
+        ),
+        Figure(
+            "discrimination", "discrimination", "DSC", False, 1, "what p tells beyond the base rate, in nats",
+            field="discrimination",
+        ),
+        Figure("uncertainty", "uncertainty", "UNC", False, 0, "log loss of the base rate", field="uncertainty"),
+    ),
+    about="score",
+)  # fmt: skip
 def score_decomposition(
     probabilities: PositiveProbabilities,
     labels: BinaryLabels,
@@ -54,18 +69,10 @@ def score_decomposition(
     check_choice("score", score, ("nll", "brier"))
     checked = check_binary(probabilities, labels, sample_weight, from_logits)
     if score == "nll":
-        given = mean(checked.losses(), checked.weights)
+        given = weighted_mean(checked.losses(), checked.weights)
     else:
-        given = mean((checked.probability.astype(np.float64) - checked.positive) ** 2, checked.weights)
+        given = weighted_mean((checked.probability.astype(np.float64) - checked.positive) ** 2, checked.weights)
     return _parts(given, score_groups(checked.scores, checked.positive, checked.weights), score)
-
-
-def decomposition_of(
-    log_odds: np.ndarray, positive: np.ndarray, weights: np.ndarray | None = None
-) -> ScoreDecomposition:
-    """`score_decomposition` of the log loss of log-odds (n,)."""
-    given = mean(softplus(np.where(positive, -log_odds, log_odds)), weights)
-    return _parts(given, score_groups(log_odds, positive, weights), "nll")
 
 
 def _parts(given: float, groups: ScoreGroups, score: str) -> ScoreDecomposition:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from calibrant.metrics.groups import confidence_groups
 from calibrant.metrics.inputs import BinaryLabels, PositiveProbabilities, RowWeights, check_binary
-from calibrant.metrics.selective import confidence_auroc_of
+from calibrant.metrics.record import Redrawn, metric
+from calibrant.metrics.selective import area_under_roc, auroc_by_cell
 
 
+@metric(
+    "ROC AUC",
+    "AUC",
+    better=1,
+    meaning="chance that a positive gets a higher p than a negative",
+    interval=Redrawn(auroc_by_cell),
+    about="score",
+)
 def roc_auc(
     probabilities: PositiveProbabilities,
     labels: BinaryLabels,
@@ -27,9 +38,25 @@ def roc_auc(
     0.75
     """
     checked = check_binary(probabilities, labels, sample_weight, from_logits)
-    return confidence_auroc_of(checked.scores, checked.positive, checked.weights)
+    return area_under_roc(confidence_groups(checked.scores, checked.positive, checked.weights))
 
 
+def precision_by_cell(draws: Any) -> np.ndarray:
+    """`average_precision` (R,) of rows that count as tied within a cell."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = np.cumsum(draws.positive[:, ::-1], axis=1)
+        precision = found / np.cumsum(draws.weight[:, ::-1], axis=1)
+        return np.nansum(draws.positive[:, ::-1] * precision, axis=1) / draws.positive.sum(axis=1)
+
+
+@metric(
+    "average precision",
+    "AP",
+    better=1,
+    meaning="area under the precision-recall curve",
+    interval=Redrawn(precision_by_cell),
+    about="score",
+)
 def average_precision(
     probabilities: PositiveProbabilities,
     labels: BinaryLabels,
@@ -48,12 +75,7 @@ def average_precision(
     0.8333
     """
     checked = check_binary(probabilities, labels, sample_weight, from_logits)
-    return average_precision_of(checked.scores, checked.positive, checked.weights)
-
-
-def average_precision_of(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """`average_precision` of columns."""
-    groups = confidence_groups(scores, positive, weights)
+    groups = confidence_groups(checked.scores, checked.positive, checked.weights)
     found, flagged = groups.correct[::-1], groups.weight[::-1]
     total = found.sum()
     if total <= 0:

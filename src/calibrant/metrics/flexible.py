@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from calibrant.core.odds import sigmoid
 from calibrant.kernels.logistic import Pull, fit_logistic, logistic_sums
-from calibrant.metrics.inputs import BinaryLabels, PositiveProbabilities, RowWeights, check_binary, mean
+from calibrant.metrics.clinical import refit, standardised
+from calibrant.metrics.inputs import BinaryLabels, PositiveProbabilities, RowWeights, check_binary, weighted_mean
+from calibrant.metrics.record import Redrawn, metric
 
 KNOTS = ((100.0, (5, 27.5, 50, 72.5, 95)), (30.0, (5, 35, 65, 95)), (10.0, (10, 50, 90)))
 """Rows from which the curve has 5, 4 or 3 knots, and the percentiles they stand at; below, or where knots coincide, the
@@ -37,6 +41,7 @@ class FlexibleCalibration:
     """Knots of the restricted cubic spline in log-odds; empty where the curve is a straight line in log-odds."""
 
 
+@metric(about="score")
 def flexible_calibration(
     probabilities: PositiveProbabilities,
     labels: BinaryLabels,
@@ -159,17 +164,44 @@ def _gaps(
     probabilities: PositiveProbabilities, labels: BinaryLabels, sample_weight: RowWeights, from_logits: bool
 ) -> tuple[np.ndarray, np.ndarray | None]:
     checked = check_binary(probabilities, labels, sample_weight, from_logits, weights_are="counts")
-    return curve_gaps(checked.probability, checked.log_odds, checked.positive, checked.weights), checked.weights
+    curve = Curve.fit(checked.log_odds, checked.positive, checked.weights)
+    stated = checked.probability.astype(np.float64)
+    return np.abs(sigmoid(curve.log_odds(checked.log_odds)) - stated), checked.weights
 
 
-def curve_gaps(
-    probability: np.ndarray, log_odds: np.ndarray, positive: np.ndarray, weights: np.ndarray | None
-) -> np.ndarray:
-    """|c(p) − p| of each row (n,)."""
-    curve = Curve.fit(log_odds, positive, weights)
-    return np.abs(sigmoid(curve.log_odds(log_odds)) - probability.astype(np.float64))
+def redrawn_gaps(draws: Any) -> np.ndarray:
+    """|c(p) − p| of each cell (R, L), the curve refitted to every resample with the knots of all rows."""
+    scaled, _ = standardised(spline_columns(draws.score, draws.knots))
+    design = np.vstack([scaled, np.ones_like(draws.score)])
+    return np.abs(sigmoid(refit(design, draws.weight, draws.positive) @ design) - draws.probability)
 
 
+def redrawn_index(draws: Any) -> np.ndarray:
+    """ICI of every resample (R,)."""
+    return (redrawn_gaps(draws) * draws.weight).sum(axis=1) / np.maximum(draws.weight.sum(axis=1), 1e-300)
+
+
+def redrawn_quantile(level: float) -> Callable[[Any], np.ndarray]:
+    """A quantile of the gaps of every resample (R,)."""
+
+    def quantile(draws: Any) -> np.ndarray:
+        gaps = redrawn_gaps(draws)
+        order = np.argsort(gaps, axis=1)
+        weight = np.take_along_axis(draws.weight, order, axis=1)
+        share = np.cumsum(weight, axis=1) / np.maximum(draws.weight.sum(axis=1, keepdims=True), 1e-300)
+        place = np.minimum((share < level).sum(axis=1), gaps.shape[1] - 1)
+        return np.take_along_axis(np.take_along_axis(gaps, order, axis=1), place[:, None], axis=1)[:, 0]
+
+    return quantile
+
+
+@metric(
+    "ICI",
+    unit="%",
+    meaning="mean gap of the smooth calibration curve",
+    interval=Redrawn(redrawn_index),
+    about="score",
+)
 def integrated_calibration_index(
     probabilities: PositiveProbabilities,
     labels: BinaryLabels,
@@ -189,9 +221,16 @@ def integrated_calibration_index(
     0.25
     """
     gaps, weights = _gaps(probabilities, labels, sample_weight, from_logits)
-    return mean(gaps, weights)
+    return weighted_mean(gaps, weights)
 
 
+@metric(
+    "E50",
+    unit="%",
+    meaning="median gap of the smooth calibration curve",
+    interval=Redrawn(redrawn_quantile(0.5)),
+    about="score",
+)
 def e50(
     probabilities: PositiveProbabilities,
     labels: BinaryLabels,
@@ -212,6 +251,13 @@ def e50(
     return float(weighted_quantile(gaps, np.array([0.5]), weights)[0])
 
 
+@metric(
+    "E90",
+    unit="%",
+    meaning="90th percentile of the gap of the smooth calibration curve",
+    interval=Redrawn(redrawn_quantile(0.9)),
+    about="score",
+)
 def e90(
     probabilities: PositiveProbabilities,
     labels: BinaryLabels,

@@ -1,4 +1,6 @@
-"""Checks the inputs of a metric and gives the columns that it is computed from.
+"""Checks the inputs of a metric and gives the rows that it is computed from.
+
+A metric asks its rows for totals, which add up over chunks, or for all of them, with the reason why it must.
 
 Probabilities (n, K) are asked about the predicted class; one probability per row, (n,), is asked about the positive
 class: p is used as the confidence, and the label 0/1 as correctness.
@@ -6,9 +8,10 @@ class: p is used as the confidence, and the label 0/1 as correctness.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,7 +29,7 @@ from calibrant.core.arrays import (
 from calibrant.core.errors import InputError
 from calibrant.core.odds import finite_log_odds, probability_log_odds, sigmoid, softplus
 from calibrant.core.tensors import on_device
-from calibrant.kernels.rows import RowColumns, scan
+from calibrant.kernels.rows import LEVELS, RowColumns, scan
 
 Probabilities: TypeAlias = Annotated[
     ArrayLike, "array (n, K), or (n,) of the positive class: Probabilities, or logits with ``from_logits=True``."
@@ -39,6 +42,13 @@ PositiveProbabilities: TypeAlias = Annotated[
 ]
 BinaryLabels: TypeAlias = Annotated[ArrayLike, "array (n,): 0 or 1."]
 RowWeights: TypeAlias = Annotated[ArrayLike | None, "array (n,), optional: A weight of 2 counts as the row twice."]
+
+
+Sums = TypeVar("Sums")
+"""What a total is: anything with `+`."""
+
+ORDER_OF_ROWS = "needs the confidences of all rows in their order"
+ORDER_OF_CLASSES = "ranks every class's probabilities of all rows"
 
 
 @dataclass(frozen=True)
@@ -55,13 +65,39 @@ class Checked:
         """What the matrix is called in an error message."""
         return "logits" if self.from_logits else "probabilities"
 
+    @property
+    def n_classes(self) -> int:
+        """K."""
+        return self.values.shape[1]
+
+    def total(self, statistic: Callable[..., Sums], *options: Any) -> Sums:
+        """The sums that a statistic of these rows, with its options, gives; they add up over chunks."""
+        return statistic(self, *options)
+
+    def every(self, reason: str) -> Checked:
+        """All rows, for what is not a function of totals."""
+        return self
+
     def columns(self, wanted: str) -> RowColumns:
-        """Per-row columns ("correct", "top", "scores" or "all") from one pass over the matrix."""
+        """Per-row columns ("correct", "top", "scores" or "all") from one pass over the matrix, which is remembered."""
+        level, found = self.__dict__.get("_scanned", (-1, None))
+        if level < LEVELS[wanted]:
+            found = self._scan(wanted)
+            self.__dict__["_scanned"] = LEVELS[wanted], found
+        return found
+
+    def _scan(self, wanted: str) -> RowColumns:
         return scan(self.values, self.labels, from_logits=self.from_logits, columns=wanted)
 
-    def right(self) -> np.ndarray:
-        """Is the prediction of each row right (n,)?"""
-        return self.columns("correct").correct
+    def column(self, name: str) -> np.ndarray:
+        """One number per row: a field of `RowColumns`, or "hit", whether the predicted class is right."""
+        level = {"nll": "scores", "brier": "scores", "entropy": "all"}.get(name, "correct")
+        return getattr(self.columns(level), "correct" if name == "hit" else name)
+
+    def top(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Confidence, correctness and weights of every row: all that a top-label metric reads."""
+        columns = self.columns("correct")
+        return columns.confidence, columns.correct, self.weights
 
 
 @dataclass(frozen=True)
@@ -97,7 +133,7 @@ class CheckedScores(Checked):
         with np.errstate(divide="ignore"):
             return -np.where(self.positive, np.log(wide), np.log1p(-wide))
 
-    def columns(self, wanted: str) -> RowColumns:
+    def _scan(self, wanted: str) -> RowColumns:
         """Columns of the question "how likely is the positive class": p for confidence, y = 1 for correctness."""
         p = self.probability
         wide = p.astype(np.float64)
@@ -109,9 +145,13 @@ class CheckedScores(Checked):
         prediction = (p >= 0.5).astype(np.int64)
         return RowColumns(p, prediction, positive, nll, (wide - positive) ** 2, np.maximum(-parts, 0.0))
 
-    def right(self) -> np.ndarray:
-        """Is p ≥ ½ where the label is 1, and below it where it is 0 (n,)?"""
-        return (self.probability >= 0.5) == self.positive
+    def column(self, name: str) -> np.ndarray:
+        """One number per row; a hit is p ≥ ½ where the label is 1, and p below it where the label is 0."""
+        return (self.probability >= 0.5) == self.positive if name == "hit" else super().column(name)
+
+    def top(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Probability and label stand for confidence and correctness."""
+        return self.probability, self.positive, self.weights
 
 
 class CheckedTensor(Checked):
@@ -126,7 +166,7 @@ class CheckedTensor(Checked):
             raise AttributeError(name)
         return check_matrix(self.tensor, self.name)
 
-    def columns(self, wanted: str) -> RowColumns:
+    def _scan(self, wanted: str) -> RowColumns:
         """Per-row columns by one pass on the device; only they are copied."""
         from calibrant.kernels.torch.columns import host_columns
 
@@ -141,6 +181,8 @@ def check(
     `weights_are`: "shares" for a ratio of sums, which takes any scale; "counts" for a metric that asks how many rows
     there are; "parts" for one chunk of many, whose weights stay as they are.
     """
+    if isinstance(probabilities, Checked):
+        return probabilities
     if np.ndim(probabilities) == 1:
         return check_binary(probabilities, labels, sample_weight, from_logits, weights_are=weights_are)
     name = "logits" if from_logits else "probabilities"
@@ -163,6 +205,8 @@ def check_binary(
     probabilities: Any, labels: Any, sample_weight: Any, from_logits: bool, *, weights_are: str = "shares"
 ) -> CheckedScores:
     """Pass one probability per row, labels 0/1 and weights through the gate."""
+    if isinstance(probabilities, Checked):
+        return cast(CheckedScores, probabilities.every("reads one score per row"))
     name = "logits" if from_logits else "probabilities"
     shape = np.shape(probabilities)
     if len(shape) == 2 and shape[1] == 2:
@@ -196,27 +240,35 @@ def check_binary(
 def top_label(
     probabilities: Any, labels: Any, sample_weight: Any, from_logits: bool, *, weights_are: str = "shares"
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Confidence, correctness and weights of every row: all that a top-label metric reads."""
-    checked = check(probabilities, labels, sample_weight, from_logits, weights_are=weights_are)
-    if isinstance(checked, CheckedScores):
-        return checked.probability, checked.positive, checked.weights
-    columns = checked.columns("correct")
-    return columns.confidence, columns.correct, checked.weights
+    """Confidence, correctness and weights of every row, for a metric that needs their order."""
+    rows = check(probabilities, labels, sample_weight, from_logits, weights_are=weights_are)
+    return rows.every(ORDER_OF_ROWS).top()
 
 
-def total_weight(n_rows: int, weights: np.ndarray | None) -> float:
-    """Σw; n where there are no weights."""
-    return float(n_rows) if weights is None else float(weights.sum())
+def column_sums(rows: Checked, name: str) -> np.ndarray:
+    """Σw and Σw·x of a column of the rows, as a (2,) array; an infinite loss of a row of weight 0 counts nothing."""
+    return weighted_sums(rows.column(name), rows.weights)
 
 
-def mean(column: np.ndarray, weights: np.ndarray | None) -> float:
-    """Weighted mean in float64."""
+def weighted_sums(column: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Σw and Σw·x in float64."""
+    column = column.astype(np.float64, copy=False)
     if weights is None:
-        return float(column.mean(dtype=np.float64))
+        return np.array([len(column), column.sum()])
     with np.errstate(invalid="ignore"):
-        total = np.dot(column.astype(np.float64, copy=False), weights)
+        total = np.dot(column, weights)
     if np.isnan(total):
-        # an infinite loss of a row of weight 0
-        counted = weights > 0
-        total = np.dot(column[counted].astype(np.float64), weights[counted])
-    return float(total / weights.sum())
+        total = np.dot(column[weights > 0], weights[weights > 0])
+    return np.array([weights.sum(), total])
+
+
+def mean(rows: Checked, name: str) -> float:
+    """Weighted mean of a column of the rows."""
+    weight, total = rows.total(column_sums, name)
+    return float(total / weight)
+
+
+def weighted_mean(column: np.ndarray, weights: np.ndarray | None) -> float:
+    """Weighted mean in float64 of numbers at hand."""
+    weight, total = weighted_sums(column, weights)
+    return float(total / weight)

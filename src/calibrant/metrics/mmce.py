@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from calibrant.core.errors import InputError
 from calibrant.metrics.groups import confidence_groups
 from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label
+from calibrant.metrics.record import Gaps, metric
 
+WIDTH = 0.4
 NARROWEST = 0.01
 """The smallest width: exp(1/width) must be finite."""
 
 
+def laplacian_root(cells: Any, value: float) -> np.ndarray:
+    """F (L, L) with F Fᵀ = exp(−|c−c'|/0.4), for sorted confidences: Σ_ij g_i K_ij g_j is the sum of squares of g F.
+
+    The kernel is the covariance of a Markov process, whose Cholesky factor has a closed form: what the point j adds
+    to its predecessor, carried on to every later point i.
+    """
+    confidence = cells.confidence
+    distance = np.abs(confidence[:, None] - confidence) / WIDTH
+    # means of neighbouring cells may swap by a rounding error
+    steps = np.maximum(np.diff(confidence, prepend=-np.inf), 0.0)
+    return np.tril(np.exp(-distance)) * np.sqrt(-np.expm1(-2 * steps / WIDTH))
+
+
+@metric(
+    "MMCE",
+    unit="%",
+    meaning="kernel mean of the gap, without bins",
+    interval=Gaps(laplacian_root, lambda g, share: np.sqrt((g**2).sum(axis=-1))),
+)
 def mmce(
     probabilities: Probabilities,
     labels: ClassIndices,
     *,
-    width: float = 0.4,
+    width: float = WIDTH,
     sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> float:
@@ -35,16 +58,9 @@ def mmce(
     >>> mmce([[0.75, 0.25]] * 4, [0, 0, 1, 1])
     0.25
     """
-    return mmce_of(*top_label(probabilities, labels, sample_weight, from_logits), width=width)
-
-
-def mmce_of(
-    confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None, *, width: float = 0.4
-) -> float:
-    """`mmce` of columns."""
     if not width >= NARROWEST:
         raise InputError(f"width must be at least {NARROWEST}, got {width!r}")
-    groups = confidence_groups(confidence, correct, weights)
+    groups = confidence_groups(*top_label(probabilities, labels, sample_weight, from_logits))
     residual = groups.excess
     # for sorted c the kernel of a pair splits into exp(−c_i/width)·exp(c_j/width): a running sum replaces the matrix
     near, far = residual * np.exp(-groups.confidence / width), residual * np.exp(groups.confidence / width)

@@ -10,6 +10,7 @@ import numpy as np
 
 from calibrant.core.errors import InputError
 from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label
+from calibrant.metrics.record import documented
 
 DRAWS = 1000
 ROW_DRAWS = 40_000_000
@@ -39,6 +40,7 @@ class MulticalibrationError:
         return self.value
 
 
+@documented
 def multicalibration_error(
     probabilities: Probabilities,
     labels: ClassIndices,

@@ -9,8 +9,10 @@ from calibrant.core.arrays import as_array, check_counts, check_matrix, check_we
 from calibrant.core.errors import InputError
 from calibrant.kernels.rows import scan
 from calibrant.metrics.inputs import RowWeights
+from calibrant.metrics.record import documented
 
 
+@documented
 def rank_changes(
     before: ArrayLike, after: ArrayLike, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:

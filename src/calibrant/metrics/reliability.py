@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from calibrant.core.bin_sums import BinSums, over, under
+from calibrant.core.bin_sums import over, under
 from calibrant.core.bins import width_edges
 from calibrant.metrics.binning import bin_index, bin_sums
-from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label
+from calibrant.metrics.inputs import ORDER_OF_ROWS, ClassIndices, Probabilities, RowWeights, check
+from calibrant.metrics.record import metric
 
 
 def _missing() -> np.ndarray:
@@ -90,6 +91,7 @@ class Reliability:
         return self.over + self.under
 
 
+@metric()
 def reliability(
     probabilities: Probabilities,
     labels: ClassIndices,
@@ -108,30 +110,14 @@ def reliability(
     >>> bins.counts.tolist(), bins.accuracy.tolist()
     ([0.0, 2.0], [nan, 0.5])
     """
-    return reliability_of(*top_label(probabilities, labels, sample_weight, from_logits), n_bins=n_bins, binning=binning)
-
-
-def reliability_of(
-    confidence: np.ndarray,
-    correct: np.ndarray,
-    weights: np.ndarray | None = None,
-    *,
-    n_bins: int = 15,
-    binning: str = "width",
-) -> Reliability:
-    """`reliability` of columns."""
-    sums = bin_sums(confidence, correct, weights, n_bins, binning)
-    if binning == "width":
-        return reliability_of_sums(sums, width_edges(n_bins))
-    index = bin_index(confidence, weights, n_bins, binning)
-    lowest = np.full(n_bins, np.inf)
-    np.minimum.at(lowest, index, confidence.astype(np.float64))
-    # an empty bin opens where the next one does
-    edges = np.minimum.accumulate(np.append(lowest, confidence.max())[::-1])[::-1]
-    return reliability_of_sums(sums, edges)
-
-
-def reliability_of_sums(sums: BinSums, edges: np.ndarray) -> Reliability:
-    """Means of one row of bin sums between given edges."""
+    rows = check(probabilities, labels, sample_weight, from_logits)
+    sums = bin_sums(rows, n_bins, binning)
+    edges = width_edges(n_bins)
+    if binning == "mass":
+        confidence, _, weights = rows.every(ORDER_OF_ROWS).top()
+        lowest = np.full(n_bins, np.inf)
+        np.minimum.at(lowest, bin_index(confidence, weights, n_bins, binning), confidence.astype(np.float64))
+        # an empty bin opens where the next one does
+        edges = np.minimum.accumulate(np.append(lowest, confidence.max())[::-1])[::-1]
     weight = np.where(sums.weight > 0, sums.weight, np.nan)
     return Reliability(edges, sums.weight, sums.confidence / weight, sums.correct / weight)

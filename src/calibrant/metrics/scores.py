@@ -7,8 +7,10 @@ the share of rows where p ≥ ½ says the label, and mean p.
 from __future__ import annotations
 
 from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, check, mean
+from calibrant.metrics.record import Mean, Share, metric
 
 
+@metric("NLL", meaning="log loss: surprise at the true class, in nats", interval=Mean("nll"), compared=4)
 def nll(
     probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
@@ -23,10 +25,10 @@ def nll(
     >>> round(nll([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 4)
     0.4904
     """
-    checked = check(probabilities, labels, sample_weight, from_logits)
-    return mean(checked.columns("scores").nll, checked.weights)
+    return mean(check(probabilities, labels, sample_weight, from_logits), "nll")
 
 
+@metric("Brier", meaning="squared error of all probabilities", interval=Mean("brier"), compared=5)
 def brier(
     probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
@@ -41,10 +43,10 @@ def brier(
     >>> brier([[0.5, 0.5], [0.25, 0.75]], [0, 1])
     0.3125
     """
-    checked = check(probabilities, labels, sample_weight, from_logits)
-    return mean(checked.columns("scores").brier, checked.weights)
+    return mean(check(probabilities, labels, sample_weight, from_logits), "brier")
 
 
+@metric("accuracy", "acc", unit="%", better=1, meaning="share of right predictions", interval=Share("hit"), compared=6)
 def accuracy(
     probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
@@ -56,25 +58,17 @@ def accuracy(
     >>> accuracy([[0.5, 0.5], [0.25, 0.75]], [0, 0])
     0.5
     """
-    checked = check(probabilities, labels, sample_weight, from_logits)
-    return mean(checked.right(), checked.weights)
+    return mean(check(probabilities, labels, sample_weight, from_logits), "hit")
 
 
-def entropy(
-    probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
-) -> float:
-    """Mean entropy of the predictions in nats, ``−1/n Σ_i Σ_j p_ij log p_ij`` (Shannon 1948).
-
-    Examples
-    --------
-    >>> from calibrant.metrics import entropy
-    >>> round(entropy([[0.5, 0.5], [0.0, 1.0]], [0, 1]), 4)
-    0.3466
-    """
-    checked = check(probabilities, labels, sample_weight, from_logits)
-    return mean(checked.columns("all").entropy, checked.weights)
-
-
+@metric(
+    "mean confidence",
+    "confidence",
+    unit="%",
+    better=0,
+    meaning="mean probability of the predicted class",
+    interval=Mean("confidence"),
+)
 def confidence(
     probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
@@ -86,5 +80,21 @@ def confidence(
     >>> confidence([[0.5, 0.5], [0.25, 0.75]], [0, 1])
     0.625
     """
-    checked = check(probabilities, labels, sample_weight, from_logits)
-    return mean(checked.columns("correct").confidence, checked.weights)
+    return mean(check(probabilities, labels, sample_weight, from_logits), "confidence")
+
+
+@metric(
+    "mean entropy", "entropy", better=0, meaning="mean spread of the probabilities, in nats", interval=Mean("entropy")
+)
+def entropy(
+    probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
+) -> float:
+    """Mean entropy of the predictions in nats, ``−1/n Σ_i Σ_j p_ij log p_ij`` (Shannon 1948).
+
+    Examples
+    --------
+    >>> from calibrant.metrics import entropy
+    >>> round(entropy([[0.5, 0.5], [0.0, 1.0]], [0, 1]), 4)
+    0.3466
+    """
+    return mean(check(probabilities, labels, sample_weight, from_logits), "entropy")

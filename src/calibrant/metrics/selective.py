@@ -3,13 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from calibrant.metrics.groups import confidence_groups
+from calibrant.metrics.groups import Groups, confidence_groups
 from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label
+from calibrant.metrics.record import Redrawn, metric
 
 
+def auroc_by_cell(draws: Any) -> np.ndarray:
+    """Chance (R,) that a right row is in a higher cell than a wrong one, from their weights by cell (R, L)."""
+    right, wrong = draws.positive, draws.weight - draws.positive
+    below = np.cumsum(wrong, axis=1) - wrong / 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return (right * below).sum(axis=1) / (right.sum(axis=1) * wrong.sum(axis=1))
+
+
+def aurc_by_cell(draws: Any) -> np.ndarray:
+    """`aurc` (R,) of rows that count as tied within a cell."""
+    kept = np.cumsum(draws.weight[:, ::-1], axis=1)
+    errors = np.cumsum((draws.weight - draws.positive)[:, ::-1], axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        risk = np.where(kept > 0, errors / kept, 0.0)
+    return (risk * draws.weight[:, ::-1]).sum(axis=1) / kept[:, -1]
+
+
+@metric(
+    "confidence AUROC",
+    "conf AUROC",
+    unit="%",
+    better=1,
+    meaning="how well confidence tells right from wrong",
+    interval=Redrawn(auroc_by_cell, lowest=-np.inf),
+    about="confidence",
+)
 def confidence_auroc(
     probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
@@ -24,12 +52,11 @@ def confidence_auroc(
     >>> confidence_auroc([[0.9, 0.1], [0.8, 0.2], [0.6, 0.4]], [0, 1, 0])
     0.5
     """
-    return confidence_auroc_of(*top_label(probabilities, labels, sample_weight, from_logits))
+    return area_under_roc(confidence_groups(*top_label(probabilities, labels, sample_weight, from_logits)))
 
 
-def confidence_auroc_of(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """`confidence_auroc` of columns."""
-    groups = confidence_groups(confidence, correct, weights)
+def area_under_roc(groups: Groups) -> float:
+    """Chance that a right row is above a wrong one, ties counted half; ½ where either is absent."""
     wrong = groups.weight - groups.correct
     pairs = groups.correct.sum() * wrong.sum()
     if pairs <= 0:
@@ -53,6 +80,7 @@ class RiskCoverage:
         return float(self.risk[np.searchsorted(self.coverage, coverage - 1e-12)])
 
 
+@metric()
 def risk_coverage(
     probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> RiskCoverage:
@@ -64,17 +92,19 @@ def risk_coverage(
     >>> risk_coverage([[0.75, 0.25], [0.0, 1.0]], [1, 1]).risk.tolist()
     [0.0, 0.5]
     """
-    return risk_coverage_of(*top_label(probabilities, labels, sample_weight, from_logits))
-
-
-def risk_coverage_of(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None) -> RiskCoverage:
-    """`risk_coverage` of columns."""
-    groups = confidence_groups(confidence, correct, weights)
+    groups = confidence_groups(*top_label(probabilities, labels, sample_weight, from_logits))
     kept = np.cumsum(groups.weight[::-1])
     wrong = np.cumsum((groups.weight - groups.correct)[::-1])
     return RiskCoverage(kept / kept[-1], wrong / kept, groups.confidence[::-1].copy())
 
 
+@metric(
+    "AURC",
+    unit="%",
+    meaning="mean error over all deferral rates",
+    interval=Redrawn(aurc_by_cell, lowest=-np.inf),
+    about="confidence",
+)
 def aurc(
     probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
@@ -89,12 +119,7 @@ def aurc(
     >>> round(aurc([[0.75, 0.25], [0.0, 1.0]], [1, 1]), 4)
     0.25
     """
-    return aurc_of(*top_label(probabilities, labels, sample_weight, from_logits, weights_are="counts"))
-
-
-def aurc_of(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """`aurc` of columns."""
-    groups = confidence_groups(confidence, correct, weights)
+    groups = confidence_groups(*top_label(probabilities, labels, sample_weight, from_logits, weights_are="counts"))
     weight, wrong = groups.weight[::-1], (groups.weight - groups.correct)[::-1]
     rate = wrong / weight
     kept = np.concatenate(([0.0], np.cumsum(weight)))

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label, total_weight
+from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label
+from calibrant.metrics.record import Gaps, metric
 
 N_CELLS = 4096
 """Cells of [0, 1] the residuals are gathered in."""
 
 
+def reflected_gaussian(cells: Any, value: float, points: int = 200) -> np.ndarray:
+    """Density (L, points) at the midpoints of [0, 1] of a Gaussian around each confidence, reflected at 0 and 1.
+
+    The bandwidth is the error itself.
+    """
+    grid, bandwidth = (np.arange(points) + 0.5) / points, max(value, 1e-3)
+    density = np.zeros((len(cells.confidence), points))
+    for mirror in range(-2, 4):
+        image = mirror + cells.confidence if mirror % 2 == 0 else mirror + 1 - cells.confidence
+        density += np.exp(-0.5 * ((grid - image[:, None]) / bandwidth) ** 2)
+    return density / (bandwidth * np.sqrt(2 * np.pi))
+
+
+@metric(
+    "smooth ECE",
+    "smooth",
+    unit="%",
+    meaning="gap after kernel smoothing, without bins",
+    interval=Gaps(reflected_gaussian, lambda g, share: np.abs(g).mean(axis=-1)),
+)
 def smooth_ece(
     probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
@@ -24,12 +47,7 @@ def smooth_ece(
     >>> round(smooth_ece([[0.75, 0.25]] * 4, [0, 0, 1, 1]), 4)
     0.25
     """
-    return smooth_ece_of(*top_label(probabilities, labels, sample_weight, from_logits))
-
-
-def smooth_ece_of(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """`smooth_ece` of columns."""
-    spectrum = _spectrum(confidence, correct, weights)
+    spectrum = _spectrum(*top_label(probabilities, labels, sample_weight, from_logits))
     low, high = 0.0, 1.0
     surplus_low, surplus_high = smoothed_error(spectrum, low) - low, smoothed_error(spectrum, high) - high
     if surplus_low <= 0:
@@ -66,4 +84,4 @@ def _spectrum(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray |
     upper = position - cell
     grid = np.bincount(cell, residual * (1 - upper), minlength=N_CELLS)
     grid[1:] += np.bincount(cell, residual * upper, minlength=N_CELLS - 1)
-    return np.fft.rfft(np.concatenate([grid, grid[::-1]])) / total_weight(len(wide), weights)
+    return np.fft.rfft(np.concatenate([grid, grid[::-1]])) / (len(wide) if weights is None else weights.sum())

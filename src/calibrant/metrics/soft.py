@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +13,23 @@ from calibrant.core.errors import InputError
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.soft_bins import memberships
 from calibrant.metrics.binning import check_choice, check_norm
-from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label
+from calibrant.metrics.inputs import ORDER_OF_ROWS, Checked, ClassIndices, Probabilities, RowWeights, check
+from calibrant.metrics.record import Gaps, metric
+from calibrant.metrics.top_label import within_and_between
 
 
+def soft_membership(cells: Any, value: float) -> np.ndarray:
+    """Memberships (L, M) of cells in the soft bins."""
+    return memberships(cells.confidence, 15, 0.01)
+
+
+@metric(
+    "soft ECE",
+    "soft",
+    unit="%",
+    meaning="gap over soft bins, as the training loss measures it",
+    interval=Gaps(soft_membership, lambda g, share: np.sqrt((g**2 / share).sum(axis=-1))),
+)
 def soft_ece(
     probabilities: Probabilities,
     labels: ClassIndices,
@@ -50,37 +64,17 @@ def soft_ece(
     >>> round(soft_ece([[0.75, 0.25]] * 4, [0, 0, 1, 1]), 4)
     0.25
     """
-    confidence, correct, weights = top_label(probabilities, labels, sample_weight, from_logits)
-    return soft_ece_of(
-        confidence,
-        correct,
-        weights,
-        n_bins=n_bins,
-        temperature=temperature,
-        norm=norm,
-        weighting=weighting,
-        decay=decay,
-    )
-
-
-def soft_ece_of(
-    confidence: np.ndarray,
-    correct: np.ndarray,
-    weights: np.ndarray | None = None,
-    *,
-    n_bins: int = 15,
-    temperature: float = 0.01,
-    norm: float = 2,
-    weighting: str = "bin",
-    decay: float | None = None,
-) -> float:
-    """`soft_ece` of columns."""
+    rows = check(probabilities, labels, sample_weight, from_logits)
     p = check_norm(norm)
     softness = bin_temperature(n_bins, temperature, decay)
-    sums = soft_sums(confidence, correct, weights, n_bins, softness)
+    *sums, squares = rows.total(soft_sums, n_bins, softness)
+    bins = BinSums(*sums)
     if check_choice("weighting", weighting, ("bin", "label")) == "bin":
-        return float(sums.bins.norm(p))
-    accuracy = sums.bins.correct / np.where(sums.bins.weight > 0, sums.bins.weight, 1.0)
+        return float(bins.norm(p))
+    if p == 2:
+        return within_and_between(bins, squares)
+    accuracy = bins.correct / np.where(bins.weight > 0, bins.weight, 1.0)
+    confidence, _, weights = rows.every(ORDER_OF_ROWS).top()
 
     def part(block: slice) -> float:
         gap = np.abs(accuracy - confidence[block, None].astype(np.float64))
@@ -92,41 +86,19 @@ def soft_ece_of(
         return float(rows.sum() if weights is None else np.dot(rows, weights[block]))
 
     parts = map_blocks(part, row_blocks(len(confidence), n_bins))
-    return max(parts) if np.isinf(p) else float((sum(parts) / sums.bins.weight.sum()) ** (1 / p))
+    return max(parts) if np.isinf(p) else float((sum(parts) / bins.weight.sum()) ** (1 / p))
 
 
-class SoftSums(NamedTuple):
-    """Sums over soft bins; they add up over chunks."""
-
-    bins: BinSums
-    square: np.ndarray
-    """Σ_i w·u_ij·c_i² of each bin."""
-
-    def __add__(self, other: object) -> SoftSums:
-        if not isinstance(other, SoftSums):
-            return NotImplemented
-        return SoftSums(self.bins + other.bins, self.square + other.square)
-
-    def label_norm(self) -> float:
-        """Eq. 12 at p = 2: Σ_j S_j·(A_j − C_j)² plus the variance of confidence within each bin."""
-        weight = np.where(self.bins.weight > 0, self.bins.weight, 1.0)
-        within = np.maximum(self.square - self.bins.confidence**2 / weight, 0.0)
-        between = (self.bins.confidence - self.bins.correct) ** 2 / weight
-        return float(np.sqrt((within + between).sum() / self.bins.weight.sum()))
-
-
-def soft_sums(
-    confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None, n_bins: int, temperature: float
-) -> SoftSums:
-    """Sizes and sums of the soft bins, eq. 8-10."""
+def soft_sums(rows: Checked, n_bins: int, temperature: float) -> np.ndarray:
+    """Σw·u, Σw·u·c, Σw·u·a and Σw·u·c² of the soft bins (4, M), eq. 8-10."""
+    confidence, correct, weights = rows.top()
 
     def part(block: slice) -> np.ndarray:
         c = confidence[block].astype(np.float64)
         w = np.ones(len(c)) if weights is None else weights[block]
         return np.stack([w, w * c, w * correct[block], w * c * c]) @ memberships(c, n_bins, temperature)
 
-    sums = np.sum(map_blocks(part, row_blocks(len(confidence), n_bins)), axis=0)
-    return SoftSums(BinSums(*sums[:3]), sums[3])
+    return np.sum(map_blocks(part, row_blocks(len(confidence), n_bins)), axis=0)
 
 
 def bin_temperature(n_bins: int, temperature: float, decay: float | None) -> float:

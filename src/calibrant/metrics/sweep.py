@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrant.core.bin_sums import BinSums
+from calibrant.core.bin_sums import BinSums, total_gap
 from calibrant.core.bins import cumulate, rank_slack
 from calibrant.metrics.binning import check_norm
 from calibrant.metrics.groups import Groups, confidence_groups
 from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label
+from calibrant.metrics.record import Gaps, metric
 
 _BATCH_ELEMENTS = 1 << 18
 
 
+@metric(
+    "sweep ECE",
+    "sweep",
+    unit="%",
+    meaning="the gap over as many bins as stay monotone",
+    interval=Gaps("monotone", lambda g, share: total_gap(g)),
+)
 def sweep_ece(
     probabilities: Probabilities,
     labels: ClassIndices,
@@ -31,15 +39,8 @@ def sweep_ece(
     >>> sweep_ece([[0.75, 0.25], [0.0, 1.0]], [1, 1])
     0.375
     """
-    return sweep_ece_of(*top_label(probabilities, labels, sample_weight, from_logits), norm=norm)
-
-
-def sweep_ece_of(
-    confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None, *, norm: float = 1
-) -> float:
-    """`sweep_ece` of columns."""
     p = check_norm(norm)
-    groups = confidence_groups(confidence, correct, weights)
+    groups = confidence_groups(*top_label(probabilities, labels, sample_weight, from_logits))
     prefix = _Prefix(groups)
     n_bins = prefix.largest_monotone_count()
     if n_bins is None:

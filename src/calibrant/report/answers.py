@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrant.core.metric_facts import facts as metric_facts
 from calibrant.evaluation.models import ModelComparison
 from calibrant.evaluation.rendering import figure
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.verdicts import SIGNIFICANCE, too_few_to_tell
+from calibrant.metrics.record import facts as metric_facts
 from calibrant.report.chart_data import baseline
 from calibrant.report.methods import full_name
 from calibrant.report.wording import wording

@@ -10,8 +10,8 @@ from typing import Any
 
 import altair as alt
 
-from calibrant.core.metric_facts import MetricFacts, facts
 from calibrant.evaluation.shift import ShiftCurves
+from calibrant.metrics.record import Figure, facts
 from calibrant.report.chart_parts import bin_tooltip, diagonal, parameters, percent, side_marks, with_wilson
 from calibrant.report.section_charts import decision, forest, group_diagram, smooth_layers
 from calibrant.report.wording import PREDICTED, Wording
@@ -257,7 +257,7 @@ def _coverage() -> Any:
     return chart.properties(height=300, description="Errors that remain among the kept rows over the share deferred")
 
 
-def _shift(methods: list[str], look: MetricFacts) -> Any:
+def _shift(methods: list[str], look: Figure) -> Any:
     data = alt.Chart(alt.NamedData("shift")).transform_calculate(
         low="datum.value - datum.error", high="datum.value + datum.error", chosen="datum.method == method"
     )

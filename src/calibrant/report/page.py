@@ -25,11 +25,11 @@ from markupsafe import Markup, escape
 import calibrant
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
-from calibrant.core.metric_facts import facts
 from calibrant.evaluation.models import ModelComparison
 from calibrant.evaluation.rendering import RAISED_WORDS, any_raised, diagram, figure, raised, templates
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.shift import ShiftCurves
+from calibrant.metrics.record import facts
 from calibrant.report import chart_data, tables, usage
 from calibrant.report.answers import answers, model_answers
 from calibrant.report.charts import charts

@@ -7,16 +7,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from calibrant.core.metric_facts import facts, number
 from calibrant.evaluation import table
 from calibrant.evaluation.bootstrap import draw
-from calibrant.evaluation.clinical import clinical_estimates, exact_log_odds
 from calibrant.evaluation.models import ModelComparison
 from calibrant.evaluation.rendering import bounds, figure
 from calibrant.evaluation.results import EXTRAS, Comparison, MethodRow, TestColumns
+from calibrant.evaluation.scoring import column_estimates
 from calibrant.evaluation.table import Estimate
 from calibrant.evaluation.verdicts import SIGNIFICANCE
-from calibrant.metrics.top_label import ece_of
+from calibrant.kernels.rows import RowColumns
+from calibrant.metrics.record import facts, number
+from calibrant.metrics.top_label import ece
 from calibrant.report.chart_data import baseline, finished, group_analyses, has_decisions, shown_groups
 from calibrant.report.methods import full_name, summary
 from calibrant.report.wording import shown_metrics
@@ -212,16 +213,17 @@ def _by_label(columns: TestColumns, width: int, weights: np.ndarray | None, n_bi
     stated, seen, loss = (
         np.asarray(column).reshape(-1, width) for column in (columns.confidence, columns.correct, columns.nll)
     )
-    errors = [ece_of(stated[:, place], seen[:, place], weights, n_bins=n_bins) for place in range(width)]
+    errors = [ece(stated[:, place], seen[:, place], sample_weight=weights, n_bins=n_bins) for place in range(width)]
     return np.stack([np.array(errors), np.average(loss, axis=0, weights=weights)])
 
 
 def clinical_figures(comparison: Comparison, columns: TestColumns) -> dict[str, Estimate]:
     """Slope, intercept, O:E and the rest with bootstrap intervals over rows."""
-    loss = np.asarray(columns.nll, dtype=float)
-    score = exact_log_odds(columns.confidence, columns.correct, loss, bool(loss.max(initial=0.0) < LARGEST_LOSS))
-    resamples = draw(len(score), comparison.resamples, comparison.seed)
-    return clinical_estimates(score, np.asarray(columns.correct, dtype=bool), comparison.weights, resamples)
+    loss, seen, none = np.asarray(columns.nll, dtype=float), np.asarray(columns.correct, dtype=bool), np.empty(0)
+    rows = RowColumns(columns.confidence, columns.prediction, seen, loss, none, none)
+    resamples = draw(len(loss), comparison.resamples, comparison.seed)
+    of_logits = bool(loss.max(initial=0.0) < LARGEST_LOSS)
+    return column_estimates((), rows, resamples, weights=comparison.weights, of_logits=of_logits)[0]
 
 
 def clinical_table(comparison: Comparison) -> Table | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibrant.core.errors import InputError
-from calibrant.metrics.reliability import reliability_of
+from calibrant.metrics.reliability import reliability
 from calibrant.report.plots.style import NEUTRAL, OVER, PALETTE, UNDER, axes_or_new, checked, tidy
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def class_calibration(
     count = np.bincount(targets, minlength=n_classes)
     hits = np.bincount(targets, weights=matrix.argmax(axis=1) == targets, minlength=n_classes)
     accuracy = np.divide(hits, count, out=np.full(n_classes, np.nan), where=count > 0)
-    bins = [reliability_of(matrix[:, j], targets == j, n_bins=n_bins) for j in range(n_classes)]
+    bins = [reliability(matrix[:, j], targets == j, n_bins=n_bins) for j in range(n_classes)]
     over, under = np.array([b.over for b in bins]), np.array([b.under for b in bins])
     return ClassCalibration(accuracy, over, under, count)
 

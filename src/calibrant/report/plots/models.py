@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrant.metrics.top_label import adaptive_ece_of
+from calibrant.metrics.top_label import adaptive_ece
 from calibrant.report.plots.reliability import reliability
-from calibrant.report.plots.style import MARKERS, NEUTRAL, PALETTE, axes_or_new, checked, tidy, top_label
+from calibrant.report.plots.style import MARKERS, NEUTRAL, PALETTE, axes_or_new, checked, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,7 +70,7 @@ def error_and_entropy(
     0.6931
     """
     matrix, targets = checked(probabilities, labels, from_logits=from_logits)
-    error = adaptive_ece_of(*top_label(matrix, targets), n_bins=n_bins)
+    error = adaptive_ece(matrix, targets, n_bins=n_bins)
     values = matrix.astype(np.float64)
     logs = np.log(np.where(values > 0, values, 1))
     return ErrorAndEntropy(ece=error, entropy=float(-(values * logs).sum(axis=1).mean()))

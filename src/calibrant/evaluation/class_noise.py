@@ -1,25 +1,17 @@
-"""Class-level errors and their intervals: sce over equal-width bins, ace and marginal_ece over equal mass."""
+"""How residuals of every class over bins vary from one resample to the next."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from calibrant.core.bin_sums import BinSums, total_gap
 from calibrant.core.bins import mass_index, width_edges, width_index
 from calibrant.core.threads import map_blocks, row_blocks
-from calibrant.evaluation.bootstrap import Norm, Resamples, inverted_interval
-from calibrant.evaluation.table import Estimate
-from calibrant.metrics.classwise import class_sums
-from calibrant.metrics.inputs import Checked
+from calibrant.evaluation.bootstrap import Resamples
 
 MASS_RESAMPLES = 200
 """Resamples for the equal-mass errors, whose tables have no empty cells to skip."""
 CLASS_RESAMPLES = 400
 """Resamples for the interval of a mean over classes, which varies little from one to the next."""
-MASS_ELEMENTS = 60_000_000
-"""Rows × classes up to which every class's column is sorted."""
 ENTRY_ELEMENTS = 4_000_000
 """Numbers held at a time while cells are summed."""
 
@@ -86,73 +78,12 @@ def dense_noise(draws: Resamples, index: np.ndarray, gaps: np.ndarray, mass: np.
     return noise
 
 
-def mean_error(n_classes: int) -> Norm:
-    """Residuals (…, K·M) to the mean over classes of Σ|g|."""
-    return lambda residual: total_gap(residual, n_classes)
-
-
-def classwise_estimates(
-    sums: BinSums,
-    probabilities: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
-    *,
-    draws: Resamples,
-    n_bins: int,
-    whole: Callable[[], Checked],
-) -> tuple[dict[str, Estimate], dict[str, str]]:
-    """sce, ace and marginal_ece with intervals, and what was left out and why.
-
-    sums : class sums (K, M) of ALL rows. probabilities : (m, K) of the resampled rows. labels, weights : of all rows.
-    whole : gives all rows, for equal-mass bins; only called where they fit into memory.
-    """
-    n, n_classes = len(labels), sums.weight.shape[0]
-    mine, mass = draws.take(labels), None if weights is None else draws.take(weights)
-    noise = width_noise(probabilities, mine, mass, draws=draws.first(CLASS_RESAMPLES), n_bins=n_bins)
-    value = float(sums.norm(1).mean())
-    interval = inverted_interval(mean_error(n_classes), sums.excess.ravel(), noise, value=value)
-    estimates = {"sce": Estimate(value, *interval)}
-    if n * n_classes > MASS_ELEMENTS:
-        reason = f"left out, needs every column sorted ({n:,} × {n_classes:,})"
-        return estimates, {"ace": reason, "marginal_ece": reason}
-    index = _mass_indices(probabilities, mass, n_bins)
-    if len(probabilities) == n:
-        mass_sums = _sums_by_index(index, probabilities, labels, weights, n_bins)
-    else:
-        mass_sums = class_sums(whole(), n_bins, "mass")
-    mass_noise = dense_noise(draws.first(MASS_RESAMPLES), index, _gaps(probabilities, mine), _mass(mine, mass), n_bins)
-    return estimates | _mass_estimates(mass_sums, mass_noise), {}
-
-
-def _mass_estimates(sums: BinSums, noise: np.ndarray) -> dict[str, Estimate]:
-    n_classes, n_bins = sums.weight.shape
-    residual = sums.excess.ravel()
-    share = (sums.weight / sums.weight.sum(axis=-1, keepdims=True)).ravel()
-    safe = np.where(share > 0, share, 1.0).astype(np.float32)
-
-    def ace(g: np.ndarray) -> np.ndarray:
-        return (np.abs(g) / safe).sum(axis=-1) / (n_classes * n_bins)
-
-    def marginal(g: np.ndarray) -> np.ndarray:
-        return np.sqrt((g * g / safe).sum(axis=-1) / n_classes)
-
-    return {
-        name: Estimate(float(norm(residual)), *inverted_interval(norm, residual, noise))
-        for name, norm in (("ace", ace), ("marginal_ece", marginal))
-    }
-
-
-def _sums_by_index(
-    index: np.ndarray, probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, n_bins: int
-) -> BinSums:
-    """Class sums (K, M) over bins given for every entry (n, K)."""
-    n, n_classes = probabilities.shape
-    mass, cells = _mass(labels, weights), n_classes * n_bins
-    cell = (index + np.arange(n_classes) * n_bins).ravel()
-    weight = np.bincount(cell, np.repeat(mass, n_classes), minlength=cells)
-    stated = np.bincount(cell, (probabilities * mass[:, None]).ravel(), minlength=cells)
-    true = np.bincount(index[np.arange(n), labels] + labels * n_bins, mass, minlength=cells)
-    return BinSums(*(table.reshape(n_classes, n_bins) for table in (weight, stated, true)))
+def mass_noise(
+    probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, *, draws: Resamples, n_bins: int
+) -> np.ndarray:
+    """The same over bins of equal mass, all of which are well filled."""
+    index = _mass_indices(probabilities, weights, n_bins)
+    return dense_noise(draws, index, _gaps(probabilities, labels), _mass(labels, weights), n_bins)
 
 
 def _mass_indices(probabilities: np.ndarray, weights: np.ndarray | None, n_bins: int) -> np.ndarray:

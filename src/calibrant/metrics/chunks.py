@@ -1,0 +1,239 @@
+"""Metrics over chunks: `update` with each chunk, `merge` partial results in any order, then ask for the `value`.
+
+A metric is run once on a few made-up rows to see which totals it asks for. Chunks are then summed into those totals
+alone, and the metric itself turns them into its value: no metric has a second form.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from calibrant.core import progress
+from calibrant.core.errors import InputError
+from calibrant.data.chunks import Chunk, cut
+from calibrant.data.predictions import Predictions
+from calibrant.engines.engine import Engine, opened
+from calibrant.kernels.rows import LEVELS, RowColumns
+from calibrant.metrics.inputs import ORDER_OF_ROWS, Checked, check
+from calibrant.metrics.record import METRICS, Metric
+
+Total = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A statistic of rows, and its options."""
+
+
+class _NeedsRowsError(Exception):
+    """A metric that is not a function of totals; the argument says why."""
+
+
+class _MadeUp(Checked):
+    """Four rows that remember which totals and columns are asked of them."""
+
+    def __init__(self) -> None:
+        values = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]])
+        super().__init__(values, np.array([0, 1, 1, 0]), None, False)
+        self.__dict__ |= {"asked": [], "levels": []}
+
+    def total(self, statistic: Callable[..., Any], *options: Any) -> Any:
+        self.__dict__["asked"].append((statistic, options))
+        return statistic(self, *options)
+
+    def every(self, reason: str) -> Checked:
+        raise _NeedsRowsError(reason)
+
+    def _scan(self, wanted: str) -> RowColumns:
+        self.__dict__["levels"].append(wanted)
+        return super()._scan(wanted)
+
+
+class Summed(Checked):
+    """Rows of which only totals are known: what a metric reads its value from."""
+
+    def __init__(self, answer: Callable[[Total], Any]) -> None:
+        self.__dict__["answer"] = answer
+
+    def total(self, statistic: Callable[..., Any], *options: Any) -> Any:
+        """The total that was summed before."""
+        return self.__dict__["answer"]((statistic, options))
+
+
+class Streaming:
+    """A metric as sums over rows: `update`, `merge`, `value`."""
+
+    def __init__(self, metric: Metric, options: dict[str, Any]) -> None:
+        self.name, self.options = metric.name, options
+        rows = _MadeUp()
+        try:
+            if metric.plain:
+                raise _NeedsRowsError("is a function of all rows")
+            metric.function(rows, None, **options)
+        except _NeedsRowsError as reason:
+            raise InputError(f"{self._words()} {reason}, which sums over chunks do not keep") from None
+        self.asked: list[Total] = list(dict.fromkeys(rows.__dict__["asked"]))
+        self.level = max(rows.__dict__["levels"], key=LEVELS.__getitem__, default="")
+        self._sums: list[Any] | None = None
+        self._n_classes = 0
+
+    def update(
+        self, chunk: Any, labels: Any = None, sample_weight: Any = None, *, from_logits: bool = False
+    ) -> Streaming:
+        """Add the rows of a `Predictions`, or of a matrix with labels; returns itself."""
+        update_all([self], chunk, labels, sample_weight, from_logits=from_logits)
+        return self
+
+    def add(self, rows: Checked) -> None:
+        """Add checked rows."""
+        self._add([statistic(rows, *options) for statistic, options in self.asked], rows.n_classes)
+
+    def merge(self, other: Streaming) -> Streaming:
+        """Add all rows that another of the same metric and options has seen; returns itself."""
+        if self.name != other.name or self.options != other.options:
+            raise InputError(f"cannot merge {other._words()} into {self._words()}: give both the same options")
+        if other._sums is not None:
+            self._add(other._sums, other._n_classes)
+        return self
+
+    def value(self) -> Any:
+        """The metric of all rows so far."""
+        if self._sums is None:
+            raise InputError(f"{self._words()} has seen no row of positive weight: update it first")
+        sums = dict(zip(self.asked, self._sums, strict=True))
+        return METRICS[self.name].function(Summed(sums.__getitem__), None, **self.options)
+
+    def _add(self, sums: list[Any], n_classes: int) -> None:
+        if self._sums is None:
+            self._sums, self._n_classes = sums, n_classes
+            return
+        if n_classes != self._n_classes:
+            raise InputError(f"{self._words()} has seen {self._n_classes} classes, but this chunk has {n_classes}")
+        self._sums = [mine + theirs for mine, theirs in zip(self._sums, sums, strict=True)]
+
+    def _words(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        return f"{self.name}({options})" if options else self.name
+
+
+def streaming(name: str, **options: Any) -> Streaming:
+    """A metric over chunks, for those that are functions of sums over rows.
+
+    Examples
+    --------
+    >>> metric = streaming("ece", n_bins=10)
+    >>> _ = metric.update([[0.9, 0.1], [0.9, 0.1]], [0, 1]).update([[0.4, 0.6]], [1])
+    >>> round(metric.value(), 4)
+    0.4
+    """
+    if name not in METRICS:
+        raise InputError(f"{name} is not the name of a metric: choose from {', '.join(METRICS)}")
+    return Streaming(METRICS[name], options)
+
+
+def additive(name: str) -> bool:
+    """Is a metric a function of sums over rows?"""
+    try:
+        return bool(streaming(name))
+    except InputError:
+        return False
+
+
+def update_all(
+    metrics: Iterable[Streaming],
+    chunk: Any,
+    labels: Any = None,
+    sample_weight: Any = None,
+    *,
+    from_logits: bool = False,
+) -> None:
+    """Update several metrics with one pass over a chunk (and one more for the classwise ones)."""
+    metrics = list(metrics)
+    rows, weighs_nothing = _rows(chunk, labels, sample_weight, from_logits)
+    if level := max((one.level for one in metrics if one.level), key=LEVELS.__getitem__, default=""):
+        rows.columns(level)
+    # a chunk may weigh nothing as long as the whole does not; its values were checked all the same
+    for metric in () if weighs_nothing else metrics:
+        metric.add(rows)
+
+
+def _rows(chunk: Any, labels: Any, sample_weight: Any, from_logits: bool) -> tuple[Checked, bool]:
+    if labels is None:
+        chunk, labels, sample_weight, from_logits = chunk.values, chunk.labels, chunk.weights, chunk.kind == "logits"
+    weighs_nothing = sample_weight is not None and not np.any(sample_weight)
+    weights = None if weighs_nothing else sample_weight
+    return check(chunk, labels, weights, from_logits, weights_are="parts"), weighs_nothing
+
+
+Part = tuple[list[Streaming], list[tuple[np.ndarray, np.ndarray]], int]
+"""Metrics of some chunks, the confidences and correctness of their rows, and how many rows those are."""
+
+
+def stream(
+    predictions: Predictions, metrics: Sequence[str | Streaming] | None = None, *, engine: str | Engine = "local"
+) -> dict[str, Any]:
+    """Values by name, of predictions of any size, in one pass.
+
+    Metrics that are functions of totals keep a few sums. The other top-label metrics (equal-mass bins, smECE, KS, risk
+    and coverage …) keep the confidence and correctness of every row: 9 bytes per row, and what a sort of them needs.
+
+    Parameters
+    ----------
+    predictions : Predictions
+    metrics : names as in `METRICS`, or metrics with options of their own (`streaming("ece", n_bins=30)`); by default
+        all that keep a few sums
+    engine : "local", "dask", the address of a scheduler, or an engine
+
+    Examples
+    --------
+    >>> import calibrant
+    >>> test = calibrant.open_predictions("cifar10-resnet18#test")
+    >>> {name: round(value, 4) for name, value in stream(test, ["accuracy", "ks_error"]).items()}
+    {'accuracy': 0.9334, 'ks_error': 0.038}
+    """
+    sums: dict[str, Streaming] = {}
+    ranked: list[str] = []
+    metrics = [name for name in METRICS if additive(name)] if metrics is None else metrics
+    for metric in metrics:
+        try:
+            one = streaming(metric) if isinstance(metric, str) else copy.deepcopy(metric)
+            sums[one.name] = one
+        except InputError as error:
+            if ORDER_OF_ROWS not in str(error):
+                raise
+            ranked.append(str(metric))
+    with opened(engine) as running:
+        work = partial(_measured, metrics=list(sums.values()), ranked=bool(ranked))
+        done, columns, _ = running.run(work, cut(predictions), partial(_merge, n_rows=predictions.n))
+    found = {one.name: one.value() for one in done}
+    if ranked:
+        confidence, correct = map(np.concatenate, zip(*columns, strict=True))
+        given = confidence, correct.astype(np.int64)
+        found |= {name: METRICS[name].function(*given, sample_weight=predictions.weights) for name in ranked}
+    return {name: found[name] for name in (one if isinstance(one, str) else one.name for one in metrics)}
+
+
+def _measured(chunk: Chunk, *, metrics: list[Streaming], ranked: bool) -> Part:
+    metrics = copy.deepcopy(metrics)
+    kept = []
+    try:
+        for part in chunk.parts(check=False):
+            update_all(metrics, part)
+            if ranked:
+                kept.append(_rows(part, None, None, False)[0].top()[:2])
+    except InputError:
+        # a metric does not know the file: reading again and checking every value names file and row
+        for _ in chunk.values(check=True):
+            pass
+        raise
+    return metrics, kept, chunk.n
+
+
+def _merge(left: Part, right: Part, *, n_rows: int) -> Part:
+    for mine, theirs in zip(left[0], right[0], strict=True):
+        mine.merge(theirs)
+    left[1].extend(right[1])
+    done = left[2] + right[2]
+    progress.step("measuring", done, n_rows)
+    return left[0], left[1], done

@@ -1,0 +1,312 @@
+"""The record of a metric: what it is called, in which unit it is shown, which direction is good, how sure it is.
+
+`@metric(...)` registers the function that stands below it and returns it unchanged. Everything else is made from the
+records in `METRICS`: the streaming form, the training metric, `measure`, `compare`, gates, JSON, tables and the docs.
+Figures are fractions everywhere in the library; `percent` says that a view multiplies by 100.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import cleandoc
+from typing import Any, TypeVar
+
+import numpy as np
+
+from calibrant.core.errors import InputError
+from calibrant.metrics.shared_parameters import with_shared_parameters
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Interval of a weighted mean of one column of the rows ("nll", "brier", "confidence", "entropy", "hit")."""
+
+    column: str
+
+
+@dataclass(frozen=True)
+class Share(Mean):
+    """Interval of a share of rows: as of a mean, but never narrower than few errors allow."""
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Interval of a calibration error ‖g‖ of residuals g = Σ w(c − a)/Σw, by inverting its test.
+
+    table : what is summed: "width", "mass" or "monotone" bins, or a function of cells of neighbouring confidences
+        (with `confidence` and `share` (L,)) and of the value, which gives a table (L, F).
+    norm : the error of residuals (…, F), given the share of the rows in each of the F.
+    debiased : subtract what noise adds before errors are compared.
+    """
+
+    table: str | Callable[[Any, float], np.ndarray]
+    norm: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    debiased: bool = False
+
+
+@dataclass(frozen=True)
+class ClassGaps:
+    """The same of residuals (…, K·M) of K classes over "width" or "mass" bins; the norm is also given K."""
+
+    binning: str
+    norm: Callable[[np.ndarray, np.ndarray, int], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Redrawn:
+    """Percentiles of the figure of every resample, as a function of sums by cell (R, L).
+
+    figure : of an object with `score`, `probability` (L,), `weight`, `positive`, `excess` (R, L) and `knots`.
+    lowest : what the figure cannot fall below.
+    """
+
+    figure: Callable[[Any], np.ndarray]
+    lowest: float = 0.0
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """Percentiles of the function itself on resampled rows: right for any smooth figure, and slow."""
+
+
+@dataclass(frozen=True)
+class ClassSpread:
+    """Interval of the standard deviation over classes of the mean of a column in each class."""
+
+    column: str
+
+
+BINS = ("width", "mass")
+"""The tables of `Gaps` that are bins of a given number."""
+
+Rule = Mean | Gaps | ClassGaps | Redrawn | Resampled | ClassSpread
+"""How the 95% interval of a figure is found."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of a result: how it is shown, and how its interval is found."""
+
+    name: str
+    label: str
+    """As a line or a heading names it."""
+    column: str
+    """The same in a narrow column, without the percent sign."""
+    percent: bool = False
+    """Shown in percent; else as it is."""
+    better: int = -1
+    """−1 where low values are good, +1 where high ones are, 0 where neither is by itself."""
+    meaning: str = ""
+    """One line of explanation."""
+    interval: Rule | None = None
+    field: str = ""
+    """The field of the function's result that holds the number; empty where the result is the number."""
+    also: str = ""
+    """A second name, in JSON and in options."""
+    places: int = 4
+    """Decimals of a figure that is not in percent."""
+    compared: int = 0
+    """Its place among the columns that `compare` shows by itself; 0 where it does so on request only."""
+
+    @property
+    def heading(self) -> str:
+        """The label with a capital letter."""
+        return self.label[:1].upper() + self.label[1:]
+
+    @property
+    def title(self) -> str:
+        """The label with the unit of a column."""
+        return self.label + (" %" if self.percent else "")
+
+    @property
+    def absolute(self) -> bool:
+        """Is it the size of a gap? Noise adds to it, so that an estimate can stand at the end of its interval."""
+        smooth = isinstance(self.interval, Redrawn) and self.better < 0 and self.interval.lowest == 0
+        return smooth or isinstance(self.interval, Gaps | ClassGaps)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A function of (probabilities, labels) and the figures that it gives.
+
+    about : "any" rows, those of a "matrix" of classes, one "score" per row, or "confidence", which is not asked about a
+        positive class.
+    plain : a user's function, which is given arrays; those of the library also take rows that are checked already.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    figures: tuple[Figure, ...]
+    about: str = "any"
+    plain: bool = False
+
+    def values(self, *rows: Any, **options: Any) -> dict[str, float]:
+        """Every figure by name."""
+        result = self.function(*rows, **options)
+        return {one.name: float(getattr(result, one.field) if one.field else result) for one in self.figures}
+
+    @property
+    def takes_bins(self) -> bool:
+        """Does `n_bins` set the bins that its interval is made of?"""
+        rules = [one.interval for one in self.figures]
+        return any(isinstance(rule, ClassGaps) or (isinstance(rule, Gaps) and rule.table in BINS) for rule in rules)
+
+    def serves(self, task: str) -> bool:
+        """Is it asked about rows of this task?"""
+        flat = task != "multiclass"
+        return {"any": True, "matrix": not flat, "score": flat, "confidence": task in ("multiclass", "pairs")}[
+            self.about
+        ]
+
+
+METRICS: dict[str, Metric] = {}
+"""Every metric by name, in the order in which tables show them."""
+
+FIGURES: dict[str, Figure] = {}
+"""Every number that results hold, by name."""
+
+
+def metric(  # noqa: PLR0917 (the facts of a metric, in the order of `Figure`)
+    label: str = "",
+    column: str = "",
+    unit: str = "",
+    better: int = -1,
+    meaning: str = "",
+    interval: Rule | None = None,
+    *,
+    also: str = "",
+    compared: int = 0,
+    figures: tuple[Figure, ...] = (),
+    about: str = "any",
+) -> Callable[[Function], Function]:
+    """Register the function below under its own name; it is returned as it is.
+
+    label : where the result is one number. figures : where it is a dataclass; none where it is a vector or a curve.
+    unit : "%" or nothing.
+    """
+
+    def registered(function: Function) -> Function:
+        name = function.__name__
+        one = Figure(name, label, column or label, unit == "%", better, meaning, interval, also=also, compared=compared)
+        enlist(Metric(name, function, (one,) if label else figures, about))
+        return documented(function)
+
+    return registered
+
+
+def documented(function: Function) -> Function:
+    """Describe in the docstring the parameters that many metrics share."""
+    function.__doc__ = with_shared_parameters(cleandoc(function.__doc__ or ""), function.__annotations__)
+    return function
+
+
+def enlist(one: Metric) -> Metric:
+    """Put a record into the list."""
+    METRICS[one.name] = one
+    FIGURES.update({figure.name: figure for figure in one.figures})
+    return one
+
+
+def register_metric(
+    function: Callable[..., Any],
+    name: str = "",
+    *,
+    label: str = "",
+    unit: str = "",
+    better: int = -1,
+    meaning: str = "",
+    about: str = "any",
+) -> Metric:
+    """Register a function of (probabilities, labels, sample_weight=None) that returns a number.
+
+    `measure`, `compare` and gates then know it by its name, with a bootstrap interval and paired draws.
+
+    Parameters
+    ----------
+    function : callable
+        Of probabilities (n, K), or (n,) of the positive class; labels (n,); and weights (n,) or None.
+    name, label : str
+        The function's own name where none is given.
+    unit : {"", "%"}
+    better : {-1, 1, 0}
+        −1 where low values are good, +1 where high ones are.
+    about : {"any", "matrix", "score", "confidence"}
+
+    Examples
+    --------
+    >>> def worst(probabilities, labels, sample_weight=None):
+    ...     return float(1 - probabilities.max())
+    >>> register_metric(worst, label="least doubt").figures[0].label
+    'least doubt'
+    >>> del METRICS["worst"], FIGURES["worst"]
+    """
+    name = name or function.__name__
+    if name in METRICS and not METRICS[name].plain:
+        raise InputError(f"there is a metric {name!r} in the library: give another name")
+    return enlist(user_metric(function, name, label=label, unit=unit, better=better, meaning=meaning, about=about))
+
+
+def user_metric(
+    function: Callable[..., Any],
+    name: str,
+    *,
+    label: str = "",
+    unit: str = "",
+    better: int = -1,
+    meaning: str = "",
+    about: str = "any",
+) -> Metric:
+    """The record of a user's function, which is not put into the list."""
+    text = label or name.replace("_", " ")
+    one = Figure(name, text, text, unit == "%", better, meaning, Resampled(), compared=9)
+    return Metric(name, function, (one,), about, plain=True)
+
+
+def known_name(name: str) -> str:
+    """The name of a figure that has two."""
+    return next((one.name for one in FIGURES.values() if one.also == name), name)
+
+
+def facts(name: str) -> Figure:
+    """The facts of a figure; one that is not listed goes by its own name, and less of it is better."""
+    plain = name.replace("_", " ")
+    return FIGURES.get(known_name(name), Figure(name, plain, plain))
+
+
+def sign(name: str) -> float:
+    """What to multiply a figure by so that less is better."""
+    return -1.0 if facts(name).better > 0 else 1.0
+
+
+def number(name: str, value: float, places: int | None = None) -> str:
+    """A figure as every table prints it: percent with two places, others with theirs or `places`.
+
+    >>> number("ece", 0.0312), number("n", 1500), number("nll", float("nan"))
+    ('3.12', '1,500', '—')
+    """
+    look = facts(name)
+    if not math.isfinite(value):
+        return "—"
+    if look.percent:
+        return f"{100 * value:.2f}"
+    return f"{value:,.{look.places if places is None else places}f}"
+
+
+for _one in (
+    Figure("gap", "gap", "gap", True, 0, "mean confidence minus accuracy"),
+    Figure("noise_floor", "noise floor", "floor", True, 0, "the ECE that a calibrated model would show"),
+    Figure("changed_predictions", "changed predictions", "chg", True, 0, "rows whose decision changed"),
+    Figure("changed_rankings", "changed rankings", "order", True, 0, "pairs whose order was reversed"),
+    Figure("p_beats_best", "P(beats best)", "P", False, 0, "share of paired resamples better than the best", places=2),
+    Figure("fit_seconds", "fit s", "fit", False, 0, "seconds that the fit took", places=2),
+    Figure("n", "rows", "rows", False, 0, "rows behind the figures", places=0),
+    Figure("n_positive", "positives", "positives", False, 0, "rows that have the label", places=0),
+    Figure("mean_rank", "mean rank", "rank", False, 0, "1 is first on every model", places=2),
+    Figure("best_or_tied", "best or tied", "wins", False, 0, "models on which it is best or tied", places=0),
+    Figure("n_parameters", "parameters", "params", False, 0, "learned numbers", places=0),
+):
+    FIGURES[_one.name] = _one
