@@ -31,7 +31,7 @@ NUMBER = re.compile(r"(?<![A-Za-z_#\d])[-−+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
 N, K = 600, 4
 CIFAR = ("cifar10-resnet18#val", "cifar10-resnet18#test")
 METHODS = {
-    "multiclass": "none,ts,cts,vs,sms,ets,iso,sctl+ts,ts+top",
+    "multiclass": "none,ts,cts,vs,sms,ets,sctl+ts,ts+top",
     "binary": "none,ts,platt,beta,iso,spline,va",
     "pairs": "none,ts,platt,hb",
     "multilabel": "none,platt,beta",
