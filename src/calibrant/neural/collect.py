@@ -76,31 +76,21 @@ def device_of(model: nn.Module, asked: Any = None) -> torch.device:
     if len(devices) > 1:
         words = ", ".join(sorted(map(str, devices)))
         raise InputError(f"the model's weights lie on {len(devices)} devices ({words}): move it to one")
-    wanted = None if asked is None else _named(asked)
-    if not devices:
-        return wanted or torch.device("cpu")
-    device = _indexed(devices.pop())
+    try:
+        # a tensor knows that "cuda" is "cuda:0"
+        wanted = None if asked is None else torch.empty(0, device=asked).device
+    except (RuntimeError, AssertionError, TypeError) as error:  # torch asserts that it was built with CUDA
+        raise InputError(f"device={asked} is not a device of this machine ({str(error).splitlines()[0]})") from error
+    device = devices.pop() if devices else wanted or torch.device("cpu")
     if device.type == "meta":
         raise InputError("the model is on the device meta, which holds shapes without weights: load the weights first")
-    if wanted is not None and wanted != device:
+    if wanted not in (None, device):
         raise InputError(f"the model is on {device}, but device={wanted} was asked for: move the model there first")
     return device
 
 
 LABEL_NAMES = ("labels", "label", "label_ids")
 """Under which of these names a dictionary batch, as Hugging Face loaders give them, holds its labels."""
-
-
-def _named_parts(batch: Mapping[str, Any], number: int) -> tuple[dict[str, Any], Tensor]:
-    name = next((name for name in LABEL_NAMES if name in batch), None)
-    if name is None:
-        raise InputError(f"batch {number} has {', '.join(map(str, batch))}, but none of {', '.join(LABEL_NAMES)}")
-    labels = torch.as_tensor(batch[name])
-    if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
-        raise InputError(
-            f"{name} of batch {number} are {labels.dtype} of shape {tuple(labels.shape)}: give one class index per row"
-        )
-    return {key: value for key, value in batch.items() if key != name}, labels
 
 
 def logits_in(output: Any) -> Tensor:
@@ -127,13 +117,23 @@ def read_batches(loader: Iterable[Any], *, named: bool = False) -> Iterator[tupl
         raise InputError(f"the loader is a {type(loader).__name__}: it must give (inputs, labels) batches")
     n_batches = n_rows = 0
     for number, batch in enumerate(loader):
-        parts = _named_parts if named and isinstance(batch, Mapping) else _plain_parts
-        inputs, labels = parts(batch, number)
+        is_named = named and isinstance(batch, Mapping)
+        inputs, labels = (_named_parts if is_named else _plain_parts)(batch, number)
+        if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
+            kind = f"{labels.dtype} of shape {tuple(labels.shape)}"
+            raise InputError(f"labels of batch {number} are {kind}: give one class index per row")
         n_batches += 1
         n_rows += len(labels)
         yield inputs, labels
     if n_rows == 0:
         raise InputError(f"the loader has {n_batches} batches with 0 rows in all")
+
+
+def _named_parts(batch: Mapping[str, Any], number: int) -> tuple[dict[str, Any], Tensor]:
+    name = next((name for name in LABEL_NAMES if name in batch), None)
+    if name is None:
+        raise InputError(f"batch {number} has {', '.join(map(str, batch))}, but none of {', '.join(LABEL_NAMES)}")
+    return {key: value for key, value in batch.items() if key != name}, torch.as_tensor(batch[name])
 
 
 def _plain_parts(batch: Any, number: int) -> tuple[Tensor, Tensor]:
@@ -145,40 +145,40 @@ def _plain_parts(batch: Any, number: int) -> tuple[Tensor, Tensor]:
         raise InputError(f"batch {number} of the loader holds {kinds}: both must be torch tensors")
     if inputs.is_meta or labels.is_meta:
         raise InputError(f"batch {number} of the loader is on the device meta, which holds shapes without values")
-    if labels.ndim != 1 or len(labels) != len(inputs):
+    if labels.shape[:1] != inputs.shape[:1]:
         shape = tuple(labels.shape)
-        raise InputError(
-            f"batch {number} has {len(inputs)} inputs, but labels of shape {shape}: give one index per row"
-        )
-    if labels.is_floating_point() or labels.dtype == torch.bool:
-        raise InputError(f"labels of batch {number} are {labels.dtype}: they must be class indices")
-    if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
-        row = int((~inputs.isfinite()).flatten(1).any(dim=1).nonzero()[0]) if inputs.ndim > 1 else 0
-        raise InputError(
-            f"the inputs of batch {number} hold NaN or Inf (first in row {row}): every value must be finite"
-        )
+        raise InputError(f"batch {number} has {len(inputs)} inputs, but labels of shape {shape}: give one per row")
+    if inputs.is_floating_point():
+        _check_finite(inputs, f"inputs of batch {number}")
     return inputs, labels
+
+
+def _check_finite(values: Tensor, what: str) -> None:
+    bad = (~values.isfinite()).nonzero()
+    if len(bad):
+        row = int(bad[0, 0])
+        raise InputError(f"the {what} hold NaN or Inf (first in row {row}): every value must be finite")
 
 
 def run_model(model: nn.Module, inputs: Tensor | Mapping[str, Any], device: torch.device) -> Tensor:
     """Logits (n, K) of a batch in float32 or wider, or an error that says what the model returned instead."""
     named = isinstance(inputs, Mapping)
     try:
-        output = model(**_moved(inputs, device)) if isinstance(inputs, Mapping) else model(inputs.to(device))
+        output = model(**on_device(inputs, device)) if isinstance(inputs, Mapping) else model(inputs.to(device))
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, TypeError) as error:
         if isinstance(error, TypeError) and not named:
             raise
         given = (
-            f"inputs {', '.join(inputs)}"
-            if isinstance(inputs, Mapping)
-            else f"{inputs.dtype} inputs of shape {tuple(inputs.shape)}"
+            f"{inputs.dtype} inputs of shape {tuple(inputs.shape)}"
+            if isinstance(inputs, Tensor)
+            else (f"inputs {', '.join(inputs)}")
         )
         reason = (str(error).splitlines() or ["no reason given"])[0]
         raise InputError(f"the model does not run on {given} on {device}: {reason}") from error
     logits = logits_in(output)
-    n_rows = len(logits) if isinstance(inputs, Mapping) else inputs.shape[0]
+    n_rows = inputs.shape[0] if isinstance(inputs, Tensor) else len(logits)
     if logits.ndim != 2 or logits.shape[0] != n_rows or logits.shape[1] < 2:
         raise InputError(
             f"the model returned shape {tuple(logits.shape)} for {n_rows} rows: "
@@ -187,7 +187,8 @@ def run_model(model: nn.Module, inputs: Tensor | Mapping[str, Any], device: torc
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
-def _moved(inputs: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+def on_device(inputs: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """The tensors among named inputs on a device."""
     return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
 
 
@@ -201,26 +202,10 @@ def joined(parts: list[Tensor], what: str) -> Tensor:
 
 def check_logits(logits: Tensor) -> None:
     """Raise where a model's outputs hold NaN, or are plainly probabilities: in [0, 1] with every row summing to one."""
-    if not bool(logits.isfinite().all()):
-        row = int((~logits.isfinite()).any(dim=1).nonzero()[0])
-        raise InputError(f"the model's logits hold NaN or Inf (first in row {row}): every value must be finite")
+    _check_finite(logits, "model's logits")
     sums = logits.double().sum(dim=1)
     if float(logits.min()) >= 0 and float((sums - 1).abs().max()) <= ROW_SUM_TOLERANCE:
         raise InputError(
             f"the model returned probabilities (all {len(logits)} rows are ≥ 0 and sum to 1), but logits are needed: "
             "drop its softmax, or wrap it to return the logarithm"
         )
-
-
-def _named(asked: Any) -> torch.device:
-    try:
-        return _indexed(torch.device(asked))
-    except (RuntimeError, AssertionError, TypeError) as error:  # torch asserts that it was built with CUDA
-        raise InputError(f"device={asked} is not a device of this machine ({str(error).splitlines()[0]})") from error
-
-
-def _indexed(device: torch.device) -> torch.device:
-    # "cuda" and "cuda:0" name the same device
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return device

@@ -22,7 +22,7 @@ from calibrant.data import Predictions
 from calibrant.kernels.torch.columns import BinSums, Columns, columns
 from calibrant.kernels.torch.temperature import fast_fit, fast_sums
 from calibrant.kernels.torch.tensors import row_slices
-from calibrant.neural.collect import device_of, evaluation_mode, logits_in
+from calibrant.neural.collect import device_of, evaluation_mode, logits_in, on_device
 from calibrant.neural.neural_clamping import best_temperature
 
 POSITION_EDGES = (16, 64, 256, 1024, 4096, 16384, 65536)
@@ -237,7 +237,7 @@ class TokenRows:
     n: int
     n_classes: int
     solved: SolvedTemperature
-    in_memory = False
+    in_memory = one_score = False
 
     @property
     def total_weight(self) -> float:
@@ -382,8 +382,7 @@ def _read(batches: Iterable[Any], device: torch.device) -> Iterator[tuple[dict[s
         mask = named.get("attention_mask")
         if mask is not None:
             targets = torch.where(mask.bool(), targets, NO_TOKEN)
-        inputs = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in named.items()}
-        yield inputs, targets.to(device).long()
+        yield on_device(named, device), targets.to(device).long()
 
 
 def _counts(batches: Iterable[Any] | None, given: Any) -> Tensor | None:

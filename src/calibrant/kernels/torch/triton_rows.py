@@ -38,6 +38,7 @@ def columns_kernel(
 
     A row is not good where a value is NaN or infinite, is not a probability, or the label has no column.
     """
+    n_rows = n_rows.to(tl.int64)  # the places of the columns
     row = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = row < n_rows
     label = tl.load(labels + row, mask=inside, other=0)
@@ -146,6 +147,7 @@ def sums_kernel(
     BINS: tl.constexpr,
 ):
     """Add Σw, Σw·confidence, Σw·correct per bin, then the sums of `columns.SLOTS`, to the state (3·N_BINS + 8,)."""
+    n_rows = n_rows.to(tl.int64)
     row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = row < n_rows
     if HAS_IGNORE:
