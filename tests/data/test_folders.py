@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from calibrant.core.errors import InputError
+from calibrant.core.schema import identifiers
 from calibrant.data import Predictions, datasets, open_predictions, write_predictions
 from calibrant.data.files import EMBEDDED
 
@@ -48,18 +49,34 @@ def test_a_bad_value_names_its_part_and_the_row_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (Predictions.from_arrays(logits=2 * np.eye(3), labels=[0, 1, 2], weights=np.ones(3)), "classes: 4 and 3"),
-        (Predictions.from_arrays(logits=2 * np.eye(4), labels=[0, 1, 2, 3]), "weights: True and False"),
+        (
+            Predictions.from_arrays(logits=2 * np.eye(3), labels=[0, 1, 2], weights=np.ones(3)),
+            "has 4 classes, but .* has 3",
+        ),
+        (Predictions.from_arrays(logits=2 * np.eye(4), labels=[0, 1, 2, 3]), "differ in .*weights: True and False"),
         (
             Predictions.from_arrays(probabilities=np.eye(4), labels=[0, 1, 2, 3], weights=np.ones(4)),
-            "kind: logits and probabilities",
+            "differ in kind: logits and probabilities",
         ),
     ],
 )
 def test_parts_must_agree(tmp_path: Path, other: Predictions, message: str) -> None:
     write_predictions(WHOLE, tmp_path / "a.npz")
     write_predictions(other, tmp_path / "b.parquet")
-    with pytest.raises(InputError, match=rf"a\.npz and .*b\.parquet differ in .*{message}"):
+    with pytest.raises(InputError, match=rf"a\.npz .*{message}"):
+        open_predictions(tmp_path)
+
+
+def test_parts_are_aligned_by_name_and_identifiers_stay_exact(tmp_path: Path) -> None:
+    big = 1234567890123456789
+    (tmp_path / "a.csv").write_text(f"id,prob_a,prob_b,label\n{big},0.25,0.75,b\n{big + 1},0.5,0.5,a\n")
+    (tmp_path / "b.csv").write_text(f"id,label,prob_b,prob_a\n{big + 2},a,0.1,0.9\n,b,0.2,0.8\n")
+    found = open_predictions(tmp_path, cluster="id")
+    np.testing.assert_array_equal(found.probabilities, [[0.25, 0.75], [0.5, 0.5], [0.9, 0.1], [0.8, 0.2]])
+    assert found.labels.tolist() == [1, 0, 0, 1]
+    assert identifiers(found.clusters)[1] == [str(big), str(big + 1), str(big + 2), "missing"]
+    (tmp_path / "b.csv").write_text("id,label,prob_x,prob_y\n3,x,0.1,0.9\n")
+    with pytest.raises(InputError, match=r"part 2 of 2: .*has the classes a, b, but .* has x, y"):
         open_predictions(tmp_path)
 
 

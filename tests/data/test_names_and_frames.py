@@ -195,6 +195,12 @@ def test_identifiers_stay_exact_from_file_to_group(tmp_path: Path) -> None:
     assert (fitted.group_codes(np.array([1234562]), 1) == 1).all()
 
 
+def test_two_columns_of_one_name_are_refused() -> None:
+    frame = pd.DataFrame([[0.5, 0.5, 0, 1]], columns=["prob_a", "prob_b", "label", "label"])
+    with pytest.raises(InputError, match="'label' 2 times"):
+        open_predictions(frame)
+
+
 def test_labels_that_are_mixed_or_null_name_the_row(tmp_path: Path) -> None:
     for label, words in (("null", "is missing in row 1"), ('"cat"', "got 'cat' in row 1")):
         rows = ['{"logits": [1, 2], "label": 0}', f'{{"logits": [2, 1], "label": {label}}}']

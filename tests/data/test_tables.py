@@ -89,7 +89,7 @@ def test_tables_that_are_wrong(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_a_large_table_waits_in_a_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(tables, "SMALL_TEXT", 1000)
     monkeypatch.setattr(tables, "BLOCK_BYTES", 500)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     rng = np.random.default_rng(0)

@@ -32,10 +32,10 @@ from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.core.schema import KINDS
 from calibrant.data import unpickling
 from calibrant.data.columns import CLASS_NAMES, CORRECT, LABEL_SHARES, LABELS, SINGLE, WEIGHTS, Wanted
-from calibrant.data.predictions import CHUNK_BYTES
 from calibrant.data.scratch import Scratch
 from calibrant.data.source import (
     BFLOAT16,
+    CHUNK_BYTES,
     MAX_TEXT_BYTES,
     ArrayField,
     ArraySource,

@@ -26,6 +26,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.schema import number_order
 from calibrant.data.columns import CLASS_NAMES, LABELS, OTHER_LABELS, Wanted, arrange
 from calibrant.data.source import ArrayField, Field, Fields
+from calibrant.data.tables import memory_array
 
 MAX_LINE = 2**22
 MAX_BRACKETS = 20_000
@@ -101,18 +102,10 @@ def parse_line(line: bytes, called: str) -> dict[str, Any]:
 
 def _column(column: list[Any], called: str, found: Fields) -> Field | None:
     """A column of numbers, texts, lists of numbers or objects of numbers; None for anything else."""
-    first = column[0]
-    if isinstance(first, dict):
+    if isinstance(column[0], dict):
         return _objects(column, called, found)
-    if isinstance(first, list):
-        return _matrix(column, called)
-    if all(type(item) in (int, float, bool) for item in column):
-        return ArrayField(_numbers(column, called))
-    if all(isinstance(item, str) for item in column):
-        return ArrayField(np.array(column, dtype=str))
-    if all(item is None or isinstance(item, (str, int, float)) for item in column):
-        return ArrayField(np.array(column, dtype=object))
-    return None
+    array = memory_array(column, called)
+    return None if array is None else ArrayField(array)
 
 
 def _objects(column: list[Any], called: str, found: Fields) -> Field | None:
@@ -126,28 +119,6 @@ def _objects(column: list[Any], called: str, found: Fields) -> Field | None:
     if order is None and called.endswith((": logits", ": probabilities")):
         found[CLASS_NAMES] = ArrayField(np.array(names, dtype=str))
     return ArrayField(np.array([[item[name] for name in names] for item in column], dtype=np.float64))
-
-
-def _matrix(column: list[Any], called: str) -> Field | None:
-    width = len(column[0])
-    numbers = all(type(item) in (int, float, bool) for row in column if isinstance(row, list) for item in row)
-    if not numbers or not width:
-        return None
-    for number, row in enumerate(column):
-        if not isinstance(row, list) or len(row) != width:
-            length = len(row) if isinstance(row, list) else 0
-            raise InputError(f"{called} has {length} numbers in row {number}, but {width} in the first")
-    return ArrayField(_numbers(column, called))
-
-
-def _numbers(column: list[Any], called: str) -> np.ndarray:
-    try:
-        array = np.array(column)
-    except (ValueError, OverflowError) as error:
-        raise InputError(f"{called} holds numbers that are too large") from error
-    if array.dtype.kind == "O":
-        raise InputError(f"{called} holds whole numbers that are too large")
-    return array
 
 
 def _choices(found: Fields, path: Path, columns: dict[str, list[Any]], key: str, wanted: Wanted) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.core.arrays import as_array
 from calibrant.core.errors import InputError
 from calibrant.data.predictions import Predictions
 
@@ -70,10 +71,9 @@ def multiple_choice(
 
 def _matrix(values: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     """A float64 matrix, padded with −inf where a question has fewer options, and the options of each question."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu().double().numpy()
+    ragged = isinstance(values, (list, tuple))
     try:
-        rows = [np.asarray(row, dtype=np.float64) for row in values]
+        rows = [np.asarray(row, dtype=np.float64) for row in (values if ragged else as_array(values, name))]
     except (TypeError, ValueError):
         raise InputError(f"{name} must hold a sequence of numbers per question") from None
     if not rows or any(row.ndim != 1 for row in rows):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from calibrant.core import progress
 from calibrant.core.errors import InputError, NoRowsError
+from calibrant.core.schema import identifiers
 from calibrant.data.chunks import Chunk, cut, part_error
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import PartsSource
@@ -36,8 +37,7 @@ def open_all(
     for number, address in enumerate(addresses):
         try:
             part = open_part(address)
-            check_alike([*good[:1], part])
-            good.append(part)
+            good.append(_alike(good[0], part) if good else part)
         except NoRowsError:
             empty += 1
         except InputError as error:
@@ -83,31 +83,25 @@ def _trouble(chunk: Chunk) -> dict[int, str]:
     return {}
 
 
-def check_alike(parts: list[Predictions]) -> None:
-    """Raise unless all agree in kind, classes and in having labels and weights."""
-    first = parts[0]
-    for part in parts[1:]:
-        for word, ours, theirs in (
-            ("task", first.task, part.task),
-            ("kind", first.kind, part.kind),
-            ("number of classes", first.n_classes, part.n_classes),
-            ("number of columns", first.source.shape[1], part.source.shape[1]),
-            ("class names", first.class_names, part.class_names),
-            ("having labels", first.has_labels, part.has_labels),
-            ("having weights", first.weights is not None, part.weights is not None),
-            ("having label shares", first.label_shares is not None, part.label_shares is not None),
-            ("having clusters", first.clusters is not None, part.clusters is not None),
-            ("groups", sorted(first.groups), sorted(part.groups)),
-        ):
-            if ours != theirs:
-                raise InputError(
-                    f"{first.name} and {part.name} differ in {word}: {str(ours)[:60]} and {str(theirs)[:60]}"
-                )
+def _alike(first: Predictions, part: Predictions) -> Predictions:
+    """A part with the columns of the first in order; an InputError where they differ in what else they hold."""
+    part = part.aligned(first.schema, first.name)
+    for word, ours, theirs in zip(FACTS, _facts(first), _facts(part), strict=True):
+        if ours != theirs:
+            raise InputError(f"{first.name} and {part.name} differ in {word}: {str(ours)[:60]} and {str(theirs)[:60]}")
+    return part
+
+
+FACTS = ("task", "kind", "having labels", "having weights", "having label shares", "having clusters", "groups")
+
+
+def _facts(part: Predictions) -> tuple[Any, ...]:
+    columns = (part.weights, part.label_shares, part.clusters)
+    return part.task, part.kind, part.has_labels, *(column is not None for column in columns), sorted(part.groups)
 
 
 def join(parts: list[Predictions], name: str) -> Predictions:
     """The rows of all parts, one after another."""
-    check_alike(parts)
     first = parts[0]
     source = PartsSource([part.source for part in parts], name)
     return first._like(
@@ -116,8 +110,9 @@ def join(parts: list[Predictions], name: str) -> Predictions:
         _labels=_joined_columns([part._labels if part.label_field is None else part.labels for part in parts]),
         weights=_joined_columns([part.weights for part in parts]),
         label_shares=_joined_columns([part.label_shares for part in parts]),
-        groups={word: np.concatenate([part.groups[word] for part in parts]) for word in first.groups},
+        groups={word: _joined_identifiers([part.groups[word] for part in parts]) for word in first.groups},
         clusters=_clusters(parts),
+        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
         _checked=False,
     )
 
@@ -127,13 +122,22 @@ def _joined_columns(columns: list[np.ndarray | None]) -> np.ndarray | None:
     return np.concatenate(there) if there else None
 
 
+def _joined_identifiers(columns: list[np.ndarray]) -> np.ndarray:
+    """Groups or clusters of all parts; as exact text where numbers of one part would lose digits beside another's."""
+    kinds = {column.dtype.kind for column in columns}
+    if len(kinds) == 1 or (kinds <= set("fiub") and all(np.nanmax(np.abs(column)) < 2**53 for column in columns)):
+        return np.concatenate(columns)
+    coded = [identifiers(column) for column in columns]
+    return np.concatenate([np.array(names)[codes] for codes, names in coded])
+
+
 def _clusters(parts: list[Predictions]) -> np.ndarray | None:
     """Clusters of all parts; numbers that only count the images of one file must not meet those of another."""
+    columns = [part.clusters for part in parts if part.clusters is not None]
     if not all(part.local_clusters for part in parts):
-        return _joined_columns([part.clusters for part in parts])
+        return _joined_identifiers(columns) if columns else None
     found, first = [], 0
-    for part in parts:
-        clusters = np.asarray(part.clusters)
+    for clusters in columns:
         found.append(clusters + first)
         first += int(clusters.max()) + 1
     return np.concatenate(found)

@@ -30,6 +30,7 @@ from calibrant.core.rows import Rows
 from calibrant.core.schema import FLAT, Schema, check_kind, resolve_task
 from calibrant.core.softmax import log_odds, log_stored, softmax
 from calibrant.data.source import (
+    CHUNK_BYTES,
     ArrayField,
     ArraySource,
     DifferenceSource,
@@ -40,9 +41,7 @@ from calibrant.data.source import (
     TakenSource,
     check_counts,
 )
-
-CHUNK_BYTES = 64 * 2**20
-"""Bytes of values in one chunk at most (one row, where a row is larger)."""
+from calibrant.data.tables import frame_columns
 
 MEMORY_SHARE = 0.25
 """Of the spare memory: files that need more are mapped, smaller ones are read."""
@@ -605,9 +604,9 @@ def named_groups(groups: Any, prefix: str = "") -> dict[str, np.ndarray]:
     """Columns of groups by name; a single column is called "group"."""
     if groups is None:
         return {}
-    if hasattr(groups, "columns") and not isinstance(groups, Mapping):  # a frame
-        groups = {str(word): groups[word] for word in groups.columns}
-    columns = groups if isinstance(groups, Mapping) else {"group": groups}
+    known = isinstance(groups, (Mapping, np.ndarray, list, tuple))
+    frame = None if known else frame_columns(groups)
+    columns = frame or (groups if isinstance(groups, Mapping) else {"group": groups})
     return {str(word): as_array(column, f"{prefix}{word}") for word, column in columns.items()}
 
 

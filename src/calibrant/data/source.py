@@ -82,6 +82,9 @@ def reading(path: Path, what: str, damage: tuple[type[Exception], ...]) -> Itera
         raise InputError(f"{path} is not a whole {what}: {words}") from error
 
 
+CHUNK_BYTES = 64 * 2**20
+"""Bytes of values in one chunk at most (one row, where a row is larger)."""
+
 HEAD = 64
 """Rows that are looked at first."""
 
@@ -565,7 +568,7 @@ def check_unchanged(file: IO[bytes], stamp: Stamp, name: str) -> None:
 def others_may_write(path: Path) -> bool:
     """Whether another user may change the file: it belongs to someone else, or its mode lets others write."""
     found = path.stat()
-    return bool(found.st_mode & 0o022) or (hasattr(os, "geteuid") and found.st_uid != os.geteuid())
+    return bool(found.st_mode & 0o022) or (os.name == "posix" and found.st_uid != os.geteuid())
 
 
 class ColumnMajorSource(RawSource):

@@ -33,7 +33,6 @@ from calibrant.core.schema import typed
 from calibrant.data import columns as known
 from calibrant.data.arrays import names_field
 from calibrant.data.columns import PREFIXES, SHARE_PREFIXES, Wanted, arrange, canonical, picked
-from calibrant.data.predictions import CHUNK_BYTES
 from calibrant.data.scratch import Scratch
 from calibrant.data.source import (
     MAX_TEXT_BYTES,
@@ -50,6 +49,9 @@ from calibrant.data.source import (
 
 BLOCK_BYTES = MAX_TEXT_BYTES
 """Bytes of text that are parsed at a time; a line must fit into it."""
+
+SMALL_TEXT = 2**24
+"""Bytes of a text file up to which its columns are kept in memory; those of larger ones go to a temporary file."""
 
 VECTOR_BATCH = 2**20
 SEPARATORS = (",", ";", "\t", "|")
@@ -298,6 +300,8 @@ def _numbers(column: Any, field: TableField, place: int, first_row: int) -> np.n
         except pa.ArrowInvalid:
             for row, cell in enumerate(cells.to_pylist()):
                 _refuse_cell(cell, field, place, first_row + row)
+    elif pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
     elif column.null_count and isinstance(field.table, TextTable):
         _refuse_cell("", field, place, first_row + int(np.flatnonzero(column.is_null())[0]))
     found = column.to_numpy(zero_copy_only=False)
@@ -320,6 +324,8 @@ def _values(column: Any) -> np.ndarray:
 
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
     words = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     if column.null_count and not pa.types.is_floating(column.type):
         return np.array(column.to_pylist(), dtype=object)
@@ -332,6 +338,10 @@ def _joined(pieces: list[np.ndarray], dtype: np.dtype[Any]) -> np.ndarray:
 
 def _dtype(arrow_type: Any) -> np.dtype[Any]:
     """The numpy dtype of a column's items; object for everything that is not a number."""
+    from pyarrow import types
+
+    if types.is_decimal(arrow_type):
+        return np.dtype(np.float64)
     try:
         return np.dtype(arrow_type.to_pandas_dtype())
     except (NotImplementedError, TypeError):
@@ -452,72 +462,39 @@ def _number_columns(names: list[str], wanted: Wanted) -> set[int]:
 
 
 def _parsed(path: Path, form: TextForm, numbers: set[int], encoding: str) -> TextTable:
-    """The text in the Arrow format, in memory or, from 64 MB on, in a scratch file."""
+    """The text in the Arrow format, in memory or, of a large file, in a scratch file."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
     ids = [str(place) for place in range(len(form.names))]  # names in a file may be equal
     types = {name: pa.float64() if int(name) in numbers else pa.string() for name in ids}
-
-    with opened_text(path) as lines:
+    schema = pa.schema(types.items())
+    scratch = Scratch() if path.stat().st_size > SMALL_TEXT else None
+    sink = pa.BufferOutputStream() if scratch is None else pa.OSFile(str(scratch.path), "wb")
+    options = {
+        "read_options": arrow_csv.ReadOptions(
+            column_names=ids, use_threads=False, block_size=BLOCK_BYTES, encoding=encoding
+        ),
+        "parse_options": arrow_csv.ParseOptions(delimiter=form.separator),
+        "convert_options": arrow_csv.ConvertOptions(
+            column_types=types, null_values=[""], strings_can_be_null=False, decimal_point=form.decimal
+        ),
+    }
+    rows, empty_cells = 0, set[int]()
+    with pa.ipc.new_file(sink, schema) as writer, opened_text(path) as lines:
         lines.readline(MAX_TEXT_BYTES)
-        sink, scratch = _Sink(), None
         try:
-            options = {
-                "read_options": arrow_csv.ReadOptions(
-                    column_names=ids, use_threads=False, block_size=BLOCK_BYTES, encoding=encoding
-                ),
-                "parse_options": arrow_csv.ParseOptions(delimiter=form.separator),
-                "convert_options": arrow_csv.ConvertOptions(
-                    column_types=types, null_values=[""], strings_can_be_null=False, decimal_point=form.decimal
-                ),
-            }
-            with arrow_csv.open_csv(lines, **options) as stream:
-                for batch in stream:
-                    sink.write(batch)
-                    progress.step(f"parsing {path.name}", sink.rows)
+            for batch in arrow_csv.open_csv(lines, **options):
+                writer.write_batch(batch)
+                empty_cells |= {place for place, column in enumerate(batch.columns) if column.null_count}
+                rows += batch.num_rows
+                progress.step(f"parsing {path.name}", rows)
         except pa.ArrowInvalid as error:
             if "Empty CSV file" not in str(error):
                 raise _explained(str(error), path) from error
-        where, scratch = sink.close(pa.schema(types.items()))
-    return TextTable(where, str(path), form, scratch, sink.empty_cells)
-
-
-class _Sink:
-    """Collects batches in the Arrow format: in memory while they are small, in a scratch file beyond that."""
-
-    def __init__(self) -> None:
-        self.rows, self._size = 0, 0
-        self.empty_cells: set[int] = set()
-        self._waiting: list[Any] = []
-        self._scratch: Scratch | None = None
-        self._writer: Any = None
-
-    def write(self, batch: Any) -> None:
-        import pyarrow as pa
-
-        self._waiting.append(batch)
-        self.empty_cells |= {place for place, column in enumerate(batch.columns) if column.null_count}
-        self.rows, self._size = self.rows + batch.num_rows, self._size + batch.nbytes
-        if self._size > CHUNK_BYTES:
-            if self._scratch is None:
-                self._scratch = Scratch()
-                self._writer = pa.ipc.new_file(str(self._scratch.path), batch.schema)
-            while self._waiting:
-                self._writer.write_batch(self._waiting.pop(0))
-
-    def close(self, schema: Any) -> tuple[Any, Scratch | None]:
-        """The path or the buffer, and what owns the path."""
-        import pyarrow as pa
-
-        if self._scratch is not None:
-            self._writer.close()
-            return self._scratch.path, self._scratch
-        buffer = pa.BufferOutputStream()
-        with pa.ipc.new_file(buffer, schema) as writer:
-            for batch in self._waiting:
-                writer.write_batch(batch)
-        return buffer.getvalue(), None
+    where = sink.getvalue() if scratch is None else scratch.path
+    sink.close()
+    return TextTable(where, str(path), form, scratch, empty_cells)
 
 
 def _explained(words: str, path: Path) -> Exception:
@@ -572,14 +549,17 @@ def frame_columns(given: Any) -> dict[str, Any] | None:
     """The columns of a frame in memory (pandas, polars, pyarrow, a DuckDB relation …); None for anything else."""
     import narwhals as nw
 
-    frame = nw.from_native(given, pass_through=True)
-    if isinstance(frame, nw.LazyFrame):
-        frame = frame.collect()
+    try:
+        frame = nw.from_native(given, pass_through=True)
+        frame = frame.collect() if isinstance(frame, nw.LazyFrame) else frame
+    except nw.exceptions.NarwhalsError as error:  # such as two columns of one name
+        raise InputError(f"the frame cannot be read: {' '.join(str(error).split())[:120]}") from error
     if not isinstance(frame, nw.DataFrame):
         return None
     columns = {}
     for name in frame.columns:
         series = frame.get_column(name)
+        series = series.cast(nw.Float64) if series.dtype == nw.Decimal else series
         exact = series.dtype.is_integer() and series.null_count()  # numpy would make floats of them
         columns[str(name)] = np.array(series.to_list(), dtype=object) if exact else series.to_numpy()
     return columns
@@ -588,25 +568,37 @@ def frame_columns(given: Any) -> dict[str, Any] | None:
 def column_fields(columns: dict[str, Any]) -> Fields:
     """Columns in memory as fields, under their canonical names; what is not an array is left out."""
     names = canonical(list(columns))
-    arrays = {word: _memory_array(column, word) for word, column in zip(names, columns.values(), strict=True)}
+    arrays = {word: memory_array(column, word) for word, column in zip(names, columns.values(), strict=True)}
     return Fields({word: ArrayField(array) for word, array in arrays.items() if array is not None})
 
 
-def _memory_array(column: Any, name: str) -> np.ndarray | None:
+def memory_array(column: Any, name: str) -> np.ndarray | None:
     """A column as an array; a column of lists as a matrix; None for what is no array."""
     if isinstance(column, (str, bytes)) or column is None:
         return None
+    if isinstance(column, list) and column and isinstance(column[0], (list, tuple)):
+        return _stacked(column, name)
     try:
         array = as_array(column, name)
     except InputError:
         return None
     if array.dtype.kind == "O" and array.ndim == 1 and len(array):
         if isinstance(array[0], (list, tuple, np.ndarray)):
-            try:
-                return np.stack([np.asarray(item) for item in array])
-            except ValueError as error:
-                words = f"{name} has rows of different lengths: every row needs one number per class"
-                raise InputError(words) from error
+            return _stacked(array.tolist(), name)
         if all(isinstance(item, str) for item in array):
             return array.astype(str)
     return array if array.ndim else None
+
+
+def _stacked(rows: list[Any], name: str) -> np.ndarray | None:
+    """A matrix of rows of equal length; None where they do not hold numbers."""
+    width = len(rows[0])
+    for place, row in enumerate(rows):
+        length = len(row) if isinstance(row, (list, tuple, np.ndarray)) else 0
+        if length != width:
+            raise InputError(f"{name} has {length} numbers in row {place}, but {width} in the first")
+    try:
+        matrix = np.array(rows)
+    except ValueError:  # lists inside, of several lengths
+        return None
+    return matrix if matrix.dtype.kind in "fiub" else None
