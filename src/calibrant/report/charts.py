@@ -1,6 +1,7 @@
 """The page's charts as Vega-Lite, built with Altair; data, method and class arrive from the page by name.
 
-Colours are CSS variables of the page, so that light, dark and paper need no second set of charts.
+Colours are CSS variables of the page, so that light, dark and paper need no second set of charts. Where a layer could
+be empty it is hidden, not filtered away: a layer without rows has no extent, which Vega warns about.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ import altair as alt
 
 from calibrant.evaluation.shift import ShiftCurves
 from calibrant.metrics.record import Figure, facts
-from calibrant.report.chart_parts import bin_tooltip, diagonal, parameters, percent, side_marks, with_wilson
-from calibrant.report.section_charts import decision, forest, group_diagram, smooth_layers
 from calibrant.report.wording import PREDICTED, Wording
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif'
@@ -34,6 +33,17 @@ CONFIG: dict[str, Any] = {
     "text": {"color": "var(--ink)", "fontSize": 11},
 }  # fmt: skip
 
+CHOSEN, BEFORE = "datum.method == method", "datum.method == before"
+NOT_ALONE: Any = {"expr": "method != before ? 1 : 0"}
+"""What was before calibration is not drawn over itself."""
+PICKED = "datum.index == chosen"
+ROOM_FOR_NUMBERS: Any = {"expr": "width < 400 ? 0 : 1"}
+"""On a phone the counts of neighbouring bins would run into each other."""
+SIDE_COLORS = ["var(--over)", "var(--ok)", "var(--under)"]
+SIDE_SHAPES = ["triangle-down", "circle", "triangle-up"]
+DASHED: dict[str, Any] = {"color": "var(--muted)", "strokeDash": [4, 4]}
+CUT: dict[str, Any] = {"color": "var(--ink)", "strokeWidth": 1, "strokeDash": [3, 3]}
+
 
 def charts(
     words: Wording = PREDICTED, shift: ShiftCurves | None = None, *, groups: int = 0, decisions: bool = False
@@ -41,17 +51,17 @@ def charts(
     """Every chart of the page by the id of the place it is drawn in; `groups` is how many there are."""
     found = dict(_always(words, decisions))
     if decisions:
-        found["decision"] = _finish(decision())
+        found["decision"] = _decision()
     if groups:
-        found |= {"forest": _finish(forest(words, groups)), "group-diagram": _finish(group_diagram(words))}
+        found |= {"forest": _forest(words, groups), "group-diagram": _group_diagram(words)}
     if shift is not None:
-        found["shift"] = _finish(_shift(list(shift.methods), facts(shift.metric)))
+        found["shift"] = _shift(list(shift.methods), facts(shift.metric))
     return found
 
 
 @cache
 def _always(words: Wording, smooth: bool) -> dict[str, dict[str, Any]]:
-    built = {
+    return {
         "reliability": _reliability(words, smooth),
         "histogram": _histogram(words),
         "class-scatter": _class_scatter(),
@@ -59,88 +69,165 @@ def _always(words: Wording, smooth: bool) -> dict[str, dict[str, Any]]:
         "class-temperature": _class_temperature(),
         "coverage": _coverage(),
     }
-    return {name: _finish(chart) for name, chart in built.items()}
 
 
-def _finish(chart: Any) -> dict[str, Any]:
-    spec = chart.properties(width="container", autosize={"type": "fit-x", "contains": "padding"}).to_dict()
-    spec["config"] = CONFIG
-    return spec
+def _finish(layers: list[Any], height: int, description: str, **values: Any) -> dict[str, Any]:
+    """Layers as one chart; the page sets what `values` names (method, class, threshold) and gives the data."""
+    chart = alt.layer(*layers).add_params(*(alt.param(name=name, value=value) for name, value in values.items()))
+    chart = chart.properties(height=height, description=description, width="container")
+    return chart.properties(autosize={"type": "fit-x", "contains": "padding"}).to_dict() | {"config": CONFIG}
 
 
-ROOM_FOR_NUMBERS: Any = {"expr": "width < 400 ? 0 : 1"}
-"""On a phone the counts of neighbouring bins would run into each other."""
+def _tip(field: str, title: Any = alt.Undefined, form: Any = alt.Undefined) -> Any:
+    return alt.Tooltip(field, title=title, format=form)
 
 
-def _side_of(words: Wording) -> str:
+def _share(channel: Any, field: str, title: str, **scale: Any) -> Any:
+    """An axis of shares."""
+    axis = alt.Axis(format=".1~%", tickCount=6)
+    return channel(f"{field}:Q", title=title, scale=alt.Scale(**scale), axis=axis)
+
+
+def _data(name: str, only: str | None = None) -> Any:
+    chart = alt.Chart(alt.NamedData(name))
+    return chart if only is None else chart.transform_filter(only)
+
+
+def _constant(**values: Any) -> Any:
+    """A rule at one value."""
+    return alt.Chart(alt.Data(values=[values]))
+
+
+def _sides(names: list[str]) -> dict[str, Any]:
+    """Colour and shape of too high, within chance and too low, or of the outer two; the page holds the legend."""
+    step = 4 - len(names)
+    return {
+        "color": alt.Color("side:N", scale=alt.Scale(domain=names, range=SIDE_COLORS[::step]), legend=None),
+        "shape": alt.Shape("side:N", scale=alt.Scale(domain=names, range=SIDE_SHAPES[::step]), legend=None),
+    }
+
+
+def _when(test: str, yes: float, no: float) -> Any:
+    return alt.condition(test, alt.value(yes), alt.value(no))
+
+
+def _bin_axes(words: Wording) -> dict[str, Any]:
+    """The axes of a reliability diagram, and what a bin says when pointed at."""
+    return {
+        "x": _share(alt.X, "confidence", words.stated, domain=[0, 1]),
+        "y": _share(alt.Y, "accuracy", words.seen, domain=[0, 1]),
+        "tooltip": [
+            _tip("method:N", "method"),
+            _tip("confidence:Q", words.mean, ".1%"),
+            _tip("accuracy:Q", words.share, ".1%"),
+            _tip("low:Q", "interval from", ".1%"),
+            _tip("high:Q", "to", ".1%"),
+            _tip("count:Q", "rows", ",.0f"),
+        ],
+    }
+
+
+def _diagonal() -> Any:
+    """The line on which what is stated is what is seen."""
+    ends = alt.Data(values=[{"confidence": 0, "accuracy": 0}, {"confidence": 1, "accuracy": 1}])
+    line = alt.Chart(ends).mark_line(**DASHED, strokeWidth=1, opacity=0.8)
+    return line.encode(x="confidence:Q", y="accuracy:Q")
+
+
+def _reliability(words: Wording, smooth: bool) -> dict[str, Any]:
     high, middle, low = (f"'{side}'" for side in words.sides)
-    return f"datum.accuracy < datum.band_low ? {high} : datum.accuracy > datum.band_high ? {low} : {middle}"
-
-
-def _reliability(words: Wording, smooth: bool) -> Any:
-    bins = alt.Chart(alt.NamedData("reliability"))
-    chosen = bins.transform_filter("datum.method == method").transform_calculate(side=_side_of(words))
-    before = bins.transform_filter("show_before && datum.method == before && method != before")
-    x = alt.X(**percent("confidence", words.stated, domain=[0, 1]))
-    y = alt.Y(**percent("accuracy", words.seen, domain=[0, 1]))
-    color, shape = side_marks(words.sides)
-    tooltip = bin_tooltip(words)
-    band = chosen.mark_rect(color="var(--muted)", opacity=0.16).encode(
-        x="left:Q", x2="right:Q", y="band_low:Q", y2="band_high:Q"
-    )
-    counts = chosen.transform_calculate(top="0.13 * datum.height").mark_rect(color="var(--accent)", opacity=0.22)
-    counts = counts.encode(x="left:Q", x2="right:Q", y=alt.Y("zero:Q"), y2="top:Q", tooltip=tooltip)
-    counts = counts.transform_calculate(zero="0")
-    numbers = chosen.transform_calculate(
+    side = f"datum.accuracy < datum.band_low ? {high} : datum.accuracy > datum.band_high ? {low} : {middle}"
+    chosen = _data("reliability", CHOSEN).transform_calculate(
+        side=side,
+        zero="0",
         top="0.13 * datum.height",
         centre="(datum.left + datum.right) / 2",
         words="datum.count < 1000 ? format(datum.count, 'd') : format(datum.count, '.2~s')",
-    ).mark_text(dy=-6, fontSize=9, color="var(--muted)", opacity=ROOM_FOR_NUMBERS)
-    numbers = numbers.encode(x="centre:Q", y="top:Q", text="words:N")
-    old_line = before.mark_line(color="var(--before)", strokeWidth=1.5, strokeDash=[2, 3]).encode(x=x, y=y)
-    old_points = before.mark_point(color="var(--before)", size=38, strokeWidth=1.5, fill="var(--card)", opacity=1)
-    old_points = old_points.encode(x=x, y=y, tooltip=tooltip)
-    faded = alt.condition("datum.count < 10", alt.value(0.35), alt.value(1))
-    whiskers = chosen.mark_rule(strokeWidth=1.6)
-    whiskers = whiskers.encode(x="confidence:Q", y="low:Q", y2="high:Q", color=color, opacity=faded)
-    points = chosen.mark_point(filled=True, size=75).encode(
-        x=x, y=y, color=color, shape=shape, opacity=faded, tooltip=tooltip
     )
-    curve = smooth_layers(words) if smooth else []
-    layers = [band, diagonal(), *curve, counts, numbers, old_line, old_points, whiskers, points]
-    chart = alt.layer(*layers).add_params(*parameters(show_before=True))
-    return chart.properties(height=430, description="Reliability diagram: accuracy against confidence in bins")
+    axes, marks, faded = _bin_axes(words), _sides(words.sides), _when("datum.count < 10", 0.35, 1)
+    bars = chosen.encode(x="left:Q", x2="right:Q", tooltip=axes["tooltip"])
+    band = bars.mark_rect(color="var(--muted)", opacity=0.16).encode(y="band_low:Q", y2="band_high:Q")
+    counts = bars.mark_rect(color="var(--accent)", opacity=0.22).encode(y="zero:Q", y2="top:Q")
+    numbers = chosen.mark_text(dy=-6, fontSize=9, color="var(--muted)", opacity=ROOM_FOR_NUMBERS)
+    numbers = numbers.encode(x="centre:Q", y="top:Q", text="words:N")
+    old = _data("reliability", f"show_before && {BEFORE} && method != before").encode(**axes)
+    old_line = old.mark_line(color="var(--before)", strokeWidth=1.5, strokeDash=[2, 3])
+    old_points = old.mark_point(color="var(--before)", size=38, strokeWidth=1.5, fill="var(--card)", opacity=1)
+    whiskers = chosen.mark_rule(strokeWidth=1.6).encode(
+        x="confidence:Q", y="low:Q", y2="high:Q", color=marks["color"], opacity=faded
+    )
+    points = chosen.mark_point(filled=True, size=75).encode(**axes, **marks, opacity=faded)
+    curve = _smooth_layers(words) if smooth else []
+    layers = [band, _diagonal(), *curve, counts, numbers, old_line, old_points, whiskers, points]
+    description = "Reliability diagram: accuracy against confidence in bins"
+    return _finish(layers, 430, description, method="", before="none", show_before=True)
 
 
-def _histogram(words: Wording) -> Any:
-    data = alt.Chart(alt.NamedData("histogram")).transform_filter("datum.method == method")
-    data = data.transform_calculate(right_edge="datum.left + 0.025")
-    bars = data.mark_bar(stroke="var(--card)", strokeWidth=0.5).encode(
-        x=alt.X(
-            "left:Q",
-            title=words.stated.split(":")[0],
-            scale=alt.Scale(domain=[0, 1]),
-            axis=alt.Axis(format=".0%"),
-            bin="binned",
-        ),
+def _smooth_layers(words: Wording) -> list[Any]:
+    """The flexible calibration curve of the chosen method and its 95% band."""
+    data = _data("smooth", CHOSEN).encode(x=alt.X("probability:Q", title=words.stated))
+    band = data.mark_area(color="var(--accent)", opacity=0.14)
+    line = data.mark_line(color="var(--accent)", strokeWidth=2)
+    return [
+        band.encode(y=alt.Y("low:Q", title=words.seen), y2="high:Q"),
+        line.encode(y=alt.Y("observed:Q", title=words.seen)),
+    ]
+
+
+WILSON_CENTRE = "(datum.accuracy + 1.9207 / datum.count) / (1 + 3.8415 / datum.count)"
+WILSON_HALF = (
+    "1.95996 / (1 + 3.8415 / datum.count) * "
+    "sqrt(datum.accuracy * (1 - datum.accuracy) / datum.count + 0.9604 / (datum.count * datum.count))"
+)
+
+
+def _small_diagram(data: str, chosen: str, before: str, words: Wording, **before_look: Any) -> list[Any]:
+    """Bins of a part of the rows with the Wilson interval of their share, which `accuracy` and `count` give."""
+    bins = _data(data).transform_calculate(
+        low=f"max(0, {WILSON_CENTRE} - {WILSON_HALF})", high=f"min(1, {WILSON_CENTRE} + {WILSON_HALF})"
+    )
+    size = alt.Size("count:Q", scale=alt.Scale(domain=[1, 60], range=[25, 220], clamp=True), legend=None)
+    faded, axes = _when("datum.count < 10", 0.35, 0.95), _bin_axes(words)
+    now = bins.transform_filter(chosen)
+    whiskers = now.mark_rule(color="var(--accent)", strokeWidth=1.3)
+    whiskers = whiskers.encode(x="confidence:Q", y="low:Q", y2="high:Q", opacity=faded)
+    points = now.mark_point(filled=True, color="var(--accent)").encode(**axes, size=size, opacity=faded)
+    old = bins.transform_filter(before).mark_point(color="var(--before)", strokeWidth=1.5, **before_look)
+    return [_diagonal(), old.encode(**axes, size=size), whiskers, points]
+
+
+def _class_diagram() -> dict[str, Any]:
+    words = PREDICTED.about_class()
+    layers = _small_diagram("class_bins", "datum.when == 'after'", "datum.when == 'before'", words, opacity=0.9)
+    return _finish(layers, 330, "Reliability diagram of the rows predicted as the picked class")
+
+
+def _group_diagram(words: Wording) -> dict[str, Any]:
+    layers = _small_diagram("group_bins", CHOSEN, BEFORE, words, opacity=NOT_ALONE)
+    description = "Reliability diagram of the group that is worst served"
+    return _finish(layers, 330, description, method="", before="none")
+
+
+def _histogram(words: Wording) -> dict[str, Any]:
+    outcomes = alt.Scale(domain=[words.yes, words.no], range=["var(--under)", "var(--over)"])
+    stated = words.stated.split(":")[0]
+    bars = _data("histogram", CHOSEN).transform_calculate(right_edge="datum.left + 0.025")
+    bars = bars.mark_bar(stroke="var(--card)", strokeWidth=0.5).encode(
+        x=alt.X("left:Q", title=stated, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%"), bin="binned"),
         x2="right_edge:Q",
         y=alt.Y("rows:Q", title="test rows", stack=True, axis=alt.Axis(format="~s", tickCount=5)),
-        color=alt.Color(
-            "outcome:N",
-            scale=alt.Scale(domain=[words.yes, words.no], range=["var(--under)", "var(--over)"]),
-            legend=None,
-        ),
+        color=alt.Color("outcome:N", scale=outcomes, legend=None),
         order=alt.Order("outcome:N", sort="ascending"),
         tooltip=[
-            alt.Tooltip("left:Q", title="from", format=".1%"),
-            alt.Tooltip("right_edge:Q", title="to", format=".1%"),
-            alt.Tooltip("outcome:N", title="outcome"),
-            alt.Tooltip("rows:Q", title="rows", format=","),
+            _tip("left:Q", "from", ".1%"),
+            _tip("right_edge:Q", "to", ".1%"),
+            _tip("outcome:N", "outcome"),
+            _tip("rows:Q", "rows", ","),
         ],
     )
-    means = alt.Chart(alt.NamedData("means")).transform_filter("datum.method == method")
+    means = _data("means", CHOSEN)
     rule = means.mark_rule(strokeWidth=1.5, strokeDash=[5, 3], color="var(--ink)").encode(
-        x="value:Q", tooltip=[alt.Tooltip("what:N", title="mean"), alt.Tooltip("value:Q", format=".1%")]
+        x="value:Q", tooltip=[_tip("what:N", "mean"), _tip("value:Q", form=".1%")]
     )
     labels = means.mark_text(
         align={"expr": "datum.value < 0.5 ? 'left' : 'right'"},
@@ -148,139 +235,159 @@ def _histogram(words: Wording) -> Any:
         fontWeight=600,
         color="var(--ink)",
     ).encode(x="value:Q", y=alt.Y("place:Q", axis=None, scale=alt.Scale(domain=[0, 1])), text="words:N")
-    chart = alt.layer(bars, alt.layer(rule, labels)).resolve_scale(y="independent")
-    return chart.add_params(alt.param(name="method", value="")).properties(
-        height=420, description="Histogram of the stated probability, both outcomes stacked"
-    )
+    both = alt.layer(bars, alt.layer(rule, labels)).resolve_scale(y="independent")
+    return _finish([both], 420, "Histogram of the stated probability, both outcomes stacked", method="")
 
 
-def _class_scatter() -> Any:
+def _classes(chart: Any, faint: float) -> Any:
+    """Points of classes, of which one is picked by a click."""
     pick = alt.selection_point(name="pick", fields=["index"], on="click", clear=False, toggle=False)
-    data = alt.Chart(alt.NamedData("class_points"))
-    color, shape = side_marks([PREDICTED.high, PREDICTED.low])
-    x = alt.X(**percent("accuracy", "class accuracy", zero=False, nice=True))
-    y = alt.Y(**percent("error", "calibration error", zero=True, nice=True))
-    near = alt.condition("datum.index == chosen", alt.value(1), alt.value(0.2))
-    # before calibration a line has no length: a layer without rows has no extent, which Vega warns about
+    return chart.encode(size=_when(PICKED, 190, 46), opacity=_when(PICKED, 1, faint)).add_params(pick)
+
+
+def _class_scatter() -> dict[str, Any]:
+    data, marks = _data("class_points"), _sides([PREDICTED.high, PREDICTED.low])
+    picked = _data("class_points", PICKED)
     lines = data.mark_rule(strokeWidth=1.2).encode(
-        x="old_accuracy:Q", y="old_error:Q", x2="accuracy:Q", y2="error:Q", color=color, opacity=near
-    )
-    starts = data.transform_filter("datum.index == chosen").mark_point(size=60, strokeWidth=1.6, fill="var(--card)")
-    joined = alt.condition("datum.joined", alt.value(1), alt.value(0))
-    starts = starts.encode(x="old_accuracy:Q", y="old_error:Q", color=color, shape=shape, opacity=joined)
-    points = data.mark_point(filled=True, cursor="pointer").encode(
-        x=x, y=y, color=color, shape=shape,
-        size=alt.condition("datum.index == chosen", alt.value(190), alt.value(46)),
-        opacity=alt.condition("datum.index == chosen", alt.value(1), alt.value(0.55)),
-        tooltip=[
-            alt.Tooltip("name:N", title="class"),
-            alt.Tooltip("accuracy:Q", format=".1%"),
-            alt.Tooltip("side:N", title="side"),
-            alt.Tooltip("error:Q", title="error", format=".1%"),
-            alt.Tooltip("old_error:Q", title="error before", format=".1%"),
-            alt.Tooltip("rows:Q", title="test rows", format=","),
-        ],
+        x="old_accuracy:Q", y="old_error:Q", x2="accuracy:Q", y2="error:Q",
+        color=marks["color"], opacity=_when(PICKED, 1, 0.2),
     )  # fmt: skip
-    chosen = data.transform_filter("datum.index == chosen")
-    ring = chosen.mark_point(size=330, strokeWidth=1.6, color="var(--ink)", opacity=1)
-    ring = ring.encode(x="accuracy:Q", y="error:Q")
-    label = chosen.transform_filter("datum.larger").mark_text(
-        dy=-17, fontWeight=600, fontSize=12, color="var(--ink)", stroke="var(--card)", strokeWidth=0
-    )
-    label = label.encode(x="accuracy:Q", y="error:Q", text="name:N")
-    chart = alt.layer(lines, points.add_params(pick), starts, ring, label).add_params(alt.param(name="chosen", value=0))
-    return chart.properties(height=378, description="Calibration error of every class against its accuracy")
-
-
-def _class_diagram() -> Any:
-    bins = with_wilson(alt.Chart(alt.NamedData("class_bins")))
-    chosen, before = bins.transform_filter("datum.when == 'after'"), bins.transform_filter("datum.when == 'before'")
-    x = alt.X(**percent("confidence", "confidence when it says this class", domain=[0, 1]))
-    y = alt.Y(**percent("accuracy", "how often it is right", domain=[0, 1]))
-    size = alt.Size("count:Q", scale=alt.Scale(domain=[1, 60], range=[25, 260], clamp=True), legend=None)
-    whiskers = chosen.mark_rule(color="var(--accent)", strokeWidth=1.3, opacity=0.8).encode(
-        x="confidence:Q", y="low:Q", y2="high:Q"
-    )
-    points = chosen.mark_point(filled=True, color="var(--accent)", opacity=0.95)
-    points = points.encode(x=x, y=y, size=size, tooltip=bin_tooltip())
-    old = before.mark_point(color="var(--before)", strokeWidth=1.5, opacity=0.9)
-    old = old.encode(x=x, y=y, size=size, tooltip=bin_tooltip())
-    return alt.layer(diagonal(), old, whiskers, points).properties(
-        height=330, description="Reliability diagram of the rows predicted as the picked class"
-    )
-
-
-def _class_temperature() -> Any:
-    pick = alt.selection_point(name="pick", fields=["index"], on="click", clear=False, toggle=False)
-    data = alt.Chart(alt.NamedData("classes")).transform_filter("isValid(datum.temperature)")
-    points = data.mark_point(filled=True, color="var(--accent)", cursor="pointer").encode(
-        x=alt.X(**percent("accuracy", "class accuracy", zero=False, nice=True)),
-        y=alt.Y("temperature:Q", title="temperature", scale=alt.Scale(zero=False, nice=True)),
-        size=alt.condition("datum.index == chosen", alt.value(190), alt.value(46)),
-        opacity=alt.condition("datum.index == chosen", alt.value(1), alt.value(0.6)),
+    starts = picked.mark_point(size=60, strokeWidth=1.6, fill="var(--card)")
+    starts = starts.encode(x="old_accuracy:Q", y="old_error:Q", **marks, opacity=_when("datum.joined", 1, 0))
+    points = data.mark_point(filled=True, cursor="pointer").encode(
+        x=_share(alt.X, "accuracy", "class accuracy", zero=False, nice=True),
+        y=_share(alt.Y, "error", "calibration error", zero=True, nice=True),
+        **marks,
         tooltip=[
-            alt.Tooltip("name:N", title="class"),
-            alt.Tooltip("accuracy:Q", format=".1%"),
-            alt.Tooltip("temperature:Q", format=".3~f"),
+            _tip("name:N", "class"),
+            _tip("accuracy:Q", form=".1%"),
+            _tip("side:N", "side"),
+            _tip("error:Q", "error", ".1%"),
+            _tip("old_error:Q", "error before", ".1%"),
+            _tip("rows:Q", "test rows", ","),
         ],
     )
-    one = alt.Chart(alt.Data(values=[{"temperature": 1}])).mark_rule(color="var(--muted)", strokeDash=[4, 4])
-    one = one.encode(y="temperature:Q")
-    label = data.transform_filter("datum.index == chosen").mark_text(dy=-14, fontWeight=600, fontSize=12)
-    label = label.encode(x="accuracy:Q", y="temperature:Q", text="name:N")
-    chart = alt.layer(one, points.add_params(pick), label).add_params(alt.param(name="chosen", value=0))
-    return chart.properties(height=240, description="Temperature of every class against its accuracy")
+    place = picked.encode(x="accuracy:Q", y="error:Q")
+    ring = place.mark_point(size=330, strokeWidth=1.6, color="var(--ink)", opacity=1)
+    label = place.transform_filter("datum.larger").mark_text(dy=-17, fontWeight=600, fontSize=12, color="var(--ink)")
+    layers = [lines, _classes(points, 0.55), starts, ring, label.encode(text="name:N")]
+    return _finish(layers, 378, "Calibration error of every class against its accuracy", chosen=0)
 
 
-def _coverage() -> Any:
-    data = alt.Chart(alt.NamedData("coverage"))
-    tooltip = [
-        alt.Tooltip("method:N"),
-        alt.Tooltip("deferred:Q", title="deferred", format=".0%"),
-        alt.Tooltip("risk:Q", title="error among the kept", format=".2%"),
-        alt.Tooltip("threshold:Q", format=".3f"),
-    ]
-    x = alt.X(**percent("deferred", "share of rows deferred to a person", domain=[0, 1]))
-    y = alt.Y(**percent("risk", "errors among the rows kept", zero=True, nice=True))
-    chosen = data.transform_filter("datum.method == method")
-    bound = chosen.mark_area(color="var(--accent)", opacity=0.13).encode(x=x, y=y, y2="bound:Q")
-    after = chosen.mark_line(color="var(--accent)", strokeWidth=2.2).encode(x=x, y=y, tooltip=tooltip)
-    # hidden rather than filtered away: a layer without rows has no extent, which Vega warns about
-    old = data.transform_filter("datum.method == before").mark_line(
-        color="var(--before)", strokeWidth=1.6, strokeDash=[4, 3], opacity={"expr": "method != before ? 1 : 0"}
+def _class_temperature() -> dict[str, Any]:
+    data = _data("classes", "isValid(datum.temperature)")
+    points = data.mark_point(filled=True, color="var(--accent)", cursor="pointer").encode(
+        x=_share(alt.X, "accuracy", "class accuracy", zero=False, nice=True),
+        y=alt.Y("temperature:Q", title="temperature", scale=alt.Scale(zero=False, nice=True)),
+        tooltip=[_tip("name:N", "class"), _tip("accuracy:Q", form=".1%"), _tip("temperature:Q", form=".3~f")],
     )
-    old = old.encode(x=x, y=y, tooltip=tooltip)
-    rule = chosen.transform_filter("abs(datum.deferred - share) < 0.005")
-    line = rule.mark_rule(color="var(--ink)", strokeWidth=1, strokeDash=[3, 3]).encode(x="deferred:Q")
-    dot = rule.mark_point(filled=True, size=90, color="var(--ink)", opacity=1).encode(x=x, y=y, tooltip=tooltip)
-    chart = alt.layer(bound, old, after, line, dot).add_params(*parameters(share=0.2))
-    return chart.properties(height=300, description="Errors that remain among the kept rows over the share deferred")
+    one = _constant(temperature=1).mark_rule(**DASHED).encode(y="temperature:Q")
+    label = data.transform_filter(PICKED).mark_text(dy=-14, fontWeight=600, fontSize=12)
+    label = label.encode(x="accuracy:Q", y="temperature:Q", text="name:N")
+    description = "Temperature of every class against its accuracy"
+    return _finish([one, _classes(points, 0.6), label], 240, description, chosen=0)
 
 
-def _shift(methods: list[str], look: Figure) -> Any:
-    data = alt.Chart(alt.NamedData("shift")).transform_calculate(
-        low="datum.value - datum.error", high="datum.value + datum.error", chosen="datum.method == method"
+def _before_and_now(data: str, **encoding: Any) -> list[Any]:
+    """The line of the chosen method over that of the one before it."""
+    old = _data(data, BEFORE).mark_line(
+        color="var(--before)", strokeWidth=1.6, strokeDash=[4, 3], opacity=NOT_ALONE, clip=True
+    )
+    now = _data(data, CHOSEN).mark_line(color="var(--accent)", strokeWidth=2.3, clip=True)
+    return [old.encode(**encoding), now.encode(**encoding)]
+
+
+def _coverage() -> dict[str, Any]:
+    axes: dict[str, Any] = {
+        "x": _share(alt.X, "deferred", "share of rows deferred to a person", domain=[0, 1]),
+        "y": _share(alt.Y, "risk", "errors among the rows kept", zero=True, nice=True),
+        "tooltip": [
+            _tip("method:N"),
+            _tip("deferred:Q", "deferred", ".0%"),
+            _tip("risk:Q", "error among the kept", ".2%"),
+            _tip("threshold:Q", form=".3f"),
+        ],
+    }
+    chosen = _data("coverage", CHOSEN)
+    bound = chosen.mark_area(color="var(--accent)", opacity=0.13).encode(**axes, y2="bound:Q")
+    here = chosen.transform_filter("abs(datum.deferred - share) < 0.005")
+    dot = here.mark_point(filled=True, size=90, color="var(--ink)", opacity=1).encode(**axes)
+    layers = [bound, *_before_and_now("coverage", **axes), here.mark_rule(**CUT).encode(x="deferred:Q"), dot]
+    description = "Errors that remain among the kept rows over the share deferred"
+    return _finish(layers, 300, description, method="", before="none", share=0.2)
+
+
+def _decision() -> dict[str, Any]:
+    """Net benefit over thresholds: of the method, before it, of acting on everyone and on no one."""
+    # treating all falls without bound: the chart ends a little below zero
+    range_shown = alt.Scale(domain={"expr": "[-0.25 * prevalence, 1.05 * prevalence]"}, nice=False)
+    axes: dict[str, Any] = {
+        "x": _share(alt.X, "threshold", "threshold: act from this probability on", domain=[0, 1]),
+        "y": alt.Y("benefit:Q", title="net benefit", axis=alt.Axis(format=".2~f", tickCount=6), scale=range_shown),
+    }
+    tooltip = [_tip("method:N"), _tip("threshold:Q", form=".0%"), _tip("benefit:Q", "net benefit", ".4f")]
+    everyone = _data("everyone").mark_line(color="var(--muted)", strokeWidth=1.6, clip=True).encode(**axes)
+    nobody = _constant(benefit=0).mark_rule(color="var(--ink)", strokeWidth=1).encode(y="benefit:Q")
+    cut = _data("thresholds", CHOSEN).transform_filter("abs(datum.threshold - cut) < 0.005")
+    lines = _before_and_now("thresholds", **axes, tooltip=tooltip)
+    layers = [everyone, nobody, *lines, cut.mark_rule(**CUT).encode(x="threshold:Q")]
+    description = "Decision curve: net benefit over the threshold"
+    return _finish(layers, 300, description, method="", before="none", cut=0.2, prevalence=0.5)
+
+
+def _forest(words: Wording, count: int) -> dict[str, Any]:
+    """Signed gaps of groups with simultaneous intervals, one line per group."""
+    marks, faded = _sides(words.sides), _when("datum.few", 0.4, 1)
+    axis, scale = alt.Axis(format="+.1~%", tickCount=6), alt.Scale(zero=True, nice=True, padding=16)
+    y = alt.Y("group:N", title=None, sort=None, axis=alt.Axis(labelLimit=150, ticks=False, domain=False))
+    axes: dict[str, Any] = {
+        "x": alt.X("gap:Q", title=f"{words.mean} minus {words.share}", axis=axis, scale=scale),
+        "y": y,
+        "tooltip": [
+            _tip("method:N"),
+            _tip("group:N"),
+            _tip("rows:Q", form=","),
+            _tip("gap:Q", form="+.1%"),
+            _tip("low:Q", "interval from", "+.1%"),
+            _tip("high:Q", "to", "+.1%"),
+        ],
+    }
+    chosen = _data("groups", CHOSEN)
+    zero = _constant(gap=0).mark_rule(**DASHED).encode(x="gap:Q")
+    rules = chosen.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2)
+    rules = rules.encode(x="low:Q", x2="high:Q", y=y, color=marks["color"], opacity=faded)
+    points = chosen.mark_point(filled=True, size=80).encode(**axes, **marks, opacity=faded)
+    old = _data("groups", BEFORE).mark_point(color="var(--before)", size=55, strokeWidth=1.5, opacity=NOT_ALONE)
+    height = max(30 * count, min(330, 70 * count))
+    description = "Signed calibration gap of every group"
+    return _finish([zero, old.encode(**axes), rules, points], height, description, method="", before="none")
+
+
+def _shift(methods: list[str], look: Figure) -> dict[str, Any]:
+    data = _data("shift").transform_calculate(
+        low="datum.value - datum.error", high="datum.value + datum.error", chosen=CHOSEN
     )
     number = ".1%" if look.percent else ".3f"
-    y = alt.Y(
-        "value:Q", title=look.heading, axis=alt.Axis(format=".0%" if look.percent else "~g"), scale=alt.Scale(zero=True)
-    )
     # the same explicit domain lets Vega-Lite draw one legend for colour and shape
     colors = alt.Scale(domain=methods, range=[f"var(--line-{place % 7})" for place in range(len(methods))])
-    color = alt.Color("method:N", legend=alt.Legend(columns=4), scale=colors)
-    shape = alt.Shape("method:N", legend=alt.Legend(columns=4), scale=alt.Scale(domain=methods))
-    weight = alt.condition("datum.chosen", alt.value(3), alt.value(1.6))
-    x = alt.X("severity:O", title="severity of the shift (0: none)", axis=alt.Axis(labelAngle=0))
-    tooltip = [
-        alt.Tooltip("method:N"),
-        alt.Tooltip("severity:O"),
-        alt.Tooltip("value:Q", title=look.heading, format=number),
-        alt.Tooltip("error:Q", title="± standard error", format=number),
-    ]
-    lines = data.mark_line().encode(x=x, y=y, color=color, strokeWidth=weight)
-    bars = data.mark_rule(strokeWidth=1.3).encode(x=x, y="low:Q", y2="high:Q", color=color)
+    legend = alt.Legend(columns=4)
+    axes = {
+        "x": alt.X("severity:O", title="severity of the shift (0: none)", axis=alt.Axis(labelAngle=0)),
+        "color": alt.Color("method:N", legend=legend, scale=colors),
+    }
+    axis = alt.Axis(format=".0%" if look.percent else "~g")
+    y = alt.Y("value:Q", title=look.heading, axis=axis, scale=alt.Scale(zero=True))
+    lines = data.mark_line().encode(**axes, y=y, strokeWidth=_when("datum.chosen", 3, 1.6))
+    bars = data.mark_rule(strokeWidth=1.3).encode(**axes, y="low:Q", y2="high:Q")
     points = data.mark_point(filled=True, size=60, opacity=1).encode(
-        x=x, y=y, color=color, shape=shape, tooltip=tooltip
+        **axes,
+        y=y,
+        shape=alt.Shape("method:N", legend=legend, scale=alt.Scale(domain=methods)),
+        tooltip=[
+            _tip("method:N"),
+            _tip("severity:O"),
+            _tip("value:Q", look.heading, number),
+            _tip("error:Q", "± standard error", number),
+        ],
     )
-    chart = alt.layer(lines, bars, points).add_params(alt.param(name="method", value=""))
-    return chart.properties(height=320, description=f"{look.heading} over the severity of the shift")
+    return _finish([lines, bars, points], 320, f"{look.heading} over the severity of the shift", method="")

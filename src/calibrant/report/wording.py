@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,6 +34,10 @@ class Wording:
     histogram_shows: str
     histogram_reads: str
     deferral_lead: str
+
+    def about_class(self) -> Wording:
+        """The same for the rows predicted as one class."""
+        return replace(self, stated="confidence when it says this class", seen="how often it is right")
 
     @property
     def sides(self) -> list[str]:
