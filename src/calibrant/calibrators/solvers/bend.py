@@ -6,10 +6,11 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit, ndtri
+from scipy.special import ndtri
 
 from calibrant.calibrators.solvers.steps import isotonic, pooled
 from calibrant.core.rows import Rows
+from calibrant.kernels.logistic import batch_sums, newton
 
 LINEAR = (1.0, 10.0, 1e3, 1e5)
 """Penalties of the change of the slope."""
@@ -29,7 +30,8 @@ TEMPER = 0.65
 STRAIGHT = 0.15
 """The prior of a triple grows with this power of the penalty of its bends: few rows rarely pay for bends."""
 
-MAX_STEPS, ENOUGH = 60, 1e-6
+ENOUGH = 1e-6
+"""Summed log loss that a fit may still gain before its last step."""
 
 
 class Cells(NamedTuple):
@@ -97,39 +99,16 @@ def solve(features: np.ndarray, offset: np.ndarray, counts: np.ndarray, ridge: n
     """Points (P×m) that minimise Σ n₁·log(1 + e^−u) + n₀·log(1 + e^u) + ½·Σ ridge·θ² with u = offset + X·θ.
 
     P problems share the features X (c×m) and differ in their counts (P×2×c) of labels 0 and 1 and in their ridge (P×m).
-    Newton steps, halved while a problem's objective does not decrease.
     """
-    negative, positive = counts[:, 0], counts[:, 1]
-    point = np.zeros(ridge.shape)
+    weights = counts.sum(axis=1)
+    shares = counts[:, 1] / np.where(weights > 0, weights, 1.0)
 
-    def value(candidate: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        scores = offset + candidate @ features.T
-        losses = np.einsum("pc,pc->p", positive, np.logaddexp(0.0, -scores))
-        losses += np.einsum("pc,pc->p", negative, np.logaddexp(0.0, scores))
-        return losses + 0.5 * (ridge * candidate**2).sum(axis=1), scores
+    def evaluate(points: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        value, gradient, hessian = batch_sums(features.T[None], shares[which], weights[which], points, offset)
+        np.einsum("pii->pi", hessian)[:] += ridge[which]
+        return value + 0.5 * (ridge[which] * points**2).sum(axis=1), gradient + ridge[which] * points, hessian
 
-    objective, scores = value(point)
-    for _ in range(MAX_STEPS):
-        chance = expit(scores)
-        gradient = ((negative + positive) * chance - positive) @ features + ridge * point
-        spread = (negative + positive) * chance * (1 - chance)
-        hessian = np.matmul(features.T[None] * spread[:, None, :], features)
-        np.einsum("pii->pi", hessian)[:] += ridge
-        direction = -np.linalg.solve(hessian, gradient[:, :, None])[:, :, 0]
-        decrease = -np.einsum("pm,pm->p", gradient, direction)
-        active = decrease > ENOUGH
-        length = np.where(active, 1.0, 0.0)
-        while active.any() and length.max() > 1e-9:
-            candidate = point + length[:, None] * direction
-            found, found_scores = value(candidate)
-            failed = (length > 0) & ~(found <= objective - 1e-4 * length * decrease)
-            if not failed.any():
-                break
-            length[failed] = np.where(length[failed] > 1e-8, length[failed] / 4, 0.0)
-        if not length.any():
-            break
-        point, objective, scores = candidate, found, found_scores
-    return point
+    return newton(evaluate, np.zeros(ridge.shape), np.full(ridge.shape[1], -np.inf), gap=ENOUGH)[0]
 
 
 def _counts(rows: Rows, cells: Cells, inside: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from calibrant.calibrators.solvers.binary_likelihood import fit_map, pull_to, st
 from calibrant.core.rows import Rows, score_range
 from calibrant.core.statistic import add, statistic
 from calibrant.core.threads import map_blocks, row_blocks
-from calibrant.kernels.logistic import LogisticFit, Units, fit_logistic, logistic_sums, minimise
+from calibrant.kernels.logistic import LogisticFit, Units, descend, fit_logistic, logistic_sums
 
 Columns = Callable[[np.ndarray], np.ndarray]
 """Scores (n,) → features (d, n), each non-decreasing in the score; it must be possible to send it to a process."""
@@ -57,7 +57,7 @@ def _streamed(
     variances = np.maximum(second / mass - (first / mass) ** 2, 0.0)
     units = Units.made(middle + first / mass, np.sqrt(variances), np.abs(outer).max(axis=0))
     pull = pull_to(identity, variances, strength)
-    found = minimise(
+    found = descend(
         lambda point: rows.total(score_sums, make, units.mean, units.spread, point),
         rows.total_weight,
         units.inward(_first_estimate(rows, make, identity, variances, non_negative)),
