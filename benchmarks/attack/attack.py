@@ -157,7 +157,7 @@ def in_float64(problem: Problem, fitted: Any) -> np.ndarray:
     """The same logits; zeros as the calibrator raised them, because folds depend on every bit of a row."""
     if problem.task == "multilabel" or not np.isinf(problem.logits).any():
         return problem.logits.astype(np.float64)
-    return raised(problem.logits, fitted.floor_).astype(np.float64)
+    return raised(problem.logits, fitted.log_floor_).astype(np.float64)
 
 
 def symmetric(problem: Problem, name: str) -> bool:

@@ -111,7 +111,7 @@ class Matrix(Attack):
 
     def optimum(self, problem: Problem, name: str, fitted: cal.Calibrator, warned: bool) -> None:
         """The loss that a likelihood fit reached beside the lowest that scipy finds."""
-        x = raised(problem.logits, fitted.floor_).astype(np.float64)
+        x = raised(problem.logits, fitted.log_floor_).astype(np.float64)
         given = problem.labels, problem.mass, fitted
         if name == "ts":
             reached, best = fit_references.temperature(x, *given)

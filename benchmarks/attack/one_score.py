@@ -66,7 +66,7 @@ def method(attack: Attack, problem: Problem, name: str) -> None:
 
 def reference(attack: Attack, problem: Problem, name: str, fitted: Any, p: np.ndarray, warned: bool) -> None:
     """The answer, or the loss reached, against scipy and scikit-learn."""
-    s = raised(problem.logits, fitted.floor_).astype(np.float64)
+    s = raised(problem.logits, fitted.log_floor_).astype(np.float64)
     y, w = problem.labels, problem.mass
     if name in ("platt", "beta", "quad") and not warned:
         attack.counts["optima of one score"] += 1
