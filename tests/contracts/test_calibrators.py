@@ -62,7 +62,7 @@ def claiming(fact: str, among: list[str]) -> list[str]:
 class Pieces:
     """Blocks of rows that offer only what an additive fit may use."""
 
-    log_floor = -20.0
+    log_floor, on_device = -20.0, False
 
     def __init__(self, logits: np.ndarray, bounds: list[int]) -> None:
         self.logits, self.shape = logits, logits.shape
@@ -72,11 +72,18 @@ class Pieces:
         for own in self.slices:
             yield work(self.logits[own], rows.labels[own], None if rows.weights is None else rows.weights[own])
 
-    def total(self, work, rows, shows_bad_values, note):
-        return reduce(add, self._map(work, rows))
+    def sums(self, statistic, parameters, rows):
+        return reduce(add, self._map(rows.work_of(statistic, parameters), rows))
 
-    def gather(self, work, rows):
-        return [np.concatenate(columns) for columns in zip(*self._map(work, rows), strict=True)]
+    def gather(self, columns, parameters, rows):
+        parts = self._map(lambda *block: columns(*block, *parameters), rows)
+        return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+    def weighted(self, weights):
+        return self
+
+    def solved_temperature(self):
+        return None
 
     def sample(self, rows, size):
         first = self.slices[0]

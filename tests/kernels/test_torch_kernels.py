@@ -17,7 +17,7 @@ from calibrant.kernels import scaling
 from calibrant.kernels.rows import scan
 from calibrant.kernels.torch import tensors
 from calibrant.kernels.torch.columns import BinSums, columns, host_columns
-from calibrant.kernels.torch.rows import TensorRows, tensor_rows
+from calibrant.kernels.torch.rows import DeviceBlocks, device_blocks
 
 
 def problem(n=400, n_classes=7, seed=0, weighted=False, dtype=np.float32):
@@ -28,9 +28,8 @@ def problem(n=400, n_classes=7, seed=0, weighted=False, dtype=np.float32):
 
 
 def on_tensor(logits, labels, weights):
-    return TensorRows(
-        torch.as_tensor(logits), torch.as_tensor(labels), None if weights is None else torch.as_tensor(weights)
-    )
+    mass = None if weights is None else torch.as_tensor(weights)
+    return DeviceBlocks(torch.as_tensor(logits), torch.as_tensor(labels), mass).rows()
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -184,11 +183,11 @@ class TestFits:
         with pytest.raises(InputError, match="probabilities"):
             fit_on_device(TemperatureScaling(), torch.as_tensor(logits).softmax(dim=1), labels, None)
         with pytest.raises(InputError, match=r"labels reach from 0 to 9, but the logits have columns 0\.\.6"):
-            tensor_rows(torch.as_tensor(logits), np.full(400, 9) * (np.arange(400) > 0), None)
+            device_blocks(torch.as_tensor(logits), np.full(400, 9) * (np.arange(400) > 0), None)
         with pytest.raises(InputError, match="shape"):
-            tensor_rows(torch.as_tensor(logits), labels[:5], None)
+            device_blocks(torch.as_tensor(logits), labels[:5], None)
         with pytest.raises(InputError, match="whole numbers"):
-            tensor_rows(torch.as_tensor(logits), labels + 0.5, None)
+            device_blocks(torch.as_tensor(logits), labels + 0.5, None)
         broken = torch.as_tensor(logits).clone()
         broken[3, 2] = torch.nan
         with pytest.raises(InputError, match="NaN"):
@@ -220,9 +219,9 @@ class TestGate:
         there, doubled = TemperatureScaling(), torch.as_tensor(np.repeat(labels, 3))
         fit_on_device(there, torch.as_tensor(logits), doubled[::3], torch.as_tensor(np.repeat(weights, 3))[::3])
         assert there.temperature_ == pytest.approx(here.temperature_, rel=1e-9)
-        rows = tensor_rows(torch.as_tensor(logits), doubled[::3], None)
+        rows = device_blocks(torch.as_tensor(logits), doubled[::3], None)
         assert rows.target.is_contiguous()
-        assert rows.sample(50).target.is_contiguous()
+        assert rows.rows().sample(50).blocks.target.is_contiguous()
 
     @pytest.mark.parametrize("name", ["ts", "vs", "ms", "ets"])
     @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -161,7 +161,7 @@ class ClassLossScaling(Calibrator):
             self.class_weights_[present] = weights
             factors = (1 + self.class_weights_) * inverse * rows.total_weight / present.sum()
             before_it = None if refit == 0 else self.calibrator_
-            self.calibrator_ = self._refit(rows.reweighted(_ByClass(factors)), before_it)
+            self.calibrator_ = self._refit(rows.with_weights(rows.mass() * factors[np.asarray(rows.labels)]), before_it)
             self._record(rows, self.calibrator_)
             after = self._losses[present]
             if refit == 0:
@@ -252,16 +252,6 @@ def choose_shape(before: np.ndarray, after: np.ndarray, normalization: str, n_cl
 
     found = minimize(spread, [min(1.0, highest), 1.5], bounds=[(0.1, highest), (1.5, 2.0)], method="SLSQP")
     return float(np.clip(found.x[0], 0.1, highest)), float(np.clip(found.x[1], 1.5, 2.0))
-
-
-@dataclass(frozen=True)
-class _ByClass:
-    """A factor for the rows of each class; rows on a GPU read `factors` themselves."""
-
-    factors: np.ndarray
-
-    def __call__(self, logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        return self.factors[labels]
 
 
 class _Step:

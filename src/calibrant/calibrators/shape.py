@@ -11,7 +11,7 @@ from sklearn.base import clone
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.helpers.confidence_bins import map_rows
-from calibrant.calibrators.helpers.device_statistics import can_fit_inner, fit_inner
+from calibrant.calibrators.helpers.tensors import can_fit_inner, fit_inner
 from calibrant.calibrators.learned import INNER, Learned
 from calibrant.calibrators.platt import PlattScaling
 from calibrant.calibrators.solvers.positive_class import fit_positive_shape, positive_features

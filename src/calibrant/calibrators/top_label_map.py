@@ -10,7 +10,7 @@ from sklearn.base import clone
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact, of_inner
 from calibrant.calibrators.beta import beta_columns
-from calibrant.calibrators.helpers.device_statistics import can_fit_inner, fit_inner
+from calibrant.calibrators.helpers.tensors import can_fit_inner, fit_inner
 from calibrant.calibrators.helpers.top_label import TopLabel, top_label
 from calibrant.calibrators.learned import INNER, Learned
 from calibrant.core.rows import Rows
@@ -71,8 +71,10 @@ class TopLabelMap(Calibrator):
     def _fit(self, rows: Rows) -> None:
         self.calibrator_ = clone(self.calibrator)
         if not rows.in_memory:  # on a GPU
+            from calibrant.kernels.torch.row_passes import top_odds
+
             mapped = fit_inner(self.calibrator_, rows)
-            self._fit_top(mapped, TopLabel(*mapped.top_odds()))
+            self._fit_top(mapped, TopLabel(*top_odds(mapped.blocks)))
             return
         self._fit_map(rows, self.calibrator_.fit_for_next(rows, self.seed))
 

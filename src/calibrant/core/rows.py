@@ -43,7 +43,9 @@ class SolvedTemperature(NamedTuple):
 
 
 class Blocks(Protocol):
-    """Scores that are read block by block, such as `data.chunked.FileBlocks`."""
+    """Scores that are not an array at hand: `data.chunked.FileBlocks`, `kernels.torch.rows.DeviceBlocks`."""
+
+    on_device: bool
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -53,16 +55,20 @@ class Blocks(Protocol):
     def log_floor(self) -> float:
         """The logarithm of what a probability of 0 counts as."""
 
-    def total(
-        self, work: Callable[..., tuple[Any, ...]], rows: Rows, shows_bad_values: int, note: str
-    ) -> tuple[Any, ...]:
-        """Sum of `work(logits, labels, weights)` over all blocks, in order."""
+    def sums(self, statistic: Statistic, parameters: tuple[Any, ...], rows: Rows) -> tuple[Any, ...]:
+        """Sum of `statistic(logits, labels, weights, *parameters)` over all blocks, in order."""
 
-    def gather(self, work: Callable[..., tuple[np.ndarray, ...]], rows: Rows) -> Sequence[np.ndarray]:
+    def gather(self, columns: Columns, parameters: tuple[Any, ...], rows: Rows) -> Sequence[np.ndarray]:
         """Arrays with an entry per row."""
 
     def sample(self, rows: Rows, size: int) -> Rows:
-        """About so many rows in memory."""
+        """About so many rows."""
+
+    def weighted(self, weights: np.ndarray | None) -> Blocks:
+        """The same scores for rows with other weights."""
+
+    def solved_temperature(self) -> SolvedTemperature | None:
+        """The temperature of the lowest NLL, where it is found faster than by sums."""
 
     def array(self) -> np.ndarray:
         """All scores as one array."""
@@ -99,6 +105,11 @@ class Rows:
     def in_memory(self) -> bool:
         """Whether `logits` is an array at hand, one label per row."""
         return self.blocks is None and self.each is None
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the scores are on a GPU."""
+        return self.blocks is not None and self.blocks.on_device
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -145,7 +156,11 @@ class Rows:
         return replace(self, logits=two_columns(self.logits)) if self.one_score else self
 
     def take(self, index: np.ndarray | slice) -> Rows:
-        """The rows at these places."""
+        """The rows at these places; of rows that are not in memory the others get the weight 0."""
+        if self.blocks is not None:
+            chosen = np.zeros(self.n)
+            chosen[index] = 1.0
+            return self.with_weights(chosen * self.mass())
         names = ("logits", "labels", "weights", "groups", "clusters")
         taken: dict[str, Any] = {}
         for name in names:
@@ -164,9 +179,9 @@ class Rows:
 
     def total(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
         """Sum of `statistic(logits, labels, weights, *parameters)` over all rows."""
-        work = partial(_summed, statistic.form(self.size), self.each, parameters)
         if self.blocks is not None:
-            return self.blocks.total(work, self, statistic.shows_bad_values, _temperature_words(parameters))
+            return self.blocks.sums(statistic, parameters, self)
+        work = self.work_of(statistic, parameters)
         if not statistic.shows_bad_values:
             self.settle()
         sums = self._sums(work)
@@ -176,6 +191,10 @@ class Rows:
         self.settled = True
         return sums
 
+    def work_of(self, statistic: Statistic, parameters: tuple[Any, ...]) -> Callable[..., tuple[Any, ...]]:
+        """`work(logits, labels, weights)` → the sums of one block; it can be sent to another process."""
+        return partial(_summed, statistic.form(self.size), self.each, parameters)
+
     def _sums(self, work: Callable[..., tuple[Any, ...]]) -> tuple[Any, ...]:
         # few large blocks would leave cores idle; the cut depends on the data alone, so the sums have the same bits
         elements = min(max(self.size // 16, SMALLEST_BLOCK), BLOCK_ELEMENTS)
@@ -183,10 +202,10 @@ class Rows:
 
     def gather(self, columns: Columns, *parameters: Any) -> Sequence[np.ndarray]:
         """Arrays with an entry per row, joined in the order of the rows; every row has its own label alone."""
+        if self.blocks is not None:
+            return self.blocks.gather(columns, parameters, self)
         form = columns.form(self.size) if isinstance(columns, Kernel) else columns
         work = partial(_summed, form, None, parameters)
-        if self.blocks is not None:
-            return self.blocks.gather(work, self)
         self.settle()
         parts = self._map(work, BLOCK_ELEMENTS)
         return parts[0] if len(parts) == 1 else [np.concatenate(part) for part in zip(*parts, strict=True)]
@@ -206,16 +225,20 @@ class Rows:
             )
         if self.blocks is None:
             return self
-        return replace(self, logits=self.blocks.array(), blocks=None, settled=False)
+        return replace(self, logits=self.blocks.array(), labels=np.asarray(self.labels), blocks=None, settled=False)
 
     def reweighted(self, factor: Factor) -> Rows:
         """The same rows with their weights multiplied."""
         (factors,) = self.gather(partial(_factors, factor))
-        return replace(self, weights=factors if self.weights is None else self.weights * factors)
+        return self.with_weights(factors if self.weights is None else self.weights * factors)
+
+    def with_weights(self, weights: np.ndarray | None) -> Rows:
+        """The same rows with other weights."""
+        return replace(self, weights=weights, blocks=None if self.blocks is None else self.blocks.weighted(weights))
 
     def solved_temperature(self) -> SolvedTemperature | None:
-        """Nothing is known without a solver."""
-        return None
+        """The temperature of the lowest NLL, where it is found faster than by sums."""
+        return None if self.blocks is None or self.each is not None else self.blocks.solved_temperature()
 
     def settle(self) -> None:
         """Look at every value, raise InputError at a bad one, and give zeros (±inf) a value, with a warning."""
@@ -350,7 +373,7 @@ def _sums_finitely(values: np.ndarray) -> bool:
         return bool(np.isfinite(values.sum(dtype=values.dtype)))
 
 
-def _temperature_words(parameters: tuple[Any, ...]) -> str:
+def temperature_words(parameters: tuple[Any, ...]) -> str:
     """A first parameter that is one number is the inverse temperature of a likelihood."""
     first = parameters[0] if parameters else None
     return f"T {1 / first:.4f}" if isinstance(first, float) and first > 0 else ""

@@ -12,7 +12,8 @@ import numpy as np
 
 from calibrant.core import progress
 from calibrant.core.fingerprint import SAMPLED_ROWS, fingerprint_of_sample
-from calibrant.core.rows import Rows
+from calibrant.core.rows import Columns, Rows, temperature_words
+from calibrant.core.statistic import Kernel, Statistic
 from calibrant.core.zeros import log_floor_of, sample_stride, warn_of_zeros
 from calibrant.data.chunks import Chunk, cut
 from calibrant.data.predictions import Predictions, fits_in_memory
@@ -47,6 +48,8 @@ class FileBlocks:
     workers.
     """
 
+    on_device = False
+
     def __init__(self, predictions: Predictions, engine: Engine) -> None:
         self.predictions, self.engine = predictions, engine
         self.shape: tuple[int, ...] = (predictions.n,) if predictions.flat else (predictions.n, predictions.n_classes)
@@ -58,8 +61,10 @@ class FileBlocks:
         self._sample: Rows | None = None
         self._scratches: list[Scratch] = []
 
-    def total(self, work: Work, rows: Rows, shows_bad_values: int, note: str) -> Sums:
-        """Sum of `work(logits, labels, weights)` over all rows: one pass, and a second one where it finds zeros."""
+    def sums(self, statistic: Statistic, parameters: tuple[Any, ...], rows: Rows) -> Sums:
+        """Sum of the statistic over all rows: one pass, and a second one where it finds zeros."""
+        work, shows_bad_values = rows.work_of(statistic, parameters), statistic.shows_bad_values
+        note = temperature_words(parameters)
         self.n_passes += 1
         stage, floor = f"pass {self.n_passes}", self._chunks[0].log_floor
         sums = self._pass(work, rows, stage, note, check=not shows_bad_values)
@@ -71,7 +76,7 @@ class FileBlocks:
                 sums = self._pass(work, rows, stage, note)
         return sums
 
-    def gather(self, work: Work, rows: Rows) -> Sums:
+    def gather(self, columns: Columns, parameters: tuple[Any, ...], rows: Rows) -> Sums:
         """Arrays with an entry per row, joined in the order of the rows.
 
         Arrays that are large together wait in a scratch file: they are maps then, and cost no memory until read.
@@ -91,7 +96,12 @@ class FileBlocks:
             put(left)
             put(right)
 
-        put(self._run(partial(_gathered, work=work), self._tasks(rows), merge, f"pass {self.n_passes}"))
+        form = columns.form(rows.size) if isinstance(columns, Kernel) else columns
+        put(
+            self._run(
+                partial(_gathered, form=form, parameters=parameters), self._tasks(rows), merge, f"pass {self.n_passes}"
+            )
+        )
         return tuple(found)
 
     def sample(self, rows: Rows, size: int) -> Rows:
@@ -107,6 +117,13 @@ class FileBlocks:
             self._sample = Rows(logits, places)
         own = None if rows.weights is None else rows.weights[self._sample.labels]
         return Rows(self._sample.logits, rows.labels[self._sample.labels], own, each=rows.each)
+
+    def weighted(self, weights: np.ndarray | None) -> FileBlocks:
+        """Itself: weights are sent with each chunk."""
+        return self
+
+    def solved_temperature(self) -> None:
+        """Only sums find it."""
 
     def array(self) -> np.ndarray:
         """All scores as one array: in memory, or in a scratch copy on disk.
@@ -262,8 +279,8 @@ def _summed(task: _Task, *, work: Work, check: bool, marks: tuple[int, ...]) -> 
     return sums, marked, n_zero
 
 
-def _gathered(task: _Task, *, work: Work) -> tuple[int, list[np.ndarray]]:
-    parts = [work(*block) for _, *block in task.blocks(check=False)]
+def _gathered(task: _Task, *, form: Work, parameters: tuple[Any, ...]) -> tuple[int, list[np.ndarray]]:
+    parts = [form(*block, *parameters) for _, *block in task.blocks(check=False)]
     return task.chunk.first_row, [np.concatenate(columns) for columns in zip(*parts, strict=True)]
 
 

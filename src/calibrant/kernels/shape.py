@@ -71,6 +71,15 @@ def bent_sums(
     return loss, gradient, weighted @ inputs.reshape(len(shape), -1).T - (mean * weight) @ mean.T
 
 
+@shape_sums.on_device
+def _(rows: Any, shape: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    from array_api_compat import torch as xp
+
+    from calibrant.kernels.torch.row_passes import bent_sums
+
+    return bent_sums(rows, lambda log_p: features(xp, log_p), shape)
+
+
 @statistic(compiled_in="calibrant.kernels.compiled.shape")
 def bent_losses_of(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, shape: np.ndarray

@@ -23,17 +23,18 @@ FEW = 1 << 11
 
 def fit_on_device(calibrator: Calibrator, logits: Any, labels: Any, weights: Any) -> None:
     """Fit on a CUDA tensor; methods without a form on the device copy the rows to the host and warn."""
-    from calibrant.kernels.torch.rows import tensor_rows
+    from calibrant.kernels.torch.rows import device_blocks
 
-    rows: Any = tensor_rows(logits, labels, weights)
+    blocks: Any = device_blocks(logits, labels, weights)
+    rows = blocks.rows()
     # a few rows tell logits from probabilities; only if they look like these is the whole tensor read
-    if look_like_probabilities(rows.logits[: max(2, FEW // rows.n_classes)]) and rows.hold_probabilities():
+    if look_like_probabilities(rows.logits[: max(2, FEW // rows.n_classes)]) and blocks.hold_probabilities():
         raise probabilities_error(rows.n, "logits", "give their logarithms, torch.log(p)")
     log_floor = log_floor_of(rows.logits[:: sample_stride(rows.n, rows.n_classes)], one_score=False)
-    if not bool(rows.tensor.min() > -np.inf):
-        rows = _without_zeros(rows, log_floor)
+    if not bool(blocks.tensor.min() > -np.inf):
+        rows = _without_zeros(blocks, log_floor)
     there = calibrator.fits_on_device
-    if calibrator.additive or (rows.mass is None if there == "unweighted" else there):
+    if calibrator.additive or (rows.weights is None if there == "unweighted" else there):
         calibrator.fit_rows(rows)
     else:
         calibrator.fit_rows(divided(rows.whole()))
@@ -41,23 +42,23 @@ def fit_on_device(calibrator: Calibrator, logits: Any, labels: Any, weights: Any
     calibrator.n_rows_ = rows.n
 
 
-def _without_zeros(rows: Any, log_floor: float) -> Any:
+def _without_zeros(blocks: Any, log_floor: float) -> Any:
     """The same rows with a value in place of −inf; other values that are not finite are an InputError."""
     import torch
     from array_api_compat import torch as xp
 
-    infinite = torch.isneginf(rows.tensor).any(dim=1)
-    picked = rows.tensor[infinite].double()
-    bad = ~(rows.tensor < np.inf).all(dim=1)
+    infinite = torch.isneginf(blocks.tensor).any(dim=1)
+    picked = blocks.tensor[infinite].double()
+    bad = ~(blocks.tensor < np.inf).all(dim=1)
     bad[infinite] |= torch.isneginf(picked).all(dim=1)
     if bool(bad.any()):
         first = int(bad.nonzero()[0])
         raise InputError(f"{int(bad.sum())} rows of logits hold NaN or infinite values, the first in row {first}")
-    tensor = rows.tensor.clone()
+    tensor = blocks.tensor.clone()
     tensor[infinite] = raise_zeros(xp, picked, log_floor, scores=False).to(tensor.dtype)
-    counted = infinite if rows.mass is None else infinite & (rows.mass > 0)
-    warn_of_zeros(int(counted.sum()), rows.n, log_floor)
-    return rows._like(tensor, rows.target, rows.mass)
+    counted = infinite if blocks.mass is None else infinite & (blocks.mass > 0)
+    warn_of_zeros(int(counted.sum()), blocks.n, log_floor)
+    return type(blocks)(tensor, blocks.target, blocks.mass).rows()
 
 
 def transform_tensor(calibrator: Calibrator, logits: Any) -> Any:
@@ -110,6 +111,19 @@ def _calibrated(calibrator: Calibrator, logits: Any) -> Any:
             part = raise_zeros(xp, part, floor, scores=calibrator.task_ != "multiclass")
         mapped = calibrator._map_binary(xp, part, learned) if binary else calibrator._map(xp, part, learned)
         yield block, mapped
+
+
+def can_fit_inner(calibrator: Calibrator | None) -> bool:
+    """Is this inner calibrator fitted on the device, and its answers on the fit rows good for a second stage?"""
+    return calibrator is None or bool(calibrator.few_parameters and (calibrator.additive or calibrator.fits_on_device))
+
+
+def fit_inner(calibrator: Calibrator, rows: Any) -> Any:
+    """Fit an inner calibrator of few parameters on the device; the rows as it maps them."""
+    calibrator.fit_rows(rows)
+    given = rows.blocks
+    change = device_map(calibrator, given.tensor.device)
+    return type(given)(given.tensor, given.target, given.mass, change).rows()
 
 
 def device_map(calibrator: Calibrator, device: Any) -> Any:

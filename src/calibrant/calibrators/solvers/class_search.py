@@ -203,9 +203,9 @@ def class_search(rows: Any, grid: np.ndarray, n_bins: int) -> ClassSearch:
         return ClassSearch(rows, grid, n_bins)
     from calibrant.calibrators.solvers.device_class_search import DeviceClassSearch, fits
 
-    return (
-        DeviceClassSearch(rows, grid, n_bins) if fits(rows, grid, n_bins) else ClassSearch(rows.whole(), grid, n_bins)
-    )
+    if fits(rows.blocks, grid, n_bins):
+        return DeviceClassSearch(rows.blocks, grid, n_bins)
+    return ClassSearch(rows.whole(), grid, n_bins)
 
 
 def scaled_top(

@@ -134,7 +134,7 @@ def _content(rows: Any, seed: int) -> tuple[np.ndarray, np.ndarray]:
         hashes, prediction = _scan(rows.logits, salt)
         own = rows.logits[np.arange(rows.n), rows.labels]
     else:  # on a GPU
-        hashes, prediction, own = rows.fold_columns(salt, _ODD)
+        hashes, prediction, own = rows.blocks.fold_columns(salt, _ODD)
     stratum = prediction if rows.n_classes > 2 else 2 * prediction + rows.labels
     # the label enters by its logit, because class numbers must not matter
     hashes = _mix(hashes + _mix(_bits(own)))

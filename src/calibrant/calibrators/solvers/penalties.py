@@ -121,7 +121,7 @@ def choose(
     loss : (held-out rows, point) → their summed loss.
     most_logits : where there are more, a part of the rows decides; for penalties that do not depend on their number.
     """
-    if not hasattr(rows, "fold_columns"):  # rows on a GPU stay there
+    if not rows.on_device:  # rows on a GPU stay there
         rows = rows.whole()  # folds pick rows: a map of the file or of a scratch copy
     large = rows.n * rows.n_classes > LARGE
     shares = int(np.ceil(rows.n * rows.n_classes / most_logits))

@@ -12,7 +12,7 @@ from calibrant.core.bins import mass_index
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
-from calibrant.core.statistic import statistic
+from calibrant.core.statistic import kernel, statistic
 from calibrant.kernels.bins import index_sums, width_sums
 from calibrant.kernels.scaling import temperature_confidences
 from calibrant.kernels.soft_bins import memberships, soft_bin_error, soft_bin_sums
@@ -73,19 +73,10 @@ def soft_errors(
 
 def adaptive_errors(rows: Any, n_bins: int) -> Errors:
     """Equal-mass ECE of the top label at given temperatures; needs all rows at once, to rank them."""
-    weights = rows.weights
-    if hasattr(rows, "confidences_at"):  # on a GPU
-        confidences_at, correct = rows.confidences_at, rows.top()[2]
-    else:
-        rows = rows.whole()
-        kernel = temperature_confidences.form(rows.n * rows.n_classes)
-        correct = rows.logits.argmax(axis=1) == rows.labels
-
-        def confidences_at(betas: np.ndarray) -> np.ndarray:
-            return kernel(rows.logits, betas)
+    weights, form = rows.weights, temperature_confidences.form(rows.n * rows.n_classes)
 
     def errors(temperatures: np.ndarray) -> np.ndarray:
-        confidences = confidences_at(1.0 / temperatures)
+        confidences, correct = rows.gather(_confidences, form, 1.0 / temperatures)
         found = np.empty(len(temperatures))
         for index, confidence in enumerate(np.ascontiguousarray(confidences.T)):
             bins = mass_index(confidence, n_bins, weights)
@@ -140,6 +131,16 @@ def _best_of(errors: Errors, grid: np.ndarray) -> tuple[float, float]:
     # errors equal up to rounding are a tie, and a tie goes to the smallest temperature
     index = int(np.flatnonzero(values <= values.min() + 1e-12)[0])
     return float(grid[index]), float(values[index])
+
+
+@kernel()
+def _confidences(logits, labels, weights, form, betas):
+    return form(logits, betas), logits.argmax(axis=1) == labels
+
+
+@_confidences.on_device
+def _(rows, _, betas):
+    return rows.confidences_at(betas), rows.top()[2]
 
 
 @statistic

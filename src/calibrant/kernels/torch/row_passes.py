@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.kernels.torch.rows import TensorRows
+from calibrant.kernels.torch.rows import DeviceBlocks
 from calibrant.kernels.torch.tensors import first_maximum, host
 
 Change = Callable[[Tensor], Tensor] | None
@@ -21,12 +21,12 @@ BLOCK_ELEMENTS = 1 << 22
 """Numbers of a block: a pass holds a few float64 copies of it."""
 
 
-def blocks(rows: TensorRows, change: Change = None) -> Iterator[tuple[slice, Tensor]]:
+def blocks(rows: DeviceBlocks, change: Change = None) -> Iterator[tuple[slice, Tensor]]:
     """Places and float64 logits (m, K) of blocks of rows."""
     size = max(1, BLOCK_ELEMENTS // rows.n_classes)
     for start in range(0, rows.n, size):
         block = slice(start, min(start + size, rows.n))
-        values = rows.tensor[block]
+        values, change = rows.tensor[block], change or rows.change
         if change is None:
             yield block, values.double()
         else:
@@ -34,13 +34,15 @@ def blocks(rows: TensorRows, change: Change = None) -> Iterator[tuple[slice, Ten
             yield block, change(values.float() if narrow else values).double()
 
 
-def per_row(rows: TensorRows, work: Callable[[slice, Tensor], tuple[Tensor, ...]], change: Change = None) -> list[Any]:
+def per_row(
+    rows: DeviceBlocks, work: Callable[[slice, Tensor], tuple[Tensor, ...]], change: Change = None
+) -> list[Any]:
     """Arrays (n, …) on the host, joined from the columns that `work` gives for each block."""
     parts = [work(block, values) for block, values in blocks(rows, change)]
     return [host(torch.cat(columns)) for columns in zip(*parts, strict=True)]
 
 
-def top_columns(rows: TensorRows) -> list[np.ndarray]:
+def top_columns(rows: DeviceBlocks) -> list[np.ndarray]:
     """Confidence in float64, prediction and correctness of each row.
 
     Near 1 neighbouring float32 numbers are 6e-8 apart: methods that rank confidences would see ties.
@@ -55,7 +57,7 @@ def top_columns(rows: TensorRows) -> list[np.ndarray]:
     return per_row(rows, work)
 
 
-def label_columns(rows: TensorRows, change: Change = None) -> list[np.ndarray]:
+def label_columns(rows: DeviceBlocks, change: Change = None) -> list[np.ndarray]:
     """NLL of the label, confidence and correctness of each row."""
 
     def work(block: slice, values: Tensor) -> tuple[Tensor, ...]:
@@ -67,7 +69,7 @@ def label_columns(rows: TensorRows, change: Change = None) -> list[np.ndarray]:
     return per_row(rows, work, change)
 
 
-def top_odds(rows: TensorRows, change: Change = None) -> list[np.ndarray]:
+def top_odds(rows: DeviceBlocks, change: Change = None) -> list[np.ndarray]:
     """Prediction of each row, and the peak minus the log-sum-exp of all other logits."""
 
     def work(_: slice, values: Tensor) -> tuple[Tensor, ...]:
@@ -79,7 +81,7 @@ def top_odds(rows: TensorRows, change: Change = None) -> list[np.ndarray]:
     return per_row(rows, work, change)
 
 
-def label_shares(rows: TensorRows, beta: float) -> np.ndarray:
+def label_shares(rows: DeviceBlocks, beta: float) -> np.ndarray:
     """The probability of the label of each row under softmax(β·z)."""
 
     def work(block: slice, values: Tensor) -> tuple[Tensor, ...]:
@@ -88,7 +90,7 @@ def label_shares(rows: TensorRows, beta: float) -> np.ndarray:
     return per_row(rows, work)[0]
 
 
-def label_gaps(rows: TensorRows) -> np.ndarray:
+def label_gaps(rows: DeviceBlocks) -> np.ndarray:
     """The logit of the label minus the highest one of each row."""
 
     def work(block: slice, values: Tensor) -> tuple[Tensor, ...]:
@@ -97,7 +99,7 @@ def label_gaps(rows: TensorRows) -> np.ndarray:
     return per_row(rows, work)[0]
 
 
-def row_moments(rows: TensorRows, inverse_temperature: np.ndarray) -> np.ndarray:
+def row_moments(rows: DeviceBlocks, inverse_temperature: np.ndarray) -> np.ndarray:
     """`kernels.row_moments.row_moments` of the rows: (n, 5)."""
     betas = torch.as_tensor(inverse_temperature, device=rows.tensor.device)
 
@@ -113,7 +115,7 @@ def row_moments(rows: TensorRows, inverse_temperature: np.ndarray) -> np.ndarray
     return per_row(rows, work)[0]
 
 
-def mixture_products(rows: TensorRows, beta: float) -> np.ndarray:
+def mixture_products(rows: DeviceBlocks, beta: float) -> np.ndarray:
     """Σ w·⟨p, p⟩ of softmax(β·z), of softmax(z), and of both, Σ w·p(y) of each, and Σ w: six sums."""
     total = torch.zeros(6, dtype=torch.float64, device=rows.tensor.device)
     for block, values in blocks(rows):
@@ -128,7 +130,7 @@ def mixture_products(rows: TensorRows, beta: float) -> np.ndarray:
 
 
 def bent_sums(
-    rows: TensorRows, features: Callable[[Tensor], tuple[Tensor, ...]], shape: np.ndarray, change: Change = None
+    rows: DeviceBlocks, features: Callable[[Tensor], tuple[Tensor, ...]], shape: np.ndarray, change: Change = None
 ) -> tuple[float, np.ndarray, np.ndarray]:
     """Σ w·NLL of softmax(Σ_m θ_m·φ_m(log softmax z)), its gradient by θ (M,) and Hessian (M×M)."""
     theta = torch.as_tensor(shape, device=rows.tensor.device)
@@ -151,7 +153,7 @@ def bent_sums(
     return float(loss), host(gradient), host(hessian)
 
 
-def fold_columns(rows: TensorRows, salt: int, odd: int) -> list[np.ndarray]:
+def fold_columns(rows: DeviceBlocks, salt: int, odd: int) -> list[np.ndarray]:
     """A hash of each row that the order of its columns does not change, its prediction, and its label's logit.
 
     The integers wrap around at 64 bits as the unsigned ones of the host do.

@@ -1,4 +1,4 @@
-"""Rows of a fit that lie on a GPU: the same sums as `core.rows.Rows`, computed where the data is.
+"""Blocks of `Rows` that lie on a GPU: sums are computed where the data is.
 
 A statistic with a form on the device (`@statistic.on_device`) runs there and only its sums come back. For
 any other the rows are copied to the host: once, or where they are very many in blocks.
@@ -6,8 +6,8 @@ any other the rows are copied to the host: once, or where they are very many in 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.core.errors import FitWarning, InputError
-from calibrant.core.rows import Columns, Factor, Rows, SolvedTemperature
+from calibrant.core.errors import InputError, warn_user
+from calibrant.core.rows import Columns, Rows, SolvedTemperature
 from calibrant.core.statistic import Kernel, Statistic, add
 from calibrant.kernels import scaling
 from calibrant.kernels.torch import vector  # noqa: F401 (registers the forms of vector scaling)
@@ -30,71 +30,94 @@ HOST_ELEMENTS = 1 << 30
 """Up to this many logits a fit that needs them on the host gets them once; beyond, in blocks, pass by pass."""
 
 
-class HostLogits:
-    """The logits of rows on a device, of which picked rows (and columns) are copied to the host."""
+class HostView:
+    """A tensor on a device as an array: picked entries are copied to the host, all of them where an array is needed."""
 
-    def __init__(self, rows: TensorRows) -> None:
-        self.tensor = rows.tensor
-        self.dtype = np.dtype(np.float64 if rows.tensor.dtype == torch.float64 else np.float32)
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self.shape, self.ndim = tensor, tuple(tensor.shape), tensor.ndim
+        self.dtype = np.dtype(str(widened(tensor[:0]).dtype).removeprefix("torch."))
 
     def __getitem__(self, index: Any) -> np.ndarray:
-        picked = self.tensor[torch.as_tensor(index) if isinstance(index, np.ndarray) else index]
-        return host(picked if picked.dtype in (torch.float32, torch.float64) else picked.float())
+        return host(widened(self.tensor[torch.as_tensor(index) if isinstance(index, np.ndarray) else index]))
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self[:], dtype=dtype)
 
 
-class TensorRows:
-    """Logits (n×K) in any floating dtype, labels (n,) and weights (n,) or None, all on one device."""
+class DeviceBlocks:
+    """Logits (n×K) in any floating dtype, labels (n,) and weights (n,) or None, all on one device.
 
-    in_memory = one_score = False
-    groups = clusters = None
-    fused = True
+    A statistic's form on the device is called with this object. `change` is a map of the logits, row by row, such as a
+    fitted calibrator, under which second stages see them.
+    """
+
+    on_device = fused = True
     checked = False
 
-    def __init__(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
+    def __init__(
+        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, change: Callable[..., Tensor] | None = None
+    ) -> None:
         # the kernels step from label to label: a view such as y[::3] must be copied
-        self.tensor, self.target = logits, labels.contiguous()
+        self.tensor, self.target, self.change = logits, labels.contiguous(), change
         self.mass = None if weights is None else weights.contiguous()
+        self.shape = tuple(logits.shape)
+        self.n, self.n_classes = self.shape
         self._remembered: dict[Any, Any] = {}
 
-    @property
-    def n(self) -> int:
-        """Number of rows."""
-        return int(self.tensor.shape[0])
+    def rows(self) -> Rows:
+        """The rows of a fit; labels are copied to the host only where they are read there."""
+        return Rows(HostView(self.tensor), HostView(self.target), self.weights, blocks=self)  # type: ignore[arg-type]
 
-    @property
-    def n_classes(self) -> int:
-        """Number of columns."""
-        return int(self.tensor.shape[1])
-
-    @property
-    def total_weight(self) -> float:
-        """Sum of the weights; n where there are none."""
-        return float(self.n) if self.mass is None else float(self.mass.sum())
-
-    def class_weight(self) -> np.ndarray:
-        """Total weight of each class (K,)."""
+    def sums(self, statistic: Statistic, parameters: tuple[Any, ...], rows: Rows) -> tuple[Any, ...]:
+        """Sum of the statistic over all rows: on the device where it has a form there, else block by block."""
         self.check_labels()
-        counted = torch.bincount(self.target, self.mass, minlength=self.n_classes)
-        return host(counted).astype(np.float64)
+        if statistic.device_form is not None and rows.each is None:
+            return statistic.device_form(self, *parameters)
+        self._warn_of_copy()
+        if self._fits_on_host():
+            return self._on_host(rows).total(statistic, *parameters)
+        work = rows.work_of(statistic, parameters)
+        return reduce(add, (work(*self._block(block)) for block in row_slices(*self.shape)))
 
-    def sample(self, size: int) -> TensorRows:
+    def gather(self, columns: Columns, parameters: tuple[Any, ...], rows: Rows) -> Sequence[np.ndarray]:
+        """Arrays with an entry per row: computed on the device where they have a form there, else on the host."""
+        if isinstance(columns, Kernel) and columns.device_form is not None:
+            return columns.device_form(self, *parameters)
+        self._warn_of_copy()
+        if self._fits_on_host():
+            return self._on_host(rows).gather(columns, *parameters)
+        form = columns.form(rows.size) if isinstance(columns, Kernel) else columns
+        parts = [form(*self._block(block), *parameters) for block in row_slices(*self.shape)]
+        return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+    def sample(self, rows: Rows, size: int) -> Rows:
         """About `size` evenly spaced rows."""
         step = max(1, self.n // max(1, size))
-        return self._like(self.tensor[::step], self.target[::step], None if self.mass is None else self.mass[::step])
+        mass = None if self.mass is None else self.mass[::step]
+        some = DeviceBlocks(self.tensor[::step], self.target[::step], mass, self.change)
+        return replace(some.rows(), each=rows.each)
 
-    def take(self, index: np.ndarray) -> TensorRows:
-        """Only these rows count: the others get weight 0, so that nothing is copied."""
-        chosen = torch.zeros(self.n, dtype=torch.float64, device=self.tensor.device)
-        chosen[torch.as_tensor(index, device=self.tensor.device)] = 1.0
-        return self._like(self.tensor, self.target, chosen if self.mass is None else self.mass * chosen)
+    def weighted(self, weights: np.ndarray | None) -> DeviceBlocks:
+        """The same rows with other weights; nothing else is copied."""
+        mass = None if weights is None else torch.as_tensor(weights, device=self.tensor.device)
+        return DeviceBlocks(self.tensor, self.target, mass, self.change)
 
-    def hold_probabilities(self) -> bool:
-        """Are all values in [0, 1] and does every row sum to 1?"""
-        for block in row_slices(*self.tensor.shape):
-            values = self.tensor[block].float()
-            if not bool(((values.sum(dim=1) - 1).abs() <= 1e-3).all() & (values >= 0).all()):
-                return False
-        return True
+    def array(self) -> np.ndarray:
+        """All logits on the host, for fits that have no form on the device."""
+        self._warn_of_copy()
+        return self.remembered("array", lambda: self._block(slice(None))[0])
+
+    @property
+    def log_floor(self) -> float:
+        """Zeros of rows on a device have a value before the fit."""
+        raise NotImplementedError
+
+    def fingerprint(self, rows: Rows) -> str:
+        """Rows on a device have no name."""
+        return ""
 
     def fold_columns(self, salt: np.uint64, odd: np.uint64) -> tuple[np.ndarray, ...]:
         """Hash of each row, its prediction and the logit of its label; the bits are those of the host's hash."""
@@ -103,31 +126,13 @@ class TensorRows:
         hashes, prediction, own = fold_columns(self, int(salt.astype(np.int64)), int(odd.astype(np.int64)))
         return hashes.view(np.uint64), prediction, own
 
-    def _like(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> TensorRows:
-        return TensorRows(logits, labels, weights)
-
-    def total(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
-        """Sum of the statistic over all rows: on the device where it has a form there, else block by block."""
-        self.check_labels()
-        if statistic.device_form is not None:
-            return statistic.device_form(self, *parameters)
-        self._warn_of_copy()
-        if self._fits_on_host():
-            return self.whole().total(statistic, *parameters)
-        form = statistic.form(self.n * self.n_classes)
-        parts = (form(*self._block(block), *parameters) for block in row_slices(*self.tensor.shape))
-        return reduce(add, parts)
-
-    def gather(self, columns: Columns, *parameters: Any) -> Sequence[np.ndarray]:
-        """Arrays with an entry per row: computed on the device where they have a form there, else on the host."""
-        if isinstance(columns, Kernel) and columns.device_form is not None:
-            return columns.device_form(self, *parameters)
-        self._warn_of_copy()
-        if self._fits_on_host():
-            return self.whole().gather(columns, *parameters)
-        form = columns.form(self.n * self.n_classes) if isinstance(columns, Kernel) else columns
-        parts = [form(*self._block(block), *parameters) for block in row_slices(*self.tensor.shape)]
-        return [np.concatenate(column) for column in zip(*parts, strict=True)]
+    def hold_probabilities(self) -> bool:
+        """Are all values in [0, 1] and does every row sum to 1?"""
+        for block in row_slices(*self.shape):
+            values = self.tensor[block].float()
+            if not bool(((values.sum(dim=1) - 1).abs() <= 1e-3).all() & (values >= 0).all()):
+                return False
+        return True
 
     def top(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Confidence, prediction and correctness of each row; they are n numbers each, and are kept."""
@@ -143,27 +148,15 @@ class TensorRows:
             raise InputError(f"{len(bad)} rows of logits hold NaN or infinite values, the first in row {bad[0]}")
         return confidence, prediction.astype(np.int32), correct
 
-    def whole(self) -> Rows:
-        """All rows on the host, for fits that have no form on the device."""
-        self._warn_of_copy()
-        return self.remembered("whole", lambda: Rows(*self._block(slice(None))))
+    def _on_host(self, rows: Rows) -> Rows:
+        return Rows(self.array(), self.labels, self.weights, each=rows.each)
 
     def _fits_on_host(self) -> bool:
         return self.n * self.n_classes <= HOST_ELEMENTS
 
-    def reweighted(self, factor: Factor) -> TensorRows:
-        """The same rows with their weights multiplied by a function of logits and labels, or of labels alone."""
-        table = getattr(factor, "factors", None)
-        if table is not None:
-            mass = torch.as_tensor(table, device=self.tensor.device)[self.target]
-        else:
-            (factors,) = self.gather(lambda logits, labels, weights: (factor(logits, labels),))
-            mass = torch.as_tensor(factors, device=self.tensor.device)
-        return self._like(self.tensor, self.target, mass if self.mass is None else self.mass * mass)
-
-    def precise(self) -> TensorRows:
+    def precise(self) -> DeviceBlocks:
         """The same rows, whose sums take exponentials in float64."""
-        twin = self._like(self.tensor, self.target, self.mass)
+        twin = DeviceBlocks(self.tensor, self.target, self.mass, self.change)
         twin.fused = False
         return twin
 
@@ -187,12 +180,8 @@ class TensorRows:
     @property
     def weights(self) -> np.ndarray | None:
         """The weight of each row (n,) on the host, or None."""
-        return None if self.mass is None else host(self.mass)
-
-    @property
-    def logits(self) -> HostLogits:
-        """Rows of logits are copied to the host when they are picked."""
-        return HostLogits(self)
+        mass = self.mass
+        return None if mass is None else self.remembered("weights", lambda: host(mass))
 
     def remembered(self, key: Any, work: Callable[[], Any]) -> Any:
         """What `work` gave the first time it was asked for under this key."""
@@ -204,11 +193,9 @@ class TensorRows:
         """Say once that the work is done on the host."""
         if not self._remembered.setdefault("warned", False):
             self._remembered["warned"] = True
-            warnings.warn(
+            warn_user(
                 f"this fit has no form on the GPU: {self.n}×{self.n_classes} logits are copied to the host and fitted "
-                "there",
-                FitWarning,
-                stacklevel=5,
+                "there"
             )
 
     def check_labels(self) -> None:
@@ -226,12 +213,16 @@ class TensorRows:
         return self.fused and use_triton(self.tensor)
 
     def _block(self, block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        logits = self.tensor[block]
-        wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-        return host(wide), host(self.target[block]), None if self.mass is None else host(self.mass[block])
+        logits = host(widened(self.tensor[block]))
+        return logits, host(self.target[block]), None if self.mass is None else host(self.mass[block])
 
 
-def tensor_rows(logits: Tensor, labels: Any, weights: Any) -> TensorRows:
+def widened(values: Tensor) -> Tensor:
+    """float16 and bfloat16 as float32, which the host knows."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def device_blocks(logits: Tensor, labels: Any, weights: Any) -> DeviceBlocks:
     """Check the inputs of a fit on a device; one wait for all checks together."""
     if logits.ndim != 2 or logits.shape[1] < 2 or len(logits) == 0:
         raise InputError(f"logits must have shape (n, K) with n ≥ 1 and K ≥ 2, got {tuple(logits.shape)}")
@@ -250,17 +241,17 @@ def tensor_rows(logits: Tensor, labels: Any, weights: Any) -> TensorRows:
         raise InputError(f"sample_weight must have shape ({len(rows)},), got {tuple(mass.shape)}")
     if mass is not None and not bool((torch.isfinite(mass) & (mass >= 0)).all() & (mass.sum() > 0)):
         raise InputError("sample_weight must be finite, not negative and not all zero")
-    found = TensorRows(rows, target, mass)
+    found = DeviceBlocks(rows, target, mass)
     if not found.use_fused():
         found.check_labels()
     return found
 
 
 @scaling.temperature_sums.on_device
-def _temperature_sums(rows: TensorRows, beta: float) -> tuple[float, ...]:
+def _temperature_sums(rows: DeviceBlocks, beta: float) -> tuple[float, ...]:
     return tuple(temperature_sums(rows.tensor, rows.target, rows.mass, beta).tolist())
 
 
-def on_device_of(rows: TensorRows) -> Callable[[np.ndarray], Tensor]:
+def on_device_of(rows: DeviceBlocks) -> Callable[[np.ndarray], Tensor]:
     """A function that puts an array where the rows are."""
     return lambda values: torch.as_tensor(values, device=rows.tensor.device)

@@ -15,7 +15,7 @@ from calibrant.kernels import scaling
 from calibrant.kernels.torch.tensors import host, row_slices
 
 if TYPE_CHECKING:
-    from calibrant.kernels.torch.rows import TensorRows
+    from calibrant.kernels.torch.rows import DeviceBlocks
 
 LONGEST = 4096
 """Classes up to which the Triton kernels hold a row and its sums in registers."""
@@ -88,7 +88,7 @@ def vector_newton(
     return loss, sums[:2], hessian
 
 
-def _given(rows: TensorRows, *parameters: np.ndarray) -> tuple[Any, ...]:
+def _given(rows: DeviceBlocks, *parameters: np.ndarray) -> tuple[Any, ...]:
     """The kernels for these rows, and what they take: logits, labels, weights and the parameters on the device."""
     fused = rows.use_fused()
     given = torch.as_tensor(np.vstack(parameters), dtype=torch.float32 if fused else torch.float64)
@@ -101,7 +101,7 @@ def _given(rows: TensorRows, *parameters: np.ndarray) -> tuple[Any, ...]:
 
 
 @scaling.vector_sums.on_device
-def _vector_sums(rows: TensorRows, scale: np.ndarray, bias: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+def _vector_sums(rows: DeviceBlocks, scale: np.ndarray, bias: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     sums, _, call = _given(rows, scale, bias)
     loss, found = sums(*call)
     found = host(found)
@@ -109,14 +109,16 @@ def _vector_sums(rows: TensorRows, scale: np.ndarray, bias: np.ndarray) -> tuple
 
 
 @scaling.vector_product.on_device
-def _vector_product(rows: TensorRows, scale: np.ndarray, bias: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray]:
+def _vector_product(
+    rows: DeviceBlocks, scale: np.ndarray, bias: np.ndarray, direction: np.ndarray
+) -> tuple[np.ndarray]:
     _, product, call = _given(rows, scale, bias, direction)
     return (host(product(*call)),)
 
 
 @scaling.vector_newton.on_device
 def _vector_newton(
-    rows: TensorRows, scale: np.ndarray, bias: np.ndarray, with_hessian: bool = True
+    rows: DeviceBlocks, scale: np.ndarray, bias: np.ndarray, with_hessian: bool = True
 ) -> tuple[float, np.ndarray, np.ndarray]:
     if not with_hessian:
         return (*_vector_sums(rows, scale, bias)[:2], np.zeros((0, 0)))
@@ -125,5 +127,5 @@ def _vector_newton(
 
 
 @scaling.column_moments.on_device
-def _column_moments(rows: TensorRows) -> tuple[np.ndarray, ...]:
+def _column_moments(rows: DeviceBlocks) -> tuple[np.ndarray, ...]:
     return tuple(host(column_moments(rows.tensor, rows.mass)))
