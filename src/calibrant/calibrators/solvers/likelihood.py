@@ -21,7 +21,6 @@ from calibrant.calibrators.maps import numpy_space
 from calibrant.calibrators.solvers.inverse_temperature import fit_inverse_temperature
 from calibrant.core.errors import FitWarning
 from calibrant.core.progress import step
-from calibrant.core.rows import Rows
 from calibrant.core.statistic import add
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.affine import (
@@ -296,7 +295,7 @@ class Affine:
     def __init__(self, rows: Any, make: MakeFeatures, ridge: Ridge | None = None, dtype: type | None = None) -> None:
         self.rows, self.make, self.total = rows, make, rows.total_weight
         self.exact, self.blocks = False, None
-        if isinstance(rows, Rows) and rows.n * make(rows.logits[:1]).n_columns <= KEPT_ELEMENTS:
+        if rows.in_memory and rows.n * make(rows.logits[:1]).n_columns <= KEPT_ELEMENTS:
             wide = rows.logits.dtype if dtype is None else np.dtype(dtype)
             self.exact = wide == np.float64
             self.blocks = map_blocks(lambda block: self._kept(block, wide), row_blocks(rows.n, rows.n_classes))
@@ -411,7 +410,7 @@ def on_numpy(features: Callable[..., Features], logits: Array, **options: Any) -
 
 def in_wide(rows: Any) -> bool:
     """Are the logits float64 in memory?"""
-    return isinstance(rows, Rows) and rows.logits.dtype == np.float64
+    return rows.in_memory and rows.logits.dtype == np.float64
 
 
 class Dense:
