@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import warnings
+import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,8 +29,10 @@ from sklearn.utils.validation import (
 )
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.registry import get, resolve
-from calibrant.core.errors import InputError
+from calibrant.calibrators.learned import check_learned
+from calibrant.calibrators.registry import class_names, get, resolve
+from calibrant.core.atomic import atomic_write
+from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.core.softmax import log_stored
 
 SMALLEST = float(np.finfo(np.float32).eps)
@@ -316,3 +321,67 @@ def _logarithms(probabilities: np.ndarray) -> np.ndarray:
 
 def _is_frozen(estimator: Any) -> bool:
     return isinstance(estimator, FrozenEstimator)
+
+
+def save_classifier(model: CalibratedClassifier, path: Any) -> Path:
+    """Write a fitted classifier with its calibrators to one file, by skops: no code is in it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> X, y = load_iris(return_X_y=True)
+    >>> fitted = CalibratedClassifier(GaussianNB(), method="ts", cv=2).fit(X, y)
+    >>> path = save_classifier(fitted, tempfile.mkdtemp() + "/iris.skops")
+    >>> bool((load_classifier(path).predict(X) == fitted.predict(X)).all())
+    True
+    """
+    check_is_fitted(model)
+    try:
+        content = _skops().dumps(model)
+    except Exception as error:
+        if isinstance(error, MissingExtraError):
+            raise
+        reason = " ".join(str(error).split())
+        raise InputError(f"skops cannot write this classifier ({reason}); joblib.dump writes it as a pickle") from error
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(content)
+    return Path(path)
+
+
+def load_classifier(path: Any, *, trusted: Sequence[str] = ()) -> CalibratedClassifier:
+    """A classifier that `save_classifier` wrote.
+
+    Parameters
+    ----------
+    path : path
+    trusted : names of types, such as "mypackage.MyClassifier"
+        That skops may load besides those of scikit-learn, numpy and this library.
+    """
+    skops, wrapper = _skops(), f"{__name__}.{CalibratedClassifier.__name__}"
+    known = {wrapper, *(f"{module}.{name}" for name, module in class_names().items()), *trusted}
+    try:
+        unknown = sorted(set(skops.get_untrusted_types(file=path)) - known)
+        if unknown:
+            raise InputError(
+                f"{path} holds types that skops does not know: {', '.join(unknown[:5])}; name them in trusted=[...] "
+                "where you trust where they came from"
+            )
+        model = skops.load(path, trusted=sorted(known))
+        for _, calibrator in model.calibrated_pairs_:
+            check_learned(calibrator, len(calibrator.classes_))
+    except (zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path} is not a classifier that save_classifier wrote ({reason})") from error
+    return model
+
+
+def _skops() -> Any:
+    try:
+        from skops import io
+    except ImportError as error:
+        raise MissingExtraError("skops", "skops") from error
+    return io
