@@ -16,6 +16,7 @@ from calibrant.core.arrays import check_matrix, check_scores, check_values
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.core.schema import KINDS
 from calibrant.core.softmax import log_softmax
+from calibrant.data.predictions import check_task_values, to_logits
 
 try:
     import orjson
@@ -97,24 +98,14 @@ def _checked(matrix: np.ndarray, kind: str, wanted: Wanted) -> np.ndarray:
             f"{kind} have {len(matrix)} rows, but one request may bring {wanted.max_rows}: split the batch"
         )
     if kind == "probabilities":
-        return _logarithms(matrix, wanted.task)
+        check_task_values(wanted.task, matrix, from_logits=False, name=kind)
+        return to_logits(matrix, wanted.task)
     largest = max(float(matrix.max()), -float(matrix.min()))
     if not math.isfinite(largest):
         check_values(matrix.reshape(len(matrix), -1), from_logits=True)
     if largest > LARGEST_LOGIT:
         raise InputError(f"logits reach {largest:.4g} in size, but at most {LARGEST_LOGIT:g} is served")
     return log_softmax(matrix) if wanted.kind == "probabilities" and wanted.task == "multiclass" else matrix
-
-
-def _logarithms(probabilities: np.ndarray, task: str) -> np.ndarray:
-    with np.errstate(divide="ignore"):
-        if task == "multiclass":
-            check_values(probabilities, from_logits=False, name="probabilities")
-            return np.log(probabilities)
-        inside = (probabilities >= 0) & (probabilities <= 1)
-        if not inside.all():
-            raise InputError(f"probabilities must lie in [0, 1], got {probabilities[~inside][0]:g}")
-        return np.log(probabilities) - np.log1p(-probabilities)
 
 
 def encode(values: np.ndarray, content_type: str, predictions: np.ndarray, kind: str = "probabilities") -> bytes:

@@ -217,10 +217,6 @@ class OnnxSpace(Space):
             return self._write(work, REDUCTIONS[name], x, more=[np.array([axis or 0])], keepdims=int(keepdims))
         return self._write(work, REDUCTIONS[name], x, axes=[axis], keepdims=int(keepdims))
 
-    def any(self, x: OnnxArray, *, axis: int, keepdims: Any = False) -> OnnxArray:
-        """Whether any value of an axis is true."""
-        return self.max(self.astype(x, self.graph.dtype), axis=axis, keepdims=keepdims) > 0.0
-
     def matrix_transpose(self, x: OnnxArray) -> OnnxArray:
         """The transposed matrix."""
         return self._write(lambda value: np.swapaxes(value, -1, -2), "Transpose", x, perm=[1, 0])
@@ -281,14 +277,10 @@ class OnnxSpace(Space):
             value = self._write(np.broadcast_to, "Expand", value, rows)
         return self._write(lambda old, *_: old, "ScatterElements", x, column, value, axis=1)
 
-    def sort(self, x: OnnxArray, *, axis: int = -1, descending: Any = False) -> OnnxArray:
-        """Each row in order."""
-        return self.largest(x, x.shape[axis], ascending=not descending)
-
-    def largest(self, x: OnnxArray, count: int, *, ascending: Any = False) -> OnnxArray:
-        """The largest values of each row, in descending order (the smallest, if ascending)."""
+    def largest(self, x: OnnxArray, count: int) -> OnnxArray:
+        """The largest values of each row, in descending order."""
         work = lambda value: value[:, :count]  # noqa: E731
-        return self._write(work, "TopK", x, more=[np.array([count])], axis=1, largest=int(not ascending))
+        return self._write(work, "TopK", x, more=[np.array([count])], axis=1)
 
     def clip(self, x: OnnxArray, low: Any = None, high: Any = None) -> OnnxArray:
         """x moved into [low, high]."""
@@ -304,10 +296,6 @@ class OnnxSpace(Space):
     def isinf(self, x: OnnxArray) -> OnnxArray:
         """Whether a value is infinite."""
         return self.abs(x) > float(np.finfo(self.graph.dtype).max)
-
-    def isfinite(self, x: OnnxArray) -> OnnxArray:
-        """Whether a value is finite."""
-        return self.abs(x) <= float(np.finfo(self.graph.dtype).max)
 
     def softmax_of_rows(self, x: OnnxArray) -> OnnxArray:
         """ONNX's own softmax."""
