@@ -6,28 +6,29 @@ a frozen dataclass; `class_calibration`, `class_loss_trace` and `simplex_paths` 
 Nothing here touches matplotlib's global state: without `ax=`, a figure of its own is made (`ax.figure.savefig`).
 """
 
+from calibrant.metrics.reliability import Reliability
 from calibrant.metrics.selective import RiskCoverage
-from calibrant.report.plots.classes import (
-    ClassCalibration,
-    class_calibration,
-    class_ece_vs_accuracy,
-    class_temperature_vs_accuracy,
-)
 from calibrant.report.plots.curves import (
     ClassLossTrace,
+    ErrorAndEntropy,
     class_loss_trace,
+    ece_vs_entropy,
+    error_and_entropy,
     loss_traces,
     risk_coverage,
     risk_coverage_curve,
     shift_curves,
 )
-from calibrant.report.plots.models import (
-    ErrorAndEntropy,
+from calibrant.report.plots.reliability import (
+    ClassCalibration,
     accuracy_confidence_curve,
-    ece_vs_entropy,
-    error_and_entropy,
+    class_calibration,
+    class_ece_vs_accuracy,
+    class_temperature_vs_accuracy,
+    draw_reliability,
+    reliability,
+    reliability_diagram,
 )
-from calibrant.report.plots.reliability import Reliability, draw_reliability, reliability, reliability_diagram
 from calibrant.report.plots.simplex import SimplexPaths, simplex_paths, simplex_trajectories
 from calibrant.report.plots.style import PALETTE
 

@@ -11,8 +11,11 @@ import numpy as np
 
 from calibrant.core.errors import InputError
 from calibrant.evaluation import deferral
+from calibrant.metrics.inputs import top_label
+from calibrant.metrics.scores import entropy
 from calibrant.metrics.selective import RiskCoverage
-from calibrant.report.plots.style import MARKERS, NEUTRAL, PALETTE, axes_or_new, checked, tidy, top_label
+from calibrant.metrics.top_label import adaptive_ece
+from calibrant.report.plots.style import NEUTRAL, PALETTE, axes_or_new, in_turn, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,8 +32,8 @@ def risk_coverage(probabilities: Any, labels: Any, *, from_logits: bool = False)
     >>> curve.coverage.round(2).tolist(), curve.risk.round(2).tolist()
     ([0.33, 0.67, 1.0], [0.0, 0.5, 0.33])
     """
-    matrix, targets = checked(probabilities, labels, from_logits=from_logits)
-    return deferral.risk_coverage_curve(*top_label(matrix, targets))
+    confidence, correct, _ = top_label(probabilities, labels, None, from_logits)
+    return deferral.risk_coverage_curve(confidence, correct)
 
 
 def risk_coverage_curve(
@@ -54,9 +57,9 @@ def risk_coverage_curve(
     'share kept (coverage)'
     """
     ax = axes_or_new(ax)
-    for (name, values), color in zip(models.items(), cycle(PALETTE), strict=False):
+    for values, look in in_turn(models):
         curve = risk_coverage(values, labels, from_logits=from_logits)
-        ax.step(curve.coverage, curve.risk, where="pre", color=color, linewidth=1.5, label=name)
+        ax.step(curve.coverage, curve.risk, where="pre", linewidth=1.5, **look | {"marker": ""})
     ax.set(xlim=(0, 1), ylim=(0, None))
     return tidy(ax, x="share kept (coverage)", y="error among the kept", title=title, percent="xy")
 
@@ -89,14 +92,12 @@ def shift_curves(
     ax = axes_or_new(ax)
     # a small sideways step keeps the bars of neighbouring lines apart
     steps = np.linspace(-0.06, 0.06, len(means)) if len(means) > 1 else np.zeros(1)
-    for (name, values), step, color, marker in zip(means.items(), steps, cycle(PALETTE), cycle(MARKERS), strict=False):
-        y = np.asarray(values, dtype=float)
+    for (values, look), step in zip(in_turn(means), steps, strict=True):
+        y, name = np.asarray(values, dtype=float), look["label"]
         if y.shape != x.shape:
             raise InputError(f"{name!r} has {y.size} values, but there are {x.size} severities")
         bars = None if errors is None or name not in errors else np.asarray(errors[name], dtype=float)
-        ax.errorbar(
-            x + step, y, yerr=bars, color=color, marker=marker, markersize=4, linewidth=1.4, elinewidth=1, label=name
-        )
+        ax.errorbar(x + step, y, yerr=bars, markersize=4, linewidth=1.4, elinewidth=1, **look)
     ax.set_ylim(bottom=0)
     ax.set_xticks(x)
     return tidy(ax, x="severity", y=metric, title=title, percent="y" if percent else "")
@@ -165,6 +166,56 @@ def loss_traces(
     """
     ax = axes_or_new(ax)
     styles = cycle(["-", "--", "-.", ":"])
-    for (name, values), color, style in zip(traces.items(), cycle(PALETTE), styles, strict=False):
-        ax.plot(np.asarray(values, dtype=float), color=color, linestyle=style, linewidth=1.5, label=name)
+    for (values, look), line in zip(in_turn(traces), styles, strict=False):
+        ax.plot(np.asarray(values, dtype=float), linestyle=line, linewidth=1.5, **look | {"marker": ""})
     return tidy(ax, x="step", y=quantity, title=title)
+
+
+@dataclass(frozen=True)
+class ErrorAndEntropy:
+    """Calibration error and mean entropy (nats) of one model."""
+
+    ece: float
+    entropy: float
+
+
+def error_and_entropy(
+    probabilities: Any, labels: Any, *, n_bins: int = 15, from_logits: bool = False
+) -> ErrorAndEntropy:
+    """ECE over bins of equal mass, and the mean of −Σ p log p, of one model.
+
+    Examples
+    --------
+    >>> round(error_and_entropy([[0.5, 0.5], [0.5, 0.5]], [0, 1]).entropy, 4)
+    0.6931
+    """
+    given = probabilities, labels
+    error = adaptive_ece(*given, n_bins=n_bins, from_logits=from_logits)
+    return ErrorAndEntropy(ece=error, entropy=entropy(*given, from_logits=from_logits))
+
+
+def ece_vs_entropy(
+    models: Mapping[str, Any],
+    labels: Any,
+    *,
+    n_bins: int = 15,
+    from_logits: bool = False,
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """One point per model: calibration error over mean entropy (Karandikar et al. 2021, fig. 10).
+
+    A model can be calibrated by being unsure everywhere; the lower left corner is the better place.
+
+    Examples
+    --------
+    >>> p = np.array([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6]])
+    >>> ece_vs_entropy({"raw": p, "flat": 0.5 * p + 0.25}, [0, 1, 1]).get_xlabel()
+    'mean entropy (nats)'
+    """
+    ax = axes_or_new(ax)
+    for values, look in in_turn(models):
+        point = error_and_entropy(values, labels, n_bins=n_bins, from_logits=from_logits)
+        ax.scatter(point.entropy, point.ece, s=36, linewidth=0, **look)
+    ax.set_ylim(bottom=0)
+    return tidy(ax, x="mean entropy (nats)", y="calibration error", title=title, percent="y")

@@ -1,14 +1,14 @@
-"""What all figures share: the palette, fresh axes, and the checks of their input."""
+"""What all figures share: the palette, fresh axes, legends."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import partial
+from io import BytesIO
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from calibrant.core.arrays import check_labels, check_matrix, check_values
-from calibrant.core.softmax import softmax
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,8 +39,6 @@ def axes_or_new(ax: Axes | None, *, width: float = 4.2, height: float = 3.6) -> 
 
 
 def _png(figure: Any) -> bytes:
-    from io import BytesIO
-
     with BytesIO() as picture:
         figure.savefig(picture, format="png", dpi=144)
         return picture.getvalue()
@@ -98,17 +96,7 @@ def percent_axis(axis: Any) -> None:
     axis.set_major_formatter(PercentFormatter(1.0, decimals=None))
 
 
-def checked(probabilities: Any, labels: Any, *, from_logits: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities (n×K) and labels (n,) that have passed the gate."""
-    name = "logits" if from_logits else "probabilities"
-    matrix = check_matrix(probabilities, name)
-    check_values(matrix, from_logits=from_logits, name=name)
-    targets = check_labels(labels, matrix.shape[0], matrix.shape[1], against=name)
-    return (softmax(matrix) if from_logits else matrix), targets
-
-
-def top_label(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Confidence of the predicted class and whether it was right, row by row."""
-    prediction = probabilities.argmax(axis=1)
-    confidence = np.take_along_axis(probabilities, prediction[:, None], axis=1)[:, 0]
-    return confidence, prediction == labels
+def in_turn(named: Mapping[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The values of each name with the look of its line: colours and markers by turns, the name for the legend."""
+    for (name, values), color, marker in zip(named.items(), cycle(PALETTE), cycle(MARKERS), strict=False):
+        yield values, {"color": color, "marker": marker, "label": name}
