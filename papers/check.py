@@ -76,12 +76,16 @@ def rerun_clamping(data: Path) -> list[str]:
 
 
 def stale_readme(name: str) -> list[str]:
-    """Differences of a README to what its own script writes from the committed results."""
-    script = "import tables; print(tables.filled((tables.HERE / 'README.md').read_text(encoding='utf-8')), end='')"
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8", cwd=HERE / name)
-    kept = (HERE / name / "README.md").read_text(encoding="utf-8")
-    return _compare(kept, done.stdout, f"{name}/README.md")
+    """Differences of a README and its claims to what its own script writes from the committed results."""
+    moved = []
+    for file, made in (
+        ("README.md", "tables.filled((tables.HERE / 'README.md').read_text(encoding='utf-8'))"),
+        ("results/claims.json", "tables.claims_data()"),
+    ):
+        command = [sys.executable, "-c", f"import tables; print({made}, end='')"]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8", cwd=HERE / name)
+        moved += _compare((HERE / name / file).read_text(encoding="utf-8"), done.stdout, f"{name}/{file}")
+    return moved
 
 
 def differences(kept: Path, made: Path) -> list[str]:

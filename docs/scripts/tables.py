@@ -154,28 +154,38 @@ def few_rows() -> str:
 
 
 def claims(what: str, page: Path) -> str:
-    """The claims of all studies as their READMEs have them: "count" of each verdict, every one, or what was "unrun"."""
+    """The claims of all studies: "count" of each verdict, all of one kind, or what was "unrun"."""
     if what == "unrun":
         lines = ["| study | what could not be run, and what it would take |", "| --- | --- |"]
         return "\n".join(lines + [f"| {folder.replace('_', ' ')} | {_unrun(folder)} |" for folder in PAPERS])
     found = {folder: _claims_of(folder) for folder in PAPERS}
     if what == "count":
-        lines = ["| study | holds | does not hold | not decided |", "| --- | ---: | ---: | ---: |"]
-        for folder, rows in found.items():
-            counts = [sum(row[-1] == verdict for row in rows) for verdict in ("holds", "does not hold", "not decided")]
+        verdicts = ("holds", "does not hold", "not decided")
+        lines = ["| study | " + " | ".join((*verdicts, *(f"{one}, after Holm" for one in verdicts[:2]))) + " |"]
+        lines.append("| --- |" + " ---: |" * 5)
+        for folder, parts in found.items():
+            rows = parts.get("Claims of the paper", [])
+            counts = [sum(row[3].partition(" (")[0] == one for row in rows) for one in verdicts]
+            counts += [sum(row[4] == one for row in rows) for one in verdicts[:2]]
             report = os.path.relpath(ROOT / "papers" / folder / "README.md", page.parent)
             lines.append(f"| [{folder.replace('_', ' ')}]({report}) | " + " | ".join(map(str, counts)) + " |")
         return "\n".join(lines)
-    lines = ["| study | claim | paper | here | verdict |", "| --- | --- | --- | --- | --- |"]
-    for folder, rows in found.items():
-        lines += [f"| {folder.replace('_', ' ')} | " + " | ".join(row) + " |" for row in rows]
+    columns = ["study", "claim", "paper", "here", "verdict", *(["after Holm"] if what == "Claims of the paper" else [])]
+    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    for folder, parts in found.items():
+        lines += [f"| {folder.replace('_', ' ')} | " + " | ".join(row) + " |" for row in parts.get(what, [])]
     return "\n".join(lines)
 
 
-def _claims_of(folder: str) -> list[list[str]]:
+def _claims_of(folder: str) -> dict[str, list[list[str]]]:
+    """The rows of a README's tables of claims, by title."""
     text = (ROOT / "papers" / folder / "README.md").read_text(encoding="utf-8")
     section = text.partition("<!-- claims -->\n")[2].partition("<!-- end -->")[0]
-    return [line.strip("| ").split(" | ") for line in section.splitlines()[2:]]
+    parts = {}
+    for part in section.split("### ")[1:]:
+        title, *lines = part.strip().splitlines()
+        parts[title] = [line.strip("| ").split(" | ") for line in lines if line.startswith("|")][2:]
+    return parts
 
 
 def _unrun(folder: str) -> str:

@@ -17,14 +17,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import numpy as np
 from outputs import METHODS
+from scipy import sparse
 
 from calibrant.core.bins import mass_index, width_index
 from calibrant.core.softmax import log_softmax
 
 HERE = Path(__file__).parent
 RESAMPLES, N_BINS = 1000, 15
-RIVALS = ("Temperature scaling", "TS (grid searched)", "Vector scaling", "MS-ODIR")
-COLUMNS = ("accuracy", "entropy", "ece", "ace", "nll")
+COLUMNS = ("accuracy", "entropy", "ece", "ace", "nll", "sce")
+OWN = "its own T, without δ"
+"""The row of table 3 that keeps the temperature of the joint fit and leaves δ out."""
 
 
 def main() -> int:
@@ -42,34 +44,53 @@ def main() -> int:
         with np.load(options.folder / f"{network}-logits.npz") as file:
             arrays = {name: file[name].astype(np.float64) for name in file.files}
         study = json.loads((HERE / "results" / f"{network}-clamping.json").read_text(encoding="utf-8"))
-        result = network_study(arrays, *labels, alone=study["T alone"]["temperature"])
+        arrays = {name: values for name, values in arrays.items() if not name.endswith("rate=0.1")}
+        result = network_study(arrays, *labels, study)
         path = HERE / "results" / f"{network}-intervals.json"
         path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         print(f"wrote {path}", flush=True)
     return 0
 
 
-def network_study(arrays: dict[str, np.ndarray], val_labels: np.ndarray, labels: np.ndarray, alone: float) -> Any:
+def temperatures(study: Any) -> dict[str, float]:
+    """T of the first seed of every kind of run, by the name of its logits."""
+    runs = [*study["runs"], *study.get("printed", {}).get("runs", [])]
+    return {
+        f"γ={one['gamma']:g} λ={one['penalty']:g} {one['start']} rate={one['rate']:g}": one["temperature"]
+        for one in runs
+        if one["seed"] == 0 and "temperature" in one
+    }
+
+
+def network_study(arrays: dict[str, np.ndarray], val_labels: np.ndarray, labels: np.ndarray, study: Any) -> Any:
     """Figures of every method and clamping, and differences of each clamping to each method with 95% intervals."""
     val, test = arrays.pop("val"), arrays.pop("test")
-    outputs = {"No calibration": test, "T alone, same γ": test / alone}
-    for name in RIVALS if arrays else RIVALS[:-1]:
-        outputs[name] = np.asarray(METHODS[name]().fit(val, val_labels).transform(test))
+    outputs = {"No calibration": test, "T alone, same γ": test / study["T alone"]["temperature"]}
+    for name, make in METHODS.items():
+        outputs[name] = np.asarray(make().fit(val, val_labels).transform(test))
+        print(name, flush=True)
+    own = {name: test / temperature for name, temperature in temperatures(study).items() if name in arrays}
     generator = np.random.default_rng(0)
     picks = [generator.integers(0, len(labels), len(labels)) for _ in range(RESAMPLES)]
-    columns = {name: columns_of(logits, labels) for name, logits in (outputs | arrays).items()}
-    drawn = {name: np.array([figures(one[pick]) for pick in picks]) for name, one in columns.items()}
-    values = {name: np.array(figures(one)) for name, one in columns.items()}
-    differences = {
-        name: {
-            other: {
+    counts = np.stack([np.bincount(pick, minlength=len(labels)) for pick in picks]).astype(np.float64)
+    every = outputs | arrays | {f"{OWN} ({name})": logits for name, logits in own.items()}
+    values, drawn = {}, {}
+    for name, logits in every.items():
+        columns = columns_of(logits, labels)
+        errors = class_errors(logits, labels, np.vstack([np.ones(len(labels)), counts]))
+        values[name] = np.array([*figures(columns), errors[0]])
+        drawn[name] = np.column_stack([np.array([figures(columns[pick]) for pick in picks]), errors[1:]])
+    differences = {}
+    for name in arrays:
+        others = {other: other for other in outputs} | {OWN: f"{OWN} ({name})"}
+        differences[name] = {
+            word: {
                 column: interval(values[name] - values[other], drawn[name] - drawn[other], place)
                 for place, column in enumerate(COLUMNS)
             }
-            for other in outputs
+            for word, other in others.items()
+            if other in values
         }
-        for name in arrays
-    }
     rows = {name: dict(zip(COLUMNS, map(float, np.round(value, 6)), strict=True)) for name, value in values.items()}
     return {"rows": rows, "differences": differences}
 
@@ -78,6 +99,16 @@ def interval(value: np.ndarray, draws: np.ndarray, place: int) -> list[float]:
     """Value, low and high of one column; the draws recentred, since a resampled ECE is biased upwards."""
     recentred = value[place] + draws[:, place] - draws[:, place].mean()
     return [round(float(one), 6) for one in (value[place], *np.quantile(recentred, [0.025, 0.975]))]
+
+
+def class_errors(logits: np.ndarray, labels: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """SCE (R,): mean over classes of the binned gap of the probability of each class, rows as often as counted."""
+    p = np.exp(log_softmax(logits))
+    n, n_classes = p.shape
+    cell = width_index(p.ravel(), N_BINS) + N_BINS * np.tile(np.arange(n_classes), n)
+    p[np.arange(n), labels] -= 1
+    gaps = sparse.csr_array((p.ravel(), (np.repeat(np.arange(n), n_classes), cell)), shape=(n, N_BINS * n_classes))
+    return np.abs((gaps.T @ counts.T).T).sum(axis=1) / n / n_classes
 
 
 def columns_of(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -2,17 +2,22 @@
 
     python papers/soft_objectives/post_hoc.py LOGITS.npz … --labels ../shared/data/zoo/c100_resnet20_ce.npz
 
-The kept logits are too large for the repository; what comes out is in `results/post-hoc.json`.
+The kept logits are too large for the repository; what comes out is added to `results/post-hoc.json`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
+
 import numpy as np
+import torch
+from figures import fit_temperature
 
 import calibrant as cal
 from calibrant.core.bins import mass_index
@@ -23,11 +28,12 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "TS": ("ts", {}),
     "TS-SB-ECE": ("ts-soft", {}),
     "TS-SB-ECE, label form": ("ts-soft", {"weighting": "label"}),
-    "TS-HB-ECE": ("ts-ece", {"refine": True}),
     "Dirichlet (ODIR)": ("dir", {}),
     "vector scaling": ("vs", {}),
 }
 RESAMPLES, N_BINS = 500, 15
+HARD = "TS-HB-ECE, ℓ₂"
+"""The temperature of lowest equal-width ECE in the paper's norm."""
 
 
 def main() -> int:
@@ -35,17 +41,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("logits", type=Path, nargs="+", help="files with arrays 'NAME val' and 'NAME test'")
     parser.add_argument("--labels", type=Path, required=True, help="file with val_labels and test_labels")
+    parser.add_argument("--only", nargs="*", default=[""], help="parts of the names of networks")
     options = parser.parse_args()
     with np.load(options.labels) as file:
         labels = {part: file[f"{part}_labels"].astype(np.int64) for part in ("val", "test")}
-    found = {}
+    kept = HERE / "results" / "post-hoc.json"
+    found = json.loads(kept.read_text(encoding="utf-8"))
     for path in options.logits:
         with np.load(path) as file:
             for name in sorted({key.rsplit(" ", 1)[0] for key in file.files if key.endswith(" val")}):
+                if not any(word in name for word in options.only):
+                    continue
                 val, test = (file[f"{name} {part}"].astype(np.float64) for part in ("val", "test"))
                 found[name] = study(val, labels["val"], test, labels["test"])
                 print(name, flush=True)
-    (HERE / "results" / "post-hoc.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    kept.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
     return 0
 
 
@@ -56,6 +66,8 @@ def study(val: np.ndarray, val_labels: np.ndarray, test: np.ndarray, labels: np.
     columns = {"none": top_label(test, labels)}
     for name, (short, parameters) in METHODS.items():
         columns[name] = top_label(cal.get(short, **parameters).fit(val, val_labels).transform(test), labels)
+    hard = fit_temperature(torch.from_numpy(val), torch.from_numpy(val_labels), "hard_ece")
+    columns[HARD] = top_label(test / hard, labels)
     errors = {
         name: np.array([error(*(part[pick] for part in pair)) for pick in picks]) for name, pair in columns.items()
     }

@@ -15,7 +15,6 @@ N_BINS = 15
 BIN_TEMPERATURES = (1e-2, 1e-3, 1e-4, 1e-5)
 KAPPAS, THRESHOLD_TEMPERATURES = (0.3, 0.5, 0.7), (1.0, 0.3, 0.1, 0.03)
 SIZES, REPEATS = (100, 1_000, 10_000, 100_000), 20
-HOLDS, FAILS = "holds", "does not hold"
 TOLERANCE = 1e-6
 
 
@@ -26,13 +25,13 @@ def outside_hard_bin(temperature: float, n_points: int = 3000) -> float:
     return float(1 - own.mean())
 
 
-def soft_bins_become_hard() -> tuple[str, str]:
+def soft_bins_become_hard() -> tuple[str, bool]:
     """Figure 3: as T falls, memberships tend to those of hard bins."""
     shares = [outside_hard_bin(temperature) for temperature in BIN_TEMPERATURES]
     falling = all(after < before for before, after in itertools.pairwise(shares))
     cells = ", ".join(f"{100 * share:.1f}%" for share in shares)
     names = ", ".join(f"{temperature:g}" for temperature in BIN_TEMPERATURES)
-    return f"outside the hard bin at T = {names}: {cells}", HOLDS if falling and shares[-1] < 0.01 else FAILS
+    return f"outside the hard bin at T = {names}: {cells}", bool(falling and shares[-1] < 0.01)
 
 
 def uncertainty(share: np.ndarray, kappa: float, temperature: float) -> np.ndarray:
@@ -40,7 +39,7 @@ def uncertainty(share: np.ndarray, kappa: float, temperature: float) -> np.ndarr
     return soft_uncertainty(torch.from_numpy(np.asarray(share, dtype=np.float64)), kappa, temperature).numpy()
 
 
-def threshold_and_sharpness() -> tuple[str, str]:
+def threshold_and_sharpness() -> tuple[str, bool]:
     """Figure 4: t(κ) = ½ whatever T, the slope there grows as T falls, and κ = ½, T = 1 is the identity."""
     at_kappa = max(
         abs(float(uncertainty(np.array([kappa]), kappa, temperature)[0]) - 0.5)
@@ -58,7 +57,7 @@ def threshold_and_sharpness() -> tuple[str, str]:
     cells = ", ".join(f"{slope:.1f}" for slope in slopes)
     names = ", ".join(f"{temperature:g}" for temperature in THRESHOLD_TEMPERATURES)
     words = f"t(κ) = ½ in all {len(KAPPAS) * len(THRESHOLD_TEMPERATURES)} cases; slope there at T = {names}: {cells}"
-    return words, HOLDS if at_kappa < TOLERANCE and identity < TOLERANCE and steeper else FAILS
+    return words, bool(at_kappa < TOLERANCE and identity < TOLERANCE and steeper)
 
 
 def calibrated_errors(size: int, repeats: int = REPEATS, temperature: float = 0.01) -> np.ndarray:
@@ -72,10 +71,10 @@ def calibrated_errors(size: int, repeats: int = REPEATS, temperature: float = 0.
     return np.array(errors)
 
 
-def proposition_one() -> tuple[str, str]:
+def proposition_one() -> tuple[str, bool]:
     """SB-ECE of a calibrated model tends to 0 as the sample grows: tenfold rows divide it by about √10."""
     means = [100 * float(calibrated_errors(size).mean()) for size in SIZES]
     rates = [before / after for before, after in itertools.pairwise(means)]
     cells = " → ".join(f"{mean:.2f}" for mean in means)
     words = f"{cells} with {SIZES[0]} to {SIZES[-1]:,} rows, divided by {min(rates):.1f}–{max(rates):.1f} each time"
-    return words, HOLDS if min(rates) > 2.0 else FAILS
+    return words, bool(min(rates) > 2.0)

@@ -10,6 +10,7 @@ from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
+from scipy.stats import t as student
 
 from calibrant.core import progress
 from calibrant.core.errors import FitWarning
@@ -17,6 +18,7 @@ from calibrant.evaluation.bootstrap import Resamples, percentile_interval
 from calibrant.evaluation.scoring import column_estimates
 from calibrant.kernels.rows import scan
 from studies.networks import Network
+from verdicts import Evidence
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Figure:
 
     value: float
     draws: np.ndarray
+    df: float | None = None
 
     @property
     def spread(self) -> float:
@@ -33,7 +36,9 @@ class Figure:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The central 95% of the draws."""
+        """The central 95% of the draws; of a Student interval, its ends."""
+        if self.df is not None:
+            return float(self.draws[0]), float(self.draws[-1])
         return percentile_interval(self.draws, self.value)
 
     def __sub__(self, other: Figure) -> Figure:
@@ -105,12 +110,7 @@ def percent(value: float) -> str:
 
 def signed(figure: Figure, *, scale: float = 100.0, places: int = 2) -> str:
     """A difference in points with its interval: −0.41 [−0.60, −0.22]."""
-    low, high = figure.interval
-    # an end just below zero keeps its sign, since the verdict rests on it; what is zero up to rounding has none
-    scaled = (scale * value if abs(scale * value) > ROUNDING else 0.0 for value in (figure.value, low, high))
-    words = (f"{value:+.{places}f}" for value in scaled)
-    value, low_text, high_text = (word.replace("-", "−") for word in words)
-    return f"{value} [{low_text}, {high_text}]"
+    return str(evidence(figure, "below", scale=scale, places=places))
 
 
 def with_spread(figure: Figure) -> str:
@@ -118,60 +118,82 @@ def with_spread(figure: Figure) -> str:
     return f"{percent(figure.value)} ± {percent(figure.spread)}"
 
 
-ROUNDING = 1e-6
-HOLDS, FAILS, OPEN = "holds", "does not hold", "not decided"
-
-
-def below_zero(figure: Figure, margin: float = 0.0) -> str:
-    """Verdict on "it is below the margin" (0 unless given) from the interval."""
+def evidence(
+    figure: Figure, side: str, margin: float = 0.0, *, scale: float = 100.0, places: int = 2, cases: str = ""
+) -> Evidence:
+    """A figure as what a claim is judged by, in printed units; the margin is in the figure's own."""
     low, high = figure.interval
-    return HOLDS if high < margin else (FAILS if low > margin else OPEN)
+    ends = (scale * one for one in (figure.value, low, high))
+    return Evidence(*ends, side=side, margin=scale * margin, places=places, df=figure.df, cases=cases)
 
 
-def above_zero(figure: Figure, margin: float = 0.0) -> str:
-    """Verdict on "it is above the margin" from the interval."""
-    low, high = figure.interval
-    return HOLDS if low > margin else (FAILS if high < margin else OPEN)
+def below_zero(figure: Figure, margin: float = 0.0, **printed: Any) -> Evidence:
+    """Judges "it is below the margin" (0 unless given)."""
+    return evidence(figure, "below", margin, **printed)
 
 
-def exactly(condition: bool) -> str:
-    """Verdict on something counted without error."""
-    return HOLDS if condition else FAILS
+def above_zero(figure: Figure, margin: float = 0.0, **printed: Any) -> Evidence:
+    """Judges "it is above the margin"."""
+    return evidence(figure, "above", margin, **printed)
 
 
-def lower(differences: Sequence[Figure]) -> tuple[str, str]:
-    """How often and by how much the first of two methods is lower, and the verdict on "it is lower on average"."""
-    count = sum(one.value < 0 for one in differences)
-    overall = mean(differences)
-    return f"{count} of {len(differences)} lower; mean {signed(overall)}", below_zero(overall)
+def exactly(condition: bool) -> bool:
+    """What judges something counted without error."""
+    return bool(condition)
 
 
-def higher(differences: Sequence[Figure]) -> tuple[str, str]:
-    """How often and by how much the first of two methods is higher, and the verdict on "it is higher on average"."""
-    count = sum(one.value > 0 for one in differences)
-    overall = mean(differences)
-    return f"{count} of {len(differences)} higher; mean {signed(overall)}", above_zero(overall)
+Differences = Sequence[Figure] | Sequence[Sequence[Figure]]
+"""One of each network, or several of each."""
+
+
+def pooled(differences: Differences) -> Figure:
+    """Mean over networks; from three networks on, its interval is at least Student's over them.
+
+    Networks vary more than resamples of the test rows of one network do, and a claim is about networks.
+    """
+    networks = [one if isinstance(one, Figure) else mean(one) for one in differences]
+    fixed = mean(networks)
+    if len(networks) < 3:
+        return fixed
+    varied = over_cases(np.array([one.value for one in networks]))
+    return varied if np.ptp(varied.interval) >= np.ptp(fixed.interval) else fixed
+
+
+def lower(differences: Differences, **printed: Any) -> tuple[str, Evidence]:
+    """How often and by how much the first of two methods is lower, and what judges "it is lower on average"."""
+    return _counted(differences, "below", "lower", printed)
+
+
+def higher(differences: Differences, **printed: Any) -> tuple[str, Evidence]:
+    """How often and by how much the first of two methods is higher, and what judges "it is higher on average"."""
+    return _counted(differences, "above", "higher", printed)
+
+
+def _counted(differences: Differences, side: str, word: str, printed: dict[str, Any]) -> tuple[str, Evidence]:
+    every = [one for some in differences for one in ([some] if isinstance(some, Figure) else some)]
+    count = sum(one.value < 0 if side == "below" else one.value > 0 for one in every)
+    judged = evidence(pooled(differences), side, cases=f"{count} of {len(every)}", **printed)
+    return f"{judged.cases} {word}; mean {judged}", judged
 
 
 def over_cases(values: np.ndarray) -> Figure:
     """The mean of independent cases (repeats, networks) whose interval is Student's t."""
-    from scipy.stats import t
-
     value = float(values.mean())
     if len(values) < 2:
-        return Figure(value, np.array([-np.inf, value, np.inf]))
+        return Figure(value, np.array([-np.inf, value, np.inf]), df=1)
     error = values.std(ddof=1) / np.sqrt(len(values))
-    return Figure(value, value + error * t.ppf(np.linspace(0.0005, 0.9995, 1999), len(values) - 1))
+    reach = float(error * student.ppf(0.975, len(values) - 1))
+    return Figure(value, np.array([value - reach, value, value + reach]), df=len(values) - 1)
 
 
-def mostly(count: int, total: int) -> tuple[str, str]:
-    """A share of cases with its Wilson 95% interval, and the verdict on "in more than half of all such cases"."""
+def mostly(count: int, total: int) -> tuple[str, Evidence]:
+    """A share of cases with its Wilson 95% interval, which judges "in more than half of all such cases"."""
     z, share = 1.96, count / total
     centre = (share + z**2 / (2 * total)) / (1 + z**2 / total)
     reach = z / (1 + z**2 / total) * np.sqrt(share * (1 - share) / total + z**2 / (4 * total**2))
     low, high = max(0.0, centre - reach), min(1.0, centre + reach)
-    verdict = HOLDS if low > 0.5 else (FAILS if high < 0.5 else OPEN)
-    return f"{count} of {total}, {100 * share:.0f}% [{100 * low:.0f}, {100 * high:.0f}]", verdict
+    judged = Evidence(100 * share, 100 * low, 100 * high, "above", 50, places=0, cases=f"{count} of {total}")
+    return f"{count} of {total}, {100 * share:.0f}% [{100 * low:.0f}, {100 * high:.0f}]", judged
 
 
 def each(work: Callable[..., Any], networks: Sequence[Network], workers: int, *parameters: Any) -> list[Any]:

@@ -8,15 +8,7 @@ from typing import Any
 
 import numpy as np
 
-
-@dataclass(frozen=True)
-class Claim:
-    """A sentence of the paper, its figure, ours with a 95% interval, and whether it holds on these networks."""
-
-    claim: str
-    paper: str
-    ours: str
-    holds: str
+from verdicts import Claim, claims_markdown
 
 
 @dataclass(frozen=True)
@@ -55,17 +47,15 @@ class Study:
         return "\n".join(table.to_markdown() for table in self.tables)
 
     def claims_markdown(self) -> str:
-        """The claims as one table."""
-        lines = ["| claim | paper | ours | holds? |", "| --- | --- | --- | --- |"]
-        lines += [f"| {one.claim} | {one.paper} | {one.ours} | {one.holds} |" for one in self.claims]
-        return "\n".join(lines) + "\n"
+        """The claims as a table for each kind."""
+        return claims_markdown(self.claims)
 
     def to_dict(self) -> dict[str, Any]:
         """Tables and claims as plain data."""
         return {
             "study": self.name,
             "tables": [table.to_dict() for table in self.tables],
-            "claims": [vars(claim) for claim in self.claims],
+            "claims": [claim.to_dict() for claim in self.claims],
         }
 
 

@@ -183,16 +183,17 @@ def test_a_list_of_runs_keeps_logits_and_is_not_made_twice(tmp_path, study) -> N
 
 def test_claims_are_decided_by_their_intervals(study) -> None:
     claims = study("claims")
-    assert claims.between([5.0, 5.1, 4.9], [1.0, 1.1, 0.9]).below() == "holds"
-    assert claims.between([1.0, 1.1, 0.9], [5.0, 5.1, 4.9]).below() == "does not hold"
-    assert claims.between([5.0, 6.0, 4.0], [4.5, 5.5, 4.0]).below() == "not decided"
-    assert claims.between([5.0, 5.1, 4.9], [1.0]).below() == "not decided"
+    assert claims.between([5.0, 5.1, 4.9], [1.0, 1.1, 0.9]).below().verdict == "holds"
+    assert claims.between([1.0, 1.1, 0.9], [5.0, 5.1, 4.9]).below().verdict == "does not hold"
+    assert claims.between([5.0, 6.0, 4.0], [4.5, 5.5, 4.0]).below().verdict == "not decided"
+    assert claims.between([5.0, 5.1, 4.9], [1.0]).below().verdict == "not decided"
     first, second = [3.0, 4.0, 5.0], [2.5, 3.6, 4.4]
     difference = claims.within(first, second)
     gaps = np.subtract(second, first)
     reach = 4.302652729749464 * gaps.std(ddof=1) / np.sqrt(3)
-    assert (difference.low, difference.high) == pytest.approx((gaps.mean() - reach, gaps.mean() + reach))
-    welch = claims.between(first, second)
+    judged = difference.below()
+    assert (judged.low, judged.high) == pytest.approx((gaps.mean() - reach, gaps.mean() + reach))
+    welch = claims.between(first, second).below()
     from scipy.stats import ttest_ind
 
     interval = ttest_ind(second, first, equal_var=False).confidence_interval(0.95)

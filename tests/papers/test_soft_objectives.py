@@ -41,41 +41,50 @@ def cells(**changed):
 
 
 def test_the_best_cell_decides_figure_5():
-    words, verdict = figure_claims.best_cell(cells(focal_soft_ece={"ece": 0.01}))
-    assert verdict == "holds"
+    words, judged = figure_claims.best_cell(cells(focal_soft_ece={"ece": 0.01}))
+    assert judged.verdict == "holds"
     assert "focal+soft_ece" in words
-    assert figure_claims.best_cell(cells(brier_mmce={"ece": 0.01}))[1] == "does not hold"
-    assert figure_claims.best_cell(cells())[1] == "not decided"
+    assert figure_claims.best_cell(cells(brier_mmce={"ece": 0.01}))[1].verdict == "does not hold"
+    assert figure_claims.best_cell(cells())[1].verdict == "not decided"
 
 
 def test_lowest_and_highest_entropy():
     low = cells(cross_entropy_none={"ece": 0.05, "entropy": 0.5})
-    assert figure_claims.extreme_entropy(low, "cross_entropy+none", highest=False)[1] == "holds"
-    assert figure_claims.extreme_entropy(low, "cross_entropy+none", highest=True)[1] == "does not hold"
+    assert figure_claims.extreme_entropy(low, "cross_entropy+none", highest=False)[1].verdict == "holds"
+    assert figure_claims.extreme_entropy(low, "cross_entropy+none", highest=True)[1].verdict == "does not hold"
 
 
 def test_a_cell_that_is_better_and_surer_refutes_the_open_challenge():
-    assert figure_claims.better_and_surer(cells())[1] == "holds"
+    assert figure_claims.better_and_surer(cells())[1] is True
     better = cells(focal_mmce={"ece": 0.01, "entropy": 0.5})
-    assert figure_claims.better_and_surer(better)[1] == "does not hold"
+    assert figure_claims.better_and_surer(better)[1] is False
 
 
 def test_over_confidence_has_a_sign():
     rows = cells(focal_none={"ece": 0.05, "confidence": 0.6}, cross_entropy_none={"ece": 0.05, "confidence": 0.8})
-    assert figure_claims.too_sure(rows, "cross_entropy+none")[1] == "holds"
-    assert figure_claims.too_unsure(rows, "focal+none")[1] == "holds"
-    assert figure_claims.too_sure(rows, "focal+none")[1] == "does not hold"
+    assert figure_claims.too_sure(rows, "cross_entropy+none")[1].verdict == "holds"
+    assert figure_claims.too_unsure(rows, "focal+none")[1].verdict == "holds"
+    assert figure_claims.too_sure(rows, "focal+none")[1].verdict == "does not hold"
+
+
+def test_the_largest_effect_over_primary_losses_and_datasets():
+    rows = cells(**{f"{primary}_soft_avuc": {"ece": 0.01} for primary in figure_claims.PRIMARY})
+    rows |= {figure_claims.SMALL + name: runs for name, runs in rows.items()}
+    words, judged = figure_claims.largest_effect("none")(rows)
+    assert words.startswith("mean d of 6 settings: soft_avuc")
+    assert (judged.side, judged.cases) == ("above", "6 of 6")
 
 
 def test_shares_of_cells_have_wilson_intervals():
-    assert figure_claims.scaling_count(cells()) == ("18 of 18, 100% [82, 100]", "holds")
-    assert figure_claims.wilson(9, 18)[1] == "not decided"
-    assert figure_claims.wilson(0, 18)[1] == "does not hold"
+    words, judged = figure_claims.scaling_count(cells())
+    assert (words, judged.verdict) == ("18 of 18, 100% [82, 100]", "holds")
+    assert figure_claims.wilson(9, 18)[1].verdict == "not decided"
+    assert figure_claims.wilson(0, 18)[1].verdict == "does not hold"
 
 
 def test_formulas_behind_figures_3_and_4():
-    assert shapes.soft_bins_become_hard()[1] == "holds"
-    assert shapes.threshold_and_sharpness()[1] == "holds"
+    assert shapes.soft_bins_become_hard()[1] is True
+    assert shapes.threshold_and_sharpness()[1] is True
     share = np.linspace(0.05, 0.95, 19)
     odds = (share / (1 - share) * (0.7 / 0.3)) ** (1 / 0.25)
     np.testing.assert_allclose(shapes.uncertainty(share, 0.3, 0.25), odds / (1 + odds), rtol=1e-12)

@@ -1,0 +1,71 @@
+"""Every verdict of docs/papers.md, computed again from the result files by other means than `papers/verdicts.py`."""
+
+from __future__ import annotations
+
+import json
+from decimal import ROUND_HALF_EVEN, Decimal
+from math import inf
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = {
+    "cts": "results.json",
+    "weight_scaling": "results.json",
+    "sctl": "results.json",
+    "neural_clamping": "claims.json",
+    "soft_objectives": "claims.json",
+}
+
+
+def judge(one):
+    """The verdict of a claim's interval, its ends rounded half to even on their exact binary values."""
+    if one["judged"] is None or isinstance(one["judged"], bool):
+        return {None: "not decided", True: "holds", False: "does not hold"}[one["judged"]]
+    found = one["judged"]
+    if found["low"] is None or found["high"] is None:
+        return "not decided"
+    step, margin = Decimal(1).scaleb(-found["places"]), Decimal(found["margin"])
+    low, high = (Decimal(found[end]).quantize(step, ROUND_HALF_EVEN) for end in ("low", "high"))
+    sides = {"below": ("holds", "does not hold"), "above": ("does not hold", "holds")}[found["side"]]
+    return sides[0] if high < margin else (sides[1] if low > margin else "not decided")
+
+
+def p_value(found):
+    """Two-sided, from the end of the interval that points to the margin."""
+    if found["low"] is None or found["high"] is None:
+        return 1.0
+    away = found["value"] - found["margin"]
+    reach = abs(found["value"] - (found["low"] if away > 0 else found["high"]))
+    law = stats.t(found["df"]) if found["df"] else stats.norm()
+    return float(2 * law.sf(law.ppf(0.975) * (abs(away) / reach if reach else inf * (away != 0) or 0)))
+
+
+def after_holm(claims):
+    """Step down through the sorted p-values of the paper's claims."""
+    tested = [
+        (p_value(one["judged"]), one) for one in claims if one["kind"] == "paper" and isinstance(one["judged"], dict)
+    ]
+    answers, going = {(one["claim"], one["ours"]): "counted" for one in claims}, True
+    for left, (p, one) in zip(range(len(tested), 0, -1), sorted(tested, key=lambda pair: pair[0]), strict=True):
+        going = going and p * left <= 0.05
+        answers[one["claim"], one["ours"]] = judge(one) if going else "not decided"
+    return answers
+
+
+@pytest.mark.parametrize("study", FILES)
+def test_every_verdict_of_the_page_follows_from_the_results(study):
+    claims = json.loads((ROOT / "papers" / study / "results" / FILES[study]).read_text(encoding="utf-8"))["claims"]
+    lines = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8").splitlines()
+    rows = [line.strip("| ").split(" | ")[1:] for line in lines if line.startswith(f"| {study.replace('_', ' ')} | ")]
+    rows = [row for row in rows if len(row) >= 4]  # the others say what was not run
+    corrected, shown = after_holm(claims), {(row[0], row[2]): row for row in rows}
+    assert len(shown) == len(rows) == len(claims)
+    for one in claims:
+        row = shown[one["claim"], one["ours"]]
+        assert row[3].partition(" (")[0] == judge(one) == one["holds"], one["claim"]
+        assert len(row) == 4 or row[4] == corrected[one["claim"], one["ours"]], one["claim"]
+        assert (one["kind"] == "paper") == (len(row) == 5)
+        assert isinstance(one["judged"], (dict, bool)) or "not" in one["ours"] or "0 of" in one["ours"]
