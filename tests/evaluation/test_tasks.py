@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 import calibrant as cal
 from calibrant.core.errors import InputError
-from calibrant.data import open_predictions
 from calibrant.data.guards import shared_rows
 from calibrant.evaluation.measure import measure
 
@@ -127,24 +125,3 @@ def test_too_few_rows_give_no_verdict(n: int) -> None:
     assert measure((logits, labels), resamples=20).verdict == "too few rows to tell"
     sure = np.where(np.eye(3)[np.arange(200) % 3] > 0, 12.0, 0.0)
     assert measure((sure, np.arange(200) % 3), resamples=20).verdict == "too few rows to tell"
-
-
-def test_many_rows_are_measured_from_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scores, labels = outcomes(60_000)
-    p = 1 / (1 + np.exp(-scores))
-    for name, arrays in {
-        "pairs": {"confidence": p, "correct": labels > 0},
-        "binary": {"probability": p, "labels": labels},
-    }.items():
-        np.savez(tmp_path / f"{name}.npz", **arrays)
-        expected = measure(tmp_path / f"{name}.npz", resamples=200)
-        with monkeypatch.context() as patch:
-            patch.setattr("calibrant.data.assemble.MANY_ROWS", 1000)
-            found = measure(tmp_path / f"{name}.npz", resamples=200)
-            np.testing.assert_array_equal(open_predictions(tmp_path / f"{name}.npz").labels, labels)
-        assert (found.verdict, found.n) == (expected.verdict, expected.n)
-        same(found, expected, ("ece", "over_confidence", "nll", "brier", "accuracy", "entropy"), 1e-12)
-        same(found, expected, ("adaptive_ece", "ks_error", "smooth_ece", "mmce"), 1e-6)
-        for metric in ("ece", "nll", "accuracy"):
-            one, other = found.metrics[metric], expected.metrics[metric]
-            assert one.high - one.low == pytest.approx(other.high - other.low, rel=0.3)

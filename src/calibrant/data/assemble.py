@@ -13,10 +13,7 @@ from calibrant.core.schema import FLAT, check_kind, resolve_task
 from calibrant.data import columns as known
 from calibrant.data.columns import Wanted, score_kind, split_names
 from calibrant.data.predictions import Columns, Predictions, Words, join
-from calibrant.data.source import MAX_TEXT_BYTES, BrokenField, Field
-
-MANY_ROWS = 20_000_000
-"""Rows of one score from which on labels wait in the file until they are needed."""
+from calibrant.data.source import MAX_TEXT_BYTES, BrokenField, Field, Fields
 
 FEW_ROWS = 10
 """One file of many is not judged by fewer rows: a few may look like probabilities by chance."""
@@ -29,9 +26,8 @@ def assemble(fields: Mapping[str, Field], name: str, split: str = "", wanted: Wa
     scores, roles = fields[key], _Roles(fields, name, split, wanted, key)
     if task is None and len(scores.shape) == 1 and roles.only_correct():
         task = "pairs"
+    labels = roles.labels(pairs=task == "pairs")
     task = wanted.task or task
-    waiting = roles.waiting_labels(pairs=task == "pairs") if len(scores.shape) == 1 else None
-    labels = roles.labels(pairs=task == "pairs") if waiting is None else None
     label_shape = None if labels is None else np.shape(labels)
     one = len(scores.shape) > 2 or resolve_task(task, scores.shape, label_shape, f"{name}: {key}") in FLAT
     columns = Columns(
@@ -49,8 +45,10 @@ def assemble(fields: Mapping[str, Field], name: str, split: str = "", wanted: Wa
         ignore_index=wanted.ignore_index,
         guard=(FEW_ROWS if wanted.part else 2) if wanted.guard else None,
     )
-    found.label_field = waiting
     found.extras = {} if wanted.ignore_index is not None else roles.extras()
+    if isinstance(fields, Fields):
+        found.notes = fields.notes
+        found.score_columns = tuple(fields.members.get(key, (key,)))
     return found
 
 
@@ -123,9 +121,10 @@ class _Roles:
 
     def labels(self, *, pairs: bool) -> Any:
         """The labels, read; None where there are none and none are needed."""
-        if self.wanted.labels is not None and not isinstance(self.wanted.labels, str):
-            return self.wanted.labels
-        key = self._labels_at(pairs=pairs)
+        given = self.wanted.labels
+        if given is not None and not isinstance(given, str):
+            return given
+        key = _label_key(self.fields, self.split, pairs=pairs) if given is None else self._find(given, "labels")
         if key is None:
             if self.wanted.require_labels and self.prefix + known.LABEL_SHARES not in self.fields:
                 raise InputError(
@@ -135,23 +134,6 @@ class _Roles:
             return None
         self.label_word = key
         return self._read(key, texts=True)
-
-    def _labels_at(self, *, pairs: bool) -> str | None:
-        if isinstance(self.wanted.labels, str):
-            return self._find(self.wanted.labels, "labels")
-        return _label_key(self.fields, self.split, pairs=pairs)
-
-    def waiting_labels(self, *, pairs: bool) -> Field | None:
-        """The outcomes of very many rows, not yet read; None where they must be looked at first."""
-        given = self.wanted.labels is not None and not isinstance(self.wanted.labels, str)
-        if self.n_rows < MANY_ROWS or self.wanted.ignore_index is not None or given:
-            return None
-        key = self._labels_at(pairs=pairs)
-        if key is None or self.fields[key].dtype.kind not in "fiub" or self.fields[key].shape != (self.n_rows,):
-            return None
-        self.used.add(key)
-        self.label_word = key
-        return self.fields[key]
 
     def label_shares(self) -> Any:
         """The shares of annotators, or None."""

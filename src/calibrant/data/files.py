@@ -16,7 +16,6 @@ from calibrant.data.arrays import is_companion, matrix_path
 from calibrant.data.assemble import assemble
 from calibrant.data.columns import Wanted
 from calibrant.data.predictions import Predictions
-from calibrant.data.source import Fields
 
 EMBEDDED = Path(__file__).parent / "embedded"
 """Where the data sets of the package are."""
@@ -109,12 +108,7 @@ def open_file(file: Path, split: str, wanted: Wanted) -> Predictions:
     """Open one local file."""
     name = display_name(file) + (f"#{split}" if split else "")
     with naming(file):
-        found = reader_of(file)(file, wanted)
-        made = assemble(found, name, split, wanted)
-        if isinstance(found, Fields):
-            made.notes = tuple(found.notes)
-            made.score_columns = tuple(found.members.get(made.field, (made.field,)))
-        return made
+        return assemble(reader_of(file)(file, wanted), name, split, wanted)
 
 
 @contextmanager

@@ -200,10 +200,7 @@ def from_object(given: Any, wanted: Wanted, name: str = "") -> Predictions:
             f".predictions and .label_ids, or a pair (scores, labels), got {type(given).__name__}"
         )
     found = column_fields({str(word): column for word, column in columns.items()})
-    found = arrange(found, list(found), wanted, name or "the table")
-    made = assemble(found, name, "", wanted)
-    made.notes = found.notes
-    return made
+    return assemble(arrange(found, list(found), wanted, name or "the table"), name, "", wanted)
 
 
 def as_predictions(given: Any, name: str = "", **options: Any) -> Predictions:

@@ -12,7 +12,7 @@ from calibrant.core import progress
 from calibrant.core.errors import InputError, NoRowsError
 from calibrant.core.schema import identifiers
 from calibrant.data.chunks import Chunk, cut, part_error
-from calibrant.data.predictions import Predictions
+from calibrant.data.predictions import PER_ROW, Predictions
 from calibrant.data.source import PartsSource
 from calibrant.engines.engine import Engine, opened
 
@@ -104,22 +104,16 @@ def join(parts: list[Predictions], name: str) -> Predictions:
     """The rows of all parts, one after another."""
     first = parts[0]
     source = PartsSource([part.source for part in parts], name)
+    columns = {word: [getattr(part, word) for part in parts] for word in PER_ROW if word != "clusters"}
     return first._like(
         source,
         whole=False,
-        _labels=_joined_columns([part._labels if part.label_field is None else part.labels for part in parts]),
-        weights=_joined_columns([part.weights for part in parts]),
-        label_shares=_joined_columns([part.label_shares for part in parts]),
+        **{word: None if there[0] is None else np.concatenate(there) for word, there in columns.items()},
         groups={word: _joined_identifiers([part.groups[word] for part in parts]) for word in first.groups},
         clusters=_clusters(parts),
         notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
         _checked=False,
     )
-
-
-def _joined_columns(columns: list[np.ndarray | None]) -> np.ndarray | None:
-    there = [column for column in columns if column is not None]
-    return np.concatenate(there) if there else None
 
 
 def _joined_identifiers(columns: list[np.ndarray]) -> np.ndarray:

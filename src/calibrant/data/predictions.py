@@ -15,7 +15,6 @@ from calibrant.core.arrays import (
     PROBABILITY_TOLERANCE,
     as_array,
     check_matrix_shape,
-    check_outcomes,
     check_real,
     check_score_values,
     check_shares,
@@ -46,8 +45,12 @@ from calibrant.data.tables import frame_columns
 MEMORY_SHARE = 0.25
 """Of the spare memory: files that need more are mapped, smaller ones are read."""
 
-OF_THE_WHOLE = ("skipped", "notes", "score_columns", "extras", "label_field", "local_clusters", "spread")
+OF_THE_WHOLE = ("skipped", "notes", "score_columns", "extras", "local_clusters", "spread")
 """What is known of a whole file, and not of some of its rows or of several files."""
+
+
+PER_ROW = ("_labels", "weights", "label_shares", "clusters")
+"""Attributes with an entry per row; groups are a mapping of such."""
 
 
 class Predictions:
@@ -90,8 +93,6 @@ class Predictions:
         What a reader had to decide, such as the value of a missing option.
     local_clusters : bool
         Do the clusters only count the images of this file?
-    label_field : Field or None
-        Outcomes of very many rows, which are read when `labels` is asked for.
     spread : bool
         Are these rows made from label shares, which are fractions of rows by design?
 
@@ -122,7 +123,6 @@ class Predictions:
     local_clusters: bool = False
     spread: bool = False
     score_columns: tuple[str, ...] = ()
-    label_field: Field | None = None
     _values: np.ndarray | None = None
     _converted: np.ndarray | None = None
 
@@ -231,13 +231,11 @@ class Predictions:
     @property
     def has_labels(self) -> bool:
         """Are there labels or label shares?"""
-        return self._labels is not None or self.label_shares is not None or self.label_field is not None
+        return self._labels is not None or self.label_shares is not None
 
     @property
     def labels(self) -> np.ndarray:
         """Class numbers (n,), outcomes (n,) or (n, L), int64; an InputError where there are none."""
-        if self._labels is None and self.label_field is not None:
-            self._labels = check_outcomes(self.label_field.read(), self.n, f"{self.name}: labels", self.field)
         if self._labels is None:
             where = self.name or "these predictions"
             if self.label_shares is not None:
@@ -340,7 +338,7 @@ class Predictions:
         if isinstance(index, slice):
             start, stop, step = index.indices(self.n)
             if step == 1:
-                self._refuse_empty(max(stop - start, 0))
+                stop = max(start, stop)
                 return self._part(SliceSource(self.source, start, stop), slice(start, stop), checked=self._checked)
             index = np.arange(start, stop, step)
         index = np.asarray(index)
@@ -348,7 +346,6 @@ class Predictions:
             if index.shape != (self.n,):
                 raise IndexError(f"a mask of shape {index.shape} cannot pick from {self.n} rows")
             index = np.flatnonzero(index)
-        self._refuse_empty(index.size)
         picked = self.values[index]
         picked = picked[:, None] if self.flat else picked
         return self._part(ArraySource(picked, self.name), index, checked=True)
@@ -369,20 +366,12 @@ class Predictions:
         return made
 
     def _part(self, source: Source, index: slice | np.ndarray, checked: bool) -> Self:
-        return self._like(
-            source,
-            whole=False,
-            _labels=_taken(self._labels if self.label_field is None else self.labels, index),
-            weights=_taken(self.weights, index),
-            label_shares=_taken(self.label_shares, index),
-            groups={name: column[index] for name, column in self.groups.items()},
-            clusters=_taken(self.clusters, index),
-            _checked=checked,
-        )
-
-    def _refuse_empty(self, selected: int) -> None:
-        if selected == 0:
+        if not source.shape[0]:
             raise InputError(f"the selection holds 0 of the {self.n} rows, while a minimum of 1 is required")
+        columns = {word: getattr(self, word) for word in PER_ROW}
+        taken = {word: None if column is None else column[index] for word, column in columns.items()}
+        groups = {name: column[index] for name, column in self.groups.items()}
+        return self._like(source, whole=False, groups=groups, _checked=checked, **taken)
 
     def _chunk_rows(self) -> int:
         return max(1, CHUNK_BYTES // (self.source.shape[1] * self.dtype.itemsize))
@@ -651,10 +640,6 @@ def _per_place(column: np.ndarray | None, places: tuple[int, ...]) -> np.ndarray
 def fits_in_memory(nbytes: int) -> bool:
     """Whether so many bytes may be held in memory as one array."""
     return nbytes <= CHUNK_BYTES or nbytes <= MEMORY_SHARE * spare_memory()
-
-
-def _taken(column: np.ndarray | None, index: slice | np.ndarray) -> np.ndarray | None:
-    return None if column is None else column[index]
 
 
 def check_task_values(task: str, block: np.ndarray, *, from_logits: bool, name: str, first_row: int = 0) -> None:

@@ -451,12 +451,12 @@ class RawField(Field):
         return decode(raw.view(self.header.dtype)).reshape(self.shape, order=self.header.order)
 
     def source(self, name: str) -> Source:
-        """Its rows, read a block at a time."""
-        return ColumnMajorSource(self, name) if self.header.fortran else RowMajorSource(self, name)
+        """Its rows, read a block at a time; those of a column-major array lie apart, so it is read as a whole."""
+        return ArraySource(np.ascontiguousarray(self.read()), name) if self.header.fortran else RawSource(self, name)
 
 
 class RawSource(FieldSource):
-    """Rows of a matrix in a file.
+    """Rows of a row-major matrix in a file.
 
     Blocks are read, not mapped: a map of a file that another process cuts short ends this process with SIGBUS. Before
     and after each block the file must have the size and the time of change that it had when it was opened.
@@ -471,10 +471,6 @@ class RawSource(FieldSource):
         """Raise InputError where the file is no longer the one that was opened."""
         with self._path.open("rb") as file:
             check_unchanged(file, self._stamp, self.name)
-
-
-class RowMajorSource(RawSource):
-    """Rows of a row-major matrix in a file."""
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """Consecutive rows in memory; the memory of a block that is no longer referred to is used for the next."""
@@ -569,27 +565,6 @@ def others_may_write(path: Path) -> bool:
     """Whether another user may change the file: it belongs to someone else, or its mode lets others write."""
     found = path.stat()
     return bool(found.st_mode & 0o022) or (os.name == "posix" and found.st_uid != os.geteuid())
-
-
-class ColumnMajorSource(RawSource):
-    """Rows of a column-major (Fortran order) matrix in a file, gathered column by column."""
-
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
-        """Row-major copies."""
-        size = self._stored.itemsize
-        for first in range(start, stop, rows):
-            count = min(rows, stop - first)
-            block = np.empty((count, self.shape[1]), self.dtype)
-            with self._path.open("rb", buffering=0) as file:
-                check_unchanged(file, self._stamp, self.name)
-                for column in range(self.shape[1]):
-                    file.seek(self._offset + (column * self.shape[0] + first) * size)
-                    piece = file.read(count * size)
-                    if len(piece) != count * size:
-                        raise InputError(f"{self.name} became shorter while it was read")
-                    block[:, column] = decode(np.frombuffer(piece, self._stored))
-                check_unchanged(file, self._stamp, self.name)
-            yield block
 
 
 def decode(array: np.ndarray) -> np.ndarray:
