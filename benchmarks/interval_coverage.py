@@ -84,6 +84,42 @@ def coverage(sharpness: float, runs: int, rows: int, resamples: int) -> dict[str
     return {name: 1 - sum(missed) / runs for name, missed in hits.items()}
 
 
+def binary_coverage(rows: int, shift: float, runs: int, resamples: int) -> dict[str, float]:
+    """Coverage of the ECE and of O:E of one probability per row whose intercept is off by `shift`."""
+
+    def draw(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        generator = np.random.default_rng(seed)
+        score = 1.5 * generator.normal(size=n) - 1
+        return 1 / (1 + np.exp(-score)), 1 / (1 + np.exp(-score - shift))
+
+    stated, true = draw(POPULATION, 10**6)
+    excess = np.bincount(width_index(stated, 15), stated - true, minlength=15) / POPULATION
+    truth = {"ece": float(total_gap(excess)), "observed_expected": float(true.mean() / stated.mean())}
+    covered = dict.fromkeys(truth, 0)
+    for run in range(runs):
+        p, chance = draw(rows, run)
+        labels = (np.random.default_rng([run, 1]).random(rows) < chance).astype(int)
+        given = {"probability": p, "labels": labels}
+        found = cal.measure(given, metrics=list(truth), resamples=resamples, seed=run, decompose=False).metrics
+        for name, value in truth.items():
+            covered[name] += found[name].low <= value <= found[name].high
+    shares = {name: count / runs for name, count in covered.items()}
+    print(f"binary, intercept off by {shift}, {rows} rows:", {name: f"{one:.3f}" for name, one in shares.items()})
+    return shares
+
+
+def share_coverage(rows: int, chance: float, runs: int, resamples: int) -> float:
+    """Coverage of the accuracy where errors are few."""
+    covered = 0
+    for run in range(runs):
+        right = np.random.default_rng([run, 2]).random(rows) < chance
+        given = {"confidence": np.full(rows, chance), "correct": right}
+        found = cal.measure(given, metrics=["accuracy"], resamples=resamples, seed=run, decompose=False)
+        covered += found.metrics["accuracy"].low <= chance <= found.metrics["accuracy"].high
+    print(f"accuracy of {chance}, {rows} rows: {covered / runs:.3f}")
+    return covered / runs
+
+
 def uniformity(runs: int, rows: int) -> float:
     """p-values of calibrated data: their Kolmogorov–Smirnov distance from uniform and its p-value."""
     from scipy.stats import kstest
@@ -110,8 +146,16 @@ def main() -> None:
     for sharpness in (1.0, 1.6, 0.6):
         covered = coverage(sharpness, options.runs, options.rows, options.resamples)
         fine &= all(0.93 <= covered[name] <= 0.97 for name in ("nll", "brier"))
+    for rows in (400, 1000):
+        shares = [binary_coverage(rows, shift, options.runs, options.resamples) for shift in (0.3, 0.6)]
+        fine &= all(0.93 <= one <= 0.97 for each in shares for one in each.values())
+    for rows, chance in ((50, 0.98), (200, 0.99), (500, 0.99)):
+        fine &= share_coverage(rows, chance, options.runs, options.resamples) >= 0.92
     fine &= uniformity(options.runs, options.rows) > 0.001
-    print("\nNLL and Brier within 93–97%, p-value uniform:", "yes" if fine else "NO")
+    print(
+        "\nNLL, Brier, binary ECE and O:E within 93–97%, accuracy at least 92%, p-value uniform:",
+        "yes" if fine else "NO",
+    )
 
 
 if __name__ == "__main__":

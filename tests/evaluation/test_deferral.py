@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from calibrant.core.errors import InputError
+from calibrant.evaluation.bootstrap import clopper_pearson
 from calibrant.evaluation.compare import compare
 from calibrant.evaluation.deferral import (
-    clopper_pearson,
     defer,
     defer_by_method,
     risk_coverage_curve,

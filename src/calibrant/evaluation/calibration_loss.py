@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 
+from calibrant.calibrators.registry import get
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core.arrays import check_counts, check_whole
 from calibrant.core.errors import FitWarning, InputError
@@ -176,10 +178,6 @@ def _without_zeros(logits: np.ndarray) -> np.ndarray:
 
 
 def _maker(calibrator: Any) -> Callable[[], Any]:
-    from sklearn.base import clone
-
-    from calibrant.calibrators.registry import get
-
     unfitted = get(calibrator) if isinstance(calibrator, str) else calibrator
     return lambda: clone(unfitted)
 

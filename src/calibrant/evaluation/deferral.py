@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.errors import InputError
+from calibrant.evaluation.bootstrap import clopper_pearson
 from calibrant.evaluation.results import Comparison
 from calibrant.metrics.selective import RiskCoverage, risk_coverage
 
@@ -148,23 +149,6 @@ def thresholds_by_method(
         for row in comparison.rows
         if row.columns is not None
     }
-
-
-def clopper_pearson(errors: int, count: int, level: float = 0.95) -> tuple[float, float]:
-    """Exact two-sided interval of a share: `errors` out of `count`.
-
-    >>> low, high = clopper_pearson(0, 100)
-    >>> round(low, 4), round(high, 4)
-    (0.0, 0.0362)
-    """
-    from scipy.special import betaincinv
-
-    if count == 0:
-        return 0.0, 1.0
-    tail = (1 - level) / 2
-    low = 0.0 if errors == 0 else float(betaincinv(errors, count - errors + 1, tail))
-    high = 1.0 if errors == count else float(betaincinv(errors + 1, count - errors, 1 - tail))
-    return low, high
 
 
 def _decision(confidence: np.ndarray, wrong: np.ndarray, threshold: float) -> Deferral:

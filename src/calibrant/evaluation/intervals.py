@@ -15,15 +15,23 @@ from functools import cached_property
 import numpy as np
 
 from calibrant.core.bins import mass_index, width_index
-from calibrant.evaluation.bootstrap import Resamples, inverted_interval, percentile_interval
+from calibrant.evaluation.bootstrap import (
+    Resamples,
+    clopper_pearson,
+    inverted_interval,
+    percentile_interval,
+    shrunk_direction,
+)
 from calibrant.evaluation.class_noise import CLASS_RESAMPLES, MASS_RESAMPLES, mass_noise, width_noise
 from calibrant.evaluation.scan import ScannedRows
 from calibrant.metrics.binning import bin_sums
 from calibrant.metrics.classwise import class_loss_sums, class_sums
 from calibrant.metrics.flexible import spline_knots
-from calibrant.metrics.record import BINS, ClassGaps, ClassSpread, Figure, Gaps, Mean, Metric, Redrawn, Resampled
+from calibrant.metrics.record import BINS, ClassGaps, ClassSpread, Figure, Gaps, Mean, Metric, Redrawn, Resampled, Share
 
 FINE_CELLS = 256
+FEW_ERRORS = 10
+"""Below so many errors (or right rows) the interval of a share is exact."""
 FUNCTION_RESAMPLES = 200
 """Calls of a function that has no rule of its own."""
 
@@ -171,7 +179,8 @@ class Intervals:
         rule = figure.interval
         if isinstance(rule, Mean):
             draws = value + self._means[:, self.columns.index(rule.column)]
-            return percentile_interval(draws, value), draws
+            ends = percentile_interval(draws, value)
+            return self._share(value, draws, ends) if isinstance(rule, Share) else ends, draws
         if isinstance(rule, Gaps):
             return self._gaps(rule, value)
         if isinstance(rule, ClassGaps):
@@ -199,6 +208,20 @@ class Intervals:
         mass = np.ones(len(columns[0])) if self.rows.weights is None else self.drawn.take(self.rows.weights)
         return self.drawn.mean_draws(np.stack(columns, axis=1), mass)
 
+    def _share(self, value: float, draws: np.ndarray, found: Interval) -> Interval:
+        """Exact ends where few rows are wrong, or right: resamples of few errors vary too little.
+
+        As many rows count as equally weighted, independent ones would be as noisy: Kish's number, or that of the
+        clusters, and no more than the spread of the draws tells.
+        """
+        weights = self.rows.weights
+        count = len(self.rows.labels) if weights is None else float(weights.sum() ** 2 / (weights**2).sum())
+        if self.drawn.unit is not None:
+            spread = float(draws.var())
+            clusters = self.drawn.counts.shape[1] / self.drawn.shrink**2
+            count = min(count, value * (1 - value) / spread if spread > 0 else clusters)
+        return clopper_pearson(count * value, count) if count * min(value, 1 - value) < FEW_ERRORS else found
+
     def _gaps(self, rule: Gaps, value: float) -> Found:
         table = self.cells.table(rule, value)
         residual, noise, share = (part @ table for part in (self.cells.residual, self.cells.noise, self.cells.share))
@@ -213,7 +236,9 @@ class Intervals:
             return rule.norm(g, safe) ** 2 - correction
 
         statistic = squares if rule.debiased else None
-        return inverted_interval(norm, residual, noise, value=value, statistic=statistic), norm(residual + noise)
+        line = shrunk_direction(residual, noise, safe) if rule.shrunk else None
+        found = inverted_interval(norm, residual, noise, value=value, statistic=statistic, direction=line)
+        return found, norm(residual + noise)
 
     def _class_gaps(self, rule: ClassGaps, value: float) -> Found:
         sums = class_sums(self.rows, self.n_bins, rule.binning)

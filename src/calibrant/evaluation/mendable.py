@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
+import numpy as np
+from sklearn.base import clone
+
+from calibrant.calibrators.multilabel import MultilabelCalibrator
+from calibrant.calibrators.registry import get
 from calibrant.data import Predictions
 from calibrant.data.predictions import CHUNK_BYTES
 from calibrant.data.source import ArraySource
@@ -42,7 +47,7 @@ def mendable(
         return None
     part.clusters, part.spread = clusters, predictions.spread
     name, quick_map = _quick_map(part)
-    return cross_validated(part, quick_map, name, seed=seed)
+    return cross_validated(part, lambda: clone(quick_map), name, seed=seed)
 
 
 def _at_hand(predictions: Predictions) -> bool:
@@ -69,15 +74,14 @@ def sentence(found: CalibrationLoss, n: int, log_loss: float) -> str:
     )
 
 
-def _quick_map(predictions: Predictions) -> tuple[str, type]:
-    """What the map is called among the methods, and its class."""
-    from calibrant.evaluation import quick_maps
-
+def _quick_map(predictions: Predictions) -> tuple[str, Any]:
+    """What the map is called among the methods, and the unfitted calibrator."""
     if predictions.task == "multilabel":
-        return "platt by label", quick_maps.Labels
+        # a fixed pull to the map of all labels, because choosing it by cross-validation takes seconds
+        return "platt by label", MultilabelCalibrator("platt", strength=10.0)
     if predictions.flat:
-        return "spline", quick_maps.Spline
+        return "spline", get("spline")
     counts = np.bincount(predictions.labels)
     if predictions.n * predictions.n_classes <= VECTOR_ENTRIES and counts[counts > 0].min() >= VECTOR_ROWS:
-        return "vs", quick_maps.Vector
-    return "ts", quick_maps.Temperature
+        return "vs", get("vs")
+    return "ts", get("ts")

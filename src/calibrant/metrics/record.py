@@ -41,11 +41,13 @@ class Gaps:
         (with `confidence` and `share` (L,)) and of the value, which gives a table (L, F).
     norm : the error of residuals (…, F), given the share of the rows in each of the F.
     debiased : subtract what noise adds before errors are compared.
+    shrunk : take the pattern of the error over bins less what noise gives it.
     """
 
     table: str | Callable[[Any, float], np.ndarray]
     norm: Callable[[np.ndarray, np.ndarray], np.ndarray]
     debiased: bool = False
+    shrunk: bool = False
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from calibrant.metrics.record import Figure, Gaps, metric
     "ECE",
     unit="%",
     meaning="mean gap between confidence and accuracy",
-    interval=Gaps("width", lambda g, share: total_gap(g)),
+    interval=Gaps("width", lambda g, share: total_gap(g), shrunk=True),
     compared=1,
 )
 def ece(
@@ -167,7 +167,7 @@ def mce(
     "ada",
     unit="%",
     meaning="the same gap over bins of equal size",
-    interval=Gaps("mass", lambda g, share: total_gap(g)),
+    interval=Gaps("mass", lambda g, share: total_gap(g), shrunk=True),
     compared=2,
 )
 def adaptive_ece(

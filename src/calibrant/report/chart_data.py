@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.errors import FitWarning
-from calibrant.evaluation.deferral import clopper_pearson, risk_coverage_curve, threshold_for_error
+from calibrant.evaluation.bootstrap import clopper_pearson
+from calibrant.evaluation.deferral import risk_coverage_curve, threshold_for_error
 from calibrant.evaluation.groups import GroupAnalysis, GroupFigures
 from calibrant.evaluation.results import ClassProfile, Comparison, MethodRow, TestColumns
 from calibrant.evaluation.shift import ShiftCurves
