@@ -10,6 +10,7 @@ from calibrant.calibrators.binary import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
 from calibrant.calibrators.solvers.bend import BREAKS, fit_bend
 from calibrant.calibrators.solvers.folds import content_folds
+from calibrant.calibrators.solvers.positive_class import interpolate
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
 
@@ -83,26 +84,9 @@ class BendScaling(BinaryCalibrator):
         self.knots_, self.values_ = knots, values
         self.slopes_ = _outer_slopes(self.knots_, self.values_)
 
-    def _transform_binary(self, scores: np.ndarray) -> np.ndarray:
-        given = scores.astype(np.float64)
-        calibrated = np.interp(given, self.knots_, self.values_)
-        calibrated += self.slopes_[0] * np.minimum(given - self.knots_[0], 0.0)
-        calibrated += self.slopes_[1] * np.maximum(given - self.knots_[-1], 0.0)
-        return calibrated.astype(scores.dtype)
-
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
-        calibrated = self._transform_binary(logits[:, 1] - logits[:, 0])
-        return np.stack([np.zeros_like(calibrated), calibrated], axis=1)
-
     def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
-        given = xp.astype(scores, xp.float64)
-        knots, values = learned.knots_, learned.values_
-        above = xp.astype(given[:, None] >= knots[None, 1:-1], xp.int64)
-        place = xp.sum(above, axis=1) if knots.shape[0] > 2 else xp.zeros(given.shape, dtype=xp.int64)
-        left, right = xp.take(knots, place), xp.take(knots, place + 1)
-        low, high = xp.take(values, place), xp.take(values, place + 1)
-        inside = xp.clip(given, knots[0], knots[-1]) - left
-        calibrated = low + (high - low) * inside / (right - left)
+        given, knots = xp.astype(scores, xp.float64), learned.knots_
+        calibrated = interpolate(xp, given, knots, learned.values_)
         calibrated = calibrated + learned.slopes_[0] * xp.minimum(given - knots[0], xp.zeros_like(given))
         calibrated = calibrated + learned.slopes_[1] * xp.maximum(given - knots[-1], xp.zeros_like(given))
         return xp.astype(calibrated, scores.dtype)

@@ -8,8 +8,7 @@ import numpy as np
 
 from calibrant.calibrators.binary import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
-from calibrant.calibrators.solvers.binary_likelihood import check_strength
-from calibrant.calibrators.solvers.score_maps import fit_scores
+from calibrant.calibrators.solvers.score_maps import check_strength, fit_scores
 from calibrant.core.rows import Rows
 from calibrant.core.threads import map_blocks, row_blocks
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from calibrant.calibrators.binary import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
-from calibrant.calibrators.solvers.binary_likelihood import check_strength
-from calibrant.calibrators.solvers.score_maps import fit_scores, line_columns
+from calibrant.calibrators.solvers.score_maps import check_strength, fit_scores, line_columns
 from calibrant.core.rows import Rows
 
 

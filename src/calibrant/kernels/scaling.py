@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from calibrant.core.softmax import softmax
 from calibrant.core.statistic import kernel, statistic
 from calibrant.core.threads import even_blocks, row_blocks
+from calibrant.kernels.affine import Features, means_at, product_at, scores_of, sums_at
 
 CACHE_ELEMENTS = 1 << 15
 """Elements handled at a time: the temporaries of a pass stay in the second-level cache."""
@@ -118,21 +120,15 @@ def vector_sums(
 
     The blocks (3×K) are Σ w·q(1−q)·(z², z, 1): the curvature of class j's own scale and bias.
     """
-    n_classes = logits.shape[1]
-    loss, gradient, blocks = 0.0, np.zeros((2, n_classes)), np.zeros((3, n_classes))
+    loss, gradient, blocks = 0.0, np.zeros((2, logits.shape[1])), np.zeros((3, logits.shape[1]))
+    point = np.stack([scale, bias], axis=1)
     for block in row_blocks(len(logits), logits.shape[1], CACHE_ELEMENTS):
-        values, true = logits[block].astype(np.float64, copy=False), labels[block]
-        weight = np.ones(len(values)) if weights is None else weights[block]
-        probabilities, log_mass, score = _scaled_softmax(values, true, scale, bias)
-        loss += float(weight @ (log_mass - score))
-        curvature = probabilities * (1 - probabilities)
-        probabilities[np.arange(len(values)), true] -= 1
-        gradient[0] += np.einsum("i,ij,ij->j", weight, probabilities, values)
-        gradient[1] += weight @ probabilities
-        blocks[2] += weight @ curvature
-        curvature *= values
-        blocks[1] += weight @ curvature
-        blocks[0] += np.einsum("i,ij,ij->j", weight, curvature, values)
+        x, weight = _own(logits[block]), None if weights is None else weights[block]
+        added, slope, probabilities = sums_at(x, labels[block], weight, point)
+        first, second = means_at(x, weight, probabilities)
+        loss += added
+        gradient += slope.T
+        blocks += np.stack([second[:, 0], first[:, 0], first[:, 1]])
     return loss, gradient, blocks
 
 
@@ -214,17 +210,10 @@ def vector_product(  # noqa: PLR0917 (a statistic takes its parameters by positi
     direction: np.ndarray,
 ) -> tuple[np.ndarray]:
     """The Hessian of `vector_sums` times a direction (2×K), as 2×K."""
-    product = np.zeros((2, logits.shape[1]))
+    product, point = np.zeros((2, logits.shape[1])), np.stack([scale, bias], axis=1)
     for block in row_blocks(len(logits), logits.shape[1], CACHE_ELEMENTS):
-        values = logits[block].astype(np.float64, copy=False)
-        probabilities, _, _ = _scaled_softmax(values, labels[block], scale, bias)
-        change = values * direction[0] + direction[1]
-        change -= np.einsum("ij,ij->i", probabilities, change)[:, None]
-        change *= probabilities
-        if weights is not None:
-            change *= weights[block, None]
-        product[1] += change.sum(axis=0)
-        product[0] += np.einsum("ij,ij->j", change, values)
+        x, weight = _own(logits[block]), None if weights is None else weights[block]
+        product += product_at(x, weight, softmax(scores_of(x, point)), direction.T)[0].T
     return (product,)
 
 
@@ -243,16 +232,10 @@ def _loss_derivatives(sums: np.ndarray, true: np.ndarray) -> np.ndarray:
     return derivatives
 
 
-def _scaled_softmax(
-    values: np.ndarray, labels: np.ndarray, scale: np.ndarray, bias: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    scores = values * scale + bias
-    scores -= scores.max(axis=1, keepdims=True)
-    true = scores[np.arange(len(scores)), labels]
-    np.exp(scores, out=scores)
-    mass = scores.sum(axis=1)
-    scores /= mass[:, None]
-    return scores, np.log(mass), true
+def _own(logits: np.ndarray) -> Features:
+    """Logits of which each class reads its own."""
+    wide = logits.astype(np.float64, copy=False)
+    return Features(wide[:, :0], (wide,))
 
 
 def _class_softmax(

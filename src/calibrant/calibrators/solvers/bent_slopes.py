@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.calibrators.solvers.binary_likelihood import fit_map
+from calibrant.calibrators.solvers.score_maps import fit_scores, line_columns
 from calibrant.core.rows import Rows
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.logistic import Pull, fit_logistic
@@ -74,7 +74,7 @@ def fit_bent(rows: Rows, n_knots: int) -> BentFit:
     knots = np.unique(weighted_quantile(scores, shares, rows.weights))
     if len(knots) < 2 or knots[-1] - knots[0] < 1e-9 * (1 + abs(knots[0])):
         knots = np.array([knots[0], knots[0] + 1.0])
-    straight = fit_map("SplineCalibration", rows, scores[None], np.array([1.0, 0.0]))
+    straight = fit_scores("SplineCalibration", rows, line_columns, np.array([1.0, 0.0]))
     slope, intercept = straight.point
     centre = np.append(np.full(len(knots), slope), intercept + slope * knots[0])
     columns = slope_columns(scores, knots)

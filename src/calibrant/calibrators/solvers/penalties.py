@@ -123,6 +123,7 @@ def choose(
     """
     if not rows.on_device:  # rows on a GPU stay there
         rows = rows.whole()  # folds pick rows: a map of the file or of a scratch copy
+        rows.settle()
     large = rows.n * rows.n_classes > LARGE
     shares = int(np.ceil(rows.n * rows.n_classes / most_logits))
     if shares > 1:

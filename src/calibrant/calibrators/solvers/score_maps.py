@@ -1,21 +1,29 @@
-"""Maximum likelihood for maps of one score, from arrays or from scores that are read pass by pass."""
+"""Maximum likelihood for maps of one score, from arrays or pass by pass, and where the likelihood has no maximum."""
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from calibrant.calibrators.solvers.binary_likelihood import fit_map, pull_to, strength_of, warn_unless_converged
+from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows, score_range
 from calibrant.core.statistic import add, statistic
 from calibrant.core.threads import map_blocks, row_blocks
-from calibrant.kernels.logistic import LogisticFit, Units, descend, fit_logistic, logistic_sums
+from calibrant.kernels.logistic import LogisticFit, Pull, Units, descend, fit_logistic, logistic_sums
 
 Columns = Callable[[np.ndarray], np.ndarray]
 """Scores (n,) → features (d, n), each non-decreasing in the score; it must be possible to send it to a process."""
+
+FEW = 10.0
+"""Fewer rows of a class than this leave the slope of a fit uncertain, and are mentioned."""
+
+WEAK_PULL = 1.0
+"""Strength of the pull to the identity where the likelihood has no maximum: about as much as one more row."""
 
 SAMPLE_ROWS = 20_000
 """Rows of the fit that the passes over all rows start from."""
@@ -23,60 +31,102 @@ SAMPLE_ROWS = 20_000
 BLOCK_ROWS = 1 << 16
 
 
+def check_strength(penalty: object) -> float:
+    """A penalty of 0 or more."""
+    if isinstance(penalty, bool) or not isinstance(penalty, (int, float, np.integer, np.floating)) or not penalty >= 0:
+        raise InputError(f"penalty must be a number of at least 0, got {penalty!r}")
+    return float(penalty)
+
+
 def fit_scores(
-    name: str, rows: Rows, make: Columns, identity: np.ndarray, penalty: float, **options: bool
+    name: str, rows: Rows, make: Columns, identity: np.ndarray, penalty: float = 0.0, *, non_negative: bool = True
 ) -> LogisticFit:
-    """`fit_map` of the columns that `make` gives; scores on disk are summed over in a few passes.
+    """Slopes and intercept of sigmoid(slopes · columns + intercept) by maximum likelihood.
 
-    The optimum is the same: the first pass finds the units of the columns, and each step of Newton's method is one.
+    With a penalty λ, ½·λ·(Σ_j var(column_j)·(slope_j − identity_j)² + (intercept − identity)²) is added to the summed
+    log loss. A threshold that separates the classes, or a single class, leaves no maximum: then λ = 1 and a FitWarning.
+    Since the pull ends at the identity, the log loss of these rows is never above that of the scores as they are.
+
+    Parameters
+    ----------
+    name : of the method, for warnings
+    rows : one score per row
+    make : columns of scores
+    identity : array (d + 1,), the parameters that leave the scores as they are
+    non_negative : hold every slope at or above 0
     """
+    found_range, positives = score_range(rows), float(rows.mass() @ rows.labels)
+    ends, low, high, negatives = found_range.ends, found_range.low, found_range.high, rows.total_weight - positives
+    fewest = min(positives, negatives)
+    if fewest > 0 and low == high:
+        _warn(f"{name}: all scores are equal, so that only the base rate can be learned")
+        point = identity.copy()
+        point[-1] += math.log(positives / negatives) - float(identity[:-1] @ make(np.array([low]))[:, 0] + identity[-1])
+        return LogisticFit(point, np.empty(0), True)
+    apart = fewest == 0 or ends[0, 1] <= ends[1, 0] or (not non_negative and ends[1, 1] <= ends[0, 0])
+    strength = strength_of(name, penalty, bool(apart), fewest)
     if rows.in_memory:
-        return fit_map(name, rows, make(rows.logits), identity, penalty, **options)
-    return _streamed(name, rows, make, identity, penalty, **options)
+        columns = make(rows.logits)
+        pull = pull_to(identity, Units.of(columns, rows.weights).spread ** 2, strength) if strength else None
+        found = fit_logistic(columns, rows.labels, rows.weights, non_negative=non_negative, pull=pull)
+    else:
+        found = _streamed(rows, make, identity, strength, (low, high), non_negative)
+    if not found.converged:
+        _warn(f"{name} did not converge in {len(found.trace)} Newton steps")
+    return found
 
 
-def _streamed(
-    name: str,
+def _streamed(  # noqa: PLR0917
     rows: Rows,
     make: Columns,
     identity: np.ndarray,
-    penalty: float,
-    *,
-    non_negative: bool = True,
+    strength: float,
+    ends: tuple[float, float],
+    non_negative: bool,
 ) -> LogisticFit:
-    found_range, positives = score_range(rows), float(rows.mass() @ rows.labels)
-    negatives, ends, low, high = rows.total_weight - positives, found_range.ends, found_range.low, found_range.high
-    fewest = min(positives, negatives)
-    if fewest > 0 and low == high:
-        two = Rows(np.full(2, low), np.array([0, 1]), np.array([negatives, positives]))
-        return fit_map(name, two, make(two.logits), identity, penalty, non_negative=non_negative)
-    apart = fewest == 0 or ends[0, 1] <= ends[1, 0] or (not non_negative and ends[1, 1] <= ends[0, 0])
-    strength = strength_of(name, penalty, bool(apart), fewest)
-    middle, *outer = make(np.array([(low + high) / 2, low, high])).T
+    """The same over scores on disk: a first pass finds the units of the columns, and each Newton step is one."""
+    middle, *outer = make(np.array([sum(ends) / 2, *ends])).T
     mass, first, second = rows.total(column_sums, make, middle)
     variances = np.maximum(second / mass - (first / mass) ** 2, 0.0)
     units = Units.made(middle + first / mass, np.sqrt(variances), np.abs(outer).max(axis=0))
     pull = pull_to(identity, variances, strength)
+    start, sample = identity, rows.sample(SAMPLE_ROWS)
+    if sample.total_weight > 0:
+        # with as little of a pull as makes the fit of a sample finite
+        weak, columns = pull_to(identity, variances, 1e-3), make(sample.logits)
+        start = fit_logistic(columns, sample.labels, sample.weights, non_negative=non_negative, pull=weak).point
     found = descend(
         lambda point: rows.total(score_sums, make, units.mean, units.spread, point),
         rows.total_weight,
-        units.inward(_first_estimate(rows, make, identity, variances, non_negative)),
+        units.inward(start),
         np.append(np.full(len(middle), 0.0 if non_negative else -np.inf), -np.inf),
         None if pull is None else units.pull(pull),
     )
-    warn_unless_converged(name, found)
     return LogisticFit(units.outward(found.point), found.trace, found.converged)
 
 
-def _first_estimate(
-    rows: Rows, make: Columns, identity: np.ndarray, variances: np.ndarray, non_negative: bool
-) -> np.ndarray:
-    """The fit of a sample, with as little of a pull as makes it finite."""
-    sample = rows.sample(SAMPLE_ROWS)
-    if not sample.total_weight > 0:
-        return identity
-    weak = pull_to(identity, variances, 1e-3)
-    return fit_logistic(make(sample.logits), sample.labels, sample.weights, non_negative=non_negative, pull=weak).point
+def strength_of(name: str, penalty: float, apart: bool, fewest: float) -> float:
+    """The penalty, or a weak one where a threshold sets the classes apart; `fewest` is the weight of the rarer one."""
+    if penalty == 0 and apart:
+        why = "all labels are equal" if fewest == 0 else "a threshold of the score separates the classes"
+        _warn(f"{name}: {why}, so the likelihood has no maximum; a weak pull to the identity was added")
+        return WEAK_PULL
+    if fewest < FEW:
+        _warn(f"{name}: the fit data hold only {fewest:g} rows of one class, so the map is uncertain")
+    return penalty
+
+
+def pull_to(identity: np.ndarray, variances: np.ndarray, strength: float) -> Pull | None:
+    """The pull of this strength; None at 0."""
+    if strength == 0:
+        return None
+    # a column that hardly varies is held at the identity as firmly as the intercept
+    firm = np.where(variances > 1e-12, variances, 1.0)
+    return Pull(identity, strength * np.diag(np.append(firm, 1.0)))
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, FitWarning, stacklevel=7)
 
 
 @statistic
