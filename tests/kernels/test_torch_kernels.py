@@ -183,7 +183,7 @@ class TestFits:
         with pytest.raises(InputError, match="probabilities"):
             fit_on_device(TemperatureScaling(), torch.as_tensor(logits).softmax(dim=1), labels, None)
         with pytest.raises(InputError, match=r"labels reach from 0 to 9, but the logits have columns 0\.\.6"):
-            device_blocks(torch.as_tensor(logits), np.full(400, 9) * (np.arange(400) > 0), None)
+            fit_on_device(TemperatureScaling(), torch.as_tensor(logits), np.full(400, 9) * (np.arange(400) > 0), None)
         with pytest.raises(InputError, match="shape"):
             device_blocks(torch.as_tensor(logits), labels[:5], None)
         with pytest.raises(InputError, match="whole numbers"):
@@ -196,7 +196,7 @@ class TestFits:
             host_columns(broken, labels, from_logits=True, name="logits")
 
 
-@pytest.mark.parametrize("name", ["vs", "ets", "shape", "hb", "ts-ece", "bts"])
+@pytest.mark.parametrize("name", ["ts", "vs", "ets", "shape", "hb", "ts-ece", "bts"])
 def test_zeros_count_as_on_the_host(name):
     given, labels, _ = problem(n=200, n_classes=3, dtype=np.float64)
     given[7, (labels[7] + 1) % 3] = given[8, labels[8]] = -np.inf

@@ -40,6 +40,11 @@ def log_floor_of(sample: np.ndarray, *, one_score: bool) -> float:
     else:
         n_classes = sample.shape[1]
         lowest = _lowest_log_probability(sample)
+    return half_of(lowest, n_classes)
+
+
+def half_of(lowest: float, n_classes: int) -> float:
+    """The floor, given the logarithm of the smallest positive probability."""
     return max(min(lowest, -float(np.log(n_classes))) - float(np.log(2.0)), LOWEST_LOG)
 
 

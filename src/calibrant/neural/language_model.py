@@ -225,7 +225,7 @@ def first_estimate(logits: Tensor, labels: Tensor) -> float:
     labels, weights = weighed(logits, labels)
     if not bool(weights.sum() > 0):
         return 1.0
-    solved = fast_fit(logits, labels, weights)
+    solved = fast_fit(logits, labels, weights, zeros=True)
     found = best_temperature(logits, labels, weights) if solved is None else 1.0 / solved.value
     return found if 1e-3 < found < 1e3 else 1.0
 

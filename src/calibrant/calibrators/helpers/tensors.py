@@ -12,7 +12,6 @@ from calibrant.calibrators.maps.zeros import raise_zeros
 from calibrant.calibrators.solvers.folds import divided
 from calibrant.core.arrays import look_like_probabilities, probabilities_error
 from calibrant.core.errors import InputError
-from calibrant.core.zeros import log_floor_of, sample_stride, warn_of_zeros
 
 if TYPE_CHECKING:
     from calibrant.calibrators.base import Calibrator
@@ -30,35 +29,13 @@ def fit_on_device(calibrator: Calibrator, logits: Any, labels: Any, weights: Any
     # a few rows tell logits from probabilities; only if they look like these is the whole tensor read
     if look_like_probabilities(rows.logits[: max(2, FEW // rows.n_classes)]) and blocks.hold_probabilities():
         raise probabilities_error(rows.n, "logits", "give their logarithms, torch.log(p)")
-    log_floor = log_floor_of(rows.logits[:: sample_stride(rows.n, rows.n_classes)], one_score=False)
-    if not bool(blocks.tensor.min() > -np.inf):
-        rows = _without_zeros(blocks, log_floor)
     there = calibrator.fits_on_device
     if calibrator.additive or (rows.weights is None if there == "unweighted" else there):
         calibrator.fit_rows(rows)
     else:
         calibrator.fit_rows(divided(rows.whole()))
-    calibrator._keep_floor(log_floor)
+    calibrator._keep_floor(blocks.log_floor)
     calibrator.n_rows_ = rows.n
-
-
-def _without_zeros(blocks: Any, log_floor: float) -> Any:
-    """The same rows with a value in place of −inf; other values that are not finite are an InputError."""
-    import torch
-    from array_api_compat import torch as xp
-
-    infinite = torch.isneginf(blocks.tensor).any(dim=1)
-    picked = blocks.tensor[infinite].double()
-    bad = ~(blocks.tensor < np.inf).all(dim=1)
-    bad[infinite] |= torch.isneginf(picked).all(dim=1)
-    if bool(bad.any()):
-        first = int(bad.nonzero()[0])
-        raise InputError(f"{int(bad.sum())} rows of logits hold NaN or infinite values, the first in row {first}")
-    tensor = blocks.tensor.clone()
-    tensor[infinite] = raise_zeros(xp, picked, log_floor, scores=False).to(tensor.dtype)
-    counted = infinite if blocks.mass is None else infinite & (blocks.mass > 0)
-    warn_of_zeros(int(counted.sum()), blocks.n, log_floor)
-    return type(blocks)(tensor, blocks.target, blocks.mass).rows()
 
 
 def transform_tensor(calibrator: Calibrator, logits: Any) -> Any:

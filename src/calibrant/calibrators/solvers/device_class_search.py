@@ -30,7 +30,7 @@ class DeviceClassSearch(ClassSearch):
         from calibrant.kernels.torch.rows import on_device_of
         from calibrant.kernels.torch.tensors import host
 
-        rows.check_labels()
+        rows.settle()
         self.device_rows = rows
         super().__init__(HostColumns(rows, host(rows.target), rows.weights), grid, n_bins)  # type: ignore[arg-type]
         self._put = on_device_of(rows)

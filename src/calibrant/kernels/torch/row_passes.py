@@ -23,6 +23,7 @@ BLOCK_ELEMENTS = 1 << 22
 
 def blocks(rows: DeviceBlocks, change: Change = None) -> Iterator[tuple[slice, Tensor]]:
     """Places and float64 logits (m, K) of blocks of rows."""
+    rows.settle()
     size = max(1, BLOCK_ELEMENTS // rows.n_classes)
     for start in range(0, rows.n, size):
         block = slice(start, min(start + size, rows.n))

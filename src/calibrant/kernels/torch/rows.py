@@ -18,9 +18,10 @@ from torch import Tensor
 from calibrant.core.errors import InputError, warn_user
 from calibrant.core.rows import Columns, Rows, SolvedTemperature
 from calibrant.core.statistic import Kernel, Statistic, add
+from calibrant.core.zeros import half_of, sample_stride, warn_of_zeros
 from calibrant.kernels import scaling
 from calibrant.kernels.torch import vector  # noqa: F401 (registers the forms of vector scaling)
-from calibrant.kernels.torch.temperature import check_finite, fast_fit, temperature_confidences, temperature_sums
+from calibrant.kernels.torch.temperature import fast_fit, temperature_confidences, temperature_sums
 from calibrant.kernels.torch.tensors import host, row_slices, use_triton
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -33,15 +34,16 @@ HOST_ELEMENTS = 1 << 30
 class HostView:
     """A tensor on a device as an array: picked entries are copied to the host, all of them where an array is needed."""
 
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor, self.shape, self.ndim = tensor, tuple(tensor.shape), tensor.ndim
+    def __init__(self, read: Callable[[], Tensor]) -> None:
+        tensor = read()
+        self.read, self.shape, self.ndim = read, tuple(tensor.shape), tensor.ndim
         self.dtype = np.dtype(str(widened(tensor[:0]).dtype).removeprefix("torch."))
 
     def __getitem__(self, index: Any) -> np.ndarray:
-        return host(widened(self.tensor[torch.as_tensor(index) if isinstance(index, np.ndarray) else index]))
+        return host(widened(self.read()[torch.as_tensor(index) if isinstance(index, np.ndarray) else index]))
 
     def __len__(self) -> int:
-        return len(self.tensor)
+        return self.shape[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self[:], dtype=dtype)
@@ -55,25 +57,32 @@ class DeviceBlocks:
     """
 
     on_device = fused = True
-    checked = False
 
     def __init__(
-        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, change: Callable[..., Tensor] | None = None
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        weights: Tensor | None = None,
+        change: Callable[..., Tensor] | None = None,
+        *,
+        settled: bool = False,
     ) -> None:
         # the kernels step from label to label: a view such as y[::3] must be copied
         self.tensor, self.target, self.change = logits, labels.contiguous(), change
         self.mass = None if weights is None else weights.contiguous()
         self.shape = tuple(logits.shape)
         self.n, self.n_classes = self.shape
+        self.settled = settled
         self._remembered: dict[Any, Any] = {}
 
     def rows(self) -> Rows:
         """The rows of a fit; labels are copied to the host only where they are read there."""
-        return Rows(HostView(self.tensor), HostView(self.target), self.weights, blocks=self)  # type: ignore[arg-type]
+        logits, labels = HostView(lambda: self.tensor), HostView(lambda: self.target)
+        return Rows(logits, labels, self.weights, blocks=self)  # type: ignore[arg-type]
 
     def sums(self, statistic: Statistic, parameters: tuple[Any, ...], rows: Rows) -> tuple[Any, ...]:
         """Sum of the statistic over all rows: on the device where it has a form there, else block by block."""
-        self.check_labels()
+        self.settle()
         if statistic.device_form is not None and rows.each is None:
             return statistic.device_form(self, *parameters)
         self._warn_of_copy()
@@ -84,6 +93,7 @@ class DeviceBlocks:
 
     def gather(self, columns: Columns, parameters: tuple[Any, ...], rows: Rows) -> Sequence[np.ndarray]:
         """Arrays with an entry per row: computed on the device where they have a form there, else on the host."""
+        self.settle()
         if isinstance(columns, Kernel) and columns.device_form is not None:
             return columns.device_form(self, *parameters)
         self._warn_of_copy()
@@ -95,25 +105,36 @@ class DeviceBlocks:
 
     def sample(self, rows: Rows, size: int) -> Rows:
         """About `size` evenly spaced rows."""
+        self.settle()
         step = max(1, self.n // max(1, size))
         mass = None if self.mass is None else self.mass[::step]
-        some = DeviceBlocks(self.tensor[::step], self.target[::step], mass, self.change)
+        some = DeviceBlocks(self.tensor[::step], self.target[::step], mass, self.change, settled=True)
         return replace(some.rows(), each=rows.each)
 
     def weighted(self, weights: np.ndarray | None) -> DeviceBlocks:
         """The same rows with other weights; nothing else is copied."""
+        self.settle()
         mass = None if weights is None else torch.as_tensor(weights, device=self.tensor.device)
-        return DeviceBlocks(self.tensor, self.target, mass, self.change)
+        return DeviceBlocks(self.tensor, self.target, mass, self.change, settled=True)
 
     def array(self) -> np.ndarray:
         """All logits on the host, for fits that have no form on the device."""
+        self.settle()
         self._warn_of_copy()
         return self.remembered("array", lambda: self._block(slice(None))[0])
 
     @property
     def log_floor(self) -> float:
-        """Zeros of rows on a device have a value before the fit."""
-        raise NotImplementedError
+        """The logarithm of what a probability of 0 counts as, from the rows that `core.zeros` samples."""
+        return self.remembered("log floor", self._log_floor)
+
+    def _log_floor(self) -> float:
+        some = slice(None, None, sample_stride(self.n, self.n_classes))
+        log_p = widened(self.tensor[some]).log_softmax(dim=1)
+        log_p = log_p.masked_fill(torch.isneginf(log_p), torch.inf)
+        if self.mass is not None:
+            log_p = log_p.masked_fill((self.mass[some] == 0)[:, None], torch.inf)
+        return half_of(min(float(log_p.amin()), 0.0), self.n_classes)
 
     def fingerprint(self, rows: Rows) -> str:
         """Rows on a device have no name."""
@@ -141,11 +162,7 @@ class DeviceBlocks:
     def _top(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         from calibrant.kernels.torch.row_passes import top_columns
 
-        self.check_labels()
         confidence, prediction, correct = top_columns(self)
-        bad = np.flatnonzero(~np.isfinite(confidence))
-        if len(bad):
-            raise InputError(f"{len(bad)} rows of logits hold NaN or infinite values, the first in row {bad[0]}")
         return confidence, prediction.astype(np.int32), correct
 
     def _on_host(self, rows: Rows) -> Rows:
@@ -156,20 +173,22 @@ class DeviceBlocks:
 
     def precise(self) -> DeviceBlocks:
         """The same rows, whose sums take exponentials in float64."""
-        twin = DeviceBlocks(self.tensor, self.target, self.mass, self.change)
+        self.settle()
+        twin = DeviceBlocks(self.tensor, self.target, self.mass, self.change, settled=True)
         twin.fused = False
         return twin
 
     def solved_temperature(self) -> SolvedTemperature | None:
         """The temperature of the lowest NLL by one launch; None where the general solver is needed."""
         solved = fast_fit(self.tensor, self.target, self.mass) if self.fused else None
-        if solved is None:
-            self.check_labels()
-            check_finite(self.tensor, self.target)
-        return solved
+        if solved is not None or self.settled:
+            return solved
+        self.settle()
+        return self.solved_temperature()
 
     def confidences_at(self, betas: np.ndarray) -> np.ndarray:
         """The top confidence of softmax(β·z) for every row and β: (n, G) in float64."""
+        self.settle()
         return host(temperature_confidences(self.tensor, torch.as_tensor(betas, dtype=torch.float64)))
 
     @property
@@ -198,15 +217,33 @@ class DeviceBlocks:
                 "there"
             )
 
-    def check_labels(self) -> None:
-        """Raise InputError where a label has no column; the fused fit notices that by itself."""
-        if not self.checked:
-            lowest, highest = torch.stack(torch.aminmax(self.target)).tolist()
-            if lowest < 0 or highest >= self.n_classes:
-                raise InputError(
-                    f"labels reach from {lowest} to {highest}, but the logits have columns 0..{self.n_classes - 1}"
-                )
-            self.checked = True
+    def settle(self) -> None:
+        """Look at every label and value: raise InputError at a bad one, and give zeros (−inf) a value.
+
+        The fused fit of a temperature notices them by itself, so that it needs no such pass.
+        """
+        if self.settled:
+            return
+        self.settled = True
+        lowest, highest = torch.stack(torch.aminmax(self.target)).tolist()
+        if lowest < 0 or highest >= self.n_classes:
+            raise InputError(
+                f"labels reach from {lowest} to {highest}, but the logits have columns 0..{self.n_classes - 1}"
+            )
+        if bool(torch.isfinite(torch.stack(torch.aminmax(self.tensor))).all()):
+            return
+        infinite = torch.isneginf(self.tensor).any(dim=1)
+        picked = self.tensor[infinite].double()
+        bad = ~(self.tensor < torch.inf).all(dim=1)
+        bad[infinite] |= torch.isneginf(picked).all(dim=1)
+        if bool(bad.any()):
+            first = int(bad.nonzero()[0])
+            raise InputError(f"{int(bad.sum())} rows of logits hold NaN or infinite values, the first in row {first}")
+        level = picked.logsumexp(dim=1, keepdim=True) + self.log_floor
+        self.tensor = self.tensor.clone()
+        self.tensor[infinite] = torch.where(torch.isneginf(picked), level, picked).to(self.tensor.dtype)
+        counted = infinite if self.mass is None else infinite & (self.mass > 0)
+        warn_of_zeros(int(counted.sum()), self.n, self.log_floor)
 
     def use_fused(self) -> bool:
         """Whether the sums run as Triton kernels."""
@@ -241,10 +278,7 @@ def device_blocks(logits: Tensor, labels: Any, weights: Any) -> DeviceBlocks:
         raise InputError(f"sample_weight must have shape ({len(rows)},), got {tuple(mass.shape)}")
     if mass is not None and not bool((torch.isfinite(mass) & (mass >= 0)).all() & (mass.sum() > 0)):
         raise InputError("sample_weight must be finite, not negative and not all zero")
-    found = DeviceBlocks(rows, target, mass)
-    if not found.use_fused():
-        found.check_labels()
-    return found
+    return DeviceBlocks(rows, target, mass)
 
 
 @scaling.temperature_sums.on_device

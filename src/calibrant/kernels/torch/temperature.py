@@ -11,7 +11,6 @@ import math
 import torch
 from torch import Tensor
 
-from calibrant.core.errors import InputError
 from calibrant.core.rows import SolvedTemperature
 from calibrant.kernels.torch.tensors import row_slices, use_triton
 
@@ -47,17 +46,23 @@ def fast_sums(logits: Tensor, labels: Tensor, weights: Tensor, beta: float) -> T
     from calibrant.kernels.torch import triton_temperature
 
     total = weights.sum()
-    means = triton_temperature.run(logits, labels, weights, beta)[1:5]
+    means = triton_temperature.run(logits, labels, weights, beta, zeros=True)[1:5]
     return torch.where(total > 0, means * total, 0.0)
 
 
-def fast_fit(logits: Tensor, labels: Tensor, weights: Tensor | None) -> SolvedTemperature | None:
-    """β of the lowest mean NLL by one launch; None where there is none, or where it ends at 0 or infinity."""
+def fast_fit(
+    logits: Tensor, labels: Tensor, weights: Tensor | None, *, zeros: bool = False
+) -> SolvedTemperature | None:
+    """β of the lowest mean NLL by one launch; None where there is none, or where it ends at 0 or infinity.
+
+    None also where a logit is −∞, unless `zeros` says that it is a probability of 0.
+    """
     if not use_triton(logits):
         return None
     from calibrant.kernels.torch import triton_temperature
 
-    beta, loss, slope, _, _, status, passes, _ = triton_temperature.run(logits, labels, weights, None).tolist()
+    answer = triton_temperature.run(logits, labels, weights, None, zeros=zeros).tolist()
+    beta, loss, slope, _, _, status, passes, _ = answer
     if status == CONVERGED and all(map(math.isfinite, (beta, loss, slope))):
         return SolvedTemperature(beta, loss, int(passes))
     return None
@@ -72,17 +77,3 @@ def temperature_confidences(logits: Tensor, betas: Tensor) -> Tensor:
         for place, beta in enumerate(betas.tolist()):
             confidences[block, place] = 1.0 / (shifted * beta).exp().sum(dim=1)
     return confidences
-
-
-def check_finite(logits: Tensor, labels: Tensor) -> None:
-    """Raise InputError where a logit is NaN or +∞, or the logit of a label is −∞."""
-    for block in row_slices(*logits.shape):
-        part = logits[block]
-        own = part.gather(1, labels[block, None])
-        bad = torch.isnan(part).any(dim=1) | torch.isposinf(part).any(dim=1) | torch.isneginf(own[:, 0])
-        if bool(bad.any()):
-            row = block.start + int(bad.nonzero()[0])
-            raise InputError(
-                f"logits hold NaN, +Inf, or -Inf at a label (first in row {row}): on a GPU zeros have no floor, so fit "
-                "them as NumPy arrays, and correct the others"
-            )

@@ -29,11 +29,12 @@ LOWEST = tl.constexpr(-1e30)
 
 
 @triton.jit
-def _powers(values, peak, beta):
-    """exp(x), x·exp(x), x²·exp(x) and x³·exp(x) of x = β(z − peak)."""
+def _powers(values, peak, beta, ZEROS: tl.constexpr):
+    """exp(x), x·exp(x), x²·exp(x) and x³·exp(x) of x = β(z − peak); without ZEROS they are NaN at a logit of −∞."""
     scaled = (values - peak[:, None]) * beta
     mass = tl.exp2(scaled * LOG2_E)
-    scaled = tl.maximum(scaled, -200.0)  # its exponential is 0: only 0 × infinity must not appear
+    if ZEROS:
+        scaled = tl.maximum(scaled, -200.0)  # its exponential is 0: only 0 × infinity must not appear
     first = mass * scaled
     second = first * scaled
     return mass, first, second, second * scaled
@@ -54,6 +55,7 @@ def _pass(
     CLASSES: tl.constexpr,
     STRIDE: tl.constexpr,
     HAS_WEIGHTS: tl.constexpr,
+    ZEROS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     LONG: tl.constexpr,
@@ -101,16 +103,16 @@ def _pass(
                         s1 = shrink * (s1 - shift * s0)
                         s0 = shrink * s0
                         peak = higher
-                p0, p1, p2, p3 = _powers(values, peak, beta)
+                p0, p1, p2, p3 = _powers(values, peak, beta, ZEROS)
                 s0 += p0
                 s1 += p1
                 s2 += p2
                 s3 += p3
             tl.store(peaks + row, peak, mask=inside)
         else:
-            values = tl.load(base, mask=held, other=-float("inf")).to(tl.float32)
+            values = tl.load(base, mask=held, other=LOWEST).to(tl.float32)
             peak = tl.where(inside, tl.max(values, axis=1), 0.0)
-            s0, s1, s2, s3 = _powers(values, peak, beta)
+            s0, s1, s2, s3 = _powers(values, peak, beta, ZEROS)
         weight = tl.where(inside, 1.0, 0.0).to(tl.float64)
         if HAS_WEIGHTS:
             weight = tl.load(weights + row, mask=inside, other=0.0).to(tl.float64)
@@ -159,6 +161,7 @@ def temperature_kernel(
     MAX_PASSES: tl.constexpr,
     ONE_PASS: tl.constexpr,
     HAS_WEIGHTS: tl.constexpr,
+    ZEROS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     LONG: tl.constexpr,
@@ -199,6 +202,7 @@ def temperature_kernel(
             CLASSES,
             STRIDE,
             HAS_WEIGHTS,
+            ZEROS,
             BLOCK_N,
             BLOCK_K,
             LONG,
@@ -271,8 +275,11 @@ def temperature_kernel(
 MAX_PASSES = 60
 
 
-def run(logits: Tensor, labels: Tensor, weights: Tensor | None, beta: float | None) -> Tensor:
-    """The fit from β = 1 (beta None), or the sums of one pass at β, as the eight numbers of `answer` on the device."""
+def run(logits: Tensor, labels: Tensor, weights: Tensor | None, beta: float | None, *, zeros: bool) -> Tensor:
+    """The fit from β = 1 (beta None), or the sums of one pass at β, as the eight numbers of `answer` on the device.
+
+    With `zeros` a logit of −∞ is a probability of 0; without, the answer is NaN.
+    """
     n_rows, n_classes = logits.shape
     long = n_classes > ONE_TILE
     block_k = 1024 if long else max(16, triton.next_power_of_2(n_classes))
@@ -304,6 +311,7 @@ def run(logits: Tensor, labels: Tensor, weights: Tensor | None, beta: float | No
         MAX_PASSES=MAX_PASSES,
         ONE_PASS=beta is not None,
         HAS_WEIGHTS=weights is not None,
+        ZEROS=zeros,
         BLOCK_N=block_n,
         BLOCK_K=block_k,
         LONG=long,
