@@ -85,7 +85,7 @@ def test_a_suffix_in_capitals(tmp_path: Path) -> None:
 )
 def test_tables_that_are_wrong(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        open_predictions(csv(tmp_path, text))
+        _ = open_predictions(csv(tmp_path, text)).values
 
 
 def test_a_large_table_waits_in_a_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_a_bad_value_far_down_is_named_by_its_row(tmp_path: Path, monkeypatch: p
     lines = ["label,logit_0,logit_1", *("0,1,2" for _ in range(200))]
     lines[151] = "0,1,x"
     with pytest.raises(InputError, match="row 150, column 2"):
-        open_predictions(csv(tmp_path, "\n".join(lines)))
+        _ = open_predictions(csv(tmp_path, "\n".join(lines))).values
     lines[151] = "0,nan,1"
     with pytest.raises(InputError, match="NaN in row 150, column 0"):
         _ = open_predictions(csv(tmp_path, "\n".join(lines))).logits

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import check_real
+from calibrant.core.arrays import as_array, check_real
 from calibrant.core.errors import InputError
 from calibrant.core.schema import FLAT, check_kind, resolve_task
 from calibrant.data import columns as known
@@ -123,7 +123,7 @@ class _Roles:
         """The labels, read; None where there are none and none are needed."""
         given = self.wanted.labels
         if given is not None and not isinstance(given, str):
-            return given
+            return as_array(given, f"{self.name}: labels")
         key = _label_key(self.fields, self.split, pairs=pairs) if given is None else self._find(given, "labels")
         if key is None:
             if self.wanted.require_labels and self.prefix + known.LABEL_SHARES not in self.fields:

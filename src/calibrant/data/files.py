@@ -76,27 +76,23 @@ def locate(path: str | os.PathLike[str]) -> tuple[Path, str]:
     if "\0" in text:
         raise InputError(f"{text!r} is not a path: it contains a zero byte")
     with naming(Path(text)):
-        return _locate(text)
-
-
-def _locate(text: str) -> tuple[Path, str]:
-    address, mark, split = text.rpartition("#")
-    if not mark or Path(text).exists():
-        address, split = text, ""
-    file = Path(address)
-    if not file.exists() and address in embedded_names():
-        file = EMBEDDED / f"{address}.npz"
-    if suffix_of(file) == ".npy":
-        file = matrix_path(file)
-    if is_pattern(address):
-        return Path(address), split
-    if not file.exists():
-        known = ", ".join(embedded_names())
-        hint = "" if file.suffix else f", and no embedded data set ({known})"
-        raise InputError(f"{address} does not exist: there is no such file{hint}")
-    if not file.is_dir() and not file.is_file():
-        raise InputError(f"{address} is neither a file nor a folder")
-    return file, split
+        address, mark, split = text.rpartition("#")
+        if not mark or Path(text).exists():
+            address, split = text, ""
+        file = Path(address)
+        if not file.exists() and address in embedded_names():
+            file = EMBEDDED / f"{address}.npz"
+        if suffix_of(file) == ".npy":
+            file = matrix_path(file)
+        if is_pattern(address):
+            return Path(address), split
+        if not file.exists():
+            known = ", ".join(embedded_names())
+            hint = "" if file.suffix else f", and no embedded data set ({known})"
+            raise InputError(f"{address} does not exist: there is no such file{hint}")
+        if not file.is_dir() and not file.is_file():
+            raise InputError(f"{address} is neither a file nor a folder")
+        return file, split
 
 
 def display_name(file: Path) -> str:

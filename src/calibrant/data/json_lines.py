@@ -74,12 +74,12 @@ def json_rows(path: Path) -> Iterator[dict[str, Any]]:
             number += 1
             if not line.strip():
                 continue
-            yield parse_line(line, f"{path}: line {number}")
+            yield _parsed(line, f"{path}: line {number}")
             if number % 65536 == 0:
                 progress.step(f"parsing {path.name}", number)
 
 
-def parse_line(line: bytes, called: str) -> dict[str, Any]:
+def _parsed(line: bytes, called: str) -> dict[str, Any]:
     """One JSON object; an InputError for anything else, and for NaN and Infinity, which JSON does not have."""
     if len(line) > MAX_LINE:
         raise InputError(f"{called} has over {MAX_LINE} bytes")

@@ -105,8 +105,6 @@ class ParquetTable(Table):
             while groups and first + file.metadata.row_group(groups[0]).num_rows <= start:
                 first += file.metadata.row_group(groups.pop(0)).num_rows
             for batch in file.iter_batches(batch_size=rows, row_groups=groups, columns=wanted, use_threads=False):
-                if batch.num_columns != len(columns):
-                    raise InputError(f"{self.path}: {', '.join(wanted)[:80]} was found in {batch.num_columns} columns")
                 yield first, batch.select(wanted)
                 first += batch.num_rows
 
@@ -235,11 +233,7 @@ class TableField(Field):
     def source(self, name: str) -> Source:
         """The rows of the matrix."""
         check_expansion(self.nbytes, self.table.size, self.called)
-        found = TableSource(self, name)
-        if isinstance(self.table, TextTable) and not self.table.only_numbers(self.columns):
-            for _ in found.blocks(0, self.shape[0], VECTOR_BATCH):
-                pass  # cells that are not numbers are named when the file is opened
-        return found
+        return TableSource(self, name)
 
 
 class TableSource(FieldSource):
@@ -417,15 +411,9 @@ def text_form(lines: IO[bytes], path: Path) -> tuple[TextForm, bytes]:
 class TextTable(ArrowTable):
     """A parsed text file; its columns that are not numbers hold text."""
 
-    def __init__(self, where: Any, called: str, form: TextForm, keeps: Any, empty_cells: set[int]) -> None:
+    def __init__(self, where: Any, called: str, form: TextForm, keeps: Any) -> None:
         super().__init__(where, called, names=form.names, keeps=keeps)
-        self.decimal, self._empty_cells = form.decimal, empty_cells
-
-    def only_numbers(self, columns: list[int]) -> bool:
-        """Whether all cells of these columns were parsed as numbers."""
-        from pyarrow import types
-
-        return not any(place in self._empty_cells or types.is_string(self.types[place]) for place in columns)
+        self.decimal = form.decimal
 
 
 def csv_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
@@ -480,13 +468,12 @@ def _parsed(path: Path, form: TextForm, numbers: set[int], encoding: str) -> Tex
             column_types=types, null_values=[""], strings_can_be_null=False, decimal_point=form.decimal
         ),
     }
-    rows, empty_cells = 0, set[int]()
+    rows = 0
     with pa.ipc.new_file(sink, schema) as writer, opened_text(path) as lines:
         lines.readline(MAX_TEXT_BYTES)
         try:
             for batch in arrow_csv.open_csv(lines, **options):
                 writer.write_batch(batch)
-                empty_cells |= {place for place, column in enumerate(batch.columns) if column.null_count}
                 rows += batch.num_rows
                 progress.step(f"parsing {path.name}", rows)
         except pa.ArrowInvalid as error:
@@ -494,7 +481,7 @@ def _parsed(path: Path, form: TextForm, numbers: set[int], encoding: str) -> Tex
                 raise _explained(str(error), path) from error
     where = sink.getvalue() if scratch is None else scratch.path
     sink.close()
-    return TextTable(where, str(path), form, scratch, empty_cells)
+    return TextTable(where, str(path), form, scratch)
 
 
 def _explained(words: str, path: Path) -> Exception:
