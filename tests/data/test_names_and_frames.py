@@ -16,7 +16,7 @@ import torch
 
 import calibrant as cal
 from calibrant.core.errors import InputError
-from calibrant.data import open_parts, open_predictions
+from calibrant.data import open_parts, open_predictions, write_predictions
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(40, 3))
@@ -207,3 +207,19 @@ def test_labels_that_are_mixed_or_null_name_the_row(tmp_path: Path) -> None:
         (tmp_path / "a.jsonl").write_text("\n".join(rows))
         with pytest.raises(InputError, match=words):
             open_predictions(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize("suffix", ["npz", "npy", "safetensors", "parquet", "csv"])
+@pytest.mark.parametrize("names", [("2", "0", "1"), ("10", "20", "30"), ("True", "False", "x")])
+def test_labels_of_classes_named_by_numbers_survive_a_round_trip(
+    tmp_path: Path, suffix: str, names: tuple[str, ...]
+) -> None:
+    if suffix == "safetensors" and "x" in names:
+        pytest.skip("safetensors holds no texts")
+    words = np.array(names)[LABELS]
+    whole = cal.Predictions(probabilities=P, labels=words, class_names=names)
+    np.testing.assert_array_equal(whole.labels, LABELS)
+    write_predictions(whole, tmp_path / f"a.{suffix}")
+    again = open_predictions(tmp_path / f"a.{suffix}").aligned(whole.schema)
+    np.testing.assert_array_equal(again.labels, whole.labels)
+    np.testing.assert_array_equal(again.probabilities, P)

@@ -18,7 +18,7 @@ import numpy as np
 
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
-from calibrant.core.schema import class_key
+from calibrant.core.schema import class_key, class_number
 from calibrant.data.arrays import DTYPES, LOCAL_HEADER, METADATA, kind_word
 from calibrant.data.columns import CLASS_NAMES, CORRECT, LABEL_SHARES, PREFIXES, SCORES, SINGLE, canonical
 from calibrant.data.files import HOLDS_PARTS, reader_of, suffix_of
@@ -72,7 +72,7 @@ def columns_of(predictions: Predictions) -> dict[str, np.ndarray]:
     if predictions.label_shares is not None:
         found[LABEL_SHARES] = predictions.label_shares
     elif predictions.has_labels:
-        found[CORRECT if predictions.task == "pairs" else "labels"] = predictions.labels
+        found[CORRECT if predictions.task == "pairs" else "labels"] = _written_labels(predictions)
     if predictions.weights is not None:
         found["weights"] = predictions.weights
     if predictions.class_names is not None:
@@ -84,6 +84,14 @@ def columns_of(predictions: Predictions) -> dict[str, np.ndarray]:
         if name not in found and name != predictions.kind and column.dtype.kind != "O":
             found[name] = column
     return {name: np.ascontiguousarray(column) for name, column in found.items()}
+
+
+def _written_labels(predictions: Predictions) -> np.ndarray:
+    """Class numbers; the names where one of them is a number, since a reader matches labels to names first."""
+    numbers = [class_number(name) for name in predictions.class_names or ()]
+    if predictions.task == "multilabel" or not any(number is not None for number in numbers):
+        return predictions.labels
+    return np.array(predictions.class_names if None in numbers else numbers)[predictions.labels]
 
 
 def score_word(predictions: Predictions) -> str:
