@@ -181,6 +181,19 @@ def test_a_list_of_runs_keeps_logits_and_is_not_made_twice(tmp_path, study) -> N
     assert len(run_module.missing(listed, known, 1, "cifar10")) == 2
 
 
+def test_cells_are_tuned_and_their_winner_gets_the_other_seeds(tmp_path, study) -> None:
+    out = tmp_path / "cells.jsonl"
+    run("cells.py", "--tiny", "--tracks", "focal+mmce_weighted", "--out", str(out))
+    results = [json.loads(line) for line in out.read_text().splitlines()]
+    assert sorted(one["setting"]["weight"] for one in results if one["seed"] == 0) == [0.03, 0.1, 0.3, 1.0]
+    best = study("tune").choose([one for one in results if one["seed"] == 0])["setting"]
+    assert [one["seed"] for one in results if one["setting"] == best] == [0, 1, 2]
+    assert not any(one["shift"] for one in results)
+    rows = study("tables").cell_rows(STUDY / "results")
+    assert len(rows) == 21
+    assert {len(runs) for runs in rows.values()} == {3}
+
+
 def test_claims_are_decided_by_their_intervals(study) -> None:
     claims = study("claims")
     assert claims.between([5.0, 5.1, 4.9], [1.0, 1.1, 0.9]).below().verdict == "holds"

@@ -69,3 +69,13 @@ def test_every_verdict_of_the_page_follows_from_the_results(study):
         assert len(row) == 4 or row[4] == corrected[one["claim"], one["ours"]], one["claim"]
         assert (one["kind"] == "paper") == (len(row) == 5)
         assert isinstance(one["judged"], (dict, bool)) or "not" in one["ours"] or "0 of" in one["ours"]
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["SB-ECE", "S-AvUC", "TS-SB-ECE", "U-CTS", "CWS", "BTS", "SCTL", "AvUC-GS", "MS-ODIR", "adaECE", "TS-HB-ECE"],
+)
+def test_the_words_of_the_papers_lead_to_a_function(word):
+    lines = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8").splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    assert any(word in row[0] and len(row) == 2 and "](" in row[1] and "`" in row[1] for row in rows)
