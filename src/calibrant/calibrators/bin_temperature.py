@@ -12,7 +12,7 @@ from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.helpers.confidence_bins import fill_empty, quantile_bins, top_columns
 from calibrant.calibrators.learned import EDGES, SMALL, Learned
-from calibrant.calibrators.solvers.bin_roots import BinEquations, ChunkedBinEquations, solve_roots
+from calibrant.calibrators.solvers.bin_roots import BinEquations, KeptBinEquations, solve_roots
 from calibrant.calibrators.solvers.temperature_search import temperature_grid
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import FitWarning, InputError
@@ -78,11 +78,12 @@ class BinTemperatureScaling(Calibrator):
         n_bins = check_n_bins(self.n_bins)
         top = top_columns(rows)
         self.edges_, bins = quantile_bins(top, rows.weights, n_bins)
-        equations: Any
+        gap = self.objective == "gap"
+        equations: BinEquations
         if rows.in_memory:
-            equations = BinEquations(rows, top.prediction, bins, matches_accuracy=self.objective == "gap")
+            equations = KeptBinEquations(rows, self.edges_, bins, top.prediction, matches_accuracy=gap)
         else:
-            equations = ChunkedBinEquations(rows, self.edges_, bins, matches_accuracy=self.objective == "gap")
+            equations = BinEquations(rows, self.edges_, bins, matches_accuracy=gap)
         if self.objective == "nll" and equations.matches_accuracy[bins.filled].all():
             warnings.warn(
                 "every row is predicted right: the NLL falls all the way to temperature 0; "

@@ -5,6 +5,8 @@ Rows that come chunk by chunk give sums by bin instead of arrays by row.
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,98 +33,33 @@ class BinEquations:
     """f_i(β) = 0 for each bin i, f increasing in the inverse temperature β.
 
     Where a bin matches its accuracy, f = C_i(β) − target, the mean confidence after scaling; else f is the derivative
-    of the bin's mean NLL, E_β[z] − z_y averaged over its rows.
+    of the bin's mean NLL, E_β[z] − z_y averaged over its rows. A pass over rows that are not in memory serves every
+    bin, and the edges place a row anew in each.
     """
 
-    def __init__(self, rows: Rows, prediction: np.ndarray, bins: ConfidenceBins, *, matches_accuracy: bool) -> None:
-        self.rows, self.bins = rows, bins
-        self.weights = np.ones(rows.n) if rows.weights is None else rows.weights
-        self._kernel = row_moments.form(rows.n * rows.n_classes)
-        self.target, self.matches_accuracy = aims(bins, matches_accuracy)
-        every = np.arange(rows.n)
-        gap = rows.logits[every, rows.labels].astype(np.float64) - rows.logits[every, prediction]
-        self.label_gap = self._means(gap, slice(None))
-
-    def sample(self) -> np.ndarray:
-        """Row numbers of an even sample of every bin, with weight in each bin that has any."""
-        order = np.lexsort((-self.weights, self.bins.index))
-        first = np.flatnonzero(np.diff(self.bins.index[order], prepend=-1))
-        chosen = np.zeros(len(order), dtype=bool)
-        chosen[::SAMPLE_SHARE] = True
-        chosen[first] = True
-        return order[chosen]
-
-    def rows_of(self, active: np.ndarray) -> np.ndarray | None:
-        """Row numbers of the active bins; None when they are nearly all rows."""
-        chosen = active[self.bins.index]
-        return None if chosen.mean() > 0.7 else np.flatnonzero(chosen)
-
-    def means(self, inverse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean confidence and mean NLL of each bin at inverse temperatures (M,)."""
-        moments = self._moments(inverse, None)
-        return self._means(1.0 / moments[:, 0], slice(None)), self._mean_loss(moments, inverse)
-
-    def evaluate(self, inverse: np.ndarray, chosen: np.ndarray | None) -> tuple[np.ndarray, float]:
-        """f and its first three derivatives of each bin (4×M) from the chosen rows, and the objective over all bins."""
-        moments = self._moments(inverse, chosen)
-        where = slice(None) if chosen is None else chosen
-        confidence, expected = (np.stack([self._means(row, where) for row in part]) for part in row_terms(moments))
-        found = np.where(self.matches_accuracy, confidence, expected)
-        found[0] -= np.where(self.matches_accuracy, self.target, self.label_gap)
-        gap = self.matches_accuracy.all()
-        loss = np.abs(self.bins.accuracy - confidence[0]) if gap else self._mean_loss(moments, inverse, where)
-        filled = self.bins.filled
-        return found, float(np.average(np.nan_to_num(loss[filled]), weights=self.bins.mass[filled]))
-
-    def _moments(self, inverse: np.ndarray, chosen: np.ndarray | None) -> np.ndarray:
-        per_row = inverse[self.bins.index if chosen is None else self.bins.index[chosen]]
-
-        def part(block: slice) -> np.ndarray:
-            return self._kernel(self.rows.logits[block if chosen is None else chosen[block]], per_row[block])
-
-        return np.concatenate(map_blocks(part, row_blocks(len(per_row), self.rows.n_classes)))
-
-    def _mean_loss(
-        self, moments: np.ndarray, inverse: np.ndarray, where: np.ndarray | slice = slice(None)
-    ) -> np.ndarray:
-        return self._means(np.log(moments[:, 0]), where) - inverse * self.label_gap
-
-    def _means(self, values: np.ndarray, where: np.ndarray | slice) -> np.ndarray:
-        index, weights, n_bins = self.bins.index[where], self.weights[where], len(self.bins.mass)
-        with np.errstate(invalid="ignore"):
-            return np.bincount(index, weights * values, n_bins) / np.bincount(index, weights, n_bins)
-
-
-class ChunkedBinEquations:
-    """`BinEquations` over chunked rows; a pass serves every bin, and the edges place a row anew in each."""
-
     def __init__(self, rows: Any, edges: np.ndarray, bins: ConfidenceBins, *, matches_accuracy: bool) -> None:
-        self.rows, self.edges, self.bins = rows, edges, bins
-        size = rows.n * rows.n_classes
-        self._kernels = scan_logits.form(size), row_moments.form(size)
-        self.target, self.matches_accuracy = aims(bins, matches_accuracy)
-        self._wanted = matches_accuracy
+        self.rows, self.edges, self.bins, self._wanted = rows, edges, bins, matches_accuracy
+        self._kernels = scan_logits.form(rows.size), row_moments.form(rows.size)
+        # a bin that is right throughout has its best temperature at 0: it aims half a row below certainty
+        perfect = bins.accuracy == 1.0
+        self.target = np.where(perfect, 1.0 - 0.5 / np.maximum(bins.mass, 1.0), bins.accuracy)
+        self.matches_accuracy = matches_accuracy | perfect
 
     def sample(self) -> BinEquations:
         """The same equations of a sample in memory."""
-        rows = self.rows.sample(self.rows.n // 16).whole()
+        rows = self.rows.sample(self.rows.n // SAMPLE_SHARE).whole()
         top = top_columns(rows)
         bins = ConfidenceBins.of(top, rows.weights, place(top.confidence, self.edges), len(self.target))
-        return BinEquations(rows, top.prediction, bins, matches_accuracy=self._wanted)
-
-    def rows_of(self, active: np.ndarray) -> None:
-        """All rows: a pass over files reads them anyway."""
+        return KeptBinEquations(rows, self.edges, bins, top.prediction, matches_accuracy=self._wanted)
 
     def means(self, inverse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean confidence and mean NLL of each bin at inverse temperatures (M,)."""
-        label_gap, confidence, *_, log_mass = self._means(inverse)
+        label_gap, confidence, *_, log_mass = self._means(inverse, None)
         return confidence, log_mass - inverse * label_gap
 
-    def evaluate(self, inverse: np.ndarray, chosen: BinEquations | None) -> tuple[np.ndarray, float]:
-        """f and its first three derivatives of each bin (4×M), from all rows or the sample; the objective over all."""
-        if chosen is not None:
-            return chosen.evaluate(inverse, None)
-        means = self._means(inverse)
+    def evaluate(self, inverse: np.ndarray, active: np.ndarray | None = None) -> tuple[np.ndarray, float]:
+        """f and its first three derivatives of each (active) bin (4×M), and the objective over all bins."""
+        means = self._means(inverse, active)
         label_gap, confidence, expected, log_mass = means[0], means[1:5], means[5:9], means[9]
         found = np.where(self.matches_accuracy, confidence, expected)
         found[0] -= np.where(self.matches_accuracy, self.target, label_gap)
@@ -130,10 +67,55 @@ class ChunkedBinEquations:
         loss = np.abs(self.bins.accuracy - confidence[0]) if gap else log_mass - inverse * label_gap
         return found, float(np.average(np.nan_to_num(loss[filled]), weights=self.bins.mass[filled]))
 
-    def _means(self, inverse: np.ndarray) -> np.ndarray:
-        (sums,) = self.rows.total(bin_moments, self._kernels, self.edges, inverse)
+    def _means(self, inverse: np.ndarray, active: np.ndarray | None) -> np.ndarray:
+        sums = self._sums(inverse, active)
         with np.errstate(invalid="ignore"):
             return sums[1:] / sums[0]
+
+    def _sums(self, inverse: np.ndarray, active: np.ndarray | None) -> np.ndarray:
+        return self.rows.total(bin_moments, self._kernels, self.edges, inverse)[0]
+
+
+class KeptBinEquations(BinEquations):
+    """The same over rows in memory: the bin of each row is kept, and bins that are solved need no more passes."""
+
+    def __init__(
+        self, rows: Rows, edges: np.ndarray, bins: ConfidenceBins, prediction: np.ndarray, *, matches_accuracy: bool
+    ) -> None:
+        super().__init__(rows, edges, bins, matches_accuracy=matches_accuracy)
+        every, size = np.arange(rows.n), len(self.target)
+        gap = rows.logits[every, rows.labels].astype(np.float64) - rows.logits[every, prediction]
+        with np.errstate(invalid="ignore"):
+            self.label_gap = np.bincount(bins.index, rows.mass() * gap, size) / bins.mass
+
+    def sample(self) -> BinEquations:
+        """An even sample of every bin, with weight in each bin that has any."""
+        order = np.lexsort((-self.rows.mass(), self.bins.index))
+        first = np.flatnonzero(np.diff(self.bins.index[order], prepend=-1))
+        chosen = np.zeros(len(order), dtype=bool)
+        chosen[::SAMPLE_SHARE] = True
+        chosen[first] = True
+        some = copy(self)
+        # the label's gap stays that of all rows: where a sample is right throughout, its own would have no optimum
+        some.rows, some.bins = self.rows.take(order[chosen]), replace(self.bins, index=self.bins.index[order[chosen]])
+        return some
+
+    def _means(self, inverse: np.ndarray, active: np.ndarray | None) -> np.ndarray:
+        means = super()._means(inverse, active)
+        means[0] = self.label_gap
+        return means
+
+    def _sums(self, inverse: np.ndarray, active: np.ndarray | None) -> np.ndarray:
+        rows, index = self.rows, self.bins.index
+        if active is not None and active[index].mean() <= 0.7:
+            chosen = np.flatnonzero(active[index])
+            rows, index = rows.take(chosen), index[chosen]
+
+        def part(block: slice) -> np.ndarray:
+            return self._kernels[1](rows.logits[block], inverse[index[block]])
+
+        moments = np.concatenate(map_blocks(part, row_blocks(len(index), rows.n_classes)))
+        return summed_by_bin(index, moments, np.zeros(len(index)), rows.weights, len(inverse))[0]
 
 
 @statistic
@@ -177,15 +159,7 @@ def row_terms(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return falling / moments[:, 0], np.stack([mean, second - square, skew, tail])
 
 
-def aims(bins: ConfidenceBins, matches_accuracy: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The confidence each bin is to reach (M,), and which bins are solved for it."""
-    # a bin that is right throughout has its best temperature at 0: it aims half a row below certainty
-    perfect = bins.accuracy == 1.0
-    target = np.where(perfect, 1.0 - 0.5 / np.maximum(bins.mass, 1.0), bins.accuracy)
-    return target, np.full(len(target), matches_accuracy) | perfect
-
-
-def solve_roots(equations: Any, max_iter: int = 60) -> tuple[np.ndarray, list[float]]:
+def solve_roots(equations: BinEquations, max_iter: int = 60) -> tuple[np.ndarray, list[float]]:
     """Inverse temperatures (M,) where every f_i is 0, and the objective at the start of each full pass.
 
     A sample gives the start where the data are large; then Householder's third-order steps, each inside
@@ -193,16 +167,15 @@ def solve_roots(equations: Any, max_iter: int = 60) -> tuple[np.ndarray, list[fl
     """
     inverse = np.ones(len(equations.target))
     if equations.rows.n >= 64 * len(inverse):
-        inverse, _ = _iterate(equations, inverse, equations.sample(), max_iter)
-    return _iterate(equations, inverse, None, max_iter)
+        inverse, _ = _iterate(equations.sample(), inverse, max_iter)
+    return _iterate(equations, inverse, max_iter)
 
 
-def _iterate(equations: Any, inverse: np.ndarray, sample: Any, max_iter: int) -> tuple[np.ndarray, list[float]]:
+def _iterate(equations: BinEquations, inverse: np.ndarray, max_iter: int) -> tuple[np.ndarray, list[float]]:
     low, high = np.full_like(inverse, LOWEST), np.full_like(inverse, HIGHEST)
     active, trace = equations.bins.filled.copy(), []
     for _ in range(max_iter):
-        chosen = sample if sample is not None else equations.rows_of(active)
-        (value, slope, bend, turn), objective = equations.evaluate(inverse, chosen)
+        (value, slope, bend, turn), objective = equations.evaluate(inverse, active)
         trace.append(objective)
         low = np.where(value < 0, np.maximum(low, inverse), low)
         high = np.where(value > 0, np.minimum(high, inverse), high)

@@ -45,10 +45,9 @@ def temperature_grid(grid: Any = None) -> np.ndarray:
 
 def width_errors(rows: Rows, n_bins: int) -> Errors:
     """Equal-width ECE of the top label at given temperatures."""
-    kernel = temperature_confidences.form(rows.n * rows.n_classes)
 
     def errors(temperatures: np.ndarray) -> np.ndarray:
-        (sums,) = rows.total(_width_statistic, kernel, 1.0 / temperatures, n_bins)
+        sums = _sums(rows, temperatures, width_sums, [(n_bins,)] * len(temperatures))
         return total_gap(sums[:, 1] - sums[:, 2], rows.total_weight)
 
     return errors
@@ -58,17 +57,21 @@ def soft_errors(
     rows: Rows, n_bins: int, bandwidth: float = SOFTNESS, norm: float = SOFT_NORM, weighting: str = "bin"
 ) -> Errors:
     """Soft-binned ECE of the top label at given temperatures; the label form passes over the rows twice."""
-    kernel = temperature_confidences.form(rows.n * rows.n_classes)
 
     def errors(temperatures: np.ndarray) -> np.ndarray:
-        (sums,) = rows.total(_soft_statistic, kernel, 1.0 / temperatures, n_bins, bandwidth)
+        sums = _sums(rows, temperatures, soft_bin_sums, [(n_bins, bandwidth)] * len(temperatures))
         if weighting == "bin":
             return np.array([soft_bin_error(part, norm) for part in sums])
         accuracy = sums[:, 2] / np.maximum(sums[:, 0], np.finfo(np.float64).tiny)
-        (total,) = rows.total(_label_statistic, kernel, 1.0 / temperatures, accuracy, bandwidth, norm)
+        total = _sums(rows, temperatures, _label_sums, [(one, bandwidth, norm) for one in accuracy])
         return (total / rows.total_weight) ** (1 / norm)
 
     return errors
+
+
+def _sums(rows: Rows, temperatures: np.ndarray, sums: Callable[..., Any], parameters: list[Any]) -> np.ndarray:
+    kernel = temperature_confidences.form(rows.n * rows.n_classes)
+    return rows.total(_at_temperatures, kernel, 1.0 / temperatures, sums, parameters)[0]
 
 
 def adaptive_errors(rows: Any, n_bins: int) -> Errors:
@@ -144,55 +147,23 @@ def _(rows, _, betas):
 
 
 @statistic
-def _width_statistic(logits, labels, weights, kernel, inverse_temperatures, n_bins):  # noqa: PLR0917
-    return stacked_width_sums(kernel(logits, inverse_temperatures), logits.argmax(axis=1) == labels, weights, n_bins)
+def _at_temperatures(logits, labels, weights, kernel, betas, sums, parameters):  # noqa: PLR0917
+    """`sums(confidence, correct, weights, *parameters)` at each β, stacked; the parameters differ by β."""
+    return _stacked(kernel(logits, betas), logits.argmax(axis=1) == labels, weights, sums, parameters)
 
 
-@_width_statistic.on_device
-def _(rows, _, betas, n_bins):
-    return stacked_width_sums(rows.confidences_at(betas), rows.top()[2], rows.weights, n_bins)
+@_at_temperatures.on_device
+def _(rows, _, betas, sums, parameters):
+    return _stacked(rows.confidences_at(betas), rows.top()[2], rows.weights, sums, parameters)
 
 
-def stacked_width_sums(confidences, correct, weights, n_bins):
-    """`width_sums` of each column of confidences (n×G)."""
-    columns = np.ascontiguousarray(confidences.T)
-    return (np.stack([width_sums(confidence, correct, weights, n_bins) for confidence in columns]),)
+def _stacked(confidences, correct, weights, sums, parameters):
+    columns = zip(np.ascontiguousarray(confidences.T), parameters, strict=True)
+    return (np.stack([sums(confidence, correct, weights, *given) for confidence, given in columns]),)
 
 
-@statistic
-def _soft_statistic(logits, labels, weights, kernel, inverse_temperatures, n_bins, bandwidth):  # noqa: PLR0917
-    correct = logits.argmax(axis=1) == labels
-    return stacked_soft_sums(kernel(logits, inverse_temperatures), correct, weights, n_bins, bandwidth)
-
-
-@_soft_statistic.on_device
-def _(rows, _, betas, n_bins, bandwidth):
-    return stacked_soft_sums(rows.confidences_at(betas), rows.top()[2], rows.weights, n_bins, bandwidth)
-
-
-def stacked_soft_sums(confidences, correct, weights, n_bins, bandwidth):
-    """`soft_bin_sums` of each column of confidences (n×G)."""
-    columns = np.ascontiguousarray(confidences.T)
-    return (np.stack([soft_bin_sums(confidence, correct, weights, n_bins, bandwidth) for confidence in columns]),)
-
-
-@statistic
-def _label_statistic(logits, labels, weights, kernel, inverse_temperatures, accuracy, bandwidth, norm):  # noqa: PLR0917
-    """Σ_i w_i Σ_j m_ij·|A_j − c_i|^p at each temperature (eq. 12), A_j being the accuracy of all rows in bin j."""
-    return stacked_label_sums(kernel(logits, inverse_temperatures), weights, accuracy, bandwidth, norm)
-
-
-@_label_statistic.on_device
-def _(rows, _, betas, accuracy, bandwidth, norm):
-    return stacked_label_sums(rows.confidences_at(betas), rows.weights, accuracy, bandwidth, norm)
-
-
-def stacked_label_sums(confidences, weights, accuracy, bandwidth, norm):
-    """The sum over rows of the label form, for each column of confidences (n×G)."""
-    mass = np.ones(len(confidences)) if weights is None else weights
-    found = []
-    for confidence, accuracies in zip(np.ascontiguousarray(confidences.T), accuracy, strict=True):
-        membership = memberships(confidence, accuracy.shape[1], bandwidth)
-        gaps = np.abs(accuracies - confidence[:, None].astype(np.float64)) ** norm
-        found.append(mass @ (membership * gaps).sum(axis=1))
-    return (np.array(found),)
+def _label_sums(confidence, correct, weights, accuracy, bandwidth, norm):  # noqa: PLR0917
+    """Σ_i w_i Σ_j m_ij·|A_j − c_i|^p (eq. 12), A_j being the accuracy of all rows in bin j."""
+    mass = np.ones(len(confidence)) if weights is None else weights
+    gaps = np.abs(accuracy - confidence[:, None].astype(np.float64)) ** norm
+    return mass @ (memberships(confidence, len(accuracy), bandwidth) * gaps).sum(axis=1)
