@@ -19,8 +19,8 @@ from calibrant import (
     WeightScaling,
 )
 from calibrant.calibrators import maps
-from calibrant.calibrators.helpers.top_label import top_label
 from calibrant.calibrators.solvers.folds import content_folds
+from calibrant.calibrators.top_label import top_label
 from calibrant.calibrators.top_label_map import PRIOR_ROWS, fit_map
 from calibrant.core.bins import place
 from calibrant.core.errors import InputError

@@ -8,8 +8,8 @@ import torch
 
 import calibrant as cal
 from calibrant import TemperatureScaling, VectorScaling, metrics
-from calibrant.calibrators.helpers.tensors import fit_on_device
 from calibrant.calibrators.solvers.folds import content_folds
+from calibrant.calibrators.tensors import fit_on_device
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
 from calibrant.core.statistic import statistic

@@ -13,19 +13,20 @@ from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant.calibrators.helpers.confidence_bins import map_rows
-from calibrant.calibrators.helpers.gate import admitted, check_names, keep_winner
-from calibrant.calibrators.helpers.tensors import fit_on_device, probabilities_of_tensor, transform_tensor
+from calibrant.calibrators.confidence_bins import map_rows
 from calibrant.calibrators.learned import Learned, count_learned, spec_of
 from calibrant.calibrators.maps import numpy_space
-from calibrant.calibrators.prepare import prepared, ready
+from calibrant.calibrators.prepare import check_names, prepared, ready
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
-from calibrant.core.arrays import check_matrix, check_scores
+from calibrant.calibrators.tensors import fit_on_device, probabilities_of_tensor, transform_tensor
+from calibrant.core.arrays import check_matrix, check_scores, check_values
 from calibrant.core.blas import one_blas_thread
 from calibrant.core.errors import FitWarning, InputError
-from calibrant.core.rows import Rows, is_one_column, two_columns
+from calibrant.core.rows import Rows, is_one_column, sums_finitely, two_columns
 from calibrant.core.softmax import softmax
 from calibrant.core.tensors import is_tensor, on_device
+from calibrant.core.threads import map_blocks, row_blocks
+from calibrant.core.zeros import raised
 
 if TYPE_CHECKING:
     from typing import Self
@@ -363,3 +364,29 @@ class Calibrator(TransformerMixin, BaseEstimator):
         tags.target_tags.required = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def admitted(values: np.ndarray, log_floor: float | None) -> np.ndarray:
+    """The one place where the values of a prediction's input are looked at; zeros (−inf) get the floor of the fit.
+
+    Blocks on all cores find out in one pass whether there is anything to explain.
+    """
+    matrix = values.reshape(len(values), -1)
+    if all(map_blocks(lambda block: sums_finitely(matrix[block]), row_blocks(*matrix.shape))):
+        return values
+    check_values(matrix, from_logits=True, name="logits" if values.ndim == 2 else "scores")
+    if log_floor is None and np.isinf(values).any():
+        raise InputError("logits contain -Inf (a probability of 0), but this calibrator learned no floor: fit it again")
+    return values if log_floor is None else raised(values, log_floor)
+
+
+def keep_winner(probabilities: np.ndarray, winner: np.ndarray) -> np.ndarray:
+    """The same array; where rounding made another class win, this one gets the next larger number.
+
+    At a very high temperature logits differ by less than probabilities can.
+    """
+    lost = np.flatnonzero(probabilities.argmax(axis=1) != winner)
+    if len(lost):
+        highest = probabilities[lost].max(axis=1)
+        probabilities[lost, winner[lost]] = np.nextafter(highest, probabilities.dtype.type(2))
+    return probabilities

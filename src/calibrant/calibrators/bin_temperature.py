@@ -10,7 +10,7 @@ import numpy as np
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.helpers.confidence_bins import fill_empty, quantile_bins, top_columns
+from calibrant.calibrators.confidence_bins import fill_empty, quantile_bins, top_columns
 from calibrant.calibrators.learned import EDGES, SMALL, Learned
 from calibrant.calibrators.solvers.bin_roots import BinEquations, KeptBinEquations, solve_roots
 from calibrant.calibrators.solvers.temperature_search import temperature_grid

@@ -11,9 +11,9 @@ import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator, of_inner
-from calibrant.calibrators.helpers.tensors import device_map
 from calibrant.calibrators.learned import INNER, RECORD, Learned
 from calibrant.calibrators.solvers.fixed_point import FixedPoint
+from calibrant.calibrators.tensors import device_map
 from calibrant.core.bin_sums import total_gap
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.progress import step

@@ -8,7 +8,7 @@ import numpy as np
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
-from calibrant.calibrators.helpers.confidence_bins import ConfidenceBins, fill_empty, quantile_bins, top_columns
+from calibrant.calibrators.confidence_bins import ConfidenceBins, fill_empty, quantile_bins, top_columns
 from calibrant.calibrators.learned import EDGES, Learned
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.core.bin_sums import total_gap

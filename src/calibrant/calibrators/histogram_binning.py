@@ -8,7 +8,7 @@ import numpy as np
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
-from calibrant.calibrators.helpers.confidence_bins import ConfidenceBins, fill_empty, mapped_columns, quantile_bins
+from calibrant.calibrators.confidence_bins import ConfidenceBins, fill_empty, mapped_columns, quantile_bins
 from calibrant.calibrators.learned import CHANCE, EDGES, Learned
 from calibrant.calibrators.solvers.positive_class import positive_columns, sigmoid_map, step_value
 from calibrant.core.bins import check_n_bins, place
@@ -26,7 +26,7 @@ class HistogramBinning(Calibrator):
         Equal-mass bins of the fit data.
     mode : {"top_label", "one_vs_rest"}
         "top_label": the confidence of the predicted class becomes the accuracy of its bin; the other probabilities
-        are rescaled to the rest and the prediction stays (see `calibrators/helpers/top_label.py`).
+        are rescaled to the rest and the prediction stays (see `calibrators/top_label.py`).
         "one_vs_rest": every class's probability is replaced by the frequency of the class in the bin, and the rows
         are normalised; predictions may change.
 

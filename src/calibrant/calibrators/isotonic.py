@@ -10,7 +10,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
-from calibrant.calibrators.helpers.confidence_bins import mapped_columns
+from calibrant.calibrators.confidence_bins import mapped_columns
 from calibrant.calibrators.learned import CHANCE, Learned
 from calibrant.calibrators.solvers.positive_class import interpolate, isotonic_knots
 from calibrant.core.errors import InputError
@@ -29,7 +29,7 @@ class IsotonicCalibration(Calibrator):
     ----------
     mode : {"top_label", "one_vs_rest"}
         "top_label": the confidence of the predicted class is mapped against correct or not; the other probabilities
-        are rescaled to the rest and the prediction stays (see `calibrators/helpers/top_label.py`).
+        are rescaled to the rest and the prediction stays (see `calibrators/top_label.py`).
         "one_vs_rest": one map for each class's probability against the class or not, then rows are normalised;
         predictions may change.
 

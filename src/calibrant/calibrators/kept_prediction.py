@@ -9,7 +9,7 @@ from sklearn.base import clone
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, of_inner
-from calibrant.calibrators.helpers.confidence_bins import map_rows
+from calibrant.calibrators.confidence_bins import map_rows
 from calibrant.calibrators.learned import INNER
 from calibrant.core.rows import Rows
 

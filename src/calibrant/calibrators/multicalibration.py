@@ -11,10 +11,10 @@ from sklearn.base import clone
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import fact
 from calibrant.calibrators.grouped import GroupedCalibrator, group_names, row_losses, surely_gains
-from calibrant.calibrators.helpers.top_label import top_label
 from calibrant.calibrators.learned import INNER, RECORD, Learned
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.solvers.patches import Patched, Patches, hats
+from calibrant.calibrators.top_label import top_label
 from calibrant.core.errors import InputError
 from calibrant.metrics.flexible import weighted_quantile
 

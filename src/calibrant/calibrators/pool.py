@@ -11,7 +11,7 @@ from sklearn.base import clone
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
-from calibrant.calibrators.helpers.confidence_bins import map_rows
+from calibrant.calibrators.confidence_bins import map_rows
 from calibrant.calibrators.learned import INNERS, RECORD, Learned
 from calibrant.calibrators.registry import get
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from sklearn.utils.validation import validate_data
 
-from calibrant.calibrators.helpers.gate import check_names
 from calibrant.calibrators.solvers.folds import divided
 from calibrant.core.arrays import (
     check_counts,
@@ -76,7 +76,7 @@ def prepared(  # noqa: PLR0917
     with opened(engine) as running:
         rows = file_rows(predictions, running)
         rows.clusters = None if rows.clusters is None else identifiers(rows.clusters, rows.n, "clusters")[0]
-        check_names(calibrator, rows, np.empty((0, 1 if predictions.flat else predictions.n_classes)), reset=True)
+        calibrator.__dict__.pop("feature_names_in_", None)  # of an earlier fit
         # a fit that ranks or splits rows sees arrays: maps of files, not memory
         yield rows if predictions.flat or calibrator.additive else rows.whole()
     for piece in predictions.source.pieces():
@@ -151,3 +151,13 @@ def check_task_method(calibrator: Any, task: str, name: str = "", n_classes: int
     if wanted not in served and not two:
         called = name or type(calibrator).__name__
         raise InputError(f"{called} serves {' and '.join(served)} tasks, not {task}: see calibrant.methods()")
+
+
+def check_names(estimator: Any, given: Any, matrix: np.ndarray, *, reset: bool) -> None:
+    """Learn (`reset`) or compare the number and the names of the columns, as scikit-learn does."""
+    if isinstance(given, np.ndarray) and not hasattr(estimator, "feature_names_in_"):
+        # what `validate_data` comes to where nobody names columns, without its search for tables
+        if reset:
+            estimator.n_features_in_ = matrix.shape[1]
+        return
+    validate_data(estimator, X=given if hasattr(given, "columns") else matrix, reset=reset, skip_check_array=True)

@@ -10,13 +10,13 @@ from sklearn.base import clone
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
-from calibrant.calibrators.helpers.confidence_bins import map_rows
-from calibrant.calibrators.helpers.tensors import can_fit_inner, fit_inner
+from calibrant.calibrators.confidence_bins import map_rows
 from calibrant.calibrators.learned import INNER, Learned
 from calibrant.calibrators.platt import PlattScaling
 from calibrant.calibrators.solvers.positive_class import fit_positive_shape, positive_features
 from calibrant.calibrators.solvers.shapes import fit_shape
 from calibrant.calibrators.temperature import TemperatureScaling
+from calibrant.calibrators.tensors import can_fit_inner, fit_inner
 from calibrant.core.rows import Rows
 from calibrant.kernels.shape import bent_scores, features
 

@@ -9,7 +9,7 @@ from scipy.interpolate import CubicSpline
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
-from calibrant.calibrators.helpers.confidence_bins import top_columns
+from calibrant.calibrators.confidence_bins import top_columns
 from calibrant.calibrators.learned import CHANCE, Learned
 from calibrant.calibrators.solvers.bent_slopes import bent_map, fit_bent
 from calibrant.core.arrays import check_whole
@@ -30,7 +30,7 @@ class SplineCalibration(Calibrator):
     H(t) = (1/n)·Σ_{rows up to t} (correct − c), the curve whose largest value is the KS error. Its derivative is the
     accuracy at that confidence minus the confidence. A natural cubic spline with a few evenly spaced knots is fitted to
     H by least squares, and c + H'(t) is the calibrated confidence. The other probabilities are rescaled to the rest
-    and the prediction stays (see `calibrators/helpers/top_label.py`).
+    and the prediction stays (see `calibrators/top_label.py`).
 
     Of one score per row the log-odds s of the positive class are mapped by an increasing quadratic spline of highest
     likelihood: its slope is a broken line, 0 or more at every knot, and constant beyond the outer knots, which stand at

@@ -10,9 +10,9 @@ from sklearn.base import clone
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact, of_inner
 from calibrant.calibrators.beta import beta_columns
-from calibrant.calibrators.helpers.tensors import can_fit_inner, fit_inner
-from calibrant.calibrators.helpers.top_label import TopLabel, top_label
 from calibrant.calibrators.learned import INNER, Learned
+from calibrant.calibrators.tensors import can_fit_inner, fit_inner
+from calibrant.calibrators.top_label import TopLabel, top_label
 from calibrant.core.rows import Rows
 from calibrant.kernels.logistic import Pull, fit_logistic
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.helpers.confidence_bins import ConfidenceBins, top_columns
+from calibrant.calibrators.confidence_bins import ConfidenceBins, top_columns
 from calibrant.calibrators.learned import Learned
 from calibrant.calibrators.maps import mix_with_uniform
 from calibrant.core.bins import check_n_bins, mass_index

@@ -173,7 +173,7 @@ class Rows:
         if self.blocks is not None:
             return self.blocks.sample(self, size)
         some = slice(None, None, max(1, self.n // max(1, size)))
-        if not self.settled and not _sums_finitely(self.logits[some]):
+        if not self.settled and not sums_finitely(self.logits[some]):
             self.settle()
         return replace(self.take(some), settled=True)
 
@@ -246,7 +246,7 @@ class Rows:
             return
         self.settled = True
         counted = None if self.weights is None or self.weights.all() else self.weights > 0
-        parts = map_blocks(lambda block: _sums_finitely(self.logits[block]), self._blocks())
+        parts = map_blocks(lambda block: sums_finitely(self.logits[block]), self._blocks())
         if all(parts):
             return
         if self.one_score or self.labels.ndim == 2:
@@ -367,7 +367,7 @@ def _class_weight(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | 
     return (np.bincount(labels, weights=weights, minlength=logits.shape[1]).astype(np.float64),)
 
 
-def _sums_finitely(values: np.ndarray) -> bool:
+def sums_finitely(values: np.ndarray) -> bool:
     """Whether there is nothing to explain: a sum meets any NaN or Inf at the speed of memory."""
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(values.sum(dtype=values.dtype)))

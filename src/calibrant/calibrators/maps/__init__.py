@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from array_api_compat import numpy as numpy_functions
 
-from calibrant.calibrators.helpers import confidence_bins
+from calibrant.calibrators import confidence_bins
 from calibrant.calibrators.solvers.temperature_network import top_logits
 from calibrant.core import bins
 from calibrant.core import softmax as numpy_softmax

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.calibrators.helpers.confidence_bins import ConfidenceBins, top_columns
+from calibrant.calibrators.confidence_bins import ConfidenceBins, top_columns
 from calibrant.core.bins import place
 from calibrant.core.rows import Rows
 from calibrant.core.statistic import statistic
