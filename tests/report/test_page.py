@@ -204,7 +204,7 @@ def test_more_classes_than_the_list_holds_keeps_the_most_predicted(
 
 
 def test_learned_values_are_readable() -> None:
-    assert readable(1.23456789) == "1.2346"
+    assert readable(1.23456789) == "1.23457"
     assert readable(np.array([1.0, 2.5])) == "1, 2.5"
     assert readable(np.arange(100.0)) == "100 numbers, from 0 to 99, median 49.5"
     assert readable(np.zeros((3, 30))).startswith("3×30 numbers")
@@ -212,7 +212,7 @@ def test_learned_values_are_readable() -> None:
 
 
 def test_learned_names_come_from_the_calibrator(comparison: Comparison) -> None:
-    assert learned(comparison.row("ts").calibrator) == [("temperature_", "1.6667")]
+    assert learned(comparison.row("ts").calibrator) == [("temperature_", "1.66667")]
 
 
 def test_a_folder_that_is_not_there_is_one_line(comparison: Comparison, tmp_path) -> None:
@@ -327,11 +327,11 @@ def test_clinical_words_say_which_way_risks_are_wrong() -> None:
     before = tables.clinical_figures(table, table.row("none").columns)
     # the logits were doubled: the slope that mends them is one half
     assert before["calibration_slope"].low < 0.5 < before["calibration_slope"].high
-    words = {name: say for name, _, _, say in tables.CLINICAL_WORDS}
-    assert "too extreme" in words["calibration_slope"](before["calibration_slope"])
-    assert "underestimated" in words["observed_expected"](Estimate(1.3, 1.1, 1.5))
-    assert "chance explains" in words["observed_expected"](Estimate(1.1, 0.9, 1.3))
-    assert "too low on average" in words["calibration_intercept"](Estimate(0.4, 0.2, 0.6))
+    words = tables.clinical_words
+    assert "too extreme" in words("calibration_slope", before["calibration_slope"])
+    assert "underestimated" in words("observed_expected", Estimate(1.3, 1.1, 1.5))
+    assert "chance explains" in words("observed_expected", Estimate(1.1, 0.9, 1.3))
+    assert "too low on average" in words("calibration_intercept", Estimate(0.4, 0.2, 0.6))
 
 
 def test_pages_of_other_tasks_have_no_decisions() -> None:

@@ -129,7 +129,6 @@ def _assignment(text: str) -> tuple[str, Any]:
 
 
 def _fit_and_save(calibrator: Any, predictions: Any, output: str, engine: Any) -> dict[str, Any]:
-
     if predictions.kind == "probabilities" and calibrator.requires_logits:
         name = type(calibrator).__name__
         message = f"{predictions.name} holds probabilities: {name} reads their logarithms, but logits would be better"

@@ -11,6 +11,7 @@ from typing import Any
 
 from calibrant.cli.terminal import printable
 from calibrant.core.errors import InputError
+from calibrant.evaluation.rendering import figure
 from calibrant.metrics.record import facts, known_name
 
 
@@ -27,18 +28,15 @@ def check(
     >>> check({"metrics": {"ece": {"value": 0.05}}}, at_most={"ece": 0.03})["passed"]
     False
     """
-    checks = [
-        _compare(_value(document["metrics"], name), name, limit, least=least)
-        for limits, least in ((at_most, False), (at_least or {}, True))
-        for name, limit in limits.items()
-        if limit is not None
-    ]
+    wanted = [("at most", at_most), ("at least", at_least or {})]
+    asked = [(kind, name, limit) for kind, limits in wanted for name, limit in limits.items() if limit is not None]
+    checks = [_compare(document["metrics"], *one) for one in asked]
     for name, limit in (groups_at_most or {}).items():
         if limit is not None:
-            checks += _group_checks(document, name, limit, min_rows)
-    if not checks:
-        return None
-    return {"passed": all(one["passed"] for one in checks), "checks": checks}
+            for group in _large(document, name, min_rows):
+                found = _compare(group["metrics"], "at most", name, limit)
+                checks.append({**found, "group": group["by"], "n": group["n"]})
+    return {"passed": all(one["passed"] for one in checks), "checks": checks} if checks else None
 
 
 def words(gate: dict[str, Any]) -> str:
@@ -48,44 +46,30 @@ def words(gate: dict[str, Any]) -> str:
         return f"gate passed: {len(gate['checks'])} of {len(gate['checks'])} checks"
     texts = []
     for one in failed:
-        of = (
-            " of " + ", ".join(f"{key}={printable(value)}" for key, value in one["group"].items())
-            if "group" in one
-            else ""
-        )
-        sign = "below" if one["kind"] == "at least" else "above"
-        label = facts(one["metric"]).label
-        shown = "unknown" if one["value"] is None else _shown(one["metric"], one["value"])
-        texts.append(f"{label}{of} is {shown}, {sign} the limit of {_shown(one['metric'], one['limit'])}")
+        group = ", ".join(f"{key}={printable(value)}" for key, value in one.get("group", {}).items())
+        name, side = one["metric"], "below" if one["kind"] == "at least" else "above"
+        value = "unknown" if one["value"] is None else figure(name, one["value"])
+        label = facts(name).label + (f" of {group}" if group else "")
+        texts.append(f"{label} is {value}, {side} the limit of {figure(name, one['limit'])}")
     return "gate failed: " + "; ".join(texts)
 
 
-def _group_checks(document: dict[str, Any], name: str, limit: float, min_rows: int) -> list[dict[str, Any]]:
+def _large(document: dict[str, Any], name: str, min_rows: int) -> list[dict[str, Any]]:
+    """The groups that are large enough to be checked."""
     if "groups" not in document:
         raise InputError(f"--max-group-{name.replace('_', '-')} needs groups: name their column with --by")
     large = [group for group in document["groups"] if group["n"] >= min_rows]
     if not large:
         raise InputError(f"no group has {min_rows} rows, so there is nothing to check: lower --min-rows")
-    return [
-        {**_compare(_value(group["metrics"], name), name, limit, least=False), "group": group["by"], "n": group["n"]}
-        for group in large
-    ]
+    return large
 
 
-def _compare(value: float | None, name: str, limit: float, *, least: bool) -> dict[str, Any]:
-    passed = value is not None and (value >= limit if least else value <= limit)
-    kind = "at least" if least else "at most"
-    return {"metric": name, "kind": kind, "value": value, "limit": limit, "passed": passed}
-
-
-def _value(metrics: dict[str, Any], name: str) -> float | None:
-    """The figure of a metric; None where it could not be computed."""
+def _compare(metrics: dict[str, Any], kind: str, name: str, limit: float) -> dict[str, Any]:
+    """One check; a figure that could not be computed fails it."""
     found = metrics.get(name, metrics.get(known_name(name)))
     if found is None:
         raise InputError(f"there is no {name} in this measurement: it has {', '.join(sorted(metrics))}")
     value = found["value"] if isinstance(found, dict) else found
-    return float(value) if value is not None and math.isfinite(value) else None
-
-
-def _shown(name: str, value: float) -> str:
-    return f"{100 * value:.2f}%" if facts(name).percent else f"{value:.4f}"
+    value = None if value is None or not math.isfinite(value) else float(value)
+    passed = value is not None and (value >= limit if kind == "at least" else value <= limit)
+    return {"metric": name, "kind": kind, "value": value, "limit": limit, "passed": passed}

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import numpy as np
-
 from calibrant.cli import options
 from calibrant.cli.terminal import answer, printable
 from calibrant.metrics.record import facts as metric_facts
+from calibrant.report.methods import learned
 from calibrant.shipping.artifact import digest_of, from_bytes, read_content
 
 MAX_NAMES = 8
@@ -26,43 +25,21 @@ def info(artifact: options.Artifact, *, as_json: options.AsJson = False) -> None
 def _facts(artifact: Any, digest: str, size: int) -> dict[str, Any]:
     calibrator = artifact.calibrator
     given = calibrator.get_params(deep=False)
-    learned = {name: value for name, value in sorted(vars(calibrator).items()) if name.endswith("_") and name[0] != "_"}
     return {
         "method": artifact.method,
         "task": calibrator.task_,
         "n_classes": artifact.n_classes,
         "kind": artifact.kind,
         "class_names": None if artifact.class_names is None else list(artifact.class_names),
-        "keeps_prediction": bool(getattr(calibrator, "keeps_prediction", False)),
+        "keeps_prediction": bool(calibrator.keeps_prediction),
         **{name: getattr(artifact, name) for name in ("created", "source", "n", "fingerprint", "before", "after")},
         "parameters": {name: _plain(value) for name, value in sorted(given.items())},
-        "learned": {name: _summary(value) for name, value in learned.items() if _is_learned(name, value)},
+        "learned": dict(sorted(learned(calibrator))),
         "digest": digest,
         "bytes": size,
         "format": artifact.format,
         "library": artifact.library,
     }
-
-
-def _is_learned(name: str, value: Any) -> bool:
-    bookkeeping = {"n_features_in_", "classes_", "n_iter_", "fit_seconds_", "objective_trace_", "task_", "n_rows_"}
-    hidden = bookkeeping | {"fingerprint_", "n_parameters_"}
-    return name not in hidden and not name.endswith("_trace_") and value is not None
-
-
-def _summary(value: Any) -> str:
-    if hasattr(value, "get_params"):
-        return type(value).__name__
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        return str(value)[:80]
-    if array.size == 0:
-        return "empty"
-    if array.size <= 4:
-        return ", ".join(f"{number:.6g}" for number in array.ravel())
-    shape = "×".join(str(size) for size in array.shape)
-    return f"{shape} numbers from {array.min():.4g} to {array.max():.4g}"
 
 
 def _plain(value: Any) -> Any:

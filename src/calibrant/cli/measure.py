@@ -21,12 +21,15 @@ from calibrant.engines.engine import opened
 from calibrant.evaluation.measure import measure as run
 from calibrant.evaluation.measurement import Measurement
 from calibrant.evaluation.rendering import RAISED_WORDS, any_raised, bounds
-from calibrant.evaluation.table import Estimate, Table
+from calibrant.evaluation.table import Estimate, Row, Table, figure_cells
 from calibrant.evaluation.verdicts import SIGNIFICANCE, TOO_FEW
 from calibrant.metrics.record import facts, number
 
 BAR = 40
 SHOWN_GROUPS, SHOWN_LABELS = 12, 5
+CLASS_COLUMNS = {
+    "sce": "class ECE %", "over_confidence": "over", "under_confidence": "under", "accuracy": "accuracy %", "n": "rows",
+}  # fmt: skip
 NAME = 34
 """Characters of a group's or label's name."""
 
@@ -180,8 +183,7 @@ def _bin_bar(accuracy: float, confidence: float) -> Text:
     """Accuracy as a full bar, and what is missing to, or what exceeds, the stated confidence."""
     stated, true = round(confidence * BAR), round(accuracy * BAR)
     if true <= stated:
-        text = Text(bar(accuracy, BAR) if true == stated else "█" * true, BLUE)
-        text += Text("▓" * max(0, stated - max(true, len(text))), ORANGE)
+        text = Text("█" * true, BLUE) + Text("▓" * (stated - true), ORANGE)
     else:
         text = Text("█" * stated, BLUE) + Text("▒" * (true - stated), GREEN)
     text.pad_right(BAR + 1 - len(text))
@@ -210,18 +212,13 @@ def _figure(name: str, estimate: Estimate) -> Text:
 
 
 def _worst(out: Console, result: Measurement) -> None:
-    worst = result.worst_classes()
-    classes = result.classes
-    width = min(30, max(5, *(len(result.class_name(index)) for index in worst)))
-    header = f" {'worst classes':<{max(width, 13)}}  class ECE %    over   under   accuracy      rows"
-    out.print(Text(header, "bold"))
-    for index in worst:
-        name = result.class_name(index)[: max(width, 13)]
-        accuracy = f"{100 * classes.accuracy[index]:.1f}" if classes.count[index] else "—"
-        out.print(
-            f" {name:<{max(width, 13)}}  {100 * classes.ece[index]:11.3f} {100 * classes.over[index]:7.3f} "
-            f"{100 * classes.under[index]:7.3f} {accuracy:>10} {classes.count[index]:9,.0f}"
-        )
+    """The classes of largest classwise error."""
+    classes, rows = result.classes, []
+    for place in result.worst_classes():
+        figures = [getattr(classes, name)[place] for name in ("ece", "over", "under", "accuracy", "count")]
+        estimates = {name: Estimate(float(one)) for name, one in zip(CLASS_COLUMNS, figures, strict=True)}
+        rows.append(Row(result.class_name(place)[:NAME], figure_cells(estimates)))
+    show_table(out, Table("worst classes", CLASS_COLUMNS, tuple(rows)))
 
 
 def _three_places(name: str, value: float) -> str:
@@ -230,16 +227,3 @@ def _three_places(name: str, value: float) -> str:
 
 def _p_value(value: float) -> str:
     return f"≤ {value:.3f}" if value <= 0.001 else f"= {value:.3f}"
-
-
-EIGHTHS = " ▏▎▍▌▋▊▉█"
-
-
-def bar(share: float, width: int) -> str:
-    """A bar of `share` of `width` cells, to an eighth of a cell.
-
-    >>> bar(0.5, 4)
-    '██'
-    """
-    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
-    return EIGHTHS[8] * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")

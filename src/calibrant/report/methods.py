@@ -83,8 +83,10 @@ def summary(calibrator: Any) -> str:
     return " ".join(text.replace("`", "").split())
 
 
-PLUMBING = {"n_features_in_", "feature_names_in_", "classes_", "calibrator_"}
-PLUMBING |= {"fit_seconds_", "n_iter_", "n_rows_", "fingerprint_"}
+PLUMBING = {
+    "n_features_in_", "feature_names_in_", "classes_", "calibrator_", "fit_seconds_", "n_iter_", "n_rows_",
+    "fingerprint_", "n_parameters_", "task_", "objective_trace_",
+}  # fmt: skip
 """What every calibrator carries along; it says nothing about the method."""
 
 
@@ -110,7 +112,7 @@ def readable(value: Any) -> str:
     except (TypeError, ValueError):
         return ""
     if array.ndim == 0:
-        return f"{float(array):.5g}"
+        return f"{float(array):.6g}"
     if array.ndim == 1 and array.size <= 16:
         return ", ".join(f"{number:.4g}" for number in array)
     low, middle, high = np.nanmin(array), np.nanmedian(array), np.nanmax(array)

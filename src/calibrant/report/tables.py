@@ -235,52 +235,40 @@ def clinical_table(comparison: Comparison) -> Table | None:
     old = clinical_figures(comparison, columns[before])
     new = old if best == before else clinical_figures(comparison, columns[best])
     lines = []
-    for name, label, ideal, words in CLINICAL_WORDS:
+    for name, label, ideal, *_ in CLINICAL:
         goal = "" if ideal is None else f"Ideal {ideal:g}. "
         cells = [_cell(table.Cell(name, one[name]), _two_decimals) for one in (old, new)]
-        lines.append(Line(label, [*cells, Cell(goal + words(new[name]))]))
+        lines.append(Line(label, [*cells, Cell(goal + clinical_words(name, new[name]))]))
     heads = _plain_heads("Figure", "Before", f"After `{best}`", "In words, after")
     return Table("Calibration in clinical terms, before and after", heads, lines, kind="small said")
 
 
-def _holds(estimate: Estimate, ideal: float) -> bool:
-    return bool(estimate.low <= ideal <= estimate.high)
+Words = tuple[str, str, str]
+"""What is said where the interval is below the ideal, holds it, and is above it; {} is what the figure comes to."""
+
+SEEN = "For every 100 events expected, {:.0f} were seen: "
+ODDS = "on average; their odds should be multiplied by {:.2f}."
+CLINICAL: tuple[tuple[str, str, float | None, Callable[[float], float], Words], ...] = (
+    ("observed_expected", "Observed : expected events", 1.0, lambda value: 100 * value,
+     (f"{SEEN}risk is overestimated on average.", f"{SEEN}no more than chance explains.",
+      f"{SEEN}risk is underestimated on average.")),
+    ("calibration_intercept", "Calibration in the large (intercept)", 0.0, np.exp,
+     (f"Risks are too high {ODDS}", "The average risk is right, as far as these rows can tell.",
+      f"Risks are too low {ODDS}")),
+    ("calibration_slope", "Calibration slope", 1.0, float,
+     ("Risks are too extreme: high ones too high, low ones too low.",
+      "Risks are neither too extreme nor too timid, as far as these rows can tell.",
+      "Risks are too timid: high ones too low, low ones too high.")),
+    ("integrated_calibration_index", "Mean distance of the curve (ICI)", 0.0, lambda value: 100 * value,
+     3 * ("On average a stated risk is {:.1f} points from the smooth curve.",)),
+    ("roc_auc", "Discrimination (ROC AUC)", None, lambda value: 100 * value,
+     3 * ("In {:.0f} of 100 pairs of a positive and a negative, the positive has the higher risk.",)),
+)  # fmt: skip
 
 
-def _ratio_words(one: Estimate) -> str:
-    seen = f"For every 100 events expected, {100 * one.value:.0f} were seen"
-    if _holds(one, 1.0):
-        return f"{seen}: no more than chance explains."
-    return f"{seen}: risk is {'under' if one.value > 1 else 'over'}estimated on average."
-
-
-def _intercept_words(one: Estimate) -> str:
-    if _holds(one, 0.0):
-        return "The average risk is right, as far as these rows can tell."
-    side = "low" if one.value > 0 else "high"
-    return f"Risks are too {side} on average; their odds should be multiplied by {np.exp(one.value):.2f}."
-
-
-def _slope_words(one: Estimate) -> str:
-    if _holds(one, 1.0):
-        return "Risks are neither too extreme nor too timid, as far as these rows can tell."
-    if one.value < 1:
-        return "Risks are too extreme: high ones too high, low ones too low."
-    return "Risks are too timid: high ones too low, low ones too high."
-
-
-def _ici_words(one: Estimate) -> str:
-    return f"On average a stated risk is {100 * one.value:.1f} points from the smooth curve."
-
-
-def _auc_words(one: Estimate) -> str:
-    return f"In {100 * one.value:.0f} of 100 pairs of a positive and a negative, the positive has the higher risk."
-
-
-CLINICAL_WORDS: tuple[tuple[str, str, float | None, Callable[[Estimate], str]], ...] = (
-    ("observed_expected", "Observed : expected events", 1.0, _ratio_words),
-    ("calibration_intercept", "Calibration in the large (intercept)", 0.0, _intercept_words),
-    ("calibration_slope", "Calibration slope", 1.0, _slope_words),
-    ("integrated_calibration_index", "Mean distance of the curve (ICI)", 0.0, _ici_words),
-    ("roc_auc", "Discrimination (ROC AUC)", None, _auc_words),
-)
+def clinical_words(name: str, one: Estimate) -> str:
+    """What a clinical figure says."""
+    _, _, ideal, shown, (below, holds, above) = next(row for row in CLINICAL if row[0] == name)
+    if ideal is None or one.low <= ideal <= one.high:
+        return holds.format(shown(one.value))
+    return f"{below if one.value < ideal else above}".format(shown(one.value))
