@@ -13,6 +13,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parent))
+import metric_table
 import tutorials
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,6 +68,7 @@ def moved(match: re.Match[str], source: str) -> str:
 
 def on_page_markdown(markdown: str, page: object, **_: object) -> str:
     """Links from docs/ to files beside it lead to their copies in the site, those to notebooks to their pages."""
+    markdown = markdown.replace("<!-- all metrics -->", metric_table.metric_table())
     here = page.file.src_uri  # type: ignore[attr-defined]
     if here in OUTSIDE.values() or here in OUTPUTS:
         return markdown

@@ -144,6 +144,62 @@ def test_the_recipe_for_a_calibrator_touches_five_files_and_everything_works(tmp
     assert done.stdout.endswith("all works\n"), done.stdout + done.stderr
 
 
+METRIC_WORKS = """
+import sys, numpy as np, calibrant as cal
+from calibrant.cli import main
+rng = np.random.default_rng(0)
+labels = rng.integers(0, 3, 400)
+logits = 3 * (rng.normal(size=(400, 3)) + 2 * np.eye(3)[labels])
+whole = cal.metrics.surety(logits, labels, from_logits=True)
+chunked = cal.metrics.streaming("surety")
+for rows in (slice(0, 150), slice(150, 400)):
+    chunked.update(logits[rows], labels[rows], from_logits=True)
+assert abs(chunked.value() - whole) < 1e-12
+measured = cal.measure((logits, labels), resamples=20)
+found = measured.metrics["surety"]
+assert abs(found.value - whole) < 1e-12 and found.low <= whole <= found.high
+assert measured.to_dict()["metrics"]["surety"]["value"] == found.value
+assert "surety" in measured.to_frame().index
+table = cal.compare((logits, labels), (logits, labels), ["none", "ts"], resamples=20, criterion="surety")
+assert table.criterion == "surety" and "surety" in table.table().columns and "surety" in table.to_latex()
+cal.write_report(table, "report.html")
+assert "surety" in open("report.html").read()
+np.savez("test.npz", logits=logits, labels=labels)
+sys.argv = ["calibrant", "measure", "test.npz", "--resamples", "20", "--max", "surety=0.01"]
+try:
+    main()
+except SystemExit as end:
+    print("exit", end.code)
+sys.path.insert(0, sys.path[0])
+import importlib.util
+spec = importlib.util.spec_from_file_location("metric_table", HOOKS)
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+assert "| `surety` |" in module.metric_table()
+print("all works")
+"""
+
+
+def test_a_metric_is_one_file_and_one_line_of_the_list(tmp_path: Path) -> None:
+    copy, work = copied(tmp_path / "copy"), tmp_path / "work"
+    work.mkdir()
+    metric, line, test = (block.body for block in blocks(section("## Add a metric")) if block.language == "python")
+    folder = copy / "src/calibrant/metrics"
+    (folder / "surety.py").write_text(metric, encoding="utf-8")
+    listed = (folder / "__init__.py").read_text(encoding="utf-8")
+    (folder / "__init__.py").write_text(listed + line, encoding="utf-8")
+    (copy / "tests/metrics/test_surety.py").write_text(test, encoding="utf-8")
+    tests = ["tests/metrics/test_surety.py", "tests/contracts/test_metrics.py"]
+    checked = run(["-m", "pytest", *tests, "-k", "surety", "-p", "no:cacheprovider", "-q"], copy, copy)
+    assert checked.returncode == 0, checked.stdout[-3000:] + checked.stderr[-1000:]
+    assert checked.stdout.count(".") > 8
+    script = work / "works.py"
+    table = repr(str(copy / "docs/scripts/metric_table.py"))
+    script.write_text(METRIC_WORKS.replace("HOOKS", table), encoding="utf-8")
+    done = run([str(script)], work, copy)
+    assert done.stdout.endswith("exit 1\nall works\n"), done.stdout + done.stderr
+
+
 def test_a_loss_is_one_file_and_one_line_of_the_list(tmp_path: Path) -> None:
     copy = copied(tmp_path / "copy")
     loss, line, test = (block.body for block in blocks(section("## Add a loss")) if block.language == "python")

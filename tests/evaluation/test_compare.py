@@ -215,3 +215,24 @@ def test_an_earlier_name_finds_the_same_figure(halves):
     row = compare(*halves, ["none"], resamples=50, criterion="classwise_ece").rows[0]
     assert row.metrics["classwise_ece"] is row.metrics["sce"]
     assert row.to_dict()["metrics"]["classwise_ece"] == row.to_dict()["metrics"]["sce"]
+
+
+def test_a_function_of_the_user_is_a_metric():
+    def doubt(probabilities, labels, sample_weight=None):
+        return float(np.average(1 - probabilities[np.arange(len(labels)), labels], weights=sample_weight))
+
+    val, test = blobs(300, 0), blobs(300, 1)
+    table = compare(val, test, ["none", "ts", "vs"], metrics={"doubt": doubt}, criterion="doubt", resamples=200)
+    assert table.criterion == "doubt"
+    best = min(table.rows, key=lambda row: row.metrics["doubt"].value)
+    assert table.best == best.method
+    assert {"ece", "nll", "doubt"} <= set(best.metrics)
+    figure = table.row("none").metrics["doubt"]
+    assert figure.low < figure.value < figure.high
+    assert figure.value == pytest.approx(doubt(test.probabilities, test.labels), abs=1e-9)
+    assert 0 <= table.row("none").p_beats_best <= 1
+    assert "doubt" in table.to_latex(columns=["doubt", "nll"])
+    with pytest.raises(InputError, match="there is a metric 'nll'"):
+        compare(val, test, ["ts"], metrics={"nll": doubt})
+    only = compare(val, test, ["none", "ts"], metrics=["mce", "brier"], criterion="mmce", resamples=20)
+    assert set(only.rows[0].metrics) == {"mce", "brier", "mmce"}

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import calibrant as cal
+from calibrant.evaluation import rendering
 
 METHODS = ["none", "ts", "hb"]
 
@@ -123,3 +124,21 @@ def test_tasks_must_agree():
     binary = cal.Predictions(score, (score > 0).astype(int), kind="logits", task="binary")
     with pytest.raises(cal.InputError, match="a is a multiclass task, but b is binary"):
         cal.compare_models({"a": halves(0, 1.0), "b": (binary, binary)}, ["none"], resamples=10)
+
+
+def test_models_of_several_seeds_give_mean_and_spread():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 400)
+    seeds = {}
+    for seed in range(3):
+        logits = 4 * np.eye(3)[labels] + 4 * np.random.default_rng(seed).normal(size=(400, 3))
+        seeds[str(seed)] = (logits[:200], labels[:200]), (logits[200:], labels[200:])
+    found = cal.compare_models(seeds, ["none", "ts"], resamples=20)
+    table = found.over_seeds()
+    values = [one.row("ts").metrics["nll"].value for one in found.comparisons.values()]
+    cell = table.rows[1].cells["nll"]
+    assert cell.best
+    assert cell.estimate.value == pytest.approx(np.mean(values))
+    assert cell.estimate.spread == pytest.approx(np.std(values, ddof=1))
+    assert f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}" in rendering.markdown(table)
+    assert table.to_frame().loc["ts", "nll_spread"] == pytest.approx(np.std(values, ddof=1))

@@ -15,6 +15,22 @@ from calibrant.evaluation.rendering import figure
 from calibrant.metrics.record import facts, known_name
 
 
+def limits(given: list[str] | None) -> dict[str, float | None]:
+    """Limits by metric from options such as `mce=0.2`.
+
+    >>> limits(["mce=0.2"])
+    {'mce': 0.2}
+    """
+    found: dict[str, float | None] = {}
+    for text in given or ():
+        name, _, limit = text.partition("=")
+        try:
+            found[name] = float(limit)
+        except ValueError as error:
+            raise InputError(f"a limit is NAME=NUMBER, such as mce=0.2, got {text!r}") from error
+    return found
+
+
 def check(
     document: dict[str, Any],
     *,

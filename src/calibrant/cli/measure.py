@@ -66,6 +66,12 @@ def measure(
     max_group_ece: Annotated[
         float | None, typer.Option(min=0.0, max=1.0, help="Gate on the ECE of every group of --by.")
     ] = None,
+    at_most: Annotated[
+        list[str] | None, typer.Option("--max", metavar="NAME=LIMIT", help="Gate on any metric; may be repeated.")
+    ] = None,
+    at_least: Annotated[
+        list[str] | None, typer.Option("--min", metavar="NAME=LIMIT", help="Gate: exit 1 below the limit.")
+    ] = None,
     min_rows: Annotated[int, typer.Option(min=1, help="Groups with fewer rows are left out of group gates.")] = 500,
     as_json: options.AsJson = False,
 ) -> None:
@@ -81,8 +87,8 @@ def measure(
     document = {**result.to_dict(), **skipped}
     gate = gates.check(
         document,
-        at_most={"ece": max_ece, "sce": max_classwise_ece, "nll": max_nll, "brier": max_brier},
-        at_least={"accuracy": min_accuracy},
+        at_most={"ece": max_ece, "sce": max_classwise_ece, "nll": max_nll, "brier": max_brier} | gates.limits(at_most),
+        at_least={"accuracy": min_accuracy} | gates.limits(at_least),
         groups_at_most={"ece": max_group_ece},
         min_rows=min_rows,
     )

@@ -17,7 +17,7 @@ from calibrant.evaluation import rendering
 from calibrant.evaluation.compare import Methods, compare
 from calibrant.evaluation.plain_data import PlainData
 from calibrant.evaluation.results import Comparison
-from calibrant.evaluation.table import Cell, Estimate, Row, Table, figure_cells, metric_columns
+from calibrant.evaluation.table import Cell, Estimate, Figures, Row, Table, figure_cells, metric_columns
 from calibrant.metrics.record import facts, known_name, sign
 
 PARTS = ("val", "test")
@@ -122,6 +122,32 @@ class ModelComparison(PlainData):
             rows.append(Row(method, cells | figure_cells(more), method == self.best))
         columns = {model: model for model in self.models} | metric_columns(("mean_rank", "best_or_tied"))
         return Table("method", columns, tuple(rows), self.verdict)
+
+    def over_seeds(self) -> Table:
+        """Methods × metrics where the models are one model trained with several seeds: mean ± standard deviation.
+
+        The best mean of every metric is marked; a method that failed with some seed has its error.
+        """
+        every = list(self.comparisons.values())
+        means: dict[str, Figures] = {}
+        for method in self.methods:
+            rows = [row for one in every for row in one.rows if row.method == method and row.error is None]
+            values = {name: np.array([row.metrics[name].value for row in rows]) for name in every[0].metric_names}
+            if len(rows) == len(every):
+                spreads = {name: float(one.std(ddof=1)) if len(one) > 1 else np.nan for name, one in values.items()}
+                made = {name: Estimate(float(one.mean()), spread=spreads[name]) for name, one in values.items()}
+                means[method] = Figures(made)
+        best = {
+            name: min(means, key=lambda method, name=name: sign(name) * means[method][name].value)  # type: ignore[misc]
+            for name in every[0].metric_names
+            if means and facts(name).better
+        }
+        table = []
+        for method in self.methods:
+            cells = {name: Cell(name, one, best.get(name) == method) for name, one in means.get(method, {}).items()}
+            table.append(Row(method, cells, error=None if cells else "failed with some seed"))
+        caption = f"Mean ± standard deviation over {len(every)} seeds."
+        return Table("method", metric_columns(every[0].metric_names), tuple(table), caption)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data, as the published schema `models.json` describes it."""
