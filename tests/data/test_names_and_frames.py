@@ -223,3 +223,15 @@ def test_labels_of_classes_named_by_numbers_survive_a_round_trip(
     again = open_predictions(tmp_path / f"a.{suffix}").aligned(whole.schema)
     np.testing.assert_array_equal(again.labels, whole.labels)
     np.testing.assert_array_equal(again.probabilities, P)
+
+
+def test_numbers_of_options_and_of_loaders_are_places_whatever_the_names(tmp_path: Path) -> None:
+    from calibrant.neural import collect_logits, multiple_choice
+
+    options = multiple_choice([[-1.0, -2.0, -3.0], [-3.0, -1.0, -2.0]], [1, 2], class_names=["1", "2", "3"])
+    assert options.labels.tolist() == [1, 2]
+    loader = [(5 * torch.eye(3), torch.tensor([0, 1, 2]))]
+    found = collect_logits(torch.nn.Identity(), loader, class_names=["1", "2", "0"])
+    assert (found.labels.tolist(), found.class_names) == ([0, 1, 2], ("1", "2", "0"))
+    with pytest.raises(InputError, match="2 names, but logits has 3 columns"):
+        collect_logits(torch.nn.Identity(), loader, class_names=["1", "2"])

@@ -56,6 +56,8 @@ def multiple_choice(
         if len(beyond):
             row = int(beyond[0])
             raise InputError(f"label of question {row} is {given[row]}, but it has options 0..{options[row] - 1}")
+        if class_names is not None and len(class_names) == scores.shape[1]:
+            given = np.array([str(name) for name in class_names])[given]  # places, also where names are numbers
     if normalise == "length":
         if lengths is None:
             raise InputError("normalise='length' needs lengths: give the tokens (or characters) of each option")

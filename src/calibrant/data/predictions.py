@@ -309,6 +309,12 @@ class Predictions:
             _labels=labels,
         )
 
+    def named(self, class_names: Sequence[str] | None) -> Self:
+        """The same predictions with names for their columns; their labels stay the class numbers that they are."""
+        if class_names is not None and len(class_names) != self.n_classes:
+            raise InputError(f"class_names has {len(class_names)} names, but {self.field} has {self.n_classes} columns")
+        return self._like(self.source, class_names=None if class_names is None else tuple(map(str, class_names)))
+
     def column(self, word: str) -> np.ndarray:
         """A column of groups or any other column of the file, by name."""
         if word in self.groups:

@@ -53,7 +53,8 @@ def collect_logits(
             progress.step("collecting logits", number + 1, n_batches)
     matrix = joined(logits, "model's logits")
     check_logits(matrix)
-    return Predictions.from_arrays(logits=matrix.numpy(), labels=torch.cat(labels).numpy(), class_names=class_names)
+    # labels of a loader are class numbers, also where the names of the classes are other numbers
+    return Predictions(logits=matrix.numpy(), labels=torch.cat(labels).numpy()).named(class_names)
 
 
 @contextmanager
