@@ -57,11 +57,9 @@ FIELDS: dict[str, type] = {
 }
 """Fields of the header besides its format and the calibrator, each of this type or null."""
 
-MAX_HEADER_BYTES = 64 << 20
+MAX_HEADER_BYTES = 16 << 20
 MAX_TENSORS = 10_000
 MAX_CLASSES = 1_000_000
-MAX_DEPTH = 12
-MAX_ITEMS = 1_000_000
 MAX_COUNT = 10_000_000
 """A count such as n_bins in a file may not ask for more than this (a seed may)."""
 MAX_REAL = 1e12
@@ -312,26 +310,27 @@ def _tensors(content: bytes) -> dict[str, np.ndarray]:
 
 def _check_copy(calibrator: Any, copy: Any, n_classes: int) -> None:
     """Raise unless the copy that was read back predicts the very bits of the original."""
-    for logits in _probes(calibrator, n_classes):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FitWarning)  # a probe belongs to no group
-            same = np.array_equal(calibrator.transform(logits), copy.transform(logits))
-        if not same:
-            raise InputError(f"{type(calibrator).__name__} predicts otherwise after a round trip: it cannot be saved")
+    before, after = (_answers(one, "transform", n_classes) for one in (calibrator, copy))
+    if not all(map(np.array_equal, before, after)):
+        raise InputError(f"{type(calibrator).__name__} predicts otherwise after a round trip: it cannot be saved")
 
 
 def _probe(calibrator: Any, n_classes: int) -> None:
     """Raise unless the calibrator gives probabilities on logits small and large, sure and unsure."""
-    for logits in _probes(calibrator, n_classes):
-        with np.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore", FitWarning)  # a probe belongs to no group
-            probabilities = calibrator.predict_proba(logits)
-        if probabilities.shape != (len(logits), n_classes) or not np.isfinite(probabilities).all():
+    for probabilities in _answers(calibrator, "predict_proba", n_classes):
+        if probabilities.shape[1:] != (n_classes,) or not np.isfinite(probabilities).all():
             raise InputError("the saved calibrator gives values that are not finite")
         # every one of many labels has a probability of its own
-        sums = 1.0 if calibrator.task_ == "multilabel" else probabilities.sum(axis=1, dtype=np.float64)
-        if probabilities.min() < 0 or probabilities.max() > 1 + 1e-3 or np.abs(sums - 1.0).max() > 1e-3:
+        sums = np.ones(1) if calibrator.task_ == "multilabel" else probabilities.sum(axis=1, dtype=np.float64)
+        if probabilities.min() < 0 or probabilities.max() > 1 + 1e-3 or np.abs(sums - 1).max() > 1e-3:
             raise InputError("the saved calibrator gives rows that are not probabilities")
+
+
+def _answers(calibrator: Any, method: str, n_classes: int) -> list[np.ndarray]:
+    """What a method of the calibrator makes of the probes."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)  # a probe belongs to no group
+        return [getattr(calibrator, method)(logits) for logits in _probes(calibrator, n_classes)]
 
 
 def _probes(calibrator: Any, n_classes: int) -> list[np.ndarray]:
@@ -416,9 +415,8 @@ class _Decoder:
     def __init__(self, tensors: dict[str, np.ndarray], n_classes: int | None) -> None:
         self.tensors, self.n_classes = tensors, n_classes
         self.used: set[str] = set()
-        self._items = 0
 
-    def calibrator(self, described: Any, depth: int = 0) -> Any:
+    def calibrator(self, described: Any) -> Any:
         """The calibrator that a description stands for."""
         known_keys = isinstance(described, dict) and set(described) == {"class", "parameters", "learned"}
         _need(known_keys, "a calibrator must have the keys class, parameters and learned")
@@ -432,8 +430,8 @@ class _Decoder:
         _need(not unknown, f"{name} has no parameter {unknown[:3]}: if a newer calibrant wrote this file, upgrade")
         missing = [key for key, required in known.items() if required and key not in parameters]
         _need(not missing, f"{name} lacks its parameter {missing[:3]}")
-        calibrator = cls(**{key: self._setting(key, value, depth) for key, value in parameters.items()})
-        state = {key: self.value(value, key, depth) for key, value in learned.items()}
+        calibrator = cls(**{key: self._setting(key, value) for key, value in parameters.items()})
+        state = {key: self.value(value, key) for key, value in learned.items()}
         stray = sorted(state.keys() - _declared(cls, learned.get("task_")))
         _need(not stray, f"{name} cannot have learned a {', '.join(map(repr, stray[:3]))}")
         if is_around_model(name):
@@ -444,9 +442,9 @@ class _Decoder:
         vars(calibrator).update(state)
         return calibrator
 
-    def _setting(self, name: str, value: Any, depth: int) -> Any:
+    def _setting(self, name: str, value: Any) -> Any:
         """A constructor parameter; counts are bounded, so that none can ask for absurd work."""
-        decoded = self.value(value, name, depth)
+        decoded = self.value(value, name)
         if isinstance(decoded, (int, float)) and name != "seed":
             limit = MAX_COUNT if isinstance(decoded, int) else MAX_REAL
             # an infinite penalty is a way to leave a part out
@@ -454,13 +452,10 @@ class _Decoder:
             _need(fits, f"parameter {name} is {decoded:.6g}, above the limit of {limit:g}")
         return decoded
 
-    def value(self, value: Any, where: str, depth: int) -> Any:  # noqa: PLR0911 (a line per type)
+    def value(self, value: Any, where: str) -> Any:  # noqa: PLR0911 (a line per type)
         """The Python value that JSON stands for."""
-        self._items += 1
-        _need(depth <= MAX_DEPTH, f"{where} is nested deeper than {MAX_DEPTH} levels")
-        _need(self._items <= MAX_ITEMS, f"the header holds more than {MAX_ITEMS} values")
         if isinstance(value, list):
-            return [self.value(item, where, depth + 1) for item in value]
+            return [self.value(item, where) for item in value]
         if not isinstance(value, dict):
             # JSON spells 1e999, which Python reads as infinity
             _need(not isinstance(value, float) or math.isfinite(value), f"{where} holds a number that is not finite")
@@ -471,11 +466,11 @@ class _Decoder:
         if kind == "tensor":
             return self._tensor(inner, where, value.get("scalar", False))
         if kind == "calibrator":
-            return self.calibrator(inner, depth + 1)
+            return self.calibrator(inner)
         if kind == "tuple" and isinstance(inner, list):
-            return tuple(self.value(inner, where, depth))
+            return tuple(self.value(inner, where))
         if kind == "dict" and isinstance(inner, dict):
-            return {key: self.value(item, f"{where}.{key}", depth + 1) for key, item in inner.items()}
+            return {key: self.value(item, f"{where}.{key}") for key, item in inner.items()}
         if kind == "strings" and isinstance(inner, list) and all(isinstance(item, str) for item in inner):
             return np.array(inner, dtype=object)
         if kind == "number" and inner in ("nan", "inf", "-inf"):

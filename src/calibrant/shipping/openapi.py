@@ -8,14 +8,7 @@ from calibrant.core.schema import KINDS
 from calibrant.shipping.http_codec import ARROW, JSON, LARGEST_LOGIT, NDJSON, NPY, Wanted
 
 BINARY = {"schema": {"type": "string", "format": "binary"}}
-PROBLEMS = {
-    "400": "the body is not what its content type says",
-    "408": "the body did not arrive in time",
-    "413": "the body is larger than the limit",
-    "415": "this content type is not served",
-    "422": "the numbers do not fit the calibrator",
-    "503": "the service is stopping or overloaded",
-}
+PROBLEM = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
 CHANCE = {"type": "number", "minimum": 0, "maximum": 1}
 NUMBER = {"type": "number", "minimum": -LARGEST_LOGIT, "maximum": LARGEST_LOGIT}
 ANSWER = {
@@ -45,21 +38,22 @@ def openapi(version: str, wanted: Wanted) -> dict[str, Any]:
     paths["/feedback"] = {"post": _post("Outcomes of earlier answers, for the monitor", outcomes, {JSON: {}})}
     for path, summary in READS.items():
         content: dict[str, Any] = {"text/plain" if path == "/metrics" else JSON: {}}
-        answers = {status: {"description": summary, "content": content} for status in ("200", "503")}
-        paths[path] = {"get": {"summary": summary, "responses": answers}}
+        paths[path] = {
+            "get": {"summary": summary, "responses": {"default": {"description": summary, "content": content}}}
+        }
     about = {"title": "calibrant", "version": version, "description": "Calibrated probabilities from logits."}
     return {"openapi": "3.1.0", "info": about, "paths": paths}
 
 
 def _post(summary: str, takes: dict[str, Any], gives: dict[str, Any]) -> dict[str, Any]:
-    problem = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
-    problems = {
-        status: {"description": words, "content": {JSON: {"schema": problem}}} for status, words in PROBLEMS.items()
-    }
+    words = (
+        "what is wrong, in one line: 400 malformed, 408 too slow, 413 too large, 415, 422 does not fit, 503 overloaded"
+    )
+    problem = {"description": words, "content": {JSON: {"schema": PROBLEM}}}
     return {
         "summary": summary,
         "requestBody": {"required": True, "content": takes},
-        "responses": {"200": {"description": "the answer", "content": gives}, **problems},
+        "responses": {"200": {"description": "the answer", "content": gives}, "default": problem},
     }
 
 
