@@ -129,12 +129,21 @@ class DeviceBlocks:
         return self.remembered("log floor", self._log_floor)
 
     def _log_floor(self) -> float:
+        lowest = float(self._lowest())
+        if not lowest > -torch.inf:
+            log_p = self._sampled()
+            lowest = float(log_p.masked_fill(torch.isneginf(log_p), torch.inf).amin())
+        return half_of(min(lowest, 0.0), self.n_classes)
+
+    def _lowest(self) -> Tensor:
+        """The smallest log-probability of the sample, zeros included; two small launches that nobody waits for."""
+        return self.remembered("lowest", lambda: self._sampled().amin())
+
+    def _sampled(self) -> Tensor:
+        """Log-probabilities of the sampled rows; 0 in rows that do not count."""
         some = slice(None, None, sample_stride(self.n, self.n_classes))
         log_p = widened(self.tensor[some]).log_softmax(dim=1)
-        log_p = log_p.masked_fill(torch.isneginf(log_p), torch.inf)
-        if self.mass is not None:
-            log_p = log_p.masked_fill((self.mass[some] == 0)[:, None], torch.inf)
-        return half_of(min(float(log_p.amin()), 0.0), self.n_classes)
+        return log_p if self.mass is None else log_p.masked_fill((self.mass[some] == 0)[:, None], 0.0)
 
     def fingerprint(self, rows: Rows) -> str:
         """Rows on a device have no name."""
@@ -180,7 +189,7 @@ class DeviceBlocks:
 
     def solved_temperature(self) -> SolvedTemperature | None:
         """The temperature of the lowest NLL by one launch; None where the general solver is needed."""
-        solved = fast_fit(self.tensor, self.target, self.mass) if self.fused else None
+        solved = fast_fit(self.tensor, self.target, self.mass, meanwhile=self._lowest) if self.fused else None
         if solved is not None or self.settled:
             return solved
         self.settle()

@@ -7,6 +7,8 @@ optimum, or takes the sums, with exponentials in float32.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,18 +53,26 @@ def fast_sums(logits: Tensor, labels: Tensor, weights: Tensor, beta: float) -> T
 
 
 def fast_fit(
-    logits: Tensor, labels: Tensor, weights: Tensor | None, *, zeros: bool = False
+    logits: Tensor,
+    labels: Tensor,
+    weights: Tensor | None,
+    *,
+    zeros: bool = False,
+    meanwhile: Callable[[], Any] | None = None,
 ) -> SolvedTemperature | None:
     """β of the lowest mean NLL by one launch; None where there is none, or where it ends at 0 or infinity.
 
-    None also where a logit is −∞, unless `zeros` says that it is a probability of 0.
+    None also where a logit is −∞, unless `zeros` says that it is a probability of 0. `meanwhile` is called while the
+    device works.
     """
     if not use_triton(logits):
         return None
     from calibrant.kernels.torch import triton_temperature
 
-    answer = triton_temperature.run(logits, labels, weights, None, zeros=zeros).tolist()
-    beta, loss, slope, _, _, status, passes, _ = answer
+    answer = triton_temperature.run(logits, labels, weights, None, zeros=zeros)
+    if meanwhile is not None:
+        meanwhile()
+    beta, loss, slope, _, _, status, passes, _ = answer.tolist()
     if status == CONVERGED and all(map(math.isfinite, (beta, loss, slope))):
         return SolvedTemperature(beta, loss, int(passes))
     return None
