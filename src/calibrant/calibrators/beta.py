@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from calibrant.calibrators.binary import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
-from calibrant.calibrators.solvers.score_maps import check_strength, fit_scores
+from calibrant.calibrators.solvers.score_maps import check_strength, fit_scores, stacked
 from calibrant.core.rows import Rows
-from calibrant.core.threads import map_blocks, row_blocks
 
 
 class BetaCalibration(BinaryCalibrator):
@@ -57,20 +57,15 @@ class BetaCalibration(BinaryCalibrator):
 
     def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
         a, b, c = (xp.astype(one, scores.dtype) for one in (learned.a_, learned.b_, learned.intercept_))
-        rest = xp.log1p(xp.exp(-xp.abs(scores)))
-        zero = xp.zeros_like(scores)
-        return a * (xp.minimum(scores, zero) - rest) + b * (xp.maximum(scores, zero) + rest) + c
+        low, high = beta_features(xp, scores)
+        return a * low + b * high + c
 
 
-def beta_columns(scores: np.ndarray) -> np.ndarray:
-    """ln p and −ln(1 − p) (2, n) of log-odds (n,); both increase with the score."""
-    columns = np.empty((2, len(scores)))
+def beta_features(xp: Any, scores: Any) -> tuple[Any, Any]:
+    """ln p and −ln(1 − p) of log-odds (n,); both increase with the score."""
+    rest, zero = xp.log1p(xp.exp(-xp.abs(scores))), xp.zeros_like(scores)
+    return xp.minimum(scores, zero) - rest, xp.maximum(scores, zero) + rest
 
-    def part(block: slice) -> None:
-        wide = scores[block].astype(np.float64)
-        rest = np.log1p(np.exp(-np.abs(wide)))
-        np.subtract(np.minimum(wide, 0.0), rest, out=columns[0, block])
-        np.add(np.maximum(wide, 0.0), rest, out=columns[1, block])
 
-    map_blocks(part, row_blocks(len(scores), 1, 1 << 16))
-    return columns
+beta_columns = partial(stacked, beta_features)
+"""The features of a score as the fit reads them, (2, n)."""

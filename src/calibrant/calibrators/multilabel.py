@@ -234,7 +234,7 @@ class MultilabelCalibrator(Calibrator):
             columns = scores[None]
         else:
             flat = scores.reshape(-1)
-            made = beta_columns(flat) if family == "beta" else slope_columns(flat, self.range_)
+            made = beta_columns(flat) if family == "beta" else slope_columns(flat, knots=self.range_)
             columns = made.reshape(len(made), *scores.shape)
         labels = np.ascontiguousarray(rows.labels.T, dtype=np.float64)
         return Labelled(columns, labels, rows.weights, non_negative=family != "platt")

@@ -15,7 +15,7 @@ from calibrant.core.arrays import check_whole
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
-from calibrant.core.softmax import log_softmax
+from calibrant.kernels.scaling import vector_sums
 
 SHARES = tuple(round(0.1 * place, 1) for place in range(11))
 """Candidate shares of the class temperatures; 0 is one temperature, 1 is CTS by likelihood."""
@@ -82,23 +82,17 @@ class ShrunkenClassTemperature(Calibrator):
 
     def _choose(self, rows: Rows) -> float:
         """The share of lowest held-out log loss; the smallest of equals."""
-        fold = content_folds(rows, self.folds, self.seed)
-        weights = np.ones(rows.n) if rows.weights is None else rows.weights
+        fold, unbiased = content_folds(rows, self.folds, self.seed), np.zeros(rows.n_classes)
         losses = np.zeros(len(SHARES))
         for part in range(self.folds):
-            held, kept = np.flatnonzero(fold == part), np.flatnonzero(fold != part)
-            usable = len(held) and weights[kept].sum() > 0 and len(np.unique(rows.labels[kept])) > 1
-            if usable:
-                given = None if rows.weights is None else weights[kept]
-                part_rows = Rows(rows.logits[kept], rows.labels[kept], given)
-                single, classes = TemperatureScaling().fit_rows(part_rows).temperature_, class_temperatures(part_rows)
-                logits = rows.logits[held].astype(np.float64)
-                own = np.arange(len(held)), rows.labels[held]
+            held, kept = rows.take(np.flatnonzero(fold == part)), rows.take(np.flatnonzero(fold != part))
+            if held.n and kept.total_weight > 0 and len(np.unique(kept.labels)) > 1:
+                single, classes = TemperatureScaling().fit_rows(kept).temperature_, class_temperatures(kept)
                 for place, share in enumerate(SHARES):
-                    scores = log_softmax(logits / (single ** (1 - share) * classes**share))
-                    losses[place] -= weights[held] @ scores[own]
+                    scale = 1.0 / (single ** (1 - share) * classes**share)
+                    losses[place] += held.total(vector_sums.in_float64(), scale, unbiased)[0]
             step("shares of class temperatures", part + 1, self.folds)
-        self.share_losses_ = losses / weights.sum()
+        self.share_losses_ = losses / rows.total_weight
         return SHARES[int(np.argmin(self.share_losses_.round(12)))]
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
+from calibrant.calibrators.maps import numpy_space
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows, score_range
 from calibrant.core.statistic import add, statistic
@@ -160,6 +161,15 @@ def score_sums(  # noqa: PLR0917 (a statistic takes its parameters by position)
         return logistic_sums(columns, labels[block], None if weights is None else weights[block], point)
 
     return reduce(add, map_blocks(part, row_blocks(len(scores), 1, BLOCK_ROWS)))
+
+
+def stacked(features: Callable[..., Sequence[Any]], scores: np.ndarray, **options: Any) -> np.ndarray:
+    """The features (d, n) of scores (n,) in float64, as a method's map reads them, on all cores."""
+    blocks = row_blocks(len(scores), 1, BLOCK_ROWS) or [slice(0)]
+    parts = map_blocks(
+        lambda block: np.stack(features(numpy_space, scores[block].astype(np.float64), **options)), blocks
+    )
+    return np.concatenate(parts, axis=1)
 
 
 def line_columns(scores: np.ndarray) -> np.ndarray:
