@@ -84,7 +84,7 @@ def count_learned(calibrator: Any) -> int:
             continue
         value = getattr(calibrator, name)
         each = value if rule.kind in ("arrays", "calibrators") else [value]
-        total += sum(one.n_parameters_ if hasattr(one, "fit_rows") else np.size(one) for one in each)
+        total += sum(one.n_parameters_ if rule.kind.startswith("calibrator") else np.size(one) for one in each)
     return total
 
 

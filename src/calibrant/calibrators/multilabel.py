@@ -203,7 +203,7 @@ class MultilabelCalibrator(Calibrator):
             if name == "auto" or name in FAMILIES:
                 return FAMILIES if name == "auto" else (name,)
             made = get(name)
-        if not isinstance(made, Calibrator) or "binary" not in made.tasks or getattr(made, "takes_groups", False):
+        if not isinstance(made, Calibrator) or "binary" not in made.tasks or made.takes_groups:
             raise InputError(
                 f"MultilabelCalibrator takes calibrator='auto' or a method for one score, got {self.calibrator!r}: see "
                 "calibrant.methods()"

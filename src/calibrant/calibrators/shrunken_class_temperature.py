@@ -66,7 +66,7 @@ class ShrunkenClassTemperature(Calibrator):
 
     def _fit(self, rows: Rows) -> None:
         self._check()
-        if not hasattr(rows, "logits"):
+        if not rows.in_memory:
             raise InputError("cts-shrunk searches the lowest ECE of scaled rows, so it cannot be fitted chunk by chunk")
         self.share_losses_ = np.empty(0)
         self.share_ = self._choose(rows) if isinstance(self.share, str) else float(self.share)

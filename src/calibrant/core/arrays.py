@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.errors import FitWarning, InputError, NoRowsError
+from calibrant.core.tensors import is_tensor
 
 PROBABILITY_TOLERANCE = 1e-3
 """How far a row of probabilities may be from a sum of one: room for float16 files, not for logits."""
@@ -344,7 +345,7 @@ def _one_column(values: Any, name: str) -> np.ndarray:
 
 def _on_host(values: Any) -> Any:
     """A tensor without its gradient, in main memory, of a dtype that numpy has; anything else as it is."""
-    if not (hasattr(values, "detach") and hasattr(values, "cpu")):
+    if not is_tensor(values):
         return values
     found = values.detach().cpu()
     return found.float() if str(found.dtype) == "torch.bfloat16" else found

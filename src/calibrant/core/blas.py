@@ -14,7 +14,15 @@ from typing import Any
 
 _lock = threading.Lock()
 _state: dict[str, Any] = {"users": 0, "limit": None}
-_own = threading.local()
+
+
+class _Own(threading.local):
+    """How often this thread holds the limit."""
+
+    users = 0
+
+
+_own = _Own()
 
 
 @contextmanager
@@ -22,7 +30,7 @@ def one_blas_thread() -> Iterator[None]:
     """Hold BLAS to one thread; the first one in sets the limit, the last one out lifts it."""
     with _lock:
         _state["users"] += 1
-        _own.users = getattr(_own, "users", 0) + 1
+        _own.users += 1
         if _state["limit"] is None:
             before = [(library, library.get_num_threads()) for library in _libraries()]
             for library, _ in before:
@@ -42,7 +50,7 @@ def one_blas_thread() -> Iterator[None]:
 
 def _in_child() -> None:
     """Only the thread that forked lives on; a limit that others had set is lifted after the next use."""
-    _state["users"] = getattr(_own, "users", 0)
+    _state["users"] = _own.users
     _lock.release()
 
 

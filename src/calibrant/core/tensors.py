@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 
 def is_tensor(value: Any) -> bool:
     """A torch tensor of any kind."""
-    return hasattr(value, "detach") and hasattr(value, "is_cuda")
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def on_device(value: Any) -> bool:

@@ -24,7 +24,14 @@ Result = TypeVar("Result")
 BLOCK_ELEMENTS = 1 << 20
 """Elements of one block: a few milliseconds of work, small enough to balance two cores."""
 
-_inside = threading.local()
+
+class _Inside(threading.local):
+    """Whether this thread belongs to the pool, or must not use it."""
+
+    pool = False
+
+
+_inside = _Inside()
 
 
 def n_threads() -> int:
@@ -50,7 +57,7 @@ def even_blocks(n_rows: int, n_columns: int, block_elements: int) -> list[slice]
 
 def map_blocks(work: Callable[[Item], Result], blocks: Sequence[Item]) -> list[Result]:
     """[work(block) for block in blocks], on threads when there is more than one block and core."""
-    if len(blocks) < 2 or n_threads() < 2 or getattr(_inside, "pool", False):
+    if len(blocks) < 2 or n_threads() < 2 or _inside.pool:
         return [work(block) for block in blocks]
     with one_blas_thread():
         return list(_pool(n_threads()).map(work, blocks))
@@ -58,7 +65,7 @@ def map_blocks(work: Callable[[Item], Result], blocks: Sequence[Item]) -> list[R
 
 def map_ordered(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
     """Yield work(item) in order; at most two items per core are under way, which bounds the results held."""
-    if len(items) < 2 or n_threads() < 2 or getattr(_inside, "pool", False):
+    if len(items) < 2 or n_threads() < 2 or _inside.pool:
         yield from map(work, items)
         return
     waiting: deque[Future[Result]] = deque()
@@ -78,7 +85,7 @@ def map_ordered(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterat
 @contextmanager
 def serial() -> Iterator[None]:
     """Inside the block this thread uses one core: something else already keeps the others busy."""
-    before = getattr(_inside, "pool", False)
+    before = _inside.pool
     _inside.pool = True
     try:
         yield
