@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.group import GroupCalibrator
 from calibrant.calibrators.registry import resolve
 from calibrant.calibrators.task_methods import task_method
@@ -72,7 +73,7 @@ def fit(
 
 def by_group(calibrator: Any) -> Any:
     """The calibrator, one for each group, unless it treats groups by itself."""
-    if getattr(calibrator, "takes_groups", False):
+    if calibrator.takes_groups:
         return calibrator
     return GroupCalibrator(calibrator)
 
@@ -98,7 +99,7 @@ def build(method: str, assignments: list[str], task: str = "multiclass", n_class
     given = dict(_assignment(text) for text in assignments)
     calibrator = task_method(method, task, n_classes)
     # a calibrator inside is chosen by the short name
-    known = [name for name, value in calibrator.get_params(deep=False).items() if not hasattr(value, "get_params")]
+    known = [name for name, value in calibrator.get_params(deep=False).items() if not isinstance(value, Calibrator)]
     for name in given:
         if name not in known:
             kind = type(calibrator).__name__

@@ -70,13 +70,11 @@ def stacked(parts: Iterable[tuple[str, Mapping[str, Any]]], **digits: int) -> Co
 
 def reliability_table(comparison: Comparison) -> Columns:
     """Bins of every method's reliability diagram."""
-    names = {"left": "lower", "right": "upper", "low": "accuracy_low", "high": "accuracy_high"}
-    names |= {"band_low": "noise_low", "band_high": "noise_high"}
-    names |= {name: name for name in ("confidence", "accuracy", "count")}
+    names = ("lower", "upper", "confidence", "accuracy", "accuracy_low", "accuracy_high", "noise_low", "noise_high")
 
     def columns_of(method: str) -> dict[str, Any]:
         bins = comparison.bins(method)
-        found = {name: getattr(bins, field)[bins.filled] for name, field in names.items()}
+        found = {name: getattr(bins, name)[bins.filled] for name in (*names, "count")}
         return found | {"height": bins.count[bins.filled] / max(1, bins.count.max(initial=1))}
 
     return stacked((row.method, columns_of(row.method)) for row, _ in finished(comparison))

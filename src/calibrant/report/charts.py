@@ -120,8 +120,8 @@ def _bin_axes(words: Wording) -> dict[str, Any]:
             _tip("method:N", "method"),
             _tip("confidence:Q", words.mean, ".1%"),
             _tip("accuracy:Q", words.share, ".1%"),
-            _tip("low:Q", "interval from", ".1%"),
-            _tip("high:Q", "to", ".1%"),
+            _tip("accuracy_low:Q", "interval from", ".1%"),
+            _tip("accuracy_high:Q", "to", ".1%"),
             _tip("count:Q", "rows", ",.0f"),
         ],
     }
@@ -136,17 +136,17 @@ def _diagonal() -> Any:
 
 def _reliability(words: Wording, smooth: bool) -> dict[str, Any]:
     high, middle, low = (f"'{side}'" for side in words.sides)
-    side = f"datum.accuracy < datum.band_low ? {high} : datum.accuracy > datum.band_high ? {low} : {middle}"
+    side = f"datum.accuracy < datum.noise_low ? {high} : datum.accuracy > datum.noise_high ? {low} : {middle}"
     chosen = _data("reliability", CHOSEN).transform_calculate(
         side=side,
         zero="0",
         top="0.13 * datum.height",
-        centre="(datum.left + datum.right) / 2",
+        centre="(datum.lower + datum.upper) / 2",
         words="datum.count < 1000 ? format(datum.count, 'd') : format(datum.count, '.2~s')",
     )
     axes, marks, faded = _bin_axes(words), _sides(words.sides), _when("datum.count < 10", 0.35, 1)
-    bars = chosen.encode(x="left:Q", x2="right:Q", tooltip=axes["tooltip"])
-    band = bars.mark_rect(color="var(--muted)", opacity=0.16).encode(y="band_low:Q", y2="band_high:Q")
+    bars = chosen.encode(x="lower:Q", x2="upper:Q", tooltip=axes["tooltip"])
+    band = bars.mark_rect(color="var(--muted)", opacity=0.16).encode(y="noise_low:Q", y2="noise_high:Q")
     counts = bars.mark_rect(color="var(--accent)", opacity=0.22).encode(y="zero:Q", y2="top:Q")
     numbers = chosen.mark_text(dy=-6, fontSize=9, color="var(--muted)", opacity=ROOM_FOR_NUMBERS)
     numbers = numbers.encode(x="centre:Q", y="top:Q", text="words:N")
@@ -154,7 +154,7 @@ def _reliability(words: Wording, smooth: bool) -> dict[str, Any]:
     old_line = old.mark_line(color="var(--before)", strokeWidth=1.5, strokeDash=[2, 3])
     old_points = old.mark_point(color="var(--before)", size=38, strokeWidth=1.5, fill="var(--card)", opacity=1)
     whiskers = chosen.mark_rule(strokeWidth=1.6).encode(
-        x="confidence:Q", y="low:Q", y2="high:Q", color=marks["color"], opacity=faded
+        x="confidence:Q", y="accuracy_low:Q", y2="accuracy_high:Q", color=marks["color"], opacity=faded
     )
     points = chosen.mark_point(filled=True, size=75).encode(**axes, **marks, opacity=faded)
     curve = _smooth_layers(words) if smooth else []
@@ -184,13 +184,14 @@ WILSON_HALF = (
 def _small_diagram(data: str, chosen: str, before: str, words: Wording, **before_look: Any) -> list[Any]:
     """Bins of a part of the rows with the Wilson interval of their share, which `accuracy` and `count` give."""
     bins = _data(data).transform_calculate(
-        low=f"max(0, {WILSON_CENTRE} - {WILSON_HALF})", high=f"min(1, {WILSON_CENTRE} + {WILSON_HALF})"
+        accuracy_low=f"max(0, {WILSON_CENTRE} - {WILSON_HALF})",
+        accuracy_high=f"min(1, {WILSON_CENTRE} + {WILSON_HALF})",
     )
     size = alt.Size("count:Q", scale=alt.Scale(domain=[1, 60], range=[25, 220], clamp=True), legend=None)
     faded, axes = _when("datum.count < 10", 0.35, 0.95), _bin_axes(words)
     now = bins.transform_filter(chosen)
     whiskers = now.mark_rule(color="var(--accent)", strokeWidth=1.3)
-    whiskers = whiskers.encode(x="confidence:Q", y="low:Q", y2="high:Q", opacity=faded)
+    whiskers = whiskers.encode(x="confidence:Q", y="accuracy_low:Q", y2="accuracy_high:Q", opacity=faded)
     points = now.mark_point(filled=True, color="var(--accent)").encode(**axes, size=size, opacity=faded)
     old = bins.transform_filter(before).mark_point(color="var(--before)", strokeWidth=1.5, **before_look)
     return [_diagonal(), old.encode(**axes, size=size), whiskers, points]

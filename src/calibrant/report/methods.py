@@ -16,16 +16,17 @@ def innermost(calibrator: Any) -> list[Any]:
     chain: list[Any] = []
     while calibrator is not None and len(chain) < 5:
         chain.append(calibrator)
-        calibrator = getattr(calibrator, "calibrator_", None)
+        calibrator = vars(calibrator).get("calibrator_")
     return chain
 
 
 def class_temperatures(row: MethodRow, n_classes: int) -> np.ndarray | None:
     """The temperature of each class, where the method learned such a thing."""
     for calibrator in innermost(row.calibrator):
-        values = getattr(calibrator, "temperatures_", None)
+        found = vars(calibrator)
+        values = found.get("temperatures_")
         # temperatures of confidence bins come with edges
-        if values is not None and not hasattr(calibrator, "edges_") and np.shape(values) == (n_classes,):
+        if values is not None and "edges_" not in found and np.shape(values) == (n_classes,):
             return np.asarray(values, dtype=float)
     return None
 

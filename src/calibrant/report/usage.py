@@ -48,33 +48,39 @@ def usage(method: str | None, task: str, sources: Sequence[str] = (), command: s
         return []
     sources = [without_queries(source) for source in sources]
     fit_on, apply_to = (*sources, "val.npz", "new.npz")[:2] if len(sources) != 1 else (sources[0], "new.npz")
-    grouped = method.endswith(("+group", "+multi"))
-    columns = options_of(command, ("--by",)).get("--by", "COLUMN") if grouped else None
-    given = options_of(command)
-    said = "".join(f" {name} {shlex.quote(value)}" for name, value in given.items())
-    by = "" if columns is None else f" --groups {shlex.quote(columns)}"
-    shell = f"""calibrant fit {shlex.quote(fit_on)}{said}{by} --method {shlex.quote(method)} -o calibrator.safetensors
-calibrant apply calibrator.safetensors {shlex.quote(apply_to)}{said}{by} -o calibrated.npz"""
+    said = _said(method, command)
+    shell = f"""{_fit(fit_on, method, said)} -o calibrator.safetensors
+calibrant apply calibrator.safetensors {shlex.quote(apply_to)}{said} -o calibrated.npz"""
     onnx = """calibrant export calibrator.safetensors --onnx calibrator.onnx
 calibrant export calibrator.safetensors --onnx calibrated_model.onnx --model model.onnx  # both in one"""
-    python = _python(method, task, fit_on, apply_to, given=given, columns=columns)
-    return [("Python", python), ("Command line", shell), ("ONNX", onnx)]
+    return [("Python", _python(method, task, fit_on, apply_to, command)), ("Command line", shell), ("ONNX", onnx)]
 
 
 def model_usage(method: str | None, task: str, sources: Sequence[str] = (), command: str | None = None) -> Snippets:
     """One fit per model on the command line, and the same in Python for the first of them."""
     if method is None:
         return []
-    said = "".join(f" {name} {shlex.quote(value)}" for name, value in options_of(command).items())
-    lines, first = [], "val.npz"
-    for place, source in enumerate(sources):
-        name, val, _ = model_files(without_queries(source))
-        first = val if place == 0 else first
-        fit = f"calibrant fit {shlex.quote(val)}{said} --method {shlex.quote(method)}"
-        lines.append(f"{fit} -o {shlex.quote(name + '.safetensors')}")
-    shell = "\n".join(lines) or f"calibrant fit {first} --method {shlex.quote(method)} -o calibrator.safetensors"
-    python = _python(method, task, first, "new.npz", given=options_of(command))
-    return [("Command line", shell), ("Python", python)]
+    models = [model_files(without_queries(source)) for source in sources] or [("calibrator", "val.npz", "")]
+    said = _said(method, command)
+    shell = [f"{_fit(val, method, said)} -o {shlex.quote(name + '.safetensors')}" for name, val, _ in models]
+    return [("Command line", "\n".join(shell)), ("Python", _python(method, task, models[0][1], "new.npz", command))]
+
+
+def _groups(method: str, command: str | None) -> str | None:
+    """The columns of groups that a method of theirs needs."""
+    found = options_of(command, ("--by",)).get("--by", "COLUMN")
+    return found if method.endswith(("+group", "+multi")) else None
+
+
+def _said(method: str, command: str | None) -> str:
+    """The options that read a file, as the command line takes them."""
+    groups = _groups(method, command)
+    given = options_of(command) | ({} if groups is None else {"--groups": groups})
+    return "".join(f" {name} {shlex.quote(value)}" for name, value in given.items())
+
+
+def _fit(file: str, method: str, said: str) -> str:
+    return f"calibrant fit {shlex.quote(file)}{said} --method {shlex.quote(method)}"
 
 
 def without_queries(text: str) -> str:
@@ -106,28 +112,22 @@ def split_model(given: str) -> tuple[str, list[str]]:
     return name, both
 
 
-def _python(
-    method: str, task: str, fit_on: str, apply_to: str, *, given: dict[str, str], columns: str | None = None
-) -> str:
+def _python(method: str, task: str, fit_on: str, apply_to: str, command: str | None) -> str:
+    groups = _groups(method, command)
+    given = options_of(command) | ({} if groups is None else {"--by": groups})
     options = "".join(f", {name.strip('-').replace('-', '_')}={_value(name, value)}" for name, value in given.items())
     built = f"cal.get({method!r})"
-    if task == "multilabel":
-        built = f'cal.get("multilabel", calibrator={method!r})' if method != "none" else built
-    weights = ", sample_weight=val.weights" if "--weights" in given else ""
-    fit = f"{built}.fit(val.logits, val.labels{weights})"
-    read = f"cal.open_predictions({fit_on!r}{options})"
-    if columns is not None:
-        read = f"cal.open_predictions({fit_on!r}{options}, by={columns!r})"
-        fit = f"{built}.fit(val)"
+    if task == "multilabel" and method != "none":
+        built = f'cal.get("multilabel", calibrator={method!r})'
     after = "  # column 1: the positive class" if task in ("binary", "pairs") else ""
     last = f"""new = cal.open_predictions({apply_to!r}{options}, require_labels=False)
 probabilities = cal.load("calibrator.safetensors").predict_proba(new.logits){after}"""
-    if columns is not None:
+    if groups is not None:
         last = 'calibrated = cal.load("calibrator.safetensors")  # predict_proba(logits, groups=...)'
     return f"""import calibrant as cal
 
-val = {read}  # rows the model was not trained on
-calibrator = {fit}
+val = cal.open_predictions({fit_on!r}{options})  # rows the model was not trained on
+calibrator = {built}.fit(val)
 cal.save(calibrator, "calibrator.safetensors")
 
 {last}"""
@@ -145,20 +145,21 @@ def provenance(comparison: Comparison, sources: Sequence[str], command: str | No
     """The lines of the page's last table."""
     roles = ("Fitted on", "Measured on") if len(sources) == 2 else ["File"] * len(sources)
     lines = [(role, described(source)) for role, source in zip(roles, sources, strict=True)]
-    lines.append(("Rows", f"{comparison.n_val:,} to fit on, {comparison.n_test:,} to measure on"))
-    return [*lines, *_made(command)]
+    return [*lines, ("Rows", _rows(comparison)), *_made(command)]
 
 
 def model_provenance(table: ModelComparison, sources: Sequence[str], command: str | None) -> Snippets:
     """The same for several models: files by model."""
     lines = []
-    for source in sources:
-        name, val, test = model_files(source)
-        files = dict.fromkeys(described(one.removesuffix("#val").removesuffix("#test")) for one in (val, test))
+    for name, *parts in map(model_files, sources):
+        files = dict.fromkeys(described(one.removesuffix("#val").removesuffix("#test")) for one in parts)
         lines.append((f"Model {name}", "; ".join(files)))
-    for name, one in table.comparisons.items():
-        lines.append((f"Rows of {name}", f"{one.n_val:,} to fit on, {one.n_test:,} to measure on"))
+    lines += [(f"Rows of {name}", _rows(one)) for name, one in table.comparisons.items()]
     return [*lines, *_made(command)]
+
+
+def _rows(comparison: Comparison) -> str:
+    return f"{comparison.n_val:,} to fit on, {comparison.n_test:,} to measure on"
 
 
 def _made(command: str | None) -> Snippets:
