@@ -48,6 +48,28 @@ def test_batches_give_the_metrics_of_all_rows():
     assert repr(metric) == "CalibrationMetrics(n_bins=15, rows=50)"
 
 
+def test_every_metric_of_sums_can_be_asked_for():
+    logits, labels = batches()
+    target = labels.clone()
+    target[:50] = 255
+    names = ("classwise_ece", "soft_ece")
+    metric = CalibrationMetrics(metrics=names, ignore_index=255)
+    for start in range(0, 600, 250):
+        metric.update(logits[start : start + 250], target[start : start + 250])
+    for name in names:
+        expected = getattr(metrics, name)(logits[50:].numpy(), labels[50:].numpy(), from_logits=True)
+        np.testing.assert_allclose(metric.compute()[name], expected, atol=1e-6)
+    metric.reset()
+    metric.update(logits, labels)
+    assert float(metric.compute()["ece"]) == pytest.approx(expected_ece(logits, labels), abs=1e-6)
+    with pytest.raises(InputError, match="ks_error"):
+        CalibrationMetrics(metrics=("ks_error",))
+
+
+def expected_ece(logits, labels):
+    return metrics.ece(logits.numpy(), labels.numpy(), from_logits=True)
+
+
 def test_ignored_rows_and_dense_maps():
     logits, labels = batches(n=2 * 6 * 10)
     dense = logits.reshape(2, 6, 10, 5).movedim(-1, 1)

@@ -6,6 +6,8 @@ number of rows, and adds up over processes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any, cast
 
 import torch
@@ -13,6 +15,7 @@ from torch import Tensor
 
 from calibrant.core.errors import InputError
 from calibrant.kernels.torch.columns import BinSums, columns
+from calibrant.metrics.chunks import Streaming, streaming, update_all
 
 NAMES = ("ece", "mce", "nll", "brier", "accuracy", "confidence")
 """What `compute` returns; "entropy" too where it is asked for."""
@@ -33,6 +36,9 @@ class CalibrationMetrics:
         Whether `compute` gives the mean entropy too.
     device : torch device, optional
         Where the state lives; that of the first batch by default.
+    metrics : names, optional
+        Further metrics, of those that are functions of sums (`calibrant.metrics.streaming`), registered ones included.
+        They wait for the device at each batch.
 
     Examples
     --------
@@ -51,9 +57,11 @@ class CalibrationMetrics:
         ignore_index: int | None = None,
         entropy: bool = False,
         device: Any = None,
+        metrics: Sequence[str] = (),
     ) -> None:
         self.n_bins, self.from_logits, self.ignore_index = n_bins, from_logits, ignore_index
-        self.entropy, self.device = entropy, device
+        self.entropy, self.device, self.metrics = entropy, device, tuple(metrics)
+        self.others = [streaming(name) for name in self.metrics]
         self.sums: BinSums | None = None if device is None else BinSums(n_bins, device)
 
     def update(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
@@ -63,17 +71,25 @@ class CalibrationMetrics:
         values, target = as_rows(logits.detach(), labels)
         found = columns(values, target, from_logits=self.from_logits, entropy=self.entropy)
         self.sums.add(found, target, weights, ignore_index=self.ignore_index)
+        if self.others:
+            kept = (
+                torch.ones_like(target, dtype=torch.bool) if self.ignore_index is None else target != self.ignore_index
+            )
+            own = None if weights is None else weights[kept].cpu().numpy()
+            update_all(self.others, values[kept], target[kept].cpu().numpy(), own, from_logits=self.from_logits)
 
     def compute(self) -> dict[str, Tensor]:
-        """Every metric of `NAMES` as a tensor () on the device; NaN before the first row."""
+        """Every metric of `NAMES`, and those asked for, as tensors () on the device; NaN before the first row."""
         if self.sums is None:
             raise InputError("compute() before update(): there are no rows yet")
-        return metrics_of(self.sums, entropy=self.entropy)
+        others = {one.name: torch.as_tensor(one.value(), dtype=torch.float64) for one in self.others}
+        return metrics_of(self.sums, entropy=self.entropy) | others
 
     def reset(self) -> None:
         """Forget all rows."""
         if self.sums is not None:
             self.sums.state.zero_()
+        self.others = [streaming(name) for name in self.metrics]
 
     def sync(self, group: Any = None) -> None:
         """Add up the states of all processes of a torch.distributed group; every process then holds the total."""
@@ -82,6 +98,10 @@ class CalibrationMetrics:
                 # a process without rows takes part with zeros
                 self.sums = BinSums(self.n_bins, self.device or "cpu")
             torch.distributed.all_reduce(self.sums.state, group=group)
+            if self.others:
+                held: list[Any] = [None] * torch.distributed.get_world_size(group)
+                torch.distributed.all_gather_object(held, self.others, group=group)
+                self.others = [reduce(Streaming.merge, parts) for parts in zip(*held, strict=True)]
 
     def __repr__(self) -> str:
         rows = 0 if self.sums is None else int(self.sums.slot("rows")[0])
