@@ -12,6 +12,8 @@ MASS_RESAMPLES = 200
 """Resamples for the equal-mass errors, whose tables have no empty cells to skip."""
 CLASS_RESAMPLES = 400
 """Resamples for the interval of a mean over classes, which varies little from one to the next."""
+NOISE_ELEMENTS = 1 << 24
+"""Classes × bins × resamples that are held: of very many classes fewer resamples are used."""
 ENTRY_ELEMENTS = 4_000_000
 """Numbers held at a time while cells are summed."""
 
@@ -49,8 +51,9 @@ def _sum_cells(
     counts = draws.by_row
     order = np.argsort(classes, kind="stable")
     ends = np.cumsum(np.bincount(classes, minlength=len(sums)))
-    for j, (start, stop) in enumerate(zip(np.append(0, ends[:-1]), ends, strict=True)):
-        mine = order[start:stop]
+    starts = np.append(0, ends[:-1])
+    for j in np.flatnonzero(ends > starts):  # of many classes few have an entry beyond the first bin
+        mine = order[starts[j] : ends[j]]
         table = np.zeros((sums.shape[1], len(mine)), dtype=np.float32)
         table[index[mine], np.arange(len(mine))] = gaps[mine]
         np.matmul(table, counts[rows[mine]], out=sums[j])

@@ -22,7 +22,7 @@ from calibrant.evaluation.bootstrap import (
     percentile_interval,
     shrunk_direction,
 )
-from calibrant.evaluation.class_noise import CLASS_RESAMPLES, MASS_RESAMPLES, mass_noise, width_noise
+from calibrant.evaluation.class_noise import CLASS_RESAMPLES, MASS_RESAMPLES, NOISE_ELEMENTS, mass_noise, width_noise
 from calibrant.evaluation.scan import ScannedRows
 from calibrant.metrics.binning import bin_sums
 from calibrant.metrics.classwise import class_loss_sums, class_sums
@@ -32,6 +32,8 @@ from calibrant.metrics.record import BINS, ClassGaps, ClassSpread, Figure, Gaps,
 FINE_CELLS = 256
 FEW_ERRORS = 10
 """Below so many errors (or right rows) the interval of a share is exact."""
+MANY_CELLS = 300_000
+"""Classes × bins from which empty ones are left out."""
 FUNCTION_RESAMPLES = 200
 """Calls of a function that has no rule of its own."""
 
@@ -242,9 +244,14 @@ class Intervals:
 
     def _class_gaps(self, rule: ClassGaps, value: float) -> Found:
         sums = class_sums(self.rows, self.n_bins, rule.binning)
-        noise, most = (self._width_noise, CLASS_RESAMPLES) if rule.binning == "width" else (self._mass_noise, None)
+        width = rule.binning == "width"
+        noise, most = (self._width_noise, CLASS_RESAMPLES) if width else (self._mass_noise, None)
         residual = sums.excess.ravel()
         share = (sums.weight / sums.weight.sum(axis=-1, keepdims=True)).ravel()
+        if width and len(residual) > MANY_CELLS:
+            # of very many classes nearly all bins of equal width are empty
+            filled = share > 0
+            residual, noise, share = residual[filled], noise[:, filled], share[filled]
         safe = np.where(share > 0, share, 1.0).astype(np.float32)
 
         def norm(g: np.ndarray) -> np.ndarray:
@@ -255,7 +262,8 @@ class Intervals:
     @cached_property
     def _width_noise(self) -> np.ndarray:
         scanned = self.rows.scanned
-        draws = scanned.draws if self.paired else scanned.draws.first(CLASS_RESAMPLES)
+        most = max(20, NOISE_ELEMENTS // (self.rows.n_classes * self.n_bins))
+        draws = scanned.draws.first(most if self.paired else min(most, CLASS_RESAMPLES))
         return width_noise(scanned.kept, *self._kept_rows(), draws=draws, n_bins=self.n_bins)
 
     @cached_property
@@ -276,13 +284,14 @@ class Intervals:
         if present.sum() < 2:
             return (value, value), np.full(len(draws.counts), value)
         labels, mass = self._kept_rows()
+        place = np.cumsum(present)[labels] - 1  # of many classes few may occur
         column = draws.take(self.rows.column(rule.column))
-        onehot = np.zeros((len(labels), len(means)), dtype=np.float32)
-        onehot[np.arange(len(labels)), labels] = 1.0 if mass is None else mass
+        onehot = np.zeros((len(labels), int(present.sum())), dtype=np.float32)
+        onehot[np.arange(len(labels)), place] = 1.0 if mass is None else mass
         drawn, own = draws.sums(onehot), onehot.sum(axis=0)
         centred = column[:, None] - (column @ onehot) / np.where(own > 0, own, 1.0)
         noise = draws.sums(onehot * centred) / np.maximum(drawn, 1e-12)
-        noise = np.where(drawn > 0, draws.shrink * noise, 0.0)[:, present]
+        noise = np.where(drawn > 0, draws.shrink * noise, 0.0)
         found = inverted_interval(lambda g: g.std(axis=-1), means[present], noise, value=value, ceiling=float("inf"))
         return found, (means[present] + noise).std(axis=-1)
 

@@ -118,7 +118,10 @@ class ScannedRows(CheckedScores):
         """The sums by class are at hand."""
         if statistic is class_width_bins and options == (self.n_bins,):
             return self.scanned.sums
-        return super().total(statistic, *options)
+        known = self.__dict__.setdefault("_totals", {})
+        if (statistic, options) not in known:
+            known[statistic, options] = super().total(statistic, *options)
+        return known[statistic, options]
 
     def columns(self, wanted: str) -> RowColumns:
         """The columns of the pass."""

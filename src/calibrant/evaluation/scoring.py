@@ -28,6 +28,9 @@ from calibrant.metrics.record import METRICS, ClassGaps, Metric, known_name, use
 CLASS_ELEMENTS = 60_000_000
 """Rows × classes up to which every class's column is sorted."""
 
+MOST_CLASSES = 20_000
+"""The same for classes, whose columns are sorted one by one."""
+
 SCORE_ROWS = 2_000_000
 """Up to this many rows the figures that need all scores at once (slope, curve, ROC AUC) are computed."""
 
@@ -106,7 +109,8 @@ def _values(one: Metric, rows: ScannedRows, n_bins: int) -> dict[str, float]:
 
 def _too_large(one: Metric, n: int, n_classes: int) -> str:
     rules = [figure.interval for figure in one.figures]
-    if n * n_classes > CLASS_ELEMENTS and any(isinstance(one, ClassGaps) and one.binning == "mass" for one in rules):
+    large = n * n_classes > CLASS_ELEMENTS or n_classes > MOST_CLASSES
+    if large and any(isinstance(one, ClassGaps) and one.binning == "mass" for one in rules):
         return f"left out, needs every column sorted ({n:,} × {n_classes:,})"
     return f"more than {SCORE_ROWS:,} rows" if one.about == "score" and n > SCORE_ROWS else ""
 

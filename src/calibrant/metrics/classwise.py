@@ -224,14 +224,16 @@ def class_sums(rows: Checked, n_bins: int, binning: str) -> BinSums:
     """Bin sums (K, n_bins) of every class's probability; those over bins of equal width add up over chunks."""
     n_bins = check_n_bins(n_bins)
     if check_choice("binning", binning, ("width", "mass")) == "mass":
-        checked = rows.every(ORDER_OF_CLASSES)
-        # in float32 many probabilities would tie at 0 or 1, and ties decide which bin of equal mass a row is in
-        blocks = map_blocks(
-            lambda block: probability_block(checked, block, np.float64), row_blocks(*checked.values.shape)
-        )
-        probabilities = np.concatenate(blocks) if checked.from_logits else checked.values
-        return BinSums(*class_mass_sums(probabilities, checked.labels, checked.weights, n_bins))
+        return rows.every(ORDER_OF_CLASSES).total(class_mass_bins, n_bins)
     return rows.total(class_width_bins, n_bins)
+
+
+def class_mass_bins(checked: Checked, n_bins: int) -> BinSums:
+    """Bin sums (K, n_bins) over bins of equal mass; of all rows, since every class's bins depend on all of them."""
+    # in float32 many probabilities would tie at 0 or 1, and ties decide which bin of equal mass a row is in
+    blocks = map_blocks(lambda block: probability_block(checked, block, np.float64), row_blocks(*checked.values.shape))
+    probabilities = np.concatenate(blocks) if checked.from_logits else checked.values
+    return BinSums(*class_mass_sums(probabilities, checked.labels, checked.weights, n_bins))
 
 
 def class_width_bins(checked: Checked, n_bins: int) -> BinSums:
