@@ -30,7 +30,7 @@ def log_floor_of(sample: np.ndarray, *, one_score: bool) -> float:
 
     At most half of 1/K: where every positive probability is 1, they say nothing about the size of the others.
 
-    >>> round(np.exp(log_floor_of(np.log([[0.5, 0.5], [0.8, 0.2]]), one_score=False)), 6)
+    >>> round(float(np.exp(log_floor_of(np.log([[0.5, 0.5], [0.8, 0.2]]), one_score=False))), 6)
     0.1
     """
     if one_score:

@@ -48,6 +48,7 @@ def content_folds(rows: Any, n_folds: int, seed: int) -> np.ndarray:
 
     Examples
     --------
+    >>> from calibrant.core.rows import Rows
     >>> logits = np.array([[0.0, 1.0]] * 600 + [[1.0, 0.0]] * 400)
     >>> fold = content_folds(Rows(logits, logits.argmax(axis=1)), 5, seed=0)
     >>> np.bincount(fold).tolist()
@@ -77,6 +78,7 @@ def divided(rows: Any) -> Any:
 
     Examples
     --------
+    >>> from calibrant.core.rows import Rows
     >>> rows = Rows(np.array([[0.0, 1.0], [2.0, 0.0]]), np.array([1, 0]), np.array([7.0, 2.0]))
     >>> divided(rows).weights.tolist()
     [2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
