@@ -19,7 +19,7 @@ from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax
 from calibrant.core.zeros import log_floor_of, raised
 from calibrant.data import Predictions, as_predictions
-from calibrant.evaluation.plain_data import PlainData
+from calibrant.evaluation.table import PlainData
 
 UNITS = {"nll": "nats", "brier": "Brier units"}
 

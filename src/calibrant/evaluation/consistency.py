@@ -13,7 +13,7 @@ import numpy as np
 
 from calibrant.core.bin_sums import total_gap
 from calibrant.core.bins import check_n_bins, width_index
-from calibrant.evaluation.plain_data import PlainData
+from calibrant.evaluation.table import PlainData
 from calibrant.kernels.bins import index_sums
 
 

@@ -15,8 +15,7 @@ from scipy.stats import norm
 
 from calibrant.core.errors import InputError
 from calibrant.evaluation import rendering
-from calibrant.evaluation.plain_data import PlainData
-from calibrant.evaluation.table import Cell, Estimate, Row, Table
+from calibrant.evaluation.table import Cell, Estimate, PlainData, Row, Table
 from calibrant.metrics.record import facts, known_name, number, sign
 
 SIGNIFICANCE = 0.05

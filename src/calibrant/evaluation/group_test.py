@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 from calibrant.core.bins import width_index
 from calibrant.evaluation.consistency import flipped_sums
 from calibrant.evaluation.grouping import Grouping
-from calibrant.evaluation.plain_data import PlainData
+from calibrant.evaluation.table import PlainData
 
 MOST_JOINT = 2000
 """Groups up to which the whole covariance is used; beyond, its diagonal."""

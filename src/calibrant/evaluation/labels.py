@@ -11,9 +11,8 @@ from calibrant.core.zeros import raised
 from calibrant.data import Predictions
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.grouping import clusters_by, columns_by
-from calibrant.evaluation.plain_data import PlainData
 from calibrant.evaluation.scoring import score
-from calibrant.evaluation.table import Figures
+from calibrant.evaluation.table import Figures, PlainData
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,8 @@ from calibrant.evaluation.consistency import NoiseFloor
 from calibrant.evaluation.flat import about
 from calibrant.evaluation.groups import GroupAnalysis, group_fields
 from calibrant.evaluation.labels import LabelFigures
-from calibrant.evaluation.plain_data import plain
 from calibrant.evaluation.results import MAIN, ClassProfile
-from calibrant.evaluation.table import Cell, Estimate, Figures, Row, Table, figure_cells, metric_columns
+from calibrant.evaluation.table import Cell, Estimate, Figures, Row, Table, figure_cells, metric_columns, plain
 from calibrant.metrics.record import facts
 from calibrant.metrics.reliability import Reliability
 

@@ -15,9 +15,8 @@ from calibrant.core import progress
 from calibrant.core.errors import InputError
 from calibrant.evaluation import rendering
 from calibrant.evaluation.compare import Methods, compare
-from calibrant.evaluation.plain_data import PlainData
 from calibrant.evaluation.results import Comparison
-from calibrant.evaluation.table import Cell, Estimate, Figures, Row, Table, figure_cells, metric_columns
+from calibrant.evaluation.table import Cell, Estimate, Figures, PlainData, Row, Table, figure_cells, metric_columns
 from calibrant.metrics.record import facts, known_name, sign
 
 PARTS = ("val", "test")

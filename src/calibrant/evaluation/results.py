@@ -11,9 +11,18 @@ import numpy as np
 
 from calibrant.evaluation import rendering
 from calibrant.evaluation.consistency import NoiseFloor
-from calibrant.evaluation.plain_data import PlainData, plain
 from calibrant.evaluation.reliability import reliability_bins
-from calibrant.evaluation.table import Cell, Estimate, Figures, Row, Table, figure_cells, metric_columns
+from calibrant.evaluation.table import (
+    Cell,
+    Estimate,
+    Figures,
+    PlainData,
+    Row,
+    Table,
+    figure_cells,
+    metric_columns,
+    plain,
+)
 from calibrant.metrics.record import facts, known_name, sign
 from calibrant.metrics.reliability import Reliability
 

@@ -18,8 +18,7 @@ from calibrant.core.softmax import softmax
 from calibrant.data import Predictions, open_predictions
 from calibrant.data.arrays import npz_fields
 from calibrant.data.columns import Wanted
-from calibrant.evaluation.plain_data import PlainData
-from calibrant.evaluation.table import Cell, Estimate, Row, Table
+from calibrant.evaluation.table import Cell, Estimate, PlainData, Row, Table
 from calibrant.metrics.record import METRICS, known_name
 
 SHIFT_KEY = re.compile(r"shift_(?P<corruption>.+)_(?P<severity>\d+)$")

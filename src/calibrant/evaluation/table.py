@@ -7,15 +7,49 @@ Numbers are fractions, not percent.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
 from calibrant.core.errors import InputError
-from calibrant.evaluation.plain_data import PlainData
 from calibrant.metrics.record import facts, known_name
+
+
+class PlainData:
+    """A dataclass that gives its fields, or the attributes named in `json_fields`, as plain JSON data."""
+
+    json_fields: ClassVar[tuple[str, ...]] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data by name; None stands for a number that is not finite."""
+        names = self.json_fields or tuple(one.name for one in fields(cast(Any, self)))
+        return {name: plain(getattr(self, name)) for name in names}
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The same as text."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it.
+
+    >>> plain((1, float("nan"), np.array([0.5])))
+    [1, None, [0.5]]
+    """
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, tuple | list):
+        return [plain(one) for one in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value
+
 
 NAN = float("nan")
 
