@@ -12,7 +12,6 @@ from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator, of_inner
 from calibrant.calibrators.learned import INNER, RECORD, Learned
-from calibrant.calibrators.solvers.fixed_point import FixedPoint
 from calibrant.calibrators.tensors import device_map
 from calibrant.core.bin_sums import total_gap
 from calibrant.core.errors import FitWarning, InputError
@@ -42,6 +41,9 @@ SMALLEST_SPREAD = 0.02
 A calibrator with a scale per class can make all class losses equal. There the normalised losses jump between −1 and 1
 with the last bit of a loss, and no fixed point exists; with a smallest spread they pass through 0.
 """
+
+MEMORY, SHORTEST = 5, 1 / 64
+"""Points that the search for a fixed point remembers, and the shortest share of a step that it takes."""
 
 
 class ClassLossScaling(Calibrator):
@@ -314,3 +316,34 @@ def summed_by_class(losses, confidence, correct, labels, weights, n_classes):  #
     weighted = losses if weights is None else losses * weights
     by_class = np.bincount(labels, weights=weighted, minlength=n_classes)
     return by_class, width_sums(confidence, correct, weights, N_BINS)
+
+
+class FixedPoint:
+    """A search for x = g(x) where plain repetition would swing past it (Anderson acceleration).
+
+    Proposes the next x from all pairs (x, g(x)) seen so far; `change` is the last |g(x) − x|.
+    """
+
+    def __init__(self) -> None:
+        self.change = np.inf
+        self.mixing = 1.0
+        self.points: list[np.ndarray] = []
+        self.residuals: list[np.ndarray] = []
+
+    def following(self, point: np.ndarray, image: np.ndarray) -> np.ndarray:
+        """The next point to try, given g(point)."""
+        residual = image - point
+        change = float(np.abs(residual).max())
+        if change > 0.9 * self.change:
+            # no progress: take a shorter step, and forget all points but the last
+            self.mixing = max(self.mixing / 2, SHORTEST)
+            self.points, self.residuals = self.points[-1:], self.residuals[-1:]
+        self.change = change
+        self.points = [*self.points[-MEMORY:], point]
+        self.residuals = [*self.residuals[-MEMORY:], residual]
+        if len(self.points) < 2:
+            return point + self.mixing * residual
+        steps = np.diff(self.points, axis=0).T
+        turns = np.diff(self.residuals, axis=0).T
+        shares = np.linalg.lstsq(turns, residual, rcond=1e-8)[0]
+        return point + self.mixing * residual - (steps + self.mixing * turns) @ shares

@@ -17,8 +17,8 @@ from calibrant.calibrators.beta import beta_columns
 from calibrant.calibrators.learned import INNERS, RECORD, Learned
 from calibrant.calibrators.prepare import in_pieces
 from calibrant.calibrators.registry import get, resolve
-from calibrant.calibrators.solvers.bent_slopes import slope_columns
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds, divided
+from calibrant.calibrators.solvers.score_maps import slope_columns
 from calibrant.calibrators.solvers.shrunken import Labelled, fit_labels, summed_losses
 from calibrant.core.arrays import check_score_matrix
 from calibrant.core.errors import FitWarning, InputError

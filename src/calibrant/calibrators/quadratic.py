@@ -9,8 +9,7 @@ import numpy as np
 
 from calibrant.calibrators.binary import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
-from calibrant.calibrators.solvers.bent_slopes import slope_columns
-from calibrant.calibrators.solvers.score_maps import check_strength, fit_scores
+from calibrant.calibrators.solvers.score_maps import check_strength, fit_scores, slope_columns
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows, score_range
 

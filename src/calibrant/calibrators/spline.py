@@ -11,7 +11,7 @@ from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.confidence_bins import top_columns
 from calibrant.calibrators.learned import CHANCE, Learned
-from calibrant.calibrators.solvers.bent_slopes import bent_map, fit_bent
+from calibrant.calibrators.solvers.score_maps import bent_map, fit_bent
 from calibrant.core.arrays import check_whole
 from calibrant.core.rows import Rows
 from calibrant.kernels.rows import RowColumns
