@@ -299,6 +299,15 @@ def test_a_log_that_nobody_reads_costs_lines_but_no_request(artifact):
     assert json.loads(stream.getvalue().splitlines()[-1])["lines_dropped"] == 100
 
 
+def test_a_service_whose_log_nobody_reads_still_stops(started):
+    port, process = started()
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20) as client:
+        for _ in range(600):  # more lines than a pipe holds
+            assert client.get("/health").status_code == 200
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 0
+
+
 def test_an_artifact_is_replaced_between_two_requests(tmp_path, fitted, monkeypatch):
     monkeypatch.setattr("calibrant.shipping.service.LOOK_SECONDS", 0.02)
     path = tmp_path / "cal.safetensors"

@@ -67,12 +67,23 @@ class _Waiting(QueueHandler):
 
 
 class _Writer(QueueListener):
+    """Writes records by itself: at exit logging would wait for a handler whose reader has stopped for good."""
+
     queue: SimpleQueue[Any]
+
+    def __init__(self, queue: SimpleQueue[Any], stream: TextIO) -> None:
+        super().__init__(queue)
+        self.stream, self.formatter = stream, JsonFormatter()
 
     def dequeue(self, block: bool) -> logging.LogRecord:
         if self.queue.empty():
             time.sleep(GATHER_SECONDS)
         return self.queue.get(block)
+
+    def handle(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError, ValueError):  # without a reader the service goes on
+            self.stream.write(self.formatter.format(record) + "\n")
+            self.stream.flush()
 
 
 @contextlib.contextmanager
@@ -81,9 +92,7 @@ def json_log(stream: TextIO | None = None, *, access: bool = True) -> Iterator[N
 
     A reader that stops reading costs log lines, never requests.
     """
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter())
-    writer = _Writer(SimpleQueue(), handler)
+    writer = _Writer(SimpleQueue(), stream or sys.stderr)
     waiting = _Waiting(writer.queue)
     EVENTS.addHandler(waiting)
     EVENTS.setLevel(logging.INFO)
