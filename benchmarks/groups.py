@@ -27,8 +27,7 @@ from calibrant import metrics
 from calibrant.data import Predictions
 from calibrant.evaluation.bootstrap import draw, percentile_interval
 from calibrant.evaluation.consistency import consistency_test
-from calibrant.evaluation.grouping import cluster_codes, make_grouping
-from calibrant.evaluation.groups import group_analysis
+from calibrant.evaluation.groups import cluster_codes, group_analysis, make_grouping
 
 PARTS = ("chance", "clusters", "files", "speed")
 SCENES = {

@@ -13,9 +13,7 @@ from calibrant.data import Predictions
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.compare import compare
 from calibrant.evaluation.consistency import consistency_test
-from calibrant.evaluation.group_test import groups_differ
-from calibrant.evaluation.grouping import cluster_codes, encode, make_grouping
-from calibrant.evaluation.groups import group_analysis
+from calibrant.evaluation.groups import cluster_codes, encode, group_analysis, groups_differ, make_grouping
 from calibrant.evaluation.measure import measure
 
 

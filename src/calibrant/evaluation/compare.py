@@ -27,8 +27,7 @@ from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples, draw
 from calibrant.evaluation.consistency import consistency_test
 from calibrant.evaluation.flat import flattened
-from calibrant.evaluation.grouping import Grouping, clusters_by, columns_by, common_groups, make_grouping
-from calibrant.evaluation.groups import column_groups
+from calibrant.evaluation.groups import Grouping, clusters_by, column_groups, columns_by, common_groups, make_grouping
 from calibrant.evaluation.labels import RawScores, repeated
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.scan import at_groups, top_columns

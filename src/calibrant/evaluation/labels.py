@@ -10,7 +10,7 @@ import numpy as np
 from calibrant.core.zeros import raised
 from calibrant.data import Predictions
 from calibrant.evaluation.bootstrap import draw
-from calibrant.evaluation.grouping import clusters_by, columns_by
+from calibrant.evaluation.groups import clusters_by, columns_by
 from calibrant.evaluation.scoring import score
 from calibrant.evaluation.table import Figures, PlainData
 

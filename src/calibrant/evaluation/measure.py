@@ -15,8 +15,7 @@ from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.consistency import consistency_test
 from calibrant.evaluation.flat import flattened
-from calibrant.evaluation.grouping import clusters_by, columns_by, make_grouping
-from calibrant.evaluation.groups import column_groups
+from calibrant.evaluation.groups import clusters_by, column_groups, columns_by, make_grouping
 from calibrant.evaluation.labels import label_figures, repeated
 from calibrant.evaluation.measurement import Measurement
 from calibrant.evaluation.mendable import mendable
