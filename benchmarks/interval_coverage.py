@@ -147,7 +147,7 @@ def main() -> None:
         covered = coverage(sharpness, options.runs, options.rows, options.resamples)
         fine &= all(0.93 <= covered[name] <= 0.97 for name in ("nll", "brier"))
     for rows in (400, 1000):
-        shares = [binary_coverage(rows, shift, options.runs, options.resamples) for shift in (0.3, 0.6)]
+        shares = [binary_coverage(rows, shift, options.runs, options.resamples) for shift in (0.3, 0.6, -0.5)]
         fine &= all(0.93 <= one <= 0.97 for each in shares for one in each.values())
     for rows, chance in ((50, 0.98), (200, 0.99), (500, 0.99)):
         fine &= share_coverage(rows, chance, options.runs, options.resamples) >= 0.92
