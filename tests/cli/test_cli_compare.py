@@ -111,7 +111,7 @@ def test_a_full_disk_is_one_line(folder):
 def test_bad_requests(calibrant, folder):
     for arguments, words in (
         (("-m", "tss"), "no method is called 'tss'"),
-        (("--criterion", "eec"), "criterion"),
+        (("--criterion", "eec"), "no metric 'eec'"),
         (("-m", ""), "methods is empty"),
     ):
         result = calibrant("compare", folder / "val.npz", folder / "test.npz", *arguments)

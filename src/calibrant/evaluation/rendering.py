@@ -182,7 +182,11 @@ def text(
     """One screen of text: sentences, the table and notes."""
     shown = screen(table)
     left = len(table.rows) - len(shown.rows)
-    out = Console(file=io.StringIO(), width=width, color_system=None, markup=False, emoji=False, highlight=False)
+    # in a notebook rich would display the table instead of writing it to the text
+    out = Console(
+        file=io.StringIO(), width=width, color_system=None, markup=False, emoji=False, highlight=False,
+        force_jupyter=False,
+    )  # fmt: skip
     for block in terminal(shown, width, intervals=intervals, style=style):
         out.print(block)
     lines = [line.rstrip() for line in out.file.getvalue().splitlines()]  # type: ignore[attr-defined]
