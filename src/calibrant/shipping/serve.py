@@ -71,7 +71,7 @@ class _Writer(QueueListener):
 
     queue: SimpleQueue[Any]
 
-    def __init__(self, queue: SimpleQueue[Any], stream: TextIO) -> None:
+    def __init__(self, queue: SimpleQueue[Any], stream: TextIO | None) -> None:
         super().__init__(queue)
         self.stream, self.formatter = stream, JsonFormatter()
 
@@ -82,8 +82,13 @@ class _Writer(QueueListener):
 
     def handle(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError, ValueError):  # without a reader the service goes on
-            self.stream.write(self.formatter.format(record) + "\n")
-            self.stream.flush()
+            line = self.formatter.format(record) + "\n"
+            if self.stream is None:
+                # past the buffer of sys.stderr, whose lock Python waits for at exit
+                os.write(sys.stderr.fileno(), line.encode())
+            else:
+                self.stream.write(line)
+                self.stream.flush()
 
 
 @contextlib.contextmanager
@@ -92,7 +97,7 @@ def json_log(stream: TextIO | None = None, *, access: bool = True) -> Iterator[N
 
     A reader that stops reading costs log lines, never requests.
     """
-    writer = _Writer(SimpleQueue(), stream or sys.stderr)
+    writer = _Writer(SimpleQueue(), stream)
     waiting = _Waiting(writer.queue)
     EVENTS.addHandler(waiting)
     EVENTS.setLevel(logging.INFO)
