@@ -13,8 +13,7 @@ import argparse
 import numpy as np
 
 import calibrant as cal
-from calibrant.core.bin_sums import over, total_gap, under
-from calibrant.core.bins import mass_index, width_index
+from calibrant.core.bins import mass_index, over, total_gap, under, width_index
 from calibrant.core.softmax import softmax
 from calibrant.evaluation.consistency import consistency_test
 from calibrant.kernels.rows import scan

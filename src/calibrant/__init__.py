@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from calibrant import neural as neural
     from calibrant import plots as plots
     from calibrant import sklearn as sklearn
-    from calibrant.calibrators.binary import BinaryCalibrator as BinaryCalibrator
+    from calibrant.calibrators.base import BinaryCalibrator as BinaryCalibrator
     from calibrant.calibrators.registry import *  # noqa: F403 (every calibrator class, get, methods, register)
     from calibrant.core.errors import FitWarning as FitWarning
     from calibrant.core.errors import InputError as InputError
@@ -50,7 +50,7 @@ _NAMES = {
     "methods": "calibrant.calibrators.registry",
     "register": "calibrant.calibrators.registry",
     "Calibrator": "calibrant.calibrators.base",
-    "BinaryCalibrator": "calibrant.calibrators.binary",
+    "BinaryCalibrator": "calibrant.calibrators.base",
     "measure": "calibrant.evaluation.measure",
     "compare": "calibrant.evaluation.compare",
     "compare_models": "calibrant.evaluation.models",

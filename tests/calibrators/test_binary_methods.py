@@ -13,7 +13,7 @@ from sklearn.isotonic import IsotonicRegression
 from calibrant import metrics
 from calibrant.calibrators.registry import get
 from calibrant.core.errors import FitWarning
-from calibrant.core.odds import sigmoid
+from calibrant.core.softmax import sigmoid
 from calibrant.kernels.isotonic import isotonic_values, merge_groups, score_groups
 from calibrant.kernels.logistic import fit_logistic
 from calibrant.kernels.venn_abers import venn_abers_tables

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import calibrant as cal
-from calibrant.calibrators.binary import BinaryCalibrator
+from calibrant.calibrators.base import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
 from calibrant.calibrators.registry import names
 from calibrant.core.errors import InputError

@@ -11,7 +11,7 @@ from sklearn.base import clone
 
 from calibrant import AutoCalibrator, MultilabelCalibrator, Predictions, compare, get, load, save
 from calibrant.core.errors import FitWarning, InputError
-from calibrant.core.odds import sigmoid, softplus
+from calibrant.core.softmax import sigmoid, softplus
 
 pytestmark = pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
 

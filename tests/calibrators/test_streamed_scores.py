@@ -10,7 +10,7 @@ import pytest
 from calibrant import get, open_predictions
 from calibrant.calibrators import prepare
 from calibrant.core.errors import FitWarning
-from calibrant.core.odds import sigmoid
+from calibrant.core.softmax import sigmoid
 from calibrant.data import chunks
 
 METHODS = ("platt", "beta", "quad")

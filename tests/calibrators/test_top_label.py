@@ -24,9 +24,8 @@ from calibrant.calibrators.top_label import top_label
 from calibrant.calibrators.top_label_map import PRIOR_ROWS, fit_map
 from calibrant.core.bins import place
 from calibrant.core.errors import InputError
-from calibrant.core.odds import probability_log_odds
 from calibrant.core.rows import Rows
-from calibrant.core.softmax import softmax
+from calibrant.core.softmax import probability_log_odds, softmax
 
 
 def features(log_odds):

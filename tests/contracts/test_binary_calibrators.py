@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from calibrant.calibrators.binary import BinaryCalibrator
+from calibrant.calibrators.base import BinaryCalibrator
 from calibrant.calibrators.registry import get, names
 from calibrant.core.errors import InputError
-from calibrant.core.odds import sigmoid
+from calibrant.core.softmax import sigmoid
 from calibrant.shipping.artifact import load, save
 
 pytestmark = pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")

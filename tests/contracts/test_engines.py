@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from calibrant.core.errors import InputError
-from calibrant.engines.engine import Engine
-from calibrant.engines.local import LocalEngine
+from calibrant.engines.engine import Engine, LocalEngine
 
 ENGINES = ("local", "dask")
 

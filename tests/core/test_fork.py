@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from calibrant.core.blas import _state, one_blas_thread
+from calibrant.core.threads import _state, one_blas_thread
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")

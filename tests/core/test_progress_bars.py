@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from calibrant.core import progress, progress_bars
+from calibrant.core import progress
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def _restore():
 def clock(monkeypatch):
     """A clock that moves when told to."""
     now = [100.0]
-    monkeypatch.setattr(progress_bars.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
 
     def move(seconds: float) -> None:
         now[0] += seconds
@@ -70,10 +70,10 @@ def test_a_listener_takes_precedence(capsys, clock):
 
 def test_a_notebook_shows_a_bar_and_clears_it(tmp_path):
     cells = [
-        "from calibrant.core import progress, progress_bars\nprogress_bars.PATIENCE_SECONDS = 0\n"
-        "progress_bars.PAUSE_SECONDS = 0\nfrom IPython.display import HTML\n"
-        "seen = []\nkeep = progress_bars._html\n"
-        "progress_bars._html = lambda *given: seen.append(keep(*given)) or seen[-1]\n"
+        "from calibrant.core import progress\nprogress.PATIENCE_SECONDS = 0\n"
+        "progress.PAUSE_SECONDS = 0\nfrom IPython.display import HTML\n"
+        "seen = []\nkeep = progress._html\n"
+        "progress._html = lambda *given: seen.append(keep(*given)) or seen[-1]\n"
         "for done in range(3):\n    progress.step('work <b>', done, 3)",
         "assert len(seen) == 3 and 'max=\"3\"' in seen[0] and '&lt;b&gt;' in seen[0], seen",
         "import calibrant as cal\ncal.show_progress(False)\nprogress.step('quiet', 1, 3)\nassert len(seen) == 3",

@@ -70,7 +70,7 @@ import calibrant as cal
 from calibrant.data import scratch
 path, in_memory = sys.argv[1], sys.argv[2] == "memory"
 if not in_memory:
-    import calibrant.data.chunked as chunked, calibrant.data.predictions as predictions
+    import calibrant.data.chunks as chunked, calibrant.data.predictions as predictions
     predictions.CHUNK_BYTES, predictions.MEMORY_SHARE, chunked.SPILL_BYTES = 1000, 0.0, 1000
 
 class CutShort(cal.Identity):

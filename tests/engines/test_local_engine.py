@@ -11,7 +11,7 @@ import calibrant as cal
 from calibrant.core import progress
 from calibrant.core.errors import InputError
 from calibrant.data import chunks as chunks_module
-from calibrant.data.chunked import file_rows
+from calibrant.data.chunks import file_rows
 from calibrant.engines.engine import opened
 from calibrant.metrics import METRICS, stream, streaming
 
@@ -119,7 +119,7 @@ def test_progress_tells_pass_speed_and_temperature(forty):
 
 
 def test_per_row_columns_wait_in_a_scratch_file_when_large(forty, monkeypatch):
-    monkeypatch.setattr("calibrant.data.chunked.SPILL_BYTES", 1000)
+    monkeypatch.setattr("calibrant.data.chunks.SPILL_BYTES", 1000)
     parts, logits, labels, weights = forty
     spilled = cal.get("cws").fit(parts)
     assert np.array_equal(spilled.weights_, cal.get("cws").fit(logits, labels, sample_weight=weights).weights_)

@@ -11,8 +11,8 @@ from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows, Smoothing
 from calibrant.core.statistic import statistic
 from calibrant.data import Predictions
-from calibrant.data.chunked import file_rows
-from calibrant.engines.local import LocalEngine
+from calibrant.data.chunks import file_rows
+from calibrant.engines.engine import LocalEngine
 
 
 def factor(logits, labels):

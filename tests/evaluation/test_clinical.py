@@ -8,7 +8,7 @@ import pytest
 import calibrant as cal
 from calibrant import metrics
 from calibrant.core.errors import InputError
-from calibrant.core.odds import sigmoid
+from calibrant.core.softmax import sigmoid
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.scoring import column_estimates
 from calibrant.metrics.inputs import check_binary

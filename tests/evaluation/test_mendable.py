@@ -10,7 +10,7 @@ import pytest
 
 import calibrant as cal
 from calibrant import metrics
-from calibrant.core.odds import sigmoid
+from calibrant.core.softmax import sigmoid
 from calibrant.evaluation import mendable
 from calibrant.evaluation.calibration_loss import cross_validated
 from calibrant.metrics.mmce import laplacian_root

@@ -17,7 +17,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from calibrant import metrics
 from calibrant.core.errors import FitWarning, InputError
-from calibrant.core.odds import sigmoid
+from calibrant.core.softmax import sigmoid
 
 BINARY = {
     name: one.function for name, one in metrics.METRICS.items() if one.about == "score" and name != "kuiper_error"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant import metrics
-from calibrant.core.bin_sums import BinSums
+from calibrant.core.bins import BinSums
 from calibrant.metrics.binning import bin_index, bin_sums
 from calibrant.metrics.inputs import check
 from calibrant.metrics.soft import memberships, soft_sums
@@ -254,7 +254,7 @@ def test_20_debiased_is_at_most_the_plug_in(data, n_bins, binning):
 
 
 def test_20_debiased_square_averages_to_zero_on_calibrated_data(rng):
-    from calibrant.core.bin_sums import BinSums
+    from calibrant.core.bins import BinSums
 
     squares, plug_in = [], []
     for _ in range(400):

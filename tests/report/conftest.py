@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from calibrant.calibrators.identity import Identity
+from calibrant.calibrators.base import Identity
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.core.softmax import softmax
 from calibrant.evaluation.results import ClassProfile, Comparison, MethodRow, NoiseFloor, TestColumns

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.base import clone
 
-from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.identity import Identity
+from calibrant.calibrators.base import Calibrator, Identity
 from calibrant.calibrators.label_shift import LabelShift
 from calibrant.calibrators.learned import INNER, RECORD
 from calibrant.calibrators.pool import PRIOR_ROWS, LinearPool, pool_rows, pool_weights

@@ -19,17 +19,16 @@ from calibrant.calibrators.maps import numpy_space
 from calibrant.calibrators.prepare import check_names, prepared, ready
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.tensors import fit_on_device, probabilities_of_tensor, transform_tensor
-from calibrant.core.arrays import check_matrix, check_scores, check_values
-from calibrant.core.blas import one_blas_thread
+from calibrant.core.arrays import check_matrix, check_scores, check_values, is_tensor, on_device
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows, is_one_column, sums_finitely, two_columns
 from calibrant.core.softmax import softmax
-from calibrant.core.tensors import is_tensor, on_device
-from calibrant.core.threads import map_blocks, row_blocks
+from calibrant.core.threads import map_blocks, one_blas_thread, row_blocks
 from calibrant.core.zeros import raised
 
 if TYPE_CHECKING:
     from typing import Self
+
 
 PRECISE_LOGIT = 64.0
 """float32 logits up to this size give probabilities good to about 1e-6."""
@@ -390,3 +389,59 @@ def keep_winner(probabilities: np.ndarray, winner: np.ndarray) -> np.ndarray:
         highest = probabilities[lost].max(axis=1)
         probabilities[lost, winner[lost]] = np.nextafter(highest, probabilities.dtype.type(2))
     return probabilities
+
+
+class BinaryCalibrator(Calibrator):
+    """Base of calibrators that know only one logit per row, the positive class's.
+
+    A method writes `_fit_binary(rows)` and `_map_binary(xp, scores, learned)`. On a matrix of two columns it works on
+    z₁ − z₀ and returns [0, u]; more columns are an InputError.
+    """
+
+    tasks = ("binary",)
+
+    def _begin(self, rows: Rows) -> None:
+        n_classes = 2 if rows.one_score else rows.n_classes
+        if n_classes != 2:
+            raise InputError(
+                f"{type(self).__name__} calibrates one score per row or two columns, but the logits have "
+                f"{n_classes} columns: take ts, vs or another method for many classes"
+            )
+        super()._begin(rows)
+
+    def _fit(self, rows: Rows) -> None:
+        self._fit_binary(Rows(rows.logits[:, 1] - rows.logits[:, 0], rows.labels, rows.weights))
+
+    def _fit_binary(self, rows: Rows) -> None:
+        raise NotImplementedError
+
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        calibrated = self._map_binary(xp, logits[:, 1] - logits[:, 0], learned)
+        return xp.stack([xp.zeros_like(calibrated), calibrated], axis=1)
+
+    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+        raise NotImplementedError
+
+
+class Identity(Calibrator):
+    """Leave the logits as they are: the baseline of every method.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant import Identity
+    >>> logits = np.array([[2.0, 0.0], [0.5, 1.0]])
+    >>> bool((Identity().fit(logits, [0, 1]).transform(logits) == logits).all())
+    True
+    """
+
+    keeps_prediction = True
+    few_parameters = True
+    keeps_ranking = True
+    additive = True
+
+    def _fit(self, rows: Rows) -> None:
+        pass
+
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        return logits

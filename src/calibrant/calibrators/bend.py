@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.calibrators.binary import BinaryCalibrator
+from calibrant.calibrators.base import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
 from calibrant.calibrators.solvers.bend import BREAKS, fit_bend
 from calibrant.calibrators.solvers.folds import content_folds

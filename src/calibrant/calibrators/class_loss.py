@@ -13,7 +13,7 @@ from sklearn.base import clone
 from calibrant.calibrators.base import Calibrator, of_inner
 from calibrant.calibrators.learned import INNER, RECORD, Learned
 from calibrant.calibrators.tensors import device_map
-from calibrant.core.bin_sums import total_gap
+from calibrant.core.bins import total_gap
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows, Smoothing

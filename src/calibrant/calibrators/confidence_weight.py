@@ -11,8 +11,7 @@ from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.confidence_bins import ConfidenceBins, fill_empty, quantile_bins, top_columns
 from calibrant.calibrators.learned import EDGES, Learned
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
-from calibrant.core.bin_sums import total_gap
-from calibrant.core.bins import check_n_bins, mass_index, place
+from calibrant.core.bins import check_n_bins, mass_index, place, total_gap
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
 from calibrant.kernels.bins import index_sums

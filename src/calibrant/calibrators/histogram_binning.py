@@ -12,9 +12,9 @@ from calibrant.calibrators.confidence_bins import ConfidenceBins, fill_empty, ma
 from calibrant.calibrators.learned import CHANCE, EDGES, Learned
 from calibrant.calibrators.solvers.positive_class import positive_columns, sigmoid_map, step_value
 from calibrant.core.bins import check_n_bins, place
-from calibrant.core.odds import probability_log_odds, sigmoid
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
+from calibrant.core.softmax import probability_log_odds, sigmoid
 
 
 class HistogramBinning(Calibrator):

@@ -14,9 +14,9 @@ from calibrant.calibrators.confidence_bins import mapped_columns
 from calibrant.calibrators.learned import CHANCE, Learned
 from calibrant.calibrators.solvers.positive_class import interpolate, isotonic_knots
 from calibrant.core.errors import InputError
-from calibrant.core.odds import probability_log_odds
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
+from calibrant.core.softmax import probability_log_odds
 from calibrant.kernels.isotonic import score_groups
 
 

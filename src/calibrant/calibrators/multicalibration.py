@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import fact
-from calibrant.calibrators.grouped import GroupedCalibrator, group_names, row_losses, surely_gains
+from calibrant.calibrators.group import GroupedCalibrator, group_names, row_losses, surely_gains
 from calibrant.calibrators.learned import INNER, RECORD, Learned
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.solvers.patches import Patched, Patches, hats

@@ -22,8 +22,8 @@ from calibrant.calibrators.solvers.score_maps import slope_columns
 from calibrant.calibrators.solvers.shrunken import Labelled, fit_labels, summed_losses
 from calibrant.core.arrays import check_score_matrix
 from calibrant.core.errors import FitWarning, InputError
-from calibrant.core.odds import sigmoid
 from calibrant.core.rows import Rows
+from calibrant.core.softmax import sigmoid
 from calibrant.core.zeros import raised
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.calibrators.binary import BinaryCalibrator
+from calibrant.calibrators.base import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
 from calibrant.calibrators.solvers.score_maps import check_strength, fit_scores, line_columns
 from calibrant.core.rows import Rows

@@ -20,15 +20,15 @@ from calibrant.core.arrays import (
     check_score_matrix,
     check_scores,
     check_weights,
+    is_tensor,
     look_like_probabilities,
     probabilities_error,
 )
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows, is_one_column
 from calibrant.core.schema import identifiers
-from calibrant.core.tensors import is_tensor
 from calibrant.data import Predictions, as_predictions
-from calibrant.data.chunked import file_rows
+from calibrant.data.chunks import file_rows
 from calibrant.data.source import ArraySource
 from calibrant.engines.engine import Engine, opened
 

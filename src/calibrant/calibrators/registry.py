@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     # for type checkers: `calibrant` re-exports these names, which load on use
     from calibrant.calibrators.auto import AutoCalibrator as AutoCalibrator
     from calibrant.calibrators.base import Calibrator as Calibrator
+    from calibrant.calibrators.base import Identity as Identity
     from calibrant.calibrators.bend import BendScaling as BendScaling
     from calibrant.calibrators.beta import BetaCalibration as BetaCalibration
     from calibrant.calibrators.bin_temperature import BinTemperatureScaling as BinTemperatureScaling
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from calibrant.calibrators.ensemble_temperature import EnsembleTemperatureScaling as EnsembleTemperatureScaling
     from calibrant.calibrators.group import GroupCalibrator as GroupCalibrator
     from calibrant.calibrators.histogram_binning import HistogramBinning as HistogramBinning
-    from calibrant.calibrators.identity import Identity as Identity
     from calibrant.calibrators.isotonic import IsotonicCalibration as IsotonicCalibration
     from calibrant.calibrators.joint import JointScaling as JointScaling
     from calibrant.calibrators.kept_prediction import KeptPrediction as KeptPrediction
@@ -81,7 +81,7 @@ def _method(module: str, class_name: str, **parameters: Any) -> Method:
 
 
 METHODS: dict[str, Method] = {
-    "none": _method("identity", "Identity"),
+    "none": _method("base", "Identity"),
     "ts": _method("temperature", "TemperatureScaling"),
     "ts-ece": _method("temperature", "TemperatureScaling", objective="ece"),
     "ts-adaece": _method("temperature", "TemperatureScaling", objective="adaptive_ece"),

@@ -32,7 +32,7 @@ def task_method(name: str, task: str, n_classes: int | None = None) -> Any:
         return calibrator
     known = name if name in ("auto", "multilabel") else resolve(name)
     if known == "none":
-        from calibrant.calibrators.identity import Identity
+        from calibrant.calibrators.base import Identity
 
         return Identity()
     if known == "multilabel":

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrant.calibrators.maps import torch_space
-from calibrant.calibrators.maps.zeros import raise_zeros
+from calibrant.calibrators.maps import raise_zeros, torch_space
 from calibrant.calibrators.solvers.folds import divided
 from calibrant.core.arrays import look_like_probabilities, probabilities_error
 from calibrant.core.errors import InputError

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant.calibrators.binary import BinaryCalibrator
+from calibrant.calibrators.base import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
 from calibrant.calibrators.maps import numpy_space
 from calibrant.core.rows import Rows

@@ -7,13 +7,13 @@ fused kernels that read the matrix anyway call `explain_bad_values` only when th
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any
 
 import numpy as np
 
 from calibrant.core.errors import FitWarning, InputError, NoRowsError
-from calibrant.core.tensors import is_tensor
 
 PROBABILITY_TOLERANCE = 1e-3
 """How far a row of probabilities may be from a sum of one: room for float16 files, not for logits."""
@@ -366,3 +366,14 @@ def _dtype_words(dtype: np.dtype[Any]) -> str:
 
 def _nonfinite_word(value: float) -> str:
     return "NaN" if np.isnan(value) else ("Inf" if value > 0 else "-Inf")
+
+
+def is_tensor(value: Any) -> bool:
+    """A torch tensor of any kind."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def on_device(value: Any) -> bool:
+    """A torch tensor that lies on a CUDA device."""
+    return is_tensor(value) and bool(value.is_cuda)

@@ -1,10 +1,17 @@
-"""Progress reporting: work calls `step`, and a listener or a bar shows it; silent where neither is there."""
+"""Progress reporting: work calls `step`, and a listener or a bar shows it; silent where neither is there.
+
+Bars need no library: they are HTML below a notebook's cell, and one line on standard error elsewhere.
+"""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from html import escape
+from typing import Any
 
 Listener = Callable[[str, int, int | None, str], None]
 
@@ -50,7 +57,127 @@ def show_progress(on: bool | None = True) -> None:
     >>> show_progress(False)
     >>> show_progress(None)
     """
-    from calibrant.core.progress_bars import bar_for
-
     _Default.known = True
     _Default.bar = bar_for(on)
+
+
+PATIENCE_SECONDS = 1.0
+"""Work that is shorter shows nothing."""
+PAUSE_SECONDS = 0.1
+"""Time between two pictures."""
+BAR = 30
+
+
+def bar_for(on: bool | None) -> Listener | None:
+    """The bar for this process, or None."""
+    shell = _notebook()
+    if on is False or (on is None and shell is None):
+        return None
+    return _Bars(_Line() if shell is None else _Cell(shell)).step
+
+
+def _notebook() -> Any:
+    """The shell of a Jupyter kernel; None in a script, a console or a test."""
+    if "IPython" not in sys.modules:
+        return None
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    return shell if shell is not None and hasattr(shell, "kernel") else None
+
+
+class _Bars:
+    """Which stages run and how far they are; several can be nested."""
+
+    def __init__(self, screen: Any) -> None:
+        self._screen = screen
+        self._stages: dict[str, tuple[int, int | None, str]] = {}
+        self._started = self._shown = 0.0
+        screen.when_left(self._clear)
+
+    def step(self, stage: str, done: int, total: int | None, note: str) -> None:
+        now = time.monotonic()
+        if not self._stages:
+            self._started, self._shown = now, 0.0
+        kind = stage.rstrip("0123456789 ")  # "pass 7" takes the line of "pass 6"
+        if total is not None and done >= total:
+            self._stages.pop(kind, None)
+            if not self._stages:
+                self._screen.clear()
+            return
+        self._stages[kind] = (done, total, f"{stage} {note}".strip())
+        if now - self._started >= PATIENCE_SECONDS and now - self._shown >= PAUSE_SECONDS:
+            self._shown = now
+            self._screen.draw(list(self._stages.values()))
+
+    def _clear(self) -> None:
+        self._stages.clear()
+        self._screen.clear()
+
+
+class _Cell:
+    """HTML below the cell that runs; empty when the work or the cell has ended."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell, self._handle = shell, None
+
+    def when_left(self, clear: Any) -> None:
+        self._shell.events.register("post_run_cell", lambda *_: clear())
+
+    def draw(self, stages: list[tuple[int, int | None, str]]) -> None:
+        from IPython.display import HTML, display
+
+        picture = HTML("".join(_html(*stage) for stage in stages))
+        if self._handle is None:
+            self._handle = display(picture, display_id=True)
+        else:
+            self._handle.update(picture)
+
+    def clear(self) -> None:
+        from IPython.display import HTML
+
+        if self._handle is not None:
+            self._handle.update(HTML(""))
+            self._handle = None
+
+
+class _Line:
+    """One line on standard error that is written over."""
+
+    def __init__(self) -> None:
+        self._width = 0
+
+    def when_left(self, clear: Any) -> None:
+        import atexit
+
+        atexit.register(clear)
+
+    def draw(self, stages: list[tuple[int, int | None, str]]) -> None:
+        text = "  ".join(_text(*stage) for stage in stages)[:120]
+        sys.stderr.write("\r" + text.ljust(self._width))
+        sys.stderr.flush()
+        self._width = len(text)
+
+    def clear(self) -> None:
+        if self._width:
+            sys.stderr.write("\r" + " " * self._width + "\r")
+            sys.stderr.flush()
+            self._width = 0
+
+
+def _html(done: int, total: int | None, words: str) -> str:
+    share = "" if total is None else f' value="{done}" max="{total}"'
+    count = f"{done:,}" if total is None else f"{done:,} of {total:,}"
+    return f'<div><progress{share} aria-label="{escape(words)}"></progress> {escape(words)} ({count})</div>'
+
+
+def _text(done: int, total: int | None, words: str) -> str:
+    """A bar in characters.
+
+    >>> _text(1, 2, "fitting")
+    'fitting [###############...............] 1/2'
+    """
+    if not total:
+        return f"{words} {done:,}"
+    full = int(BAR * done / total)
+    return f"{words} [{'#' * full}{'.' * (BAR - full)}] {done:,}/{total:,}"

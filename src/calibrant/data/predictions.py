@@ -24,10 +24,9 @@ from calibrant.core.arrays import (
 )
 from calibrant.core.errors import InputError
 from calibrant.core.memory import spare_memory
-from calibrant.core.odds import sigmoid
 from calibrant.core.rows import Rows
 from calibrant.core.schema import FLAT, Schema, check_kind, resolve_task
-from calibrant.core.softmax import log_odds, log_stored, softmax
+from calibrant.core.softmax import log_odds, log_stored, sigmoid, softmax
 from calibrant.data.source import (
     CHUNK_BYTES,
     ArrayField,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from calibrant.core.errors import InputError, MissingExtraError
@@ -74,23 +74,9 @@ class DaskEngine:
         merge: Callable[[Result, Result], Result],
     ) -> Result:
         """Fold `work(chunk)` of all chunks in order; a few chunks a worker are under way."""
-        task = functools.partial(_serial, work)
         waiting: deque[Any] = deque()
-        results: list[Result] = []
-
-        def fold() -> None:
-            future = waiting.popleft()
-            result = self._result(future)
-            future.release()
-            results[:] = [merge(results[0], result)] if results else [result]
-
         try:
-            for chunk in chunks:
-                waiting.append(self.client.submit(task, chunk, pure=False, retries=RETRIES))
-                if len(waiting) >= self._room():
-                    fold()
-            while waiting:
-                fold()
+            return functools.reduce(merge, self._results(functools.partial(_serial, work), chunks, waiting))
         except InputError:
             raise
         except self._gone as error:
@@ -103,7 +89,6 @@ class DaskEngine:
         finally:
             if self.client.status == "running":
                 self.client.cancel(list(waiting), force=True)
-        return results[0]
 
     def close(self) -> None:
         """Leave the cluster; stop it if it was started here."""
@@ -111,15 +96,18 @@ class DaskEngine:
         if self.cluster is not None:
             self.cluster.close()
 
-    def _room(self) -> int:
-        threads = self.client.nthreads()
-        return 4 * max(1, sum(threads.values()))
-
-    def _result(self, future: Any) -> Any:
-        answer = self._answer(future)
-        if isinstance(answer, _BadInput):
-            raise InputError(answer.message)
-        return answer
+    def _results(self, task: Callable[[Any], Any], chunks: Sequence[Any], waiting: deque[Any]) -> Iterator[Any]:
+        """Results in the order of the chunks; four chunks per thread of the cluster are under way."""
+        for place, chunk in enumerate(chunks, 1):
+            waiting.append(self.client.submit(task, chunk, pure=False, retries=RETRIES))
+            room = 1 if place == len(chunks) else 4 * max(1, sum(self.client.nthreads().values()))
+            while len(waiting) >= room:
+                future = waiting.popleft()
+                answer = self._answer(future)
+                future.release()
+                if isinstance(answer, _BadInput):
+                    raise InputError(answer.message)
+                yield answer
 
     def _answer(self, future: Any) -> Any:
         """What a worker answers; without a scheduler nobody would ever answer, so that it is asked for regularly."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from typing import Protocol, TypeVar, runtime_checkable
 
 from calibrant.core.errors import InputError
+from calibrant.core.threads import map_ordered
 
 Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")
@@ -58,11 +60,31 @@ def opened(engine: str | Engine = "local") -> Iterator[Engine]:
 
 def _make(name: str) -> Engine:
     if name == "local":
-        from calibrant.engines.local import LocalEngine
-
         return LocalEngine()
     if name == "dask" or name.startswith(ADDRESSES):
         from calibrant.engines.dask import DaskEngine  # loads dask, which only this engine needs
 
         return DaskEngine() if name == "dask" else DaskEngine(name)
     raise InputError(f"no engine is called {name!r}: give local, dask or the address of a scheduler (tcp://host:8786)")
+
+
+class LocalEngine:
+    """Runs chunks on all cores this process may use; at most two chunks a core are on their way.
+
+    Examples
+    --------
+    >>> LocalEngine().run(lambda chunk: sum(chunk), [[1, 2], [3], [4, 5]], lambda left, right: left + right)
+    15
+    """
+
+    def run(
+        self,
+        work: Callable[[Chunk], Result],
+        chunks: Sequence[Chunk],
+        merge: Callable[[Result, Result], Result],
+    ) -> Result:
+        """Fold `work(chunk)` of all chunks in order."""
+        return reduce(merge, map_ordered(work, chunks))
+
+    def close(self) -> None:
+        """Nothing to give back: the threads belong to the process."""

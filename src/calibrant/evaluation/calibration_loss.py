@@ -14,9 +14,8 @@ from calibrant.calibrators.registry import get
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core.arrays import check_counts, check_whole
 from calibrant.core.errors import FitWarning, InputError
-from calibrant.core.odds import finite_log_odds, sigmoid, softplus
 from calibrant.core.rows import Rows
-from calibrant.core.softmax import log_softmax
+from calibrant.core.softmax import finite_log_odds, log_softmax, sigmoid, softplus
 from calibrant.core.zeros import log_floor_of, raised
 from calibrant.data import Predictions, as_predictions
 from calibrant.evaluation.table import PlainData

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from calibrant.calibrators.identity import Identity
+from calibrant.calibrators.base import Identity
 from calibrant.calibrators.prepare import check_over_logits
 from calibrant.calibrators.task_methods import task_method, task_names
 from calibrant.core import progress
@@ -21,7 +21,7 @@ from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.zeros import log_floor_of
 from calibrant.data import Predictions, as_predictions
-from calibrant.data.chunked import SPILL_BYTES
+from calibrant.data.chunks import SPILL_BYTES
 from calibrant.data.guards import shared_rows
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples, draw

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrant.core.bin_sums import total_gap
-from calibrant.core.bins import check_n_bins, width_index
+from calibrant.core.bins import check_n_bins, total_gap, width_index
 from calibrant.evaluation.table import PlainData
 from calibrant.kernels.bins import index_sums
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from calibrant.core.arrays import check_score_values
-from calibrant.core.odds import sigmoid
+from calibrant.core.softmax import sigmoid
 from calibrant.data import Predictions
 from calibrant.data.source import Source
 from calibrant.evaluation.results import TestColumns

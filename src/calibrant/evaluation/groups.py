@@ -25,12 +25,11 @@ import numpy as np
 from scipy.sparse import csr_array, diags_array
 from scipy.special import chdtrc
 
-from calibrant.core.bin_sums import BinSums, over, under
-from calibrant.core.bins import check_n_bins, width_edges, width_index
+from calibrant.core.bins import BinSums, check_n_bins, over, under, width_edges, width_index
 from calibrant.core.bins import place as bin_of_edges
 from calibrant.core.errors import InputError
-from calibrant.core.odds import sigmoid, softplus
 from calibrant.core.schema import identifiers
+from calibrant.core.softmax import sigmoid, softplus
 from calibrant.evaluation.bootstrap import LEVEL, poisson_table
 from calibrant.evaluation.consistency import NoiseFloor, flipped_sums, noise_floor
 from calibrant.evaluation.flat import about, hits

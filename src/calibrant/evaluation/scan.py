@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from calibrant.core import progress
-from calibrant.core.bin_sums import BinSums
+from calibrant.core.bins import BinSums
 from calibrant.core.errors import InputError
-from calibrant.core.odds import finite_log_odds, probability_log_odds
+from calibrant.core.softmax import finite_log_odds, probability_log_odds
 from calibrant.data import Predictions
 from calibrant.data.chunks import Chunk, cut
 from calibrant.engines.engine import Engine, opened

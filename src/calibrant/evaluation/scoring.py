@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.bin_sums import BinSums, over, under
-from calibrant.core.bins import width_index
-from calibrant.core.blas import one_blas_thread
+from calibrant.core.bins import BinSums, over, under, width_index
 from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.threads import one_blas_thread
 from calibrant.data import Predictions
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrant.core.bin_sums import BinSums
-from calibrant.core.bins import check_n_bins, mass_index, width_index
+from calibrant.core.bins import BinSums, check_n_bins, mass_index, width_index
 from calibrant.core.errors import InputError
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.bins import index_sums, width_sums

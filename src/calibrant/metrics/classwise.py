@@ -12,8 +12,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import numpy as np
 
 from calibrant.core.arrays import PROBABILITY_TOLERANCE, explain_bad_values
-from calibrant.core.bin_sums import BinSums, over, total_gap, under
-from calibrant.core.bins import check_n_bins, mass_index
+from calibrant.core.bins import BinSums, check_n_bins, mass_index, over, total_gap, under
 from calibrant.core.softmax import softmax
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.bins import class_width_sums, index_sums

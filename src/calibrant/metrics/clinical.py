@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.errors import FitWarning, InputError
-from calibrant.core.odds import sigmoid
+from calibrant.core.softmax import sigmoid
 from calibrant.kernels.logistic import Pull, fit_logistic, separable
 from calibrant.metrics.inputs import BinaryLabels, PositiveProbabilities, RowWeights, check_binary, weighted_mean
 from calibrant.metrics.record import Redrawn, metric

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.odds import sigmoid
+from calibrant.core.softmax import sigmoid
 from calibrant.kernels.logistic import Pull, fit_logistic, logistic_sums
 from calibrant.metrics.clinical import refit, standardised
 from calibrant.metrics.inputs import BinaryLabels, PositiveProbabilities, RowWeights, check_binary, weighted_mean

@@ -24,11 +24,11 @@ from calibrant.core.arrays import (
     check_outcomes,
     check_scores,
     check_weights,
+    on_device,
     unit_scale,
 )
 from calibrant.core.errors import InputError
-from calibrant.core.odds import finite_log_odds, probability_log_odds, sigmoid, softplus
-from calibrant.core.tensors import on_device
+from calibrant.core.softmax import finite_log_odds, probability_log_odds, sigmoid, softplus
 from calibrant.kernels.rows import LEVELS, RowColumns, scan
 
 Probabilities: TypeAlias = Annotated[

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from calibrant.core.bin_sums import over, under
-from calibrant.core.bins import width_edges
+from calibrant.core.bins import over, under, width_edges
 from calibrant.metrics.binning import bin_index, bin_sums
 from calibrant.metrics.inputs import ORDER_OF_ROWS, ClassIndices, Probabilities, RowWeights, check
 from calibrant.metrics.record import metric

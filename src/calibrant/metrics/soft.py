@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.bin_sums import BinSums
-from calibrant.core.bins import check_n_bins
+from calibrant.core.bins import BinSums, check_n_bins
 from calibrant.core.errors import InputError
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.soft_bins import memberships

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrant.core.bin_sums import BinSums, total_gap
-from calibrant.core.bins import cumulate, rank_slack
+from calibrant.core.bins import BinSums, cumulate, rank_slack, total_gap
 from calibrant.metrics.binning import check_norm
 from calibrant.metrics.groups import Groups, confidence_groups
 from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label

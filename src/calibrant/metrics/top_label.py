@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrant.core.bin_sums import BinSums, over, total_gap, under
-from calibrant.core.bins import width_index
+from calibrant.core.bins import BinSums, over, total_gap, under, width_index
 from calibrant.metrics.binning import bin_index, bin_sums, check_choice, check_norm
 from calibrant.metrics.inputs import ORDER_OF_ROWS, Checked, ClassIndices, Probabilities, RowWeights, check
 from calibrant.metrics.record import Figure, Gaps, metric

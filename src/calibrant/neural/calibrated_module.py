@@ -11,8 +11,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from calibrant.calibrators.maps import torch_space
-from calibrant.calibrators.maps.zeros import raise_zeros
+from calibrant.calibrators.maps import raise_zeros, torch_space
 from calibrant.calibrators.prepare import check_over_logits
 from calibrant.core.errors import InputError
 from calibrant.neural.collect import device_of, logits_in

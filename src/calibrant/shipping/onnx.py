@@ -18,7 +18,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.maps.zeros import raise_zeros
+from calibrant.calibrators.maps import raise_zeros
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError, MissingExtraError
 

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.core.bin_sums import total_gap
-from calibrant.core.bins import width_index
+from calibrant.core.bins import total_gap, width_index
 from calibrant.core.rows import Rows
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.class_search import ClassRows, class_hits, class_sums, temperature_sums

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from calibrant.calibrators.learned import CHANCE
-from calibrant.core.odds import sigmoid, softplus
 from calibrant.core.rows import Rows
+from calibrant.core.softmax import sigmoid, softplus
 from calibrant.kernels.isotonic import ScoreGroups, isotonic_values
 from calibrant.kernels.logistic import LogisticFit, Pull, fit_logistic
 from calibrant.kernels.rows import RowColumns

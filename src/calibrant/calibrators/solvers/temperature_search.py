@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.bin_sums import total_gap
-from calibrant.core.bins import mass_index
+from calibrant.core.bins import mass_index, total_gap
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows

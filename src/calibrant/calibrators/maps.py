@@ -20,6 +20,7 @@ from calibrant.calibrators import confidence_bins
 from calibrant.calibrators.solvers.temperature_network import top_logits
 from calibrant.core import bins
 from calibrant.core import softmax as numpy_softmax
+from calibrant.core.zeros import floor_score
 from calibrant.kernels.rows import scan
 from calibrant.kernels.transform import restore_prediction
 
@@ -336,3 +337,13 @@ def with_mapped_confidence(xp: Any, logits: Any, change: Callable[[Any], Any]) -
 def normalised(xp: Any, mapped: Any, logits: Any) -> Any:
     """Log-probabilities of rows of positive numbers (n×K), divided by their sum."""
     return like(xp, log_probabilities(xp, mapped / xp.sum(mapped, axis=1, keepdims=True)), logits)
+
+
+def raise_zeros(xp: Any, logits: Any, log_floor: float, *, scores: bool) -> Any:
+    """Logits (n×K), or `scores` of any shape that are each a log-odds, in which infinite ones have a value."""
+    if scores:
+        level = xp.full_like(logits, floor_score(log_floor))
+        return xp.where(xp.isinf(logits), xp.where(logits < 0, -level, level), logits)
+    peak = xp.max(logits, axis=1, keepdims=True)
+    log_mass = peak + xp.log(xp.sum(xp.exp(logits - peak), axis=1, keepdims=True))
+    return xp.where(xp.isinf(logits), log_mass + log_floor, logits)
