@@ -17,16 +17,17 @@ test of a table in layers; Q = SᵀV⁺S is χ² with rank(V) degrees of freedom
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.sparse import csr_array, diags_array
 from scipy.special import chdtrc
 
-from calibrant.core.bins import BinSums, check_n_bins, over, under, width_edges, width_index
-from calibrant.core.bins import place as bin_of_edges
+from calibrant.core.bins import BinSums, check_n_bins, over, total_gap, under, width_edges, width_index
+from calibrant.core.bins import place as range_of
 from calibrant.core.errors import InputError
 from calibrant.core.schema import identifiers
 from calibrant.core.softmax import sigmoid, softplus
@@ -36,6 +37,7 @@ from calibrant.evaluation.flat import about, hits
 from calibrant.evaluation.results import TestColumns
 from calibrant.evaluation.table import Estimate, Figures, PlainData, Row, Table, figure_cells, metric_columns
 from calibrant.evaluation.verdicts import FEWEST_ERRORS, FEWEST_ROWS, SIGNIFICANCE
+from calibrant.kernels.logistic import newton
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.flexible import Z_95
 
@@ -52,34 +54,27 @@ MOST_GROUPS = 20_000
 class Grouping:
     """Groups of rows over one or two columns.
 
-    cell : the finest group of each row (n,), numbered in the order of first appearance, so that renaming groups
-        changes nothing.
-    names : for each group, the value in each column that defines it.
-    members : which finest groups make up each group (G, F). With one column these are the groups themselves; with two
-        there are the groups of either column, then their intersections.
+    codes : the group of each row (L, n) on each level, numbered in the order of first appearance, so that renaming
+        groups changes nothing. With one column there is one level; with two there are the groups of either column,
+        then their intersections. The last level is the finest.
+    names : for each group of all levels, the value in each column that defines it.
     columns : the names of the columns.
     """
 
-    cell: np.ndarray
+    codes: np.ndarray
     names: tuple[dict[str, str], ...]
-    members: np.ndarray
     columns: tuple[str, ...]
 
     @property
-    def n_groups(self) -> int:
-        """Number of groups G."""
-        return len(self.names)
+    def cell(self) -> np.ndarray:
+        """The finest group of each row (n,), numbered from 0."""
+        return self.codes[-1] - self.codes[-1].min()
 
-    @property
-    def levels(self) -> tuple[slice, ...]:
-        """Ranges of groups that each hold every row once."""
-        covered = np.cumsum(self.members.sum(axis=1)) // self.members.shape[1]
-        ends = [int(np.flatnonzero(covered >= level + 1)[0]) + 1 for level in range(int(covered[-1]))]
-        return tuple(slice(start, stop) for start, stop in zip([0, *ends[:-1]], ends, strict=True))
-
-    def rows_of(self, group: int) -> np.ndarray:
-        """Places of the rows of a group."""
-        return np.flatnonzero(self.members[group][self.cell])
+    def totals(self, column: np.ndarray, index: Any = 0, size: int = 1) -> np.ndarray:
+        """Sums of a column (n,) by group and by the index of each row among `size` bins (G, size)."""
+        width = len(self.names) * size
+        tables = [np.bincount(code * size + index, column, minlength=width) for code in self.codes]
+        return np.sum(tables, axis=0).reshape(-1, size)
 
 
 def make_grouping(columns: Mapping[str, Any], n_rows: int) -> Grouping:
@@ -92,33 +87,23 @@ def make_grouping(columns: Mapping[str, Any], n_rows: int) -> Grouping:
     if not 1 <= len(columns) <= 2:
         raise InputError(f"by needs one or two columns, got {len(columns)}: {', '.join(columns) or 'none'}")
     coded = {split_name(name)[0]: encode(values, name, n_rows) for name, values in columns.items()}
-    (first, (code, labels)), *rest = coded.items()
-    if not rest:
-        names = tuple({first: label} for label in labels)
-        return _checked(Grouping(code, names, np.eye(len(labels), dtype=bool), tuple(coded)))
-    ((second, (other, other_labels)),) = rest
-    joint = code * len(other_labels) + other
-    found, cell = _by_appearance(joint)
-    left, right = np.divmod(found, len(other_labels))
-    names = tuple({first: label} for label in labels) + tuple({second: label} for label in other_labels)
-    names += tuple({first: labels[i], second: other_labels[j]} for i, j in zip(left, right, strict=True))
-    members = np.concatenate(
-        [
-            np.arange(len(labels))[:, None] == left,
-            np.arange(len(other_labels))[:, None] == right,
-            np.eye(len(found), dtype=bool),
-        ]
-    )
-    return _checked(Grouping(cell, names, members, tuple(coded)))
-
-
-def _checked(grouping: Grouping) -> Grouping:
-    if grouping.n_groups > MOST_GROUPS:
+    levels = [[column] for column in coded] + [list(coded)] * (len(coded) > 1)
+    codes: list[np.ndarray] = []
+    names: list[dict[str, str]] = []
+    for level in levels:
+        joint = np.zeros(n_rows, dtype=np.int64)
+        for column in level:
+            joint = joint * len(coded[column][1]) + coded[column][0]
+        code, _ = identifiers(joint)
+        codes.append(code + len(names))
+        for row in np.unique(code, return_index=True)[1]:
+            names.append({column: coded[column][1][coded[column][0][row]] for column in level})
+    if len(names) > MOST_GROUPS:
         raise InputError(
-            f"by {' and '.join(grouping.columns)} gives {grouping.n_groups:,} groups, more than {MOST_GROUPS:,}: "
+            f"by {' and '.join(coded)} gives {len(names):,} groups, more than {MOST_GROUPS:,}: "
             "is it an identifier of rows? cut it into quantiles (NAME:4) or give another column"
         )
-    return grouping
+    return Grouping(np.stack(codes), tuple(names), tuple(coded))
 
 
 def encode(values: Any, name: str, n_rows: int) -> tuple[np.ndarray, list[str]]:
@@ -128,18 +113,13 @@ def encode(values: Any, name: str, n_rows: int) -> tuple[np.ndarray, list[str]]:
     """
     name, wanted = split_name(name)
     column = np.asarray(values)
-    if column.shape != (n_rows,):
-        raise InputError(
-            f"the column {name!r} has shape {column.shape}, but there are {n_rows} rows: give one value per row"
-        )
     numeric = column.dtype.kind in "fiu"
     if wanted and not numeric:
         raise InputError(f"the column {name!r} holds {column.dtype}, which cannot be cut into {wanted} quantiles")
-    if numeric:
-        most = MOST_FLOATS if column.dtype.kind == "f" else MOST_INTEGERS
-        if wanted or len(np.unique(column[np.isfinite(column)])) > most:
-            column = _quantiles(column.astype(np.float64), wanted or QUANTILES)
-    return identifiers(column)
+    most = MOST_FLOATS if column.dtype.kind == "f" else MOST_INTEGERS
+    if numeric and (wanted or len(np.unique(column[np.isfinite(column)])) > most):
+        column = _quantiles(column.astype(np.float64), wanted or QUANTILES)
+    return identifiers(column, n_rows, f"the column {name!r}")
 
 
 def split_name(name: str) -> tuple[str, int]:
@@ -152,36 +132,23 @@ def split_name(name: str) -> tuple[str, int]:
     return name, 0
 
 
-def _by_appearance(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct values in the order in which they first appear, and the place of each row's value among them."""
-    found, first, inverse = np.unique(column, return_index=True, return_inverse=True)
-    order = np.argsort(first, kind="stable")
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order))
-    return found[order], rank[inverse]
-
-
 def _quantiles(column: np.ndarray, count: int) -> np.ndarray:
     """Labels of ranges that hold about the same number of rows; ties share a range."""
     known = np.isfinite(column)
     if not known.any():
         return np.full(len(column), "missing")
     edges = np.unique(np.quantile(column[known], np.arange(1, count) / count, method="lower"))
-    index = np.searchsorted(edges, column, side="left")
-    low, high = column[known].min(), column[known].max()
-    borders = [low, *edges, high]
-    words = [f"{'[' if j == 0 else '('}{borders[j]:.4g}, {borders[j + 1]:.4g}]" for j in range(len(edges) + 1)]
-    return np.where(known, np.array(words)[np.minimum(index, len(edges))], "missing")
+    borders = [f"{border:.4g}" for border in (column[known].min(), *edges, column[known].max())]
+    words = [f"({low}, {high}]" for low, high in pairwise(borders)]
+    words[0] = words[0].replace("(", "[")
+    return np.where(known, np.array(words)[np.searchsorted(edges, column).clip(max=len(edges))], "missing")
 
 
 def cluster_codes(clusters: Any, n_rows: int) -> np.ndarray | None:
     """The cluster of each row (n,) by first appearance; None where every row is a cluster of its own."""
     if clusters is None:
         return None
-    column = np.asarray(clusters)
-    if column.shape != (n_rows,):
-        raise InputError(f"clusters has shape {column.shape}, but there are {n_rows} rows: give one cluster per row")
-    code, found = identifiers(column)
+    code, found = identifiers(clusters, n_rows, "clusters")
     if len(found) == n_rows:
         return None
     if len(found) < 2:
@@ -207,165 +174,185 @@ def clusters_by(predictions: Any, cluster: Any) -> np.ndarray | None:
 
 
 def _column(predictions: Any, given: Any) -> np.ndarray:
-    if not isinstance(given, str):
-        return np.asarray(given)
-    return predictions.column(given)
+    return predictions.column(given) if isinstance(given, str) else np.asarray(given)
 
 
 def common_groups(val: Any, test: Any, by: Any) -> tuple[np.ndarray | None, np.ndarray]:
     """The name of each row's group in both sets, numbers cut at the same places; None where `val` lacks a column."""
     after = columns_by(test, by)
     try:
-        before = columns_by(val, list(after) if isinstance(by, (Mapping, np.ndarray)) else by)
+        before = {name: _column(val, split_name(name)[0]) for name in after}
     except InputError:
-        before = {}
-    names: dict[str, np.ndarray] = {}
-    whole = before.keys() == after.keys() and all(len(column) == val.n for column in before.values())
+        before = {name: column[:0] for name, column in after.items()}
+    names = {}
     for name, column in after.items():
-        both = np.concatenate([np.asarray(before[name]), np.asarray(column)]) if whole else np.asarray(column)
+        both = np.concatenate([before[name], column])
         code, labels = encode(both, name, len(both))
         names[name] = np.array(labels)[code]
     code, labels = identifiers(names)
     found = np.array(labels)[code]
-    return (found[: val.n], found[val.n :]) if whole else (None, found)
+    start = len(before[name])
+    return found[:start] if start else None, found[start:]
 
 
 NEAR_THE_ENDS = np.array([0.0003, 0.001, 0.002, 0.004, 0.007, 0.012, 0.02, 0.035])
 """Extra edges near 0 and 1, where p(1−p) changes fast."""
 BLOCK_ELEMENTS = 4_000_000
 """Draws that are held at a time."""
+MANY_CLUSTERS = 200
+"""From this many clusters per group on, the clusters' sums are taken as normal."""
 
 
-def fine_edges(n_bins: int) -> np.ndarray:
-    """Edges of the ranges of confidence: those of the bins, and finer ones near 0 and 1."""
-    return np.unique(np.concatenate([width_edges(n_bins), NEAR_THE_ENDS, 1 - NEAR_THE_ENDS]))
+class _Rows:
+    """The rows of an analysis and their sums by group.
 
-
-@dataclass(frozen=True)
-class GroupUnits:
-    """What is resampled: how much each of U units adds to each of G groups, as sparse matrices (G, U).
-
-    weight, gap : W = Σw and S = Σw·(c − a) of the unit in the group.
-    squares : Σ of S², S·W and W² over what varies independently inside the unit: its rows, or the cluster as a whole.
+    unit : what is resampled (n,): rows of one finest group, range of confidence and outcome; or whole clusters.
     size : Poisson mean of each unit (U,), by which its draws are divided.
+    independent : rows or clusters of each group (G,).
     """
 
-    weight: csr_array
-    gap: csr_array
-    squares: tuple[csr_array, csr_array, csr_array]
-    size: np.ndarray
-    clustered: bool
-
-    @classmethod
-    def of_rows(
-        cls,
+    def __init__(  # noqa: PLR0917
+        self,
         confidence: np.ndarray,
         correct: np.ndarray,
-        weights: np.ndarray,
-        cell: np.ndarray,
-        members: np.ndarray,
-        *,
+        weights: np.ndarray | None,
+        clusters: np.ndarray | None,
+        grouping: Grouping,
         n_bins: int,
-    ) -> GroupUnits:
-        """Rows of one finest group, range of confidence and outcome as one unit."""
-        edges = fine_edges(n_bins)
-        ranges = len(edges) - 1
-        found, unit = np.unique(
-            (cell * ranges + bin_of_edges(confidence, edges)) * 2 + (correct > 0.5), return_inverse=True
-        )
-        belongs = csr_array(members[:, found // (2 * ranges)].astype(np.float64))
-        gap = confidence - correct
+    ) -> None:
+        self.grouping, self.weights, self.clusters, self.n_bins = grouping, weights, clusters, n_bins
+        self.stated = np.clip(confidence.astype(np.float64), 0.0, 1.0)
+        self.correct = correct.astype(np.float64)
+        self.mass = np.ones(len(correct)) if weights is None else np.asarray(weights, dtype=np.float64)
+        self.index = width_index(confidence, n_bins)
+        # edges of the bins, and finer ones near 0 and 1
+        self.edges = np.unique(np.concatenate([width_edges(n_bins), NEAR_THE_ENDS, 1 - NEAR_THE_ENDS]))
+        self.range = grouping.cell * len(self.edges) + range_of(self.stated, self.edges)
+        self.total, self.count = (grouping.totals(one)[:, 0] for one in (self.mass, np.ones(len(correct))))
+        unit = clusters
+        if unit is None:
+            unit = np.unique(2 * self.range + (self.correct > 0.5), return_inverse=True)[1]
+        weight, square = np.bincount(unit, self.mass), np.bincount(unit, self.mass**2)
+        self.size = np.maximum(weight**2 / np.where(square > 0, square, 1.0), 1e-9)
+        # a unit may add to several groups: every pair of group and unit is one entry of the sparse matrices
+        keys = grouping.codes * len(self.size) + unit
+        self.found, self.pair = np.unique(keys.ravel(), return_inverse=True)
+        self.independent = self.count
+        if clusters is not None:
+            self.size = np.ones(len(self.size))
+            self.independent = np.bincount(self.found // len(self.size), minlength=len(grouping.names))
 
-        def matrix(values: np.ndarray) -> csr_array:
-            return csr_array(belongs * np.bincount(unit, values, minlength=len(found)))
+    def mean_of(self, column: np.ndarray) -> np.ndarray:
+        """Mean of a column (n,) in each group."""
+        return self.grouping.totals(self.mass * column)[:, 0] / self.total
 
-        square = np.bincount(unit, weights**2, minlength=len(found))
-        squares = matrix((weights * gap) ** 2), matrix(weights**2 * gap), matrix(weights**2)
-        size = np.bincount(unit, weights, minlength=len(found)) ** 2 / np.where(square > 0, square, 1.0)
-        return cls(matrix(weights), matrix(weights * gap), squares, np.maximum(size, 1e-9), False)
+    def by_unit(self, column: np.ndarray) -> csr_array:
+        """Sums of a column by group and unit (G, U); a column of (n,) stands for all levels."""
+        values = np.bincount(self.pair, np.resize(column, self.pair.shape))
+        places = np.divmod(self.found, len(self.size))
+        return csr_array((values, places), shape=(len(self.total), len(self.size)))
 
-    @classmethod
-    def of_clusters(
-        cls, gap: np.ndarray, weights: np.ndarray, cell: np.ndarray, members: np.ndarray, clusters: np.ndarray
-    ) -> GroupUnits:
-        """Whole clusters as units."""
-        weight = by_cluster(weights, cell, members, clusters)
-        total = by_cluster(weights * gap, cell, members, clusters)
-        squares = total * total, total * weight, weight * weight
-        return cls(weight, total, squares, np.ones(weight.shape[1]), True)
+    def products(self, left: np.ndarray, right: np.ndarray) -> csr_array:
+        """Products of two columns, summed over what varies independently inside the unit: its rows, or the cluster."""
+        if self.clusters is None:
+            return self.by_unit(left * right)
+        return self.by_unit(left) * self.by_unit(right)
 
-    def moments(self, ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Σw, the mean gap and Σ(S − gap·W)² of each group in each resample (G, r)."""
-        weight = self.weight @ ratios
-        gap = (self.gap @ ratios) / np.where(weight > 0, weight, 1.0)
-        own, cross, square = (matrix @ ratios for matrix in self.squares)
-        return weight, gap, np.maximum(own - 2 * gap * cross + gap**2 * square, 0.0)
+    def parts(self, column: np.ndarray) -> tuple[csr_array, ...]:
+        """What `moments` needs of a column x: W = Σw and S = Σw·x, and the products S², S·W and W²."""
+        own, mass = self.mass * column, self.mass
+        squares = self.products(own, own), self.products(own, mass), self.products(mass, mass)
+        return self.by_unit(mass), self.by_unit(own), *squares
 
-    def ratios(self, resamples: int, seed: int) -> Iterator[np.ndarray]:
-        """Copies of each unit relative to what it has (U, r), block by block until all resamples are drawn."""
-        generator = np.random.default_rng([seed, 17])
-        block = max(1, BLOCK_ELEMENTS // len(self.size))
-        for start in range(0, resamples, block):
-            shape = len(self.size), min(block, resamples - start)
-            if self.clustered:
-                yield poisson_table()[generator.integers(0, 1 << 16, size=shape, dtype=np.uint16)].astype(np.float64)
-            else:
-                yield generator.poisson(self.size[:, None], size=shape) / self.size[:, None]
-
-
-def by_cluster(values: np.ndarray, cell: np.ndarray, members: np.ndarray, clusters: np.ndarray) -> csr_array:
-    """Sums of a column (n,) by group and cluster (G, C)."""
-    shape = members.shape[1], int(clusters.max()) + 1
-    finest = csr_array((values, (cell, clusters)), shape=shape)
-    finest.sum_duplicates()
-    return csr_array(csr_array(members.astype(np.float64)) @ finest)
+    def interval(self, column: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Mean of a column in each group with a 95% interval of its own."""
+        weight, mean, spread, _ = moments(self.parts(column), np.ones(len(self.size)))
+        half = np.where(self.independent >= 2, Z_95 * np.sqrt(spread) / weight, np.nan)
+        return mean, mean - half, mean + half
 
 
-def chance_errors(  # noqa: PLR0917
-    confidence: np.ndarray,
-    correct: np.ndarray,
-    weights: np.ndarray | None,
-    cell: np.ndarray,
-    members: np.ndarray,
-    clusters: np.ndarray | None,
-    *,
-    n_bins: int,
-    draws: int,
-    seed: int,
-) -> np.ndarray:
+def moments(parts: tuple[csr_array, ...], ratios: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Σw, the mean, Σ(S − mean·W)² and ΣW² of each group in each resample (G, r), which has so much of each unit."""
+    weight, total, own, cross, square = (part @ ratios for part in parts)
+    mean = total / np.where(weight > 0, weight, np.nan)
+    return weight, mean, np.maximum(own - 2 * mean * cross + mean**2 * square, 0.0), square
+
+
+def _simultaneous(rows: _Rows, resamples: int, seed: int) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
+    """The signed gap of each group, its standard error, and two things that hold for all groups at once.
+
+    They are the standard errors to either side of an interval, and the p-value of each gap. The error is NaN where
+    fewer than 2 units tell of it.
+    """
+    parts = rows.parts(rows.stated - rows.correct)
+    weight, gap, spread, own = moments(parts, np.ones(len(rows.size)))
+    # at least what the stated confidences imply: a group without an error still has noise
+    claimed = rows.grouping.totals(rows.mass**2 * rows.stated * (1 - rows.stated))[:, 0]
+    error = np.where(rows.independent >= 2, np.sqrt(np.maximum(spread, claimed)) / weight, np.nan)
+    known = error > 0
+    if not known.any():
+        return gap, error, float("nan"), np.full(len(gap), np.nan)
+    generator, largest = np.random.default_rng([seed, 17]), []
+    if rows.clusters is not None and np.median(rows.independent) >= MANY_CLUSTERS:
+        # normal gaps with the covariance of the clusters' sums
+        sums = parts[1][known] - diags_array(gap[known]) @ parts[0][known]
+        values, vectors = np.linalg.eigh((sums @ sums.T).toarray())
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        drawn = generator.standard_normal((resamples, len(values))) @ root.T
+        largest.append((np.abs(drawn) / (error * weight)[known]).max(axis=1))
+        resamples = 0
+    block = max(1, BLOCK_ELEMENTS // len(rows.size))
+    for start in range(0, resamples, block):
+        shape = len(rows.size), min(block, resamples - start)
+        if rows.clusters is None:
+            ratios = generator.poisson(rows.size[:, None], size=shape) / rows.size[:, None]
+        else:
+            ratios = poisson_table()[generator.integers(0, 1 << 16, size=shape, dtype=np.uint16)].astype(np.float64)
+        mass, drawn, spread, square = moments(parts, ratios)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            noise = np.sqrt(np.maximum(spread, (claimed / own)[:, None] * square))
+            t = np.abs(drawn - gap[:, None]) * mass / noise
+        largest.append(np.where(np.isfinite(t) & known[:, None], t, 0.0).max(axis=0))
+    reached = np.sort(np.concatenate(largest))
+    critical = reached[min(int(np.ceil(LEVEL * (len(reached) + 1))), len(reached)) - 1]
+    t = np.divide(np.abs(gap), error, out=np.full(len(gap), np.nan), where=known)
+    p_gap = (1 + len(reached) - np.searchsorted(reached, t - 1e-12)) / (len(reached) + 1)
+    # groups without an error vary in no resample: the quantile of one normal gap is the least
+    return gap, error, max(float(critical), Z_95), np.where(known, p_gap, np.nan)
+
+
+def _chance_errors(rows: _Rows, draws: int, seed: int) -> np.ndarray:
     """The ECE of each group (R, G) under calibration: right with probability c, or clusters with a random sign."""
-    n_groups, n_cells = members.shape
-    belongs = csr_array(members.astype(np.float64))
-    index, mass = width_index(confidence, n_bins), np.ones(len(cell)) if weights is None else weights
-    total = belongs @ np.bincount(cell, mass, minlength=n_cells)
-    errors = np.zeros((draws, n_groups))
-    if clusters is not None:
-        residual = mass * (confidence - correct)
-        flipped = flipped_sums(cell * n_bins + index, residual, clusters, n_cells * n_bins, draws=draws, seed=seed)
-        for b in range(n_bins):
-            errors += np.abs(belongs @ flipped[:, b::n_bins].T).T
-        return errors / total
-    edges = fine_edges(n_bins)
-    ranges = len(edges) - 1
-    found, unit = np.unique(cell * ranges + bin_of_edges(confidence, edges), return_inverse=True)
-    count, stated = (np.bincount(unit, values, minlength=len(found)) for values in (mass, mass * confidence))
-    spread = np.sqrt(np.bincount(unit, mass**2 * confidence * (1 - confidence), minlength=len(found)))
+    codes, n_bins = rows.grouping.codes, rows.n_bins
+    if rows.clusters is not None:
+        residual, size = rows.mass * (rows.stated - rows.correct), len(rows.total) * n_bins
+        given: dict[str, Any] = {"draws": draws, "seed": seed}
+        levels = (flipped_sums(code * n_bins + rows.index, residual, rows.clusters, size, **given) for code in codes)
+        return sum(total_gap(sums.reshape(draws, -1, n_bins), rows.total) for sums in levels)
+    found, first, unit = np.unique(rows.range, return_index=True, return_inverse=True)
+    count, stated, square = (
+        np.bincount(unit, column)
+        for column in (rows.mass, rows.mass * rows.stated, rows.mass**2 * rows.stated * (1 - rows.stated))
+    )
     chance = np.clip(stated / np.where(count > 0, count, 1.0), 0.0, 1.0)
-    owner, generator = found // ranges, np.random.default_rng([seed, 11])
-    bin_of = bin_of_edges((edges[:-1] + edges[1:])[found % ranges] / 2, width_edges(n_bins))
+    # from units to bins of groups, and from those to groups
+    bins = range_of(rows.edges[found % len(rows.edges) + 1], width_edges(n_bins))
+    filled, bin_of = np.unique((codes[:, first] * n_bins + bins).ravel(), return_inverse=True)
+    to_bins = csr_array((np.ones(len(bin_of)), (bin_of, np.resize(np.arange(len(found)), len(bin_of)))))
+    to_groups = csr_array((np.ones(len(filled)), (filled // n_bins, np.arange(len(filled)))))
+    errors: list[np.ndarray] = []
+    generator = np.random.default_rng([seed, 11])
     block = max(1, BLOCK_ELEMENTS // len(found))
     for start in range(0, draws, block):
-        rows = slice(start, min(start + block, draws))
-        shape = len(found), rows.stop - start
-        if weights is None:
-            right = generator.binomial(count.astype(np.int64)[:, None], chance[:, None], size=shape)
-            excess = np.asarray(stated[:, None] - right, dtype=np.float64)
+        shape = len(found), min(block, draws - start)
+        if rows.weights is None:
+            drawn: np.ndarray = (
+                generator.binomial(count.astype(np.int64)[:, None], chance[:, None], size=shape) - stated[:, None]
+            )
         else:
-            excess = np.asarray(spread[:, None] * generator.standard_normal(shape))
-        for b in np.unique(bin_of):
-            inside = bin_of == b
-            errors[rows] += np.abs(csr_array(members[:, owner[inside]].astype(np.float64)) @ excess[inside]).T
-    return errors / total
+            drawn = np.sqrt(square)[:, None] * generator.standard_normal(shape)
+        errors.append((to_groups @ np.abs(to_bins @ drawn)).T)
+    return np.concatenate(errors) / rows.total
 
 
 MOST_JOINT = 2000
@@ -401,126 +388,94 @@ def groups_differ(
     >>> groups_differ(p, right, np.ones(2000), make_grouping({"ward": ward}, 2000)).p_value > 0.05
     True
     """
-    cell, n_cells = grouping.cell, grouping.members.shape[1]
-    index, gap = width_index(confidence, n_bins), confidence - correct
-    weight = np.bincount(index, mass, minlength=n_bins)
-    mean = np.bincount(index, mass * gap, minlength=n_bins) / np.where(weight > 0, weight, 1.0)
-    residual = gap - mean[index]
-    sums = np.bincount(cell, mass * residual, minlength=n_cells)
+    cell, index, gap = grouping.cell, width_index(confidence, n_bins), confidence - correct
+    n_cells = int(cell.max()) + 1
+    count, weight, sums = (np.bincount(index, column, minlength=n_bins) for column in (None, mass, mass * gap))
+    safe = np.where(weight > 0, weight, 1.0)
+    residual = gap - (sums / safe)[index]
+    sums = np.bincount(cell, mass * residual)
     if clusters is not None:
         return _by_signs(sums, mass * residual, cell, clusters, draws=draws, seed=seed)
-    joint = np.bincount(cell * n_bins + index, mass, minlength=n_cells * n_bins).reshape(n_cells, n_bins)
-    squares = np.bincount(cell * n_bins + index, mass**2, minlength=n_cells * n_bins).reshape(n_cells, n_bins)
-    count = np.bincount(index, minlength=n_bins)
-    spread = np.bincount(index, mass * residual**2, minlength=n_bins) / np.where(weight > 0, weight, 1.0)
+    joint, squares = (
+        np.bincount(cell * n_bins + index, column, minlength=n_cells * n_bins).reshape(n_cells, n_bins)
+        for column in (mass, mass**2)
+    )
+    spread = np.bincount(index, mass * residual**2, minlength=n_bins) / safe
     spread *= np.where(count > 1, count / np.maximum(count - 1, 1), 0.0)
-    share = joint / np.where(weight > 0, weight, 1.0)
-    own = squares.sum(axis=0)
+    share, own = joint / safe, squares.sum(axis=0)
     diagonal = (spread * (squares - 2 * share * squares + share**2 * own)).sum(axis=1)
-    known = diagonal > 1e-12 * max(diagonal.max(initial=0.0), 1e-300)
+    known = diagonal > 1e-12 * max(diagonal.max(), 1e-300)
     if known.sum() < 2:
         return Heterogeneity(0.0, 0, 1.0)
     if n_cells > MOST_JOINT:
         freedom = int(known.sum()) - 1
         statistic = float((sums[known] ** 2 / diagonal[known]).sum()) * freedom / (freedom + 1)
-        return Heterogeneity(statistic, freedom, _chi_square_tail(statistic, freedom))
-    cross = (share * spread) @ squares.T
-    covariance = np.diag((spread * squares).sum(axis=1)) - cross - cross.T + (share * (spread * own)) @ share.T
-    values, vectors = np.linalg.eigh(covariance)
-    kept = values > 1e-9 * values.max()
-    statistic = float(((vectors[:, kept].T @ sums) ** 2 / values[kept]).sum())
-    return Heterogeneity(statistic, int(kept.sum()), _chi_square_tail(statistic, int(kept.sum())))
-
-
-def _chi_square_tail(statistic: float, freedom: int) -> float:
-    return float(chdtrc(freedom, statistic))
+    else:
+        cross = (share * spread) @ squares.T
+        covariance = np.diag((spread * squares).sum(axis=1)) - cross - cross.T + (share * (spread * own)) @ share.T
+        values, vectors = np.linalg.eigh(covariance)
+        kept = values > 1e-9 * values.max()
+        freedom, statistic = int(kept.sum()), float(((vectors[:, kept].T @ sums) ** 2 / values[kept]).sum())
+    return Heterogeneity(statistic, freedom, float(chdtrc(freedom, statistic)))
 
 
 def _by_signs(
     sums: np.ndarray, residual: np.ndarray, cell: np.ndarray, clusters: np.ndarray, *, draws: int, seed: int
 ) -> Heterogeneity:
     """Σ S_g²/V_g, V_g the sum of squares of the clusters' parts, against its values under random signs."""
-    table = csr_array((residual, (cell, clusters)), shape=(len(sums), int(clusters.max()) + 1))
-    table.sum_duplicates()
-    variance = np.asarray((table * table).sum(axis=1)).ravel()
+    table = csr_array((residual, (cell, clusters)))
+    variance = (table * table).sum(axis=1)
     known = variance > 0
     if known.sum() < 2:
         return Heterogeneity(0.0, 0, 1.0)
-    statistic = float((sums[known] ** 2 / variance[known]).sum())
-    drawn = flipped_sums(cell, residual, clusters, len(sums), draws=draws, seed=seed)[:, known]
-    at_least = int(((drawn**2 / variance[known]).sum(axis=1) >= statistic - 1e-12).sum())
+    drawn = flipped_sums(cell, residual, clusters, len(sums), draws=draws, seed=seed)
+    statistic, *flipped = (np.vstack([sums, drawn])[:, known] ** 2 / variance[known]).sum(axis=1).tolist()
+    at_least = int((np.array(flipped) >= statistic - 1e-12).sum())
     return Heterogeneity(statistic, int(known.sum()) - 1, (1 + at_least) / (draws + 1))
 
 
 SMALLEST_CHANCE = 1e-12
-SLOPE_STEPS, HALVINGS = 50, 40
 SLOPE_RIDGE = 1e-6
 """Pull of a and b to 0 and 1, per row: where a group is separable its slope stays finite."""
+SLOPE_GAP = 1e-13
+"""Log loss that a further Newton step would gain before the last one."""
 
 
-def group_slopes(
-    probability: np.ndarray, labels: np.ndarray, mass: np.ndarray, grouping: Grouping, clusters: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray]:
+def _slopes(rows: _Rows) -> tuple[np.ndarray, np.ndarray]:
     """Slope of each group and its sandwich standard error; NaN where a group has one outcome only."""
-    score = np.log(np.maximum(probability, SMALLEST_CHANCE)) - np.log(np.maximum(1 - probability, SMALLEST_CHANCE))
-    slope, error = np.full((2, grouping.n_groups), np.nan)
-    for level in grouping.levels:
-        code = grouping.members[level].argmax(axis=0)[grouping.cell]
-        slope[level], error[level] = _fit_slopes(score, labels, mass, code, level.stop - level.start, clusters)
-    return slope, error
+    grouping = rows.grouping
+    code, n_groups = grouping.codes.ravel(), len(grouping.names)
+    chance, labels, mass = (np.resize(one, code.shape) for one in (rows.stated, rows.correct, rows.mass))
+    score = np.log(np.maximum(chance, SMALLEST_CHANCE)) - np.log(np.maximum(1 - chance, SMALLEST_CHANCE))
+    pull = SLOPE_RIDGE * np.maximum(rows.total, 1.0)[:, None]
+    centre = np.tile([0.0, 1.0], (n_groups, 1))
 
+    def total(*columns: np.ndarray) -> np.ndarray:
+        return np.stack([np.bincount(code, column, minlength=n_groups) for column in columns], axis=1)
 
-def _fit_slopes(  # noqa: PLR0917
-    score: np.ndarray, labels: np.ndarray, mass: np.ndarray, code: np.ndarray, size: int, clusters: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray]:
-    def total(column: np.ndarray) -> np.ndarray:
-        return np.bincount(code, column, minlength=size)
+    def evaluate(points: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        every = centre.copy()
+        every[which] = points
+        log_odds = every[code, 0] + every[code, 1] * score
+        chance = sigmoid(log_odds)
+        residual, curve = mass * (chance - labels), mass * chance * (1 - chance)
+        loss = total(mass * softplus(np.where(labels > 0.5, -log_odds, log_odds))) + pull / 2 * (every - centre) ** 2
+        gradient = total(residual, residual * score) + pull * (every - centre)
+        hessian = total(curve, curve * score, curve * score, curve * score**2) + pull * np.eye(2).ravel()
+        return loss.sum(axis=1)[which], gradient[which], hessian.reshape(-1, 2, 2)[which]
 
-    weight, positives = total(mass), total(mass * labels)
-    pull = SLOPE_RIDGE * np.maximum(weight, 1.0)
-    away = np.where(labels > 0.5, -1.0, 1.0)
-
-    def loss(point: np.ndarray) -> np.ndarray:
-        losses = total(mass * softplus(away * (point[0, code] + point[1, code] * score)))
-        return losses + pull / 2 * (point[0] ** 2 + (point[1] - 1) ** 2)
-
-    point = np.stack([np.zeros(size), np.ones(size)])
-    present = loss(point)
-    for _ in range(SLOPE_STEPS):
-        mean = sigmoid(point[0, code] + point[1, code] * score)
-        residual, curve = mass * (labels - mean), mass * mean * (1 - mean)
-        first = total(residual) - pull * point[0], total(residual * score) - pull * (point[1] - 1)
-        h00, h01, h11 = total(curve) + pull, total(curve * score), total(curve * score**2) + pull
-        determinant = np.maximum(h00 * h11 - h01**2, 1e-300)
-        step = np.stack([h11 * first[0] - h01 * first[1], h00 * first[1] - h01 * first[0]]) / determinant
-        # probabilities that are far too extreme have little curvature: a full step may jump over the optimum and back
-        for _ in range(HALVINGS):
-            reached = loss(point + step)
-            worse = ~(reached <= present + 1e-12 * np.abs(present))
-            if not worse.any():
-                break
-            step[:, worse] /= 2
-        else:
-            step[:, worse], reached[worse] = 0.0, present[worse]
-        point, present = point + step, reached
-        if np.abs(step).max() < 1e-9:
-            break
-    influence = mass * (labels - mean) * ((h00 / determinant)[code] * score - (h01 / determinant)[code])
-    if clusters is None:
-        variance = total(influence**2)
-    else:
-        sums = by_cluster(influence, code, np.eye(size, dtype=bool), clusters)
-        variance = np.asarray((sums * sums).sum(axis=1)).ravel()
-    known = (positives > 0) & (positives < weight)
-    return np.where(known, point[1], np.nan), np.where(known, np.sqrt(variance), np.nan)
-
-
-MANY_CLUSTERS = 200
-"""From this many clusters per group on, the clusters' sums are taken as normal."""
+    point, _, _ = newton(evaluate, centre, np.full(2, -np.inf), gap=SLOPE_GAP)
+    inverse = np.linalg.inv(evaluate(point, np.arange(n_groups))[2])[:, 1]
+    residual = mass * (labels - sigmoid(point[code, 0] + point[code, 1] * score))
+    influence = residual * (inverse[code, 0] + inverse[code, 1] * score)
+    error = np.sqrt(rows.products(influence, influence).sum(axis=1))
+    share = rows.mean_of(rows.correct)
+    known = (share > 0) & (share < 1)
+    return np.where(known, point[:, 1], np.nan), np.where(known, error, np.nan)
 
 
 @dataclass(frozen=True)
-class GroupFigures:
+class GroupFigures(PlainData):
     """One group: who it is, how large, and its figures.
 
     metrics : `gap` (and `calibration_slope`, `observed_expected` of one probability per row) with intervals that hold
@@ -540,6 +495,8 @@ class GroupFigures:
     bins: BinSums | None = field(default=None, compare=False, repr=False)
     """Sums of the group's reliability bins (M,)."""
 
+    json_fields: ClassVar[tuple[str, ...]] = ("by", "n", "metrics", "p_gap", "too_few")
+
     @property
     def name(self) -> str:
         """Its columns and values in words."""
@@ -547,15 +504,7 @@ class GroupFigures:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data."""
-        return {
-            "by": self.by,
-            "n": self.n,
-            "metrics": self.metrics.to_dict(),
-            "noise_floor": self.noise_floor.mean,
-            "p_value": self.noise_floor.p_value,
-            "p_gap": self.p_gap,
-            "too_few": self.too_few,
-        }
+        return super().to_dict() | {"noise_floor": self.noise_floor.mean, "p_value": self.noise_floor.p_value}
 
 
 @dataclass(frozen=True)
@@ -588,8 +537,7 @@ class GroupAnalysis:
         for place, one in enumerate(self.groups):
             more = {"n": Estimate(one.n), "noise_floor": Estimate(one.noise_floor.mean), "p_gap": Estimate(one.p_gap)}
             rows.append(Row(one.name, figure_cells(one.metrics | more), place == self.worst))
-        names = (*self.groups[0].metrics, "n", "noise_floor", "p_gap")
-        return Table("group", metric_columns(names), tuple(rows), self.verdict)
+        return Table("group", metric_columns(rows[0].cells), tuple(rows), self.verdict)
 
     def to_frame(self) -> Any:
         """A pandas table: one row per group; each metric as `name`, `name_low`, `name_high`."""
@@ -639,54 +587,56 @@ def group_analysis(
     1
     """
     check_n_bins(n_bins)
-    if len(confidence) != len(correct) or len(confidence) != len(grouping.cell):
-        raise InputError(f"confidence has {len(confidence)} rows, but there are {len(grouping.cell)} groups of rows")
-    rows = _Rows(confidence, np.asarray(correct), weights, clusters, grouping, n_bins)
-    gap, error = rows.gaps()
-    critical, p_gap = _simultaneous(rows, gap, error, resamples, seed)
-    chance = chance_errors(
-        rows.stated, rows.correct, weights, grouping.cell, grouping.members, clusters,
-        n_bins=n_bins, draws=resamples, seed=seed,
-    )  # fmt: skip
-    sums = rows.sums
-    ece, half = sums.norm(1), critical * error
+    n_rows = grouping.codes.shape[1]
+    if len(confidence) != len(correct) or len(confidence) != n_rows:
+        raise InputError(f"confidence has {len(confidence)} rows, but there are {n_rows} groups of rows")
+    rows = _Rows(np.asarray(confidence), np.asarray(correct), weights, clusters, grouping, n_bins)
+    gap, error, critical, p_gap = _simultaneous(rows, resamples, seed)
+    columns = rows.mass, rows.mass * rows.stated, rows.mass * rows.correct
+    sums = BinSums(*(grouping.totals(column, rows.index, n_bins) for column in columns))
+    half = critical * error
     figures: dict[str, tuple[np.ndarray, ...]] = {
-        "ece": (ece,), "over_confidence": (over(sums.excess),), "under_confidence": (under(sums.excess),),
+        "ece": (sums.norm(1),), "over_confidence": (over(sums.excess),), "under_confidence": (under(sums.excess),),
         "mce": (sums.norm(float("inf")),), "gap": (gap, gap - half, gap + half),
-        "accuracy": rows.mean(rows.correct), "confidence": rows.mean(rows.stated),
+        "accuracy": rows.interval(rows.correct), "confidence": rows.interval(rows.stated),
     }  # fmt: skip
+    mistaken = 1 - rows.stated
     if about == "positive class":
-        figures |= _clinical(rows, gap, error, critical)
-    figures |= {name: rows.mean(column) for name, column in (scores or {}).items()}
-    count = rows.count
-    expected = rows.mean(1 - rows.stated)[0] * count
-    if about == "positive class":
-        expected = rows.mean(np.minimum(rows.stated, 1 - rows.stated))[0] * count
-    missed = np.minimum(rows.mean(rows.correct)[0], 1 - rows.mean(rows.correct)[0]) * count
-    few = (count < FEWEST_ROWS) | ((np.minimum(expected, count) < FEWEST_ERRORS) & (missed < FEWEST_ERRORS))
-    groups = tuple(
+        mistaken = np.minimum(rows.stated, mistaken)
+        observed, (slope, slope_error) = rows.mean_of(rows.correct), _slopes(rows)
+        width = critical * slope_error
+        figures["calibration_slope"] = slope, slope - width, slope + width
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = observed / rows.mean_of(rows.stated)
+            # the logarithm of O/E is nearly normal; its influence is y/O − p/E
+            factor = np.exp(half / observed)
+            figures["observed_expected"] = ratio, ratio / factor, ratio * factor
+    figures |= {name: rows.interval(column) for name, column in (scores or {}).items()}
+    accuracy, expected = rows.mean_of(rows.correct), rows.mean_of(mistaken) * rows.count
+    missed = np.minimum(accuracy, 1 - accuracy) * rows.count
+    few = (rows.count < FEWEST_ROWS) | ((expected < FEWEST_ERRORS) & (missed < FEWEST_ERRORS))
+    chance = _chance_errors(rows, resamples, seed)
+    found = [
         GroupFigures(
             name,
-            int(count[place]),
+            int(rows.count[place]),
             Figures({key: Estimate(*(float(part[place]) for part in parts)) for key, parts in figures.items()}),
-            noise_floor(chance[:, place], float(ece[place])),
+            noise_floor(chance[:, place], float(figures["ece"][0][place])),
             float(p_gap[place]),
             bool(few[place]),
             BinSums(sums.weight[place], sums.confidence[place], sums.correct[place]),
         )
         for place, name in enumerate(grouping.names)
-    )
+    ]
+    # columns first, then intersections; in each, in the order of their values
+    groups = tuple(sorted(found, key=lambda one: (len(one.by), _order(one, grouping.columns))))
     differ = groups_differ(
         rows.stated, rows.correct, rows.mass, grouping, clusters, n_bins=n_bins, draws=resamples, seed=seed
     )
-    # in the order of their values; columns first, then intersections
-    groups = tuple(
-        sorted(groups, key=lambda one: (len(one.by), grouping.columns.index(next(iter(one.by))), _order(one)))
-    )
-    worst = worst_served(groups)
+    worst = _worst_served(groups)
     pooled = float(np.average(rows.stated - rows.correct, weights=rows.mass))
-    words = verdict(groups, worst, differ, pooled, about)
-    return GroupAnalysis(grouping.columns, groups, differ, float(critical), worst, words)
+    words = _verdict(groups, worst, differ.p_value, pooled, about)
+    return GroupAnalysis(grouping.columns, groups, differ, critical, worst, words)
 
 
 def column_groups(columns: RowColumns | TestColumns, grouping: Grouping, task: str, **options: Any) -> GroupAnalysis:
@@ -695,153 +645,29 @@ def column_groups(columns: RowColumns | TestColumns, grouping: Grouping, task: s
     return group_analysis(columns.confidence, columns.correct, grouping, scores=scores, about=about(task), **options)
 
 
-class _Rows:
-    """The rows and their sums by group."""
-
-    def __init__(  # noqa: PLR0917
-        self,
-        confidence: np.ndarray,
-        correct: np.ndarray,
-        weights: np.ndarray | None,
-        clusters: np.ndarray | None,
-        grouping: Grouping,
-        n_bins: int,
-    ) -> None:
-        self.grouping, self.clusters, self.n_bins = grouping, clusters, n_bins
-        self.stated = np.clip(np.asarray(confidence).astype(np.float64), 0.0, 1.0)
-        self.correct = correct.astype(np.float64)
-        self.mass = np.ones(len(correct)) if weights is None else np.asarray(weights, dtype=np.float64)
-        index = grouping.cell * n_bins + width_index(np.asarray(confidence), n_bins)
-        size = grouping.members.shape[1] * n_bins
-        tables = [
-            np.bincount(index, column, minlength=size).reshape(-1, n_bins)
-            for column in (self.mass, self.mass * self.stated, self.mass * self.correct)
-        ]
-        self.sums = BinSums(*(grouping.members.astype(np.float64) @ table for table in tables))
-        self.total = self.sums.weight.sum(axis=1)
-        self.count = self.by_group(np.ones(len(correct)))
-        gap = self.stated - self.correct
-        if clusters is None:
-            self.units = GroupUnits.of_rows(
-                self.stated, self.correct, self.mass, grouping.cell, grouping.members, n_bins=n_bins
-            )
-            self.independent = self.count
-        else:
-            self.units = GroupUnits.of_clusters(gap, self.mass, grouping.cell, grouping.members, clusters)
-            self.independent = np.diff(self.units.weight.indptr)
-        self.claimed = self.by_group(self.mass**2 * self.stated * (1 - self.stated))
-
-    def by_group(self, column: np.ndarray) -> np.ndarray:
-        """Sums of a column (n,) by group (G,)."""
-        members = self.grouping.members
-        return members.astype(np.float64) @ np.bincount(self.grouping.cell, column, minlength=members.shape[1])
-
-    def gaps(self) -> tuple[np.ndarray, np.ndarray]:
-        """The signed gap of each group and its standard error; NaN error where fewer than 2 units tell of it."""
-        weight, gap, spread = (part[:, 0] for part in self.units.moments(np.ones((len(self.units.size), 1))))
-        # at least what the stated confidences imply: a group without an error still has noise
-        error = np.sqrt(np.maximum(spread, self.claimed)) / np.where(weight > 0, weight, np.nan)
-        return gap, np.where(self.independent >= 2, error, np.nan)
-
-    def mean(self, column: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Mean of a column in each group with a 95% interval of its own."""
-        weighted = self.mass * column
-        mean = self.by_group(weighted) / self.total
-        if self.clusters is None:
-            square = self.by_group(weighted**2)
-            cross, own = self.by_group(self.mass * weighted), self.by_group(self.mass**2)
-        else:
-            given = self.grouping.cell, self.grouping.members, self.clusters
-            sums, weight = by_cluster(weighted, *given), by_cluster(self.mass, *given)
-            square, cross, own = (
-                np.asarray(product.sum(axis=1)).ravel() for product in (sums * sums, sums * weight, weight * weight)
-            )
-        half = Z_95 * np.sqrt(np.maximum(square - 2 * mean * cross + mean**2 * own, 0.0)) / self.total
-        half = np.where(self.independent >= 2, half, np.nan)
-        return mean, mean - half, mean + half
+def _order(one: GroupFigures, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Column by column: numbers by size, words by letter, what is missing last."""
+    places = []
+    for column, value in one.by.items():
+        try:
+            size = False, float(value.strip("[(").split(",")[0])
+        except ValueError:
+            size = True, 0.0
+        places.append((columns.index(column), value == "missing", size, value))
+    return places
 
 
-def _simultaneous(
-    rows: _Rows, gap: np.ndarray, error: np.ndarray, resamples: int, seed: int
-) -> tuple[float, np.ndarray]:
-    """Standard errors to either side that hold all groups at once, and the p-value of each gap, corrected alike."""
-    known = np.isfinite(error) & (error > 0)
-    if not known.any():
-        return float("nan"), np.full(len(gap), np.nan)
-    largest = []
-    if rows.units.clustered and np.median(rows.independent) >= MANY_CLUSTERS:
-        largest.append(_normal_maxima(rows, gap, error, known, resamples, seed))
-    own = np.asarray(rows.units.squares[2].sum(axis=1)).ravel()
-    for ratios in () if largest else rows.units.ratios(resamples, seed):
-        weight, drawn, spread = rows.units.moments(ratios)
-        claimed = (rows.claimed / own)[:, None] * (rows.units.squares[2] @ ratios)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            t = np.abs(drawn - gap[:, None]) * weight / np.sqrt(np.maximum(spread, claimed))
-        largest.append(np.where(np.isfinite(t) & known[:, None], t, 0.0).max(axis=0))
-    reached = np.sort(np.concatenate(largest))
-    place = min(int(np.ceil(LEVEL * (len(reached) + 1))), len(reached)) - 1
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.where(known, np.abs(gap) / error, np.nan)
-    above = len(reached) - np.searchsorted(reached, t - 1e-12, side="left")
-    # groups without an error vary in no resample: the quantile of one normal gap is the least
-    return max(float(reached[place]), Z_95), np.where(known, (1 + above) / (len(reached) + 1), np.nan)
-
-
-def _normal_maxima(  # noqa: PLR0917
-    rows: _Rows, gap: np.ndarray, error: np.ndarray, known: np.ndarray, resamples: int, seed: int
-) -> np.ndarray:
-    """Largest studentised deviations (R,) of normal gaps with the covariance of the clusters' sums."""
-    sums = rows.units.gap - diags_array(gap) @ rows.units.weight
-    covariance = np.asarray((sums @ sums.T).todense())
-    values, vectors = np.linalg.eigh(covariance)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
-    drawn = np.random.default_rng([seed, 17]).standard_normal((resamples, len(gap))) @ root.T
-    return (np.abs(drawn[:, known]) / (error * rows.total)[known]).max(axis=1)
-
-
-def _clinical(rows: _Rows, gap: np.ndarray, error: np.ndarray, critical: float) -> dict[str, tuple[np.ndarray, ...]]:
-    """Calibration slope and observed/expected, with the simultaneous critical value of the gap."""
-    stated, observed = rows.by_group(rows.mass * rows.stated), rows.by_group(rows.mass * rows.correct)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = observed / stated
-        # the logarithm of O/E is nearly normal; its influence is y/O − p/E
-        half = critical * error * rows.total / observed
-        low, high = ratio * np.exp(-half), ratio * np.exp(half)
-    slope, slope_error = group_slopes(rows.stated, rows.correct, rows.mass, rows.grouping, rows.clusters)
-    width = critical * slope_error
-    return {"calibration_slope": (slope, slope - width, slope + width), "observed_expected": (ratio, low, high)}
-
-
-def _order(one: GroupFigures) -> tuple[Any, ...]:
-    """Numbers by size, words by letter, what is missing last."""
-    return tuple((value == "missing", *_sortable(value)) for value in one.by.values())
-
-
-def _sortable(value: str) -> tuple[bool, float, str]:
-    try:
-        return False, float(value.strip("[(").split(",")[0]), value
-    except ValueError:
-        return True, 0.0, value
-
-
-def worst_served(groups: tuple[GroupFigures, ...]) -> int | None:
+def _worst_served(groups: Sequence[GroupFigures]) -> int | None:
     """The group with the largest gap that is certain: the one whose interval keeps furthest from 0."""
-    best, furthest = None, 0.0
-    for place, one in enumerate(groups):
-        gap = one.metrics["gap"]
-        away = max(gap.low, -gap.high)
-        if np.isfinite(away) and not one.too_few and away > furthest:
-            best, furthest = place, away
-    return best
+    gaps = [one.metrics["gap"] for one in groups]
+    away = [0.0 if one.too_few else max(0.0, gap.low, -gap.high) for one, gap in zip(groups, gaps, strict=True)]
+    return int(np.argmax(away)) if max(away) > 0 else None
 
 
-def verdict(
-    groups: tuple[GroupFigures, ...], worst: int | None, differ: Heterogeneity, pooled: float, about: str
-) -> str:
+def _verdict(groups: Sequence[GroupFigures], worst: int | None, p_value: float, pooled: float, about: str) -> str:
     """One sentence: who is worst served and by how much, beside all rows together."""
-    tested = f"groups differ (p {_p(differ.p_value)})" if differ.p_value < SIGNIFICANCE else (
-        f"groups do not differ beyond chance (p {_p(differ.p_value)})"
-    )  # fmt: skip
+    tested = f"groups {'differ' if p_value < SIGNIFICANCE else 'do not differ beyond chance'} "
+    tested += "(p ≤ 0.001)" if p_value <= 0.001 else f"(p = {p_value:.3f})"
     if worst is None:
         return f"no group departs from calibration beyond chance; {tested}"
     one = groups[worst]
@@ -857,7 +683,3 @@ def verdict(
     if "observed_expected" in one.metrics:
         sentence += f", {one.metrics['observed_expected'].value:.2f} times the expected events"
     return f"{sentence}; all rows together: {words[pooled < 0]} by {100 * abs(pooled):.1f}; {tested}"
-
-
-def _p(value: float) -> str:
-    return "≤ 0.001" if value <= 0.001 else f"= {value:.3f}"
