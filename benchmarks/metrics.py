@@ -21,8 +21,7 @@ import numpy as np
 from calibrant import metrics
 from calibrant.core.softmax import softmax
 from calibrant.kernels.rows import scan
-from calibrant.metrics.mmce import mmce
-from calibrant.metrics.top_label import ece
+from calibrant.metrics.top_label import ece, mmce
 
 Row = tuple[str, float, str, float, float, str, str]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import griffe
 
-from calibrant.metrics.shared_parameters import with_shared_parameters
+from calibrant.metrics.record import with_shared_parameters
 
 
 class SharedParameters(griffe.Extension):

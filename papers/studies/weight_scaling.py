@@ -16,7 +16,7 @@ from calibrant.calibrators.registry import get
 from calibrant.core.errors import FitWarning
 from calibrant.evaluation.bootstrap import Resamples, draw
 from calibrant.metrics import ece
-from calibrant.metrics.ranking import rank_changes
+from calibrant.metrics.selective import rank_changes
 from studies.measuring import (
     Figure,
     Measured,

@@ -91,7 +91,7 @@ def test_the_reference_shows_doctests_as_code(site: Path) -> None:
 
 def test_the_reference_lists_the_parameters_that_all_metrics_share(site: Path) -> None:
     text = (site / "reference" / "metrics" / "index.html").read_text(encoding="utf-8")
-    for name in ("calibrant.metrics.scores.nll", "calibrant.metrics.top_label.ece", "calibrant.metrics.flexible.e50"):
+    for name in ("calibrant.metrics.scores.nll", "calibrant.metrics.top_label.ece", "calibrant.metrics.clinical.e50"):
         entry = text.partition(f'id="{name}"')[2].partition("Examples")[0]
         for words in ("required", ">from_logits=True</code>", "A weight of 2 counts as the row twice."):
             assert words in entry, f"{name} does not show {words}"

@@ -18,8 +18,7 @@ from calibrant.evaluation.intervals import Cells, monotone_bins
 from calibrant.evaluation.scoring import column_estimates
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics import adaptive_ece, ece
-from calibrant.metrics.mmce import laplacian_root
-from calibrant.metrics.smooth import reflected_gaussian
+from calibrant.metrics.top_label import laplacian_root, reflected_gaussian
 
 
 def mean_intervals(columns, weights, drawn):

@@ -13,7 +13,7 @@ from calibrant import metrics
 from calibrant.core.softmax import sigmoid
 from calibrant.evaluation import mendable
 from calibrant.evaluation.calibration_loss import cross_validated
-from calibrant.metrics.mmce import laplacian_root
+from calibrant.metrics.top_label import laplacian_root
 
 
 def problem(task, factor, n=1500, seed=0):

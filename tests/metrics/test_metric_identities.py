@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from calibrant import metrics
 from calibrant.core.bins import BinSums
-from calibrant.metrics.binning import bin_index, bin_sums
 from calibrant.metrics.inputs import check
-from calibrant.metrics.soft import memberships, soft_sums
+from calibrant.metrics.top_label import bin_index, bin_sums, memberships, soft_sums
 
 FUNCTIONS = {name: one.function for name, one in metrics.METRICS.items() if one.about != "score"}
 

@@ -16,7 +16,7 @@ from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.solvers.patches import Patched, Patches, hats
 from calibrant.calibrators.top_label import top_label
 from calibrant.core.errors import InputError
-from calibrant.metrics.flexible import weighted_quantile
+from calibrant.metrics.clinical import weighted_quantile
 
 if TYPE_CHECKING:
     pass

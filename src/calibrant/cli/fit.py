@@ -21,8 +21,7 @@ from calibrant.core.atomic import check_target
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.data import open_predictions
 from calibrant.engines.engine import opened
-from calibrant.evaluation.flat import figures_of, flattened
-from calibrant.evaluation.scan import top_columns
+from calibrant.evaluation.flat import flattened
 from calibrant.metrics import stream
 from calibrant.shipping.apply import calibrate_predictions
 from calibrant.shipping.artifact import save
@@ -136,12 +135,10 @@ def _fit_and_save(calibrator: Any, predictions: Any, output: str, engine: Any) -
         warnings.warn(message, FitWarning, stacklevel=2)
     progress.step("fitting", 0, None, type(calibrator).__name__)
     calibrator.fit(predictions, engine=engine)
-    if predictions.task != "multiclass":
-        before, after = _task_figures(calibrator, predictions, engine)
-    else:
-        rows = predictions.expanded()
-        before = stream(rows, FIGURES, engine=engine)
-        after = stream(calibrate_predictions(calibrator, rows), FIGURES, engine=engine)
+    rows = predictions.expanded()
+    names = FIGURES if predictions.task == "multiclass" else FIGURES[:-1]
+    both = (flattened(one) for one in (rows, calibrate_predictions(calibrator, rows)))
+    before, after = (stream(one, names, engine=engine) for one in both)
     save(
         calibrator,
         output,
@@ -160,14 +157,6 @@ def _fit_and_save(calibrator: Any, predictions: Any, output: str, engine: Any) -
         "after": after,
         "fit_seconds": float(calibrator.fit_seconds_),
     }
-
-
-def _task_figures(calibrator: Any, predictions: Any, engine: Any) -> tuple[dict[str, float], dict[str, float]]:
-    """The figures of one score per row, or per label."""
-    seen = flattened(predictions) if predictions.task == "multilabel" else predictions
-    both = (predictions, calibrate_predictions(calibrator, predictions))
-    before, after = (figures_of(top_columns(rows, engine), seen.weights, seen.task) for rows in both)
-    return before, after
 
 
 def messages(caught: list[warnings.WarningMessage]) -> list[str]:

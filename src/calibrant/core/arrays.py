@@ -182,7 +182,8 @@ def check_score_values(values: np.ndarray, *, from_logits: bool, name: str, firs
     if lowest < 0 or highest > 1:
         raise InputError(
             f"{name} range from {lowest:.4g} to {highest:.4g}, but probabilities lie in [0, 1]: "
-            'if these are logits, say so (kind="logits" or --kind logits); if they are percent, divide by 100'
+            'if these are logits, say so (from_logits=True, kind="logits" or --kind logits); if they are percent, '
+            "divide by 100"
         )
 
 

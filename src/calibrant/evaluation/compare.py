@@ -30,11 +30,11 @@ from calibrant.evaluation.flat import flattened
 from calibrant.evaluation.groups import Grouping, clusters_by, column_groups, columns_by, common_groups, make_grouping
 from calibrant.evaluation.labels import RawScores, repeated
 from calibrant.evaluation.results import Comparison, MethodRow
-from calibrant.evaluation.scan import at_groups, top_columns
+from calibrant.evaluation.scan import group_codes, top_columns
 from calibrant.evaluation.scoring import Chosen, Scored, chosen_metrics, score
 from calibrant.kernels.rows import RowColumns
-from calibrant.metrics.ranking import rank_changes
 from calibrant.metrics.record import Metric, facts, known_name, number, sign
+from calibrant.metrics.selective import rank_changes
 
 TIE_TAIL = 0.025
 """A method ties with the best when it beats it in more than this share of the resamples (a two-sided 95% interval)."""
@@ -111,7 +111,7 @@ def compare(
     measured = chosen_metrics(metrics, seen_task, compared=True, criterion=criterion)
     same = shared_rows(val, test)
     given, val, test = test, val.expanded(), test.expanded()
-    seen = flattened(test) if test.task == "multilabel" else test
+    seen = flattened(test)
     fit_rows, before = _FitRows(val, engine), top_columns(test, engine)
     if by is not None and test.task != "multilabel":
         fit_rows.groups, fit_rows.test_groups = common_groups(val, test, by)
@@ -235,8 +235,9 @@ def _run(
             warnings.simplefilter("always", FitWarning)
             calibrator = fit_rows.fit(calibrator)
         seconds = time.perf_counter() - started
-        applied, notes = at_groups(calibrator, fit_rows.test_groups, test.n)
-        figures = score(applied, test, resamples=drawn, n_bins=n_bins, engine=fit_rows.engine, metrics=metrics)
+        codes, notes = group_codes(calibrator, fit_rows.test_groups, test.n)
+        options: Any = {"n_bins": n_bins, "engine": fit_rows.engine, "metrics": metrics, "codes": codes}
+        figures = score(calibrator, test, resamples=drawn, **options)
         n_parameters = int(calibrator.n_parameters_)
     except Exception as error:
         reason = " ".join(f"{error}".split()) or type(error).__name__

@@ -33,13 +33,14 @@ from calibrant.core.schema import identifiers
 from calibrant.core.softmax import sigmoid, softplus
 from calibrant.evaluation.bootstrap import LEVEL, poisson_table
 from calibrant.evaluation.consistency import NoiseFloor, flipped_sums, noise_floor
-from calibrant.evaluation.flat import about, hits
+from calibrant.evaluation.flat import about
 from calibrant.evaluation.results import TestColumns
 from calibrant.evaluation.table import Estimate, Figures, PlainData, Row, Table, figure_cells, metric_columns
 from calibrant.evaluation.verdicts import FEWEST_ERRORS, FEWEST_ROWS, SIGNIFICANCE
 from calibrant.kernels.logistic import newton
 from calibrant.kernels.rows import RowColumns
-from calibrant.metrics.flexible import Z_95
+from calibrant.metrics.clinical import Z_95
+from calibrant.metrics.inputs import hits
 
 QUANTILES = 4
 """Groups that a column of measurements is cut into."""

@@ -24,10 +24,10 @@ from calibrant.evaluation.bootstrap import (
 )
 from calibrant.evaluation.class_noise import CLASS_RESAMPLES, MASS_RESAMPLES, NOISE_ELEMENTS, mass_noise, width_noise
 from calibrant.evaluation.scan import ScannedRows
-from calibrant.metrics.binning import bin_sums
 from calibrant.metrics.classwise import class_loss_sums, class_sums
-from calibrant.metrics.flexible import spline_knots
+from calibrant.metrics.clinical import spline_knots
 from calibrant.metrics.record import BINS, ClassGaps, ClassSpread, Figure, Gaps, Mean, Metric, Redrawn, Resampled, Share
+from calibrant.metrics.top_label import bin_sums
 
 FINE_CELLS = 256
 FEW_ERRORS = 10
@@ -261,23 +261,21 @@ class Intervals:
 
     @cached_property
     def _width_noise(self) -> np.ndarray:
-        scanned = self.rows.scanned
         most = max(20, NOISE_ELEMENTS // (self.rows.n_classes * self.n_bins))
-        draws = scanned.draws.first(most if self.paired else min(most, CLASS_RESAMPLES))
-        return width_noise(scanned.kept, *self._kept_rows(), draws=draws, n_bins=self.n_bins)
+        draws = self.rows.draws.first(most if self.paired else min(most, CLASS_RESAMPLES))
+        return width_noise(self.rows.kept, *self._kept_rows(), draws=draws, n_bins=self.n_bins)
 
     @cached_property
     def _mass_noise(self) -> np.ndarray:
-        scanned = self.rows.scanned
-        draws = scanned.draws.first(MASS_RESAMPLES)
-        return mass_noise(scanned.kept, *self._kept_rows(), draws=draws, n_bins=self.n_bins)
+        draws = self.rows.draws.first(MASS_RESAMPLES)
+        return mass_noise(self.rows.kept, *self._kept_rows(), draws=draws, n_bins=self.n_bins)
 
     def _kept_rows(self) -> tuple[np.ndarray, np.ndarray | None]:
-        draws, weights = self.rows.scanned.draws, self.rows.weights
+        draws, weights = self.rows.draws, self.rows.weights
         return draws.take(self.rows.labels), None if weights is None else draws.take(weights)
 
     def _class_spread(self, rule: ClassSpread, value: float) -> Found:
-        draws = self.rows.scanned.draws
+        draws = self.rows.draws
         weight, total = class_loss_sums(self.rows)
         means = np.divide(total, weight, out=np.full(len(weight), np.nan), where=weight > 0)
         present = np.isfinite(means)

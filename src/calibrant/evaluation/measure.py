@@ -20,7 +20,7 @@ from calibrant.evaluation.labels import label_figures, repeated
 from calibrant.evaluation.measurement import Measurement
 from calibrant.evaluation.mendable import mendable
 from calibrant.evaluation.reliability import reliability_bins
-from calibrant.evaluation.scan import ScannedRows, scan_predictions, whole_rows
+from calibrant.evaluation.scan import scan_predictions
 from calibrant.evaluation.scoring import Chosen, chosen_metrics, class_profile, estimated
 from calibrant.evaluation.verdicts import TOO_FEW, too_few_to_tell, verdict
 
@@ -88,22 +88,13 @@ def measure(
         options = {"n_bins": n_bins, "resamples": resamples, "seed": seed, "engine": engine, "metrics": metrics}
         return _measure_labels(predictions, by, cluster, decompose, **options)
     given, predictions = predictions, predictions.expanded()
-    labels, weights = predictions.labels, predictions.weights
+    weights = predictions.weights
     clusters = clusters_by(predictions, cluster)
     drawn = draw(predictions.n, resamples, seed, clusters)
     chosen = chosen_metrics(metrics, predictions.task)
-    scanned = scan_predictions(predictions, drawn, n_bins=n_bins, engine=engine)
-    columns = scanned.columns
+    rows = scan_predictions(predictions, drawn, n_bins=n_bins, engine=engine)
+    columns = rows.columns()
     progress.step("intervals", 0, 3)
-    rows = ScannedRows(
-        scanned,
-        labels,
-        weights,
-        task=predictions.task,
-        n_bins=n_bins,
-        of_logits=predictions.kind == "logits",
-        whole=lambda: whole_rows(predictions),
-    )
     estimates, _, left_out = estimated(chosen, rows, drawn, n_bins)
     progress.step("intervals", 2, 3)
     confidence, correct = columns.confidence, columns.correct
@@ -126,7 +117,7 @@ def measure(
         metrics=estimates,
         noise_floor=floor,
         bins=bins,
-        classes=class_profile(columns, scanned.sums, labels, weights, n_bins),
+        classes=class_profile(rows, n_bins),
         class_names=predictions.class_names,
         left_out=left_out,
         groups=groups,

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from calibrant.evaluation.consistency import drawn_right
-from calibrant.metrics.binning import bin_index
-from calibrant.metrics.flexible import Z_95
+from calibrant.metrics.clinical import Z_95
 from calibrant.metrics.reliability import Reliability, reliability
+from calibrant.metrics.top_label import bin_index
 
 
 def reliability_bins(

@@ -6,14 +6,16 @@ fitted calibrator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
+from operator import add
 from typing import Any
 
 import numpy as np
 
 from calibrant.core import progress
+from calibrant.core.arrays import check_score_values
 from calibrant.core.bins import BinSums
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import finite_log_odds, probability_log_odds
@@ -21,10 +23,10 @@ from calibrant.data import Predictions
 from calibrant.data.chunks import Chunk, cut
 from calibrant.engines.engine import Engine, opened
 from calibrant.evaluation.bootstrap import Resamples
-from calibrant.evaluation.flat import flat_columns, hits, two_class
-from calibrant.kernels.rows import RowColumns, scan
-from calibrant.metrics.classwise import class_sums, class_width_bins, probability_block
-from calibrant.metrics.inputs import Checked, CheckedScores
+from calibrant.evaluation.flat import flattened
+from calibrant.kernels.rows import ALL, RowColumns
+from calibrant.metrics.classwise import class_width_bins, probability_block
+from calibrant.metrics.inputs import Checked
 
 CLASS_TABLE_ELEMENTS = 20_000_000
 """Rows × classes × bins of the widest table that is resampled at once."""
@@ -33,17 +35,20 @@ Part = tuple[list[RowColumns], BinSums, list[np.ndarray], int]
 """Columns of the rows, sums by class, probabilities of the wanted rows, number of rows."""
 
 
-@dataclass(frozen=True)
-class Scanned:
-    """What is kept of a pass: columns of all rows, sums by class, and the rows kept for the intervals of classes.
+@dataclass(eq=False)
+class ScannedRows(Checked):
+    """The rows that metrics of `measure` and `compare` see: columns and sums by class are known from one pass.
 
-    kept : probabilities (m, K) of the rows that `draws` resamples.
+    kept : probabilities (m, K) of the rows that `draws` resamples, for the intervals of classes.
     """
 
-    columns: RowColumns
-    sums: BinSums
-    kept: np.ndarray
-    draws: Resamples
+    kept: Any = None
+    draws: Any = None
+
+    @cached_property
+    def probabilities(self) -> np.ndarray:
+        """The probabilities (n×K), or (n,) of the positive class, that a user's function is given."""
+        return self.found.confidence if self.flat else probability_block(self, slice(0, None), np.float64)
 
 
 def scan_predictions(
@@ -52,166 +57,65 @@ def scan_predictions(
     *,
     n_bins: int,
     calibrator: Any = None,
+    codes: np.ndarray | None = None,
     engine: str | Engine = "local",
-    columns: str = "all",
-) -> Scanned:
+) -> ScannedRows:
     """One pass over the rows as they are, or as a fitted calibrator transforms them.
 
     Parameters
     ----------
     drawn : the resamples of the rows; class figures use as many of them as a table of classes × bins allows.
-    columns : how much to compute of each row, as in `kernels.rows.scan`.
+    codes : the group of each row (n,), for a calibrator that treats groups differently.
     """
-    n_classes = predictions.n_classes if predictions.task == "multiclass" else 2
-    draws = drawn.fewer(max(256, CLASS_TABLE_ELEMENTS // (n_classes * n_bins)))
-    n_rows = predictions.n * (predictions.n_classes if predictions.task == "multilabel" else 1)
-    wanted = np.arange(n_rows) if draws.rows is None else draws.rows
+    seen = flattened(predictions)
+    draws = drawn.fewer(max(256, CLASS_TABLE_ELEMENTS // (seen.n_classes * n_bins)))
+    wanted = np.arange(seen.n) if draws.rows is None else draws.rows
     order = np.argsort(wanted, kind="stable")
-    work = partial(_scanned, wanted=wanted[order], n_bins=n_bins, calibrator=calibrator, columns=columns)
+    work = partial(_scanned, wanted=wanted[order], n_bins=n_bins, calibrator=calibrator, codes=codes)
     stage = "" if calibrator is not None else "measuring"
     with opened(engine) as running:
         merge = partial(_merge, n_rows=predictions.n, stage=stage)
         found, sums, kept, _ = running.run(work, cut(predictions), merge)
-    chosen = np.empty((len(wanted), n_classes), dtype=predictions.dtype)
+    chosen = np.empty((len(wanted), seen.n_classes), dtype=predictions.dtype)
     chosen[order] = np.concatenate(kept)
-    return Scanned(RowColumns(*map(np.concatenate, zip(*found, strict=True))), sums, chosen, draws)
+    columns = RowColumns(*map(np.concatenate, zip(*found, strict=True)))
+    of_logits = calibrator is not None or predictions.kind == "logits"
+    if seen.flat:
+        rows = column_rows(columns, draws, seen.weights, task=seen.task, of_logits=of_logits)
+        rows.kept = chosen
+    else:
+        # all values are read again only where a metric needs them and not all rows were kept
+        every = partial(_all_values, predictions, calibrator, codes) if draws.rows is not None else lambda: chosen
+        given = every, seen.labels, seen.weights, of_logits and draws.rows is not None
+        rows = ScannedRows(*given, n_classes=seen.n_classes, level=ALL, found=columns, kept=chosen, draws=draws)
+    rows.totals[class_width_bins, (n_bins,)] = sums
+    return rows
 
 
-class ScannedRows(CheckedScores):
-    """The rows that metrics of `measure` and `compare` see: columns and sums by class are known from one pass.
+def column_rows(
+    columns: RowColumns, draws: Resamples, weights: np.ndarray | None, *, task: str, of_logits: bool
+) -> ScannedRows:
+    """Rows of one score per row of which columns are known.
 
-    task : decides what a hit is. n_bins : of the sums by class. of_logits : the losses came from logits.
-    whole : reads all values again, which happens only where a metric needs them and not all rows were kept.
+    Probabilities that came from logits saturate at 1, while the log loss does not: the log-odds follow from it.
     """
-
-    scanned: Scanned
-    task: str
-    n_bins: int
-    of_logits: bool
-    whole: Callable[[], Checked]
-
-    def __init__(
-        self,
-        scanned: Scanned,
-        labels: np.ndarray,
-        weights: np.ndarray | None,
-        *,
-        task: str,
-        n_bins: int,
-        of_logits: bool,
-        whole: Callable[[], Checked],
-    ) -> None:
-        self.__dict__ |= {"scanned": scanned, "labels": labels, "weights": weights, "task": task, "n_bins": n_bins}
-        self.__dict__ |= {"of_logits": of_logits, "whole": whole}
-
-    @property
-    def flat(self) -> bool:
-        """Is there one score per row?"""
-        return self.task != "multiclass"
-
-    @property
-    def n_classes(self) -> int:
-        """K; 2 where there is one score per row."""
-        return 2 if self.flat else len(self.scanned.sums.weight)
-
-    def total(self, statistic: Callable[..., Any], *options: Any) -> Any:
-        """The sums by class are at hand."""
-        if statistic is class_width_bins and options == (self.n_bins,):
-            return self.scanned.sums
-        known = self.__dict__.setdefault("_totals", {})
-        if (statistic, options) not in known:
-            known[statistic, options] = super().total(statistic, *options)
-        return known[statistic, options]
-
-    def columns(self, wanted: str) -> RowColumns:
-        """The columns of the pass."""
-        return self.scanned.columns
-
-    def column(self, name: str) -> np.ndarray:
-        """One number per row; what a hit is follows from the task."""
-        return hits(self.scanned.columns, self.task) if name == "hit" else getattr(self.scanned.columns, name)
-
-    def top(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Confidence, correctness and weights of every row."""
-        return self.scanned.columns.confidence, self.scanned.columns.correct, self.weights
-
-    @cached_property
-    def _matrix(self) -> Checked:
-        if self.scanned.draws.rows is None and not self.flat:
-            return Checked(self.scanned.kept, self.labels, self.weights, False)
-        return self.whole()
-
-    @property
-    def values(self) -> np.ndarray:
-        """The matrix (n×K)."""
-        return self._matrix.values
-
-    @property
-    def from_logits(self) -> bool:
-        """Is the matrix one of logits, or are scores log-odds?"""
-        return self.flat or self._matrix.from_logits
-
-    @cached_property
-    def scores(self) -> np.ndarray:
-        """Log-odds (n,) of rows of one score.
-
-        Probabilities that came from logits saturate at 1, while the log loss does not: the log-odds follow from it.
-        """
-        columns = self.scanned.columns
-        if not self.of_logits:
-            return finite_log_odds(probability_log_odds(columns.confidence))
+    scores, labels = probability_log_odds(columns.confidence), columns.correct.astype(np.int64)
+    if of_logits:
         loss = columns.nll.astype(np.float64)
         with np.errstate(divide="ignore"):
             # log(exp(x) − 1): the log-odds of the other class
             against = np.where(loss < 30, np.log(np.expm1(np.minimum(loss, 30.0))), loss)
-        return finite_log_odds(np.where(columns.correct, -against, against))
-
-    @property
-    def positive(self) -> np.ndarray:
-        """Is the label 1 (n,)?"""
-        return self.scanned.columns.correct
-
-    @cached_property
-    def probabilities(self) -> np.ndarray:
-        """The probabilities (n×K), or (n,) of the positive class, that a user's function is given."""
-        if self.flat:
-            return self.scanned.columns.confidence
-        return probability_block(self._matrix, slice(0, None), np.float64)
+        scores = np.where(columns.correct, -against, against)
+    return ScannedRows(finite_log_odds(scores), labels, weights, True, task, level=ALL, found=columns, draws=draws)
 
 
-def whole_rows(predictions: Predictions, calibrator: Any = None) -> Checked:
-    """All rows in memory, as they are or as a fitted calibrator transforms them."""
-    parts = [checked for chunk in cut(predictions) for checked, _ in _blocks(chunk, calibrator)]
-    columns = (np.concatenate([one.values for one in parts]), np.concatenate([one.labels for one in parts]))
-    weights = None if parts[0].weights is None else np.concatenate([one.weights for one in parts])
-    return Checked(*columns, weights, parts[0].from_logits)
-
-
-@dataclass(frozen=True)
-class AtGroups:
-    """A calibrator that treats groups of rows differently, with the group of every row."""
-
-    calibrator: Any
-    codes: np.ndarray
-
-    def transform_from(self, logits: np.ndarray, row: int) -> np.ndarray:
-        """Calibrated logits of the rows from number `row` on."""
-        return self.calibrator.transform_codes(logits, self.codes[row : row + len(logits)])
-
-
-def at_groups(calibrator: Any, groups: np.ndarray | None, n_rows: int) -> tuple[Any, tuple[str, ...]]:
-    """A calibrator with the groups of all rows where it takes them, and what a reader should know."""
+def group_codes(calibrator: Any, groups: np.ndarray | None, n_rows: int) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    """The group of every row, for a calibrator that takes them, and what a reader should know."""
     if not getattr(calibrator, "takes_groups", False):
-        return calibrator, ()
+        return None, ()
     codes = calibrator.group_codes(groups, n_rows, quiet=True)
     unseen = int((codes < 0).sum())
-    return AtGroups(calibrator, codes), (f"{unseen} rows without a known group get the pooled fit",) if unseen else ()
-
-
-def _transformed(calibrator: Any, logits: np.ndarray, row: int) -> np.ndarray:
-    if isinstance(calibrator, AtGroups):
-        return calibrator.transform_from(logits, row)
-    return calibrator.transform(logits)
+    return codes, (f"{unseen} rows without a known group get the pooled fit",) if unseen else ()
 
 
 def top_columns(predictions: Predictions, engine: str | Engine = "local") -> RowColumns:
@@ -222,60 +126,57 @@ def top_columns(predictions: Predictions, engine: str | Engine = "local") -> Row
 
 
 def _top(chunk: Chunk) -> list[RowColumns]:
-    return [_columns(chunk, checked, row, "top") for checked, row in _blocks(chunk, None)]
+    return [_columns(chunk, rows, first, "top") for rows, first in _blocks(chunk)]
 
 
-def _blocks(chunk: Chunk, calibrator: Any) -> Iterator[tuple[Checked, int]]:
-    """The rows of a chunk in memory, and the number of the first among all rows."""
-    row = chunk.first_row
-    if chunk.predictions.task != "multiclass":
-        for part in chunk.parts(check=False):
-            values = part.values if calibrator is None else _transformed(calibrator, part.logits, row)
-            from_logits = calibrator is not None or part.kind == "logits"
-            yield two_class(values, part.labels, part.weights, from_logits), row * _width(chunk)
-            row += part.n
-        return
-    if calibrator is None:
-        for part in chunk.parts(check=False):
-            yield Checked(part.values, part.labels, part.weights, part.kind == "logits"), row
-            row += part.n
-        return
+def _all_values(predictions: Predictions, calibrator: Any, codes: np.ndarray | None) -> np.ndarray:
+    return np.concatenate([rows.values for chunk in cut(predictions) for rows, _ in _blocks(chunk, calibrator, codes)])
+
+
+def _blocks(chunk: Chunk, calibrator: Any = None, codes: np.ndarray | None = None) -> Iterator[tuple[Checked, int]]:
+    """The rows of a chunk in memory, and the number of the first among all rows; of many labels, each is a row."""
+    row, task = chunk.first_row, chunk.predictions.task
     for part in chunk.parts(check=False):
-        yield Checked(_transformed(calibrator, part.logits, row), part.labels, part.weights, True), row
+        values, labels, weights, width = part.values, part.labels, part.weights, 1
+        if calibrator is not None:
+            own = () if codes is None else (codes[row : row + part.n],)
+            values = (calibrator.transform_codes if own else calibrator.transform)(part.logits, *own)
+        if task == "multilabel":
+            width = values.shape[1]
+            values, labels = values.reshape(-1), labels.reshape(-1)
+            weights = None if weights is None else np.repeat(weights, width)
+        from_logits = calibrator is not None or part.kind == "logits"
+        if task == "multiclass":
+            yield Checked(values, labels, weights, from_logits, task, values.shape[1]), row
+        else:
+            single = {"multilabel": "binary"}.get(task, task)
+            yield Checked(values.astype(np.float64), labels, weights, from_logits, single), row * width
         row += part.n
 
 
-def _width(chunk: Chunk) -> int:
-    """Scores that one row stands for: each label of a multilabel task is a row of the figures."""
-    return chunk.predictions.source.shape[1] if chunk.predictions.task == "multilabel" else 1
-
-
-def _columns(chunk: Chunk, checked: Checked, row: int, columns: str) -> RowColumns:
-    called, first_row = chunk.predictions.called(row // _width(chunk) - chunk.first_row)
+def _columns(chunk: Chunk, rows: Checked, first: int, wanted: str) -> RowColumns:
+    width = chunk.predictions.source.shape[1] if chunk.predictions.task == "multilabel" else 1
+    name, first_row = chunk.predictions.called(first // width - chunk.first_row)
     with chunk.naming():
-        if chunk.predictions.task != "multiclass":
-            return flat_columns(checked, name=called, first_row=first_row)
-        return scan(
-            checked.values, checked.labels, from_logits=checked.from_logits, columns=columns,
-            name=called, first_row=first_row,
-        )  # fmt: skip
+        if rows.flat:
+            check_score_values(rows.values, from_logits=rows.from_logits, name=name, first_row=first_row)
+        return rows.columns(wanted, name=name, first_row=first_row)
 
 
-def _scanned(chunk: Chunk, *, wanted: np.ndarray, n_bins: int, calibrator: Any, columns: str) -> Part:
-    found, kept, sums = [], [], None
+def _scanned(chunk: Chunk, *, wanted: np.ndarray, n_bins: int, calibrator: Any, codes: np.ndarray | None) -> Part:
+    found, kept, sums = [], [], []
     given = chunk.predictions
-    for checked, row in _blocks(chunk, calibrator):
-        n_rows, n_classes = checked.values.shape
-        if calibrator is not None and given.task == "multiclass" and n_classes != given.n_classes:
-            raise InputError(f"the calibrator returned {n_classes} columns, but there are {given.n_classes} classes")
-        found.append(_columns(chunk, checked, row, columns))
-        binned = class_sums(checked, n_bins, "width")
-        sums = binned if sums is None else sums + binned
-        inside = wanted[np.searchsorted(wanted, row) : np.searchsorted(wanted, row + n_rows)]
-        some = Checked(checked.values[inside - row], checked.labels[:1], None, checked.from_logits)
-        kept.append(probability_block(some, slice(0, None)) if len(inside) else np.empty((0, n_classes)))
-    assert sums is not None  # noqa: S101 (a chunk has rows)
-    return found, sums, kept, chunk.n
+    for rows, first in _blocks(chunk, calibrator, codes):
+        if not rows.flat and rows.n_classes != given.n_classes:
+            raise InputError(
+                f"the calibrator returned {rows.n_classes} columns, but there are {given.n_classes} classes"
+            )
+        found.append(_columns(chunk, rows, first, "all"))
+        sums.append(class_width_bins(rows, n_bins))
+        inside = wanted[np.searchsorted(wanted, first) : np.searchsorted(wanted, first + len(rows.labels))] - first
+        some = Checked(rows.values[inside], rows.labels[:1], None, rows.from_logits, rows.task)
+        kept.append(probability_block(some, slice(0, None)) if len(inside) else np.empty((0, rows.n_classes)))
+    return found, reduce(add, sums), kept, chunk.n
 
 
 def _merge(left: Part, right: Part, *, n_rows: int, stage: str) -> Part:

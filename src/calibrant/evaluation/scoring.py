@@ -9,19 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.bins import BinSums, over, under, width_index
+from calibrant.core.bins import over, under, width_index
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.threads import one_blas_thread
 from calibrant.data import Predictions
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples
-from calibrant.evaluation.flat import flattened
 from calibrant.evaluation.intervals import Intervals
 from calibrant.evaluation.results import ClassProfile, TestColumns
-from calibrant.evaluation.scan import Scanned, ScannedRows, scan_predictions, whole_rows
+from calibrant.evaluation.scan import ScannedRows, column_rows, scan_predictions
 from calibrant.evaluation.table import Estimate, Figures
 from calibrant.kernels.rows import RowColumns
-from calibrant.metrics.inputs import Checked
+from calibrant.metrics.classwise import class_sums
 from calibrant.metrics.record import METRICS, ClassGaps, Metric, known_name, user_metric
 
 CLASS_ELEMENTS = 60_000_000
@@ -131,16 +130,7 @@ def column_estimates(
     chosen = [one for one in METRICS.values() if one.about == "score"]
     if names:
         chosen = [_only(one, names) for one in METRICS.values()]
-    sums = BinSums(*np.zeros((3, 2, n_bins)))
-    rows = ScannedRows(
-        Scanned(columns, sums, np.empty((0, 2)), drawn),
-        columns.correct.astype(np.int64),
-        weights,
-        task=task,
-        n_bins=n_bins,
-        of_logits=of_logits,
-        whole=lambda: Checked(columns.confidence[:, None], columns.correct.astype(np.int64), weights, False),
-    )
+    rows = column_rows(columns, drawn, weights, task=task, of_logits=of_logits)
     found, draws, _ = estimated([one for one in chosen if one.figures], rows, drawn, n_bins, paired=True)
     return found, draws
 
@@ -154,36 +144,26 @@ def score(
     n_bins: int,
     engine: str | Engine = "local",
     metrics: Sequence[Metric] | None = None,
+    codes: np.ndarray | None = None,
 ) -> Scored:
-    """Figures of a fitted calibrator on test predictions, from one pass over them."""
-    seen = flattened(test) if test.task == "multilabel" else test
-    metrics = chosen_metrics(None, seen.task, compared=True) if metrics is None else metrics
-    scanned = scan_predictions(test, resamples, n_bins=n_bins, calibrator=calibrator, engine=engine)
-    rows = ScannedRows(
-        scanned,
-        seen.labels,
-        seen.weights,
-        task=seen.task,
-        n_bins=n_bins,
-        of_logits=True,
-        whole=lambda: whole_rows(test, calibrator),
-    )
+    """Figures of a fitted calibrator on test predictions, from one pass over them; `codes` as in `scan_predictions`."""
+    rows = scan_predictions(test, resamples, n_bins=n_bins, calibrator=calibrator, codes=codes, engine=engine)
+    metrics = chosen_metrics(None, rows.task, compared=True) if metrics is None else metrics
     figures, draws, _ = estimated(metrics, rows, resamples, n_bins, paired=True)
     places = {figure.name: figure.compared or len(figures) for one in metrics for figure in one.figures}
     figures = Figures(sorted(figures.items(), key=lambda item: places[item[0]]))
-    columns = scanned.columns
+    columns = rows.columns()
     # thirty methods of a million rows are kept side by side: no wider than what diagrams can show
     narrow = columns.prediction.astype(np.int32), columns.nll.astype(np.float32), columns.brier.astype(np.float32)
     shown = TestColumns(columns.confidence, columns.correct, *narrow)
-    return Scored(shown, class_profile(columns, scanned.sums, seen.labels, seen.weights, n_bins), figures, draws)
+    return Scored(shown, class_profile(rows, n_bins), figures, draws)
 
 
-def class_profile(
-    columns: RowColumns, sums: BinSums, labels: np.ndarray, weights: np.ndarray | None, n_bins: int
-) -> ClassProfile:
+def class_profile(rows: ScannedRows, n_bins: int) -> ClassProfile:
     """Calibration, accuracy and loss of each class."""
-    n_classes = sums.weight.shape[0]
-    mass = np.ones(len(labels)) if weights is None else weights
+    columns, labels, sums = rows.columns(), rows.labels, class_sums(rows, n_bins, "width")
+    n_classes = rows.n_classes
+    mass = np.ones(len(labels)) if rows.weights is None else rows.weights
     count = np.bincount(labels, mass, minlength=n_classes)
     predicted = np.bincount(columns.prediction, mass, minlength=n_classes)
     cell = columns.prediction * n_bins + width_index(columns.confidence, n_bins)

@@ -20,6 +20,11 @@ class ScoreGroups(NamedTuple):
     weight: np.ndarray
     positive: np.ndarray
 
+    @property
+    def excess(self) -> np.ndarray:
+        """Σ w·(score − label) of each group, where scores are probabilities."""
+        return self.weight * self.scores - self.positive
+
 
 def score_groups(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> ScoreGroups:
     """Rows of equal score as one group; rows of weight 0 are left out.

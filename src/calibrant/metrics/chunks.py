@@ -7,7 +7,7 @@ alone, and the metric itself turns them into its value: no metric has a second f
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,47 +18,9 @@ from calibrant.core.errors import InputError
 from calibrant.data.chunks import Chunk, cut
 from calibrant.data.predictions import Predictions
 from calibrant.engines.engine import Engine, opened
-from calibrant.kernels.rows import LEVELS, RowColumns
-from calibrant.metrics.inputs import ORDER_OF_ROWS, Checked, check
+from calibrant.kernels.rows import LEVELS
+from calibrant.metrics.inputs import ORDER_OF_ROWS, Checked, NeedsRowsError, Total, check
 from calibrant.metrics.record import METRICS, Metric
-
-Total = tuple[Callable[..., Any], tuple[Any, ...]]
-"""A statistic of rows, and its options."""
-
-
-class _NeedsRowsError(Exception):
-    """A metric that is not a function of totals; the argument says why."""
-
-
-class _MadeUp(Checked):
-    """Four rows that remember which totals and columns are asked of them."""
-
-    def __init__(self) -> None:
-        values = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]])
-        super().__init__(values, np.array([0, 1, 1, 0]), None, False)
-        self.__dict__ |= {"asked": [], "levels": []}
-
-    def total(self, statistic: Callable[..., Any], *options: Any) -> Any:
-        self.__dict__["asked"].append((statistic, options))
-        return statistic(self, *options)
-
-    def every(self, reason: str) -> Checked:
-        raise _NeedsRowsError(reason)
-
-    def _scan(self, wanted: str) -> RowColumns:
-        self.__dict__["levels"].append(wanted)
-        return super()._scan(wanted)
-
-
-class Summed(Checked):
-    """Rows of which only totals are known: what a metric reads its value from."""
-
-    def __init__(self, answer: Callable[[Total], Any]) -> None:
-        self.__dict__["answer"] = answer
-
-    def total(self, statistic: Callable[..., Any], *options: Any) -> Any:
-        """The total that was summed before."""
-        return self.__dict__["answer"]((statistic, options))
 
 
 class Streaming:
@@ -66,16 +28,17 @@ class Streaming:
 
     def __init__(self, metric: Metric, options: dict[str, Any]) -> None:
         self.name, self.options = metric.name, options
-        rows = _MadeUp()
+        values = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]])
+        rows = Checked(values, np.array([0, 1, 1, 0]), None, False, additive=True)
         try:
             if metric.plain:
-                raise _NeedsRowsError("is a function of all rows")
+                raise NeedsRowsError("is a function of all rows")
             metric.function(rows, None, **options)
-        except _NeedsRowsError as reason:
+        except NeedsRowsError as reason:
             raise InputError(f"{self._words()} {reason}, which sums over chunks do not keep") from None
-        self.asked: list[Total] = list(dict.fromkeys(rows.__dict__["asked"]))
-        self.level = max(rows.__dict__["levels"], key=LEVELS.__getitem__, default="")
-        self._sums: list[Any] | None = None
+        self.asked = list(rows.totals)
+        self.level = rows.level
+        self._sums: dict[Total, Any] = {}
         self._n_classes = 0
 
     def update(
@@ -85,32 +48,27 @@ class Streaming:
         update_all([self], chunk, labels, sample_weight, from_logits=from_logits)
         return self
 
-    def add(self, rows: Checked) -> None:
-        """Add checked rows."""
-        self._add([statistic(rows, *options) for statistic, options in self.asked], rows.n_classes)
-
     def merge(self, other: Streaming) -> Streaming:
         """Add all rows that another of the same metric and options has seen; returns itself."""
         if self.name != other.name or self.options != other.options:
             raise InputError(f"cannot merge {other._words()} into {self._words()}: give both the same options")
-        if other._sums is not None:
-            self._add(other._sums, other._n_classes)
+        if other._sums:
+            self.add(other._sums, other._n_classes)
         return self
 
     def value(self) -> Any:
         """The metric of all rows so far."""
-        if self._sums is None:
+        if not self._sums:
             raise InputError(f"{self._words()} has seen no row of positive weight: update it first")
-        sums = dict(zip(self.asked, self._sums, strict=True))
-        return METRICS[self.name].function(Summed(sums.__getitem__), None, **self.options)
+        rows = Checked(None, np.empty(0), None, False, totals=self._sums)
+        return METRICS[self.name].function(rows, None, **self.options)
 
-    def _add(self, sums: list[Any], n_classes: int) -> None:
-        if self._sums is None:
-            self._sums, self._n_classes = sums, n_classes
-            return
-        if n_classes != self._n_classes:
+    def add(self, sums: dict[Total, Any], n_classes: int) -> None:
+        """Add totals of rows of so many classes."""
+        if self._sums and n_classes != self._n_classes:
             raise InputError(f"{self._words()} has seen {self._n_classes} classes, but this chunk has {n_classes}")
-        self._sums = [mine + theirs for mine, theirs in zip(self._sums, sums, strict=True)]
+        self._n_classes = n_classes
+        self._sums = {asked: self._sums[asked] + one if self._sums else one for asked, one in sums.items()}
 
     def _words(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
@@ -151,19 +109,23 @@ def update_all(
     """Update several metrics with one pass over a chunk (and one more for the classwise ones)."""
     metrics = list(metrics)
     rows, weighs_nothing = _rows(chunk, labels, sample_weight, from_logits)
-    if level := max((one.level for one in metrics if one.level), key=LEVELS.__getitem__, default=""):
-        rows.columns(level)
+    level = max((one.level for one in metrics), default=-1)
+    if level >= 0:
+        rows.columns(list(LEVELS)[level])
     # a chunk may weigh nothing as long as the whole does not; its values were checked all the same
     for metric in () if weighs_nothing else metrics:
-        metric.add(rows)
+        metric.add({asked: rows.total(asked[0], *asked[1]) for asked in metric.asked}, rows.n_classes)
 
 
 def _rows(chunk: Any, labels: Any, sample_weight: Any, from_logits: bool) -> tuple[Checked, bool]:
+    values = chunk
     if labels is None:
-        chunk, labels, sample_weight, from_logits = chunk.values, chunk.labels, chunk.weights, chunk.kind == "logits"
+        values, labels, sample_weight, from_logits = chunk.values, chunk.labels, chunk.weights, chunk.kind == "logits"
     weighs_nothing = sample_weight is not None and not np.any(sample_weight)
-    weights = None if weighs_nothing else sample_weight
-    return check(chunk, labels, weights, from_logits, weights_are="parts"), weighs_nothing
+    rows = check(values, labels, None if weighs_nothing else sample_weight, from_logits, weights_are="parts")
+    if isinstance(chunk, Predictions):
+        rows.task = chunk.task  # which says what a right prediction is
+    return rows, weighs_nothing
 
 
 Part = tuple[list[Streaming], list[tuple[np.ndarray, np.ndarray]], int]

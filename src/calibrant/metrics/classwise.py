@@ -16,8 +16,16 @@ from calibrant.core.bins import BinSums, check_n_bins, mass_index, over, total_g
 from calibrant.core.softmax import softmax
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.bins import class_width_sums, index_sums
-from calibrant.metrics.binning import check_choice, check_norm
-from calibrant.metrics.inputs import ORDER_OF_CLASSES, Checked, ClassIndices, Probabilities, RowWeights, check
+from calibrant.metrics.inputs import (
+    ORDER_OF_CLASSES,
+    Checked,
+    ClassIndices,
+    Probabilities,
+    RowWeights,
+    check,
+    check_choice,
+    check_norm,
+)
 from calibrant.metrics.record import ClassGaps, ClassSpread, Figure, metric
 
 
@@ -230,26 +238,26 @@ def class_sums(rows: Checked, n_bins: int, binning: str) -> BinSums:
 def class_mass_bins(checked: Checked, n_bins: int) -> BinSums:
     """Bin sums (K, n_bins) over bins of equal mass; of all rows, since every class's bins depend on all of them."""
     # in float32 many probabilities would tie at 0 or 1, and ties decide which bin of equal mass a row is in
-    blocks = map_blocks(lambda block: probability_block(checked, block, np.float64), row_blocks(*checked.values.shape))
-    probabilities = np.concatenate(blocks) if checked.from_logits else checked.values
+    blocks = map_blocks(lambda block: probability_block(checked, block, np.float64), row_blocks(*checked.matrix.shape))
+    probabilities = np.concatenate(blocks) if checked.from_logits else checked.matrix
     return BinSums(*class_mass_sums(probabilities, checked.labels, checked.weights, n_bins))
 
 
 def class_width_bins(checked: Checked, n_bins: int) -> BinSums:
     """Bin sums (K, n_bins) over bins of equal width, checking the values on the way."""
-    kernel = class_width_sums.form(checked.values.size)
+    kernel = class_width_sums.form(checked.matrix.size)
 
     def part(block: slice) -> np.ndarray:
         weights = None if checked.weights is None else checked.weights[block]
         return kernel(probability_block(checked, block), checked.labels[block], weights, n_bins)
 
-    return BinSums(*np.sum(map_blocks(part, row_blocks(*checked.values.shape)), axis=0))
+    return BinSums(*np.sum(map_blocks(part, row_blocks(*checked.matrix.shape)), axis=0))
 
 
 def probability_block(checked: Checked, block: slice, dtype: Any = None) -> np.ndarray:
     """Checked probabilities of some rows, through the softmax (of this precision) where the matrix holds logits."""
-    dtype = checked.values.dtype if dtype is None else dtype
-    rows = np.ascontiguousarray(checked.values[block])
+    dtype = checked.matrix.dtype if dtype is None else dtype
+    rows = np.ascontiguousarray(checked.matrix[block])
     with np.errstate(over="ignore", invalid="ignore"):
         sound = np.isfinite(rows.sum())
     if checked.from_logits:

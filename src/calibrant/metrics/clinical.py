@@ -1,17 +1,34 @@
-"""The calibration measures of clinical prediction models: slope, intercept, observed to expected."""
+"""Measures of one probability per row, as clinical prediction models are judged by.
+
+Slope, intercept and observed to expected; the flexible calibration curve and the errors read off it (ICI, E50, E90);
+ROC AUC and average precision; the decomposition of a proper score; and the effect of a threshold: rows flagged,
+positives found, net benefit of acting.
+"""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.softmax import sigmoid
-from calibrant.kernels.logistic import Pull, fit_logistic, separable
-from calibrant.metrics.inputs import BinaryLabels, PositiveProbabilities, RowWeights, check_binary, weighted_mean
-from calibrant.metrics.record import Redrawn, metric
+from calibrant.kernels.isotonic import ScoreGroups, isotonic_values, score_groups
+from calibrant.kernels.logistic import Pull, fit_logistic, logistic_sums, separable
+from calibrant.metrics.inputs import (
+    BinaryLabels,
+    PositiveProbabilities,
+    RowWeights,
+    check_binary,
+    check_choice,
+    weighted_mean,
+)
+from calibrant.metrics.record import Figure, Redrawn, metric
+from calibrant.metrics.selective import area_under_roc, auroc_by_cell
 
 NEWTON_STEPS = 8
 """From the fit of all rows a resample is a few steps away; they stop early where all have arrived."""
@@ -198,3 +215,577 @@ def observed_expected(
     if expected <= 0:
         raise InputError("probabilities sum to 0, so that there is no event to expect: O:E needs a positive sum")
     return weighted_mean(checked.positive, checked.weights) / expected
+
+
+KNOTS = ((100.0, (5, 27.5, 50, 72.5, 95)), (30.0, (5, 35, 65, 95)), (10.0, (10, 50, 90)))
+"""Rows from which the curve has 5, 4 or 3 knots, and the percentiles they stand at; below, or where knots coincide, the
+next smaller number, and at last a straight line (Harrell 2015)."""
+
+CURVE_RIDGE = 1e-9
+"""Added to the curvature of each coefficient (columns in units of their spread), so that separable data stay finite."""
+
+GRID_SIZE = 101
+Z_95 = 1.959963984540054
+
+
+@dataclass(frozen=True)
+class FlexibleCalibration:
+    """A smooth curve of the observed share of positives over the predicted probability, with a pointwise 95% band."""
+
+    probability: np.ndarray
+    """Predicted probabilities (101,), from the lowest to the highest of the data, evenly spaced in log-odds."""
+    observed: np.ndarray
+    """The curve at them."""
+    low: np.ndarray
+    """Lower end of the band."""
+    high: np.ndarray
+    """Upper end of the band."""
+    knots: np.ndarray
+    """Knots of the restricted cubic spline in log-odds; empty where the curve is a straight line in log-odds."""
+
+
+@metric(about="score")
+def flexible_calibration(
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
+    *,
+    sample_weight: RowWeights = None,
+    from_logits: bool = False,
+) -> FlexibleCalibration:
+    """Logistic regression of the label on a restricted cubic spline of logit p (Harrell 2015; Van Calster 2016).
+
+    The band is pointwise and comes from the curvature of the likelihood (Wald, on the log-odds).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant.metrics import flexible_calibration
+    >>> p = np.repeat([0.2, 0.4, 0.6, 0.8], 50)
+    >>> curve = flexible_calibration(p, np.arange(200) % 50 < 50 * p)
+    >>> bool(np.abs(curve.observed - curve.probability).max() < 0.01)
+    True
+    """
+    checked = check_binary(probabilities, labels, sample_weight, from_logits, weights_are="counts")
+    curve = Curve.fit(checked.log_odds, checked.positive, checked.weights)
+    counted = checked.log_odds if checked.weights is None else checked.log_odds[checked.weights > 0]
+    grid = np.linspace(counted.min(), counted.max(), GRID_SIZE)
+    score, error = curve.log_odds(grid), curve.standard_error(grid)
+    return FlexibleCalibration(
+        sigmoid(grid), sigmoid(score), sigmoid(score - Z_95 * error), sigmoid(score + Z_95 * error), curve.knots
+    )
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A fitted flexible curve: coefficients over standardised spline columns."""
+
+    knots: np.ndarray
+    centre: np.ndarray
+    spread: np.ndarray
+    point: np.ndarray
+    covariance: np.ndarray
+
+    @classmethod
+    def fit(
+        cls,
+        log_odds: np.ndarray,
+        positive: np.ndarray,
+        weights: np.ndarray | None = None,
+        *,
+        knots: np.ndarray | None = None,
+    ) -> Curve:
+        """The curve of highest likelihood; `knots` are read off the data unless given."""
+        knots = spline_knots(log_odds, weights) if knots is None else knots
+        columns = spline_columns(log_odds, knots)
+        centre = np.average(columns, axis=1, weights=weights)
+        spread = np.sqrt(np.average((columns - centre[:, None]) ** 2, axis=1, weights=weights))
+        spread = np.where(spread > 1e-12 * (1 + np.abs(centre)), spread, 1.0)
+        scaled = (columns - centre[:, None]) / spread[:, None]
+        size = len(columns) + 1
+        pull = Pull(np.zeros(size), CURVE_RIDGE * np.eye(size))
+        point = fit_logistic(scaled, positive, weights, pull=pull).point
+        hessian = logistic_sums(scaled, positive.astype(np.float64), weights, point)[2] + pull.strength
+        return cls(knots, centre, spread, point, np.linalg.pinv(hessian, hermitian=True))
+
+    def _columns(self, log_odds: np.ndarray) -> np.ndarray:
+        return (spline_columns(log_odds, self.knots) - self.centre[:, None]) / self.spread[:, None]
+
+    def log_odds(self, log_odds: np.ndarray) -> np.ndarray:
+        """The curve in log-odds (n,) at predicted log-odds (n,)."""
+        return self.point[:-1] @ self._columns(log_odds) + self.point[-1]
+
+    def standard_error(self, log_odds: np.ndarray) -> np.ndarray:
+        """Standard error of the curve in log-odds (n,)."""
+        columns = self._columns(log_odds)
+        design = np.concatenate([columns, np.ones((1, columns.shape[1]))])
+        return np.sqrt(np.maximum(np.einsum("in,ij,jn->n", design, self.covariance, design), 0.0))
+
+
+def spline_knots(log_odds: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    """Knots of the restricted cubic spline; empty where there are too few rows or distinct values for three."""
+    total = float(len(log_odds)) if weights is None else float(weights.sum())
+    for needed, percentiles in KNOTS:
+        if total >= needed:
+            knots = weighted_quantile(log_odds, np.array(percentiles) / 100, weights)
+            if (np.diff(knots) > 1e-9 * (1 + np.abs(knots[1:]))).all():
+                return knots
+    return np.empty(0)
+
+
+def spline_columns(log_odds: np.ndarray, knots: np.ndarray) -> np.ndarray:
+    """s and, for k knots, the k − 2 cubic terms that are linear beyond the outer knots (k − 1, n)."""
+    if len(knots) == 0:
+        return log_odds[None]
+    last, before = knots[-1], knots[-2]
+    tail, near = _cubed(log_odds - last), _cubed(log_odds - before)
+    terms = [
+        _cubed(log_odds - knot) - near * (last - knot) / (last - before) + tail * (before - knot) / (last - before)
+        for knot in knots[:-2]
+    ]
+    return np.stack([log_odds, *(term / (last - knots[0]) ** 2 for term in terms)])
+
+
+def _cubed(values: np.ndarray) -> np.ndarray:
+    return np.maximum(values, 0.0) ** 3
+
+
+def weighted_quantile(values: np.ndarray, shares: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    """Quantiles by linear interpolation at share·(n − 1); a row of weight w counts as w rows."""
+    if weights is None:
+        return np.quantile(values, shares)
+    kept = weights > 0
+    # rows of one value are one: between the places of two of them nothing lies
+    ordered, group = np.unique(values[kept], return_inverse=True)
+    mass = np.bincount(group, weights[kept])
+    before = np.concatenate(([0.0], np.cumsum(mass)))
+    last = before[:-1] + np.maximum(mass - 1.0, 0.0)
+    places = np.stack([before[:-1], last], axis=1).ravel()
+    return np.interp(np.asarray(shares) * max(before[-1] - 1.0, 0.0), places, np.repeat(ordered, 2))
+
+
+def _gaps(
+    probabilities: PositiveProbabilities, labels: BinaryLabels, sample_weight: RowWeights, from_logits: bool
+) -> tuple[np.ndarray, np.ndarray | None]:
+    checked = check_binary(probabilities, labels, sample_weight, from_logits, weights_are="counts")
+    curve = Curve.fit(checked.log_odds, checked.positive, checked.weights)
+    stated = checked.probability.astype(np.float64)
+    return np.abs(sigmoid(curve.log_odds(checked.log_odds)) - stated), checked.weights
+
+
+def redrawn_gaps(draws: Any) -> np.ndarray:
+    """|c(p) − p| of each cell (R, L), the curve refitted to every resample with the knots of all rows."""
+    scaled, _ = standardised(spline_columns(draws.score, draws.knots))
+    design = np.vstack([scaled, np.ones_like(draws.score)])
+    return np.abs(sigmoid(refit(design, draws.weight, draws.positive) @ design) - draws.probability)
+
+
+def redrawn_index(draws: Any) -> np.ndarray:
+    """ICI of every resample (R,)."""
+    return (redrawn_gaps(draws) * draws.weight).sum(axis=1) / np.maximum(draws.weight.sum(axis=1), 1e-300)
+
+
+def redrawn_quantile(level: float) -> Callable[[Any], np.ndarray]:
+    """A quantile of the gaps of every resample (R,)."""
+
+    def quantile(draws: Any) -> np.ndarray:
+        gaps = redrawn_gaps(draws)
+        order = np.argsort(gaps, axis=1)
+        weight = np.take_along_axis(draws.weight, order, axis=1)
+        share = np.cumsum(weight, axis=1) / np.maximum(draws.weight.sum(axis=1, keepdims=True), 1e-300)
+        place = np.minimum((share < level).sum(axis=1), gaps.shape[1] - 1)
+        return np.take_along_axis(np.take_along_axis(gaps, order, axis=1), place[:, None], axis=1)[:, 0]
+
+    return quantile
+
+
+@metric(
+    "ICI",
+    unit="%",
+    meaning="mean gap of the smooth calibration curve",
+    interval=Redrawn(redrawn_index),
+    about="score",
+)
+def integrated_calibration_index(
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
+    *,
+    sample_weight: RowWeights = None,
+    from_logits: bool = False,
+) -> float:
+    """ICI: mean distance of the flexible calibration curve from the diagonal (Austin & Steyerberg 2019).
+
+    ``1/n Σ |c(p_i) − p_i|``, c the curve of `flexible_calibration`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant.metrics import integrated_calibration_index
+    >>> round(integrated_calibration_index(np.full(100, 0.25), np.arange(100) < 50), 4)
+    0.25
+    """
+    gaps, weights = _gaps(probabilities, labels, sample_weight, from_logits)
+    return weighted_mean(gaps, weights)
+
+
+@metric(
+    "E50",
+    unit="%",
+    meaning="median gap of the smooth calibration curve",
+    interval=Redrawn(redrawn_quantile(0.5)),
+    about="score",
+)
+def e50(
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
+    *,
+    sample_weight: RowWeights = None,
+    from_logits: bool = False,
+) -> float:
+    """Median distance of the flexible calibration curve from the diagonal (Austin & Steyerberg 2019).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant.metrics import e50
+    >>> round(e50(np.full(100, 0.25), np.arange(100) < 50), 4)
+    0.25
+    """
+    gaps, weights = _gaps(probabilities, labels, sample_weight, from_logits)
+    return float(weighted_quantile(gaps, np.array([0.5]), weights)[0])
+
+
+@metric(
+    "E90",
+    unit="%",
+    meaning="90th percentile of the gap of the smooth calibration curve",
+    interval=Redrawn(redrawn_quantile(0.9)),
+    about="score",
+)
+def e90(
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
+    *,
+    sample_weight: RowWeights = None,
+    from_logits: bool = False,
+) -> float:
+    """90th percentile of the distance of the flexible calibration curve from the diagonal (Austin & Steyerberg 2019).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant.metrics import e90
+    >>> round(e90(np.full(100, 0.25), np.arange(100) < 50), 4)
+    0.25
+    """
+    gaps, weights = _gaps(probabilities, labels, sample_weight, from_logits)
+    return float(weighted_quantile(gaps, np.array([0.9]), weights)[0])
+
+
+@metric(
+    "ROC AUC",
+    "AUC",
+    better=1,
+    meaning="chance that a positive gets a higher p than a negative",
+    interval=Redrawn(auroc_by_cell),
+    about="score",
+)
+def roc_auc(
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
+    *,
+    sample_weight: RowWeights = None,
+    from_logits: bool = False,
+) -> float:
+    """Chance that a positive has a higher probability than a negative, ties counted half (Hanley & McNeil 1982).
+
+    The area under the ROC curve; where one of the classes is absent there is nothing to tell apart, and it is 0.5.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import roc_auc
+    >>> roc_auc([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
+    0.75
+    """
+    checked = check_binary(probabilities, labels, sample_weight, from_logits)
+    return area_under_roc(score_groups(checked.values, checked.positive, checked.weights))
+
+
+def precision_by_cell(draws: Any) -> np.ndarray:
+    """`average_precision` (R,) of rows that count as tied within a cell."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = np.cumsum(draws.positive[:, ::-1], axis=1)
+        precision = found / np.cumsum(draws.weight[:, ::-1], axis=1)
+        return np.nansum(draws.positive[:, ::-1] * precision, axis=1) / draws.positive.sum(axis=1)
+
+
+@metric(
+    "average precision",
+    "AP",
+    better=1,
+    meaning="area under the precision-recall curve",
+    interval=Redrawn(precision_by_cell),
+    about="score",
+)
+def average_precision(
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
+    *,
+    sample_weight: RowWeights = None,
+    from_logits: bool = False,
+) -> float:
+    """Area under the precision-recall curve as a step function, ``Σ_k (R_k − R_{k−1})·P_k`` over the distinct scores.
+
+    Without positives there is no recall, and the answer is 0.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import average_precision
+    >>> round(average_precision([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]), 4)
+    0.8333
+    """
+    checked = check_binary(probabilities, labels, sample_weight, from_logits)
+    groups = score_groups(checked.values, checked.positive, checked.weights)
+    found, flagged = groups.positive[::-1], groups.weight[::-1]
+    total = found.sum()
+    if total <= 0:
+        return 0.0
+    return float((found * np.cumsum(found) / np.cumsum(flagged)).sum() / total)
+
+
+@dataclass(frozen=True)
+class ScoreDecomposition:
+    """score = miscalibration − discrimination + uncertainty, each 0 or more."""
+
+    miscalibration: float
+    """What the best monotone map of the same rows would take off the score: 0 for calibrated probabilities, but
+    biased upwards in small samples."""
+    discrimination: float
+    """What the probabilities, once calibrated, tell beyond the base rate."""
+    uncertainty: float
+    """The score of the base rate."""
+    score: float
+
+
+@metric(
+    figures=(
+        # biased upwards by an amount that resampling does not show: no interval
+        Figure(
+            "miscalibration", "miscalibration", "MSC", False, -1, "part of the log loss that a map can mend",
+            field="miscalibration",
+        ),
+        Figure(
+            "discrimination", "discrimination", "DSC", False, 1, "what p tells beyond the base rate, in nats",
+            field="discrimination",
+        ),
+        Figure("uncertainty", "uncertainty", "UNC", False, 0, "log loss of the base rate", field="uncertainty"),
+    ),
+    about="score",
+)  # fmt: skip
+def score_decomposition(
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
+    *,
+    score: str = "nll",
+    sample_weight: RowWeights = None,
+    from_logits: bool = False,
+) -> ScoreDecomposition:
+    """CORP decomposition of the log loss or the Brier score (Dimitriadis, Gneiting & Jordan 2021).
+
+    With p̂ the isotonic fit of the labels to p and π the base rate: ``MSC = S(p) − S(p̂)``, ``DSC = S(π) − S(p̂)``,
+    ``UNC = S(π)``. Where p = 0 meets y = 1 the log loss and with it the miscalibration are infinite.
+
+    Parameters
+    ----------
+    score : {"nll", "brier"}
+        The log loss in nats, or mean (p − y)².
+
+    Examples
+    --------
+    >>> from calibrant.metrics import score_decomposition
+    >>> parts = score_decomposition([0.25, 0.25, 0.75, 0.75], [0, 0, 1, 0], score="brier")
+    >>> parts.miscalibration, parts.discrimination, parts.uncertainty, parts.score
+    (0.0625, 0.0625, 0.1875, 0.1875)
+    """
+    check_choice("score", score, ("nll", "brier"))
+    checked = check_binary(probabilities, labels, sample_weight, from_logits)
+    if score == "nll":
+        given = weighted_mean(checked.losses(), checked.weights)
+    else:
+        given = weighted_mean((checked.probability.astype(np.float64) - checked.positive) ** 2, checked.weights)
+    return _parts(given, score_groups(checked.values, checked.positive, checked.weights), score)
+
+
+def _parts(given: float, groups: ScoreGroups, score: str) -> ScoreDecomposition:
+    total = groups.weight.sum()
+    share = groups.positive / groups.weight
+    fitted = float(groups.weight @ _score_at(share, isotonic_values(groups), score) / total)
+    rate = np.array([groups.positive.sum() / total])
+    base = float(_score_at(rate, rate, score)[0])
+    return ScoreDecomposition(max(given - fitted, 0.0), max(base - fitted, 0.0), base, given)
+
+
+def _score_at(share: np.ndarray, fitted: np.ndarray, score: str) -> np.ndarray:
+    """Mean score (k,) of groups of rows with these shares of positives that are all given the fitted probability."""
+    if score == "brier":
+        return share * (1 - fitted) ** 2 + (1 - share) * fitted**2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        of_positive = np.where(share > 0, share * np.log(fitted), 0.0)
+        of_negative = np.where(share < 1, (1 - share) * np.log1p(-fitted), 0.0)
+    return -(of_positive + of_negative)
+
+
+THRESHOLDS = np.arange(1, 100) / 100
+"""1% … 99%."""
+
+
+@dataclass(frozen=True)
+class DecisionCurve:
+    """Net benefit of acting on the model, on everyone and on no one, at each threshold."""
+
+    thresholds: np.ndarray
+    model: np.ndarray
+    treat_all: np.ndarray
+    treat_none: np.ndarray
+
+
+@dataclass(frozen=True)
+class ThresholdMetrics:
+    """What flagging p ≥ threshold does; numbers, or arrays where several thresholds were asked for. NaN where the
+    denominator is 0."""
+
+    threshold: float | np.ndarray
+    sensitivity: float | np.ndarray
+    """Share of the positives that are flagged."""
+    specificity: float | np.ndarray
+    """Share of the negatives that are not flagged."""
+    ppv: float | np.ndarray
+    """Share of the flagged that are positive."""
+    npv: float | np.ndarray
+    """Share of the others that are negative."""
+    flagged: float | np.ndarray
+    """Share of all rows that are flagged."""
+
+
+@metric(about="score")
+def net_benefit(
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
+    thresholds: ArrayLike = THRESHOLDS,
+    *,
+    sample_weight: RowWeights = None,
+    from_logits: bool = False,
+) -> np.ndarray:
+    """Net benefit of acting where p ≥ t, ``TP/n − FP/n · t/(1 − t)``, at each threshold (Vickers & Elkin 2006).
+
+    Acting on everyone has ``π − (1 − π)·t/(1 − t)``, π the share of positives, and acting on no one has 0:
+    `decision_curve` gives all three.
+
+    Parameters
+    ----------
+    thresholds : array
+        Numbers in [0, 1).
+
+    Examples
+    --------
+    >>> from calibrant.metrics import net_benefit
+    >>> net_benefit([0.1, 0.6, 0.8], [0, 0, 1], [0.5]).round(4).tolist()
+    [0.0]
+    """
+    return decision_curve(probabilities, labels, thresholds, sample_weight=sample_weight, from_logits=from_logits).model
+
+
+@metric(about="score")
+def decision_curve(
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
+    thresholds: ArrayLike = THRESHOLDS,
+    *,
+    sample_weight: RowWeights = None,
+    from_logits: bool = False,
+) -> DecisionCurve:
+    """Net benefit of the model beside treating all and treating none (Vickers & Elkin 2006).
+
+    Parameters
+    ----------
+    thresholds : array
+        Numbers in [0, 1).
+
+    Examples
+    --------
+    >>> from calibrant.metrics import decision_curve
+    >>> decision_curve([0.1, 0.6, 0.8, 0.2], [0, 0, 1, 0], [0.25]).treat_all.tolist()
+    [0.0]
+    """
+    cuts = check_thresholds(thresholds)
+    if (cuts >= 1).any():
+        raise InputError(f"thresholds reach {cuts.max():g}, but the net benefit needs thresholds below 1")
+    checked = check_binary(probabilities, labels, sample_weight, from_logits)
+    groups = score_groups(checked.probability, checked.positive, checked.weights)
+    found, flagged = flagged_above(groups, cuts)
+    total, positive = groups.weight.sum(), groups.positive.sum()
+    odds = cuts / (1 - cuts)
+    prevalence = positive / total
+    return DecisionCurve(
+        cuts, (found - (flagged - found) * odds) / total, prevalence - (1 - prevalence) * odds, np.zeros(cuts.shape)
+    )
+
+
+@metric(about="score")
+def threshold_metrics(
+    probabilities: PositiveProbabilities,
+    labels: BinaryLabels,
+    threshold: ArrayLike = 0.5,
+    *,
+    sample_weight: RowWeights = None,
+    from_logits: bool = False,
+) -> ThresholdMetrics:
+    """Sensitivity, specificity, predictive values and the share flagged where p ≥ threshold is flagged.
+
+    Parameters
+    ----------
+    threshold : number or array
+        In [0, 1]; an array gives arrays.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import threshold_metrics
+    >>> found = threshold_metrics([0.1, 0.6, 0.8, 0.2], [0, 0, 1, 0], 0.5)
+    >>> found.sensitivity, found.ppv, found.flagged
+    (1.0, 0.5, 0.5)
+    """
+    cuts = check_thresholds(threshold)
+    checked = check_binary(probabilities, labels, sample_weight, from_logits)
+    groups = score_groups(checked.probability, checked.positive, checked.weights)
+    found, flagged = flagged_above(groups, cuts)
+    total, positive = groups.weight.sum(), groups.positive.sum()
+    spared = total - flagged - (positive - found)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        columns = (
+            found / positive,
+            spared / (total - positive),
+            found / flagged,
+            spared / (total - flagged),
+            flagged / total,
+        )
+    if np.ndim(threshold) == 0:
+        return ThresholdMetrics(float(cuts), *(float(column) for column in columns))
+    return ThresholdMetrics(cuts, *columns)
+
+
+def check_thresholds(thresholds: ArrayLike) -> np.ndarray:
+    """Thresholds as float64."""
+    cuts = np.asarray(thresholds, dtype=np.float64)
+    if cuts.size == 0 or not ((cuts >= 0) & (cuts <= 1)).all():
+        shown = "none" if cuts.size == 0 else f"{cuts.min():g} to {cuts.max():g}"
+        raise InputError(f"thresholds must lie in [0, 1], got {shown}")
+    return cuts
+
+
+def flagged_above(groups: ScoreGroups, thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weight of positives, and of all rows, at or above each threshold."""
+    # thresholds are rounded as the probabilities were, so that a float32 0.2 is at a threshold of 0.2
+    narrowed = thresholds.astype(groups.scores.dtype).astype(np.float64)
+    first = np.searchsorted(groups.scores.astype(np.float64), narrowed, side="left")
+    found = np.append(np.cumsum(groups.positive[::-1])[::-1], 0.0)
+    flagged = np.append(np.cumsum(groups.weight[::-1])[::-1], 0.0)
+    return found[first], flagged[first]

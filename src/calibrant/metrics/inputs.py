@@ -9,9 +9,9 @@ class: p is used as the confidence, and the label 0/1 as correctness.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Annotated, Any, TypeAlias, TypeVar, cast
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,6 +22,7 @@ from calibrant.core.arrays import (
     check_labels,
     check_matrix,
     check_outcomes,
+    check_score_values,
     check_scores,
     check_weights,
     on_device,
@@ -29,7 +30,8 @@ from calibrant.core.arrays import (
 )
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import finite_log_odds, probability_log_odds, sigmoid, softplus
-from calibrant.kernels.rows import LEVELS, RowColumns, scan
+from calibrant.kernels.isotonic import ScoreGroups, score_groups
+from calibrant.kernels.rows import LEVELS, SCORES, RowColumns, scan
 
 Probabilities: TypeAlias = Annotated[
     ArrayLike, "array (n, K), or (n,) of the positive class: Probabilities, or logits with ``from_logits=True``."
@@ -47,78 +49,125 @@ RowWeights: TypeAlias = Annotated[ArrayLike | None, "array (n,), optional: A wei
 Sums = TypeVar("Sums")
 """What a total is: anything with `+`."""
 
+Total = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A statistic of rows, and its options."""
+
 ORDER_OF_ROWS = "needs the confidences of all rows in their order"
 ORDER_OF_CLASSES = "ranks every class's probabilities of all rows"
 
 
-@dataclass(frozen=True)
-class Checked:
-    """A matrix (n×K) with labels (n,) and weights (n,) or None that passed the gate; values not yet looked at."""
+class NeedsRowsError(Exception):
+    """A metric that is not a function of totals asked for them alone; the argument says why."""
 
-    values: np.ndarray
+
+@dataclass(eq=False)
+class Checked:
+    """Rows that metrics sum over: values, labels (n,) and weights (n,) or None that passed the gate.
+
+    values : a matrix (n×K); a matrix on a GPU, whose columns are computed there; one score per row (n,), where logits
+        of ±inf stand for probabilities of 0 and 1; or a function that reads a matrix when a metric needs it.
+    task : "multiclass" of a matrix; "binary", or "pairs" where the label says that an answer was right.
+    level, found : columns of the rows that are known, and how many of them.
+    totals : sums that are known, by statistic and options; of chunks that are gone they are all there is.
+    additive : are totals all that may be asked for?
+    """
+
+    values: Any
     labels: np.ndarray
     weights: np.ndarray | None
     from_logits: bool
+    task: str = "multiclass"
+    n_classes: int = 2
+    level: int = -1
+    found: Any = None
+    totals: dict[Total, Any] = field(default_factory=dict)
+    additive: bool = False
 
     @property
     def name(self) -> str:
-        """What the matrix is called in an error message."""
+        """What the values are called in an error message."""
         return "logits" if self.from_logits else "probabilities"
 
     @property
-    def n_classes(self) -> int:
-        """K."""
-        return self.values.shape[1]
+    def flat(self) -> bool:
+        """Is there one score per row?"""
+        return self.task != "multiclass"
+
+    @cached_property
+    def matrix(self) -> np.ndarray:
+        """The values (n×K) in memory; a single score stands for two classes."""
+        if callable(self.values):
+            return self.values()
+        if not self.flat:
+            return check_matrix(self.values, self.name) if on_device(self.values) else self.values
+        # beyond ±745 the probability of the other class is 0 in float64
+        scores = np.clip(self.values, -745, 745)
+        return np.stack([np.zeros_like(scores) if self.from_logits else 1 - scores, scores], axis=1)
 
     def total(self, statistic: Callable[..., Sums], *options: Any) -> Sums:
         """The sums that a statistic of these rows, with its options, gives; they add up over chunks."""
-        return statistic(self, *options)
+        asked = statistic, options
+        if asked not in self.totals:
+            self.totals[asked] = statistic(self, *options)
+        return self.totals[asked]
 
     def every(self, reason: str) -> Checked:
         """All rows, for what is not a function of totals."""
+        if self.additive:
+            raise NeedsRowsError(reason)
         return self
 
-    def columns(self, wanted: str) -> RowColumns:
-        """Per-row columns ("correct", "top", "scores" or "all") from one pass over the matrix, which is remembered."""
-        level, found = self.__dict__.get("_scanned", (-1, None))
-        if level < LEVELS[wanted]:
-            found = self._scan(wanted)
-            self.__dict__["_scanned"] = LEVELS[wanted], found
-        return found
+    def columns(self, wanted: str = "correct", *, name: str = "", first_row: int = 0) -> RowColumns:
+        """Per-row columns ("correct", "top", "scores" or "all") from one pass over the values, which is remembered.
 
-    def _scan(self, wanted: str) -> RowColumns:
-        return scan(self.values, self.labels, from_logits=self.from_logits, columns=wanted)
+        name, first_row : what error messages call the values, and the number of their first row.
+        """
+        if self.level < LEVELS[wanted]:
+            options: Any = {"from_logits": self.from_logits, "name": name or self.name}
+            if self.flat:
+                self.found = self._score_columns(LEVELS[wanted])
+            elif on_device(self.values):
+                from calibrant.kernels.torch.columns import host_columns
+
+                self.found = host_columns(self.values, self.labels, **options)
+            else:
+                self.found = scan(self.values, self.labels, columns=wanted, first_row=first_row, **options)
+            self.level = LEVELS[wanted]
+        return self.found
+
+    def _score_columns(self, level: int) -> RowColumns:
+        """Columns of the question "how likely is the positive class": p for confidence, y = 1 for correctness."""
+        p, positive = self.probability, self.positive
+        nll = brier = entropy = np.empty(0)
+        if level >= SCORES:
+            wide = p.astype(np.float64)
+            sides = np.stack([wide, 1 - wide])
+            nll = np.minimum(self.losses(), -np.log(np.finfo(p.dtype).tiny))
+            brier = (wide - positive) ** 2
+            with np.errstate(divide="ignore", invalid="ignore"):
+                entropy = -np.where(sides > 0, sides * np.log(sides), 0.0).sum(axis=0)
+        return RowColumns(p, (p >= 0.5).astype(np.int64), positive, nll, brier, entropy)
 
     def column(self, name: str) -> np.ndarray:
         """One number per row: a field of `RowColumns`, or "hit", whether the predicted class is right."""
-        level = {"nll": "scores", "brier": "scores", "entropy": "all"}.get(name, "correct")
-        return getattr(self.columns(level), "correct" if name == "hit" else name)
+        if name == "hit":
+            return hits(self.columns(), self.task)
+        return getattr(self.columns({"nll": "scores", "brier": "scores", "entropy": "all"}.get(name, "correct")), name)
 
     def top(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Confidence, correctness and weights of every row: all that a top-label metric reads."""
-        columns = self.columns("correct")
+        columns = self.columns()
         return columns.confidence, columns.correct, self.weights
-
-
-@dataclass(frozen=True)
-class CheckedScores(Checked):
-    """One probability or logit per row of the positive class, labels 0/1 and weights that passed the gate.
-
-    `values` holds the same as two columns. Logits of ±inf stand for probabilities of 0 and 1.
-    """
-
-    scores: np.ndarray
 
     @cached_property
     def probability(self) -> np.ndarray:
-        """P(y = 1) of each row (n,): in the dtype of the probabilities, float64 from logits."""
-        return sigmoid(self.scores.astype(np.float64)) if self.from_logits else self.scores
+        """P(y = 1) of single scores (n,): in the dtype of the probabilities, float64 from logits."""
+        return sigmoid(self.values.astype(np.float64)) if self.from_logits else self.values
 
     @cached_property
     def log_odds(self) -> np.ndarray:
-        """log p − log(1 − p) of each row, finite: exact 0 and 1 are taken as half the smallest other p and 1 − p."""
-        raw = self.scores.astype(np.float64) if self.from_logits else probability_log_odds(self.scores)
-        return finite_log_odds(raw)
+        """log p − log(1 − p) of single scores, finite: exact 0 and 1 count as half the smallest other p and 1 − p."""
+        return finite_log_odds(self.values if self.from_logits else probability_log_odds(self.values))
 
     @property
     def positive(self) -> np.ndarray:
@@ -127,87 +176,57 @@ class CheckedScores(Checked):
 
     def losses(self) -> np.ndarray:
         """−log of the probability of the label (n,): inf where p = 0 meets y = 1 or p = 1 meets y = 0."""
-        wide = self.scores.astype(np.float64)
+        wide = self.values.astype(np.float64)
         if self.from_logits:
             return softplus(np.where(self.positive, -wide, wide))
         with np.errstate(divide="ignore"):
             return -np.where(self.positive, np.log(wide), np.log1p(-wide))
 
-    def _scan(self, wanted: str) -> RowColumns:
-        """Columns of the question "how likely is the positive class": p for confidence, y = 1 for correctness."""
-        p = self.probability
-        wide = p.astype(np.float64)
-        positive = self.positive
-        smallest = np.finfo(p.dtype).tiny
-        nll = np.minimum(self.losses(), -np.log(smallest))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            parts = np.where(wide > 0, wide * np.log(wide), 0.0) + np.where(wide < 1, (1 - wide) * np.log1p(-wide), 0.0)
-        prediction = (p >= 0.5).astype(np.int64)
-        return RowColumns(p, prediction, positive, nll, (wide - positive) ** 2, np.maximum(-parts, 0.0))
 
-    def column(self, name: str) -> np.ndarray:
-        """One number per row; a hit is p ≥ ½ where the label is 1, and p below it where the label is 0."""
-        return (self.probability >= 0.5) == self.positive if name == "hit" else super().column(name)
-
-    def top(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Probability and label stand for confidence and correctness."""
-        return self.probability, self.positive, self.weights
-
-
-class CheckedTensor(Checked):
-    """A matrix on a GPU: its columns are computed there, and a metric that reads the matrix itself copies it."""
-
-    def __init__(self, tensor: Any, labels: np.ndarray, weights: np.ndarray | None, from_logits: bool) -> None:
-        for name, value in (("tensor", tensor), ("labels", labels), ("weights", weights), ("from_logits", from_logits)):
-            object.__setattr__(self, name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        if name != "values":
-            raise AttributeError(name)
-        return check_matrix(self.tensor, self.name)
-
-    def _scan(self, wanted: str) -> RowColumns:
-        """Per-row columns by one pass on the device; only they are copied."""
-        from calibrant.kernels.torch.columns import host_columns
-
-        return host_columns(self.tensor, self.labels, from_logits=self.from_logits, name=self.name)
+def hits(columns: Any, task: str) -> np.ndarray:
+    """Is the predicted class of each row right (n,)? Of one score per row, class 1 is predicted where p ≥ ½."""
+    return columns.prediction == columns.correct if task == "binary" else columns.correct
 
 
 def check(
-    probabilities: Any, labels: Any, sample_weight: Any, from_logits: bool, *, weights_are: str = "shares"
+    probabilities: Any,
+    labels: Any,
+    sample_weight: Any,
+    from_logits: bool,
+    *,
+    weights_are: str = "shares",
+    one_score: bool = False,
 ) -> Checked:
-    """Pass the three inputs of a metric through the gate.
+    """Pass the three inputs of a metric through the gate; rows that did so are returned as they are.
 
-    `weights_are`: "shares" for a ratio of sums, which takes any scale; "counts" for a metric that asks how many rows
-    there are; "parts" for one chunk of many, whose weights stay as they are.
+    weights_are : "shares" for a ratio of sums, which takes any scale; "counts" for a metric that asks how many rows
+        there are; "parts" for one chunk of many, whose weights stay as they are.
+    one_score : does the metric ask about one probability per row?
     """
     if isinstance(probabilities, Checked):
-        return probabilities
-    if np.ndim(probabilities) == 1:
-        return check_binary(probabilities, labels, sample_weight, from_logits, weights_are=weights_are)
+        return probabilities.every("reads one score per row") if one_score else probabilities
     name = "logits" if from_logits else "probabilities"
-    device = on_device(probabilities) and probabilities.ndim == 2
-    matrix = probabilities if device else check_matrix(probabilities, name)
-    n_rows, n_classes = matrix.shape
-    indices = check_labels(labels, n_rows, n_classes, against=name)
-    kind = CheckedTensor if device else Checked
-    return kind(matrix, indices, _weights(sample_weight, n_rows, weights_are), from_logits)
-
-
-def _weights(sample_weight: Any, n_rows: int, weights_are: str) -> np.ndarray | None:
-    weights = check_weights(sample_weight, n_rows)
+    flat = one_score or np.ndim(probabilities) == 1
+    if flat:
+        values = _check_scores(probabilities, name, from_logits)
+        indices, n_classes = check_outcomes(labels, len(values)), 2
+    else:
+        device = on_device(probabilities) and probabilities.ndim == 2
+        values = probabilities if device else check_matrix(probabilities, name)
+        n_classes = values.shape[1]
+        indices = check_labels(labels, len(values), n_classes, against=name)
+    weights = check_weights(sample_weight, len(values))
     if weights_are == "counts":
         check_counts(weights)
-    return unit_scale(weights) if weights_are == "shares" else weights
+    weights = unit_scale(weights) if weights_are == "shares" else weights
+    return Checked(values, indices, weights, from_logits, "binary" if flat else "multiclass", n_classes)
 
 
-def check_binary(
-    probabilities: Any, labels: Any, sample_weight: Any, from_logits: bool, *, weights_are: str = "shares"
-) -> CheckedScores:
-    """Pass one probability per row, labels 0/1 and weights through the gate."""
-    if isinstance(probabilities, Checked):
-        return cast(CheckedScores, probabilities.every("reads one score per row"))
-    name = "logits" if from_logits else "probabilities"
+check_binary = partial(check, one_score=True)
+"""Pass one probability per row, labels 0/1 and weights through the gate."""
+
+
+def _check_scores(probabilities: Any, name: str, from_logits: bool) -> np.ndarray:
     shape = np.shape(probabilities)
     if len(shape) == 2 and shape[1] == 2:
         raise InputError(
@@ -215,26 +234,10 @@ def check_binary(
             "class, for instance probabilities[:, 1]"
         )
     scores = check_scores(probabilities, name)
-    if np.isnan(scores).any():
-        raise InputError(f"{name} contains NaN in row {int(np.isnan(scores).argmax())}: every value must be a number")
-    if not from_logits:
-        lowest, highest = float(scores.min()), float(scores.max())
-        if lowest < 0 or highest > 1 + PROBABILITY_TOLERANCE:
-            raise InputError(
-                f"{name} range from {lowest:.4g} to {highest:.4g}, but probabilities lie in [0, 1]: "
-                'if these are logits, say so (from_logits=True, kind="logits" or --kind logits)'
-            )
+    if not from_logits and scores.max() <= 1 + PROBABILITY_TOLERANCE:
         scores = np.minimum(scores, scores.dtype.type(1))
-    n_rows = len(scores)
-    # beyond ±745 the probability of the other class is 0 in float64
-    first, second = (np.zeros_like(scores), np.clip(scores, -745, 745)) if from_logits else (1 - scores, scores)
-    return CheckedScores(
-        np.stack([first, second], axis=1),
-        check_outcomes(labels, n_rows),
-        _weights(sample_weight, n_rows, weights_are),
-        from_logits,
-        scores,
-    )
+    check_score_values(scores, from_logits=from_logits, name=name)
+    return scores
 
 
 def top_label(
@@ -243,6 +246,16 @@ def top_label(
     """Confidence, correctness and weights of every row, for a metric that needs their order."""
     rows = check(probabilities, labels, sample_weight, from_logits, weights_are=weights_are)
     return rows.every(ORDER_OF_ROWS).top()
+
+
+def confidence_groups(*inputs: Any, **options: Any) -> ScoreGroups:
+    """Rows of equal confidence as one group: the inputs of `top_label` for metrics that need their order.
+
+    Since ties are summed before anything is compared, no answer depends on the order of the rows, and a weight of 2 is
+    the row twice by construction.
+    """
+    groups = score_groups(*top_label(*inputs, **options))
+    return groups._replace(scores=groups.scores.astype(np.float64))
 
 
 def column_sums(rows: Checked, name: str) -> np.ndarray:
@@ -272,3 +285,17 @@ def weighted_mean(column: np.ndarray, weights: np.ndarray | None) -> float:
     """Weighted mean in float64 of numbers at hand."""
     weight, total = weighted_sums(column, weights)
     return float(total / weight)
+
+
+def check_norm(norm: float) -> float:
+    """The p of an ℓp norm: 1, 2 or inf (any number from 1 on makes sense)."""
+    if isinstance(norm, bool) or not isinstance(norm, (int, float, np.integer, np.floating)) or not norm >= 1:
+        raise InputError(f"norm must be 1, 2 or inf, got {norm!r}")
+    return float(norm)
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+    """One of a few words."""
+    if value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    return value

@@ -8,7 +8,8 @@ Figures are fractions everywhere in the library; `percent` says that a view mult
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import cleandoc
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from calibrant.core.errors import InputError
-from calibrant.metrics.shared_parameters import with_shared_parameters
+from calibrant.metrics import inputs
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -204,6 +205,40 @@ def documented(function: Function) -> Function:
     """Describe in the docstring the parameters that many metrics share."""
     function.__doc__ = with_shared_parameters(cleandoc(function.__doc__ or ""), function.__annotations__)
     return function
+
+
+DESCRIBED = ("Probabilities", "ClassIndices", "PositiveProbabilities", "BinaryLabels", "RowWeights")
+"""The types of `inputs` that say what they are."""
+
+HEADING = "Parameters\n----------\n"
+NEXT_SECTION = re.compile(r"^(?=\w+\n-{3,}$)", re.M)
+
+
+def with_shared_parameters(docstring: str, types: Mapping[str, str]) -> str:
+    """The docstring with an entry for every parameter whose type, by its name, is described.
+
+    >>> print(with_shared_parameters("Accuracy.", {"labels": "BinaryLabels", "n_bins": "int"}))
+    Accuracy.
+    <BLANKLINE>
+    Parameters
+    ----------
+    labels : array (n,)
+        0 or 1.
+    """
+    entries = ""
+    for parameter, name in types.items():
+        if name in DESCRIBED and f"\n{parameter} : " not in docstring:  # a module may be reloaded
+            shape, _, meaning = getattr(inputs, name).__metadata__[0].partition(": ")
+            entries += f"{parameter} : {shape}\n    {meaning}\n"
+    if not entries:
+        return docstring
+    if HEADING in docstring:
+        return docstring.replace(HEADING, HEADING + entries, 1)
+    following = NEXT_SECTION.search(docstring)
+    start, rest = (
+        (docstring, "") if following is None else (docstring[: following.start()], docstring[following.start() :])
+    )
+    return f"{start.rstrip()}\n\n{HEADING}{entries}\n{rest}".rstrip()
 
 
 def enlist(one: Metric) -> Metric:

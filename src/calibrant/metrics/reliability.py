@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from calibrant.core.bins import over, under, width_edges
-from calibrant.metrics.binning import bin_index, bin_sums
 from calibrant.metrics.inputs import ORDER_OF_ROWS, ClassIndices, Probabilities, RowWeights, check
 from calibrant.metrics.record import metric
+from calibrant.metrics.top_label import bin_index, bin_sums
 
 
 def _missing() -> np.ndarray:

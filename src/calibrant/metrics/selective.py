@@ -1,4 +1,4 @@
-"""How well confidence separates right from wrong, and the error rate when only the most confident rows are kept."""
+"""How well confidence ranks rows: right from wrong, the error rate of the most confident, order before and after."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from calibrant.metrics.groups import Groups, confidence_groups
-from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label
-from calibrant.metrics.record import Redrawn, metric
+from calibrant.core.arrays import as_array, check_counts, check_matrix, check_weights
+from calibrant.core.errors import InputError
+from calibrant.kernels.isotonic import ScoreGroups
+from calibrant.kernels.rows import scan
+from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, confidence_groups
+from calibrant.metrics.record import Redrawn, documented, metric
 
 
 def auroc_by_cell(draws: Any) -> np.ndarray:
@@ -52,16 +56,16 @@ def confidence_auroc(
     >>> confidence_auroc([[0.9, 0.1], [0.8, 0.2], [0.6, 0.4]], [0, 1, 0])
     0.5
     """
-    return area_under_roc(confidence_groups(*top_label(probabilities, labels, sample_weight, from_logits)))
+    return area_under_roc(confidence_groups(probabilities, labels, sample_weight, from_logits))
 
 
-def area_under_roc(groups: Groups) -> float:
+def area_under_roc(groups: ScoreGroups) -> float:
     """Chance that a right row is above a wrong one, ties counted half; ½ where either is absent."""
-    wrong = groups.weight - groups.correct
-    pairs = groups.correct.sum() * wrong.sum()
+    wrong = groups.weight - groups.positive
+    pairs = groups.positive.sum() * wrong.sum()
     if pairs <= 0:
         return 0.5
-    return float(np.dot(groups.correct, np.cumsum(wrong) - wrong / 2) / pairs)
+    return float(np.dot(groups.positive, np.cumsum(wrong) - wrong / 2) / pairs)
 
 
 @dataclass(frozen=True)
@@ -92,10 +96,10 @@ def risk_coverage(
     >>> risk_coverage([[0.75, 0.25], [0.0, 1.0]], [1, 1]).risk.tolist()
     [0.0, 0.5]
     """
-    groups = confidence_groups(*top_label(probabilities, labels, sample_weight, from_logits))
+    groups = confidence_groups(probabilities, labels, sample_weight, from_logits)
     kept = np.cumsum(groups.weight[::-1])
-    wrong = np.cumsum((groups.weight - groups.correct)[::-1])
-    return RiskCoverage(kept / kept[-1], wrong / kept, groups.confidence[::-1].copy())
+    wrong = np.cumsum((groups.weight - groups.positive)[::-1])
+    return RiskCoverage(kept / kept[-1], wrong / kept, groups.scores[::-1].copy())
 
 
 @metric(
@@ -119,8 +123,8 @@ def aurc(
     >>> round(aurc([[0.75, 0.25], [0.0, 1.0]], [1, 1]), 4)
     0.25
     """
-    groups = confidence_groups(*top_label(probabilities, labels, sample_weight, from_logits, weights_are="counts"))
-    weight, wrong = groups.weight[::-1], (groups.weight - groups.correct)[::-1]
+    groups = confidence_groups(probabilities, labels, sample_weight, from_logits, weights_are="counts")
+    weight, wrong = groups.weight[::-1], (groups.weight - groups.positive)[::-1]
     rate = wrong / weight
     kept = np.concatenate(([0.0], np.cumsum(weight)))
     wrong_before = np.concatenate(([0.0], np.cumsum(wrong)[:-1]))
@@ -139,3 +143,78 @@ def _digamma(x: np.ndarray) -> np.ndarray:
     series = square * (1 / 12 - square * (1 / 120 - square * (1 / 252 - square * (1 / 240 - square * (1 / 132)))))
     shift = sum(1 / (x + step) for step in range(6))
     return np.log(far) - 0.5 / far - series + square**6 * (691 / 32760) - shift
+
+
+@documented
+def rank_changes(
+    before: ArrayLike, after: ArrayLike, *, sample_weight: RowWeights = None, from_logits: bool = False
+) -> float:
+    """Share of sample pairs whose confidence order was reversed (Frenkel & Goldberger 2022, §4).
+
+    ``Σ_{i<j} 1{(c_i − c_j)(c'_i − c'_j) < 0} / (n(n−1)/2)``, by counting inversions in O(n log n). A pair tied before
+    or after is not reversed. Weights count copies: n is their sum, which must exceed 1.
+
+    Parameters
+    ----------
+    before, after : array (n,) or (n, K)
+        Confidences of the same samples, or the matrices they are the row maxima of.
+    from_logits : bool
+        The matrices hold logits.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import rank_changes
+    >>> round(rank_changes([0.5, 0.6, 0.7], [0.5, 0.9, 0.8]), 4)
+    0.3333
+    """
+    first = _confidences(before, "before", from_logits)
+    second = _confidences(after, "after", from_logits)
+    if len(first) != len(second):
+        raise InputError(f"before has {len(first)} rows, but after has {len(second)}")
+    weights = check_weights(sample_weight, len(first))
+    check_counts(weights)
+    total = float(len(first)) if weights is None else float(weights.sum())
+    if len(first) == 1 and total <= 1:
+        return 0.0
+    if total <= 1:
+        raise InputError(f"sample_weight sums to {total:g}, but pairs need more than 1: give counts of copies")
+    return reversed_pairs(first, second, weights) / (total * (total - 1) / 2)
+
+
+def reversed_pairs(before: np.ndarray, after: np.ndarray, weights: np.ndarray | None = None) -> float:
+    """Σ w_i·w_j over the pairs that strictly change their order: the inversions a merge sort meets."""
+    # rows tied before stand in the order of after, rows tied after in the order of before: no inversion among them
+    order = np.lexsort((after, before))
+    places = np.argsort(after[order], kind="stable")
+    size = 1 << (len(places) - 1).bit_length()
+    # padding that stands last in both orders is never inverted; it makes every level a table of equal rows
+    keys = np.arange(0, 2 * size, 2)
+    keys[: len(places)] = 2 * places
+    mass = np.zeros(size)
+    mass[: len(places)] = 1.0 if weights is None else weights[order]
+    inversions = 0.0
+    half = 1
+    while half < size:
+        rows = keys.reshape(-1, 2 * half)
+        rows &= ~1
+        rows[:, half:] |= 1  # the lowest bit remembers the half: the right one holds the higher ranks
+        rows.sort(axis=1)
+        of_row = mass[rows >> 1]
+        from_right = of_row * (rows & 1)
+        passed = np.cumsum(from_right).reshape(rows.shape)
+        passed -= passed[:, :1] - from_right[:, :1]
+        inversions += float(np.einsum("ij,ij->", passed, of_row - from_right))
+        half *= 2
+    return inversions
+
+
+def _confidences(values: ArrayLike, name: str, from_logits: bool) -> np.ndarray:
+    array = as_array(values, name)
+    if array.ndim == 2:
+        return scan(check_matrix(array, name), None, from_logits=from_logits, columns="correct", name=name).confidence
+    if array.ndim != 1 or array.dtype.kind not in "fiu" or len(array) == 0:
+        raise InputError(f"{name} must be confidences (n,) or a matrix (n, K), got shape {array.shape}")
+    if not np.isfinite(array).all():
+        row = int(np.flatnonzero(~np.isfinite(array))[0])
+        raise InputError(f"{name} is {array[row]} in row {row}: confidences must be finite")
+    return array

@@ -1,4 +1,4 @@
-"""Expected calibration error of the top label over bins, and what is read off the same bins.
+"""Expected calibration error of the top label: over bins of equal width or mass, soft bins, or no bins at all.
 
 A confidence on the edge of two equal-width bins belongs to the lower one, (lo, hi], as in the papers and in
 scikit-learn; torchmetrics and netcal put it into the upper one, which makes a difference on few samples.
@@ -6,14 +6,72 @@ scikit-learn; torchmetrics and netcal put it into the upper one, which makes a d
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from calibrant.core.bins import BinSums, over, total_gap, under, width_index
-from calibrant.metrics.binning import bin_index, bin_sums, check_choice, check_norm
-from calibrant.metrics.inputs import ORDER_OF_ROWS, Checked, ClassIndices, Probabilities, RowWeights, check
+from calibrant.core.bins import (
+    BinSums,
+    check_n_bins,
+    cumulate,
+    mass_index,
+    over,
+    rank_slack,
+    total_gap,
+    under,
+    width_index,
+)
+from calibrant.core.errors import InputError
+from calibrant.core.threads import map_blocks, row_blocks
+from calibrant.kernels.bins import index_sums, width_sums
+from calibrant.kernels.isotonic import ScoreGroups
+from calibrant.kernels.soft_bins import memberships
+from calibrant.metrics.inputs import (
+    ORDER_OF_ROWS,
+    Checked,
+    ClassIndices,
+    Probabilities,
+    RowWeights,
+    check,
+    check_choice,
+    check_norm,
+    confidence_groups,
+    top_label,
+)
 from calibrant.metrics.record import Figure, Gaps, metric
+
+_ELEMENTS_PER_ROW = 4
+"""A binned row costs about as much as this many elements of a matrix: from half a million rows on, compile."""
+
+
+def bin_index(confidence: np.ndarray, weights: np.ndarray | None, n_bins: int, binning: str) -> np.ndarray:
+    """The bin of each row: equal width, or equal mass."""
+    if check_choice("binning", binning, ("width", "mass")) == "width":
+        return width_index(confidence, check_n_bins(n_bins))
+    return mass_index(confidence, check_n_bins(n_bins), weights)
+
+
+def bin_sums(rows: Checked, n_bins: int, binning: str = "width") -> BinSums:
+    """Sums over the bins of the top label; those over bins of equal width add up over chunks."""
+    n_bins = check_n_bins(n_bins)
+    if check_choice("binning", binning, ("width", "mass")) == "width":
+        return rows.total(width_bin_sums, n_bins)
+    confidence, correct, weights = rows.every(ORDER_OF_ROWS).top()
+    return BinSums(*index_sums(mass_index(confidence, n_bins, weights), confidence, correct, weights, n_bins))
+
+
+def width_bin_sums(rows: Checked, n_bins: int) -> BinSums:
+    """Sums over bins of equal width, on all cores."""
+    confidence, correct, weights = rows.top()
+    kernel = width_sums.form(_ELEMENTS_PER_ROW * len(confidence))
+
+    def part(block: slice) -> np.ndarray:
+        return kernel(confidence[block], correct[block], None if weights is None else weights[block], n_bins)
+
+    blocks = row_blocks(len(confidence), _ELEMENTS_PER_ROW)
+    return BinSums(*np.sum(map_blocks(part, blocks), axis=0))
 
 
 @metric(
@@ -224,3 +282,398 @@ def debiased_ece(
     share = sums.weight / sums.weight.sum()
     squares = np.where(sums.weight >= 2, share * sums.gap**2, 0.0).sum()
     return float(np.sqrt(np.maximum(squares - sums.noise_squared, 0.0)))
+
+
+_BATCH_ELEMENTS = 1 << 18
+
+
+@metric(
+    "sweep ECE",
+    "sweep",
+    unit="%",
+    meaning="the gap over as many bins as stay monotone",
+    interval=Gaps("monotone", lambda g, share: total_gap(g)),
+)
+def sweep_ece(
+    probabilities: Probabilities,
+    labels: ClassIndices,
+    *,
+    norm: float = 1,
+    sample_weight: RowWeights = None,
+    from_logits: bool = False,
+) -> float:
+    """Equal-mass ECE at the largest bin count whose accuracies still rise with confidence (Roelofs et al. 2020).
+
+    The count is the largest b such that for every count up to b no bin has a lower accuracy than the bin before it.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import sweep_ece
+    >>> sweep_ece([[0.75, 0.25], [0.0, 1.0]], [1, 1])
+    0.375
+    """
+    p = check_norm(norm)
+    groups = confidence_groups(probabilities, labels, sample_weight, from_logits)
+    prefix = _Prefix(groups)
+    n_bins = prefix.largest_monotone_count()
+    if n_bins is None:
+        # even single confidences are in order, and so is every way of joining neighbours
+        return float(BinSums(groups.weight, groups.weight * groups.scores, groups.positive).norm(p))
+    edges = np.append(prefix.first_group(np.arange(n_bins), n_bins), len(groups.weight))
+    sums = BinSums(*(np.diff(total[edges]) for total in (prefix.weight, prefix.confidence, prefix.correct)))
+    return float(sums.norm(p))
+
+
+class _Prefix:
+    """Cumulated sums over the groups, from which any bin's accuracy is two look-ups."""
+
+    def __init__(self, groups: ScoreGroups) -> None:
+        columns = groups.weight, groups.positive, groups.weight * groups.scores
+        self.weight, self.correct, self.confidence = (cumulate(one).astype(np.float64) for one in columns)
+        self.rank = self.weight[:-1]
+        self.total = self.weight[-1]
+        self.slack = rank_slack(groups.weight)
+        self.most_bins = self.total / groups.weight.min()
+        left, right = groups.weight[:-1], groups.weight[1:]
+        rises = groups.positive[1:] * left - groups.positive[:-1] * right
+        self.changes = np.flatnonzero(rises != 0) + 1
+        self.isotonic = bool((rises >= -self.slack * left * right).all())
+
+    def first_group(self, k: np.ndarray, n_bins: np.ndarray | int) -> np.ndarray:
+        """The first group of bin k or later: floor(M·rank/n) ≥ k."""
+        return np.searchsorted(self.rank, k * self.total / n_bins * (1 - self.slack), side="left")
+
+    def largest_monotone_count(self) -> int | None:
+        """The sweep; None where no count ever breaks the order."""
+        if self.isotonic:
+            return None
+        n_bins = 2
+        while n_bins <= 64 or n_bins < len(self.changes):
+            if not self._monotone(n_bins):
+                return n_bins - 1
+            n_bins += 1
+        # few changes of accuracy, many bins: only bins that hold a change can break the order
+        batch = max(1, _BATCH_ELEMENTS // len(self.changes))
+        # with more bins than `most_bins` every group stands alone, and nothing changes any more
+        while n_bins <= self.most_bins + 1:
+            broken = np.flatnonzero(self._breaks_at_a_change(np.arange(n_bins, n_bins + batch)))
+            if len(broken):
+                return n_bins + int(broken[0]) - 1
+            n_bins += batch
+        return None
+
+    def _monotone(self, n_bins: int) -> bool:
+        edges = np.unique(np.append(self.first_group(np.arange(n_bins), n_bins), len(self.rank)))
+        return not self._falls(edges[:-2], edges[1:-1], edges[2:]).any()
+
+    def _breaks_at_a_change(self, counts: np.ndarray) -> np.ndarray:
+        counts = counts[:, None]
+        last = len(self.rank) - 1
+        start, stop = self._bin_of(self.changes[None, :], counts)
+        before, _ = self._bin_of(np.maximum(start - 1, 0), counts)
+        _, after = self._bin_of(np.minimum(stop, last), counts)
+        falls = self._falls(before, start, stop) | self._falls(start, stop, after)
+        return falls.any(axis=1)
+
+    def _bin_of(self, group: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        k = np.floor(counts * self.rank[group] / self.total * (1 + self.slack))
+        return self.first_group(k, counts), self.first_group(k + 1, counts)
+
+    def _falls(self, left: np.ndarray, middle: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Is the accuracy of groups left…middle above that of middle…right? False where either is empty."""
+        weight_left, weight_right = self.weight[middle] - self.weight[left], self.weight[right] - self.weight[middle]
+        correct_left = self.correct[middle] - self.correct[left]
+        correct_right = self.correct[right] - self.correct[middle]
+        rounding = self.slack * self.total * (weight_left + weight_right)
+        return correct_right * weight_left < correct_left * weight_right - rounding
+
+
+N_CELLS = 4096
+"""Cells of [0, 1] the residuals are gathered in."""
+
+
+def reflected_gaussian(cells: Any, value: float, points: int = 200) -> np.ndarray:
+    """Density (L, points) at the midpoints of [0, 1] of a Gaussian around each confidence, reflected at 0 and 1.
+
+    The bandwidth is the error itself.
+    """
+    grid, bandwidth = (np.arange(points) + 0.5) / points, max(value, 1e-3)
+    density = np.zeros((len(cells.confidence), points))
+    for mirror in range(-2, 4):
+        image = mirror + cells.confidence if mirror % 2 == 0 else mirror + 1 - cells.confidence
+        density += np.exp(-0.5 * ((grid - image[:, None]) / bandwidth) ** 2)
+    return density / (bandwidth * np.sqrt(2 * np.pi))
+
+
+@metric(
+    "smooth ECE",
+    "smooth",
+    unit="%",
+    meaning="gap after kernel smoothing, without bins",
+    interval=Gaps(reflected_gaussian, lambda g, share: np.abs(g).mean(axis=-1)),
+)
+def smooth_ece(
+    probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
+) -> float:
+    """smECE: smoothed residuals at the bandwidth that equals the error itself (Błasiok & Nakkiran 2023, def. 3).
+
+    ``smECE_σ = ∫₀¹ |1/n Σ_i K_σ(t, c_i)(a_i − c_i)| dt`` with a Gaussian kernel reflected at 0 and 1, taken at the
+    fixed point ``σ = smECE_σ``. Residuals are shared between the two nearest of 4096 cells (error below 1e-4).
+
+    Examples
+    --------
+    >>> from calibrant.metrics import smooth_ece
+    >>> round(smooth_ece([[0.75, 0.25]] * 4, [0, 0, 1, 1]), 4)
+    0.25
+    """
+    spectrum = _spectrum(*top_label(probabilities, labels, sample_weight, from_logits))
+    low, high = 0.0, 1.0
+    surplus_low, surplus_high = smoothed_error(spectrum, low) - low, smoothed_error(spectrum, high) - high
+    if surplus_low <= 0:
+        return 0.0
+    # the error falls in σ, so σ − error has one root; the Illinois rule keeps false position from stalling
+    for _ in range(60):
+        middle = (low * surplus_high - high * surplus_low) / (surplus_high - surplus_low)
+        surplus = smoothed_error(spectrum, middle) - middle
+        if abs(surplus) < 1e-10 or high - low < 1e-10:
+            break
+        if surplus > 0:
+            low, surplus_low, surplus_high = middle, surplus, surplus_high / 2
+        else:
+            high, surplus_high, surplus_low = middle, surplus, surplus_low / 2
+    return float(middle)
+
+
+def smoothed_error(spectrum: np.ndarray, bandwidth: float) -> float:
+    """smECE_σ of the residuals with this cosine spectrum."""
+    # on [0, 1] with reflecting ends the Gaussian kernel multiplies the k-th cosine by exp(−(πkσ)²/2)
+    frequency = np.pi * np.arange(len(spectrum))
+    smoothed = np.fft.irfft(spectrum * np.exp(-((frequency * bandwidth) ** 2) / 2), 2 * N_CELLS)
+    return float(np.abs(smoothed[:N_CELLS]).sum())
+
+
+def _spectrum(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Fourier transform of the residuals on the grid, mirrored at 1 so that it becomes a cosine series."""
+    wide = confidence.astype(np.float64, copy=False)
+    residual = correct - wide
+    if weights is not None:
+        residual = residual * weights
+    position = np.clip(wide * N_CELLS - 0.5, 0.0, N_CELLS - 1.0)
+    cell = np.minimum(position.astype(np.intp), N_CELLS - 2)
+    upper = position - cell
+    grid = np.bincount(cell, residual * (1 - upper), minlength=N_CELLS)
+    grid[1:] += np.bincount(cell, residual * upper, minlength=N_CELLS - 1)
+    return np.fft.rfft(np.concatenate([grid, grid[::-1]])) / (len(wide) if weights is None else weights.sum())
+
+
+def soft_membership(cells: Any, value: float) -> np.ndarray:
+    """Memberships (L, M) of cells in the soft bins."""
+    return memberships(cells.confidence, 15, 0.01)
+
+
+@metric(
+    "soft ECE",
+    "soft",
+    unit="%",
+    meaning="gap over soft bins, as the training loss measures it",
+    interval=Gaps(soft_membership, lambda g, share: np.sqrt((g**2 / share).sum(axis=-1))),
+)
+def soft_ece(
+    probabilities: Probabilities,
+    labels: ClassIndices,
+    *,
+    n_bins: int = 15,
+    temperature: float = 0.01,
+    norm: float = 2,
+    weighting: str = "bin",
+    decay: float | None = None,
+    sample_weight: RowWeights = None,
+    from_logits: bool = False,
+) -> float:
+    """SB-ECE: ECE over soft bins (Karandikar et al. 2021, eq. 8-12).
+
+    Memberships ``u_ij = softmax_j(−(c_i − ξ_j)²/T)`` of M equal bins with centres ξ_j give sizes S_j and means C_j,
+    A_j. ``(Σ_j (S_j/n)·|A_j − C_j|^p)^(1/p)`` with ``weighting="bin"`` (eq. 11), and
+    ``(1/n Σ_ij u_ij·|A_j − c_i|^p)^(1/p)`` with ``weighting="label"`` (eq. 12).
+
+    Parameters
+    ----------
+    temperature : float
+        T; towards 0 the bins turn hard.
+    weighting : {"bin", "label"}
+        "bin" is the counterpart of the ECE and the default here; the training loss `calibrant.losses.soft_ece`
+        defaults to "label", the form that the paper trains.
+    decay : float, optional
+        d > 1 sets T = 1/(M² ln d): at a centre the neighbour's membership is 1/d of its own.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import soft_ece
+    >>> round(soft_ece([[0.75, 0.25]] * 4, [0, 0, 1, 1]), 4)
+    0.25
+    """
+    rows = check(probabilities, labels, sample_weight, from_logits)
+    p = check_norm(norm)
+    softness = bin_temperature(n_bins, temperature, decay)
+    *sums, squares = rows.total(soft_sums, n_bins, softness)
+    bins = BinSums(*sums)
+    if check_choice("weighting", weighting, ("bin", "label")) == "bin":
+        return float(bins.norm(p))
+    if p == 2:
+        return within_and_between(bins, squares)
+    accuracy = bins.correct / np.where(bins.weight > 0, bins.weight, 1.0)
+    confidence, _, weights = rows.every(ORDER_OF_ROWS).top()
+
+    def part(block: slice) -> float:
+        gap = np.abs(accuracy - confidence[block, None].astype(np.float64))
+        membership = memberships(confidence[block], n_bins, softness)
+        if np.isinf(p):
+            counted = membership > 0 if weights is None else (membership > 0) & (weights[block, None] > 0)
+            return float(np.where(counted, gap, 0.0).max())
+        rows = (membership * gap**p).sum(axis=1)
+        return float(rows.sum() if weights is None else np.dot(rows, weights[block]))
+
+    parts = map_blocks(part, row_blocks(len(confidence), n_bins))
+    return max(parts) if np.isinf(p) else float((sum(parts) / bins.weight.sum()) ** (1 / p))
+
+
+def soft_sums(rows: Checked, n_bins: int, temperature: float) -> np.ndarray:
+    """Σw·u, Σw·u·c, Σw·u·a and Σw·u·c² of the soft bins (4, M), eq. 8-10."""
+    confidence, correct, weights = rows.top()
+
+    def part(block: slice) -> np.ndarray:
+        c = confidence[block].astype(np.float64)
+        w = np.ones(len(c)) if weights is None else weights[block]
+        return np.stack([w, w * c, w * correct[block], w * c * c]) @ memberships(c, n_bins, temperature)
+
+    return np.sum(map_blocks(part, row_blocks(len(confidence), n_bins)), axis=0)
+
+
+def bin_temperature(n_bins: int, temperature: float, decay: float | None) -> float:
+    """T, or 1/(M² ln d) where a decay d is given: at a centre the neighbour's membership is then 1/d of its own."""
+    check_n_bins(n_bins)
+    if decay is not None:
+        if not decay > 1:
+            raise InputError(f"decay must be above 1, got {decay!r}")
+        return 1 / (n_bins**2 * math.log(decay))
+    if not temperature > 0:
+        raise InputError(f"temperature must be above 0, got {temperature!r}")
+    return float(temperature)
+
+
+def by_cell(cells: Any, value: float) -> np.ndarray:
+    """Residuals as they are, one per cell of confidences."""
+    return np.eye(len(cells.confidence))
+
+
+def path_range(residual: np.ndarray) -> np.ndarray:
+    """max_k S_k − min_k S_k of the cumulated residuals S (…, L), S_0 = 0 included."""
+    path = np.cumsum(residual, axis=-1)
+    return np.maximum(path.max(axis=-1), 0.0) - np.minimum(path.min(axis=-1), 0.0)
+
+
+@metric(
+    "KS error",
+    "KS",
+    unit="%",
+    meaning="largest gap accumulated over confidence, without bins",
+    interval=Gaps(by_cell, lambda g, share: np.abs(np.cumsum(g, axis=-1)).max(axis=-1)),
+)
+def ks_error(
+    probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
+) -> float:
+    """Largest gap between the cumulated confidences and the cumulated right predictions (Gupta et al. 2020, eq. 7).
+
+    ``max_t |Σ_{c_i ≤ t} (c_i − a_i)|/n`` over the confidences t; ties are summed before the maximum is taken.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import ks_error
+    >>> ks_error([[0.75, 0.25], [0.0, 1.0]], [1, 1])
+    0.375
+    """
+    groups = confidence_groups(probabilities, labels, sample_weight, from_logits)
+    return float(np.abs(np.cumsum(groups.excess)).max() / groups.weight.sum())
+
+
+@metric(
+    "Kuiper error",
+    "Kuiper",
+    unit="%",
+    meaning="largest gap over any range of p, without bins",
+    interval=Gaps(by_cell, lambda g, share: path_range(g)),
+    about="score",
+)
+def kuiper_error(
+    probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
+) -> float:
+    """Range of the cumulated gaps, ``max_k S_k − min_k S_k`` with ``S_k = 1/n Σ_{c_i ≤ t_k} (a_i − c_i)`` and S_0 = 0.
+
+    The largest gap of any interval of confidences (Arrieta-Ibarra et al. 2022); tied confidences are summed first.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import kuiper_error
+    >>> kuiper_error([0.25, 0.75], [1, 0])
+    0.375
+    """
+    groups = confidence_groups(probabilities, labels, sample_weight, from_logits)
+    return float(path_range(groups.excess) / groups.weight.sum())
+
+
+WIDTH = 0.4
+NARROWEST = 0.01
+"""The smallest width: exp(1/width) must be finite."""
+
+
+def laplacian_root(cells: Any, value: float) -> np.ndarray:
+    """F (L, L) with F Fᵀ = exp(−|c−c'|/0.4), for sorted confidences: Σ_ij g_i K_ij g_j is the sum of squares of g F.
+
+    The kernel is the covariance of a Markov process, whose Cholesky factor has a closed form: what the point j adds
+    to its predecessor, carried on to every later point i.
+    """
+    confidence = cells.confidence
+    distance = np.abs(confidence[:, None] - confidence) / WIDTH
+    # means of neighbouring cells may swap by a rounding error
+    steps = np.maximum(np.diff(confidence, prepend=-np.inf), 0.0)
+    return np.tril(np.exp(-distance)) * np.sqrt(-np.expm1(-2 * steps / WIDTH))
+
+
+@metric(
+    "MMCE",
+    unit="%",
+    meaning="kernel mean of the gap, without bins",
+    interval=Gaps(laplacian_root, lambda g, share: np.sqrt((g**2).sum(axis=-1))),
+)
+def mmce(
+    probabilities: Probabilities,
+    labels: ClassIndices,
+    *,
+    width: float = WIDTH,
+    sample_weight: RowWeights = None,
+    from_logits: bool = False,
+) -> float:
+    """Maximum mean calibration error with a Laplacian kernel (Kumar et al. 2018, eq. 5).
+
+    ``√(Σ_ij (a_i − c_i)(a_j − c_j)·exp(−|c_i − c_j|/width)) / n``, the diagonal included.
+
+    Parameters
+    ----------
+    width : float
+        Distance over which confidences are compared, at least 0.01.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import mmce
+    >>> mmce([[0.75, 0.25]] * 4, [0, 0, 1, 1])
+    0.25
+    """
+    if not width >= NARROWEST:
+        raise InputError(f"width must be at least {NARROWEST}, got {width!r}")
+    groups = confidence_groups(probabilities, labels, sample_weight, from_logits)
+    residual = groups.excess
+    # for sorted c the kernel of a pair splits into exp(−c_i/width)·exp(c_j/width): a running sum replaces the matrix
+    near, far = residual * np.exp(-groups.scores / width), residual * np.exp(groups.scores / width)
+    before = np.cumsum(far) - far
+    form = np.dot(residual, residual) + 2 * np.dot(near, before)
+    return float(np.sqrt(max(form, 0.0)) / groups.weight.sum())

@@ -14,8 +14,7 @@ from calibrant.evaluation.deferral import risk_coverage_curve, threshold_for_err
 from calibrant.evaluation.groups import GroupAnalysis, GroupFigures
 from calibrant.evaluation.results import ClassProfile, Comparison, MethodRow, TestColumns
 from calibrant.evaluation.shift import ShiftCurves
-from calibrant.metrics.decision import THRESHOLDS, decision_curve, threshold_metrics
-from calibrant.metrics.flexible import flexible_calibration
+from calibrant.metrics.clinical import THRESHOLDS, decision_curve, flexible_calibration, threshold_metrics
 from calibrant.report.methods import class_temperatures
 from calibrant.report.wording import Wording, wording
 

@@ -17,7 +17,7 @@ from calibrant.core.rows import Rows, score_range
 from calibrant.core.statistic import add, statistic
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.logistic import LogisticFit, Pull, Units, descend, fit_logistic, logistic_sums
-from calibrant.metrics.flexible import weighted_quantile
+from calibrant.metrics.clinical import weighted_quantile
 
 Columns = Callable[[np.ndarray], np.ndarray]
 """Scores (n,) → features (d, n), each non-decreasing in the score; it must be possible to send it to a process."""

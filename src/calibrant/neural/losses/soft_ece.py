@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from calibrant.core.errors import InputError
-from calibrant.metrics.soft import bin_temperature
+from calibrant.metrics.top_label import bin_temperature
 from calibrant.neural.losses.module import loss_module
 from calibrant.neural.losses.terms import (
     check_batch,
