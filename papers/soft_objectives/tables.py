@@ -231,6 +231,19 @@ def marginal_table(results: list[Result], rows: dict[str, list[Result]]) -> str:
     return markdown(header, body)
 
 
+def reweighted_table(results: list[Result], rows: dict[str, list[Result]]) -> str:
+    """The reweighted MMCE on CIFAR-100 over β, beside the primary loss alone and with the plain MMCE."""
+    tried = [run for run in results if run["setting"]["secondary"] == "mmce_weighted"]
+    body = []
+    for primary in PRIMARY:
+        mine = sorted((run for run in tried if run["setting"]["primary"] == primary), key=parameters)
+        for runs in [rows[f"{primary}+none"], rows[f"{primary}+mmce"], *([run] for run in mine)]:
+            cells = [percent(pick(runs, "test", "none", key)) for key in ("accuracy", "ece", "mass_ece")]
+            cells.append(percent(pick(runs, "test", "ts", "mass_ece")))
+            body.append([row_name(runs[0]), parameters(runs[0]), str(len(runs)), *cells])
+    return markdown(["loss", "parameters", "seeds", "accuracy", "ECE-15", "ECE₂", "ECE₂ + TS"], body)
+
+
 def effect_sizes(rows: dict[str, list[Result]]) -> str:
     """The paper's figure 1: Cohen's d of each secondary loss on ECE₂, raw and after TS.
 
@@ -387,6 +400,7 @@ def filled(text: str) -> str:
         "main": lambda: main_table(rows),
         "cifar10": lambda: main_table(small_rows),
         "dirichlet": lambda: dirichlet_table(HERE / "results"),
+        "reweighted": lambda: reweighted_table(results, rows),
         "measures": lambda: other_measures(rows),
         "marginal": lambda: marginal_table(results, rows),
         "effects": lambda: effect_sizes(rows),
