@@ -21,6 +21,10 @@ from calibrant.calibrators.registry import names
 from calibrant.core.softmax import softmax
 from calibrant.evaluation.reliability import reliability_bins
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from tables import page_of
+
 IMAGES = Path(__file__).resolve().parents[1] / "images"
 BEFORE, AFTER, GREY = "#d55e00", "#0072b2", "#888888"  # told apart by the colour-blind as well
 SHOWN = 2500
@@ -38,8 +42,7 @@ def methods() -> dict[str, str]:
     """Page of each method → the short name its picture shows, from the registry."""
     first: dict[str, str] = {}
     for name in names():
-        module = type(calibrant.get(name)).__module__.rsplit(".", 1)[1]
-        first.setdefault(module.replace("_", "-"), name)
+        first.setdefault(page_of(type(calibrant.get(name))), name)
     return {**first, **SHOWN_AS}
 
 

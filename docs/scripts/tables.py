@@ -76,14 +76,19 @@ def table(what: str, page: Path) -> str:
     return makers[kind]()
 
 
+def page_of(calibrator: type) -> str:
+    """The page of a method, named like its class: ClassTemperatureScaling → class-temperature."""
+    words = re.sub(r"(Scaling|Calibration|Calibrator)$", "", calibrator.__name__)
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", words).lower()
+
+
 def guarantees(wanted: list[str], page: Path) -> str:
     """What each method promises, read off its instances."""
     lines = ["| method | class | keeps predictions | keeps ranking | fits in chunks | works on probabilities |"]
     lines.append("| --- | --- | :---: | :---: | :---: | :---: |")
     for name in wanted:
         one = calibrant.get(name)
-        module = type(one).__module__.rsplit(".", 1)[1]
-        target = os.path.relpath(ROOT / "docs" / "methods" / f"{module.replace('_', '-')}.md", page.parent)
+        target = os.path.relpath(ROOT / "docs" / "methods" / f"{page_of(type(one))}.md", page.parent)
         facts = (one.keeps_prediction, one.keeps_ranking, one.additive, not one.requires_logits)
         marks = " | ".join(MARK[bool(fact)] for fact in facts)
         lines.append(f"| `{name}` | [{type(one).__name__}]({target}) | {marks} |")

@@ -107,7 +107,8 @@ def test_every_method_has_a_page_and_a_picture() -> None:
     from calibrant.calibrators.registry import METHODS, SUFFIXES
 
     for method in [*METHODS.values(), *SUFFIXES.values()]:
-        page = method.module.rsplit(".", 1)[1].replace("_", "-")
+        words = re.sub(r"(Scaling|Calibration|Calibrator)$", "", method.class_name)
+        page = re.sub(r"(?<!^)(?=[A-Z])", "-", words).lower()
         assert (ROOT / "docs" / "methods" / f"{page}.md").exists(), f"no page for {method.class_name}"
         assert (ROOT / "docs" / "images" / "methods" / f"{page}.png").exists(), f"no picture for {method.class_name}"
 
