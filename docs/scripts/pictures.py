@@ -50,7 +50,7 @@ def main(wanted: list[str]) -> None:
     """Draw those that were named, or all."""
     others = {"label-shift": label_shift, "neural-clamping": clamping, "auto": choice, "multilabel": labels_at_once}
     others |= {page: partial(of_one_score, name) for page, name in ONE_SCORE.items()}
-    others |= {"joint": joint, "bend": bend, "pool": pool}
+    others |= {"joint": joint, "bend": bend, "linear-pool": pool}
     others |= {"group": partial(of_groups, "ts+group"), "multicalibration": partial(of_groups, "ts+multi")}
     alone = {"noise-floor": noise_floor, "simplex": simplex}
     shown = methods()
