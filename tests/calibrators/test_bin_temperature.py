@@ -13,7 +13,7 @@ from calibrant.calibrators.solvers.bin_roots import row_terms
 from calibrant.core.bins import place
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.softmax import log_softmax, softmax
-from calibrant.kernels.row_moments import row_moments
+from calibrant.kernels.scaling import row_moments
 
 
 def random_data(seed, n_rows=600, n_classes=4, sharpness=2.0):

@@ -12,7 +12,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.softmax import softmax
 from calibrant.kernels import bins, rows
 from calibrant.kernels.compiled import bins as compiled_bins
-from calibrant.kernels.compiled import elementary
+from calibrant.kernels.compiled import exponential as elementary
 from calibrant.kernels.compiled import rows as compiled_rows
 
 DTYPES = [np.float32, np.float64]
@@ -163,7 +163,7 @@ def test_huge_finite_logits_are_no_error():
 
 def test_polynomial_exp_and_log_are_accurate():
     x = np.linspace(-708, 0, 20_001)
-    ours = np.array([elementary.exp_negative(value) for value in x])
+    ours = np.array([elementary.exp_negative_64(value) for value in x])
     np.testing.assert_allclose(ours, np.exp(x), rtol=1e-15)
     p = np.concatenate([np.exp(x), 1 - np.logspace(-16, -1, 50), [1.0]])
     ours = np.array([elementary.log_positive(value) for value in p])
@@ -172,8 +172,8 @@ def test_polynomial_exp_and_log_are_accurate():
 
 def test_polynomials_keep_their_rounding_inside_a_reordering_caller():
     # compiled afresh from within a fast caller, as the first call of a process may do
-    options = {name: elementary.exp_negative.targetoptions.get(name) for name in ("fastmath", "error_model")}
-    exp_negative = njit(**options)(elementary.exp_negative.py_func)
+    options = {name: elementary.exp_negative_64.targetoptions.get(name) for name in ("fastmath", "error_model")}
+    exp_negative = njit(**options)(elementary.exp_negative_64.py_func)
     log_positive = njit(**options)(elementary.log_positive.py_func)
 
     @njit(fastmath={"reassoc", "contract", "nsz", "arcp"})

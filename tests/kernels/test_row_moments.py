@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calibrant.kernels import row_moments as plain
-from calibrant.kernels.compiled import row_moments as compiled
+from calibrant.kernels import scaling as plain
+from calibrant.kernels.compiled import scaling as compiled
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -30,7 +30,7 @@ def scale_rows(
     return scaled
 
 
-@kernel(compiled_in="calibrant.kernels.compiled.transform")
+@kernel(compiled_in="calibrant.kernels.compiled.scaling")
 def scale_block(
     logits: np.ndarray, scale: np.ndarray, bias: np.ndarray, scaled: np.ndarray, keep_prediction: bool
 ) -> bool:

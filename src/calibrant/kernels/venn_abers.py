@@ -1,6 +1,6 @@
 """The isotonic value of one more point, for every place where it could fall (Vovk, Petej & Fedorova 2015, alg. 1-4).
 
-`slopes_with_one_more` is plain Python over lists; `kernels.compiled.venn_abers` compiles the same function.
+`slopes_with_one_more` is plain Python over lists; `kernels.compiled.isotonic` compiles the same function.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def venn_abers_tables(groups: ScoreGroups) -> tuple[np.ndarray, np.ndarray]:
 def _high(weight: np.ndarray, positive: np.ndarray) -> np.ndarray:
     x, y = np.cumsum(weight), np.cumsum(positive)
     if use_compiled(_ELEMENTS_PER_GROUP * len(weight)):
-        from calibrant.kernels.compiled.venn_abers import slopes_with_one_more as compiled
+        from calibrant.kernels.compiled.isotonic import slopes_with_one_more as compiled
 
         size = len(weight)
         return compiled(x, y, np.empty(size + 2), np.empty(size + 2), np.empty(size + 1))

@@ -16,8 +16,8 @@ from calibrant.core.bins import place
 from calibrant.core.rows import Rows
 from calibrant.core.statistic import statistic
 from calibrant.core.threads import map_blocks, row_blocks
-from calibrant.kernels.row_moments import row_moments
 from calibrant.kernels.rows import TOP, scan_logits
+from calibrant.kernels.scaling import row_moments
 
 LOWEST, HIGHEST = 1e-6, 1e3
 """Inverse temperatures that count as 0 and as infinity."""

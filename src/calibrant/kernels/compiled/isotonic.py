@@ -1,26 +1,22 @@
-"""Compiled twin of `kernels.isotonic`: one merge of two sorted columns."""
+"""Compiled twins of `kernels.isotonic` and `kernels.venn_abers`."""
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from calibrant.kernels import isotonic as plain
-from calibrant.kernels.compiled.rows import frozen
+from calibrant.kernels import venn_abers
+from calibrant.kernels.compiled.cached import compiled_form, njit
 from calibrant.kernels.isotonic import ScoreGroups
 
+slopes_with_one_more = njit()(venn_abers.slopes_with_one_more)
 
-@plain.merge_groups.compiled
-def merge_groups(positive: np.ndarray, negative: np.ndarray) -> ScoreGroups:
-    """Groups of the sorted scores of positive and of negative rows."""
+
+@compiled_form(plain.merge_groups)
+def merge_groups(positive, negative):
+    """Groups of the sorted scores of positive and of negative rows: one merge of two sorted columns."""
     n_rows = len(positive) + len(negative)
     scores, weight, hits = np.empty(n_rows, positive.dtype), np.empty(n_rows), np.empty(n_rows)
-    size = _merge(frozen(positive), frozen(negative), scores, weight, hits)
-    return ScoreGroups(scores[:size].copy(), weight[:size].copy(), hits[:size].copy())
-
-
-@njit(nogil=True, cache=True)
-def _merge(positive, negative, scores, weight, hits):
     i, j, size = 0, 0, 0
     while i < len(positive) or j < len(negative):
         first = j >= len(negative) or (i < len(positive) and positive[i] <= negative[j])
@@ -34,4 +30,4 @@ def _merge(positive, negative, scores, weight, hits):
             j += 1
         scores[size], weight[size], hits[size] = value, found + j - begin, found
         size += 1
-    return size
+    return ScoreGroups(scores[:size].copy(), weight[:size].copy(), hits[:size].copy())

@@ -1,4 +1,5 @@
-"""Compiled twins of `kernels/scaling.py`: one read of the logits per pass, row by row in the first-level cache.
+"""Compiled twins of `kernels/scaling.py` and `kernels/transform.py`: one read of the logits per pass, row by row in the
+first-level cache.
 
 Exponentials have the precision of the logits, sums over rows that of float64.
 """
@@ -6,105 +7,74 @@ Exponentials have the precision of the logits, sums over rows that of float64.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from calibrant.kernels import scaling as plain
-from calibrant.kernels.compiled.cached import njit
-from calibrant.kernels.compiled.exponential import LOWEST, REASSOCIATE, exp_negative, row_peak
+from calibrant.kernels import transform
+from calibrant.kernels.compiled.cached import compiled_form, fast, frozen
+from calibrant.kernels.compiled.exponential import LOWEST, exp_negative, row_peak
 
 GROUP = 16
 """Rows summed in the precision of the logits before they join the float64 totals."""
 
 
-@plain.temperature_sums.compiled
-def temperature_sums(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, inverse_temperature: float
-) -> tuple[float, float, float, float, float]:
+@fast
+def _exponential_sums(row, peak, beta):
+    """Σ exp(x)·x^k of x = β·(z − peak), k = 0 … 4."""
+    mass = first = second = third = fourth = row.dtype.type(0)
+    for j in range(len(row)):
+        value = beta * (row[j] - peak)
+        # a true zero: its products with powers of a large value stay zero, and with -Inf show as NaN
+        weighted = row.dtype.type(0) if value < row.dtype.type(LOWEST) else exp_negative(value)
+        mass += weighted
+        weighted *= value
+        first += weighted
+        weighted *= value
+        second += weighted
+        weighted *= value
+        third += weighted
+        fourth += weighted * value
+    return np.float64(mass), np.float64(first), np.float64(second), np.float64(third), np.float64(fourth)
+
+
+@compiled_form(plain.temperature_sums)
+def temperature_sums(logits, labels, weights, inverse_temperature):
     """See the numpy twin."""
-    return _temperature_sums(*_plain(logits, labels, weights), inverse_temperature)
-
-
-@plain.temperature_confidences.compiled
-def temperature_confidences(logits: np.ndarray, inverse_temperatures: np.ndarray) -> np.ndarray:
-    """See the numpy twin."""
-    return _temperature_confidences(_frozen(logits), _frozen(inverse_temperatures))
-
-
-@plain.vector_sums.compiled
-def vector_sums(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, scale: np.ndarray, bias: np.ndarray
-) -> tuple[float, np.ndarray, np.ndarray]:
-    """See the numpy twin."""
-    dtype = logits.dtype
-    return _vector_sums(*_plain(logits, labels, weights), scale.astype(dtype), bias.astype(dtype))
-
-
-@plain.vector_product.compiled
-def vector_product(  # noqa: PLR0917 (a statistic takes its parameters by position)
-    logits: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
-    scale: np.ndarray,
-    bias: np.ndarray,
-    direction: np.ndarray,
-) -> tuple[np.ndarray]:
-    """See the numpy twin."""
-    dtype = logits.dtype
-    values, _, weight = _plain(logits, labels, weights)
-    return (_vector_product(values, weight, scale.astype(dtype), bias.astype(dtype), direction.astype(dtype)),)
-
-
-def _plain(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    weight = np.ones(len(logits)) if weights is None else weights
-    return _frozen(logits), _frozen(labels), _frozen(weight)
-
-
-def _frozen(array: np.ndarray) -> np.ndarray:
-    # strided views and read-only memory maps are types of their own to the compiler: with one type it compiles once
-    view = np.ascontiguousarray(array).view(np.ndarray)
-    view.flags.writeable = False
-    return view
-
-
-@njit(nogil=True, cache=True, fastmath=REASSOCIATE, error_model="numpy")
-def _temperature_sums(logits, labels, weights, inverse_temperature):
-    n_rows, n_classes = logits.shape
-    beta, zero = logits.dtype.type(inverse_temperature), logits.dtype.type(0)
-    lowest = logits.dtype.type(LOWEST)
+    beta = logits.dtype.type(inverse_temperature)
     loss = slope = curvature = bend = tail = 0.0
-    for i in range(n_rows):
-        row = logits[i]
-        peak = row_peak(row)
-        mass = first = second = third = fourth = zero
-        for j in range(n_classes):
-            value = beta * (row[j] - peak)
-            # a true zero: its products with powers of a large value stay zero, and with -Inf show as NaN
-            weighted = zero if value < lowest else exp_negative(value)
-            mass += weighted
-            weighted *= value
-            first += weighted
-            weighted *= value
-            second += weighted
-            weighted *= value
-            third += weighted
-            fourth += weighted * value
+    for i in range(len(logits)):
+        row, peak = logits[i], row_peak(logits[i])
+        total, first, second, third, fourth = _exponential_sums(row, peak, beta)
         true = np.float64(beta * (row[labels[i]] - peak))
-        total = np.float64(mass)
-        mean, square = np.float64(first) / total, np.float64(second) / total
-        skew = np.float64(third) / total - mean * (3.0 * square - 2.0 * mean * mean)
+        mean, square = first / total, second / total
+        skew = third / total - mean * (3.0 * square - 2.0 * mean * mean)
         loss += weights[i] * (math.log(total) - true)
         slope += weights[i] * (mean - true)
         curvature += weights[i] * max(square - mean * mean, 0.0)
         bend += weights[i] * skew
-        tail += weights[i] * (np.float64(fourth) / total - 4.0 * mean * skew - 3.0 * square**2 + 2.0 * mean**4)
+        tail += weights[i] * (fourth / total - 4.0 * mean * skew - 3.0 * square**2 + 2.0 * mean**4)
     return loss, slope, curvature, bend, tail
 
 
-@njit(nogil=True, cache=True, fastmath=REASSOCIATE)
-def _temperature_confidences(logits, inverse_temperatures):
+@compiled_form(plain.row_moments)
+def row_moments(logits, inverse_temperature):
+    """See the numpy twin."""
+    moments = np.empty((len(logits), 5))
+    for i in range(len(logits)):
+        # powers of β·x stay within float32 whatever the size of the logits
+        beta = logits.dtype.type(inverse_temperature[i])
+        sums, power = _exponential_sums(logits[i], row_peak(logits[i]), beta), 1.0
+        for k in range(5):
+            moments[i, k] = sums[k] / power
+            power *= np.float64(beta)
+    return moments
+
+
+@compiled_form(plain.temperature_confidences)
+def temperature_confidences(logits, inverse_temperatures):
+    """See the numpy twin."""
     n_rows, n_classes = logits.shape
     confidences = np.empty((n_rows, len(inverse_temperatures)))
     shifted = np.empty(n_classes)
@@ -120,36 +90,34 @@ def _temperature_confidences(logits, inverse_temperatures):
     return confidences
 
 
-@njit(nogil=True, cache=True, fastmath=REASSOCIATE)
+@fast
 def _row_softmax(row, scale, bias, exponentials):
     """Fill `exponentials` with exp(s∘z + b − peak); return the peak and their sum."""
-    n_classes = len(row)
-    for j in range(n_classes):
+    for j in range(len(row)):
         exponentials[j] = scale[j] * row[j] + bias[j]
     peak = row_peak(exponentials)
     mass = row.dtype.type(0)
-    for j in range(n_classes):
+    for j in range(len(row)):
         exponential = exp_negative(exponentials[j] - peak)
         exponentials[j] = exponential
         mass += exponential
     return peak, mass
 
 
-@njit(nogil=True, cache=True, fastmath=REASSOCIATE)
-def _vector_sums(logits, labels, weights, scale, bias):
-    n_rows, n_classes = logits.shape
-    one = logits.dtype.type(1)
-    exponentials = np.empty(n_classes, logits.dtype)
-    group = np.zeros((5, n_classes), logits.dtype)
-    totals = np.zeros((5, n_classes))
+@compiled_form(plain.vector_sums)
+def vector_sums(logits, labels, weights, scale, bias):
+    """See the numpy twin."""
+    (n_rows, n_classes), dtype = logits.shape, logits.dtype
+    factor, offset = scale.astype(dtype), bias.astype(dtype)
+    exponentials = np.empty(n_classes, dtype)
+    group, totals = np.zeros((5, n_classes), dtype), np.zeros((5, n_classes))
     loss = 0.0
     for i in range(n_rows):
         row, true = logits[i], labels[i]
-        peak, mass = _row_softmax(row, scale, bias, exponentials)
-        loss += weights[i] * (
-            math.log(np.float64(mass)) + np.float64(peak) - np.float64(scale[true] * row[true] + bias[true])
-        )
-        inverse, weight = one / mass, logits.dtype.type(weights[i])
+        peak, mass = _row_softmax(row, factor, offset, exponentials)
+        own = np.float64(factor[true] * row[true] + offset[true])
+        loss += weights[i] * (math.log(np.float64(mass)) + np.float64(peak) - own)
+        inverse, weight = dtype.type(1) / mass, dtype.type(weights[i])
         for j in range(n_classes):
             value = row[j]
             probability = exponentials[j] * inverse
@@ -168,26 +136,66 @@ def _vector_sums(logits, labels, weights, scale, bias):
     return loss, totals[:2], totals[2:]
 
 
-@njit(nogil=True, cache=True, fastmath=REASSOCIATE)
-def _vector_product(logits, weights, scale, bias, direction):
-    n_rows, n_classes = logits.shape
-    exponentials = np.empty(n_classes, logits.dtype)
-    group = np.zeros((2, n_classes), logits.dtype)
-    totals = np.zeros((2, n_classes))
+@compiled_form(plain.vector_product)
+def vector_product(logits, labels, weights, scale, bias, direction):  # noqa: PLR0917 (as the numpy twin)
+    """See the numpy twin."""
+    (n_rows, n_classes), dtype = logits.shape, logits.dtype
+    factor, offset, step = scale.astype(dtype), bias.astype(dtype), direction.astype(dtype)
+    exponentials = np.empty(n_classes, dtype)
+    group, totals = np.zeros((2, n_classes), dtype), np.zeros((2, n_classes))
     for i in range(n_rows):
         row = logits[i]
-        _, mass = _row_softmax(row, scale, bias, exponentials)
-        mean = logits.dtype.type(0)
+        _, mass = _row_softmax(row, factor, offset, exponentials)
+        mean = dtype.type(0)
         for j in range(n_classes):
-            mean += exponentials[j] * (direction[0, j] * row[j] + direction[1, j])
+            mean += exponentials[j] * (step[0, j] * row[j] + step[1, j])
         mean /= mass
-        factor = logits.dtype.type(weights[i]) / mass
+        share = dtype.type(weights[i]) / mass
         for j in range(n_classes):
             value = row[j]
-            part = factor * exponentials[j] * (direction[0, j] * value + direction[1, j] - mean)
+            part = share * exponentials[j] * (step[0, j] * value + step[1, j] - mean)
             group[0, j] += part * value
             group[1, j] += part
         if i % GROUP == GROUP - 1 or i == n_rows - 1:
             totals += group
             group[:] = 0
-    return totals
+    return (totals,)
+
+
+@transform.scale_block.compiled
+def scale_block(logits: np.ndarray, *rest: Any) -> bool:
+    """See the numpy twin."""
+    return _scale_block(frozen(logits), *rest)
+
+
+@fast
+def _scale_block(logits, scale, bias, scaled, keep_prediction):
+    n_rows, n_classes = logits.shape
+    zeros = logits.dtype.type(0)
+    for i in range(n_rows):
+        for j in range(n_classes):
+            value = logits[i, j]
+            scaled[i, j] = scale[j] * value + bias[j]
+            # NaN as soon as one value is NaN or Inf
+            zeros += value * logits.dtype.type(0)
+        if keep_prediction:
+            # one positive scale keeps the order, so the prediction is in danger only where the peak is shared
+            peak = row_peak(scaled[i])
+            sharing = 0
+            for j in range(n_classes):
+                sharing += 1 if scaled[i, j] == peak else 0
+            if sharing > 1:
+                _restore(logits[i], scaled[i], peak)
+    return zeros == 0
+
+
+@fast
+def _restore(values, scaled, peak):
+    prediction = 0
+    for j in range(1, len(values)):
+        if values[j] > values[prediction]:
+            prediction = j
+    for j in range(prediction):
+        if scaled[j] == peak:
+            scaled[prediction] = np.nextafter(peak, values.dtype.type(np.inf))
+            return

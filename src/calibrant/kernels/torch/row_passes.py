@@ -101,7 +101,7 @@ def label_gaps(rows: DeviceBlocks) -> np.ndarray:
 
 
 def row_moments(rows: DeviceBlocks, inverse_temperature: np.ndarray) -> np.ndarray:
-    """`kernels.row_moments.row_moments` of the rows: (n, 5)."""
+    """`kernels.scaling.row_moments` of the rows: (n, 5)."""
     betas = torch.as_tensor(inverse_temperature, device=rows.tensor.device)
 
     def work(block: slice, values: Tensor) -> tuple[Tensor, ...]:
