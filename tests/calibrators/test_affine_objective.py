@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import calibrant
-from calibrant.calibrators.dirichlet import log_features
-from calibrant.calibrators.matrix import logit_features
+from calibrant.calibrators.affine import log_features, logit_features
 from calibrant.calibrators.solvers import likelihood, penalties
 from calibrant.calibrators.solvers.likelihood import Affine, Ridge, fit_matrix, on_numpy
 from calibrant.core.rows import Rows

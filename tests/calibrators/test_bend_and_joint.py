@@ -119,7 +119,7 @@ def test_joint_reaches_its_optimum():
     fitted = JointScaling(1.0).fit(logits, labels)
     centred = (logits - logits.mean(axis=1, keepdims=True)) / fitted.temperature_
     inputs = np.hstack([np.log(1 + softmax(centred) / 0.01), centred])
-    from calibrant.calibrators.joint import fit_base
+    from calibrant.calibrators.confusion import fit_base
     from calibrant.core.rows import Rows
 
     offset = fit_base(Rows(logits, labels))[1]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import calibrant as cal
-from calibrant.calibrators.confusion import ConfusionWalk, Penalties, ScaleWalk
+from calibrant.calibrators.confusion import ConfusionScaling, PathScaling
 from calibrant.core.rows import Rows
 from calibrant.kernels import shape
 from calibrant.kernels.compiled import shape as compiled
@@ -64,16 +64,17 @@ def test_fits_do_not_depend_on_the_kernels(monkeypatch, name):
 def test_the_walk_over_scales_ends_where_the_one_with_a_matrix_does(weighted):
     logits, labels, weights = data(12, "float64", 3000)
     rows = Rows(logits, labels, weights if weighted else None)
-    path = [Penalties(np.inf, np.inf, np.inf), Penalties(np.inf, 30.0, 10.0), Penalties(np.inf, 3.0, 1.0)]
-    plain, fast = (kind(rows, path, None, True) for kind in (ConfusionWalk, ScaleWalk))
-    assert fast.unit == plain.unit
-    for penalties in path:
-        plain.step(penalties)
-        fast.step(penalties)
-        np.testing.assert_allclose(fast.point, plain.point, atol=1e-6)
-    rough = ScaleWalk(Rows(logits.astype(np.float32), labels, rows.weights), path, np.float32, False)
-    rough.step(path[-1])
-    np.testing.assert_allclose(rough.point, plain.point, atol=5e-3)
+    path = [(np.inf, np.inf, np.inf), (np.inf, 30.0, 10.0), (np.inf, 3.0, 1.0)]
+    method = ConfusionScaling()
+    (start, plain), (other, fast) = (
+        walk(method, rows, path, None, last=True) for walk in (PathScaling._walk, ConfusionScaling._walk)
+    )
+    assert other.unit == start.unit
+    for (expected, _), (found, _) in zip(plain, fast, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    few = Rows(logits.astype(np.float32), labels, rows.weights)
+    *_, (rough, _) = method._walk(few, path, np.float32, last=False)[1]
+    np.testing.assert_allclose(rough, expected, atol=5e-3)
 
 
 @pytest.mark.parametrize(("scale", "bias"), [(np.inf, 5.0), (5.0, np.inf)])

@@ -13,7 +13,7 @@ from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.confidence_bins import fill_empty, quantile_bins, top_columns
 from calibrant.calibrators.learned import EDGES, SMALL, Learned
 from calibrant.calibrators.solvers.bin_roots import BinEquations, KeptBinEquations, solve_roots
-from calibrant.calibrators.solvers.temperature_search import temperature_grid
+from calibrant.calibrators.solvers.temperature import temperature_grid
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.progress import step

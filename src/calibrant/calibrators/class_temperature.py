@@ -11,9 +11,8 @@ from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.learned import RECORD, SMALL, Learned
 from calibrant.calibrators.maps import like
 from calibrant.calibrators.solvers.class_search import class_search
-from calibrant.calibrators.solvers.likelihood import warn_unless_converged
 from calibrant.calibrators.solvers.scales import fit_vector
-from calibrant.calibrators.solvers.temperature_search import temperature_grid
+from calibrant.calibrators.solvers.temperature import temperature_grid
 from calibrant.core.arrays import check_whole
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import InputError
@@ -131,12 +130,10 @@ class ClassTemperatureScaling(Calibrator):
         self.n_iter_ = len(outcomes) - 1
 
     def _fit_nll(self, rows: Rows) -> None:
-        scale, _, solution = fit_vector(rows, with_bias=False, lower=SMALLEST_SCALE)
-        warn_unless_converged("ClassTemperatureScaling", solution)
-        self.temperatures_ = 1.0 / scale
+        solution = fit_vector(rows, with_bias=False, lower=SMALLEST_SCALE)
+        self.temperatures_ = 1.0 / solution.point[0]
         self.ece_trace_ = self.accuracy_trace_ = np.empty(0)
-        self.objective_trace_ = solution.trace
-        self.n_iter_ = solution.n_iter
+        solution.report(self)
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         # division, not a product with 1/T: logits that tie in the search tie here

@@ -11,8 +11,7 @@ from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import TEMPERATURE, Learned
 from calibrant.calibrators.maps import keep_prediction, like, log_probabilities, prediction
 from calibrant.calibrators.solvers.simplex import minimise_on_simplex, minimise_quadratic
-from calibrant.calibrators.solvers.temperature_search import minimise_smooth
-from calibrant.calibrators.temperature import fit_inverse_temperature, warn_of_limit
+from calibrant.calibrators.solvers.temperature import fit_inverse_temperature, minimise_smooth
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
 from calibrant.kernels.mixture import mixture_nll, mixture_squares
@@ -63,7 +62,7 @@ class EnsembleTemperatureScaling(Calibrator):
             raise InputError(f"loss must be nll or mse, got {self.loss!r}")
         found = fit_inverse_temperature(rows)
         if self.loss == "nll":
-            warn_of_limit(found)
+            found.warn()
             self.temperature_ = 1.0 / found.value
             self._fit_weights_nll(rows)
         else:

@@ -16,6 +16,11 @@ from calibrant.core.errors import InputError
 
 if TYPE_CHECKING:
     # for type checkers: `calibrant` re-exports these names, which load on use
+    from calibrant.calibrators.affine import DirichletCalibration as DirichletCalibration
+    from calibrant.calibrators.affine import MatrixScaling as MatrixScaling
+    from calibrant.calibrators.affine import StructuredMatrixScaling as StructuredMatrixScaling
+    from calibrant.calibrators.affine import StructuredVectorScaling as StructuredVectorScaling
+    from calibrant.calibrators.affine import VectorScaling as VectorScaling
     from calibrant.calibrators.auto import AutoCalibrator as AutoCalibrator
     from calibrant.calibrators.base import Calibrator as Calibrator
     from calibrant.calibrators.base import Identity as Identity
@@ -26,15 +31,13 @@ if TYPE_CHECKING:
     from calibrant.calibrators.class_temperature import ClassTemperatureScaling as ClassTemperatureScaling
     from calibrant.calibrators.confidence_weight import ConfidenceWeightScaling as ConfidenceWeightScaling
     from calibrant.calibrators.confusion import ConfusionScaling as ConfusionScaling
-    from calibrant.calibrators.dirichlet import DirichletCalibration as DirichletCalibration
+    from calibrant.calibrators.confusion import JointScaling as JointScaling
     from calibrant.calibrators.ensemble_temperature import EnsembleTemperatureScaling as EnsembleTemperatureScaling
     from calibrant.calibrators.group import GroupCalibrator as GroupCalibrator
     from calibrant.calibrators.histogram_binning import HistogramBinning as HistogramBinning
     from calibrant.calibrators.isotonic import IsotonicCalibration as IsotonicCalibration
-    from calibrant.calibrators.joint import JointScaling as JointScaling
     from calibrant.calibrators.kept_prediction import KeptPrediction as KeptPrediction
     from calibrant.calibrators.label_shift import LabelShift as LabelShift
-    from calibrant.calibrators.matrix import MatrixScaling as MatrixScaling
     from calibrant.calibrators.multicalibration import Multicalibration as Multicalibration
     from calibrant.calibrators.multilabel import MultilabelCalibrator as MultilabelCalibrator
     from calibrant.calibrators.parameterized_temperature import (
@@ -46,11 +49,8 @@ if TYPE_CHECKING:
     from calibrant.calibrators.shape import ShapeScaling as ShapeScaling
     from calibrant.calibrators.shrunken_class_temperature import ShrunkenClassTemperature as ShrunkenClassTemperature
     from calibrant.calibrators.spline import SplineCalibration as SplineCalibration
-    from calibrant.calibrators.structured_matrix import StructuredMatrixScaling as StructuredMatrixScaling
-    from calibrant.calibrators.structured_vector import StructuredVectorScaling as StructuredVectorScaling
     from calibrant.calibrators.temperature import TemperatureScaling as TemperatureScaling
     from calibrant.calibrators.top_label_map import TopLabelMap as TopLabelMap
-    from calibrant.calibrators.vector import VectorScaling as VectorScaling
     from calibrant.calibrators.venn_abers import VennAbers as VennAbers
     from calibrant.calibrators.weight import WeightScaling as WeightScaling
 
@@ -90,13 +90,13 @@ METHODS: dict[str, Method] = {
     "u-cts": _method("class_temperature", "ClassTemperatureScaling", preserve_accuracy=False),
     "cts-nll": _method("class_temperature", "ClassTemperatureScaling", objective="nll"),
     "cts-shrunk": _method("shrunken_class_temperature", "ShrunkenClassTemperature"),
-    "vs": _method("vector", "VectorScaling"),
-    "ms": _method("matrix", "MatrixScaling"),
-    "sms": _method("structured_matrix", "StructuredMatrixScaling"),
-    "dir": _method("dirichlet", "DirichletCalibration"),
+    "vs": _method("affine", "VectorScaling"),
+    "ms": _method("affine", "MatrixScaling"),
+    "sms": _method("affine", "StructuredMatrixScaling"),
+    "dir": _method("affine", "DirichletCalibration"),
     "shape": _method("shape", "ShapeScaling"),
     "conf": _method("confusion", "ConfusionScaling"),
-    "joint": _method("joint", "JointScaling"),
+    "joint": _method("confusion", "JointScaling"),
     "ets": _method("ensemble_temperature", "EnsembleTemperatureScaling"),
     "pts": _method("parameterized_temperature", "ParameterizedTemperatureScaling"),
     "ws": _method("weight", "WeightScaling"),
@@ -106,7 +106,7 @@ METHODS: dict[str, Method] = {
     "hb": _method("histogram_binning", "HistogramBinning"),
     "iso": _method("isotonic", "IsotonicCalibration"),
     "spline": _method("spline", "SplineCalibration"),
-    "svs": _method("structured_vector", "StructuredVectorScaling"),
+    "svs": _method("affine", "StructuredVectorScaling"),
     "platt": _method("platt", "PlattScaling"),
     "beta": _method("beta", "BetaCalibration"),
     "quad": _method("quadratic", "QuadraticScaling"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,9 +10,9 @@ import numpy as np
 from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.learned import TEMPERATURE
 from calibrant.calibrators.maps import like
-from calibrant.calibrators.solvers.inverse_temperature import InverseTemperature, fit_inverse_temperature
-from calibrant.calibrators.solvers.temperature_search import (
+from calibrant.calibrators.solvers.temperature import (
     adaptive_errors,
+    fit_inverse_temperature,
     minimise_smooth,
     search_grid,
     soft_errors,
@@ -21,7 +20,7 @@ from calibrant.calibrators.solvers.temperature_search import (
     width_errors,
 )
 from calibrant.core.bins import check_n_bins
-from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
 from calibrant.kernels.transform import scale_rows
 
@@ -99,7 +98,7 @@ class TemperatureScaling(Calibrator):
             raise InputError(f"objective must be one of {', '.join(OBJECTIVES)}, got {self.objective!r}")
         if self.objective == "nll":
             found = fit_inverse_temperature(rows)
-            warn_of_limit(found)
+            found.warn()
             self.temperature_ = 1.0 / found.value
             self.objective_trace_ = np.array(found.trace)
         else:
@@ -131,16 +130,3 @@ class TemperatureScaling(Calibrator):
     def _transform(self, logits: np.ndarray) -> np.ndarray:
         inverse = np.full(logits.shape[1], 1.0 / self.temperature_)
         return scale_rows(logits, inverse, None, keep_prediction=True)
-
-
-def warn_of_limit(found: InverseTemperature) -> None:
-    """Say that the optimum lies at infinity, or that the fit did not converge."""
-    if found.limit == "0":
-        reason = "the NLL falls all the way to temperature 0 (every row is predicted right)"
-    elif found.limit == "infinity":
-        reason = "the NLL falls all the way to temperature infinity (the logits say nothing true about the labels)"
-    elif not found.converged:
-        reason = f"the temperature did not converge in {len(found.trace)} steps"
-    else:
-        return
-    warnings.warn(f"{reason}; stopped at {1 / found.value:.3g}", FitWarning, stacklevel=5)

@@ -15,7 +15,7 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
 from calibrant.calibrators.learned import RECORD, TEMPERATURE, Learned
-from calibrant.calibrators.solvers.inverse_temperature import solve_inverse_temperature
+from calibrant.calibrators.solvers.temperature import solve_inverse_temperature
 from calibrant.core import progress
 from calibrant.core.arrays import check_whole
 from calibrant.core.errors import FitWarning, InputError

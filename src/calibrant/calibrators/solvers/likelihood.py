@@ -18,7 +18,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from calibrant.calibrators.maps import numpy_space
-from calibrant.calibrators.solvers.inverse_temperature import fit_inverse_temperature
+from calibrant.calibrators.solvers.temperature import fit_inverse_temperature
 from calibrant.core.errors import FitWarning
 from calibrant.core.progress import step
 from calibrant.core.statistic import add
@@ -77,6 +77,23 @@ class Solution:
     gradient_norm: float
     diverging: bool = False
     """Stopped because the parameters grow without bound."""
+
+    def report(self, calibrator: Any, *, warn: bool = True) -> None:
+        """Leave the steps with a calibrator; warn with a figure where they did not reach the optimum."""
+        calibrator.n_iter_, calibrator.objective_trace_ = max(1, self.n_iter), self.trace
+        if self.converged or not warn:
+            return
+        method = type(calibrator).__name__
+        stopped = f"stopped after {self.n_iter} steps with a gradient of {self.gradient_norm:.2g}"
+        why = f"{method} {stopped}: the fit has not converged"
+        if self.diverging:
+            why = f"{method} was {stopped}: its parameters grow without bound, so the fit has not converged"
+            if self.trace[-1] <= SEPARATED:
+                why = (
+                    f"{method} separates all rows of the fit data: its parameters grow without bound, and were stopped "
+                    f"after {self.n_iter} steps"
+                )
+        warnings.warn(why, FitWarning, stacklevel=5)
 
 
 class Objective(Protocol):
@@ -462,19 +479,3 @@ def _positive_factor(hessian: Array) -> tuple[Array, bool]:
         except LinAlgError:
             continue
     return cho_factor(np.diag(diagonal + 1e-3 * diagonal.mean() + 1e-12))
-
-
-def warn_unless_converged(method: str, solution: Solution) -> None:
-    """Say that a fit did not reach its optimum, with the figure that shows it."""
-    if solution.converged:
-        return
-    stopped = f"stopped after {solution.n_iter} steps with a gradient of {solution.gradient_norm:.2g}"
-    why = f"{method} {stopped}: the fit has not converged"
-    if solution.diverging:
-        why = f"{method} was {stopped}: its parameters grow without bound, so the fit has not converged"
-        if solution.trace[-1] <= SEPARATED:
-            why = (
-                f"{method} separates all rows of the fit data: its parameters grow without bound, and were stopped "
-                f"after {solution.n_iter} steps"
-            )
-    warnings.warn(why, FitWarning, stacklevel=5)

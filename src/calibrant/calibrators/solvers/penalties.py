@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import warnings
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from numbers import Real
+from typing import Any
 
 import numpy as np
 
 from calibrant.calibrators.solvers.folds import content_folds
-from calibrant.calibrators.solvers.shapes import IDENTITY, bent_losses
-from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
 from calibrant.core.threads import map_blocks
 
 NO_GAIN = 1e-6
 """Differences in nats per row below this are ties, in which the stronger penalty stays."""
+
+N_SPLITS = 3
+"""Folds that choose a penalty."""
 
 PATIENCE = 3
 """Candidates in a row that may be worse than the best before the walk ends."""
@@ -34,14 +37,12 @@ Policy = Callable[[list[Any]], tuple[np.ndarray, bool]]
 """Held-out losses of the steps so far → the weights of these steps, and whether to go on."""
 
 
-def check_penalty(value: Any, name: str) -> float | str:
-    """A number of at least 0, or "cv"."""
-    if isinstance(value, str):
-        if value != "cv":
-            raise InputError(f"{name} must be a number of at least 0 or 'cv', got {value!r}")
+def check_penalty(value: Any, name: str, *, by_cv: bool = True, highest: float = sys.float_info.max) -> Any:
+    """A number from 0 to `highest`, or "cv" where cross-validation may choose it."""
+    if by_cv and isinstance(value, str) and value == "cv":
         return value
-    if isinstance(value, bool) or not np.isreal(value) or not np.isfinite(value) or value < 0:
-        raise InputError(f"{name} must be a number of at least 0 or 'cv', got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= highest:
+        raise InputError(f"{name} must be a number of at least 0{' or {!r}'.format('cv') * by_cv}, got {value!r}")
     return float(value)
 
 
@@ -110,7 +111,6 @@ def choose(
     loss: Loss,
     *,
     seed: int,
-    n_folds: int = 3,
     most_logits: float = np.inf,
 ) -> Any:
     """The candidate of the lowest held-out loss; candidates go from the strongest penalty to the weakest.
@@ -128,81 +128,21 @@ def choose(
     shares = int(np.ceil(rows.n * rows.n_classes / most_logits))
     if shares > 1:
         rows = rows.take(np.flatnonzero(content_folds(rows, shares, seed) == 0))
-    if rows.total_weight < 2 * n_folds:
+    if rows.total_weight < 2 * N_SPLITS:
         return candidates[0]
-    fold = content_folds(rows, n_folds, seed)
-    parts: list[dict[str, Any]] = [
-        {"inside": rows.take(np.flatnonzero(fold != k)), "outside": rows.take(np.flatnonzero(fold == k)), "point": None}
-        for k in range(1 if large else n_folds)
-    ]
-    parts = [part for part in parts if min(part["inside"].total_weight, part["outside"].total_weight) > 0]
-    if not parts:
-        return candidates[0]
+    fold, used = content_folds(rows, N_SPLITS, seed), range(1 if large else N_SPLITS)
+    splits = [[rows.take(np.flatnonzero(inside)) for inside in (fold != k, fold == k)] for k in used]
+    # where no split holds weight on both sides, all candidates are alike and the strongest penalty stays
+    splits = [split for split in splits if min(part.total_weight for part in split) > 0]
+    points: list[Any] = [None] * len(splits)
 
-    def one(part: dict[str, Any], candidate: Any) -> float:
-        part["point"] = fit(part["inside"], candidate, part["point"])
-        return loss(part["outside"], part["point"])
+    def one(place: int, candidate: Any) -> float:
+        inside, outside = splits[place]
+        points[place] = fit(inside, candidate, points[place])
+        return loss(outside, points[place])
 
     def score(candidate: Any) -> float:
-        return sum(map_blocks(lambda part: one(part, candidate), parts))
+        return sum(map_blocks(lambda place: one(place, candidate), range(len(splits))))
 
     policy = lowest(NO_GAIN * rows.total_weight, 1 if large else PATIENCE)
     return candidates[int(np.argmax(walk(candidates, score, policy)))]
-
-
-class Walker(Protocol):
-    """A fit to some rows that goes from one penalty to the next."""
-
-    def step(self, penalty: Any) -> Any:
-        """Move to the optimum at this penalty."""
-
-    def scores(self, logits: np.ndarray) -> np.ndarray:
-        """Scores of other rows at the present point."""
-
-
-def cross_fit(
-    rows: Rows, fold: np.ndarray, path: Sequence[Any], make: Callable[[Rows], Walker], policy: Policy
-) -> tuple[np.ndarray, np.ndarray]:
-    """Weights of the steps of a path, by the loss of held-out answers after a bend; and the answers so averaged.
-
-    Without the bend a step of the path would be preferred for its sharpness.
-    """
-    outside = [np.flatnonzero(fold == part) for part in np.unique(fold)]
-
-    def walker_without(out: np.ndarray) -> Walker:
-        kept = rows.take(np.setdiff1d(np.arange(rows.n), out, assume_unique=True))
-        return make(kept if kept.total_weight > 0 else rows)
-
-    parts = list(zip(outside, map_blocks(walker_without, outside), strict=True))
-    answers: list[np.ndarray] = []
-    shape = IDENTITY
-
-    def answer(part: tuple[np.ndarray, Walker], penalty: Any) -> np.ndarray:
-        out, walker = part
-        walker.step(penalty)
-        return walker.scores(rows.logits[out])
-
-    def score(penalty: Any) -> np.ndarray:
-        nonlocal shape
-        found = map_blocks(lambda part: answer(part, penalty), parts)
-        answers.append(np.empty(rows.logits.shape, found[0].dtype))
-        for (out, _), scores in zip(parts, found, strict=True):
-            answers[-1][out] = scores
-        shape, losses = bent_losses(answers[-1], rows, shape)
-        return losses
-
-    weights = walk(path, score, policy)
-    used = np.flatnonzero(weights)
-    held_out = np.average([answers[index] for index in used], axis=0, weights=weights[used])
-    return weights, held_out.astype(rows.logits.dtype)
-
-
-def warn_of_folds(method: str, diverging: list[bool]) -> None:
-    """Warn that a fit without one fold has no optimum: where it stopped is arbitrary, and so is its held-out loss."""
-    if any(diverging):
-        warnings.warn(
-            f"{method}: the parameters of a fit without one fold grow without bound, so that its held-out loss and the "
-            "strength chosen by it are uncertain; give strength a number",
-            FitWarning,
-            stacklevel=6,
-        )

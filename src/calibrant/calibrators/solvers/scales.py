@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from calibrant.calibrators.solvers.inverse_temperature import fit_inverse_temperature
 from calibrant.calibrators.solvers.likelihood import Dense, Objective, Operator, Solution, in_wide, minimise
+from calibrant.calibrators.solvers.temperature import fit_inverse_temperature
 from calibrant.core.rows import Rows
 from calibrant.core.statistic import COMPILED_FROM, use_compiled
 from calibrant.kernels.scaling import column_moments, vector_newton, vector_product, vector_sums
@@ -31,8 +32,8 @@ def fit_vector(
     with_bias: bool = True,
     lower: float = -np.inf,
     unit: float | None = None,
-) -> tuple[np.ndarray, np.ndarray, Solution]:
-    """Scales s and biases b (K,) of the lowest mean NLL of softmax(s∘z + b) plus μ·mean b² plus ν·mean (s·T − mean)².
+) -> Solution:
+    """Scales s and biases b (2×K) of the lowest mean NLL of softmax(s∘z + b) plus μ·mean b² plus ν·mean (s·T − mean)².
 
     The solver works on s in units of 1/T, T the temperature of the lowest NLL. Where T is far above the spread of the
     logits, up to infinity, a class has the inverse of its own spread as unit (`class_units`). Where the penalty leaves
@@ -51,7 +52,7 @@ def fit_vector(
     both = np.stack([units, np.full(rows.n_classes, 1.0 if with_bias else 0.0)])
     solution = minimise(vector_objective(rows, both, ridge), start, lower=lower, gap=1e-11, far=FAR)
     scale, bias = both * solution.point
-    return scale, bias - bias.mean() if penalty_bias == 0 else bias, solution
+    return replace(solution, point=np.stack([scale, bias - bias.mean() if penalty_bias == 0 else bias]))
 
 
 def class_units(rows: Rows, inverse_temperature: float, about_mean: bool) -> np.ndarray:
