@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import typer
@@ -49,53 +48,51 @@ def build(asked: str = "") -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    app.callback()(_options)
-    for verb, words in VERBS.items():
-        app.command(verb, help=words if verb != asked else None)(_function(verb) if verb == asked else _not_asked)
-    return app
 
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            typer.echo(__version__)
+            raise typer.Exit
 
-def _function(verb: str) -> Callable[..., None]:
-    if verb == "measure" and "numpy" not in sys.modules:
+    @app.callback()
+    def options(
+        # an eager option answers before a verb is missed
+        version: bool = typer.Option(
+            False, "--version", is_eager=True, callback=show_version, help="Print the version and leave."
+        ),
+    ) -> None: ...
+
+    if asked == "measure" and "numpy" not in sys.modules:
         # one BLAS thread, unless the user chose: the products are thin, and waiting threads cost more than they add
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    return getattr(importlib.import_module(f"calibrant.cli.{verb}"), verb)
-
-
-def _not_asked() -> None:
-    """Stand in the list of verbs."""
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(__version__)
-        raise typer.Exit
-
-
-def _options(
-    version: bool = typer.Option(
-        False, "--version", is_eager=True, callback=_show_version, help="Print the version and leave."
-    ),
-) -> None:
-    """The options of `calibrant` itself; an eager one answers before a verb is missed."""
+    for verb, words in VERBS.items():
+        if verb == asked:
+            app.command(verb)(getattr(importlib.import_module(f"calibrant.cli.{verb}"), verb))
+        else:
+            app.command(verb, help=words)(lambda: None)
+    return app
 
 
 def main() -> None:
     """Entry point of the `calibrant` command."""
     # an exception instead of an end on the spot: temporary files are removed on the way out
-    signal.signal(signal.SIGTERM, _terminated)
-    _spell_out_warnings()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    # warnings may name columns and classes of a file
+    usual = warnings.formatwarning
+    warnings.formatwarning = lambda *given, **named: plain(usual(*given, **named))
     try:
         command = typer.main.get_command(build(next((word for word in sys.argv[1:] if word[:1] != "-"), "")))
         with command.make_context("calibrant", sys.argv[1:]) as context:
             command.invoke(context)
-        sys.exit(0)
     except typer.Exit as left:
         sys.exit(left.exit_code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except USAGE_ERROR as error:
-        _explain(error)
+        if len(sys.argv) == 1:
+            sys.exit(BAD_INPUT)  # `calibrant` alone: its help has been shown
+        path = error.ctx.command_path if error.ctx else "calibrant"
+        _fail(f"{error.format_message().rstrip('.')}: see {path} --help")
     except (InputError, MissingExtraError) as error:
         _fail(str(error))
     except MemoryError:
@@ -103,27 +100,9 @@ def main() -> None:
     except BrokenPipeError:
         # the reader of our output went away (`calibrant measure f | head`): nothing is wrong
         _drop_output()
-        sys.exit(0)
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-
-
-def _spell_out_warnings() -> None:
-    """Warnings may name columns and classes of a file."""
-    usual = warnings.formatwarning
-    warnings.formatwarning = lambda *given, **named: plain(usual(*given, **named))
-
-
-def _terminated(number: int, frame: Any) -> None:
-    sys.exit(128 + number)
-
-
-def _explain(error: Any) -> None:
-    """A wrong option or argument in one line."""
-    if len(sys.argv) == 1:
-        sys.exit(BAD_INPUT)  # `calibrant` alone: its help has been shown
-    path = error.ctx.command_path if error.ctx else "calibrant"
-    _fail(f"{error.format_message().rstrip('.')}: see {path} --help")
+    sys.exit(0)
 
 
 def _fail(message: str) -> None:

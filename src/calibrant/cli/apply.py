@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from calibrant.cli import options
 from calibrant.cli.terminal import answer, progress_bar
@@ -16,58 +14,62 @@ from calibrant.shipping.apply import calibrate_predictions
 from calibrant.shipping.artifact import Artifact, read_artifact
 
 
-@options.reads_predictions
+@options.verb
 def apply(
-    artifact: options.Artifact,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Predictions; labels are kept where there are any.")],
+    artifact: str,
+    file: str,
     *,
-    output: Annotated[str, typer.Option("--output", "-o", help="File to write; its suffix says the format.")],
-    probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="Write probabilities, whatever FILE holds.")
-    ] = False,
-    logits: Annotated[bool, typer.Option("--logits", help="Write logits, whatever FILE holds.")] = False,
+    output: str,
+    probabilities: bool = False,
+    logits: bool = False,
     said: dict[str, Any],
-    groups: options.Groups = None,
-    as_json: options.AsJson = False,
+    groups: str | None = None,
+    as_json: bool = False,
 ) -> None:
     """Apply a saved calibrator to a file of predictions; a file of several parts is calibrated as a whole.
 
     The kind of the values stays what it was. Other columns and the order of rows stay too; a table written in the
     format of FILE keeps its layout.
+
+    Parameters
+    ----------
+    file : Predictions; labels are kept where there are any.
+    output : File to write; its suffix says the format.
+    probabilities : Write probabilities, whatever FILE holds.
+    logits : Write logits, whatever FILE holds.
     """
     if probabilities and logits:
         raise InputError("--probabilities and --logits exclude each other: give one of them")
     found = read_artifact(artifact)
-    told = "probabilities" if probabilities else ("logits" if logits else None)
+    kind = "probabilities" if probabilities else "logits" if logits else None
     with progress_bar(quiet=as_json):
         opened = _open(file, {**said, "by": groups})
         given = {name: _as_fitted(part, found) for name, part in opened.items()}
         calibrated = {
-            name: calibrate_predictions(found.calibrator, part, told or opened[name].kind)
+            name: calibrate_predictions(found.calibrator, part, kind or opened[name].kind)
             for name, part in given.items()
         }
         only = given.get("")
         if only is not None and can_rewrite(only, Path(file), Path(output)) and only.task == opened[""].task:
-            files = [str(rewrite(only, calibrated[""], Path(file), Path(output)))]
+            written = [rewrite(only, calibrated[""], Path(file), Path(output))]
         else:
-            files = [str(written) for written in write_predictions(calibrated, output)]
-    kind, method = next(iter(calibrated.values())).kind, type(found.calibrator).__name__
+            written = write_predictions(calibrated, output)
     rows = {name: part.n for name, part in given.items()}
-    notes = list(dict.fromkeys(note for part in given.values() for note in part.notes))
-    answer(
-        as_json,
-        {"files": files, "n": sum(rows.values()), "method": method, "kind": kind, "parts": rows, "notes": notes},
-        [
-            f"{sum(rows.values())} rows calibrated by {method}, written as {kind}: {', '.join(files)}",
-            *(f"note: {note}" for note in notes),
-        ],
-    )
+    facts: dict[str, Any] = {
+        "files": [str(one) for one in written],
+        "n": sum(rows.values()),
+        "method": found.method,
+        "kind": next(iter(calibrated.values())).kind,
+        "parts": rows,
+        "notes": list(dict.fromkeys(note for part in given.values() for note in part.notes)),
+    }
+    done = f"{facts['n']} rows calibrated by {facts['method']}, written as {facts['kind']}"
+    answer(as_json, facts, [f"{done}: {', '.join(facts['files'])}", *(f"note: {note}" for note in facts["notes"])])
 
 
 def _as_fitted(part: Predictions, artifact: Artifact) -> Predictions:
     """The columns in the artifact's order; two columns become one score where the calibrator was fitted on one."""
-    two = part.task == "multiclass" and part.n_classes == 2
-    if two and artifact.calibrator.task_ == "binary":
+    if (part.task, part.n_classes, artifact.calibrator.task_) == ("multiclass", 2, "binary"):
         part = as_predictions(part, task="binary")
     return part if artifact.schema is None else part.aligned(artifact.schema, "the artifact")
 

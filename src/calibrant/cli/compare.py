@@ -13,7 +13,7 @@ from rich.text import Text
 
 import calibrant as cal
 from calibrant.cli import options
-from calibrant.cli.drawing import GREY, console, show_table
+from calibrant.cli.drawing import Output
 from calibrant.cli.terminal import CHECK_FAILED, progress_bar, say, warn
 from calibrant.core.atomic import check_target
 from calibrant.core.errors import InputError
@@ -27,50 +27,48 @@ from calibrant.metrics.record import facts
 from calibrant.report.usage import model_files
 
 COLUMNS = (
-    "ece",
-    "adaptive_ece",
-    "sce",
-    "nll",
-    "brier",
-    "accuracy",
-    "changed_predictions",
-    "p_beats_best",
-    "fit_seconds",
-)
+    "ece", "adaptive_ece", "sce", "nll", "brier", "accuracy", "changed_predictions", "p_beats_best", "fit_seconds",
+)  # fmt: skip
 UNTOLD = {"pairs": ("sce", "changed_predictions"), "binary": ("sce",), "multilabel": ("sce",)}
 """Columns that say nothing new: of one probability per row the classwise ECE is the ECE again, answers never change."""
 INTERVALS = ("ece", "nll")
 """Metrics whose interval is shown in a wide terminal."""
 WIDE = 110
 
-FILES = "Predictions to fit on and to measure on; file#part picks one part."
-MODELS = "The files are models with the parts val and test each, or NAME=VAL,TEST: one matrix."
-SHIFTED = "Shifted predictions for the report, as `calibrant shift` reads them."
 
-
-@options.reads_predictions
+@options.verb
 def compare(
-    files: Annotated[list[str], typer.Argument(metavar="VAL TEST", help=FILES)],
+    files: Annotated[list[str], typer.Argument(metavar="VAL TEST")],
     *,
-    models: Annotated[bool, typer.Option("--models", help=MODELS)] = False,
-    methods: Annotated[str, typer.Option("--methods", "-m", help="all, or short names: none,ts,cts,sms+top")] = "all",
-    criterion: options.Criterion = "nll",
+    models: bool = False,
+    methods: str = "all",
+    criterion: str = "nll",
     said: dict[str, Any],
-    by: options.By = None,
-    cluster: options.Cluster = None,
-    n_bins: options.NBins = 15,
-    resamples: options.Resamples = 1000,
+    by: str | None = None,
+    cluster: str | None = None,
+    n_bins: int = 15,
+    resamples: int = 1000,
     seed: options.Seed = 0,
-    report: Annotated[str | None, typer.Option(help="Write a self-contained HTML report to this path.")] = None,
-    shifted: Annotated[list[str] | None, typer.Option("--shift", help=SHIFTED)] = None,
-    markdown: options.Markdown = False,
-    latex: Annotated[bool, typer.Option("--latex", help="Print the table as LaTeX.")] = False,
-    intervals: Annotated[bool, typer.Option("--intervals", help="With 95% intervals in Markdown and LaTeX.")] = False,
-    as_json: options.AsJson = False,
+    report: str | None = None,
+    shifted: list[str] | None = None,
+    markdown: bool = False,
+    latex: bool = False,
+    intervals: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Fit every method on VAL and measure it on TEST, with paired 95% intervals; the best and its ties are marked.
 
     With --models: `calibrant compare --models a.npz b.npz` does so for each model and ranks the methods over all.
+
+    Parameters
+    ----------
+    files : Predictions to fit on and to measure on; file#part picks one part.
+    models : The files are models with the parts val and test each, or NAME=VAL,TEST: one matrix.
+    methods : all, or short names: none,ts,cts,sms+top
+    report : Write a self-contained HTML report to this path.
+    shifted : Shifted predictions for the report, as `calibrant shift` reads them.
+    latex : Print the table as LaTeX.
+    intervals : With 95% intervals in Markdown and LaTeX.
     """
     if report is not None:
         check_target(report)
@@ -79,10 +77,23 @@ def compare(
     if shifted and models:
         raise InputError("--shift is about one model: leave out --models")
     conditions = open_shift(shifted) if shifted else None  # before the work: a wrong path must not cost it
-    how = {"by": by, "cluster": cluster, "criterion": criterion, "resamples": resamples, "seed": seed, "n_bins": n_bins}
-    result = _run(files, methods, said, how, models=models, quiet=as_json)
+    how: Any = {
+        "by": by, "cluster": cluster, "criterion": criterion, "resamples": resamples, "seed": seed, "n_bins": n_bins
+    }  # fmt: skip
+    result: Comparison | ModelComparison
+    with progress_bar(quiet=as_json):
+        if models:
+            result = compare_models(_opened(files, said), methods, **how)
+        elif len(files) != 2:
+            raise InputError(
+                f"compare takes two files, VAL and TEST, but got {len(files)}: give both (--models takes more)"
+            )
+        else:
+            val, test = (open_predictions(file, **said) for file in files)
+            result = run(val, test, methods, **how)
     if report is not None:
-        _write(result, report, files, conditions)
+        command = shlex.join(["calibrant", *sys.argv[1:]])
+        cal.write_report(result, report, shift=_curves(result, conditions), sources=files, command=command)
     if as_json:
         typer.echo(result.to_json())
     elif markdown or latex:
@@ -92,20 +103,6 @@ def compare(
         _show(result, report)
     if result.best is None:
         raise typer.Exit(CHECK_FAILED)
-
-
-def _run(
-    files: list[str], methods: str, said: dict[str, Any], how: dict[str, Any], *, models: bool, quiet: bool
-) -> Any:
-    """The comparison of two files, or of several models."""
-    with progress_bar(quiet=quiet):
-        if models:
-            return compare_models(_opened(files, said), methods, **how)
-        if len(files) != 2:
-            raise InputError(
-                f"compare takes two files, VAL and TEST, but got {len(files)}: give both (--models takes more)"
-            )
-        return run(open_predictions(files[0], **said), open_predictions(files[1], **said), methods, **how)
 
 
 def _opened(files: list[str], said: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -126,17 +123,22 @@ def _opened(files: list[str], said: dict[str, Any]) -> dict[str, tuple[Any, Any]
     return found
 
 
-def _write(result: Any, report: str, files: list[str], conditions: Shifted | None) -> None:
-    command = shlex.join(["calibrant", *sys.argv[1:]])
-    shift = _curves(result, conditions) if isinstance(result, Comparison) else None
-    cal.write_report(result, report, shift=shift, sources=files, command=command)
+def _curves(result: Comparison | ModelComparison, shifted: Shifted | None) -> ShiftCurves | None:
+    """ECE of the uncalibrated scores, the best and the second over the severities."""
+    if shifted is None or isinstance(result, ModelComparison) or result.best is None:
+        return None
+    chosen = [name for name in (result.best, result.second) if name and name != "none"]
+    calibrators = {"none": None} | {name: result.row(name).calibrator for name in chosen}
+    return shift(calibrators, shifted, metric_options={"n_bins": result.n_bins})
 
 
-def _show(result: Any, report: str | None) -> None:
+def _show(result: Comparison | ModelComparison, report: str | None) -> None:
     """The table on a terminal, and what the fits warned of."""
-    one = isinstance(result, Comparison)
-    (show if one else show_models)(result)
-    for name, comparison in ({"": result} if one else result.comparisons).items():
+    if isinstance(result, Comparison):
+        show(result)
+    else:
+        show_models(result)
+    for name, comparison in ({"": result} if isinstance(result, Comparison) else result.comparisons).items():
         where = f"{name}: " if name else ""
         warn(f"{where}{row.method}: {text}" for row in comparison.rows for text in row.warnings)
         warn((f"{where}{text}" for text in comparison.warnings), "WARNING")
@@ -144,44 +146,30 @@ def _show(result: Any, report: str | None) -> None:
         say(f"\nreport: {report}")
 
 
-def _curves(result: Comparison, shifted: Shifted | None) -> ShiftCurves | None:
-    """ECE of the uncalibrated scores, the best and the second over the severities."""
-    if shifted is None or result.best is None:
-        return None
-    names = [name for name in dict.fromkeys((result.best, result.second)) if name not in (None, "none")]
-    calibrators = {"none": None, **{name: result.row(name).calibrator for name in names if name is not None}}
-    return shift(calibrators, shifted, metric_options={"n_bins": result.n_bins})
-
-
 def show(comparison: Comparison) -> None:
     """Print the verdict, the table and what its marks mean."""
-    out, task = console(), comparison.task
+    out, task, floor = Output(), comparison.task, comparison.noise_floor
     wide = out.width >= WIDE
     out.print(Text(comparison.verdict, "bold"))
-    sizes = f"fitted on {comparison.n_val:,} rows, measured on {comparison.n_test:,}"
     kind = f", {comparison.n_classes} {'labels' if task == 'multilabel' else 'classes'}"
-    out.print(Text(sizes if task == "pairs" else sizes + kind, GREY))
-    if comparison.noise_floor is not None:
-        floor = comparison.noise_floor
-        out.print(Text(f"noise floor: a calibrated model would show ECE {100 * floor.mean:.2f}% at this n", GREY))
-    out.print()
+    out.note(f"fitted on {comparison.n_val:,} rows, measured on {comparison.n_test:,}{'' if task == 'pairs' else kind}")
+    if floor is not None:
+        out.note(f"noise floor: a calibrated model would show ECE {100 * floor.mean:.2f}% at this n")
     table = comparison.table().pick(name for name in COLUMNS if name not in UNTOLD.get(task, ()))
     columns = {name: facts(name).column + "%" * facts(name).percent for name in table.columns}
-    show_table(out, replace(table, columns=columns), INTERVALS if wide else False)
     out.print()
-    out.print(Text("*: best; underlined: second; ≈: within noise of the best (paired resamples)", GREY))
+    out.table(replace(table, columns=columns), INTERVALS if wide else False)
+    out.note("", "*: best; underlined: second; ≈: within noise of the best (paired resamples)")
     if wide and any_raised(table.pick(INTERVALS)):
-        out.print(Text(RAISED_WORDS, GREY))
+        out.note(RAISED_WORDS)
     changed = "" if task == "pairs" else "chg%: predictions changed; "
-    out.print(Text(f"{changed}P: chance of beating the best; fit: seconds", GREY))
+    out.note(f"{changed}P: chance of beating the best; fit: seconds")
 
 
 def show_models(table: ModelComparison) -> None:
     """Print the verdict over all models and the matrix of the deciding metric."""
-    out = console()
+    out = Output()
     out.print(Text(table.verdict, "bold"))
-    out.print(Text(table.sizes, GREY))
-    out.print()
-    show_table(out, table.short_table(), missing="failed")
-    out.print()
-    out.print(Text("*: best of the model; ≈: within noise of it; best or tied: on how many models either holds", GREY))
+    out.note(table.sizes, "")
+    out.table(table.short_table(), missing="failed")
+    out.note("", "*: best of the model; ≈: within noise of it; best or tied: on how many models either holds")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -18,13 +17,15 @@ DATA = "cifar100-resnet18"
 METHODS = "none,ts,cts,cws,sctl+ts,ts+top,shape,conf+shape+keep"
 
 
-def demo(
-    everything: Annotated[bool, typer.Option("--all", help="All methods instead of a short list.")] = False,
-    out: Annotated[str, typer.Option(help="Folder for report.html and the saved winner.")] = "out",
-    resamples: options.Resamples = 1000,
-    as_json: options.AsJson = False,
-) -> None:
-    """Compare methods on the embedded CIFAR-100 predictions, write the report and save the best method."""
+@options.verb
+def demo(*, everything: bool = False, out: str = "out", resamples: int = 1000, as_json: bool = False) -> None:
+    """Compare methods on the embedded CIFAR-100 predictions, write the report and save the best method.
+
+    Parameters
+    ----------
+    everything : All methods instead of a short list.
+    out : Folder for report.html and the saved winner.
+    """
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{out} is a file: give the path of a folder to write to")
@@ -32,8 +33,7 @@ def demo(
     report, artifact = folder / "report.html", folder / "cal.safetensors"
     check_target(report)
     with progress_bar(quiet=as_json):
-        val, test = cal.open_predictions(f"{DATA}#val"), cal.open_predictions(f"{DATA}#test")
-        result = cal.compare(val, test, "all" if everything else METHODS, resamples=resamples)
+        result = cal.compare(f"{DATA}#val", f"{DATA}#test", "all" if everything else METHODS, resamples=resamples)
     if result.best is None:
         warn([f"every method failed: {result.rows[0].error}"], "error")
         raise typer.Exit(CHECK_FAILED)

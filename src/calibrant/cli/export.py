@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from calibrant.cli import options
 from calibrant.cli.terminal import answer
 from calibrant.shipping.artifact import load
 from calibrant.shipping.onnx import export_onnx
 
 
+@options.verb
 def export(
-    artifact: options.Artifact,
+    artifact: str,
     *,
-    onnx: Annotated[str, typer.Option(help="ONNX file to write.")],
-    model: Annotated[str | None, typer.Option(help="A classifier's ONNX file to append the calibrator to.")] = None,
-    output_name: Annotated[str | None, typer.Option(help="Output of the model that holds its logits.")] = None,
-    opset: Annotated[int | None, typer.Option(help="Opset of a calibrator alone (a model keeps its own).")] = None,
-    precision: Annotated[str, typer.Option(help="Arithmetic inside: float64 or float32.")] = "float64",
-    as_json: options.AsJson = False,
+    onnx: str,
+    model: str | None = None,
+    output_name: str | None = None,
+    opset: int | None = None,
+    precision: str = "float64",
+    as_json: bool = False,
 ) -> None:
-    """Write a calibrator to ONNX, alone or behind a classifier whose own outputs stay as they are."""
+    """Write a calibrator to ONNX, alone or behind a classifier whose own outputs stay as they are.
+
+    Parameters
+    ----------
+    onnx : ONNX file to write.
+    model : A classifier's ONNX file to append the calibrator to.
+    output_name : Output of the model that holds its logits.
+    opset : Opset of a calibrator alone (a model keeps its own).
+    precision : Arithmetic inside: float64 or float32.
+    """
     calibrator = load(artifact)
     done = export_onnx(calibrator, onnx, model=model, output_name=output_name, opset=opset, precision=precision)
     method, path = type(calibrator).__name__, str(done.path)

@@ -1,31 +1,42 @@
-"""`calibrant measure FILE`: every metric with its interval, and a reliability diagram in the terminal."""
+"""`calibrant measure FILE`: every metric with its interval, a reliability diagram in the terminal, and gates.
+
+A gate is a limit on a figure that turns a measurement into a check for continuous integration. It compares the estimate
+(not the end of its interval) with the limit. It reads the JSON document of a measurement, so that a gate on a stored
+document gives the same answer.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from itertools import zip_longest
+from typing import Any
 
 import typer
-from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from calibrant.cli import gate as gates
 from calibrant.cli import options
-from calibrant.cli.drawing import BLUE, GREEN, GREY, ORANGE, console, show_table
-from calibrant.cli.terminal import CHECK_FAILED, answer, progress_bar, skipped_words, warn
+from calibrant.cli.drawing import BLUE, GREEN, GREY, ORANGE, Output
+from calibrant.cli.terminal import CHECK_FAILED, answer, printable, progress_bar, skipped_words, warn
+from calibrant.core.errors import InputError
 from calibrant.data import open_predictions
 from calibrant.engines.engine import opened
 from calibrant.evaluation.measure import measure as run
 from calibrant.evaluation.measurement import Measurement
-from calibrant.evaluation.rendering import RAISED_WORDS, any_raised, bounds
+from calibrant.evaluation.rendering import RAISED_WORDS, any_raised, bounds, figure
 from calibrant.evaluation.table import Estimate, Row, Table, figure_cells
 from calibrant.evaluation.verdicts import SIGNIFICANCE, TOO_FEW
-from calibrant.metrics.record import facts, number
+from calibrant.metrics.record import facts, known_name, number
 
 BAR = 40
+TASKS = {
+    "multiclass": "{} classes",
+    "binary": "binary, about the positive class",
+    "multilabel": "{} labels, about the positive class",
+    "pairs": "pairs",
+}
 SHOWN_GROUPS, SHOWN_LABELS = 12, 5
 CLASS_COLUMNS = {
     "sce": "class ECE %", "over_confidence": "over", "under_confidence": "under", "accuracy": "accuracy %", "n": "rows",
@@ -34,79 +45,148 @@ NAME = 34
 """Characters of a group's or label's name."""
 
 
-Limit = Annotated[float | None, typer.Option(min=0.0, help="Gate: exit 1 when the figure is above this.")]
-Share = Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Gate: exit 1 when it is above this fraction.")]
-
-
-@options.reads_predictions
+@options.verb
 def measure(
-    source: options.Source,
+    file: str,
     *,
     said: dict[str, Any],
-    by: options.By = None,
-    cluster: options.Cluster = None,
-    n_bins: options.NBins = 15,
-    resamples: options.Resamples = 1000,
+    by: str | None = None,
+    cluster: str | None = None,
+    n_bins: int = 15,
+    resamples: int = 1000,
     seed: options.Seed = 0,
-    decompose: Annotated[
-        bool | None,
-        typer.Option(
-            "--decompose/--no-decompose", help="How much of the loss a map can mend; by default where it is quick."
-        ),
-    ] = None,
-    engine: options.Engine = "local",
-    skip_bad_parts: options.SkipBadParts = False,
-    max_ece: Share = None,
-    max_classwise_ece: Share = None,
-    max_nll: Limit = None,
-    max_brier: Limit = None,
-    min_accuracy: Annotated[
-        float | None, typer.Option(min=0.0, max=1.0, help="Gate: exit 1 below this accuracy.")
-    ] = None,
-    max_group_ece: Annotated[
-        float | None, typer.Option(min=0.0, max=1.0, help="Gate on the ECE of every group of --by.")
-    ] = None,
-    at_most: Annotated[
-        list[str] | None, typer.Option("--max", metavar="NAME=LIMIT", help="Gate on any metric; may be repeated.")
-    ] = None,
-    at_least: Annotated[
-        list[str] | None, typer.Option("--min", metavar="NAME=LIMIT", help="Gate: exit 1 below the limit.")
-    ] = None,
-    min_rows: Annotated[int, typer.Option(min=1, help="Groups with fewer rows are left out of group gates.")] = 500,
-    as_json: options.AsJson = False,
+    decompose: bool | None = None,
+    engine: str = "local",
+    skip_bad_parts: bool = False,
+    max_ece: options.Share = None,
+    max_classwise_ece: options.Share = None,
+    max_nll: options.Limit = None,
+    max_brier: options.Limit = None,
+    min_accuracy: options.Share = None,
+    max_group_ece: options.Share = None,
+    at_most: list[str] | None = None,
+    at_least: list[str] | None = None,
+    min_rows: options.Count = 500,
+    as_json: bool = False,
 ) -> None:
     """Measure calibration: all metrics with 95% intervals, a verdict, a reliability diagram, the worst classes.
 
     With a limit (--max-ece …) the measurement is a gate: exit code 1 means that a figure is beyond its limit.
+
+    Parameters
+    ----------
+    decompose : How much of the loss a map can mend; by default where it is quick.
+    max_ece : Gate: exit 1 when it is above this fraction.
+    max_classwise_ece : Gate: exit 1 when it is above this fraction.
+    max_nll : Gate: exit 1 when the figure is above this.
+    max_brier : Gate: exit 1 when the figure is above this.
+    min_accuracy : Gate: exit 1 below this accuracy.
+    max_group_ece : Gate on the ECE of every group of --by.
+    at_most : Gate on any metric; may be repeated.
+    at_least : Gate: exit 1 below the limit.
+    min_rows : Groups with fewer rows are left out of group gates.
     """
-    how = {"by": by, "cluster": cluster, "n_bins": n_bins, "resamples": resamples, "seed": seed, "decompose": decompose}
+    how: Any = {
+        "by": by, "cluster": cluster, "n_bins": n_bins, "resamples": resamples, "seed": seed, "decompose": decompose
+    }  # fmt: skip
     with progress_bar(quiet=as_json), opened(engine) as running:
-        predictions = open_predictions(source, skip_bad_parts=skip_bad_parts, engine=running, **said)
-        result = run(predictions, engine=running, **how)  # type: ignore[arg-type]
-    skipped = {"skipped_parts": list(predictions.skipped)} if skip_bad_parts else {}
-    document = {**result.to_dict(), **skipped}
-    gate = gates.check(
+        predictions = open_predictions(file, skip_bad_parts=skip_bad_parts, engine=running, **said)
+        result = run(predictions, engine=running, **how)
+    document = result.to_dict()
+    if skip_bad_parts:
+        document["skipped_parts"] = list(predictions.skipped)
+    gate = check(
         document,
-        at_most={"ece": max_ece, "sce": max_classwise_ece, "nll": max_nll, "brier": max_brier} | gates.limits(at_most),
-        at_least={"accuracy": min_accuracy} | gates.limits(at_least),
-        groups_at_most={"ece": max_group_ece},
+        at_most={"ece": max_ece, "sce": max_classwise_ece, "nll": max_nll, "brier": max_brier} | _limits(at_most),
+        at_least={"accuracy": min_accuracy} | _limits(at_least),
+        max_group_ece=max_group_ece,
         min_rows=min_rows,
     )
     if not as_json:
         warn(skipped_words(predictions.skipped))
         warn(result.warnings, "note")
-        show(result, predictions.name or source, predictions.kind)
+        show(result, predictions.name or file, predictions.kind)
     gated = {} if gate is None else {"gate": gate}
-    answer(as_json, {**document, **gated}, [f"\n{gates.words(one)}" for one in gated.values()])
+    answer(as_json, document | gated, [f"\n{words(one)}" for one in gated.values()])
     if gate is not None and not gate["passed"]:
         raise typer.Exit(CHECK_FAILED)
 
 
+def _limits(given: Sequence[str] | None) -> dict[str, float | None]:
+    """Limits by metric from options such as `mce=0.2`."""
+    found: dict[str, float | None] = {}
+    for text in given or ():
+        name, _, limit = text.partition("=")
+        try:
+            found[name] = float(limit)
+        except ValueError as error:
+            raise InputError(f"a limit is NAME=NUMBER, such as mce=0.2, got {text!r}") from error
+    return found
+
+
+def check(
+    document: dict[str, Any],
+    *,
+    at_most: dict[str, float | None],
+    at_least: dict[str, float | None] | None = None,
+    max_group_ece: float | None = None,
+    min_rows: int = 500,
+) -> dict[str, Any] | None:
+    """The field `gate` of a measurement's document: {"passed", "checks"}; None where no limit was given.
+
+    >>> check({"metrics": {"ece": {"value": 0.05}}}, at_most={"ece": 0.03})["passed"]
+    False
+    """
+    asked = [(document, "at most", at_most), (document, "at least", at_least or {})]
+    if max_group_ece is not None:
+        if "groups" not in document:
+            raise InputError("--max-group-ece needs groups: name their column with --by")
+        large = [group for group in document["groups"] if group["n"] >= min_rows]
+        if not large:
+            raise InputError(f"no group has {min_rows} rows, so there is nothing to check: lower --min-rows")
+        asked += [(group, "at most", {"ece": max_group_ece}) for group in large]
+    checks = [
+        _compare(place, kind, name, limit)
+        for place, kind, limits in asked
+        for name, limit in limits.items()
+        if limit is not None
+    ]
+    return {"passed": all(one["passed"] for one in checks), "checks": checks} if checks else None
+
+
+def _compare(place: dict[str, Any], kind: str, name: str, limit: float) -> dict[str, Any]:
+    """One check of the whole document or of a group; a figure that could not be computed fails it."""
+    metrics = place["metrics"]
+    found = metrics.get(name, metrics.get(known_name(name)))
+    if found is None:
+        raise InputError(f"there is no {name} in this measurement: it has {', '.join(sorted(metrics))}")
+    value = found["value"] if isinstance(found, dict) else found
+    value = None if value is None or not math.isfinite(value) else float(value)
+    passed = value is not None and (value >= limit if kind == "at least" else value <= limit)
+    group = {"group": place["by"], "n": place["n"]} if "by" in place else {}
+    return {"metric": name, "kind": kind, "value": value, "limit": limit, "passed": passed, **group}
+
+
+def words(gate: dict[str, Any]) -> str:
+    """The gate in one line for people."""
+    failed = [one for one in gate["checks"] if not one["passed"]]
+    if not failed:
+        return f"gate passed: {len(gate['checks'])} of {len(gate['checks'])} checks"
+    texts = []
+    for one in failed:
+        group = ", ".join(f"{key}={printable(value)}" for key, value in one.get("group", {}).items())
+        name, side = one["metric"], "below" if one["kind"] == "at least" else "above"
+        value = "unknown" if one["value"] is None else figure(name, one["value"])
+        label = facts(name).label + (f" of {group}" if group else "")
+        texts.append(f"{label} is {value}, {side} the limit of {figure(name, one['limit'])}")
+    return f"gate failed: {'; '.join(texts)}"
+
+
 def show(result: Measurement, name: str, kind: str) -> None:
     """Print verdict, diagram, figures and worst classes."""
-    out = console()
-    out.print(Text(f"{name}  ", style="bold") + Text(f"{result.n:,} rows, {_task(result)}, {kind}", GREY))
-    out.print()
+    out = Output()
+    task = TASKS[result.task].format(result.n_classes)
+    out.print(Text.assemble((f"{name}  ", "bold"), (f"{result.n:,} rows, {task}, {kind}\n", GREY)))
     _verdict(out, result)
     out.print()
     _diagram(out, result)
@@ -114,43 +194,35 @@ def show(result: Measurement, name: str, kind: str) -> None:
     _figures(out, result)
     if result.task == "multiclass":
         out.print()
-        _worst(out, result)
+        out.table(_worst(result))
     if result.labels:
         out.print()
         _largest(out, result.label_table(), ("ece", "nll", "n_positive"), SHOWN_LABELS)
     if result.groups is not None:
-        out.print()
-        out.print(Text(result.groups.verdict, "bold"))
+        out.print(Text(f"\n{result.groups.verdict}", "bold"))
         _largest(out, result.groups.table(), ("n", "ece"), SHOWN_GROUPS)
 
 
-def _task(result: Measurement) -> str:
-    if result.task == "multiclass":
-        return f"{result.n_classes} classes"
-    many = f"{result.n_classes} labels" if result.task == "multilabel" else result.task
-    return many if result.task == "pairs" else f"{many}, about the positive class"
-
-
-def _largest(out: Console, table: Table, columns: Sequence[str], most: int) -> None:
+def _largest(out: Output, table: Table, columns: Sequence[str], most: int) -> None:
     """The rows of largest calibration error."""
     rows = sorted(table.rows, key=lambda row: -row.cells["ece"].estimate.value)[:most]
     rows = [replace(row, name=row.name[:NAME], best=False) for row in rows]
-    show_table(out, replace(table.pick(columns), rows=tuple(rows)))
+    out.table(replace(table.pick(columns), rows=tuple(rows)))
     if len(table.rows) > most:
-        out.print(Text(f"and {len(table.rows) - most} more (--json lists all)", GREY))
+        out.note(f"and {len(table.rows) - most} more (--json lists all)")
 
 
-def _verdict(out: Console, result: Measurement) -> None:
+def _verdict(out: Output, result: Measurement) -> None:
     floor, ece = result.noise_floor, result.metrics["ece"]
-    sound = floor.p_value >= SIGNIFICANCE
-    mark = Text("✓ ", f"bold {GREEN}") if sound else Text("! ", f"bold {ORANGE}")
+    mark, color = ("✓", GREEN) if floor.p_value >= SIGNIFICANCE else ("!", ORANGE)
     if result.verdict == TOO_FEW:
-        mark = Text("? ", f"bold {GREY}")
-    out.print(mark + Text(result.verdict, style="bold"))
+        mark, color = "?", GREY
+    out.print(Text.assemble((f"{mark} ", f"bold {color}"), (result.verdict, "bold")))
     out.print(f"  ECE {number('ece', ece.value)}% {bounds('ece', ece)}")
     out.print(
         f"  a calibrated model would show {100 * floor.mean:.2f}% at this n "
-        f"[{100 * floor.low:.2f}, {100 * floor.high:.2f}], p {_p_value(floor.p_value)}"
+        f"[{100 * floor.low:.2f}, {100 * floor.high:.2f}], p {'≤' if floor.p_value <= 0.001 else '='} "
+        f"{floor.p_value:.3f}"
     )
     if result.mendable:
         text, how = result.mendable.rsplit(" (", maxsplit=1)
@@ -158,78 +230,61 @@ def _verdict(out: Console, result: Measurement) -> None:
         for line in (Text(text), Text(how, GREY)):
             out.print(Padding(line, (0, 0, 0, 2)))
     over, under = (result.metrics[name].value for name in ("over_confidence", "under_confidence"))
-    whole = max(over + under, 1e-12)
-    line = Text("  overconfident ") + Text("▓" * round(20 * over / whole), ORANGE)
-    line += Text("░" * (20 - round(20 * over / whole)), GREEN) + Text(" underconfident")
-    out.print(line + Text(f"   {100 * over:.2f} + {100 * under:.2f} points", GREY))
+    part = round(20 * over / max(over + under, 1e-12))
+    sides = ("▓" * part, ORANGE), ("░" * (20 - part), GREEN)
+    points = (f"   {100 * over:.2f} + {100 * under:.2f} points", GREY)
+    out.print(Text.assemble("  overconfident ", *sides, " underconfident", points))
 
 
-def _diagram(out: Console, result: Measurement) -> None:
+def _diagram(out: Output, result: Measurement) -> None:
+    """Accuracy of each bin as a full bar, and what is missing to, or what exceeds, the stated confidence."""
     bins = result.bins
-    scale = "0" + " " * (BAR // 2 - 3) + "50" + " " * (BAR // 2 - 4) + "100"
-    out.print(Text(" confidence  ", "bold") + Text(scale, GREY) + Text("     gap      rows", "bold"))
-    for b in range(len(bins.count)):
-        edges = f"{100 * bins.lower[b]:4.0f}–{100 * bins.upper[b]:3.0f}%  "
-        if bins.count[b] == 0:
-            out.print(Text(f" {edges} ", GREY) + Text("·", GREY))
+    scale = f"0{'50':>{BAR // 2 - 1}}{'100':>{BAR // 2 - 1}}"
+    out.print(Text.assemble((" confidence  ", "bold"), (scale, GREY), ("     gap      rows", "bold")))
+    for b, count in enumerate(bins.count):
+        edges = f" {100 * bins.lower[b]:4.0f}–{100 * bins.upper[b]:3.0f}%   "
+        if count == 0:
+            out.note(f"{edges}·")
             continue
         accuracy, confidence = float(bins.accuracy[b]), float(bins.confidence[b])
         chance = bins.noise_low[b] - 1e-12 <= accuracy <= bins.noise_high[b] + 1e-12
-        gap = 100 * (confidence - accuracy)
-        style = GREY if chance else (ORANGE if gap > 0 else GREEN)
-        line = Text(f" {edges} ") + _bin_bar(accuracy, confidence)
-        line += Text(f" {gap:+6.1f}{' ' if chance else '*'}", style) + Text(f"{int(bins.count[b]):>10,}", GREY)
-        out.print(line)
-    legend = Text("             ") + Text("█", BLUE) + Text(" accuracy  ", GREY) + Text("▓", ORANGE)
-    legend += Text(" overconfident  ", GREY) + Text("▒", GREEN) + Text(" underconfident  ", GREY)
-    out.print(legend + Text("* beyond chance", GREY))
+        gap, true, stated = 100 * (confidence - accuracy), round(accuracy * BAR), round(confidence * BAR)
+        rest = ("▓" * (stated - true), ORANGE) if true <= stated else ("▒" * (true - stated), GREEN)
+        line = Text.assemble(edges, ("█" * min(true, stated), BLUE), rest, " " * (BAR + 1 - max(true, stated)))
+        line.append(f" {gap:+6.1f}{' ' if chance else '*'}", GREY if chance else ORANGE if gap > 0 else GREEN)
+        out.print(line.append(f"{int(count):>10,}", GREY))
+    marks = ("█", BLUE), (" accuracy  ", GREY), ("▓", ORANGE), (" overconfident  ", GREY), ("▒", GREEN)
+    out.print(Text.assemble(" " * 13, *marks, (" underconfident  * beyond chance", GREY)))
 
 
-def _bin_bar(accuracy: float, confidence: float) -> Text:
-    """Accuracy as a full bar, and what is missing to, or what exceeds, the stated confidence."""
-    stated, true = round(confidence * BAR), round(accuracy * BAR)
-    if true <= stated:
-        text = Text("█" * true, BLUE) + Text("▓" * (stated - true), ORANGE)
-    else:
-        text = Text("█" * stated, BLUE) + Text("▒" * (true - stated), GREEN)
-    text.pad_right(BAR + 1 - len(text))
-    return text
-
-
-def _figures(out: Console, result: Measurement) -> None:
-    out.print(Text(" figures with 95% intervals", "bold") + Text("  in %, except where marked †", GREY))
+def _figures(out: Output, result: Measurement) -> None:
+    """Every figure with its interval, in two columns."""
+    out.print(Text.assemble((" figures with 95% intervals", "bold"), ("  in %, except where marked †", GREY)))
     cells = [_figure(name, estimate) for name, estimate in result.metrics.items()]
     rows = math.ceil(len(cells) / 2)
-    for row in range(rows):
-        right = cells[row + rows] if row + rows < len(cells) else Text("")
-        out.print(Text(" ") + cells[row] + right)
+    for left, right in zip_longest(cells[:rows], cells[rows:], fillvalue=Text()):
+        out.print(Text.assemble(" ", left, right))
     if any_raised(result.table()):
-        out.print(Text(f" {RAISED_WORDS}", GREY))
+        out.note(f" {RAISED_WORDS}")
     for reason in dict.fromkeys(result.left_out.values()):
         names = ", ".join(facts(name).label for name, why in result.left_out.items() if why == reason)
-        out.print(Text(f" {names}: {reason}", GREY))
+        out.note(f" {names}: {reason}")
 
 
 def _figure(name: str, estimate: Estimate) -> Text:
-    mark = " " if facts(name).percent else "†"
-    text = Text(f"{facts(name).label + mark:<18}") + Text(f"{_three_places(name, estimate.value):>6} ", "bold")
-    text += Text(f"{bounds(name, estimate, _three_places):<15}", GREY)
-    return text
+    def shown(name: str, value: float) -> str:
+        return number(name, value, 3)
+
+    label = facts(name).label + (" " if facts(name).percent else "†")
+    value = (f"{shown(name, estimate.value):>6} ", "bold")
+    return Text.assemble(f"{label:<18}", value, (f"{bounds(name, estimate, shown):<15}", GREY))
 
 
-def _worst(out: Console, result: Measurement) -> None:
+def _worst(result: Measurement) -> Table:
     """The classes of largest classwise error."""
-    classes, rows = result.classes, []
+    rows = []
     for place in result.worst_classes():
-        figures = [getattr(classes, name)[place] for name in ("ece", "over", "under", "accuracy", "count")]
+        figures = (getattr(result.classes, name)[place] for name in ("ece", "over", "under", "accuracy", "count"))
         estimates = {name: Estimate(float(one)) for name, one in zip(CLASS_COLUMNS, figures, strict=True)}
         rows.append(Row(result.class_name(place)[:NAME], figure_cells(estimates)))
-    show_table(out, Table("worst classes", CLASS_COLUMNS, tuple(rows)))
-
-
-def _three_places(name: str, value: float) -> str:
-    return number(name, value, 3)
-
-
-def _p_value(value: float) -> str:
-    return f"≤ {value:.3f}" if value <= 0.001 else f"= {value:.3f}"
+    return Table("worst classes", CLASS_COLUMNS, tuple(rows))

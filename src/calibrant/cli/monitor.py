@@ -13,44 +13,51 @@ from calibrant.core.errors import InputError
 from calibrant.shipping.log_file import LogFollower
 from calibrant.shipping.state import StateFile
 
-FILE = "Log with one JSON answer per line; it may still grow."
 
-
+@options.verb
 def monitor(
-    file: Annotated[str, typer.Argument(metavar="FILE.jsonl", help=FILE)],
+    file: Annotated[str, typer.Argument(metavar="FILE.jsonl")],
     *,
-    false_alarm_rate: options.FalseAlarmRate = 0.01,
-    window: Annotated[int, typer.Option(help="How many of the latest answers the figures describe.")] = 2000,
-    n_bins: Annotated[int, typer.Option("--bins", help="Equal-width confidence bins.")] = 15,
-    batch: options.Batch = None,
-    by: options.GroupField = None,
-    id_field: Annotated[
-        str | None, typer.Option("--id", help="Field that names an answer: one logged twice is counted once.")
-    ] = None,
-    digits: Annotated[
-        int | None, typer.Option(help="Decimals the confidences were rounded to [default: look].")
-    ] = None,
-    state: Annotated[str | None, typer.Option(help="File that keeps the monitor between runs.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="Read what is there, report, and leave.")] = False,
-    until_alarm: Annotated[
-        bool, typer.Option("--until-alarm", help="Leave with exit code 1 at the first alarm.")
-    ] = False,
-    poll: Annotated[float, typer.Option(min=0.01, help="Seconds between looks at the log.")] = 1.0,
-    as_json: options.AsJson = False,
+    false_alarm_rate: float = 0.01,
+    window: int = 2000,
+    bins: int = 15,
+    batch: str | None = None,
+    by: str | None = None,
+    id_field: str | None = None,
+    digits: int | None = None,
+    state: str | None = None,
+    once: bool = False,
+    until_alarm: bool = False,
+    poll: Annotated[float, typer.Option(min=0.01)] = 1.0,
+    as_json: bool = False,
 ) -> None:
     """Watch calibration on a log; exit code 1 means that the alarm has risen. Stop with Ctrl-C.
 
     A line is {"confidence": 0.9, "correct": true}, or {"probabilities": […], "label": 3}, or the same with "logits".
+
+    Parameters
+    ----------
+    file : Log with one JSON answer per line; it may still grow.
+    window : How many of the latest answers the figures describe.
+    bins : Equal-width confidence bins.
+    by : Field that names an answer's group: the alarm says which group broke.
+    id_field : Field that names an answer: one logged twice is counted once.
+    digits : Decimals the confidences were rounded to; found from the log by default.
+    state : File that keeps the monitor between runs.
+    once : Read what is there, report, and leave.
+    until_alarm : Leave with exit code 1 at the first alarm.
+    poll : Seconds between looks at the log.
     """
-    choices: dict[str, Any] = {
-        "batch": batch,
-        "by": by,
-        "id": id_field,
-        "digits": digits,
-        "window": window,
-        "n_bins": n_bins,
-    }
-    follower = LogFollower(file, false_alarm_rate=false_alarm_rate, **choices)
+    follower = LogFollower(
+        file,
+        false_alarm_rate=false_alarm_rate,
+        batch=batch,
+        by=by,
+        id=id_field,
+        digits=digits,
+        window=window,
+        n_bins=bins,
+    )
     kept = None if state is None else StateFile(state)
     warn([] if kept is None else kept.load(follower.restore))
 
@@ -83,12 +90,12 @@ def _show(follower: LogFollower, as_json: bool) -> None:
         raise InputError(f"{follower.file.path} holds no labelled answer in {follower.n_lines} lines{problem}")
     report = monitor.report().to_dict()
     lines = [_line(report, monitor.limit)]
-    for group in report.get("groups", []):
-        if group["alarm"]:
-            lines.append(
-                f"  {printable(group['group'])}: ALARM since its answer {group['alarm_at']}: {group['suspect']}; "
-                f"accuracy {group['accuracy']:.3f}, confidence {group['confidence']:.3f}"
-            )
+    lines += [
+        f"  {printable(group['group'])}: ALARM since its answer {group['alarm_at']}: {group['suspect']}; "
+        f"accuracy {group['accuracy']:.3f}, confidence {group['confidence']:.3f}"
+        for group in report.get("groups", ())
+        if group["alarm"]
+    ]
     counts = {"n_bad_lines": follower.n_bad, "n_duplicates": follower.feed.n_duplicates}
     answer(as_json, {**report, **counts}, lines)
     if as_json:

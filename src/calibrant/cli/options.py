@@ -1,90 +1,119 @@
-"""The options that several verbs share, each declared once."""
+"""Verbs from functions: types and defaults say what an option takes, docstrings what it means."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
-from typing import Annotated, Any
+from copy import copy
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-Artifact = Annotated[str, typer.Argument(metavar="ARTIFACT", help="A saved calibrator, such as cal.safetensors.")]
-Source = Annotated[str, typer.Argument(metavar="FILE", help="File, folder or embedded name; file#part picks one part.")]
-NewArtifact = Annotated[str, typer.Option("--output", "-o", help="Artifact to write, such as cal.safetensors.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Markdown = Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")]
-By = Annotated[
-    str | None,
-    typer.Option("--by", help="Column of groups to measure one by one; two with a comma; age:5 makes fifths."),
-]
-Groups = Annotated[str | None, typer.Option(help="Column of groups to calibrate one by one; two with a comma.")]
-Cluster = Annotated[str | None, typer.Option(help="Column of what is independent (patient, image): drawn as a whole.")]
-Criterion = Annotated[str, typer.Option(help="The metric that decides which method is best.")]
-NBins = Annotated[int, typer.Option("--n-bins", help="Bins of the calibration errors.")]
-Resamples = Annotated[int, typer.Option(help="Bootstrap resamples behind the intervals; a comparison pairs them.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of everything that is drawn.")]
-KeepPredictions = Annotated[
-    bool, typer.Option("--keep-predictions", help="Only methods that never change the predicted class.")
-]
-Engine = Annotated[str, typer.Option(help="Where passes run: local, dask, or the address of a scheduler (tcp://…).")]
-SkipBadParts = Annotated[
-    bool,
-    typer.Option(
-        "--skip-bad-parts", help="Leave out parts of a folder or pattern that cannot be read; they are reported."
-    ),
-]
-FalseAlarmRate = Annotated[float, typer.Option(help="Largest chance of ever raising a false alarm.")]
-Batch = Annotated[
-    str | None,
-    typer.Option(
-        help="A number, or the field that names an answer's batch: one bet per batch. Answers of one batch may depend "
-        "on each other; without it every answer must be independent of the others.",
-    ),
-]
-GroupField = Annotated[
-    str | None, typer.Option("--by", help="Field that names an answer's group: the alarm says which group broke.")
-]
+HELP = {
+    "artifact": "A saved calibrator, such as cal.safetensors.",
+    "file": "File, folder or embedded name; file#part picks one part.",
+    "output": "Artifact to write, such as cal.safetensors.",
+    "as_json": "Print the result as JSON.",
+    "markdown": "Print the table as Markdown.",
+    "by": "Column of groups to measure one by one; two with a comma; age:5 makes fifths.",
+    "groups": "Column of groups to calibrate one by one; two with a comma.",
+    "cluster": "Column of what is independent (patient, image): drawn as a whole.",
+    "criterion": "The metric that decides which method is best.",
+    "n_bins": "Bins of the calibration errors.",
+    "resamples": "Bootstrap resamples behind the intervals; a comparison pairs them.",
+    "seed": "Seed of everything that is drawn.",
+    "keep_predictions": "Only methods that never change the predicted class.",
+    "engine": "Where passes run: local, dask, or the address of a scheduler (tcp://…).",
+    "skip_bad_parts": "Leave out parts of a folder or pattern that cannot be read; they are reported.",
+    "false_alarm_rate": "Largest chance of ever raising a false alarm.",
+    "batch": "A number, or the field that names an answer's batch: one bet per batch. Answers of one batch may depend "
+    "on each other; without it every answer must be independent of the others.",
+    "kind": "What the values are: logits or probabilities.",
+    "task": "multiclass, binary, multilabel or pairs, where names and shapes do not tell.",
+    "scores": "Array or column of the scores, or columns: risk, a,b,c or 'prob_*'.",
+    "labels": "Array or column of the labels, or an .npy file of them.",
+    "weights": "Array or column of the weights, or an .npy file of them.",
+    "class_names": "Names of the classes in order: cat,dog,bird.",
+    "ignore_index": "Leave out rows with this label, such as -100 or 255.",
+}
+"""What the options that several verbs share mean; a verb's docstring may say it otherwise."""
+
+NAMES = {
+    "as_json": ("--json",),
+    "at_least": ("--min",),
+    "at_most": ("--max",),
+    "everything": ("--all",),
+    "id_field": ("--id",),
+    "method": ("--method", "-m"),
+    "methods": ("--methods", "-m"),
+    "others": ("--with",),
+    "output": ("--output", "-o"),
+    "parameters": ("--param", "-p"),
+    "shifted": ("--shift",),
+}
+"""Options that have another name than the parameter, or a short one besides."""
+METAVARS = {"at_least": "NAME=LIMIT", "at_most": "NAME=LIMIT", "parameters": "NAME=VALUE"}
+
+Seed = Annotated[int, typer.Option(min=0)]
+Count = Annotated[int, typer.Option(min=1)]
+Limit = Annotated[float | None, typer.Option(min=0.0)]
+Share = Annotated[float | None, typer.Option(min=0.0, max=1.0)]
 
 
-def _reading(
-    *,
-    kind: Annotated[str | None, typer.Option(help="What the values are: logits or probabilities.")] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(help="multiclass, binary, multilabel or pairs, where names and shapes do not tell."),
-    ] = None,
-    scores: Annotated[
-        str | None, typer.Option(help="Array or column of the scores, or columns: risk, a,b,c or 'prob_*'.")
-    ] = None,
-    labels: Annotated[str | None, typer.Option(help="Array or column of the labels, or an .npy file of them.")] = None,
-    weights: Annotated[
-        str | None, typer.Option(help="Array or column of the weights, or an .npy file of them.")
-    ] = None,
-    class_names: Annotated[str | None, typer.Option(help="Names of the classes in order: cat,dog,bird.")] = None,
-    ignore_index: Annotated[
-        int | None, typer.Option(help="Leave out rows with this label, such as -100 or 255.")
-    ] = None,
-) -> None:
-    """What every verb that reads predictions asks about them; only the signature is used."""
+READING: dict[str, Any] = {
+    "kind": str,
+    "task": str,
+    "scores": str,
+    "labels": str,
+    "weights": str,
+    "class_names": str,
+    "ignore_index": int,
+}
+"""What every verb that reads predictions asks about them, with the type of the answer; all may be left out."""
 
 
-READING = inspect.signature(_reading, eval_str=True).parameters
+def verb(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a command of a function: positional parameters become arguments, the others options.
 
+    The lines `name : meaning` below "Parameters" in its docstring are the help texts. A parameter `said` stands for the
+    options of `READING`, whose values it gets together.
+    """
+    text, _, described = (inspect.getdoc(function) or "").partition("\n\nParameters\n----------\n")
+    meanings = HELP | dict(re.findall(r"^(\w+) : (.*)", described, re.MULTILINE))
+    own = inspect.signature(function, eval_str=True).parameters
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    reading = [inspect.Parameter(name, keyword, default=None, annotation=kind | None) for name, kind in READING.items()]
+    asked = [one for name in own for one in (reading if name == "said" else [own[name]])]
+    options = [one.replace(annotation=_declared(one, meanings.get(one.name))) for one in asked]
 
-def reads_predictions(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb the options of `READING`; it gets their values together, as its parameter `said`."""
-
-    @functools.wraps(verb)
+    @functools.wraps(function)
     def run(**given: Any) -> None:
-        said = {name: given.pop(name) for name in READING}
-        if said["class_names"] is not None:
-            said["class_names"] = [name.strip() for name in said["class_names"].split(",")]
-        verb(**given, said=said)
+        if "said" in own:
+            given["said"] = said = {name: given.pop(name) for name in READING}
+            if said["class_names"] is not None:
+                said["class_names"] = [name.strip() for name in said["class_names"].split(",")]
+        function(**given)
 
-    own = inspect.signature(verb, eval_str=True).parameters
-    parameters = [one for name in own for one in (READING.values() if name == "said" else [own[name]])]
-    # typer reads both; `said` itself is no option
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    # typer reads all three
+    run.__doc__, run.__annotations__ = text, {one.name: one.annotation for one in options}
+    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     return run
+
+
+def _declared(parameter: inspect.Parameter, meaning: str | None) -> Any:
+    """The type of a parameter with what typer shall know: what the type carries already, or the names of the option."""
+    kind, name, switch = parameter.annotation, parameter.name, parameter.default is False
+    if get_origin(kind) is Annotated:
+        kind, declared = get_args(kind)
+        declared = copy(declared)  # several verbs share a type
+    elif parameter.kind is not parameter.KEYWORD_ONLY:
+        declared = typer.Argument(metavar=name.upper())
+    else:
+        # a name that is given keeps typer from adding --no-NAME to a switch
+        declared = typer.Option(
+            *NAMES.get(name, [f"--{name.replace('_', '-')}"] if switch else ()), metavar=METAVARS.get(name)
+        )
+    declared.help = meaning
+    return Annotated[kind, declared]

@@ -14,28 +14,48 @@ from calibrant.shipping.serve import Limits
 from calibrant.shipping.serve import serve as run
 from calibrant.shipping.served import Served
 
+Seconds = Annotated[float, typer.Option(min=0.1)]
 
+
+@options.verb
 def serve(
-    artifact: options.Artifact,
+    artifact: str,
     *,
-    host: Annotated[str, typer.Option(help="Address to bind to; the default is this machine only.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to bind to; 0 takes any that is free.")] = 8080,
-    max_rows: Annotated[int, typer.Option(min=1, help="Most rows of one request.")] = 65_536,
-    max_megabytes: Annotated[int, typer.Option(min=1, help="Largest body of one request.")] = 64,
-    max_connections: Annotated[int, typer.Option(min=1, help="Most connections at a time.")] = 2048,
-    max_requests: Annotated[int, typer.Option(min=1, help="Most requests answered at a time.")] = 512,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a body may take to arrive.")] = 30.0,
-    header_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for a request's headers.")] = 10.0,
-    drain: Annotated[float, typer.Option(min=0.0, help="Seconds between SIGTERM and the end of service.")] = 0.0,
-    reload: Annotated[bool, typer.Option(help="Take over a new ARTIFACT while running.")] = True,
-    access_log: Annotated[bool, typer.Option(help="One JSON line per request on stderr.")] = True,
-    false_alarm_rate: options.FalseAlarmRate = 0.01,
-    batch: options.Batch = None,
-    by: options.GroupField = None,
-    state: Annotated[str | None, typer.Option("--monitor-state", help="File that keeps the monitor.")] = None,
-    as_json: options.AsJson = False,
+    host: str = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8080,
+    max_rows: options.Count = 65_536,
+    max_megabytes: options.Count = 64,
+    max_connections: options.Count = 2048,
+    max_requests: options.Count = 512,
+    timeout: Seconds = 30.0,
+    header_timeout: Seconds = 10.0,
+    drain: Annotated[float, typer.Option(min=0.0)] = 0.0,
+    reload: bool = True,
+    access_log: bool = True,
+    false_alarm_rate: float = 0.01,
+    batch: str | None = None,
+    by: str | None = None,
+    monitor_state: str | None = None,
+    as_json: bool = False,
 ) -> None:
-    """Serve a calibrator: POST numbers to /calibrate as JSON, npy or Arrow; see / for the rest. Stop with Ctrl-C."""
+    """Serve a calibrator: POST numbers to /calibrate as JSON, npy or Arrow; see / for the rest. Stop with Ctrl-C.
+
+    Parameters
+    ----------
+    host : Address to bind to; the default is this machine only.
+    port : Port to bind to; 0 takes any that is free.
+    max_rows : Most rows of one request.
+    max_megabytes : Largest body of one request.
+    max_connections : Most connections at a time.
+    max_requests : Most requests answered at a time.
+    timeout : Seconds a body may take to arrive.
+    header_timeout : Seconds for a request's headers.
+    drain : Seconds between SIGTERM and the end of service.
+    reload : Take over a new ARTIFACT while running.
+    access_log : One JSON line per request on stderr.
+    by : Field that names an answer's group: the alarm says which group broke.
+    monitor_state : File that keeps the monitor.
+    """
     limits = Limits(
         body_bytes=max_megabytes << 20,
         rows=max_rows,
@@ -48,7 +68,9 @@ def serve(
     loaded = read_artifact(artifact)
 
     def desk(served: Served) -> FeedbackDesk:
-        return FeedbackDesk(state=state, artifact=served.digest, batch=batch, by=by, false_alarm_rate=false_alarm_rate)
+        return FeedbackDesk(
+            state=monitor_state, artifact=served.digest, batch=batch, by=by, false_alarm_rate=false_alarm_rate
+        )
 
     def announce(address: str) -> None:
         facts = {"address": address, "method": loaded.method, "n_classes": loaded.n_classes}

@@ -9,27 +9,31 @@ from typing import Annotated
 import typer
 
 from calibrant.cli import options
-from calibrant.cli.drawing import console, show_table
+from calibrant.cli.drawing import Output
 from calibrant.cli.terminal import answer, progress_bar
 from calibrant.evaluation.shift import open_shift
 from calibrant.evaluation.shift import shift as run
 from calibrant.metrics.record import facts
 from calibrant.shipping.artifact import read_artifact
 
-FILES = "A bundle with shift_* arrays, or files such as fog_3.npz."
 
-
+@options.verb
 def shift(
-    artifact: options.Artifact,
-    files: Annotated[list[str], typer.Argument(metavar="FILES...", help=FILES)],
+    artifact: str,
+    files: Annotated[list[str], typer.Argument(metavar="FILES...")],
     *,
-    others: Annotated[
-        list[str] | None, typer.Option("--with", help="Another artifact to draw beside the first; any number.")
-    ] = None,
-    metric: Annotated[str, typer.Option(help="Any metric of calibrant.metrics that returns a number.")] = "ece",
-    as_json: options.AsJson = False,
+    others: list[str] | None = None,
+    metric: str = "ece",
+    as_json: bool = False,
 ) -> None:
-    """Measure a saved calibrator, and the scores without it, over the severities of several corruptions."""
+    """Measure a saved calibrator, and the scores without it, over the severities of several corruptions.
+
+    Parameters
+    ----------
+    files : A bundle with shift_* arrays, or files such as fog_3.npz.
+    others : Another artifact to draw beside the first; any number.
+    metric : Any metric of calibrant.metrics that returns a number.
+    """
     calibrators, schemas = {"none": None}, {}
     for path in (artifact, *(others or ())):
         name = Path(path).stem
@@ -40,10 +44,9 @@ def shift(
     with progress_bar(quiet=as_json):
         curves = run(calibrators, open_shift(files), metric=metric, schemas=schemas)
     if not as_json:
-        show_table(console(), replace(curves.table(), axis=facts(curves.metric).title), intervals=True)
-    kinds = ", ".join(curves.corruptions)
+        Output().table(replace(curves.table(), axis=facts(curves.metric).title), intervals=True)
     notes = [
-        f"mean over {len(curves.corruptions)} corruptions ({kinds})",
+        f"mean over {len(curves.corruptions)} corruptions ({', '.join(curves.corruptions)})",
         "95% within-subject intervals: differences between corruptions are taken out",
     ]
     answer(as_json, curves.to_dict(), notes)
