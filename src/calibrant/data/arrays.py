@@ -13,6 +13,7 @@ another one cuts the file short, so the header is read here.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import struct
@@ -20,14 +21,13 @@ import subprocess
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from calibrant.core.arrays import widen
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.core.schema import KINDS
 from calibrant.data import unpickling
@@ -41,8 +41,6 @@ from calibrant.data.source import (
     ArraySource,
     BrokenField,
     Field,
-    FieldSource,
-    Header,
     RawField,
     Source,
     check_expansion,
@@ -125,14 +123,12 @@ def kind_word(stem: str) -> str | None:
 def array_field(path: Path) -> RawField:
     """The array of one `.npy` file, unread."""
     with path.open("rb") as file:
-        header = _npy_header(file, str(path), path.stat().st_size)
-        return RawField(path, file.tell(), header, str(path))
+        shape, fortran, dtype = _npy_header(file, str(path))
+        return RawField(path, file.tell(), shape, dtype, fortran, str(path))
 
 
-def _npy_header(file: IO[bytes], called: str, size: int) -> Header:
+def _npy_header(file: IO[bytes], called: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Shape, order and dtype of an array in the npy format; leaves the file at the first byte of the data."""
-    if not size:
-        raise InputError(f"{called} is empty (0 bytes): it is not an npy array")
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -141,7 +137,7 @@ def _npy_header(file: IO[bytes], called: str, size: int) -> Header:
         raise
     except Exception as error:  # numpy parses the header as a Python literal, which fails in many ways
         words = " ".join(str(error).split())[:100]
-        raise InputError(f"{called} is not an npy array, or its header is damaged: {words}") from error
+        raise InputError(f"{called} is empty, is not an npy array, or its header is damaged: {words}") from error
     if dtype.hasobject:
         raise InputError(
             f"{called} is an object array, which can run code when read: save plain numbers (dtype object)"
@@ -150,20 +146,22 @@ def _npy_header(file: IO[bytes], called: str, size: int) -> Header:
         raise InputError(f"{called} has dtype {str(dtype)[:60]}, but only plain numbers and texts are read")
     if min(shape, default=0) < 0:
         raise InputError(f"{called}: the npy header claims the shape {str(shape)[:60]}")
-    return Header(shape, dtype, fortran)
+    return shape, fortran, dtype
 
 
 def npz_fields(path: Path, wanted: Wanted, keeps: Any = None) -> dict[str, Field]:
     """Every array of the archive, unread, by its name without `.npy`; `keeps` lives as long as they do."""
-    found: dict[str, Field] = {}
     with reading(path, "npz archive", DAMAGE), zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            if member.filename.endswith(".npy"):
-                try:
-                    found[member.filename[:-4]] = MemberField(path, archive, member, keeps)
-                except InputError as error:
-                    found[member.filename[:-4]] = BrokenField(error)
-    return found
+        members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
+        return {member.filename[:-4]: _or_broken(MemberField, path, archive, member, keeps) for member in members}
+
+
+def _or_broken(make: Callable[..., Field], *about: Any) -> Field:
+    """A field, or one that tells what is wrong when it is asked for."""
+    try:
+        return make(*about)
+    except InputError as error:
+        return BrokenField(error)
 
 
 class MemberField(Field):
@@ -180,99 +178,69 @@ class MemberField(Field):
             )
         check_expansion(member.file_size, member.compress_size, called)
         with archive.open(member) as stream:
-            self.header = _npy_header(stream, called, member.file_size)
+            self.shape, self.fortran, self.dtype = _npy_header(stream, called)
             self.begins = stream.tell()
-        self.shape, self.dtype = self.header.shape, self.header.dtype
-        if self.header.nbytes != member.file_size - self.begins:
+        if self.nbytes != member.file_size - self.begins:
             raise InputError(
-                f"{called} promises {self.header.nbytes} bytes of data (shape {self.shape}, {self.dtype}), "
+                f"{called} promises {self.nbytes} bytes of data (shape {self.shape}, {self.dtype}), "
                 f"but {member.file_size - self.begins} are there"
             )
 
     def read(self) -> np.ndarray:
         """The whole array; its checksum is compared on the way."""
-        with self.open() as stream:
-            raw = _read_exactly(stream, self.nbytes, self.called)
+        with self._open() as stream:
+            array = np.lib.format.read_array(stream, max_header_size=MAX_HEADER)
             stream.read(1)  # reaching the end is what makes zipfile compare the checksum
-        return raw.view(self.dtype).reshape(self.shape, order=self.header.order)
+        return array
 
     def source(self, name: str) -> Source:
         """Its rows in blocks; a column-major one that is compressed has to be unpacked as a whole."""
         if self.member.compress_type == zipfile.ZIP_DEFLATED:
-            return ArraySource(np.ascontiguousarray(self.read()), name) if self.header.fortran else Deflated(self, name)
+            return ArraySource(np.ascontiguousarray(self.read()), name) if self.fortran else super().source(name)
         if self.nbytes <= CHUNK_BYTES:
-            with self.open() as stream:
-                while stream.read(2**20):
-                    pass
+            self.read()
         with self.path.open("rb") as file:
             # the local header repeats the name and has its own extra field
             file.seek(self.member.header_offset)
             sizes = struct.unpack("<HH", file.read(LOCAL_HEADER)[26:])
         offset = self.member.header_offset + LOCAL_HEADER + sum(sizes) + self.begins
-        return RawField(self.path, offset, self.header, self.called, keeps=self.keeps).source(name)
-
-    @contextmanager
-    def open(self) -> Iterator[IO[bytes]]:
-        """The data as a stream, past the npy header."""
-        with (
-            reading(self.path, "npz archive", DAMAGE),
-            zipfile.ZipFile(self.path) as archive,
-            archive.open(self.member.filename) as stream,
-        ):
-            stream.read(self.begins)
-            yield stream
-
-
-class Deflated(FieldSource):
-    """Rows of a compressed matrix, unpacked as they are needed."""
-
-    def __init__(self, field: MemberField, name: str) -> None:
-        super().__init__(field, name)
-        self._field = field
+        raw = RawField(self.path, offset, self.shape, self.dtype, self.fortran, self.called, self.keeps)
+        return raw.source(name)
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """Blocks in order; the rows before `start` are unpacked and dropped."""
-        field = self._field
-        row_bytes = self.shape[1] * field.dtype.itemsize
-        with field.open() as stream:
-            skip = start * row_bytes
-            while skip > 0:
-                skip -= len(_read_exactly(stream, min(skip, 2**20), field.called))
+        each = self.nbytes // self.shape[0]
+        with self._open() as stream:
+            stream.seek(self.begins + start * each)
             for first in range(start, stop, rows):
                 count = min(rows, stop - first)
-                raw = _read_exactly(stream, count * row_bytes, field.called)
+                raw = np.empty(count * each, np.uint8)
+                got = stream.readinto(raw.data)  # type: ignore[attr-defined]
+                if got < len(raw):
+                    raise InputError(f"{self.called} ends after {got} of {len(raw)} bytes: the file is truncated")
                 if first + count == self.shape[0]:
-                    stream.read(1)  # reaching the end is what makes zipfile compare the checksum
-                yield widen(raw.view(field.dtype)).reshape(count, self.shape[1])
+                    stream.read(1)  # as in `read`
+                yield raw.view(self.dtype)
 
     def cuts(self, rows: int) -> list[int]:
         """Only the first row: what is deflated must be unpacked from its beginning."""
         return [0]
 
-
-def _read_exactly(stream: IO[bytes], size: int, called: str) -> np.ndarray:
-    """`size` bytes of a stream, or an InputError that says how many there were."""
-    raw = np.empty(size, np.uint8)
-    view, done = memoryview(raw.data), 0
-    while done < size:
-        # in small bites: zipfile unpacks each into a copy of its own
-        got = stream.readinto(view[done : done + 2**20])  # type: ignore[attr-defined]
-        if not got:
-            raise InputError(f"{called} ends after {done} of {size} bytes: the file is truncated")
-        done += got
-    return raw
+    @contextmanager
+    def _open(self) -> Iterator[IO[bytes]]:
+        with (
+            reading(self.path, "npz archive", DAMAGE),
+            zipfile.ZipFile(self.path) as archive,
+            archive.open(self.member.filename) as stream,
+        ):
+            yield stream
 
 
 def safetensors_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     """Every tensor of the file, unread."""
     header, start = _safetensors_header(path)
     metadata = header.pop(METADATA, {})
-    found: dict[str, Field] = {}
-    for name, entry in header.items():
-        try:
-            found[name] = _tensor_field(path, name, entry, start)
-        except InputError as error:
-            found[name] = BrokenField(error)
+    found = {name: _or_broken(_tensor_field, path, name, entry, start) for name, entry in header.items()}
     if isinstance(metadata, dict) and CLASS_NAMES in metadata:
         found[CLASS_NAMES] = names_field(metadata[CLASS_NAMES], f"{path}: {CLASS_NAMES}")
     return found
@@ -311,15 +279,15 @@ def _safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
 def _tensor_field(path: Path, name: str, entry: Any, start: int) -> RawField:
     called = f"{path}: {name}"
     try:
-        word, shape, (first, last) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-        header = Header(shape, DTYPES[word])
+        dtype, shape, (first, last) = DTYPES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{called} lacks a known dtype, shape or data_offsets in the safetensors header") from error
     if any(type(number) is not int or number < 0 for number in (*shape, first, last)) or len(shape) > 32:
         raise InputError(f"{called}: the safetensors header claims shape {str(shape)[:60]} at {first}..{last}")
-    if last - first != header.nbytes:
-        raise InputError(f"{called} spans {last - first} bytes, but shape {shape} of {word} needs {header.nbytes}")
-    return RawField(path, start + first, header, called)
+    needed = math.prod(shape) * dtype.itemsize
+    if last - first != needed:
+        raise InputError(f"{called} spans {last - first} bytes, but shape {shape} of {entry['dtype']} needs {needed}")
+    return RawField(path, start + first, shape, dtype, False, called)
 
 
 def torch_fields(path: Path, wanted: Wanted) -> dict[str, Field]:

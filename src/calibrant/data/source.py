@@ -9,18 +9,14 @@ one source at the same time. What a file may claim is bounded before anything is
 from __future__ import annotations
 
 import math
-import mmap
 import os
-import sys
-import threading
 from abc import ABC, abstractmethod
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -85,17 +81,8 @@ def reading(path: Path, what: str, damage: tuple[type[Exception], ...]) -> Itera
 CHUNK_BYTES = 64 * 2**20
 """Bytes of values in one chunk at most (one row, where a row is larger)."""
 
-HEAD = 64
-"""Rows that are looked at first."""
-
-KEPT_BYTES = 1 << 20
-"""Blocks from this size on are kept for the next one."""
-
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """numpy has no bfloat16: the upper half of a float32, marked by this dtype until it is widened."""
-
-Stamp = tuple[int, int]
-"""Size of a file in bytes and the time of its last change in nanoseconds."""
 
 
 class Source(ABC):
@@ -140,34 +127,13 @@ class Source(ABC):
 
     def refuse_probabilities(self, called: str, fewest: int = 2) -> None:
         """Raise if two or more rows (`fewest`) of what is called logits all lie in [0, 1] and sum to one."""
-        rows = self.shape[0]
-        if rows < fewest or self.shape[1] < 2:
+        rows, width = self.shape
+        if rows < fewest or width < 2:
             return
-        head = next(iter(self.blocks(0, min(HEAD, rows), HEAD)))
-        if not look_like_probabilities(head):
-            return  # real logits never pass here, so that the rest need not be read
-        step = max(HEAD, 2**22 // self.shape[1])
-        if all(look_like_probabilities(np.concatenate([head[:1], block])) for block in self.blocks(0, rows, step)):
+        # real logits fail in the first small block, so that the rest need not be read; a last block may hold one row
+        blocks = self.blocks(0, rows, max(64, 2**16 // width))
+        if all(look_like_probabilities(np.vstack([block, block[:1]])) for block in blocks):
             raise probabilities_error(rows, called, 'give kind="probabilities" (--kind probabilities)')
-
-
-def widened_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype that the gate gives an array of this dtype."""
-    return widen(np.empty((0, 2), dtype)).dtype
-
-
-def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
-    """(n, K) of a matrix; one score per row is a matrix of one column."""
-    return (shape[0], 1) if len(shape) == 1 else (shape[0], shape[1])
-
-
-class FieldSource(Source):
-    """The rows of a field of a file, read in blocks."""
-
-    def __init__(self, field: Any, name: str) -> None:
-        self.name = name
-        self.shape = matrix_shape(field.shape)
-        self.dtype = widened_dtype(field.dtype)
 
 
 class ArraySource(Source):
@@ -175,9 +141,8 @@ class ArraySource(Source):
 
     def __init__(self, array: np.ndarray, name: str = "") -> None:
         self.name = name
-        self.shape = matrix_shape(array.shape)
-        self.array = widen(array).reshape(self.shape)
-        self.dtype = self.array.dtype
+        self.array = widen(array if array.ndim > 1 else array[:, None])
+        self.shape, self.dtype = self.array.shape, self.array.dtype
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """Views of the array."""
@@ -214,16 +179,16 @@ class SliceSource(ViewSource):
 
     def __init__(self, source: Source, start: int, stop: int) -> None:
         super().__init__(source, (stop - start, source.shape[1]))
-        self._start = start
+        self._start, self._stop = start, stop
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """Blocks of the source behind."""
-        yield from self._source.blocks(self._start + start, self._start + stop, rows)
+        return self._source.blocks(self._start + start, self._start + stop, rows)
 
     def whole(self) -> np.ndarray | None:
         """A view of the whole behind."""
         whole = self._source.whole()
-        return None if whole is None else whole[self._start : self._start + self.shape[0]]
+        return None if whole is None else whole[self._start : self._stop]
 
     def locate(self, row: int) -> tuple[str, int]:
         """The place in the source behind."""
@@ -231,43 +196,43 @@ class SliceSource(ViewSource):
 
     def pieces(self) -> list[Source]:
         """The pieces of the source behind, the first and the last cut to size."""
-        found: list[Source] = []
-        offset, stop = 0, self._start + self.shape[0]
-        for piece in self._source.pieces():
-            first, last = max(self._start - offset, 0), min(stop - offset, piece.shape[0])
-            if first < last:
-                found.append(piece if last - first == piece.shape[0] else SliceSource(piece, first, last))
-            offset += piece.shape[0]
-        return found
+        return [
+            piece if last - first == piece.shape[0] else SliceSource(piece, first, last)
+            for piece, first, last in _overlaps(self._source.pieces(), self._start, self._stop)
+        ]
 
     def cuts(self, rows: int) -> list[int]:
         """Those of the source behind."""
-        stop = self._start + self.shape[0]
-        return [0, *(cut - self._start for cut in self._source.cuts(rows) if self._start < cut < stop)]
+        return [0, *(cut - self._start for cut in self._source.cuts(rows) if self._start < cut < self._stop)]
+
+
+def _overlaps(parts: Iterable[Source], start: int, stop: int) -> Iterator[tuple[Source, int, int]]:
+    """Those of consecutive sources that hold rows start … stop − 1, and the first and the end of these rows in each."""
+    for part in parts:
+        n_rows = part.shape[0]
+        if start < n_rows and stop > 0:
+            yield part, max(start, 0), min(stop, n_rows)
+        start, stop = start - n_rows, stop - n_rows
 
 
 class PartsSource(Source):
     """Several sources one after another; no block spans two of them."""
 
     def __init__(self, parts: list[Source], name: str) -> None:
-        self.name = name
+        self.name, self._parts = name, parts
         self.shape = (sum(part.shape[0] for part in parts), parts[0].shape[1])
         self.dtype = np.result_type(*(part.dtype for part in parts))
-        self._parts = parts
-        self._starts = np.concatenate(([0], np.cumsum([part.shape[0] for part in parts]))).tolist()
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """Blocks of the parts in turn, in their common dtype."""
-        for part, offset in zip(self._parts, self._starts, strict=False):
-            first, last = max(start - offset, 0), min(stop - offset, part.shape[0])
-            if first < last:
-                for block in part.blocks(first, last, rows):
-                    yield block.astype(self.dtype, copy=False)
+        for part, first, last in _overlaps(self._parts, start, stop):
+            for block in part.blocks(first, last, rows):
+                yield block.astype(self.dtype, copy=False)
 
     def locate(self, row: int) -> tuple[str, int]:
         """The part that holds the row."""
-        index = bisect_right(self._starts, row) - 1
-        return self._parts[index].locate(row - self._starts[index])
+        part, place, _ = next(_overlaps(self._parts, row, row + 1))
+        return part.locate(place)
 
     def pieces(self) -> list[Source]:
         """The pieces of all parts."""
@@ -275,7 +240,8 @@ class PartsSource(Source):
 
     def cuts(self, rows: int) -> list[int]:
         """Those of all parts."""
-        return [start + cut for part, start in zip(self._parts, self._starts, strict=False) for cut in part.cuts(rows)]
+        starts = accumulate((part.shape[0] for part in self._parts), initial=0)
+        return [start + cut for part, start in zip(self._parts, starts, strict=False) for cut in part.cuts(rows)]
 
 
 class TakenSource(ViewSource):
@@ -311,16 +277,15 @@ class DifferenceSource(ViewSource):
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """Differences of the blocks of the source behind."""
-        done = start
         for block in self._source.blocks(start, stop, rows):
+            logits = block
             if self._kind == "probabilities":
-                name, row = self.locate(done)
+                name, row = self.locate(start)
                 called = f"{name}: probabilities" if name else "probabilities"
                 check_values(block, from_logits=False, name=called, first_row=row)
-                yield log_stored(block[:, 1:]) - log_stored(block[:, :1])
-            else:
-                yield block[:, 1:] - block[:, :1]
-            done += len(block)
+                logits = log_stored(block)
+            yield logits[:, 1:] - logits[:, :1]
+            start += len(block)
 
 
 class PickedSource(ViewSource):
@@ -336,38 +301,34 @@ class PickedSource(ViewSource):
             yield np.ascontiguousarray(block[:, self._places])
 
 
-@dataclass(frozen=True)
-class Header:
-    """What a file says about an array before its numbers."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    fortran: bool = False
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes the numbers take; whole-number arithmetic, since a header may claim anything."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    @property
-    def order(self) -> Literal["C", "F"]:
-        """Row-major or column-major."""
-        return "F" if self.fortran else "C"
-
-
-class Field(ABC):
+class Field:
     """One named array of a file, not yet read."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
-    @abstractmethod
     def read(self) -> np.ndarray:
         """The whole array."""
+        raise NotImplementedError
 
-    @abstractmethod
     def source(self, name: str) -> Source:
         """The rows of a matrix, to be read in blocks."""
+        return FieldSource(self, name)
+
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """Consecutive rows of a matrix as they are stored, of any shape that reads row by row."""
+        raise NotImplementedError
+
+    def whole(self) -> np.ndarray | None:
+        """A map of the array, where there is one."""
+        return None
+
+    def check_unchanged(self) -> None:
+        """Raise InputError where the file is no longer the one that was opened."""
+
+    def cuts(self, rows: int) -> list[int]:
+        """Rows about `rows` apart, 0 among them, at which `blocks` may begin without reading what lies before."""
+        return list(range(0, self.shape[0], rows))
 
     def beside(self, others: Sequence[Field], key: str) -> Field:
         """This column and others side by side, as one matrix that is called `key`."""
@@ -375,8 +336,35 @@ class Field(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes the array will take."""
+        """Bytes the array will take; whole-number arithmetic, since a file may claim anything."""
         return math.prod(self.shape) * self.dtype.itemsize
+
+
+class FieldSource(Source):
+    """The rows of a field of a file, read in blocks and widened to float32 or float64."""
+
+    def __init__(self, field: Field, name: str) -> None:
+        self.name, self._field = name, field
+        rows, width = (*field.shape, 1)[:2]  # one score per row is a matrix of one column
+        self.shape, self.dtype = (rows, width), widen(np.empty(0, field.dtype)).dtype
+
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """Blocks of the field."""
+        for block in self._field.blocks(start, stop, rows):
+            yield widen(block).reshape(-1, self.shape[1])
+
+    def whole(self) -> np.ndarray | None:
+        """The map of the field, if its dtype needs no widening."""
+        whole = self._field.whole() if self._field.dtype == self.dtype else None
+        return None if whole is None else whole.reshape(self.shape)
+
+    def check_unchanged(self) -> None:
+        """Ask the field."""
+        self._field.check_unchanged()
+
+    def cuts(self, rows: int) -> list[int]:
+        """Those of the field."""
+        return self._field.cuts(rows)
 
 
 class ArrayField(Field):
@@ -412,10 +400,6 @@ class BrokenField(Field):
         """Raise."""
         raise self._error
 
-    def source(self, name: str) -> Source:
-        """Raise."""
-        raise self._error
-
 
 class Fields(dict[str, Field]):
     """Fields of a file by name, with what the reader had to decide."""
@@ -426,149 +410,87 @@ class Fields(dict[str, Field]):
 
 
 class RawField(Field):
-    """An array of `shape` and `dtype` that begins `offset` bytes into a file.
+    """An array of a shape and a dtype that begins `offset` bytes into a file.
 
+    Blocks are read, not mapped: a map of a file that another process cuts short ends this process with SIGBUS. Before
+    and after each block the file must have the size and the time of change that it had when it was opened.
+
+    fortran : is it column-major? Its rows lie apart then, so that it is read as a whole.
     keeps : what must live as long as the field or its rows are used, such as the owner of a scratch file.
     """
 
-    def __init__(self, path: Path, offset: int, header: Header, called: str, *, keeps: Any = None) -> None:
-        self.path, self.offset, self.header, self.keeps = path, offset, header, keeps
-        self.shape = header.shape
-        self.dtype = np.dtype(np.float32) if header.dtype == BFLOAT16 else header.dtype
-        self.stamp = stamp_of(path)
-        held = self.stamp[0] - offset
-        if header.nbytes > held:
+    def __init__(  # noqa: PLR0917
+        self,
+        path: Path,
+        offset: int,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        fortran: bool,
+        called: str,
+        keeps: Any = None,
+    ) -> None:
+        self.path, self.offset, self.shape, self.stored, self.called = path, offset, shape, dtype, called
+        self.fortran, self.keeps = fortran, keeps
+        self.dtype = np.dtype(np.float32) if dtype == BFLOAT16 else dtype
+        self.stamp = _stamp(path)
+        self.count = math.prod(shape)
+        needed, held = self.count * dtype.itemsize, self.stamp[0] - offset
+        if needed > held:
             raise InputError(
-                f"{called} promises {header.nbytes} bytes of data (shape {self.shape}, {self.dtype}), "
+                f"{called} promises {needed} bytes of data (shape {shape}, {self.dtype}), "
                 f"but {max(held, 0)} are there: the file is truncated"
             )
 
     def read(self) -> np.ndarray:
         """The whole array, in memory."""
-        raw = np.fromfile(self.path, dtype=np.uint8, count=self.header.nbytes, offset=self.offset)
-        if raw.size != self.header.nbytes:
-            raise InputError(f"{self.path} holds {raw.size} of {self.header.nbytes} bytes: the file is truncated")
-        return decode(raw.view(self.header.dtype)).reshape(self.shape, order=self.header.order)
+        return self._values(0, self.count).reshape(self.shape, order="F" if self.fortran else "C")
 
     def source(self, name: str) -> Source:
-        """Its rows, read a block at a time; those of a column-major array lie apart, so it is read as a whole."""
-        return ArraySource(np.ascontiguousarray(self.read()), name) if self.header.fortran else RawSource(self, name)
-
-
-class RawSource(FieldSource):
-    """Rows of a row-major matrix in a file.
-
-    Blocks are read, not mapped: a map of a file that another process cuts short ends this process with SIGBUS. Before
-    and after each block the file must have the size and the time of change that it had when it was opened.
-    """
-
-    def __init__(self, field: RawField, name: str) -> None:
-        super().__init__(field, name)
-        self._path, self._offset, self._stored = field.path, field.offset, field.header.dtype
-        self._stamp, self._keeps = field.stamp, field.keeps
-
-    def check_unchanged(self) -> None:
-        """Raise InputError where the file is no longer the one that was opened."""
-        with self._path.open("rb") as file:
-            check_unchanged(file, self._stamp, self.name)
+        """Its rows."""
+        return ArraySource(np.ascontiguousarray(self.read()), name) if self.fortran else super().source(name)
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
-        """Consecutive rows in memory; the memory of a block that is no longer referred to is used for the next."""
-        with self._path.open("rb", buffering=0) as file:
-            for first in range(start, stop, rows):
-                last = min(first + rows, stop)
-                stored = fresh((last - first) * self.shape[1], self._stored)
-                check_unchanged(file, self._stamp, self.name)
-                read_into(file, self._offset + first * self.shape[1] * self._stored.itemsize, stored, self.name)
-                check_unchanged(file, self._stamp, self.name)
-                yield widen(decode(stored)).reshape(last - first, self.shape[1])
-                del stored
+        """Consecutive rows in memory."""
+        width = math.prod(self.shape[1:])
+        for first in range(start, stop, rows):
+            yield self._values(first * width, (min(first + rows, stop) - first) * width)
+
+    def _values(self, first: int, count: int) -> np.ndarray:
+        """Consecutive values; bfloat16 as float32."""
+        self.check_unchanged()
+        found = np.fromfile(self.path, self.stored, count, offset=self.offset + first * self.stored.itemsize)
+        self.check_unchanged()
+        if self.stored == BFLOAT16:
+            found = (found["bfloat16"].astype(np.uint32) << 16).view(np.float32)
+        return found
+
+    def check_unchanged(self) -> None:
+        """Raise InputError where the file has another size or time of change than when it was first looked at."""
+        found = _stamp(self.path)
+        if found != self.stamp:
+            raise InputError(
+                f"{self.called} changed while it was read ({self.stamp[0]} bytes before, {found[0]} now): "
+                "another process writes to it; read a copy, or wait until it is finished"
+            )
 
     def whole(self) -> np.ndarray | None:
-        """One map of the matrix, if its dtype needs no widening and no other user may write to the file."""
-        if self._stored != self.dtype or self._offset % self._stored.itemsize or others_may_write(self._path):
+        """One map of the array, if no other user may write to the file.
+
+        It is private: writable like any array, so that compiled kernels need no second version for read-only arrays,
+        and no write ever reaches the file.
+        """
+        found = self.path.stat()
+        others_write = found.st_mode & 0o022 or (os.name == "posix" and found.st_uid != os.geteuid())
+        if others_write or self.stored != self.dtype or self.offset % self.stored.itemsize:
             return None
-        length = self.shape[0] * self.shape[1] * self._stored.itemsize
-        aligned = self._offset - self._offset % mmap.ALLOCATIONGRANULARITY
-        # a private map: writable like any array, so that compiled kernels need no second version for read-only
-        # arrays, and no write ever reaches the file
-        with self._path.open("rb") as file:
-            check_unchanged(file, self._stamp, self.name)
-            try:
-                window = mmap.mmap(
-                    file.fileno(), self._offset - aligned + length, access=mmap.ACCESS_COPY, offset=aligned
-                )
-            except ValueError as error:
-                raise InputError(f"{self.name} became shorter while it was read") from error
-        array = np.frombuffer(window, self._stored, self.shape[0] * self.shape[1], self._offset - aligned)
-        return array.reshape(self.shape)
+        self.check_unchanged()
+        try:
+            return np.asarray(np.memmap(self.path, self.stored, "c", self.offset, self.shape))
+        except ValueError as error:
+            raise InputError(f"{self.called} became shorter while it was read") from error
 
 
-_spare = threading.local()
-
-
-def _references_when_free() -> int:
-    """What this interpreter counts for an array that only a list and a loop variable hold."""
-    kept = [np.empty(1, np.uint8)]
-    for buffer in kept:
-        return sys.getrefcount(buffer)
-    raise AssertionError
-
-
-FREE = _references_when_free()
-
-
-def fresh(count: int, dtype: np.dtype) -> np.ndarray:
-    """An array for one block: the one of an earlier block of this thread if nothing refers to it any more.
-
-    Memory straight from the system costs as much as reading the block.
-    """
-    nbytes = count * dtype.itemsize
-    kept: list[np.ndarray] = _spare.__dict__.setdefault("buffers", [])
-    for buffer in kept:
-        if sys.getrefcount(buffer) <= FREE and buffer.nbytes >= nbytes:
-            return buffer[:nbytes].view(dtype)
-    buffer = np.empty(nbytes, np.uint8)
-    if nbytes >= KEPT_BYTES:
-        kept[:] = [*kept[-1:], buffer]
-    return buffer.view(dtype)
-
-
-def read_into(file: IO[bytes], offset: int, array: np.ndarray, name: str) -> None:
-    """Fill an array from a place of a file; an InputError where the file ends before."""
-    file.seek(offset)
-    view, done = array.view(np.uint8).data, 0
-    while done < array.nbytes:
-        count = file.readinto(view[done:])  # type: ignore[attr-defined]
-        if not count:
-            raise InputError(f"{name} became shorter while it was read: {array.nbytes - done} bytes are missing")
-        done += count
-
-
-def stamp_of(path: Path) -> Stamp:
-    """What identifies the state of a file."""
+def _stamp(path: Path) -> tuple[int, int]:
+    """What identifies the state of a file: its size in bytes and the time of its last change in nanoseconds."""
     found = path.stat()
     return found.st_size, found.st_mtime_ns
-
-
-def check_unchanged(file: IO[bytes], stamp: Stamp, name: str) -> None:
-    """Raise InputError where an open file has another size or time of change than when it was first looked at."""
-    found = os.fstat(file.fileno())
-    if (found.st_size, found.st_mtime_ns) != stamp:
-        raise InputError(
-            f"{name} changed while it was read ({stamp[0]} bytes before, {found.st_size} now): "
-            "another process writes to it; read a copy, or wait until it is finished"
-        )
-
-
-def others_may_write(path: Path) -> bool:
-    """Whether another user may change the file: it belongs to someone else, or its mode lets others write."""
-    found = path.stat()
-    return bool(found.st_mode & 0o022) or (os.name == "posix" and found.st_uid != os.geteuid())
-
-
-def decode(array: np.ndarray) -> np.ndarray:
-    """bfloat16 as float32; everything else as it is."""
-    if array.dtype != BFLOAT16:
-        return array
-    return (array["bfloat16"].astype(np.uint32) << 16).view(np.float32)
