@@ -25,9 +25,9 @@ PATTERN = re.compile(r"[*?\[]")
 READERS = {
     ".npz": "arrays.npz_fields",
     ".npy": "arrays.npy_fields",
-    ".parquet": "tables.parquet_fields",
-    ".feather": "tables.feather_fields",
-    ".arrow": "tables.feather_fields",
+    ".parquet": "tables.table_fields",
+    ".feather": "tables.table_fields",
+    ".arrow": "tables.table_fields",
     ".safetensors": "arrays.safetensors_fields",
     ".csv": "tables.csv_fields",
     ".csv.gz": "tables.csv_fields",

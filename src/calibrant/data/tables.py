@@ -19,15 +19,16 @@ import re
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from calibrant.core import progress
-from calibrant.core.arrays import as_array, widen
+from calibrant.core.arrays import as_array
 from calibrant.core.errors import InputError
 from calibrant.core.schema import typed
 from calibrant.data import columns as known
@@ -40,7 +41,6 @@ from calibrant.data.source import (
     ArrayField,
     Field,
     Fields,
-    FieldSource,
     Source,
     check_counts,
     check_expansion,
@@ -59,78 +59,85 @@ DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
 
 
 class Table(ABC):
-    """Columns by name, of which batches of rows can be read."""
+    """Columns by name, of which batches of rows can be read; the file is opened for every pass, so that its address can
+    be sent to another process.
 
-    called: str
-    names: list[str]
-    """Names of the columns in the file; several may be equal."""
-    types: list[Any]
-    n_rows: int
-    size: int
-    """Bytes of the file."""
-    metadata: dict[bytes, bytes]
-    decimal = "."
-
-    @abstractmethod
-    def batches(self, columns: list[int], start: int, rows: int) -> Iterator[tuple[int, Any]]:
-        """(number of the first row, batch of these columns in order), from a batch that holds row `start` on."""
-
-    @abstractmethod
-    def cuts(self, rows: int) -> list[int]:
-        """Rows at least `rows` apart at which reading may begin without reading what lies before."""
-
-
-class ParquetTable(Table):
-    """A parquet file, which is opened for every pass, so that its address can be sent to another process."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.called, self.size = path, str(path), path.stat().st_size
-        with self._open() as file:
-            self.n_rows = file.metadata.num_rows
-            self.names, self.types = list(file.schema_arrow.names), list(file.schema_arrow.types)
-            self.metadata = file.schema_arrow.metadata or {}
-
-    @contextmanager
-    def _open(self) -> Iterator[Any]:
-        import pyarrow.parquet as pq
-
-        with _damage(self.path, "parquet file"), pq.ParquetFile(self.path, buffer_size=2**20, pre_buffer=False) as file:
-            yield file
-
-    def batches(self, columns: list[int], start: int, rows: int) -> Iterator[tuple[int, Any]]:
-        """Batches from the row group that holds row `start` on."""
-        wanted = [self.names[place] for place in columns]
-        with self._open() as file:
-            first, groups = 0, list(range(file.metadata.num_row_groups))
-            while groups and first + file.metadata.row_group(groups[0]).num_rows <= start:
-                first += file.metadata.row_group(groups.pop(0)).num_rows
-            for batch in file.iter_batches(batch_size=rows, row_groups=groups, columns=wanted, use_threads=False):
-                yield first, batch.select(wanted)
-                first += batch.num_rows
-
-    def cuts(self, rows: int) -> list[int]:
-        """The first rows of row groups."""
-        with self._open() as file:
-            return _cuts(
-                [file.metadata.row_group(place).num_rows for place in range(file.metadata.num_row_groups)], rows
-            )
-
-
-class ArrowTable(Table):
-    """An Arrow file (feather), or parsed text in that format: a path, or a buffer in memory.
-
+    where : a path, or a buffer in memory.
+    names : of the columns in the file; several may be equal.
+    decimal : the decimal mark of a text file, whose columns that are not numbers hold text; None for any other.
     keeps : what must live as long as the table, such as the owner of a scratch file.
     """
 
-    def __init__(self, where: Any, called: str, *, names: Sequence[str] | None = None, keeps: Any = None) -> None:
-        self.where, self.called, self.keeps = where, called, keeps
-        with self._open(None) as file:
-            schema = file.schema
-        with self._open([0]) as file:
-            self._lengths = [file.get_batch(place).num_rows for place in range(file.num_record_batches)]
-        self.names, self.types, self.metadata = list(names or schema.names), list(schema.types), schema.metadata or {}
-        self.n_rows = sum(self._lengths)
+    def __init__(
+        self, where: Any, called: str, names: Sequence[str] = (), decimal: str | None = None, keeps: Any = None
+    ) -> None:
+        self.where, self.called, self.decimal, self.keeps = where, called, decimal, keeps
         self.size = where.stat().st_size if isinstance(where, Path) else where.size
+        with self._damage():
+            schema, self.lengths = self._described()
+        self.names, self.types, self.metadata = list(names or schema.names), list(schema.types), schema.metadata or {}
+        self.n_rows = sum(self.lengths)
+
+    @abstractmethod
+    def _described(self) -> tuple[Any, list[int]]:
+        """The schema, and the rows of the groups that are stored together."""
+
+    @abstractmethod
+    def _stream(self, columns: list[int], group: int, rows: int) -> Iterator[Any]:
+        """Batches of these columns in order, of at most `rows` rows, from a group on."""
+
+    def batches(self, columns: list[int], start: int, rows: int) -> Iterator[tuple[int, Any]]:
+        """(number of the first row, batch of these columns in order), from a batch that holds row `start` on."""
+        first = group = 0
+        while group < len(self.lengths) and first + self.lengths[group] <= start:
+            first += self.lengths[group]
+            group += 1
+        with self._damage():
+            for batch in self._stream(columns, group, rows):
+                yield first, batch
+                first += batch.num_rows
+
+    def cuts(self, rows: int) -> list[int]:
+        """Rows at least `rows` apart at which a group begins."""
+        found = [0]
+        for first in accumulate(self.lengths[:-1]):
+            if first - found[-1] >= rows:
+                found.append(first)
+        return found
+
+    @contextmanager
+    def _damage(self) -> Iterator[None]:
+        """Errors of pyarrow name the file."""
+        import pyarrow as pa
+
+        damage = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError)
+        with reading(self.where, "table", damage) if isinstance(self.where, Path) else nullcontext():
+            yield
+
+
+class ParquetTable(Table):
+    """A parquet file; its groups are row groups."""
+
+    def _open(self) -> Any:
+        import pyarrow.parquet as pq
+
+        return pq.ParquetFile(self.where, buffer_size=2**20, pre_buffer=False)
+
+    def _described(self) -> tuple[Any, list[int]]:
+        with self._open() as file:
+            groups = range(file.metadata.num_row_groups)
+            return file.schema_arrow, [file.metadata.row_group(group).num_rows for group in groups]
+
+    def _stream(self, columns: list[int], group: int, rows: int) -> Iterator[Any]:
+        names = [self.names[place] for place in columns]
+        groups = list(range(group, len(self.lengths)))
+        with self._open() as file:
+            for batch in file.iter_batches(batch_size=rows, row_groups=groups, columns=names, use_threads=False):
+                yield batch.select(names)
+
+
+class ArrowTable(Table):
+    """An Arrow file (feather), or parsed text in that format; its groups are record batches."""
 
     @contextmanager
     def _open(self, columns: list[int] | None) -> Iterator[Any]:
@@ -138,49 +145,23 @@ class ArrowTable(Table):
 
         options = pa.ipc.IpcReadOptions(included_fields=columns, use_threads=False)
         with (
-            _damage(self.where if isinstance(self.where, Path) else None, "feather file"),
             # read, not mapped: a map of a file that another process cuts short ends this process
             pa.OSFile(str(self.where)) if isinstance(self.where, Path) else pa.BufferReader(self.where) as stream,
             pa.ipc.open_file(stream, options=options) as file,
         ):
             yield file
 
-    def batches(self, columns: list[int], start: int, rows: int) -> Iterator[tuple[int, Any]]:
-        """The batches of the file, cut to at most `rows` rows."""
-        first = 0
+    def _described(self) -> tuple[Any, list[int]]:
+        with self._open(None) as file, self._open([0]) as first:
+            return file.schema, [first.get_batch(group).num_rows for group in range(file.num_record_batches)]
+
+    def _stream(self, columns: list[int], group: int, rows: int) -> Iterator[Any]:
         order = np.argsort(np.argsort(columns)).tolist()  # the file keeps its own order of columns
         with self._open(sorted(columns)) as file:
-            for place, length in enumerate(self._lengths):
-                if first + length > start:
-                    batch = file.get_batch(place).select(order)
-                    for offset in range(max(start - first, 0), length, rows):
-                        yield first + offset, batch.slice(offset, rows)
-                first += length
-
-    def cuts(self, rows: int) -> list[int]:
-        """The first rows of batches."""
-        return _cuts(self._lengths, rows)
-
-
-def _cuts(lengths: list[int], rows: int) -> list[int]:
-    found, first = [0], 0
-    for length in lengths[:-1]:
-        first += length
-        if first - found[-1] >= rows:
-            found.append(first)
-    return found
-
-
-@contextmanager
-def _damage(path: Path | None, what: str) -> Iterator[None]:
-    """Errors of pyarrow name the file."""
-    import pyarrow as pa
-
-    if path is None:
-        yield
-        return
-    with reading(path, what, (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError)):
-        yield
+            for place in range(group, len(self.lengths)):
+                batch = file.get_batch(place).select(order)
+                for offset in range(0, batch.num_rows, rows):
+                    yield batch.slice(offset, rows)
 
 
 class TableField(Field):
@@ -197,16 +178,12 @@ class TableField(Field):
         self.dtype = np.result_type(*map(_dtype, items)) if len(items) > 1 else _dtype(items[0])
         self.shape: tuple[int, ...] = (table.n_rows,)
         if self.lists:
-            self.shape = (table.n_rows, first.list_size if types.is_fixed_size_list(first) else self._first_length())
+            heads = (batch.column(0)[0].as_py() for _, batch in table.batches(columns, 0, 1))
+            self.shape = (table.n_rows, len(next(heads, None) or ()))
         elif matrix:
             self.shape = (table.n_rows, len(columns))
             if self.dtype.kind not in "fiub":
                 self.dtype = np.dtype(np.float64)  # texts that must be numbers
-
-    def _first_length(self) -> int:
-        _, batch = next(self.table.batches(self.columns, 0, 1), (0, None))
-        row = None if batch is None or not batch.num_rows else batch.column(0)[0].as_py()
-        return 0 if row is None else len(row)
 
     def beside(self, others: Sequence[Field], key: str) -> Field:
         """These columns and those of others of the same table as one matrix."""
@@ -220,114 +197,100 @@ class TableField(Field):
         """The whole column or matrix; texts become numbers where they all are, whole numbers that miss some objects."""
         check_expansion(self.nbytes, self.table.size, self.called)
         if len(self.shape) == 2:
-            blocks = list(TableSource(self, "").blocks(0, self.shape[0], VECTOR_BATCH))
-            return np.concatenate(blocks) if blocks else np.empty(self.shape)
-        batches = self.table.batches(self.columns, 0, VECTOR_BATCH)
-        column = _joined([_values(batch.column(0)) for _, batch in batches], self.dtype)
-        if column.shape != self.shape:
-            raise InputError(f"{self.called} holds {len(column)} rows, but the file claims {self.shape[0]}")
-        return (
-            typed(np.char.strip(column)) if column.dtype.kind == "U" and isinstance(self.table, TextTable) else column
-        )
+            pieces = list(self.blocks(0, self.shape[0], VECTOR_BATCH))
+        else:
+            pieces = [_values(batch.column(0)) for _, batch in self.table.batches(self.columns, 0, VECTOR_BATCH)]
+        array = np.concatenate(pieces) if pieces else np.empty(self.shape, self.dtype)
+        if array.shape != self.shape:
+            raise InputError(f"{self.called} holds {len(array)} rows, but the file claims {self.shape[0]}")
+        return typed(np.char.strip(array)) if array.dtype.kind == "U" and self.table.decimal else array
 
     def source(self, name: str) -> Source:
         """The rows of the matrix."""
         check_expansion(self.nbytes, self.table.size, self.called)
-        return TableSource(self, name)
-
-
-class TableSource(FieldSource):
-    """Rows of columns of numbers, or of a column of lists."""
-
-    def __init__(self, field: TableField, name: str) -> None:
-        super().__init__(field, name)
-        self._field = field
-        if field.dtype.kind not in "fiub":
-            self.dtype = np.dtype(np.float64)
+        return super().source(name)
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """Blocks in order; what lies before `start` is not read where the format allows it."""
-        at, field = start, self._field
-        for first, batch in field.table.batches(field.columns, start, rows):
+        at = start
+        for first, batch in self.table.batches(self.columns, start, rows):
             if at >= stop:
                 return
             piece = batch.slice(max(at - first, 0), stop - max(at, first))
             if piece.num_rows:
-                yield self._lists(piece.column(0), at) if field.lists else self._columns(piece, at)
+                if self.lists:
+                    yield self._lists(piece.column(0), at)
+                else:
+                    numbers = zip(piece.columns, self.columns, strict=True)
+                    yield np.column_stack([self._numbers(*column, at) for column in numbers])
                 at += piece.num_rows
         if at < stop:
-            raise InputError(f"{field.called} ends after {at} of {self.shape[0]} rows")
+            raise InputError(f"{self.called} ends after {at} of {self.shape[0]} rows")
 
     def cuts(self, rows: int) -> list[int]:
         """Those of the table."""
-        return self._field.table.cuts(rows)
-
-    def _columns(self, piece: Any, first_row: int) -> np.ndarray:
-        block = np.empty((piece.num_rows, piece.num_columns), self.dtype)
-        for place, column in enumerate(piece.columns):
-            block[:, place] = _numbers(column, self._field, place, first_row)
-        return block
+        return self.table.cuts(rows)
 
     def _lists(self, lists: Any, first_row: int) -> np.ndarray:
-        called, width = self._field.called, self.shape[1]
+        width = self.shape[1]
         if lists.null_count:
-            row = first_row + int(np.flatnonzero(lists.is_null().to_numpy(zero_copy_only=False))[0])
-            raise InputError(f"{called} is missing in row {row}: every row needs {width} numbers")
+            row = first_row + lists.is_null().index(True).as_py()
+            raise InputError(f"{self.called} is missing in row {row}: every row needs {width} numbers")
         lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
         if (lengths != width).any():
             row = int(np.flatnonzero(lengths != width)[0])
-            raise InputError(f"{called} has {lengths[row]} numbers in row {first_row + row}, but {width} in the first")
-        values = widen(lists.flatten().to_numpy(zero_copy_only=False)).reshape(len(lists), width)
+            raise InputError(
+                f"{self.called} has {lengths[row]} numbers in row {first_row + row}, but {width} in the first"
+            )
+        values = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), width)
         return values if values.flags.writeable else values.copy()  # arrow's own buffers are read-only
 
+    def _numbers(self, column: Any, place: int, first_row: int) -> np.ndarray:
+        """A column as numbers; an InputError that names the first cell that is not one."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
 
-def _numbers(column: Any, field: TableField, place: int, first_row: int) -> np.ndarray:
-    """A column as numbers; an InputError that names the first cell that is not one."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+        if _is_text(column):
+            cells = pc.replace_substring(pc.utf8_trim_whitespace(column), self.table.decimal or ".", ".")
+            try:
+                column = pc.cast(cells, pa.float64())
+            except pa.ArrowInvalid:
+                for row, cell in enumerate(cells.to_pylist(), first_row):
+                    self._refuse_cell(cell, row, place)
+        elif pa.types.is_decimal(column.type):
+            column = column.cast(pa.float64())
+        elif column.null_count and self.table.decimal:
+            self._refuse_cell("", first_row + column.is_null().index(True).as_py(), place)
+        found = column.to_numpy(zero_copy_only=False)
+        if found.dtype.kind not in "fiub":
+            raise InputError(f"{self.called} must hold real numbers, got {column.type}")
+        return found
 
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        cells = pc.utf8_trim_whitespace(column)
-        cells = pc.replace_substring(cells, ",", ".") if field.table.decimal == "," else cells
+    def _refuse_cell(self, cell: str | None, row: int, place: int) -> None:
         try:
-            column = pc.cast(cells, pa.float64())
-        except pa.ArrowInvalid:
-            for row, cell in enumerate(cells.to_pylist()):
-                _refuse_cell(cell, field, place, first_row + row)
-    elif pa.types.is_decimal(column.type):
-        column = column.cast(pa.float64())
-    elif column.null_count and isinstance(field.table, TextTable):
-        _refuse_cell("", field, place, first_row + int(np.flatnonzero(column.is_null())[0]))
-    found = column.to_numpy(zero_copy_only=False)
-    if found.dtype.kind not in "fiub":
-        raise InputError(f"{field.called} must hold real numbers, got {column.type}")
-    return found
+            float(cell or "")
+        except ValueError:
+            where = f"row {row}, column {place}"
+            raise InputError(f"{self.called} in {where} is not a number: {(cell or '')[:40]!r}") from None
 
 
-def _refuse_cell(cell: str | None, field: TableField, place: int, row: int) -> None:
-    try:
-        float(cell or "")
-    except ValueError:
-        shown = f"row {row}, column {field.columns[place]} is not a number: {(cell or '')[:40]!r}"
-        raise InputError(f"{field.called} in {shown}") from None
+def _is_text(column: Any) -> bool:
+    from pyarrow import types
+
+    return types.is_string(column.type) or types.is_large_string(column.type)
 
 
 def _values(column: Any) -> np.ndarray:
     """A column as an array: texts as such, and as objects where whole numbers or texts are missing."""
-    import pyarrow as pa
+    from pyarrow import types
 
-    if pa.types.is_dictionary(column.type):
+    if types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if pa.types.is_decimal(column.type):
-        column = column.cast(pa.float64())
-    words = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-    if column.null_count and not pa.types.is_floating(column.type):
+    if types.is_decimal(column.type):
+        column = column.cast("float64")
+    if column.null_count and not types.is_floating(column.type):
         return np.array(column.to_pylist(), dtype=object)
-    return np.array(column.to_pylist(), dtype=str) if words else column.to_numpy(zero_copy_only=False)
-
-
-def _joined(pieces: list[np.ndarray], dtype: np.dtype[Any]) -> np.ndarray:
-    return np.concatenate(pieces) if pieces else np.empty(0, dtype)
+    return np.array(column.to_pylist(), dtype=str) if _is_text(column) else column.to_numpy(zero_copy_only=False)
 
 
 def _dtype(arrow_type: Any) -> np.dtype[Any]:
@@ -342,14 +305,10 @@ def _dtype(arrow_type: Any) -> np.dtype[Any]:
         return np.dtype(object)
 
 
-def parquet_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
-    """The columns of a parquet file."""
-    return _fields(ParquetTable(path), wanted)
-
-
-def feather_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
-    """The columns of an Arrow file."""
-    return _fields(ArrowTable(path, str(path)), wanted)
+def table_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
+    """The columns of a parquet or Arrow file."""
+    kind = ParquetTable if path.suffix.lower() == ".parquet" else ArrowTable
+    return _fields(kind(path, str(path)), wanted)
 
 
 def _fields(table: Table, wanted: Wanted) -> dict[str, Field]:
@@ -408,37 +367,31 @@ def text_form(lines: IO[bytes], path: Path) -> tuple[TextForm, bytes]:
     return TextForm(["", *names] if row_names else names, separator, "," if comma else ".", encoding, row_names), first
 
 
-class TextTable(ArrowTable):
-    """A parsed text file; its columns that are not numbers hold text."""
-
-    def __init__(self, where: Any, called: str, form: TextForm, keeps: Any) -> None:
-        super().__init__(where, called, names=form.names, keeps=keeps)
-        self.decimal = form.decimal
-
-
 def csv_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     """The columns of a text file; those whose names say scores or weights are parsed as numbers, all others as text."""
+    import pyarrow as pa
+
     with opened_text(path) as lines:
         form, _ = text_form(lines, path)
-    numbers = _number_columns(form.names, wanted)
-    encoding = form.encoding
+    numbers, encoding = _number_columns(form.names, wanted), form.encoding
     while True:
         try:
             return _fields(_parsed(path, form, numbers, encoding), wanted)
-        except _NotNumbersError as found:
-            numbers -= {found.column}  # its cells are looked at when it is asked for
-        except _NotUtf8Error:
-            encoding = "latin-1"
-
-
-class _NotNumbersError(Exception):
-    def __init__(self, column: int) -> None:
-        super().__init__()
-        self.column = column
-
-
-class _NotUtf8Error(Exception):
-    pass
+        except pa.ArrowInvalid as error:
+            words = " ".join(str(error).split())
+            column = re.search(r"column #(\d+)", words)
+            ragged = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", words)
+            if ragged is not None:
+                row, expected, got = map(int, ragged.groups())
+                raise InputError(f"{path} has {got} columns in row {row - 1}, but {expected} in the header") from error
+            if "UTF8" in words:
+                encoding = "latin-1"
+            elif column is not None:
+                numbers -= {int(column[1])}  # its cells are looked at when it is asked for
+            elif "straddl" in words or "block" in words:
+                raise InputError(f"{path} has a line of over {BLOCK_BYTES} bytes") from error
+            else:
+                raise InputError(f"{path} cannot be cut into columns: {words[:120]}") from error
 
 
 def _number_columns(names: list[str], wanted: Wanted) -> set[int]:
@@ -449,87 +402,56 @@ def _number_columns(names: list[str], wanted: Wanted) -> set[int]:
     return {place for place, name in enumerate(plain) if name in words or name.lower().startswith(prefixes)}
 
 
-def _parsed(path: Path, form: TextForm, numbers: set[int], encoding: str) -> TextTable:
+def _parsed(path: Path, form: TextForm, numbers: set[int], encoding: str) -> ArrowTable:
     """The text in the Arrow format, in memory or, of a large file, in a scratch file."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
     ids = [str(place) for place in range(len(form.names))]  # names in a file may be equal
     types = {name: pa.float64() if int(name) in numbers else pa.string() for name in ids}
-    schema = pa.schema(types.items())
     scratch = Scratch() if path.stat().st_size > SMALL_TEXT else None
     sink = pa.BufferOutputStream() if scratch is None else pa.OSFile(str(scratch.path), "wb")
-    options = {
-        "read_options": arrow_csv.ReadOptions(
-            column_names=ids, use_threads=False, block_size=BLOCK_BYTES, encoding=encoding
-        ),
-        "parse_options": arrow_csv.ParseOptions(delimiter=form.separator),
-        "convert_options": arrow_csv.ConvertOptions(
-            column_types=types, null_values=[""], strings_can_be_null=False, decimal_point=form.decimal
-        ),
-    }
-    rows = 0
-    with pa.ipc.new_file(sink, schema) as writer, opened_text(path) as lines:
+    with pa.ipc.new_file(sink, pa.schema(types.items())) as writer, opened_text(path) as lines:
         lines.readline(MAX_TEXT_BYTES)
         try:
-            for batch in arrow_csv.open_csv(lines, **options):
+            batches = arrow_csv.open_csv(
+                lines,
+                arrow_csv.ReadOptions(column_names=ids, use_threads=False, block_size=BLOCK_BYTES, encoding=encoding),
+                arrow_csv.ParseOptions(delimiter=form.separator),
+                arrow_csv.ConvertOptions(
+                    column_types=types, null_values=[""], strings_can_be_null=False, decimal_point=form.decimal
+                ),
+            )
+            rows = 0
+            for batch in batches:
                 writer.write_batch(batch)
                 rows += batch.num_rows
                 progress.step(f"parsing {path.name}", rows)
         except pa.ArrowInvalid as error:
             if "Empty CSV file" not in str(error):
-                raise _explained(str(error), path) from error
+                raise
     where = sink.getvalue() if scratch is None else scratch.path
     sink.close()
-    return TextTable(where, str(path), form, scratch)
-
-
-def _explained(words: str, path: Path) -> Exception:
-    """What pyarrow says about a text, in our words; or what to do about it."""
-    column = re.search(r"column #(\d+)", words)
-    ragged = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", words)
-    if ragged is not None:
-        row, expected, got = map(int, ragged.groups())
-        return InputError(f"{path} has {got} columns in row {row - 1}, but {expected} in the header")
-    if "UTF8" in words:
-        return _NotUtf8Error()
-    if column is not None:
-        return _NotNumbersError(int(column[1]))
-    if "straddl" in words or "block" in words:
-        return InputError(f"{path} has a line of over {BLOCK_BYTES} bytes")
-    return InputError(f"{path} cannot be cut into columns: {' '.join(words.split())[:120]}")
+    return ArrowTable(where, str(path), form.names, form.decimal, scratch)
 
 
 @contextmanager
-def opened_text(path: Path) -> Iterator[IO[bytes]]:
+def opened_text(path: Path) -> Iterator[Any]:
     """The bytes of a text file, unpacked where it is gzipped."""
-    with path.open("rb") as raw:
-        if path.suffix.lower() != ".gz":
-            yield raw
-            return
-        try:
-            yield io.BufferedReader(_Gunzip(raw, path), 2**18)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise InputError(f"{path} is not a whole gzip file: {error}") from error
+    try:
+        with path.open("rb") as raw:
+            yield _Gunzip(fileobj=raw) if path.suffix.lower() == ".gz" else raw
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{path} is not a whole gzip file: {error}") from error
 
 
-class _Gunzip(io.RawIOBase):
+class _Gunzip(gzip.GzipFile):
     """A gzip stream that stops when it expands like a bomb."""
 
-    def __init__(self, raw: IO[bytes], path: Path) -> None:
-        self._raw, self._path = raw, path
-        self._stream = gzip.GzipFile(fileobj=raw)
-        self._expanded = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        piece = self._stream.read(len(buffer))
-        buffer[: len(piece)] = piece
-        self._expanded += len(piece)
-        check_expansion(self._expanded, self._raw.tell(), str(self._path), ROOM_FOR_TEXT)
-        return len(piece)
+    def read(self, size: int | None = -1) -> bytes:
+        piece = super().read(size)
+        check_expansion(self.tell(), self.fileobj.tell(), self.name, ROOM_FOR_TEXT)  # type: ignore[union-attr]
+        return piece
 
 
 def frame_columns(given: Any) -> dict[str, Any] | None:

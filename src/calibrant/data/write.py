@@ -352,7 +352,7 @@ def _rewrite_parquet(calibrated: Predictions, source: Path, temporary: Path, ren
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = ParquetTable(source)
+    table = ParquetTable(source, str(source))
     names = canonical(table.names)
     places = {names.index(name): place for place, name in enumerate(renamed)}
     types = [_score_type(own, calibrated.dtype) if place in places else own for place, own in enumerate(table.types)]
