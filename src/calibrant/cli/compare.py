@@ -19,8 +19,8 @@ from calibrant.core.atomic import check_target
 from calibrant.core.errors import InputError
 from calibrant.data import open_predictions
 from calibrant.evaluation.compare import compare as run
-from calibrant.evaluation.models import ModelComparison, compare_models, short_names
-from calibrant.evaluation.rendering import RAISED_WORDS, any_raised
+from calibrant.evaluation.models import NEEDS_PARTS, ModelComparison, compare_models, short_names
+from calibrant.evaluation.rendering import raised_words
 from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.shift import ShiftCurves, Shifted, open_shift, shift
 from calibrant.metrics.record import facts
@@ -118,7 +118,7 @@ def _opened(files: list[str], said: dict[str, Any]) -> dict[str, tuple[Any, Any]
         try:
             val, test = (open_predictions(part, **said) for part in parts)
         except InputError as error:
-            raise InputError(f"{error}; a model needs the parts val and test, or NAME=VAL_FILE,TEST_FILE") from error
+            raise InputError(f"{error}; {NEEDS_PARTS}") from error
         found[name] = val, test
     return found
 
@@ -158,10 +158,10 @@ def show(comparison: Comparison) -> None:
     table = comparison.table().pick(name for name in COLUMNS if name not in UNTOLD.get(task, ()))
     columns = {name: facts(name).column + "%" * facts(name).percent for name in table.columns}
     out.print()
-    out.table(replace(table, columns=columns), INTERVALS if wide else False)
+    out.table(replace(table, columns=columns, intervals=INTERVALS if wide else False))
     out.note("", "*: best; underlined: second; ≈: within noise of the best (paired resamples)")
-    if wide and any_raised(table.pick(INTERVALS)):
-        out.note(RAISED_WORDS)
+    if wide and (words := raised_words(table.pick(INTERVALS))):
+        out.note(words)
     changed = "" if task == "pairs" else "chg%: predictions changed; "
     out.note(f"{changed}P: chance of beating the best; fit: seconds")
 
@@ -171,5 +171,5 @@ def show_models(table: ModelComparison) -> None:
     out = Output()
     out.print(Text(table.verdict, "bold"))
     out.note(table.sizes, "")
-    out.table(table.short_table(), missing="failed")
+    out.table(table.short_table())
     out.note("", "*: best of the model; ≈: within noise of it; best or tied: on how many models either holds")

@@ -8,7 +8,7 @@ from rich.text import Text
 from calibrant.cli import options
 from calibrant.cli.drawing import GREY, Output
 from calibrant.cli.terminal import CHECK_FAILED, say
-from calibrant.evaluation.difference import CHANGE, Difference
+from calibrant.evaluation.difference import Difference
 from calibrant.evaluation.difference import diff as run
 
 
@@ -51,7 +51,7 @@ def _show(difference: Difference, everything: bool) -> None:
         out.print(Text(line, "bold" if place < len(difference.headlines) else GREY), soft_wrap=True)
     if table.rows:
         out.print()
-        out.table(table, CHANGE)
+        out.table(table)
     left = len(difference.changes) - len(table.rows)
     if left:
         out.note(f"\n{left} figures within noise are not shown: --all shows them")

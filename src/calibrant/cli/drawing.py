@@ -35,10 +35,9 @@ class Output(Console):
         for line in lines:
             self.print(Text(line, GREY))
 
-    def table(self, table: Table, intervals: rendering.Intervals = False, missing: str = "—") -> None:
+    def table(self, table: Table) -> None:
         """Print a table of results; the row that is best stands out."""
-        style = rendering.TEXT._replace(escape=plain, missing=missing)
-        for block in rendering.terminal(table, self.width, intervals=intervals, style=style):
+        for block in rendering.terminal(table, self.width, rendering.TEXT._replace(escape=plain)):
             self.print(block, no_wrap=True, overflow="ellipsis")
 
     def on_broken_pipe(self) -> None:

@@ -25,7 +25,7 @@ from calibrant.data import open_predictions
 from calibrant.engines.engine import opened
 from calibrant.evaluation.measure import measure as run
 from calibrant.evaluation.measurement import Measurement
-from calibrant.evaluation.rendering import RAISED_WORDS, any_raised, bounds, figure
+from calibrant.evaluation.rendering import bounds, figure, raised_words
 from calibrant.evaluation.table import Estimate, Row, Table, figure_cells
 from calibrant.evaluation.verdicts import SIGNIFICANCE, TOO_FEW
 from calibrant.metrics.record import facts, known_name, number
@@ -264,8 +264,8 @@ def _figures(out: Output, result: Measurement) -> None:
     rows = math.ceil(len(cells) / 2)
     for left, right in zip_longest(cells[:rows], cells[rows:], fillvalue=Text()):
         out.print(Text.assemble(" ", left, right))
-    if any_raised(result.table()):
-        out.note(f" {RAISED_WORDS}")
+    if words := raised_words(result.table()):
+        out.note(f" {words}")
     for reason in dict.fromkeys(result.left_out.values()):
         names = ", ".join(facts(name).label for name, why in result.left_out.items() if why == reason)
         out.note(f" {names}: {reason}")

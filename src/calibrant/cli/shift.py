@@ -44,7 +44,7 @@ def shift(
     with progress_bar(quiet=as_json):
         curves = run(calibrators, open_shift(files), metric=metric, schemas=schemas)
     if not as_json:
-        Output().table(replace(curves.table(), axis=facts(curves.metric).title), intervals=True)
+        Output().table(replace(curves.table(), axis=facts(curves.metric).title))
     notes = [
         f"mean over {len(curves.corruptions)} corruptions ({', '.join(curves.corruptions)})",
         "95% within-subject intervals: differences between corruptions are taken out",

@@ -5,23 +5,23 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from calibrant.core.errors import InputError
 from calibrant.evaluation import rendering
-from calibrant.evaluation.table import Cell, Estimate, PlainData, Row, Table
+from calibrant.evaluation.table import NAN, Cell, Estimate, PlainData, Row, Table
+from calibrant.evaluation.verdicts import SIGNIFICANCE
+from calibrant.metrics.clinical import Z_95
 from calibrant.metrics.record import facts, known_name, number, sign
 
-SIGNIFICANCE = 0.05
-Z95 = float(norm.ppf(0.975))
-CHANGE = ("change",)
-"""The column whose interval every form shows."""
+COLUMNS = ("old", "new", "change")
+"""Of the last one every form shows the interval."""
 MEASURED = "measured"
 """The name of the one row of a measurement."""
 EMBEDDED = re.compile(r'<script type="application/json" id="result">(.*?)</script>', re.S)
@@ -96,12 +96,12 @@ class Difference(PlainData):
         rows, verdicts = [], {}
         for one in self.shown(everything=everything):
             change = Estimate(one.change, one.change - one.noise, one.change + one.noise)
-            cells = {"old": one.old, "new": one.new, "change": change}
             name = f"{_at(one.model, one.method)}, {facts(one.metric).title}"
-            rows.append(Row(name, {column: Cell(one.metric, each) for column, each in cells.items()}))
+            cells = zip(COLUMNS, (one.old, one.new, change), strict=True)
+            rows.append(Row(name, {column: Cell(one.metric, each) for column, each in cells}))
             verdicts[name] = one.verdict
-        columns = {name: name for name in ("old", "new", "change")}
-        return Table("figure", columns, tuple(rows), texts={"verdict": verdicts})
+        columns = dict(zip(COLUMNS, COLUMNS, strict=True))
+        return Table("figure", columns, tuple(rows), texts={"verdict": verdicts}, intervals=COLUMNS[-1:])
 
     def to_frame(self) -> Any:
         """A pandas table of all changes."""
@@ -109,28 +109,27 @@ class Difference(PlainData):
 
     def to_markdown(self, *, everything: bool = False) -> str:
         """A Markdown table of what changed."""
-        table = rendering.markdown(self.table(everything=everything), intervals=CHANGE)
-        return "\n".join([*self.summary(), "", table])
+        return "\n".join([*self.summary(), "", rendering.markdown(self.table(everything=everything))])
 
     def summary(self) -> list[str]:
         """Headline, counts and notes, one sentence each."""
-        lines = [_headline(one, self.criterion) for one in self.headlines]
         counts = [f"{self.count(word)} {word}" for word in ("better", "worse", "changed", "within noise")]
         if missing := self.count("no interval"):
             counts.append(f"{missing} without an interval")
-        lines.append(
+        lines = [
+            *(_headline(one) for one in self.headlines),
             f"{len(self.changes)} figures: {', '.join(counts)} "
-            "(95%, adjusted for the number of figures by Benjamini and Hochberg)"
-        )
-        lines += [f"only in the new result: {', '.join(self.added)}"] if self.added else []
-        lines += [f"only in the old result: {', '.join(self.removed)}"] if self.removed else []
+            "(95%, adjusted for the number of figures by Benjamini and Hochberg)",
+        ]
+        for word, names in (("new", self.added), ("old", self.removed)):
+            lines += [f"only in the {word} result: {', '.join(names)}"] if names else []
         return lines + [f"note: {one}" for one in self.notes]
 
     def _repr_html_(self) -> str:
-        return rendering.notebook(self.table(), said=" · ".join(self.summary()), intervals=CHANGE)
+        return rendering.notebook(self.table(), said=" · ".join(self.summary()))
 
     def __repr__(self) -> str:
-        return rendering.text(self.table(), said=self.summary(), intervals=CHANGE, width=120)
+        return rendering.text(self.table(), said=self.summary(), width=120)
 
 
 def diff(old: Any, new: Any) -> Difference:
@@ -152,36 +151,48 @@ def diff(old: Any, new: Any) -> Difference:
     >>> diff(old, new).changes[0].verdict
     'better'
     """
-    documents = [_document(result, word) for result, word in ((old, "old"), (new, "new"))]
+    names, documents = zip(*(_document(result, word) for result, word in ((old, "old"), (new, "new"))), strict=True)
     # comparisons by model; a single one has no name
-    first, second = (dict(document.get("models", {"": document})) for _, document in documents)
-    names = tuple(name for name, _ in documents)
-    _comparable(names, first, second)
+    first, second = (document.get("models", {"": document}) for document in documents)
+    common = {model: (first[model], second[model]) for model in second if model in first}
+    if not common:
+        there = [", ".join(part) if "" not in part else "one model without a name" for part in (first, second)]
+        raise InputError(f"{names[0]} holds {there[0]}, but {names[1]} {there[1]}: no model is in both")
     criterion = known_name(next(iter(second.values())).get("criterion") or "nll")
-    changes, headlines, added, removed = [], [], [], []
-    for model in (name for name in second if name in first):
-        before, after = _rows(first[model]), _rows(second[model])
+    changes, headlines, added, removed, notes = [], [], [], [], []
+    for model, both in common.items():
+        _check_same_problem(names, both)
+        before, after = (_rows(document) for document in both)
         added += [_at(model, method) for method in after if method not in before]
         removed += [_at(model, method) for method in before if method not in after]
-        for method in (name for name in after if name in before):
-            changes += list(_changes(model, method, before[method], after[method]))
-        headlines += _best_change(model, criterion, first[model], second[model])
+        for method, metrics in after.items():
+            for metric, estimate in metrics.items():
+                # an earlier name stands beside the present one
+                again = known_name(metric) != metric and known_name(metric) in metrics
+                if metric in before.get(method, {}) and not again:
+                    changes.append(_change(model, method, metric, before[method][metric], estimate))
+        # what a user who takes each result's best method would notice
+        best = [str(document.get("best") or MEASURED) for document in both]
+        old_best, new_best = (
+            rows.get(name, {}).get(criterion) for rows, name in zip((before, after), best, strict=True)
+        )
+        if old_best is not None and new_best is not None:
+            headlines.append(_change(model, " → ".join(dict.fromkeys(best)), criterion, old_best, new_best))
+        notes += [_at(model, note) for note in _notes(*both)]
     if not changes:
         said = [", ".join(sorted({row for one in part.values() for row in _rows(one)})) for part in (first, second)]
-        raise InputError(
-            f"{names[0]} has figures of {said[0]}, but {names[1]} of {said[1]}: no method is in both"
-        )  # fmt: skip
+        raise InputError(f"{names[0]} has figures of {said[0]}, but {names[1]} of {said[1]}: no method is in both")
     added += [f"model {name}" for name in second if name not in first]
     removed += [f"model {name}" for name in first if name not in second]
-    notes = _notes(first, second)
-    return Difference(tuple(_adjusted(changes)), tuple(headlines), tuple(added), tuple(removed), notes, criterion)
+    found = tuple(_adjusted(changes)), tuple(headlines)
+    return Difference(*found, tuple(added), tuple(removed), tuple(notes), criterion)
 
 
 def _document(result: Any, word: str) -> tuple[str, dict[str, Any]]:
     """A name for errors, and the result as plain data."""
     if isinstance(result, Mapping):
         return f"the {word} result", dict(result)
-    if hasattr(result, "to_dict"):
+    if isinstance(result, PlainData):
         return f"the {word} result", result.to_dict()
     if not isinstance(result, str | os.PathLike):
         raise InputError(f"{word} must be a result, its dictionary or a file, got {type(result).__name__}")
@@ -204,109 +215,70 @@ def _document(result: Any, word: str) -> tuple[str, dict[str, Any]]:
     return name, document
 
 
-def _rows(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Metrics by method."""
-    if "rows" not in document:
-        return {MEASURED: document.get("metrics", {})}
-    return {row["method"]: row["metrics"] for row in document["rows"] if row.get("metrics")}
-
-
-def _comparable(names: tuple[str, ...], first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
-    common = [name for name in second if name in first]
-    if not common:
-        there = [", ".join(part) if "" not in part else "one model without a name" for part in (first, second)]
-        raise InputError(f"{names[0]} holds {there[0]}, but {names[1]} {there[1]}: no model is in both")
-    for model in common:
-        for field, words in (("task", "is a {} task"), ("n_classes", "has {} classes")):
-            old, new = (part[model].get(field) for part in (first, second))
-            if old is not None and new is not None and old != new:
-                raise InputError(
-                    f"{names[0]} {words.format(old)}, but {names[1]} {words.format(new)}: "
-                    "only results of the same problem can be compared"
-                )
+def _rows(document: Mapping[str, Any]) -> dict[str, dict[str, Estimate]]:
+    """Figures by method."""
+    rows = document.get("rows", [{"method": MEASURED, "metrics": document.get("metrics")}])
+    return {row["method"]: {name: _estimate(one) for name, one in row["metrics"].items()}
+            for row in rows if row.get("metrics")}  # fmt: skip
 
 
 def _estimate(found: Mapping[str, Any]) -> Estimate:
     values = (found.get(name) for name in ("value", "low", "high"))
-    return Estimate(*(float("nan") if value is None else float(value) for value in values))
+    return Estimate(*(NAN if value is None else float(value) for value in values))
 
 
-def _changes(model: str, method: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
-    for metric in new:
-        # an earlier name stands beside the present one
-        if metric in old and (metric == known_name(metric) or known_name(metric) not in new):
-            yield _change(model, method, metric, _estimate(old[metric]), _estimate(new[metric]))
+def _check_same_problem(names: Sequence[str], both: Sequence[Mapping[str, Any]]) -> None:
+    for field, words in (("task", "is a {} task"), ("n_classes", "has {} classes")):
+        old, new = (document.get(field) for document in both)
+        if old is not None and new is not None and old != new:
+            raise InputError(
+                f"{names[0]} {words.format(old)}, but {names[1]} {words.format(new)}: "
+                "only results of the same problem can be compared"
+            )
 
 
 def _change(model: str, method: str, metric: str, old: Estimate, new: Estimate) -> Change:
     change = new.value - old.value
-    spread = float(np.hypot(old.high - old.low, new.high - new.low)) / (2 * Z95)
-    if not np.isfinite(spread):
-        p_value = float("nan")
-    elif spread == 0:
-        p_value = 1.0 if change == 0 else 0.0
-    else:
-        p_value = float(2 * norm.sf(abs(change) / spread))
-    verdict = _verdict(metric, change, p_value, p_value < SIGNIFICANCE)
-    return Change(model, method, metric, old, new, change, Z95 * spread, p_value, verdict)
+    spread = float(np.hypot(old.high - old.low, new.high - new.low)) / (2 * Z_95)
+    # a figure that never varies changed for certain, if at all
+    p_value = float(2 * ndtr(-abs(change) / max(spread, 1e-300)))
+    return _judged(Change(model, method, metric, old, new, change, Z_95 * spread, p_value, ""), SIGNIFICANCE)
 
 
-def _verdict(metric: str, change: float, p_value: float, beyond: bool) -> str:
-    if not np.isfinite(p_value):
-        return "no interval"
-    if not beyond:
-        return "within noise"
-    if facts(metric).better == 0:
-        return "changed"
-    return "better" if sign(metric) * change < 0 else "worse"
+def _judged(one: Change, limit: float) -> Change:
+    """With the verdict where p-values up to the limit are beyond noise."""
+    verdict = "better" if sign(one.metric) * one.change < 0 else "worse"
+    if not np.isfinite(one.p_value):
+        verdict = "no interval"
+    elif one.p_value > limit:
+        verdict = "within noise"
+    elif facts(one.metric).better == 0:
+        verdict = "changed"
+    return replace(one, verdict=verdict)
 
 
 def _adjusted(changes: list[Change]) -> list[Change]:
     """The verdicts that hold when 5% of those beyond noise may be wrong (Benjamini & Hochberg 1995)."""
     p_values = np.sort([one.p_value for one in changes if np.isfinite(one.p_value)])
     passed = p_values <= SIGNIFICANCE * np.arange(1, len(p_values) + 1) / max(1, len(p_values))
-    limit = p_values[np.flatnonzero(passed)[-1]] if passed.any() else -1.0
-    return [replace(one, verdict=_verdict(one.metric, one.change, one.p_value, one.p_value <= limit))
-            for one in changes]  # fmt: skip
+    limit = p_values[passed].max(initial=-1.0)
+    return [_judged(one, limit) for one in changes]
 
 
-def _best_change(model: str, criterion: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
-    """What a user who takes each result's best method would notice."""
-    names, estimates = [], []
-    for document in (old, new):
-        rows = _rows(document)
-        name = str(document.get("best") or MEASURED)
-        if criterion not in rows.get(name, {}):
-            return []
-        names.append(name)
-        estimates.append(_estimate(rows[name][criterion]))
-    label = names[1] if names[0] == names[1] else f"{names[0]} → {names[1]}"
-    return [_change(model, label, criterion, *estimates)]
-
-
-def _headline(one: Change, criterion: str) -> str:
-    label = facts(criterion).title
-    old, new, change = (number(one.metric, value) for value in (one.old.value, one.new.value, one.change))
-    change = f"{'' if one.change < 0 else '+'}{change}"
-    change += f" ± {number(one.metric, one.noise)}" if np.isfinite(one.noise) else ""
-    where = f"{one.model}: " if one.model else ""
+def _headline(one: Change) -> str:
+    label = facts(one.metric).title
+    old, new, change, noise = (number(one.metric, x) for x in (one.old.value, one.new.value, one.change, one.noise))
+    change = f"{'' if one.change < 0 else '+'}{change}" + (f" ± {noise}" if np.isfinite(one.noise) else "")
     what = label if one.method == MEASURED else f"{label} of the best method ({one.method})"
-    return f"{where}{what}: {old} → {new}, {one.verdict} ({change})"
+    return _at(one.model, f"{what}: {old} → {new}, {one.verdict} ({change})")
 
 
-def _notes(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[str, ...]:
-    notes = []
-    for model in (name for name in second if name in first):
-        old, new = first[model], second[model]
-        for field, words in (("n_bins", "bins of the calibration errors"), ("criterion", "deciding metric")):
-            if old.get(field) != new.get(field) and old.get(field) is not None and new.get(field) is not None:
-                notes.append(_at(model, f"{words} differ: {old[field]} and {new[field]}"))
-        rows = [part.get("test_fingerprint") for part in (old, new)]
-        if rows[0] is not None and rows[0] == rows[1]:
-            notes.append(
-                _at(model, "both were measured on the same labels: the noise of a change is at most what is stated")
-            )
-    return tuple(notes)
+def _notes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    for field, words in (("n_bins", "bins of the calibration errors"), ("criterion", "deciding metric")):
+        if None not in (old.get(field), new.get(field)) and old[field] != new[field]:
+            yield f"{words} differ: {old[field]} and {new[field]}"
+    if old.get("test_fingerprint") is not None and old["test_fingerprint"] == new.get("test_fingerprint"):
+        yield "both were measured on the same labels: the noise of a change is at most what is stated"
 
 
 def _at(model: str, text: str) -> str:

@@ -15,13 +15,23 @@ from calibrant.evaluation.flat import about
 from calibrant.evaluation.groups import GroupAnalysis, group_fields
 from calibrant.evaluation.labels import LabelFigures
 from calibrant.evaluation.results import MAIN, ClassProfile
-from calibrant.evaluation.table import Cell, Estimate, Figures, Row, Table, figure_cells, metric_columns, plain
+from calibrant.evaluation.table import (
+    Cell,
+    Estimate,
+    Figures,
+    PlainData,
+    Row,
+    Table,
+    figure_cells,
+    metric_columns,
+    plain,
+)
 from calibrant.metrics.record import facts
 from calibrant.metrics.reliability import Reliability
 
 
 @dataclass(frozen=True, repr=False)
-class Measurement:
+class Measurement(PlainData):
     """What `measure` found; figures are fractions, not percent.
 
     left_out : metrics that were not computed, with the reason.
@@ -54,27 +64,26 @@ class Measurement:
         table, floor = self._short(), self.noise_floor
         notes = [f"noise floor of the ECE {100 * floor.mean:.2f} %, p-value {floor.p_value:.3g}", *self._notes(table)]
         said = [f"{self.n:,} rows, {self._what()}", self.verdict]
-        return rendering.text(table, said=said, notes=notes + [f"note: {one}" for one in self.warnings], intervals=True)
+        return rendering.text(table, said=said, notes=notes + [f"note: {one}" for one in self.warnings])
 
     def _repr_html_(self) -> str:
         table, floor = self._short(), self.noise_floor
         notes = [f"noise floor of the ECE {100 * floor.mean:.2f} % (p = {floor.p_value:.3g})", *self._notes(table)]
         said = f"{self.n:,} rows, {self._what()}. {self.verdict}"
         drawn = [rendering.diagram(self.bins, self.about)]
-        return rendering.notebook(table, said=said, notes=notes, intervals=True, diagrams=drawn)
+        return rendering.notebook(table, said=said, notes=notes, diagrams=drawn)
 
     def _what(self) -> str:
         return f"{self.task}, {self.n_classes} classes, about the {self.about}"
 
     def _notes(self, table: Table) -> list[str]:
-        raised = [rendering.RAISED_WORDS] if rendering.any_raised(table) else []
-        return [*filter(None, [self.mendable]), *raised]
+        return [self.mendable, rendering.raised_words(table)]
 
     def _short(self) -> Table:
         """The main figures by their titles."""
         names = [name for name in MAIN if name in self.metrics]
         rows = tuple(Row(facts(name).title, {"value": Cell(name, self.metrics[name])}) for name in names)
-        return Table("metric", {"value": "value [95% interval]"}, rows)
+        return Table("metric", {"value": "value [95% interval]"}, rows, intervals=True)
 
     def plot(self, *, ax: Any = None) -> Any:
         """Draw the reliability diagram and return the axes."""

@@ -16,12 +16,12 @@ from calibrant.core.errors import InputError
 from calibrant.evaluation import rendering
 from calibrant.evaluation.compare import Methods, compare
 from calibrant.evaluation.results import Comparison
-from calibrant.evaluation.table import Cell, Estimate, Figures, PlainData, Row, Table, figure_cells, metric_columns
+from calibrant.evaluation.table import Cell, Estimate, PlainData, Row, Table, figure_cells, metric_columns
 from calibrant.metrics.record import facts, known_name, sign
 
 PARTS = ("val", "test")
 """The parts of one file that are fitted on and measured on."""
-
+NEEDS_PARTS = "a model needs the parts val and test, or NAME=VAL_FILE,TEST_FILE"
 
 MOST_DIAGRAMS = 4
 """Models whose reliability diagram a notebook shows."""
@@ -57,20 +57,14 @@ class ModelComparison(PlainData):
 
     def estimate(self, method: str, model: str) -> Estimate | None:
         """The deciding metric of a method on a model; None where the method failed or was not tried."""
-        for row in self.comparisons[model].rows:
-            if row.method == method:
-                return row.metrics.get(self.criterion)
-        return None
+        row = self.comparisons[model].by_method.get(method)
+        return None if row is None else row.metrics.get(self.criterion)
 
     def ranks(self) -> np.ndarray:
         """Rank (methods, models) by the deciding metric, 1 for the best; ties share, and failures come last."""
-        values = np.full((len(self.methods), len(self.models)), np.inf)
-        for place, method in enumerate(self.methods):
-            for column, model in enumerate(self.models):
-                found = self.estimate(method, model)
-                if found is not None and np.isfinite(found.value):
-                    values[place, column] = sign(self.criterion) * found.value
-        return np.asarray(rankdata(values, axis=0))
+        found = [[self.estimate(method, model) for model in self.models] for method in self.methods]
+        values = np.array([[np.nan if one is None else one.value for one in row] for row in found])
+        return np.asarray(rankdata(np.where(np.isfinite(values), sign(self.criterion) * values, np.inf), axis=0))
 
     def mean_ranks(self) -> dict[str, float]:
         """Mean rank of every method over the models."""
@@ -78,11 +72,9 @@ class ModelComparison(PlainData):
 
     def wins(self) -> dict[str, int]:
         """Of every method: on how many models it is best or within noise of the best."""
-        count = dict.fromkeys(self.methods, 0)
-        for one in self.comparisons.values():
-            for row in one.rows:
-                count[row.method] += row.error is None and (row.ties_best or row.method == one.best)
-        return count
+        found = self.comparisons.values()
+        every = [row.method for one in found for row in one.rows if row.ties_best or row.method == one.best]
+        return {method: every.count(method) for method in self.methods}
 
     @property
     def best(self) -> str | None:
@@ -110,43 +102,41 @@ class ModelComparison(PlainData):
         """
         ranks, wins, rows = self.mean_ranks(), self.wins(), []
         for method in sorted(ranks, key=lambda name: ranks[name]):
-            cells = {}
+            cells = figure_cells({"mean_rank": Estimate(ranks[method]), "best_or_tied": Estimate(wins[method])})
             for model, one in self.comparisons.items():
-                found = next((row for row in one.rows if row.method == method), None)
-                if found is not None and self.criterion in found.metrics:
+                if found := self.estimate(method, model):
                     best = one.best == method
-                    tie = found.ties_best and not best
-                    cells[model] = Cell(self.criterion, found.metrics[self.criterion], best=best, tie=tie)
-            more = {"mean_rank": Estimate(ranks[method]), "best_or_tied": Estimate(wins[method])}
-            rows.append(Row(method, cells | figure_cells(more), method == self.best))
+                    tie = one.row(method).ties_best and not best
+                    cells[model] = Cell(self.criterion, found, best=best, tie=tie)
+            rows.append(Row(method, cells, method == self.best))
         columns = {model: model for model in self.models} | metric_columns(("mean_rank", "best_or_tied"))
-        return Table("method", columns, tuple(rows), self.verdict)
+        return Table("method", columns, tuple(rows), self.verdict, missing="failed")
 
     def over_seeds(self) -> Table:
         """Methods × metrics where the models are one model trained with several seeds: mean ± standard deviation.
 
         The best mean of every metric is marked; a method that failed with some seed has its error.
         """
-        every = list(self.comparisons.values())
-        means: dict[str, Figures] = {}
+        every = [one.by_method for one in self.comparisons.values()]
+        names = next(iter(self.comparisons.values())).metric_names
+        means: dict[str, dict[str, Estimate]] = {}
         for method in self.methods:
-            rows = [row for one in every for row in one.rows if row.method == method and row.error is None]
-            values = {name: np.array([row.metrics[name].value for row in rows]) for name in every[0].metric_names}
-            if len(rows) == len(every):
-                spreads = {name: float(one.std(ddof=1)) if len(one) > 1 else np.nan for name, one in values.items()}
-                made = {name: Estimate(float(one.mean()), spread=spreads[name]) for name, one in values.items()}
-                means[method] = Figures(made)
+            if all(method in one and one[method].error is None for one in every):
+                values = np.array([[one[method].metrics[name].value for name in names] for one in every])
+                spread = values.std(axis=0, ddof=1) if len(every) > 1 else np.full(len(names), np.nan)
+                pairs = zip(names, values.mean(axis=0).tolist(), spread.tolist(), strict=True)
+                means[method] = {name: Estimate(mean, spread=own) for name, mean, own in pairs}
         best = {
             name: min(means, key=lambda method, name=name: sign(name) * means[method][name].value)  # type: ignore[misc]
-            for name in every[0].metric_names
+            for name in names
             if means and facts(name).better
         }
-        table = []
+        rows = []
         for method in self.methods:
             cells = {name: Cell(name, one, best.get(name) == method) for name, one in means.get(method, {}).items()}
-            table.append(Row(method, cells, error=None if cells else "failed with some seed"))
+            rows.append(Row(method, cells, error=None if cells else "failed with some seed"))
         caption = f"Mean ± standard deviation over {len(every)} seeds."
-        return Table("method", metric_columns(every[0].metric_names), tuple(table), caption)
+        return Table("method", metric_columns(names), tuple(rows), caption)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data, as the published schema `models.json` describes it."""
@@ -183,15 +173,12 @@ class ModelComparison(PlainData):
 
     def to_markdown(self, *, columns: Iterable[str] | None = None, intervals: bool = False) -> str:
         """A Markdown table: best of each model bold, ties with it marked ≈, lowest mean rank first."""
-        table = replace(
-            self.table().pick(columns), caption=f"{self.sizes}. **Best** of each model, ≈ within noise of it."
-        )
-        return rendering.markdown(table, intervals=intervals, style=rendering.MARKDOWN._replace(missing="failed"))
+        caption = f"{self.sizes}. **Best** of each model, ≈ within noise of it."
+        return rendering.markdown(replace(self.table().pick(columns), caption=caption, intervals=intervals))
 
     def to_latex(self, *, columns: Iterable[str] | None = None, intervals: bool = False) -> str:
         """A booktabs table with the same figures and marks."""
-        table = replace(self.table().pick(columns), caption=self.sizes)
-        return rendering.latex(table, intervals=intervals, style=rendering.LATEX._replace(missing="failed"))
+        return rendering.latex(replace(self.table().pick(columns), caption=self.sizes, intervals=intervals))
 
     @property
     def sizes(self) -> str:
@@ -207,19 +194,15 @@ class ModelComparison(PlainData):
 
     def __repr__(self) -> str:
         marks = "* best of the model, ≈ within noise of it"
-        style = rendering.TEXT._replace(missing="failed")
-        return rendering.text(self.short_table(), said=[self.sizes], notes=[marks, self.verdict], style=style)
+        return rendering.text(self.short_table(), said=[self.sizes], notes=[marks, self.verdict])
 
     def _repr_html_(self) -> str:
-        first = list(self.comparisons.items())[:MOST_DIAGRAMS]
         drawn = [
             rendering.diagram(one.bins(one.best), f"{rendering.shortened(model)}, {one.best}")
-            for model, one in first
+            for model, one in list(self.comparisons.items())[:MOST_DIAGRAMS]
             if one.best is not None and one.row(one.best).columns is not None
         ]
-        style = rendering.HTML._replace(missing="failed")
-        said = f"{self.sizes}. {self.verdict}."
-        return rendering.notebook(self.table(), said=said, style=style, diagrams=drawn)
+        return rendering.notebook(self.table(), said=f"{self.sizes}. {self.verdict}.", diagrams=drawn)
 
 
 def compare_models(
@@ -256,9 +239,14 @@ def compare_models(
     >>> compare_models(pair, ["none", "ts"], resamples=100).best
     'ts'
     """
-    named = _named(models)
-    opened = {name: _halves(name, model, kind, task) for name, model in named.items()}
-    _same_task(opened)
+    opened = {name: _halves(name, model, kind, task) for name, model in _named(models).items()}
+    first, tasks = next(iter(opened)), {name: val.task for name, (val, _) in opened.items()}
+    for name, other in tasks.items():
+        if other != tasks[first]:
+            raise InputError(
+                f"model {first} is a {tasks[first]} task, but {name} is {other}: "
+                "give task= (--task), or compare them one by one"
+            )
     found = {}
     for place, (name, (val, test)) in enumerate(opened.items()):
         progress.step("comparing models", place, len(opened), name)
@@ -286,52 +274,35 @@ def short_names(names: list[str]) -> list[str]:
 def _named(models: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
     if isinstance(models, str | os.PathLike):
         raise InputError(f"models must be a mapping or a sequence of files, got one path: {os.fspath(models)}")
-    if isinstance(models, Mapping):
-        named = {str(name): model for name, model in models.items()}
-    else:
-        paths = [os.fspath(path) if isinstance(path, str | os.PathLike) else None for path in models]
-        if None in paths:
-            raise InputError("models given as a sequence must be files: give a mapping of names to (val, test) pairs")
-        stems = short_names([Path(path or "").stem for path in paths])
-        named = {(stem if stems.count(stem) == 1 else str(path)): path for stem, path in zip(stems, paths, strict=True)}
-        if len(named) < len(paths):
-            raise InputError(f"the same file is given twice: {', '.join(str(path) for path in paths)}")
-    if not named:
+    if len(models) == 0:
         raise InputError("models is empty: give at least one")
-    return named
+    if isinstance(models, Mapping):
+        return {str(name): model for name, model in models.items()}
+    if not all(isinstance(path, str | os.PathLike) for path in models):
+        raise InputError("models given as a sequence must be files: give a mapping of names to (val, test) pairs")
+    paths = [os.fspath(path) for path in models]
+    if len(set(paths)) < len(paths):
+        raise InputError(f"the same file is given twice: {', '.join(paths)}")
+    stems = short_names([Path(path).stem for path in paths])
+    return {stem if stems.count(stem) == 1 else path: path for stem, path in zip(stems, paths, strict=True)}
 
 
 def _halves(name: str, model: Any, kind: str | None, task: str | None) -> tuple[Any, Any]:
     """The rows to fit on and to measure on."""
-    from calibrant.data import as_predictions, open_parts
+    from calibrant.data import as_predictions
+    from calibrant.data.datasets import Dataset
 
+    hint = ""
     if isinstance(model, str | os.PathLike):
-        parts = open_parts(model, kind=kind, task=task)
-        if not set(PARTS) <= set(parts):
-            there = ", ".join(parts) if "" not in parts else "only one part"
-            raise InputError(
-                f"{os.fspath(model)} holds {there}, but a model needs the parts val and test: "
-                "give NAME=VAL_FILE,TEST_FILE (in Python: a pair)"
-            )
-        return parts["val"], parts["test"]
-    if isinstance(model, Mapping) and set(PARTS) <= set(model):
-        model = model["val"], model["test"]
-    elif all(hasattr(model, part) for part in PARTS):
+        model, hint = [f"{os.fspath(model)}#{part}" for part in PARTS], f"; {NEEDS_PARTS} (in Python: a pair)"
+    elif isinstance(model, Dataset):
         model = model.val, model.test
+    elif isinstance(model, Mapping) and set(PARTS) <= set(model):
+        model = [model[part] for part in PARTS]
     if not (isinstance(model, tuple | list) and len(model) == 2):
         raise InputError(f"model {name} must be a pair (val, test) or a file with both, got {type(model).__name__}")
     try:
         val, test = (as_predictions(rows, part, kind=kind, task=task) for rows, part in zip(model, PARTS, strict=True))
     except InputError as error:
-        raise InputError(f"model {name}: {error}") from error
+        raise InputError(f"model {name}: {error}{hint}") from error
     return val, test
-
-
-def _same_task(opened: Mapping[str, tuple[Any, Any]]) -> None:
-    first = next(iter(opened))
-    for name, (val, _) in opened.items():
-        if val.task != opened[first][0].task:
-            raise InputError(
-                f"model {first} is a {opened[first][0].task} task, but {name} is {val.task}: "
-                "give task= (--task), or compare them one by one"
-            )

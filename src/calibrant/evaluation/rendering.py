@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import io
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -14,7 +13,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from calibrant.evaluation.table import Cell, Estimate, Row, Table
+from calibrant.evaluation.table import Cell, Estimate, Table
 from calibrant.metrics.record import facts, number
 from calibrant.metrics.reliability import Reliability
 
@@ -29,9 +28,6 @@ WIDEST_HEADING = 14
 FEW = 10
 """Bins with fewer rows are faint."""
 
-Intervals = bool | Collection[str]
-"""Intervals in all columns, in none, or in those that are named."""
-
 
 def raised(metric: str, estimate: Estimate) -> bool:
     """Does a calibration error stand in the last fiftieth of its own interval, or beyond it?"""
@@ -41,9 +37,10 @@ def raised(metric: str, estimate: Estimate) -> bool:
     return bool(width > 0 and estimate.high - estimate.value < width / 50)
 
 
-def any_raised(table: Table) -> bool:
-    """Does any figure of the table need the explanation?"""
-    return any(raised(one.metric, one.estimate) for row in table.rows for one in row.cells.values())
+def raised_words(*tables: Table) -> str:
+    """What the double dagger means; empty where no figure of the tables has one."""
+    every = (one for table in tables for row in table.rows for one in row.cells.values())
+    return RAISED_WORDS if any(raised(one.metric, one.estimate) for one in every) else ""
 
 
 def figure(metric: str, value: float) -> str:
@@ -67,17 +64,18 @@ class Style(NamedTuple):
     second: str
     tie: str
     interval: str = " {}"
-    missing: str = "—"
+
+
+LATEX_SPECIAL = str.maketrans({
+    "\\": r"\textbackslash{}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$", "—": "--", "±": r"$\pm$",
+    RAISED: r"$^{\ddagger}$",
+})  # fmt: skip
+"""Characters that LaTeX reads as commands, or does not know, spelled out."""
 
 
 def _latex(text: str) -> str:
-    """Text with the characters that LaTeX reads as commands, or does not know, spelled out."""
-    special = {
-        "\\": r"\textbackslash{}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
-        "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$", "—": "--", "±": r"$\pm$",
-        RAISED: r"$^{\ddagger}$",
-    }  # fmt: skip
-    return "".join(special.get(character, character) for character in text)
+    return text.translate(LATEX_SPECIAL)
 
 
 def _markdown(text: str) -> str:
@@ -90,10 +88,8 @@ LATEX = Style(_latex, r"\textbf{{{}}}", r"\underline{{{}}}", r"$^{\approx}$", r"
 HTML = Style(html.escape, "<b>{}</b>", "{}", " ≈", " <small>{}</small>")
 
 
-def cell_text(cell: Cell | None, style: Style, interval: bool = False) -> str:
+def cell_text(cell: Cell, style: Style, interval: bool) -> str:
     """A figure in its metric's unit, with its marks, its spread over seeds and, where asked for, its interval."""
-    if cell is None:
-        return style.escape(style.missing)
     value = number(cell.metric, cell.estimate.value)
     if np.isfinite(cell.estimate.spread):
         value += f" ± {number(cell.metric, cell.estimate.spread)}"
@@ -103,117 +99,106 @@ def cell_text(cell: Cell | None, style: Style, interval: bool = False) -> str:
     return text + (style.interval.format(style.escape(ends)) if ends else "")
 
 
-def heads(table: Table, style: Style) -> list[str]:
-    """The headings of all columns."""
-    return [style.escape(text) for text in (table.axis, *table.columns.values(), *table.texts)]
-
-
-def cells(table: Table, row: Row, style: Style, intervals: Intervals = False) -> list[str]:
-    """The name of a row and its cells; of one that failed the name and the reason."""
-    name = style.best.format(style.escape(row.name)) if row.best else style.escape(row.name)
-    if row.error is not None:
-        return [name, style.escape(f"failed: {row.error}")]
-    shown = intervals if isinstance(intervals, Collection) else table.columns if intervals else ()
-    figures = [cell_text(row.cells.get(column), style, column in shown) for column in table.columns]
-    return [name, *figures, *(style.escape(words.get(row.name, "")) for words in table.texts.values())]
-
-
-def markdown(table: Table, *, intervals: Intervals = False, style: Style = MARKDOWN) -> str:
-    """A Markdown table with the caption below it."""
-    titles = heads(table, style)
-    lines = [titles, ["---", *["---:"] * len(table.columns), *["---"] * len(table.texts)]]
+def grid(table: Table, style: Style) -> list[list[str]]:
+    """The headings, then the name of each row and its cells; of a row that failed the name and the reason."""
+    escape = style.escape
+    shown = table.intervals if isinstance(table.intervals, Collection) else table.columns if table.intervals else ()
+    lines = [[escape(text) for text in (table.axis, *table.columns.values(), *table.texts)]]
     for row in table.rows:
-        line = cells(table, row, style, intervals)
-        lines.append(line + [""] * (len(titles) - len(line)))
-    text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        line = [style.best.format(escape(row.name)) if row.best else escape(row.name)]
+        if row.error is not None:
+            line.append(escape(f"failed: {row.error}"))
+        else:
+            cells = [(row.cells.get(name), name in shown) for name in table.columns]
+            line += [cell_text(one, style, wide) if one else escape(table.missing) for one, wide in cells]
+            line += [escape(words.get(row.name, "")) for words in table.texts.values()]
+        lines.append(line)
+    return lines
+
+
+def markdown(table: Table) -> str:
+    """A Markdown table with the caption below it."""
+    heads, *body = grid(table, MARKDOWN)
+    rule = ["---", *["---:"] * len(table.columns), *["---"] * len(table.texts)]
+    lines = (line + [""] * (len(heads) - len(line)) for line in (heads, rule, *body))
+    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return f"{text}\n\n{table.caption}\n" if table.caption else f"{text}\n"
 
 
-def latex(table: Table, *, intervals: Intervals = False, style: Style = LATEX) -> str:
+def latex(table: Table) -> str:
     """A booktabs tabular; the caption stands in a comment."""
-    titles = heads(table, style)
-    lines = [titles]
-    for row in table.rows:
-        line = cells(table, row, style, intervals)
-        if row.error is not None:
-            line[1] = rf"\multicolumn{{{len(titles) - 1}}}{{l}}{{{line[1]}}}"
-        lines.append(line)
-    first, *body = (" & ".join(line) + r" \\" for line in lines)
+    heads, *body = grid(table, LATEX)
+    for line in body:
+        if len(line) < len(heads):
+            line[1] = rf"\multicolumn{{{len(heads) - 1}}}{{l}}{{{line[1]}}}"
+    first, *rest = (" & ".join(line) + r" \\" for line in (heads, *body))
     columns = "l" + "r" * len(table.columns) + "l" * len(table.texts)
-    frame = [f"% {table.caption}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", first, r"\midrule", *body]
-    return "\n".join([*frame, r"\bottomrule", r"\end{tabular}"]) + "\n"
+    frame = [f"% {table.caption}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", first, r"\midrule", *rest]
+    return "\n".join([*frame, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def terminal(table: Table, width: int, *, intervals: Intervals = False, style: Style = TEXT) -> Iterator[Any]:
+def terminal(table: Table, width: int, style: Style = TEXT) -> Iterator[Any]:
     """The table as renderables of rich: blocks of as many columns as a line holds, then the rows that failed."""
-    lines = [heads(table, style), *(cells(table, row, style, intervals) for row in table.rows if row.error is None)]
-    widths = [2 + max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+    done = tuple(row for row in table.rows if row.error is None)
+    heads, *lines = grid(replace(table, rows=done), style)
+    widths = [2 + max(map(len, column)) for column in zip(heads, *lines, strict=True)]
+    plain = [""] * len(table.texts)
+    looks = [["bold" * row.best, *(_look(row.cells.get(name)) for name in table.columns), *plain] for row in done]
     start = 1
     while start < len(widths):
-        stop, used = start + 1, widths[0] + widths[start]
-        while stop < len(widths) and used + widths[stop] <= width + 2:
-            used, stop = used + widths[stop], stop + 1
+        stop = start + 1
+        while stop < len(widths) and widths[0] + sum(widths[start : stop + 1]) <= width + 2:
+            stop += 1
         block = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        for place in (0, *range(start, stop)):
-            words = place == 0 or place > len(table.columns)
-            block.add_column(Text(lines[0][place]), justify="left" if words else "right", no_wrap=True)
-        for row, line in zip((row for row in table.rows if row.error is None), lines[1:], strict=True):
-            looks = [_look(row, column) for column in (None, *list(table.columns)[start - 1 : stop - 1])]
-            texts = [line[0], *line[start:stop]]
-            block.add_row(*(Text(text, look) for text, look in zip(texts, looks + [""] * len(texts), strict=False)))
+        places = (0, *range(start, stop))
+        for place in places:
+            figures = 0 < place <= len(table.columns)
+            block.add_column(Text(heads[place]), justify="right" if figures else "left", no_wrap=True)
+        for line, look in zip(lines, looks, strict=True):
+            block.add_row(*(Text(line[place], look[place]) for place in places))
         yield block
         start = stop
-    for row in table.rows:
-        if row.error is not None:
-            yield Text("  ".join(cells(table, row, style)))
+    failed = tuple(row for row in table.rows if row.error is not None)
+    yield from (Text("  ".join(line)) for line in grid(replace(table, rows=failed), style)[1:])
 
 
-def _look(row: Row, column: str | None) -> str:
-    if column is None:
-        return "bold" if row.best else ""
-    cell = row.cells.get(column)
-    return "" if cell is None else "bold" if cell.best else "underline" if cell.second else ""
+def _look(cell: Cell | None) -> str:
+    return "" if cell is None else "bold" if cell.best else "underline" * cell.second
 
 
-def text(
-    table: Table, *, said: Iterable[str] = (), notes: Iterable[str] = (), intervals: Intervals = False,
-    style: Style = TEXT, width: int = SCREEN,
-) -> str:  # fmt: skip
+def text(table: Table, *, said: Iterable[str] = (), notes: Iterable[str] = (), width: int = SCREEN) -> str:
     """One screen of text: sentences, the table and notes."""
-    shown = screen(table)
-    left = len(table.rows) - len(shown.rows)
+    shown, more = screen(table)
     # in a notebook rich would display the table instead of writing it to the text
     out = Console(
-        file=io.StringIO(), width=width, color_system=None, markup=False, emoji=False, highlight=False,
-        force_jupyter=False,
+        width=width, color_system=None, markup=False, emoji=False, highlight=False, force_jupyter=False
     )  # fmt: skip
-    for block in terminal(shown, width, intervals=intervals, style=style):
-        out.print(block)
-    lines = [line.rstrip() for line in out.file.getvalue().splitlines()]  # type: ignore[attr-defined]
-    more = [f"… and {left} more {table.axis}s: to_frame() has all"] if left else []
-    return "\n".join([*said, *lines, *more, *notes])
+    with out.capture() as written:
+        for block in terminal(shown, width):
+            out.print(block)
+    lines = [line.rstrip() for line in written.get().splitlines()]
+    return "\n".join([*said, *lines, *more, *filter(None, notes)])
 
 
-def screen(table: Table, most: int = MOST_ROWS) -> Table:
-    """The first rows, as many as one screen holds."""
-    return replace(table, rows=table.rows[:most])
+def screen(table: Table) -> tuple[Table, list[str]]:
+    """The first rows, as many as one screen holds, and how many are left out."""
+    left = len(table.rows) - MOST_ROWS
+    more = [f"… and {left} more {table.axis}s: to_frame() has all"] if left > 0 else []
+    return replace(table, rows=table.rows[:MOST_ROWS]), more
 
 
-def shortened(name: str, most: int = WIDEST_HEADING) -> str:
+def shortened(name: str) -> str:
     """A model's name as a column can hold it: the end tells more than the start."""
-    return name if len(name) <= most else "…" + name[1 - most :]
+    return name if len(name) <= WIDEST_HEADING else "…" + name[1 - WIDEST_HEADING :]
 
 
 def notebook(
-    table: Table, *, said: str, notes: Iterable[str] = (), intervals: Intervals = False, style: Style = HTML,
-    diagrams: Iterable[dict[str, Any]] = (),
+    table: Table, *, said: str, notes: Iterable[str] = (), diagrams: Iterable[dict[str, Any]] = ()
 ) -> str:  # fmt: skip
     """The table for a notebook, with reliability diagrams below it."""
-    shown = screen(table)
-    left = len(table.rows) - len(shown.rows)
-    more = [f"… and {left} more {table.axis}s: to_frame() has all"] if left else []
-    rows = [cells(shown, row, style, intervals) for row in shown.rows]
-    context = {"said": said, "heads": heads(shown, style), "rows": rows, "notes": [*more, *notes]}
+    shown, more = screen(table)
+    heads, *rows = grid(shown, HTML)
+    context = {"said": said, "heads": heads, "rows": rows, "notes": [*more, *filter(None, notes)]}
     return templates().get_template("notebook.html").render(**context, diagrams=list(diagrams))
 
 
@@ -244,7 +229,8 @@ def diagram(bins: Reliability, title: str = "", before: Reliability | None = Non
 
 
 def _marks(bins: Reliability) -> list[dict[str, float]]:
-    places = {"confidence": "confidence", "accuracy": "accuracy", "low": "accuracy_low", "high": "accuracy_high"}
-    columns = {name: getattr(bins, field)[bins.filled].round(4).tolist() for name, field in places.items()}
+    """What is drawn of every bin that has rows."""
+    names = {"confidence": "confidence", "accuracy": "accuracy", "low": "accuracy_low", "high": "accuracy_high"}
+    columns = {name: getattr(bins, field)[bins.filled].round(4).tolist() for name, field in names.items()}
     columns["opacity"] = np.where(bins.count[bins.filled] < FEW, 0.35, 1.0).tolist()
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

@@ -27,6 +27,11 @@ from calibrant.metrics.record import facts, known_name, sign
 from calibrant.metrics.reliability import Reliability
 
 
+def about(task: str) -> str:
+    """Which class the figures of a task are about."""
+    return "predicted class" if task in ("multiclass", "pairs") else "positive class"
+
+
 @dataclass(frozen=True)
 class TestColumns:
     """What diagrams need of every test row (n,) under one method."""
@@ -155,12 +160,16 @@ class Comparison(PlainData):
     task: str = "multiclass"
     warnings: tuple[str, ...] = ()
 
+    @property
+    def by_method(self) -> dict[str, MethodRow]:
+        """The rows by short name."""
+        return {row.method: row for row in self.rows}
+
     def row(self, method: str) -> MethodRow:
         """The row of a method by short name."""
-        for row in self.rows:
-            if row.method == method:
-                return row
-        raise KeyError(f"no row {method!r}; there are: {', '.join(row.method for row in self.rows)}")
+        if method not in self.by_method:
+            raise KeyError(f"no row {method!r}; there are: {', '.join(self.by_method)}")
+        return self.by_method[method]
 
     @property
     def metric_names(self) -> list[str]:
@@ -181,7 +190,7 @@ class Comparison(PlainData):
     @property
     def about(self) -> str:
         """Which class the figures are about: the predicted or the positive one."""
-        return "predicted class" if self.task in ("multiclass", "pairs") else "positive class"
+        return about(self.task)
 
     @property
     def test_fingerprint(self) -> str:
@@ -195,19 +204,17 @@ class Comparison(PlainData):
         good, nothing is marked.
         """
         orders = {name: self.ranking(name) if facts(name).better else [] for name in self.metric_names}
-
-        def cell(row: MethodRow, name: str) -> Cell:
-            first, tie = orders[name][:1] == [row.method], bool(orders[name]) and name in row.ties
-            second = orders[name][1:2] == [row.method] and not tie
-            return Cell(name, row.metrics[name], first, second, tie and not first)
-
         rows = []
         for row in self.rows:
-            cells = {name: cell(row, name) for name in self.metric_names if name in row.metrics}
             more = {} if row.error else {name: Estimate(float(getattr(row, name))) for name in EXTRAS}
-            if row.method == self.best:
-                more["p_beats_best"] = Estimate(float("nan"))
-            rows.append(Row(row.method, cells | figure_cells(more), row.method == self.best, row.error))
+            cells, best = figure_cells(row.metrics | more), row.method == self.best
+            for name, estimate in row.metrics.items():
+                first, second = (orders[name][place : place + 1] == [row.method] for place in (0, 1))
+                tie = bool(orders[name]) and name in row.ties
+                cells[name] = Cell(name, estimate, first, second and not tie, tie and not first)
+            if best:
+                cells["p_beats_best"] = Cell("p_beats_best", Estimate(float("nan")))
+            rows.append(Row(row.method, cells, best, row.error))
         return Table("method", metric_columns([*self.metric_names, *EXTRAS]), tuple(rows), self.verdict)
 
     def __repr__(self) -> str:
@@ -215,15 +222,14 @@ class Comparison(PlainData):
         return rendering.text(self._short(), said=[self._sizes()], notes=[best], width=120)
 
     def _repr_html_(self) -> str:
-        table = self._short()
-        drawn = [row for row in self.rows if row.method in ("none", self.best) and row.columns is not None]
-        return rendering.notebook(
-            table,
-            said=f"{self._sizes()}. {self.verdict}",
-            notes=[rendering.RAISED_WORDS] if rendering.any_raised(table) else [],
-            intervals=True,
-            diagrams=[rendering.diagram(self.bins(row.method), row.method) for row in drawn],
-        )
+        table = replace(self._short(), intervals=True)
+        said, notes = f"{self._sizes()}. {self.verdict}", [rendering.raised_words(table)]
+        drawn = [rendering.diagram(self.bins(method), method) for method in self._drawn()]
+        return rendering.notebook(table, said=said, notes=notes, diagrams=drawn)
+
+    def _drawn(self) -> list[str]:
+        """The methods whose diagrams are shown: the uncalibrated scores and the winner."""
+        return [row.method for row in self.rows if row.method in ("none", self.best) and row.columns is not None]
 
     def _sizes(self) -> str:
         return (
@@ -257,22 +263,19 @@ class Comparison(PlainData):
 
         With `intervals` the ends of the 95% intervals follow as `…_low` and `…_high`; what is not finite is left out.
         """
-        named = [(row.method, row) for row in self.rows if row.error is None]
-        if self.best is not None:
-            named.append(("best", self.row(self.best)))
-        fields = {"": "value", "_low": "low", "_high": "high"} if intervals else {"": "value"}
+        named = self.by_method | ({"best": self.row(self.best)} if self.best else {})
+        ends = {"": "value", "_low": "low", "_high": "high"} if intervals else {"": "value"}
         found = {
-            f"{name}/{metric}{suffix}": float(getattr(estimate, field))
-            for name, row in named
+            f"{name}/{metric}{suffix}": float(getattr(estimate, end))
+            for name, row in named.items()
             for metric, estimate in row.metrics.items()
-            for suffix, field in fields.items()
+            for suffix, end in ends.items()
         }
         return {name: value for name, value in found.items() if np.isfinite(value)}
 
     def figures(self) -> dict[str, Any]:
         """Reliability diagrams of the uncalibrated scores and of the winner as matplotlib figures, by name."""
-        wanted = [row.method for row in self.rows if row.method in ("none", self.best) and row.columns is not None]
-        return {f"reliability/{method}": self.plot(method).figure for method in wanted}
+        return {f"reliability/{method}": self.plot(method).figure for method in self._drawn()}
 
     def to_frame(self) -> Any:
         """A pandas table: one row per method; each metric as `name`, `name_low`, `name_high`."""
@@ -282,18 +285,15 @@ class Comparison(PlainData):
     def to_model_card(self) -> str:
         """A section for a model card in Markdown: what was done, how well it is calibrated, how to use it."""
         best = self.best or self.rows[0].method
-        names = [name for name in ("ece", "nll", "brier", "accuracy") if name in self.metric_names]
         columns = {"none": "uncalibrated", best: "calibrated"}
-        by_method = {method: self.row(method).metrics for method in columns if method in [r.method for r in self.rows]}
+        found = {method: row.metrics for method, row in self.by_method.items() if method in columns and row.metrics}
         rows = tuple(
-            Row(facts(name).title, {method: Cell(name, found[name]) for method, found in by_method.items() if found})
-            for name in names
+            Row(facts(name).title, {method: Cell(name, figures[name]) for method, figures in found.items()})
+            for name in ("ece", "nll", "brier", "accuracy")
+            if name in self.metric_names
         )
-        return MODEL_CARD.format(
-            best=best,
-            table=rendering.markdown(Table("metric", columns, rows), intervals=True),
-            comparison=self,
-        )
+        table = rendering.markdown(Table("metric", columns, rows, intervals=True))
+        return MODEL_CARD.format(best=best, table=table, comparison=self)
 
     def to_markdown(self, *, columns: Iterable[str] | None = None, intervals: bool = False) -> str:
         """A Markdown table: best of a column bold, second underlined, ties with the best marked ≈.
@@ -301,18 +301,19 @@ class Comparison(PlainData):
         columns : metrics to show, in this order; all of them by default.
         """
         marks = "**Best**, <u>second</u>, ≈ within noise of the best of the column."
-        return rendering.markdown(self._printed(columns, intervals, marks), intervals=intervals)
+        return rendering.markdown(self._printed(columns, intervals, marks))
 
     def to_latex(self, *, columns: Iterable[str] | None = None, intervals: bool = False) -> str:
         """A booktabs table with the figures and marks of `to_markdown`."""
         marks = "Bold: best; underlined: second; approx: within noise of the best."
-        return rendering.latex(self._printed(columns, intervals, marks), intervals=intervals)
+        return rendering.latex(self._printed(columns, intervals, marks))
 
     def _printed(self, columns: Iterable[str] | None, intervals: bool, marks: str) -> Table:
         extras = [name for name in EXTRAS if name != "n_parameters"]
         table = self.table().pick([*self.metric_names, *extras] if columns is None else columns)
         how = f"{self.resamples:,} paired bootstrap resamples"
         said = f"95% intervals from {how}. " if intervals else f"Differences judged by {how}. "
-        said += f"{rendering.RAISED_WORDS}. " if intervals and rendering.any_raised(table) else ""
+        if intervals and (words := rendering.raised_words(table)):
+            said += f"{words}. "
         sizes = f"Fitted on {self.n_val:,} rows, measured on {self.n_test:,}; {self.n_classes} classes. "
-        return replace(table, caption=sizes + said + marks)
+        return replace(table, caption=sizes + said + marks, intervals=intervals)

@@ -58,7 +58,7 @@ class ShiftCurves(PlainData):
                 for severity, mean, half in ends
             }
             rows.append(Row(method, cells))
-        return Table("method", {str(one): f"severity {one}" for one in self.severities}, tuple(rows))
+        return Table("method", {str(one): f"severity {one}" for one in self.severities}, tuple(rows), intervals=True)
 
     def to_frame(self) -> Any:
         """A pandas table: one row per method, one column per severity with the ends of its interval."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -40,7 +40,7 @@ def plain(value: Any) -> Any:
     >>> plain((1, float("nan"), np.array([0.5])))
     [1, None, [0.5]]
     """
-    if hasattr(value, "to_dict"):
+    if isinstance(value, PlainData):
         return value.to_dict()
     if isinstance(value, np.ndarray):
         value = value.tolist()
@@ -70,7 +70,7 @@ class Estimate(PlainData):
         return found if found["spread"] is not None else {name: found[name] for name in ("value", "low", "high")}
 
 
-class Figures(dict[str, Estimate]):
+class Figures(dict[str, Estimate], PlainData):
     """Estimates by name; a second name finds the same figure."""
 
     def __missing__(self, name: str) -> Estimate:
@@ -78,7 +78,7 @@ class Figures(dict[str, Estimate]):
             return self[known]
         raise KeyError(name)
 
-    def to_dict(self) -> dict[str, dict[str, float | None]]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain JSON data; of a figure with two names, by both."""
         second = {also: one for name, one in self.items() if (also := facts(name).also)}
         return {name: estimate.to_dict() for name, estimate in (self | second).items()}
@@ -122,6 +122,10 @@ class Table:
     caption: str = ""
     texts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Columns of words (a verdict, a reason) by name, each a word by the name of the row."""
+    intervals: bool | Collection[str] = False
+    """Show intervals in all columns, in none, or in those that are named."""
+    missing: str = "—"
+    """What stands where a row has no cell."""
 
     def pick(self, columns: Iterable[str] | None) -> Table:
         """The table with these columns only, in this order; a second name of a metric finds its column."""
@@ -139,24 +143,16 @@ class Table:
             import pandas
         except ImportError as error:
             raise ImportError("to_frame needs pandas: install it with `pip install pandas`") from error
-        ends = {name: self._ends(name) if intervals else {"": "value"} for name in self.columns}
-        records: list[dict[str, Any]] = []
-        for row in self.rows:
-            record: dict[str, Any] = {self.axis: row.name}
-            for name in self.columns:
-                estimate = row.cells[name].estimate if name in row.cells else Estimate(NAN)
-                record |= {name + suffix: getattr(estimate, end) for suffix, end in ends[name].items()}
-            records.append(record | {name: words.get(row.name) for name, words in self.texts.items()})
-        return pandas.DataFrame.from_records(records).set_index(self.axis)
-
-    def _ends(self, column: str) -> dict[str, str]:
-        found = [row.cells[column].estimate for row in self.rows if column in row.cells]
-        ends = {"": "value", "_low": "low", "_high": "high", "_spread": "spread"}
-        return {
-            suffix: end
-            for suffix, end in ends.items()
-            if end == "value" or any(np.isfinite(getattr(one, end)) for one in found)
-        }
+        ends = {"": "value", "_low": "low", "_high": "high", "_spread": "spread"} if intervals else {"": "value"}
+        found: dict[str, Any] = {self.axis: [row.name for row in self.rows]}
+        for name in self.columns:
+            estimates = [row.cells[name].estimate if name in row.cells else Estimate(NAN) for row in self.rows]
+            for suffix, end in ends.items():
+                values = [getattr(one, end) for one in estimates]
+                if not suffix or np.isfinite(values).any():
+                    found[name + suffix] = values
+        found |= {name: [words.get(row.name) for row in self.rows] for name, words in self.texts.items()}
+        return pandas.DataFrame(found).set_index(self.axis)
 
 
 def metric_columns(names: Iterable[str]) -> dict[str, str]:

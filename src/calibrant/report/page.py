@@ -26,7 +26,7 @@ import calibrant
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.evaluation.models import ModelComparison
-from calibrant.evaluation.rendering import RAISED_WORDS, any_raised, diagram, figure, raised, templates
+from calibrant.evaluation.rendering import diagram, figure, raised, raised_words, templates
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.shift import ShiftCurves
 from calibrant.metrics.record import facts
@@ -117,7 +117,7 @@ def render(
         words=wording(comparison),
         methods=tables.methods_table(comparison),
         criterion=facts(comparison.criterion).label,
-        raised=RAISED_WORDS if any_raised(comparison.table()) else "",
+        raised=raised_words(comparison.table()),
         fit_warnings=[(row.method, warning) for row in comparison.rows for warning in row.warnings],
         decisions=data["decisions"],
         clinical=tables.clinical_table(comparison),
@@ -158,7 +158,7 @@ def render_models(
         matrix_lead=f"{look.heading}{' in percent' if look.percent else ''} of every method on every model's test rows "
         f"({look.meaning}); {'higher' if look.better > 0 else 'lower'} is better. The lowest mean rank stands first.",
         matrix=tables.matrix(table),
-        raised=RAISED_WORDS if any(any_raised(one.table()) for one in models.values()) else "",
+        raised=raised_words(*(one.table() for one in models.values())),
         sections=[_section(name, one) for name, one in models.items()],
         usage=usage.model_usage(table.best, table.task, sources, command),
         provenance=usage.model_provenance(table, sources, command),
