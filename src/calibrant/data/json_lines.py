@@ -55,7 +55,8 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     scored = {"logits", "probabilities", "confidence", "probability", str(wanted.scores)} & set(columns)
     if choices is not None and not scored:
         _choices(found, path, columns, choices, wanted)
-    for key, column in columns.items():
+    # scores first: they say in which order objects of labels are read
+    for key, column in sorted(columns.items(), key=lambda item: item[0] not in ("logits", "probabilities")):
         if len(column) == n_rows and key not in found:
             field = _column(column, f"{path}: {key}", found)
             if field is not None:
@@ -116,6 +117,11 @@ def _objects(column: list[Any], called: str, found: Fields) -> Field | None:
     alike = all(isinstance(item, dict) and set(item) == set(names) for item in column)
     if not alike or not all(type(item[name]) in (int, float) for item in column for name in names):
         return None
+    if order is None and called.endswith(": labels") and CLASS_NAMES in found:
+        known = list(map(str, found[CLASS_NAMES].read()))
+        if set(known) != set(names):
+            raise InputError(f"{called} name {', '.join(names)}, but the scores {', '.join(known)}")
+        names = known
     if order is None and called.endswith((": logits", ": probabilities")):
         found[CLASS_NAMES] = ArrayField(np.array(names, dtype=str))
     return ArrayField(np.array([[item[name] for name in names] for item in column], dtype=np.float64))

@@ -125,7 +125,9 @@ def _hashed(rows: Any) -> Any:
         return rows.matrix()
     if rows.labels.ndim == 1:
         return rows
-    values = np.column_stack([rows.logits, rows.labels.astype(rows.logits.dtype)])
+    # below every logit, so that the stratum is the label of the highest score however the columns are ordered
+    lowest = np.finfo(rows.logits.dtype).min
+    values = np.column_stack([rows.logits, np.where(rows.labels > 0, lowest, lowest / 2)])
     return replace(rows, logits=values, labels=rows.logits.argmax(axis=1))
 
 
