@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.core.bins import total_gap, width_index
+from calibrant.core.bins import mass_index, total_gap, width_index
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import softmax
 from calibrant.evaluation.bootstrap import ROW_LIMIT, draw, inverted_interval, percentile_interval, poisson_table
-from calibrant.evaluation.class_noise import dense_noise, width_noise
+from calibrant.evaluation.class_noise import class_noise
 from calibrant.evaluation.intervals import Cells, monotone_bins
 from calibrant.evaluation.scoring import column_estimates
 from calibrant.kernels.rows import RowColumns
@@ -183,18 +183,20 @@ def test_monotone_bins_never_fall():
     assert (np.diff(right / share) >= -1e-12).all()
 
 
+@pytest.mark.parametrize("binning", ["width", "mass"])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_class_noise_equals_explicit_resamples(weighted):
+def test_class_noise_equals_explicit_resamples(weighted, binning):
     generator = np.random.default_rng(0)
     probabilities = softmax(2 * generator.normal(size=(200, 6)))
     labels = generator.integers(0, 6, 200)
     weights = generator.uniform(0.5, 2, 200) if weighted else None
     mass = np.ones(200) if weights is None else weights
     drawn = draw(200, 30, 0)
-    sparse = width_noise(probabilities, labels, weights, draws=drawn, n_bins=5)
+    noise = class_noise(probabilities, labels, weights, draws=drawn, n_bins=5, binning=binning)
     gaps = probabilities - np.eye(6)[labels]
     index = width_index(probabilities.ravel(), 5).reshape(200, 6)
-    assert dense_noise(drawn, index, gaps, mass, 5) == pytest.approx(sparse, abs=1e-6)
+    if binning == "mass":
+        index = np.stack([mass_index(column, 5, weights) for column in probabilities.T], axis=1)
 
     def residual(counts):
         table = np.zeros((6, 5))
@@ -202,7 +204,7 @@ def test_class_noise_equals_explicit_resamples(weighted):
             table[j] = np.bincount(index[:, j], counts * gaps[:, j], minlength=5)
         return table.ravel() / counts.sum()
 
-    assert sparse[11] == pytest.approx(residual(mass * drawn.counts[11]) - residual(mass), abs=1e-6)
+    assert noise[11] == pytest.approx(residual(mass * drawn.counts[11]) - residual(mass), abs=1e-6)
 
 
 def test_fewer_rows_keep_the_scale():

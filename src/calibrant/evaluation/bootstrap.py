@@ -25,6 +25,7 @@ import numpy as np
 from scipy.special import betaincinv
 
 from calibrant.core.arrays import check_whole
+from calibrant.metrics.top_label import increasing_root
 
 LEVEL = 0.95
 ROW_LIMIT = 16_384
@@ -209,19 +210,17 @@ def inverted_interval(
     statistic = norm if statistic is None else statistic
     observed = float(statistic(residual))
     value = float(norm(residual)) if value is None else value
-    tail = (1 - LEVEL) / 2
+    # a selection, since np.quantile sorts twice
+    last = len(noise) - 1
+    place = min(int(np.ceil((1 + LEVEL) / 2 * len(noise))), last)
 
-    def surplus(scale: float) -> np.ndarray:
-        drawn = statistic(scale * line + noise)
-        return np.array([_upper_quantile(drawn, tail), -_upper_quantile(-drawn, tail)]) - observed
+    def end(place: int) -> float:
+        def surplus(scale: float) -> float:
+            return float(np.partition(statistic(scale * line + noise), place)[place]) - observed
 
-    at_zero, at_one = surplus(0.0), surplus(1.0)
+        return float(norm(increasing_root(surplus, tolerance=1e-3, steps=6) * line))
 
-    def end(k: int) -> float:
-        return _root(lambda scale: float(surplus(scale)[k]), at_zero[k], at_one[k])
-
-    low, high = (float(norm(end(k) * line)) for k in (0, 1))
-    return min(low, value), max(min(high, ceiling), value)
+    return min(end(place), value), max(min(end(last - place), ceiling), value)
 
 
 def shrunk_direction(residual: np.ndarray, noise: np.ndarray, share: np.ndarray) -> np.ndarray:
@@ -236,37 +235,6 @@ def shrunk_direction(residual: np.ndarray, noise: np.ndarray, share: np.ndarray)
     squares = float((apart**2 / share).sum())
     chance = float(((noise - share * noise.sum(axis=1, keepdims=True)) ** 2 / share).sum(axis=1).mean())
     return common + max(0.0, 1 - chance / squares) * apart if squares > 0 else common
-
-
-def _upper_quantile(draws: np.ndarray, tail: float) -> float:
-    """The value that a share `tail` of the draws reaches or exceeds; a selection, since np.quantile sorts twice."""
-    place = min(int(np.ceil((1 - tail) * len(draws))), len(draws) - 1)
-    return float(np.partition(draws, place)[place])
-
-
-def _root(surplus: Callable[[float], float], at_zero: float, at_one: float) -> float:
-    """Where an increasing function of a scale ≥ 0 crosses zero, by the Illinois rule; 0 if it is positive there."""
-    if at_zero >= 0:
-        return 0.0
-    low, high, below, above = 0.0, 1.0, at_zero, at_one
-    while above < 0:
-        low, below, high = high, above, 2 * high
-        if high > 64:  # residuals of exactly zero: no scale of them changes anything
-            return 1.0
-        above = surplus(high)
-    last = 0
-    for _ in range(6):
-        middle = (low * above - high * below) / (above - below)
-        here = surplus(middle)
-        if abs(here) < 1e-3 * (above - below) or high - low < 1e-3:
-            return middle
-        if here < 0:
-            low, below, above = middle, here, above / 2 if last < 0 else above
-            last = -1
-        else:
-            high, above, below = middle, here, below / 2 if last > 0 else below
-            last = 1
-    return (low * above - high * below) / (above - below)
 
 
 def clopper_pearson(errors: float, count: float, level: float = 0.95) -> tuple[float, float]:

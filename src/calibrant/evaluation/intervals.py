@@ -22,7 +22,7 @@ from calibrant.evaluation.bootstrap import (
     percentile_interval,
     shrunk_direction,
 )
-from calibrant.evaluation.class_noise import CLASS_RESAMPLES, MASS_RESAMPLES, NOISE_ELEMENTS, mass_noise, width_noise
+from calibrant.evaluation.class_noise import CLASS_RESAMPLES, MASS_RESAMPLES, NOISE_ELEMENTS, class_noise
 from calibrant.evaluation.scan import ScannedRows
 from calibrant.metrics.classwise import class_loss_sums, class_sums
 from calibrant.metrics.clinical import spline_knots
@@ -170,6 +170,7 @@ class Intervals:
         self, rows: ScannedRows, drawn: Resamples, figures: Sequence[Figure], n_bins: int, *, paired: bool = False
     ) -> None:
         self.rows, self.drawn, self.n_bins, self.paired = rows, drawn, n_bins, paired
+        self.noises: dict[str, np.ndarray] = {}
         self.columns = list(dict.fromkeys(one.interval.column for one in figures if isinstance(one.interval, Mean)))
         self.fine = any(
             isinstance(one.interval, Redrawn) or (isinstance(one.interval, Gaps) and one.interval.table not in BINS)
@@ -245,7 +246,7 @@ class Intervals:
     def _class_gaps(self, rule: ClassGaps, value: float) -> Found:
         sums = class_sums(self.rows, self.n_bins, rule.binning)
         width = rule.binning == "width"
-        noise, most = (self._width_noise, CLASS_RESAMPLES) if width else (self._mass_noise, None)
+        noise, most = self._class_noise(rule.binning), CLASS_RESAMPLES if width else None
         residual = sums.excess.ravel()
         share = (sums.weight / sums.weight.sum(axis=-1, keepdims=True)).ravel()
         if width and len(residual) > MANY_CELLS:
@@ -259,16 +260,15 @@ class Intervals:
 
         return inverted_interval(norm, residual, noise[:most], value=value), norm(residual + noise)
 
-    @cached_property
-    def _width_noise(self) -> np.ndarray:
-        most = max(20, NOISE_ELEMENTS // (self.rows.n_classes * self.n_bins))
-        draws = self.rows.draws.first(most if self.paired else min(most, CLASS_RESAMPLES))
-        return width_noise(self.rows.kept, *self._kept_rows(), draws=draws, n_bins=self.n_bins)
-
-    @cached_property
-    def _mass_noise(self) -> np.ndarray:
-        draws = self.rows.draws.first(MASS_RESAMPLES)
-        return mass_noise(self.rows.kept, *self._kept_rows(), draws=draws, n_bins=self.n_bins)
+    def _class_noise(self, binning: str) -> np.ndarray:
+        """Deviations (R, K·M) of the residuals of classes, found once for each kind of bins."""
+        if binning not in self.noises:
+            most = max(20, NOISE_ELEMENTS // (self.rows.n_classes * self.n_bins))
+            most = most if self.paired else min(most, CLASS_RESAMPLES)
+            draws = self.rows.draws.first(most if binning == "width" else MASS_RESAMPLES)
+            options = {"draws": draws, "n_bins": self.n_bins, "binning": binning}
+            self.noises[binning] = class_noise(self.rows.kept, *self._kept_rows(), **options)
+        return self.noises[binning]
 
     def _kept_rows(self) -> tuple[np.ndarray, np.ndarray | None]:
         draws, weights = self.rows.draws, self.rows.weights

@@ -17,10 +17,11 @@ from numpy.typing import ArrayLike
 
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.softmax import sigmoid
-from calibrant.kernels.isotonic import ScoreGroups, isotonic_values, score_groups
-from calibrant.kernels.logistic import Pull, fit_logistic, logistic_sums, separable
+from calibrant.kernels.isotonic import isotonic_values, score_groups
+from calibrant.kernels.logistic import Pull, Units, batch_sums, fit_logistic, logistic_sums, newton, separable
 from calibrant.metrics.inputs import (
     BinaryLabels,
+    Checked,
     PositiveProbabilities,
     RowWeights,
     check_binary,
@@ -29,53 +30,37 @@ from calibrant.metrics.inputs import (
 )
 from calibrant.metrics.record import Figure, Redrawn, metric
 from calibrant.metrics.selective import area_under_roc, auroc_by_cell
-
-NEWTON_STEPS = 8
-"""From the fit of all rows a resample is a few steps away; they stop early where all have arrived."""
+from calibrant.metrics.top_label import increasing_root
 
 RIDGE = 1e-3
 """Added to the curvature of every resample, so that one without positives stays finite."""
 
-
-def refit(design: np.ndarray, weight: np.ndarray, positive: np.ndarray, offset: np.ndarray | None = None) -> np.ndarray:
-    """Parameters (R, d) of the logistic regression of every resample (R, L) on the columns of a design (d, L)."""
-    size = len(design)
-    outer = (design[:, None, :] * design[None, :, :]).reshape(size * size, -1).T
-    point = np.zeros((1, size))
-    # the first row holds all rows: its optimum is where the others start
-    for rows, steps in ((slice(0, 1), 50), (slice(None), NEWTON_STEPS)):
-        point = np.repeat(point, len(weight), axis=0) if rows == slice(None) else point
-        for _ in range(steps):
-            score = point @ design + (0.0 if offset is None else offset)
-            probability = sigmoid(score)
-            gradient = (weight[rows] * probability - positive[rows]) @ design.T + RIDGE * point
-            curvature = (weight[rows] * probability * (1 - probability)) @ outer
-            hessian = curvature.reshape(-1, size, size) + RIDGE * np.eye(size)
-            step = np.linalg.solve(hessian, gradient[:, :, None])[:, :, 0]
-            # far from the optimum a full step may overshoot: one unit of log-odds per column and step is enough
-            length = np.maximum(np.abs(step).max(axis=1, keepdims=True), 1.0)
-            point = point - step / length
-            if np.abs(step).max() < 1e-6:
-                break
-    return point
+REFIT_GAP = 1e-9
+"""Log loss, summed over rows, that the last Newton step of a resample may gain."""
 
 
-def standardised(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Columns (d, L) with mean 0 and spread 1, and their spreads (d,)."""
-    spread = columns.std(axis=1)
-    spread = np.where(spread > 0, spread, 1.0)
-    return (columns - columns.mean(axis=1, keepdims=True)) / spread[:, None], spread
+def refit(columns: np.ndarray, draws: Any, offset: np.ndarray | float = 0.0) -> np.ndarray:
+    """Parameters (R, d + 1), intercept last, of the logistic regression of every resample on columns (d, L)."""
+    share = draws.positive / np.maximum(draws.weight, 1e-300)
+
+    def evaluate(points: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        loss, gradient, hessian = batch_sums(columns[None], share[which], draws.weight[which], points, offset)
+        ridge = RIDGE * np.eye(points.shape[1])
+        return loss + 0.5 * RIDGE * (points**2).sum(axis=1), gradient + RIDGE * points, hessian + ridge
+
+    start = np.zeros((len(share), len(columns) + 1))
+    return newton(evaluate, start, np.full(start.shape[1], -np.inf), gap=REFIT_GAP)[0]
 
 
 def redrawn_slope(draws: Any) -> np.ndarray:
     """The slope of every resample (R,)."""
-    scaled, spread = standardised(draws.score[None])
-    return refit(np.vstack([scaled, np.ones_like(draws.score)]), draws.weight, draws.positive)[:, 0] / spread[0]
+    units = Units.of(draws.score[None], None)
+    return refit(units.scale(draws.score[None]), draws)[:, 0] / units.spread
 
 
 def redrawn_intercept(draws: Any) -> np.ndarray:
     """The intercept of every resample (R,)."""
-    return refit(np.ones((1, len(draws.score))), draws.weight, draws.positive, offset=draws.score)[:, 0]
+    return refit(np.empty((0, len(draws.score))), draws, draws.score)[:, 0]
 
 
 def redrawn_ratio(draws: Any) -> np.ndarray:
@@ -162,29 +147,14 @@ def calibration_intercept(
             stacklevel=2,
         )
         observed = 0.5 if observed == 0 else total - 0.5 * min(1.0, total)
-    return offset_of(log_odds, weight, observed)
-
-
-def offset_of(log_odds: np.ndarray, weight: np.ndarray, observed: float) -> float:
-    """The constant a with Σ w·sigmoid(s + a) = observed: Newton's steps, held inside the bracket found so far."""
-    total = float(weight.sum())
     share = observed / total
     centre = float(np.log(share) - np.log1p(-share))
     low, high = centre - float(log_odds.max()), centre - float(log_odds.min())
-    offset = float(np.clip(centre - float(weight @ log_odds) / total, low, high))
-    for _ in range(200):
-        small = np.exp(-np.abs(log_odds + offset))
-        inverse = 1.0 / (1.0 + small)
-        excess = float(weight @ np.where(log_odds + offset >= 0, inverse, small * inverse)) - observed
-        low, high = (low, offset) if excess > 0 else (offset, high)
-        curvature = float(weight @ (small * inverse * inverse))
-        following = offset - excess / curvature if curvature > 0 else 0.5 * (low + high)
-        if not low <= following <= high:
-            following = 0.5 * (low + high)
-        if abs(following - offset) <= 1e-14 * max(1.0, abs(offset)):
-            return following
-        offset = following
-    return offset
+
+    def surplus(part: float) -> float:
+        return float(weight @ sigmoid(log_odds + low + part * (high - low))) - observed
+
+    return low + increasing_root(surplus, tolerance=1e-15, steps=100) * (high - low)
 
 
 @metric(
@@ -266,59 +236,33 @@ def flexible_calibration(
     True
     """
     checked = check_binary(probabilities, labels, sample_weight, from_logits, weights_are="counts")
-    curve = Curve.fit(checked.log_odds, checked.positive, checked.weights)
+    curve = Curve(checked)
     counted = checked.log_odds if checked.weights is None else checked.log_odds[checked.weights > 0]
     grid = np.linspace(counted.min(), counted.max(), GRID_SIZE)
-    score, error = curve.log_odds(grid), curve.standard_error(grid)
-    return FlexibleCalibration(
-        sigmoid(grid), sigmoid(score), sigmoid(score - Z_95 * error), sigmoid(score + Z_95 * error), curve.knots
-    )
+    design = curve.design(grid)
+    score = curve.point @ design
+    half = Z_95 * np.sqrt(np.maximum(np.einsum("in,ij,jn->n", design, curve.covariance, design), 0.0))
+    return FlexibleCalibration(sigmoid(grid), sigmoid(score), sigmoid(score - half), sigmoid(score + half), curve.knots)
 
 
-@dataclass(frozen=True)
 class Curve:
-    """A fitted flexible curve: coefficients over standardised spline columns."""
+    """The flexible curve of highest likelihood: coefficients over spline columns in units of their spread."""
 
-    knots: np.ndarray
-    centre: np.ndarray
-    spread: np.ndarray
-    point: np.ndarray
-    covariance: np.ndarray
-
-    @classmethod
-    def fit(
-        cls,
-        log_odds: np.ndarray,
-        positive: np.ndarray,
-        weights: np.ndarray | None = None,
-        *,
-        knots: np.ndarray | None = None,
-    ) -> Curve:
-        """The curve of highest likelihood; `knots` are read off the data unless given."""
-        knots = spline_knots(log_odds, weights) if knots is None else knots
-        columns = spline_columns(log_odds, knots)
-        centre = np.average(columns, axis=1, weights=weights)
-        spread = np.sqrt(np.average((columns - centre[:, None]) ** 2, axis=1, weights=weights))
-        spread = np.where(spread > 1e-12 * (1 + np.abs(centre)), spread, 1.0)
-        scaled = (columns - centre[:, None]) / spread[:, None]
-        size = len(columns) + 1
+    def __init__(self, checked: Checked) -> None:
+        log_odds, positive, weights = checked.log_odds, checked.positive, checked.weights
+        self.knots = spline_knots(log_odds, weights)
+        columns = spline_columns(log_odds, self.knots)
+        self.units = Units.of(columns, weights)
+        scaled, size = self.units.scale(columns), len(columns) + 1
         pull = Pull(np.zeros(size), CURVE_RIDGE * np.eye(size))
-        point = fit_logistic(scaled, positive, weights, pull=pull).point
-        hessian = logistic_sums(scaled, positive.astype(np.float64), weights, point)[2] + pull.strength
-        return cls(knots, centre, spread, point, np.linalg.pinv(hessian, hermitian=True))
+        self.point = fit_logistic(scaled, positive, weights, pull=pull).point
+        hessian = logistic_sums(scaled, positive.astype(np.float64), weights, self.point)[2] + pull.strength
+        self.covariance = np.linalg.pinv(hessian, hermitian=True)
 
-    def _columns(self, log_odds: np.ndarray) -> np.ndarray:
-        return (spline_columns(log_odds, self.knots) - self.centre[:, None]) / self.spread[:, None]
-
-    def log_odds(self, log_odds: np.ndarray) -> np.ndarray:
-        """The curve in log-odds (n,) at predicted log-odds (n,)."""
-        return self.point[:-1] @ self._columns(log_odds) + self.point[-1]
-
-    def standard_error(self, log_odds: np.ndarray) -> np.ndarray:
-        """Standard error of the curve in log-odds (n,)."""
-        columns = self._columns(log_odds)
-        design = np.concatenate([columns, np.ones((1, columns.shape[1]))])
-        return np.sqrt(np.maximum(np.einsum("in,ij,jn->n", design, self.covariance, design), 0.0))
+    def design(self, log_odds: np.ndarray) -> np.ndarray:
+        """The columns, and one of ones, at predicted log-odds (n,)."""
+        columns = spline_columns(log_odds, self.knots)
+        return np.vstack([self.units.scale(columns), np.ones_like(log_odds)])
 
 
 def spline_knots(log_odds: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
@@ -337,16 +281,12 @@ def spline_columns(log_odds: np.ndarray, knots: np.ndarray) -> np.ndarray:
     if len(knots) == 0:
         return log_odds[None]
     last, before = knots[-1], knots[-2]
-    tail, near = _cubed(log_odds - last), _cubed(log_odds - before)
+    *cubes, near, tail = np.maximum(log_odds - knots[:, None], 0.0) ** 3
     terms = [
-        _cubed(log_odds - knot) - near * (last - knot) / (last - before) + tail * (before - knot) / (last - before)
-        for knot in knots[:-2]
+        cube - near * (last - knot) / (last - before) + tail * (before - knot) / (last - before)
+        for cube, knot in zip(cubes, knots, strict=False)
     ]
     return np.stack([log_odds, *(term / (last - knots[0]) ** 2 for term in terms)])
-
-
-def _cubed(values: np.ndarray) -> np.ndarray:
-    return np.maximum(values, 0.0) ** 3
 
 
 def weighted_quantile(values: np.ndarray, shares: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
@@ -367,16 +307,17 @@ def _gaps(
     probabilities: PositiveProbabilities, labels: BinaryLabels, sample_weight: RowWeights, from_logits: bool
 ) -> tuple[np.ndarray, np.ndarray | None]:
     checked = check_binary(probabilities, labels, sample_weight, from_logits, weights_are="counts")
-    curve = Curve.fit(checked.log_odds, checked.positive, checked.weights)
-    stated = checked.probability.astype(np.float64)
-    return np.abs(sigmoid(curve.log_odds(checked.log_odds)) - stated), checked.weights
+    curve = Curve(checked)
+    observed = sigmoid(curve.point @ curve.design(checked.log_odds))
+    return np.abs(observed - checked.probability.astype(np.float64)), checked.weights
 
 
 def redrawn_gaps(draws: Any) -> np.ndarray:
     """|c(p) − p| of each cell (R, L), the curve refitted to every resample with the knots of all rows."""
-    scaled, _ = standardised(spline_columns(draws.score, draws.knots))
-    design = np.vstack([scaled, np.ones_like(draws.score)])
-    return np.abs(sigmoid(refit(design, draws.weight, draws.positive) @ design) - draws.probability)
+    columns = spline_columns(draws.score, draws.knots)
+    scaled = Units.of(columns, None).scale(columns)
+    points = refit(scaled, draws)
+    return np.abs(sigmoid(points[:, :-1] @ scaled + points[:, -1:]) - draws.probability)
 
 
 def redrawn_index(draws: Any) -> np.ndarray:
@@ -608,17 +549,12 @@ def score_decomposition(
     """
     check_choice("score", score, ("nll", "brier"))
     checked = check_binary(probabilities, labels, sample_weight, from_logits)
-    if score == "nll":
-        given = weighted_mean(checked.losses(), checked.weights)
-    else:
-        given = weighted_mean((checked.probability.astype(np.float64) - checked.positive) ** 2, checked.weights)
-    return _parts(given, score_groups(checked.values, checked.positive, checked.weights), score)
-
-
-def _parts(given: float, groups: ScoreGroups, score: str) -> ScoreDecomposition:
+    column = checked.losses() if score == "nll" else checked.column("brier")
+    given = weighted_mean(column, checked.weights)
+    groups = score_groups(checked.values, checked.positive, checked.weights)
     total = groups.weight.sum()
-    share = groups.positive / groups.weight
-    fitted = float(groups.weight @ _score_at(share, isotonic_values(groups), score) / total)
+    each = _score_at(groups.positive / groups.weight, isotonic_values(groups), score)
+    fitted = float(groups.weight @ each / total)
     rate = np.array([groups.positive.sum() / total])
     base = float(_score_at(rate, rate, score)[0])
     return ScoreDecomposition(max(given - fitted, 0.0), max(base - fitted, 0.0), base, given)
@@ -716,13 +652,10 @@ def decision_curve(
     >>> decision_curve([0.1, 0.6, 0.8, 0.2], [0, 0, 1, 0], [0.25]).treat_all.tolist()
     [0.0]
     """
-    cuts = check_thresholds(thresholds)
+    checked = check_binary(probabilities, labels, sample_weight, from_logits)
+    cuts, found, flagged, total, positive = flagged_above(thresholds, checked)
     if (cuts >= 1).any():
         raise InputError(f"thresholds reach {cuts.max():g}, but the net benefit needs thresholds below 1")
-    checked = check_binary(probabilities, labels, sample_weight, from_logits)
-    groups = score_groups(checked.probability, checked.positive, checked.weights)
-    found, flagged = flagged_above(groups, cuts)
-    total, positive = groups.weight.sum(), groups.positive.sum()
     odds = cuts / (1 - cuts)
     prevalence = positive / total
     return DecisionCurve(
@@ -753,11 +686,8 @@ def threshold_metrics(
     >>> found.sensitivity, found.ppv, found.flagged
     (1.0, 0.5, 0.5)
     """
-    cuts = check_thresholds(threshold)
     checked = check_binary(probabilities, labels, sample_weight, from_logits)
-    groups = score_groups(checked.probability, checked.positive, checked.weights)
-    found, flagged = flagged_above(groups, cuts)
-    total, positive = groups.weight.sum(), groups.positive.sum()
+    cuts, found, flagged, total, positive = flagged_above(threshold, checked)
     spared = total - flagged - (positive - found)
     with np.errstate(invalid="ignore", divide="ignore"):
         columns = (
@@ -772,20 +702,14 @@ def threshold_metrics(
     return ThresholdMetrics(cuts, *columns)
 
 
-def check_thresholds(thresholds: ArrayLike) -> np.ndarray:
-    """Thresholds as float64."""
+def flagged_above(thresholds: ArrayLike, checked: Checked) -> tuple[np.ndarray, ...]:
+    """Thresholds, the weight of positives and of all rows at or above each, of all rows and of all positives."""
     cuts = np.asarray(thresholds, dtype=np.float64)
     if cuts.size == 0 or not ((cuts >= 0) & (cuts <= 1)).all():
         shown = "none" if cuts.size == 0 else f"{cuts.min():g} to {cuts.max():g}"
         raise InputError(f"thresholds must lie in [0, 1], got {shown}")
-    return cuts
-
-
-def flagged_above(groups: ScoreGroups, thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weight of positives, and of all rows, at or above each threshold."""
+    groups = score_groups(checked.probability, checked.positive, checked.weights)
     # thresholds are rounded as the probabilities were, so that a float32 0.2 is at a threshold of 0.2
-    narrowed = thresholds.astype(groups.scores.dtype).astype(np.float64)
-    first = np.searchsorted(groups.scores.astype(np.float64), narrowed, side="left")
-    found = np.append(np.cumsum(groups.positive[::-1])[::-1], 0.0)
-    flagged = np.append(np.cumsum(groups.weight[::-1])[::-1], 0.0)
-    return found[first], flagged[first]
+    first = np.searchsorted(groups.scores, cuts.astype(groups.scores.dtype), side="left")
+    found, flagged = (np.append(np.cumsum(one[::-1])[::-1], 0.0) for one in (groups.positive, groups.weight))
+    return cuts, found[first], flagged[first], flagged[0], found[0]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.errors import InputError
+from calibrant.core.threads import row_blocks
 from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label
 from calibrant.metrics.record import documented
 
@@ -16,7 +17,7 @@ DRAWS = 1000
 ROW_DRAWS = 40_000_000
 """Rows × draws up to which every row is simulated; beyond, runs of neighbouring rows as one normal step each."""
 RUNS = 256
-BLOCK_ELEMENTS = 4_000_000
+BLOCK_ELEMENTS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -70,123 +71,105 @@ def multicalibration_error(
     >>> found.worst, found.value, found.p_value < 0.01
     ('b', 10.0, True)
     """
-    stated, true, weights = top_label(probabilities, labels, sample_weight, from_logits)
-    confidence, correct = stated.astype(np.float64), true.astype(np.float64)
-    mass = np.ones(len(confidence)) if weights is None else np.asarray(weights, dtype=np.float64)
-    levels = [_Level(*level, confidence, mass) for level in _levels(groups, len(confidence))]
-    ranges = {name: one for level in levels for name, one in level.ranges(correct).items()}
-    left_out = tuple(name for level in levels for name in level.left_out)
-    if not ranges:
+    confidence, correct, weights = top_label(probabilities, labels, sample_weight, from_logits)
+    confidence = confidence.astype(np.float64)
+    mass = np.ones(len(confidence)) if weights is None else weights
+    names, row, code = _members(groups, len(confidence))
+    variance = mass**2 * confidence * (1 - confidence)
+    squares = np.bincount(code, variance[row], len(names))
+    known = np.flatnonzero(squares > 0)
+    left_out = tuple(name for name, square in zip(names, squares, strict=True) if not square > 0)
+    if not len(known):
         raise InputError(f"in all {len(left_out)} groups the probabilities are 0 or 1: there is nothing to test")
-    worst = max(ranges, key=ranges.__getitem__)
-    level = next(level for level in levels if worst in level.scale)
-    value = ranges[worst]
-    reached = _simulated(levels, draws, seed)
-    at_least = int((reached >= value - 1e-9).sum())
-    points = value * level.scale[worst] / level.weight[worst]
-    return MulticalibrationError(value, (1 + at_least) / (draws + 1), points, worst, ranges, left_out)
+    row, code = row[squares[code] > 0], code[squares[code] > 0]
+    order = np.lexsort((confidence[row], code))
+    walks = _Walks(row[order], code[order], confidence, mass, np.sqrt(squares[known]))
+    ranges = walks.ranges(correct[None])[0]
+    place = int(ranges.argmax())
+    value, worst = float(ranges[place]), known[place]
+    at_least = int((walks.simulated(draws, seed) >= value - 1e-9).sum())
+    points = value * np.sqrt(squares[worst]) / np.bincount(code, mass[row], len(names))[worst]
+    by_group = {names[one]: float(found) for one, found in zip(known, ranges, strict=True)}
+    return MulticalibrationError(value, (1 + at_least) / (draws + 1), float(points), names[worst], by_group, left_out)
 
 
-class _Level:
-    """One way to split rows into groups: rows in the order of group and probability, and each group's spread."""
+class _Walks:
+    """Rows in the order of group and probability, so that each group is a walk of the cumulated gaps.
 
-    def __init__(self, names: list[str], code: np.ndarray, confidence: np.ndarray, mass: np.ndarray) -> None:
-        variance = np.bincount(code[code >= 0], (mass**2 * confidence * (1 - confidence))[code >= 0], len(names))
-        weight = np.bincount(code[code >= 0], mass[code >= 0], len(names))
-        known = variance > 0
-        self.left_out = [name for name, one in zip(names, known, strict=True) if not one]
-        self.scale = {name: float(np.sqrt(one)) for name, one in zip(names, variance, strict=True) if one > 0}
-        self.weight = {name: float(one) for name, one in zip(names, weight, strict=True)}
-        rows = np.flatnonzero((code >= 0) & known[np.maximum(code, 0)])
-        self.order = rows[np.lexsort((confidence[rows], code[rows]))]
-        self.confidence, self.mass = confidence, mass
-        owner, stated = code[self.order], confidence[self.order]
-        last = np.ones(len(owner), dtype=bool)
-        last[:-1] = (owner[1:] != owner[:-1]) | (stated[1:] != stated[:-1])
+    row, owner : row and group of each step (m,); a row takes a step in each of its groups. spread : of each group (G,).
+    """
+
+    def __init__(
+        self, row: np.ndarray, owner: np.ndarray, confidence: np.ndarray, mass: np.ndarray, spread: np.ndarray
+    ) -> None:
+        self.row, self.confidence, self.mass, self.spread = row, confidence, mass, spread
+        stated = confidence[row]
+        last = np.append((owner[1:] != owner[:-1]) | (stated[1:] != stated[:-1]), True)
         self.ends = np.flatnonzero(last)
         """The last row of each run of tied probabilities: the sums are looked at there."""
-        self.owner = owner[self.ends]
-        self.starts = np.flatnonzero(np.append(True, self.owner[1:] != self.owner[:-1])) if len(owner) else self.ends
-        self.spread = np.sqrt(variance[self.owner[self.starts]]) if len(owner) else np.empty(0)
+        self.starts = np.flatnonzero(np.diff(owner[self.ends], prepend=-1))
 
-    def ranges(self, correct: np.ndarray) -> dict[str, float]:
-        """The range of each group in standard errors."""
-        excess = (self.mass * (correct - self.confidence))[self.order]
-        return dict(zip(self.scale, self.standard(np.cumsum(excess)[None, self.ends])[0].tolist(), strict=True))
+    def ranges(self, correct: np.ndarray) -> np.ndarray:
+        """The range of each group (r, G) in standard errors under sets of labels (r, n)."""
+        excess = self.mass * (correct - self.confidence)
+        path = np.cumsum(excess[:, self.row], axis=1)[:, self.ends]
+        # the sums go on from one group to the next
+        before = np.where(self.starts > 0, path[:, self.starts - 1], 0.0)
+        top = np.maximum.reduceat(path, self.starts, axis=1) - before
+        low = np.minimum.reduceat(path, self.starts, axis=1) - before
+        return (np.maximum(top, 0.0) - np.minimum(low, 0.0)) / self.spread
 
-    def standard(self, path: np.ndarray) -> np.ndarray:
-        """Ranges (r, G) of running sums (r, runs) that go on from one group to the next."""
-        if not len(self.starts):
-            return np.zeros((len(path), 0))
-        before = np.where(self.starts > 0, path[:, np.maximum(self.starts, 1) - 1], 0.0)
-        before[:, 0] = 0.0
-        top = np.maximum(np.maximum.reduceat(path, self.starts, axis=1) - before, 0.0)
-        low = np.minimum(np.minimum.reduceat(path, self.starts, axis=1) - before, 0.0)
-        return (top - low) / self.spread
+    def simulated(self, draws: int, seed: int) -> np.ndarray:
+        """The statistic (R,) of labels drawn from the probabilities; of many rows, by the normal limit."""
+        generator = np.random.default_rng([seed, 19])
+        n_rows = len(self.confidence)
+        if n_rows * draws > ROW_DRAWS:
+            return self._normal_limit(draws, generator)
+        parts = row_blocks(draws, n_rows, BLOCK_ELEMENTS)
+        drawn = (generator.random((part.stop - part.start, n_rows)) < self.confidence for part in parts)
+        return np.concatenate([self.ranges(correct).max(axis=1) for correct in drawn])
 
-
-def _simulated(levels: list[_Level], draws: int, seed: int) -> np.ndarray:
-    """The statistic (R,) of labels drawn from the probabilities: every row's, or, of many rows, by the normal limit."""
-    confidence, mass = levels[0].confidence, levels[0].mass
-    generator = np.random.default_rng([seed, 19])
-    found = np.zeros(draws)
-    if len(confidence) * draws > ROW_DRAWS:
-        for level in levels:
-            _by_normal_steps(level, found, generator)
+    def _normal_limit(self, draws: int, generator: np.random.Generator) -> np.ndarray:
+        """Sums over many rows are a random walk with normal steps: runs of rows of equal variance, 256 to a group."""
+        variance = self.mass**2 * self.confidence * (1 - self.confidence)
+        running = np.cumsum(variance[self.row])[self.ends]
+        found, before = np.zeros(draws), 0.0
+        for own in np.split(running, self.starts[1:]):
+            edges, before = own - before, own[-1]
+            picked = np.unique(np.searchsorted(edges, edges[-1] * np.arange(1, RUNS + 1) / RUNS - 1e-12 * edges[-1]))
+            steps = np.sqrt(np.diff(edges[np.minimum(picked, len(edges) - 1)], prepend=0.0) / edges[-1])
+            walk = np.cumsum(steps * generator.standard_normal((draws, len(steps))), axis=1)
+            # a continuous walk reaches 0.583 steps further than one that is looked at in between (Siegmund 1985)
+            extra = 2 * 0.5826 * float(np.sqrt(np.mean(steps**2))) if len(edges) > 2 * RUNS else 0.0
+            found = np.maximum(found, walk.max(axis=1).clip(0) - walk.min(axis=1).clip(None, 0) + extra)
         return found
-    block = max(1, BLOCK_ELEMENTS // len(confidence))
-    for start in range(0, draws, block):
-        part = slice(start, min(start + block, draws))
-        right = generator.random((part.stop - start, len(confidence))) < confidence
-        excess = mass * (right - confidence)
-        for level in levels:
-            path = np.cumsum(excess[:, level.order], axis=1)
-            largest = level.standard(path[:, level.ends]).max(axis=1, initial=0.0)
-            found[part] = np.maximum(found[part], largest)
-    return found
 
 
-def _by_normal_steps(level: _Level, found: np.ndarray, generator: np.random.Generator) -> None:
-    """Sums over many rows are a random walk with normal steps: runs of rows of equal variance, 256 to a group."""
-    variance = (level.mass**2 * level.confidence * (1 - level.confidence))[level.order]
-    running = np.cumsum(variance)
-    for place, start in enumerate(level.starts.tolist()):
-        stop = level.starts[place + 1] if place + 1 < len(level.starts) else len(level.ends)
-        first = 0 if start == 0 else level.ends[start - 1] + 1
-        edges = running[level.ends[start:stop]] - (running[first - 1] if first else 0.0)
-        picked = np.unique(np.searchsorted(edges, edges[-1] * np.arange(1, RUNS + 1) / RUNS - 1e-12 * edges[-1]))
-        steps = np.sqrt(np.diff(edges[np.minimum(picked, len(edges) - 1)], prepend=0.0) / edges[-1])
-        walk = np.cumsum(steps * generator.standard_normal((len(found), len(steps))), axis=1)
-        # a continuous walk reaches 0.583 steps further than one that is looked at in between (Siegmund 1985)
-        extra = 2 * 0.5826 * float(np.sqrt(np.mean(steps**2))) if len(edges) > 2 * RUNS else 0.0
-        found[:] = np.maximum(found, walk.max(axis=1).clip(0) - walk.min(axis=1).clip(None, 0) + extra)
-
-
-def _levels(groups: Any, n_rows: int) -> list[tuple[list[str], np.ndarray]]:
-    """Names of groups and the group of each row (−1: none), for every way in which the rows are split."""
-    if isinstance(groups, Mapping):
-        columns = {str(name): _names(values, n_rows, str(name)) for name, values in groups.items()}
-        levels = [_coded(np.char.add(f"{name} ", values)) for name, values in columns.items()]
-        if len(columns) == 2:
-            (first, left), (second, right) = columns.items()
-            both = np.char.add(np.char.add(f"{first} ", left), np.char.add(f" & {second} ", right))
-            levels.append(_coded(both))
-        return levels
+def _members(groups: Any, n_rows: int) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Names of all groups, and the rows that belong to them with the number of their group."""
     if isinstance(groups, Sequence) and len(groups) and np.ndim(groups[0]) == 1:
         masks = [np.asarray(mask) for mask in groups]
         for place, mask in enumerate(masks):
             if mask.dtype != bool or mask.shape != (n_rows,):
                 raise InputError(f"mask {place} has shape {mask.shape} and {mask.dtype}: give {n_rows} booleans")
-        return [([f"mask {place}"], np.where(mask, 0, -1)) for place, mask in enumerate(masks)]
-    return [_coded(_names(groups, n_rows, "groups"))]
+        code, row = np.nonzero(masks)
+        return [f"mask {place}" for place in range(len(masks))], row, code
+    if isinstance(groups, Mapping):
+        columns = [np.char.add(f"{name} ", _words(values, n_rows, name)) for name, values in groups.items()]
+        if len(columns) == 2:
+            columns.append(np.char.add(np.char.add(columns[0], " & "), columns[1]))
+    else:
+        columns = [_words(groups, n_rows, "groups")]
+    names: list[str] = []
+    codes = []
+    for column in columns:
+        found, code = np.unique(column, return_inverse=True)
+        codes.append(code + len(names))
+        names += found.tolist()
+    return names, np.tile(np.arange(n_rows), len(columns)), np.concatenate(codes)
 
 
-def _coded(names: np.ndarray) -> tuple[list[str], np.ndarray]:
-    found, code = np.unique(names, return_inverse=True)
-    return found.tolist(), code
-
-
-def _names(values: Any, n_rows: int, called: str) -> np.ndarray:
+def _words(values: Any, n_rows: int, called: str) -> np.ndarray:
     column = np.asarray(values)
     if column.shape != (n_rows,):
         raise InputError(f"{called} has shape {column.shape}, but there are {n_rows} rows: give one group per row")

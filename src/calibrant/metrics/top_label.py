@@ -7,6 +7,7 @@ scikit-learn; torchmetrics and netcal put it into the upper one, which makes a d
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,11 +122,23 @@ def ece(
     if binning == "width" and p == 2:
         return within_and_between(sums, rows.total(square_sums, n_bins))
     confidence, _, weights = rows.every(ORDER_OF_ROWS).top()
+    members = np.eye(n_bins)[bin_index(confidence, weights, n_bins, binning)]
+    return label_error(rows, sums, p, members.__getitem__)
+
+
+def label_error(rows: Checked, sums: BinSums, p: float, members: Callable[[slice], np.ndarray]) -> float:
+    """(1/n Σ_ij u_ij·|A_j − c_i|^p)^(1/p) for bins of these sums, and memberships u (m, M) of a block of rows."""
+    confidence, _, weights = rows.every(ORDER_OF_ROWS).top()
+    mass = np.ones(len(confidence)) if weights is None else weights
     accuracy = sums.correct / np.where(sums.weight > 0, sums.weight, 1.0)
-    gap = np.abs(accuracy[bin_index(confidence, weights, n_bins, binning)] - confidence)
-    if np.isinf(p):
-        return float(gap.max() if weights is None else gap[weights > 0].max())
-    return float(np.average(gap**p, weights=weights) ** (1 / p))
+
+    def part(block: slice) -> float:
+        gap = np.abs(accuracy - confidence[block, None].astype(np.float64))
+        share = members(block) * mass[block, None]
+        return float((gap * (share > 0)).max() if np.isinf(p) else (share * gap**p).sum())
+
+    parts = map_blocks(part, row_blocks(len(confidence), len(accuracy)))
+    return max(parts) if np.isinf(p) else float((sum(parts) / sums.weight.sum()) ** (1 / p))
 
 
 def square_sums(rows: Checked, n_bins: int) -> np.ndarray:
@@ -427,29 +440,41 @@ def smooth_ece(
     0.25
     """
     spectrum = _spectrum(*top_label(probabilities, labels, sample_weight, from_logits))
-    low, high = 0.0, 1.0
-    surplus_low, surplus_high = smoothed_error(spectrum, low) - low, smoothed_error(spectrum, high) - high
-    if surplus_low <= 0:
-        return 0.0
-    # the error falls in σ, so σ − error has one root; the Illinois rule keeps false position from stalling
-    for _ in range(60):
-        middle = (low * surplus_high - high * surplus_low) / (surplus_high - surplus_low)
-        surplus = smoothed_error(spectrum, middle) - middle
-        if abs(surplus) < 1e-10 or high - low < 1e-10:
-            break
-        if surplus > 0:
-            low, surplus_low, surplus_high = middle, surplus, surplus_high / 2
-        else:
-            high, surplus_high, surplus_low = middle, surplus, surplus_low / 2
-    return float(middle)
-
-
-def smoothed_error(spectrum: np.ndarray, bandwidth: float) -> float:
-    """smECE_σ of the residuals with this cosine spectrum."""
     # on [0, 1] with reflecting ends the Gaussian kernel multiplies the k-th cosine by exp(−(πkσ)²/2)
     frequency = np.pi * np.arange(len(spectrum))
-    smoothed = np.fft.irfft(spectrum * np.exp(-((frequency * bandwidth) ** 2) / 2), 2 * N_CELLS)
-    return float(np.abs(smoothed[:N_CELLS]).sum())
+
+    def surplus(bandwidth: float) -> float:
+        smoothed = np.fft.irfft(spectrum * np.exp(-((frequency * bandwidth) ** 2) / 2), 2 * N_CELLS)
+        return bandwidth - float(np.abs(smoothed[:N_CELLS]).sum())
+
+    # the error falls in σ, so σ − error has one root
+    return increasing_root(surplus, tolerance=1e-10, steps=60)
+
+
+def increasing_root(function: Callable[[float], float], *, tolerance: float, steps: int) -> float:
+    """Where an increasing function of t ≥ 0 crosses zero; 0 if it does not start below it, 1 if it stays below.
+
+    False position by the Illinois rule: an end that stays twice counts half, which keeps the search from stalling.
+    """
+    low, high, below, above, last = 0.0, 1.0, function(0.0), function(1.0), 0.0
+    if below >= 0:
+        return 0.0
+    while above < 0:
+        low, below, high = high, above, 2 * high
+        if high > 64:
+            return 1.0
+        above = function(high)
+    for _ in range(steps):
+        middle = (low * above - high * below) / (above - below)
+        here = function(middle)
+        if abs(here) < tolerance * (above - below) or high - low < tolerance:
+            return middle
+        if here < 0:
+            low, below, above = middle, here, above / 2 if last < 0 else above
+        else:
+            high, above, below = middle, here, below / 2 if last > 0 else below
+        last = here
+    return (low * above - high * below) / (above - below)
 
 
 def _spectrum(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
@@ -521,20 +546,8 @@ def soft_ece(
         return float(bins.norm(p))
     if p == 2:
         return within_and_between(bins, squares)
-    accuracy = bins.correct / np.where(bins.weight > 0, bins.weight, 1.0)
-    confidence, _, weights = rows.every(ORDER_OF_ROWS).top()
-
-    def part(block: slice) -> float:
-        gap = np.abs(accuracy - confidence[block, None].astype(np.float64))
-        membership = memberships(confidence[block], n_bins, softness)
-        if np.isinf(p):
-            counted = membership > 0 if weights is None else (membership > 0) & (weights[block, None] > 0)
-            return float(np.where(counted, gap, 0.0).max())
-        rows = (membership * gap**p).sum(axis=1)
-        return float(rows.sum() if weights is None else np.dot(rows, weights[block]))
-
-    parts = map_blocks(part, row_blocks(len(confidence), n_bins))
-    return max(parts) if np.isinf(p) else float((sum(parts) / bins.weight.sum()) ** (1 / p))
+    confidence = rows.every(ORDER_OF_ROWS).top()[0]
+    return label_error(rows, bins, p, lambda block: memberships(confidence[block], n_bins, softness))
 
 
 def soft_sums(rows: Checked, n_bins: int, temperature: float) -> np.ndarray:
