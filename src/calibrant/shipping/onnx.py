@@ -77,17 +77,15 @@ def to_onnx(calibrator: Any, *, opset: int = OPSET, precision: str = "float64") 
         raise InputError(f"opset {opset} does not exist yet: the installed onnx knows 1 to {newest}")
     graph = Graph(opset=opset, precision=precision)
     _check_exportable(calibrator)
-    groups, kind = _group_input(calibrator, "group"), kind_of(calibrator)
+    kind = kind_of(calibrator)
+    given = helper.make_tensor_value_info(kind, TensorProto.FLOAT, _shapes(calibrator)[0])
+    body = helper.make_graph([], "calibrant", [given], [])
+    model = helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)], producer_name="calibrant")
+    model.ir_version = IR_VERSION
     xp, scores = _scores(graph, calibrator, kind)
     if kind == "probabilities":
         scores = xp.log(scores) if calibrator.task_ == "multiclass" else xp.log(scores) - xp.log(1.0 - scores)
-    names = OUTPUTS[kind]
-    _write_nodes(calibrator, scores, TensorProto.FLOAT, names, groups)
-    given = helper.make_tensor_value_info(kind, TensorProto.FLOAT, _input_shape(calibrator))
-    outputs = _output_infos(names, TensorProto.FLOAT, calibrator)
-    body = helper.make_graph(graph.nodes, "calibrant", [given, *groups], outputs, graph.constants)
-    model = helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)], producer_name="calibrant")
-    model.ir_version = IR_VERSION
+    _extend(model, calibrator, scores, TensorProto.FLOAT, OUTPUTS[kind], "group")
     onnx.checker.check_model(model)
     return model
 
@@ -107,15 +105,10 @@ def append_to_model(
     result_type = TensorProto.DOUBLE if elem_type == TensorProto.DOUBLE else TensorProto.FLOAT
     if calibrator.task_ == "binary":  # one score per row may come as (n,) or (n, 1)
         tensor = graph.node("Reshape", tensor, graph.constant(np.array([-1])))
-    groups = _group_input(calibrator, _free("group", taken))
     xp, scores = _scores(graph, calibrator, tensor)
     if kind_of(calibrator) == "probabilities" and calibrator.task_ == "multiclass":
         scores = xp.log_softmax_of_rows(scores)
-    _write_nodes(calibrator, scores, result_type, outputs, groups)
-    model.graph.input.extend(groups)
-    model.graph.node.extend(graph.nodes)
-    model.graph.initializer.extend(graph.constants)
-    model.graph.output.extend(_output_infos(outputs, result_type, calibrator))
+    _extend(model, calibrator, scores, result_type, outputs, _free("group", taken))
     return model, found, outputs
 
 
@@ -152,16 +145,17 @@ def _scores(graph: Graph, calibrator: Any, tensor: str) -> tuple[OnnxSpace, Onnx
     return xp, xp.astype(OnnxArray(xp, np.zeros((2, *width), np.float16), tensor), graph.dtype)
 
 
-def _write_nodes(
-    calibrator: Any, exact: OnnxArray, result_type: int, outputs: tuple[str, ...], groups: list[Any]
+def _extend(
+    model: Any, calibrator: Any, exact: OnnxArray, result_type: int, outputs: tuple[str, ...], group: str
 ) -> None:
-    """Run the calibrator's map over an array of the graph, and name its results."""
+    """Run the calibrator's map over an array of the graph, and make its results outputs of the model."""
     xp, task = exact.space, calibrator.task_
-    graph = xp.graph
+    graph, info = xp.graph, helper.make_tensor_value_info
     exact = _without_zeros(xp, exact, calibrator)
     learned = _constants(xp, calibrator._learned())
-    if groups:
-        codes = OnnxArray(xp, np.zeros(2, np.int64), groups[0].name)
+    if calibrator.takes_groups:
+        model.graph.input.append(info(group, TensorProto.INT64, ["n"]))
+        codes = OnnxArray(xp, np.zeros(2, np.int64), group)
         calibrated = result = calibrator._map_groups(xp, exact, codes, learned)
     else:
         calibrated = result = (calibrator._map_binary if task == "binary" else calibrator._map)(xp, exact, learned)
@@ -169,13 +163,26 @@ def _write_nodes(
         exact, calibrated = (xp.stack([xp.zeros_like(one), one], axis=1) for one in (exact, calibrated))
     kind = helper.tensor_dtype_to_np_dtype(result_type)
     if task == "multilabel":  # every label has a probability and a prediction of its own
-        chances, chosen = xp.astype(xp.sigmoid(calibrated), kind), xp.astype(calibrated > 0, np.int64)
+        chances, chosen = xp.write(np.exp, "Sigmoid", calibrated), xp.astype(calibrated > 0, np.int64)
+        chances = xp.astype(chances, kind)
     else:
         column = xp.argmax(exact if calibrator.keeps_prediction else calibrated, axis=1, keepdims=True)
         chances = _favour(xp, xp.astype(xp.softmax_of_rows(calibrated), kind), column)
         chosen = xp.squeeze(column, axis=1)
-    for name, array in zip(outputs, (xp.astype(result, kind), chances, chosen), strict=True):
+    results = (xp.astype(result, kind), chances, chosen)
+    types = (result_type, result_type, TensorProto.INT64)
+    for name, array, elem_type, shape in zip(outputs, results, types, _shapes(calibrator), strict=True):
         graph.nodes.append(helper.make_node("Identity", [array.tensor], [name], name=f"{graph.prefix}/{name}"))
+        model.graph.output.append(info(name, elem_type, shape))
+    model.graph.node.extend(graph.nodes)
+    model.graph.initializer.extend(graph.constants)
+
+
+def _shapes(calibrator: Any) -> list[list[Any]]:
+    """Shapes of the calibrated logits, which are those of the input, of the probabilities and of the predictions."""
+    wide = ["n", len(calibrator.classes_)]
+    scores = ["n"] if calibrator.task_ == "binary" else ["n", int(calibrator.n_features_in_)]
+    return [scores, wide, wide if calibrator.task_ == "multilabel" else ["n"]]
 
 
 def _without_zeros(xp: OnnxSpace, logits: OnnxArray, calibrator: Any) -> OnnxArray:
@@ -193,11 +200,10 @@ def _without_zeros(xp: OnnxSpace, logits: OnnxArray, calibrator: Any) -> OnnxArr
     inside = OnnxSpace(graph.body())
     raised = raise_zeros(inside, OnnxArray(inside, logits.value, logits.tensor), floor, scores=False)
     branches = {}
-    for branch, nodes, tensor in (("then", inside.graph.nodes, raised.tensor), ("else", [], logits.tensor)):
+    for branch, tensor, body in (("then", raised, inside.graph), ("else", logits, graph.body())):
         result = helper.make_tensor_value_info(graph.name("logits"), graph.onnx_dtype, None)
-        last = helper.make_node("Identity", [tensor], [result.name])
-        constants = inside.graph.constants if branch == "then" else []
-        branches[f"{branch}_branch"] = helper.make_graph([*nodes, last], branch, [], [result], constants)
+        body.nodes.append(helper.make_node("Identity", [tensor.tensor], [result.name]))
+        branches[f"{branch}_branch"] = helper.make_graph(body.nodes, branch, [], [result], body.constants)
     return OnnxArray(xp, raised.value, graph.node("If", infinite, **branches))
 
 
@@ -225,23 +231,6 @@ def _check_exportable(calibrator: Any) -> None:
     check_is_fitted(calibrator)
 
 
-def _group_input(calibrator: Any, name: str) -> list[Any]:
-    """The input that says which group each row belongs to, where the calibrator wants one."""
-    wanted = calibrator.takes_groups
-    return [helper.make_tensor_value_info(name, TensorProto.INT64, ["n"])] if wanted else []
-
-
-def _input_shape(calibrator: Any) -> list[str | int | None]:
-    return ["n"] if calibrator.task_ == "binary" else ["n", int(calibrator.n_features_in_)]
-
-
-def _output_infos(names: tuple[str, ...], elem_type: int, calibrator: Any) -> list[Any]:
-    wide: list[str | int | None] = ["n", len(calibrator.classes_)]
-    shapes = (_input_shape(calibrator), wide, wide if calibrator.task_ == "multilabel" else ["n"])
-    types = (elem_type, elem_type, TensorProto.INT64)
-    return [helper.make_tensor_value_info(*one) for one in zip(names, types, shapes, strict=True)]
-
-
 def _find_logits(model: Any, n_classes: int, output_name: str | None) -> tuple[str, int, str]:
     """The tensor to calibrate, its ONNX type, and how it was found: the named output, or the only one with K columns.
 
@@ -252,18 +241,27 @@ def _find_logits(model: Any, n_classes: int, output_name: str | None) -> tuple[s
         with contextlib.suppress(RuntimeError, ValueError, shape_inference.InferenceError):
             with_shapes = shape_inference.infer_shapes(model)
     outputs = {value.name: value.type.tensor_type for value in with_shapes.graph.output}
-    fitting = [name for name, kind in outputs.items() if _may_be_logits(kind, n_classes)]
+    sizes = {name: _sizes(kind) for name, kind in outputs.items()}
+    shown = {name: f"({', '.join(map(str, found))})" if found else "(unknown)" for name, found in sizes.items()}
+    # one score per row may come as (n,) or (n, 1); an output of unknown sizes may be what is meant
+    fitting = [
+        name
+        for name, kind in outputs.items()
+        if kind.elem_type in FLOATS
+        and (not kind.HasField("shape") or _may_be_logits(sizes[name], n_classes))
+    ]
     if output_name is None:
         if len(fitting) != 1:
-            shown = ", ".join(f"{name} {_shape(kind)}" for name, kind in outputs.items())
+            listed = ", ".join(f"{name} {size}" for name, size in shown.items())
             reason = "no output has" if not fitting else f"{len(fitting)} outputs have"
-            raise InputError(f"{reason} {n_classes} columns; the outputs are {shown}: name one with --output-name")
+            raise InputError(f"{reason} {n_classes} columns; the outputs are {listed}: name one with --output-name")
         output_name = fitting[0]
     elif output_name not in outputs:
         raise InputError(f"the model has no output {output_name!r}, but {', '.join(outputs)}")
     elif output_name not in fitting:
-        shown = _shape(outputs[output_name])
-        raise InputError(f"output {output_name} has shape {shown}, but the calibrator needs (n, {n_classes})")
+        raise InputError(
+            f"output {output_name} has shape {shown[output_name]}, but the calibrator needs (n, {n_classes})"
+        )
     elem_type = outputs[output_name].elem_type
     for node in model.graph.node:
         if output_name in node.output and node.op_type in NORMALISERS:
@@ -271,20 +269,15 @@ def _find_logits(model: Any, n_classes: int, output_name: str | None) -> tuple[s
     return output_name, elem_type, f"output {output_name}"
 
 
-def _may_be_logits(tensor: Any, n_classes: int) -> bool:
-    if tensor.elem_type not in FLOATS or not tensor.HasField("shape"):
-        return tensor.elem_type in FLOATS
-    sizes = tensor.shape.dim
-    if n_classes == 1 and len(sizes) == 1:
-        return True
-    return len(sizes) == 2 and (not sizes[1].HasField("dim_value") or sizes[1].dim_value == n_classes)
+def _sizes(tensor: Any) -> list[int | str]:
+    """Sizes of an output: numbers, names, or "?"; none where the model does not say."""
+    return [size.dim_value or size.dim_param or "?" for size in tensor.shape.dim]
 
 
-def _shape(tensor: Any) -> str:
-    if not tensor.HasField("shape"):
-        return "(unknown)"
-    sizes = [str(size.dim_value) if size.HasField("dim_value") else size.dim_param or "?" for size in tensor.shape.dim]
-    return f"({', '.join(sizes)})"
+def _may_be_logits(sizes: list[int | str], n_classes: int) -> bool:
+    if len(sizes) == 1:
+        return n_classes == 1
+    return len(sizes) == 2 and (isinstance(sizes[1], str) or sizes[1] == n_classes)
 
 
 def _opset_of(model: Any) -> int:

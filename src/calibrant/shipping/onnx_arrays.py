@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,14 @@ OPERATORS = {
     "add": "Add", "subtract": "Sub", "multiply": "Mul", "divide": "Div", "pow": "Pow", "matmul": "MatMul",
     "maximum": "Max", "minimum": "Min", "greater": "Greater", "greater_equal": "GreaterOrEqual", "less": "Less",
     "less_equal": "LessOrEqual", "equal": "Equal", "logical_and": "And", "logical_or": "Or", "logical_not": "Not",
+    "isinf": "IsInf",
 }  # fmt: skip
 """Functions of the array API that are one ONNX operator of the same arguments."""
-REDUCTIONS = {"max": "ReduceMax", "min": "ReduceMin", "sum": "ReduceSum", "mean": "ReduceMean"}
+ALONG_AXIS = {
+    "max": "ReduceMax", "min": "ReduceMin", "sum": "ReduceSum", "mean": "ReduceMean", "argmax": "ArgMax",
+    "expand_dims": "Unsqueeze", "squeeze": "Squeeze", "take": "Gather", "take_along_axis": "GatherElements",
+}  # fmt: skip
+"""Those that work along one axis."""
 RENAMED = {"power": "pow", "invert": "logical_not", "bitwise_and": "logical_and", "bitwise_or": "logical_or"}
 """Operators that the array API, or ONNX for truth values, calls otherwise than numpy."""
 
@@ -90,27 +96,15 @@ class OnnxArray(NDArrayOperatorsMixin):
 
     def __init__(self, space: OnnxSpace, value: Any, tensor: str = "") -> None:
         self.space, self.value, self.fixed = space, np.asarray(value), not tensor
+        self.dtype, self.ndim = self.value.dtype, self.value.ndim
+        # None stands for the number of rows, which a graph does not know
+        self.shape = self.value.shape if self.fixed else (None, *self.value.shape[1:])
         self._tensor = tensor
 
     @property
     def tensor(self) -> str:
         """Name of the tensor; a constant enters the graph here."""
         return self._tensor or self.space.graph.constant(self.value)
-
-    @property
-    def shape(self) -> tuple[Any, ...]:
-        """None stands for the number of rows, which a graph does not know."""
-        return self.value.shape if self.fixed else (None, *self.value.shape[1:])
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype."""
-        return self.value.dtype
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return self.value.ndim
 
     @property
     def T(self) -> OnnxArray:  # noqa: N802 (the array API's name)
@@ -146,15 +140,15 @@ class OnnxSpace(Space):
     def __getattr__(self, name: str) -> Callable[..., OnnxArray]:
         if name in OPERATORS:
             function = getattr(plain, name)
-            return lambda *arrays: self._write(function, OPERATORS[name], *self._alike(*arrays))
-        if name in REDUCTIONS:
-            return lambda x, *, axis=None, keepdims=False: self._reduce(name, x, axis, keepdims)
+            return lambda *arrays: self.write(function, OPERATORS[name], *self._alike(*arrays))
+        if name in ALONG_AXIS:
+            return partial(self._along_axis, name)
         raise MissingFormError(
             f"a method's map uses xp.{name}, which has no ONNX form here: "
             "write it with arithmetic, exp, log, where, max, sum, argmax, matmul, take and comparisons"
         )
 
-    def _write(self, function: Any, operator: str, *arrays: OnnxArray, more: Any = (), **attributes: Any) -> OnnxArray:
+    def write(self, function: Any, operator: str, *arrays: OnnxArray, more: Any = (), **attributes: Any) -> OnnxArray:
         """function(*values), and the operator that computes it; `more` holds its further inputs, all constant."""
         with np.errstate(all="ignore"):
             value = function(*(one.value for one in arrays))
@@ -162,6 +156,20 @@ class OnnxSpace(Space):
             return OnnxArray(self, value)
         given = [*(one.tensor for one in arrays), *map(self.graph.constant, more)]
         return OnnxArray(self, value, self.graph.node(operator, *given, **attributes))
+
+    def _along_axis(self, name: str, *arrays: Any, axis: int | None = None, **options: Any) -> OnnxArray:
+        """One of ALONG_AXIS; the axis is an attribute or an input of the operator, which its opset decides."""
+        given, operator = [self.asarray(one) for one in arrays], ALONG_AXIS[name]
+        reduces = operator.startswith("Reduce")
+        if reduces and axis is None and not given[0].fixed:
+            raise InputError(f"a method's map takes xp.{name} over all axes, but rows are calibrated one by one")
+        if reduces or name == "argmax":
+            options.setdefault("keepdims", False)
+        work, attributes = partial(getattr(plain, name), axis=axis, **options), {key: int(options[key]) for key in options}
+        if name in ("sum", "expand_dims", "squeeze") or (reduces and self.graph.opset >= AXES_AS_INPUT):
+            return self.write(work, operator, *given, more=[np.array([axis or 0])], **attributes)
+        where: dict[str, Any] = {"axes": [axis]} if reduces else {"axis": axis or 0}
+        return self.write(work, operator, *given, **attributes, **where)
 
     def _alike(self, *arrays: Any) -> list[OnnxArray]:
         """Arrays of one dtype: constants take that of the tensors."""
@@ -185,7 +193,7 @@ class OnnxSpace(Space):
         if x.dtype == np.dtype(dtype):
             return x
         to = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-        return self._write(lambda value: value.astype(dtype), "Cast", x, to=to)
+        return self.write(lambda value: value.astype(dtype), "Cast", x, to=to)
 
     def single_precision(self, x: OnnxArray) -> OnnxArray:
         """Runtimes multiply matrices of float64 at half the speed."""
@@ -196,30 +204,16 @@ class OnnxSpace(Space):
         x, y = self._alike(x, y)
         if x.dtype != y.dtype:  # two constants
             y = self.astype(y, x.dtype)
-        return self._write(np.where, "Where", self.asarray(condition), x, y)
+        return self.write(np.where, "Where", self.asarray(condition), x, y)
 
     def log1p(self, x: Any) -> OnnxArray:
         """log(1 + x); ONNX has no operator of its own."""
         x = self.asarray(x)
         return OnnxArray(self, np.log1p(x.value)) if x.fixed else self.log(1.0 + x)
 
-    def argmax(self, x: OnnxArray, *, axis: int, keepdims: Any = False) -> OnnxArray:
-        """Place of the first largest value."""
-        work = lambda value: value.argmax(axis=axis, keepdims=keepdims)  # noqa: E731
-        return self._write(work, "ArgMax", x, axis=axis, keepdims=int(keepdims))
-
-    def _reduce(self, name: str, x: Any, axis: int | None, keepdims: Any) -> OnnxArray:
-        x = self.asarray(x)
-        if axis is None and not x.fixed:
-            raise InputError(f"a method's map takes xp.{name} over all axes, but rows are calibrated one by one")
-        work = lambda value: getattr(np, name)(value, axis=axis, keepdims=keepdims)  # noqa: E731
-        if name == "sum" or self.graph.opset >= AXES_AS_INPUT:
-            return self._write(work, REDUCTIONS[name], x, more=[np.array([axis or 0])], keepdims=int(keepdims))
-        return self._write(work, REDUCTIONS[name], x, axes=[axis], keepdims=int(keepdims))
-
     def matrix_transpose(self, x: OnnxArray) -> OnnxArray:
         """The transposed matrix."""
-        return self._write(lambda value: np.swapaxes(value, -1, -2), "Transpose", x, perm=[1, 0])
+        return self.write(lambda value: np.swapaxes(value, -1, -2), "Transpose", x, perm=[1, 0])
 
     def arange(self, *limits: Any, dtype: Any = None) -> OnnxArray:
         """A constant 0, 1, 2 …"""
@@ -241,15 +235,7 @@ class OnnxSpace(Space):
 
     def ones_like(self, x: OnnxArray) -> OnnxArray:
         """Ones that broadcast to the shape of x."""
-        return OnnxArray(self, np.ones_like(x.value)) if x.fixed else self.full_like(x, 1)
-
-    def expand_dims(self, x: OnnxArray, *, axis: int) -> OnnxArray:
-        """A new axis of length one."""
-        return self._write(lambda value: np.expand_dims(value, axis), "Unsqueeze", x, more=[np.array([axis])])
-
-    def squeeze(self, x: OnnxArray, *, axis: int) -> OnnxArray:
-        """Without an axis of length one."""
-        return self._write(lambda value: np.squeeze(value, axis), "Squeeze", x, more=[np.array([axis])])
+        return self.full_like(x, 1)
 
     def stack(self, arrays: list[Any], *, axis: int = 0) -> OnnxArray:
         """Arrays side by side along a new axis."""
@@ -257,35 +243,24 @@ class OnnxSpace(Space):
 
     def concat(self, arrays: list[Any], *, axis: int = 0) -> OnnxArray:
         """Arrays side by side along an axis."""
-        return self._write(lambda *values: np.concatenate(values, axis), "Concat", *self._alike(*arrays), axis=axis)
-
-    def take(self, x: Any, index: Any, *, axis: int = 0) -> OnnxArray:
-        """Entries of an axis by number."""
-        work = lambda value, places: np.take(value, places, axis=axis)  # noqa: E731
-        return self._write(work, "Gather", self.asarray(x), self.asarray(index), axis=axis)
-
-    def take_along_axis(self, x: OnnxArray, index: OnnxArray, *, axis: int) -> OnnxArray:
-        """One entry of each row by number."""
-        work = lambda value, places: np.take_along_axis(value, places, axis)  # noqa: E731
-        return self._write(work, "GatherElements", x, index, axis=axis)
+        return self.write(lambda *values: np.concatenate(values, axis), "Concat", *self._alike(*arrays), axis=axis)
 
     def with_entry(self, x: OnnxArray, column: OnnxArray, value: Any) -> OnnxArray:
         """One copy, where a mask and a choice would pass over x twice."""
         value = self._alike(x, value)[1]
         if not value.ndim:
-            rows = self._write(lambda places: np.array(places.shape), "Shape", column)
-            value = self._write(np.broadcast_to, "Expand", value, rows)
-        return self._write(lambda old, *_: old, "ScatterElements", x, column, value, axis=1)
+            rows = self.write(lambda places: np.array(places.shape), "Shape", column)
+            value = self.write(np.broadcast_to, "Expand", value, rows)
+        return self.write(lambda old, *_: old, "ScatterElements", x, column, value, axis=1)
 
     def largest(self, x: OnnxArray, count: int) -> OnnxArray:
         """The largest values of each row, in descending order."""
         work = lambda value: value[:, :count]  # noqa: E731
-        return self._write(work, "TopK", x, more=[np.array([count])], axis=1)
+        return self.write(work, "TopK", x, more=[np.array([count])], axis=1)
 
-    def clip(self, x: OnnxArray, low: Any = None, high: Any = None) -> OnnxArray:
+    def clip(self, x: OnnxArray, low: Any, high: Any) -> OnnxArray:
         """x moved into [low, high]."""
-        raised = x if low is None else self.maximum(x, low)
-        return raised if high is None else self.minimum(raised, high)
+        return self.minimum(self.maximum(x, low), high)
 
     def searchsorted(self, x1: Any, x2: OnnxArray, *, side: str = "left") -> OnnxArray:
         """How many of the sorted constants x1 (M,) lie below each value of x2 (n,), or at it for side "right"."""
@@ -293,21 +268,13 @@ class OnnxSpace(Space):
         below = values >= edges if side == "right" else values > edges
         return self.astype(self.sum(self.astype(below, self.graph.dtype), axis=1), self.int64)
 
-    def isinf(self, x: OnnxArray) -> OnnxArray:
-        """Whether a value is infinite."""
-        return self.abs(x) > float(np.finfo(self.graph.dtype).max)
-
     def softmax_of_rows(self, x: OnnxArray) -> OnnxArray:
         """ONNX's own softmax."""
-        return self._write(np.exp, "Softmax", x, axis=1)
+        return self.write(np.exp, "Softmax", x, axis=1)
 
     def log_softmax_of_rows(self, x: OnnxArray) -> OnnxArray:
         """ONNX's own log-softmax."""
-        return self._write(np.copy, "LogSoftmax", x, axis=1)
-
-    def sigmoid(self, x: OnnxArray) -> OnnxArray:
-        """ONNX's own logistic function."""
-        return self._write(np.exp, "Sigmoid", x)
+        return self.write(np.copy, "LogSoftmax", x, axis=1)
 
     def water_level(self, shares: OnnxArray, cap: OnnxArray, total: OnnxArray) -> OnnxArray:
         """By rounds of capping, until no row has a new one.
@@ -371,4 +338,4 @@ class OnnxSpace(Space):
             return x
         start, stop, stride = part.indices(x.shape[axis])
         work = lambda value: value[(slice(None),) * axis + (part,)]  # noqa: E731
-        return self._write(work, "Slice", x, more=[np.array([one]) for one in (start, stop, axis, stride)])
+        return self.write(work, "Slice", x, more=[np.array([one]) for one in (start, stop, axis, stride)])
