@@ -22,8 +22,7 @@ def lines(start: int, stop: int) -> str:
 
 
 def reopened(watch: LogFollower) -> LogFollower:
-    feed = watch.feed
-    again = LogFollower(watch.file.path, batch=feed.batch, by=feed.by, id=feed.id)
+    again = LogFollower(watch.log.path, batch=watch.batch, by=watch.by, id=watch.id)
     again.restore(parse_state(dump_state(watch.state())))
     return again
 
@@ -94,7 +93,7 @@ def test_an_older_and_shorter_copy_is_not_counted_twice_and_said(tmp_path, again
     log.write_text(lines(0, 50))
     watch = again(watch)
     assert watch.read() == 0
-    assert "taken for a copy" in watch.file.note
+    assert "taken for a copy" in watch.log.note
     with log.open("a") as file:
         file.write(lines(50, 61))
     assert again(watch).read() == 1
@@ -163,12 +162,12 @@ def test_answers_logged_twice_are_counted_once(tmp_path, again):
     log.write_text(lines(0, 30) + lines(10, 40))
     watch = LogFollower(str(log), id="id")
     assert watch.read() == 40
-    assert watch.feed.n_duplicates == 20
+    assert watch.n_duplicates == 20
     with log.open("a") as file:
         file.write(lines(0, 40) + '{"confidence": 0.7, "correct": true}\n')
     watch = again(watch)
     assert watch.read() == 0
-    assert (watch.feed.n_duplicates, watch.n_bad) == (60, 1)
+    assert (watch.n_duplicates, watch.n_bad) == (60, 1)
     assert "field 'id'" in watch.first_problem
 
 

@@ -11,7 +11,6 @@ from calibrant.cli import options
 from calibrant.cli.terminal import CHECK_FAILED, answer, printable, warn
 from calibrant.core.errors import InputError
 from calibrant.shipping.log_file import LogFollower
-from calibrant.shipping.state import StateFile
 
 
 @options.verb
@@ -50,6 +49,7 @@ def monitor(
     """
     follower = LogFollower(
         file,
+        state_file=state,
         false_alarm_rate=false_alarm_rate,
         batch=batch,
         by=by,
@@ -58,27 +58,21 @@ def monitor(
         window=window,
         n_bins=bins,
     )
-    kept = None if state is None else StateFile(state)
-    warn([] if kept is None else kept.load(follower.restore))
-
-    def save() -> None:
-        if kept is not None:
-            kept.save(follower.state())
-
+    warn(follower.notes)
     try:
         while True:
             gained = follower.read()
-            if follower.file.note:
-                warn([follower.file.note])
-                follower.file.note = None
+            if follower.log.note:
+                warn([follower.log.note])
+                follower.log.note = None
             if gained or once:
                 _show(follower, as_json)
-                save()
+                follower.save()
             if once or (until_alarm and follower.monitor.alarm):
                 break
             time.sleep(poll)
     except KeyboardInterrupt:
-        save()
+        follower.save()
     if follower.monitor.alarm:
         raise typer.Exit(CHECK_FAILED)
 
@@ -87,7 +81,7 @@ def _show(follower: LogFollower, as_json: bool) -> None:
     monitor = follower.monitor
     if monitor.n == 0:
         problem = f" ({follower.first_problem})" if follower.first_problem else ""
-        raise InputError(f"{follower.file.path} holds no labelled answer in {follower.n_lines} lines{problem}")
+        raise InputError(f"{follower.log.path} holds no labelled answer in {follower.n_lines} lines{problem}")
     report = monitor.report().to_dict()
     lines = [_line(report, monitor.limit)]
     lines += [
@@ -96,12 +90,12 @@ def _show(follower: LogFollower, as_json: bool) -> None:
         for group in report.get("groups", ())
         if group["alarm"]
     ]
-    counts = {"n_bad_lines": follower.n_bad, "n_duplicates": follower.feed.n_duplicates}
+    counts = {"n_bad_lines": follower.n_bad, "n_duplicates": follower.n_duplicates}
     answer(as_json, {**report, **counts}, lines)
     if as_json:
         return
-    if follower.feed.n_duplicates:
-        warn([f"{follower.feed.n_duplicates} answers were logged more than once"])
+    if follower.n_duplicates:
+        warn([f"{follower.n_duplicates} answers were logged more than once"])
     if follower.n_bad:
         warn([f"{follower.n_bad} lines skipped, the first: {follower.first_problem}"])
 

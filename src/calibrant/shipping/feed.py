@@ -31,30 +31,6 @@ Answer = tuple[float, bool, str, str]
 """Confidence, correctness, batch and group."""
 
 
-class SeenIds:
-    """The latest `limit` ids, as 64-bit digests.
-
-    >>> seen = SeenIds(limit=2)
-    >>> [seen.is_new(name) for name in ("a", "b", "a", "c", "a")]
-    [True, True, False, True, True]
-    """
-
-    def __init__(self, limit: int = SEEN_IDS) -> None:
-        self.limit = limit
-        self.digests: dict[int, None] = {}
-
-    def is_new(self, name: str) -> bool:
-        """Whether this id is not among the latest; it is from now on."""
-        text = name.encode("utf-8", "surrogatepass")
-        digest = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
-        if digest in self.digests:
-            return False
-        self.digests[digest] = None
-        if len(self.digests) > self.limit:
-            del self.digests[next(iter(self.digests))]  # a dict keeps the order of insertion
-        return True
-
-
 class Feed(Stateful):
     """Answers into a monitor of its own.
 
@@ -64,6 +40,7 @@ class Feed(Stateful):
     by : the field that names the group of an answer; the monitor is a `GroupMonitor` then.
     id : the field that names an answer: one that comes twice counts once.
     id_is_optional : whether answers without that field are taken.
+    state_file : a file that keeps what is known between runs; `notes` has what there is to say about it.
     settings : further parameters of `Monitor`.
     """
 
@@ -76,6 +53,7 @@ class Feed(Stateful):
         by: str | None = None,
         id: str | None = None,
         id_is_optional: bool = False,
+        state_file: Any = None,
         **settings: Any,
     ) -> None:
         size = int(batch) if batch is not None and str(batch).isdigit() else None
@@ -83,8 +61,11 @@ class Feed(Stateful):
         self.batch, self.by, self.id, self.id_is_optional = None if size else batch, by, id, id_is_optional
         chosen = {name: value for name, value in self.monitor.settings.items() if name != "seed"}
         self.choices = {**chosen, "batch": size or batch, "by": by, "id": id}
-        self.seen = SeenIds()
+        self.seen: dict[int, None] = {}
+        """Digests of the latest ids, oldest first."""
         self.n_duplicates = 0
+        self._file = None if state_file is None else StateFile(state_file)
+        self.notes = [] if self._file is None else self._file.load(self.restore)
 
     def check(self, record: Any) -> tuple[Answer, str | None]:
         """A record as an answer, and its id; nothing is remembered."""
@@ -93,14 +74,9 @@ class Feed(Stateful):
         unnamed = self.id is None or (self.id_is_optional and self.id not in record)
         return (confidence, correct, batch, group), None if unnamed else _field(record, self.id)
 
-    def take(self, checked: Iterable[tuple[Answer, str | None]]) -> int:
+    def count(self, checked: Iterable[tuple[Answer, str | None]]) -> int:
         """Give answers to the monitor, without those whose id was counted before; returns how many there were."""
-        rows: list[Answer] = []
-        for answer, name in checked:
-            if name is None or self.seen.is_new(name):
-                rows.append(answer)
-            else:
-                self.n_duplicates += 1
+        rows = [answer for answer, name in checked if name is None or self._is_new(name)]
         if rows:
             confidence, correct, batches, groups = map(list, zip(*rows, strict=True))
             more = () if self.by is None else (groups,)
@@ -108,9 +84,21 @@ class Feed(Stateful):
             self.monitor.update_answers(np.array(confidence), np.array(correct), *more, batches=names)
         return len(rows)
 
+    def _is_new(self, name: str) -> bool:
+        """Whether this id is not among the latest; it is from now on."""
+        text = name.encode("utf-8", "surrogatepass")
+        digest = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+        if digest in self.seen:
+            self.n_duplicates += 1
+            return False
+        self.seen[digest] = None
+        if len(self.seen) > SEEN_IDS:
+            del self.seen[next(iter(self.seen))]  # a dict keeps the order of insertion
+        return True
+
     def state(self) -> dict[str, Any]:
         """Choices, ids and monitor as plain values for JSON."""
-        return {**super().state(), "choices": self.choices, "seen": list(self.seen.digests)}
+        return {**super().state(), "choices": self.choices, "seen": list(self.seen)}
 
     def restore(self, state: Any) -> None:
         """Go on from a state that was kept with the same choices."""
@@ -118,8 +106,13 @@ class Feed(Stateful):
         if odd:
             before, now = ({name: one[name] for name in odd} for one in (state["choices"], self.choices))
             raise InputError(f"it was kept with other monitor options, {before}, but {now} is asked for: use the same")
-        self.seen.digests = dict.fromkeys(int(digest) for digest in state["seen"][-SEEN_IDS:])
+        self.seen = dict.fromkeys(int(digest) for digest in state["seen"][-SEEN_IDS:])
         super().restore(state)
+
+    def save(self) -> None:
+        """Write the state, if there is a file for it."""
+        if self._file is not None:
+            self._file.save(self.state())
 
 
 def parse_record(line: str | bytes) -> dict[str, Any]:
@@ -141,34 +134,19 @@ def answer_of(record: Any) -> tuple[float, bool]:
     """
     if not isinstance(record, dict):
         raise InputError(f"an answer is no object; it is {FORMATS}")
-    if "confidence" in record:
-        return _plain(record)
-    for kind in ("probabilities", "logits"):
-        if kind in record:
-            return _row(record, kind)
-    raise InputError(f"no confidence, probabilities or logits; a line is {FORMATS}")
-
-
-def _field(record: dict[str, Any], name: Any) -> str:
-    value = record.get(name)
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InputError(f"field {name!r} is {str(value)[:40]!r}, but must be a text or a number")
-    return identifier(value)
-
-
-def _plain(record: dict[str, Any]) -> tuple[float, bool]:
-    confidence, correct = record["confidence"], record.get("correct")
-    if "prediction" in record and "label" in record:
-        correct = record["prediction"] == record["label"]
-    if type(confidence) not in (int, float) or not 0 <= confidence <= 1:
-        raise InputError(f"confidence is {str(confidence)[:40]!r}, but must lie in [0, 1]")
-    if not isinstance(correct, bool) and correct not in (0, 1):
-        raise InputError(f"correct is {str(correct)[:40]!r}, but must be true or false")
-    return float(confidence), bool(correct)
-
-
-def _row(record: dict[str, Any], kind: str) -> tuple[float, bool]:
     label = record.get("label")
+    if "confidence" in record:
+        confidence, correct = record["confidence"], record.get("correct")
+        if "prediction" in record and "label" in record:
+            correct = record["prediction"] == label
+        if type(confidence) not in (int, float) or not 0 <= confidence <= 1:
+            raise InputError(f"confidence is {str(confidence)[:40]!r}, but must lie in [0, 1]")
+        if not isinstance(correct, bool) and correct not in (0, 1):
+            raise InputError(f"correct is {str(correct)[:40]!r}, but must be true or false")
+        return float(confidence), bool(correct)
+    kind = next((kind for kind in ("probabilities", "logits") if kind in record), "")
+    if not kind:
+        raise InputError(f"no confidence, probabilities or logits; a line is {FORMATS}")
     try:
         values = np.array(record[kind], dtype=np.float64)
     except (ValueError, TypeError, OverflowError) as error:
@@ -184,7 +162,14 @@ def _row(record: dict[str, Any], kind: str) -> tuple[float, bool]:
     return float(min(values.max(), 1.0)), bool(values.argmax() == label)
 
 
-class FeedbackDesk:
+def _field(record: dict[str, Any], name: Any) -> str:
+    value = record.get(name)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InputError(f"field {name!r} is {str(value)[:40]!r}, but must be a text or a number")
+    return identifier(value)
+
+
+class FeedbackDesk(Feed):
     """Takes answers with their outcomes for a service; safe to call from several threads.
 
     An answer is a record as `calibrant monitor` reads it. An `id` makes one that is sent twice count once, and
@@ -195,29 +180,18 @@ class FeedbackDesk:
 
     def __init__(self, *, state: Any = None, artifact: str = "", **choices: Any) -> None:
         self._lock = threading.Lock()
-        self._feed = Feed(id="id", id_is_optional=True, **choices)
         self._artifact = artifact
         self._report: tuple[int, dict[str, Any]] | None = None
-        self._file = None if state is None else StateFile(state)
         self._unsaved = False
         self.n_stale = self.n_resets = 0
-        self.notes = [] if self._file is None else self._file.load(self._resume)
-
-    def _resume(self, content: Any) -> None:
-        if content["artifact"] == self._artifact:
-            self._feed.restore(content["feed"])
-
-    @property
-    def alarm(self) -> bool:
-        """Whether the alarm has risen."""
-        return self._feed.monitor.alarm
+        super().__init__(id="id", id_is_optional=True, state_file=state, **choices)
 
     def take(self, records: list[Any]) -> dict[str, Any]:
         """Give outcomes to the monitor: all of them, or none where one is unsound."""
         current = []
         for index, record in enumerate(records):
             try:
-                checked = self._feed.check(record)
+                checked = self.check(record)
                 named = record.get("artifact", self._artifact)
                 if not isinstance(named, str):
                     raise InputError(f"artifact is {str(named)[:40]!r}, but must be a text")
@@ -227,16 +201,16 @@ class FeedbackDesk:
                 raise InputError(f"answer {index}: {error}") from error
         stale = len(records) - len(current)
         with self._lock:
-            monitor, taken = self._feed.monitor, self._feed.take(current)
+            taken = self.count(current)
             self.n_stale += stale
             self._unsaved |= taken > 0
             counts = {"taken": taken, "duplicates": len(current) - taken, "stale": stale}
-            return {**counts, "n": monitor.n, "alarm": monitor.alarm}
+            return {**counts, "n": self.monitor.n, "alarm": self.monitor.alarm}
 
     def renew(self, artifact: str) -> None:
         """Start anew for another artifact: what was learned about the last one says nothing about it."""
         with self._lock:
-            self._feed.monitor.reset()
+            self.monitor.reset()
             self._artifact, self._report = artifact, None
             self.n_resets += 1
             self._unsaved = True
@@ -244,21 +218,28 @@ class FeedbackDesk:
     def report(self) -> dict[str, Any]:
         """The monitor's report; `n` alone before the first answer."""
         with self._lock:
-            monitor = self._feed.monitor
-            if monitor.n == 0:
+            n = self.monitor.n
+            if n == 0:
                 return {"n": 0, "alarm": False}
-            if self._report is None or self._report[0] != monitor.n:
-                self._report = (monitor.n, monitor.report().to_dict())
+            if self._report is None or self._report[0] != n:
+                self._report = (n, self.monitor.report().to_dict())
             return self._report[1]
+
+    def state(self) -> dict[str, Any]:
+        """The feed's, and the artifact that it is about."""
+        with self._lock:
+            self._unsaved = False
+            return {"feed": super().state(), "artifact": self._artifact}
+
+    def restore(self, state: Any) -> None:
+        """Go on, unless the state is about another artifact."""
+        if state["artifact"] == self._artifact:
+            super().restore(state["feed"])
 
     def save(self) -> None:
         """Write the state, if there is a file for it and something new."""
-        if self._file is None or not self._unsaved:
-            return
-        with self._lock:
-            content = {"feed": self._feed.state(), "artifact": self._artifact}
-            self._unsaved = False
-        self._file.save(content)
+        if self._unsaved:
+            super().save()
 
     def collect(self) -> Iterator[Any]:
         """The monitor for Prometheus, as of now."""
@@ -275,7 +256,7 @@ class FeedbackDesk:
 
         yield GaugeMetricFamily(f"{name}_answers", "Answers with an outcome since the monitor began.", report["n"])
         yield by_group("alarm", "1 from the moment calibration broke.")
-        yield CounterMetricFamily(f"{name}_duplicates", "Answers that came twice.", value=self._feed.n_duplicates)
+        yield CounterMetricFamily(f"{name}_duplicates", "Answers that came twice.", value=self.n_duplicates)
         yield CounterMetricFamily(f"{name}_stale", "Answers about an earlier artifact.", value=self.n_stale)
         yield CounterMetricFamily(f"{name}_resets", "New beginnings after a new artifact.", value=self.n_resets)
         for figure, words in FIGURES.items():

@@ -142,7 +142,7 @@ def _tail(file: BinaryIO, offset: int) -> str:
     return hashlib.blake2b(os.pread(file.fileno(), length, offset - length), digest_size=16).hexdigest()
 
 
-class LogFollower:
+class LogFollower(Feed):
     """Reads what a log has gained since the last time, and feeds it to a monitor; takes the parameters of `Feed`.
 
     A last line without its newline waits until it is whole. Lines that are not answers are counted and skipped. See
@@ -150,18 +150,14 @@ class LogFollower:
     """
 
     def __init__(self, path: str, **choices: Any) -> None:
-        self.feed, self.file = Feed(**choices), LogFile(path)
+        self.log = LogFile(path)
         self.n_lines = self.n_bad = 0
         self.first_problem: str | None = None
-
-    @property
-    def monitor(self) -> Any:
-        """The monitor that is fed."""
-        return self.feed.monitor
+        super().__init__(**choices)
 
     def read(self) -> int:
         """Feed everything new to the monitor; returns how many answers there were."""
-        return sum(self.feed.take(self._answers(lines)) for lines in self.file.blocks())
+        return sum(self.count(self._answers(lines)) for lines in self.log.blocks())
 
     def _answers(self, lines: list[bytes | None]) -> Iterator[tuple[Answer, str | None]]:
         for line in lines:
@@ -170,7 +166,7 @@ class LogFollower:
                 if line is None:
                     raise InputError(f"longer than {MAX_LINE_BYTES} bytes")
                 if line.strip():
-                    yield self.feed.check(parse_record(line))
+                    yield self.check(parse_record(line))
             except InputError as error:
                 self.n_bad += 1
                 self.first_problem = self.first_problem or f"line {self.n_lines}: {error}"[:300]
@@ -178,13 +174,13 @@ class LogFollower:
     def state(self) -> dict[str, Any]:
         """Monitor and position as plain values for JSON, to continue after a restart."""
         counts = {"n_lines": self.n_lines, "n_bad": self.n_bad, "first_problem": self.first_problem}
-        places = [asdict(place) for place in self.file.places]
-        return {"feed": self.feed.state(), "places": places, "skipping": self.file.skipping, **counts}
+        places = [asdict(place) for place in self.log.places]
+        return {"feed": super().state(), "places": places, "skipping": self.log.skipping, **counts}
 
     def restore(self, state: Any) -> None:
         """Go on where `state` was taken."""
-        self.feed.restore(state["feed"])
-        self.file.places = [Place(**place) for place in state["places"]]
-        self.file.skipping = bool(state["skipping"])
+        super().restore(state["feed"])
+        self.log.places = [Place(**place) for place in state["places"]]
+        self.log.skipping = bool(state["skipping"])
         self.n_lines, self.n_bad = int(state["n_lines"]), int(state["n_bad"])
         self.first_problem = state["first_problem"]

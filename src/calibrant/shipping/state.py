@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,10 +59,8 @@ def _like(present: Any, found: Any, name: str) -> Any:
         if array.size != present.size or np.isnan(array).any():
             raise InputError(f"the state holds {array.size} numbers of {name}, but {present.size} are needed")
         return array.reshape(present.shape).copy()
-    wrong = type(found) not in (int, str, bool, type(None)) or (
-        present is not None and type(found) is not type(present)
-    )
-    if wrong or (type(found) is int and found < 0):
+    kinds = (int, str, bool, type(None)) if present is None else (type(present),)
+    if type(found) not in kinds or (type(found) is int and found < 0):
         raise InputError(f"the state holds {str(found)[:40]!r} for {name}")
     return found
 
@@ -75,18 +74,16 @@ def parse_state(text: str) -> Any:
     """The content that `dump_state` wrote; DamagedStateError where it was cut off or altered, else InputError."""
     try:
         document = json.loads(text)
-        if document["monitor_state"] != FORMAT:
-            found = document["monitor_state"]
-            raise InputError(f"the state of a monitor has format {found!r}, but this calibrant reads {FORMAT}")
-        if document["checksum"] != _checksum(document["content"]):
-            raise DamagedStateError("the state is damaged (altered)")
-        return document["content"]
-    except InputError:
-        raise
+        found, checksum, content = (document[name] for name in ("monitor_state", "checksum", "content"))
     except BAD_VALUES as error:
         if not text.strip("\0 \n") or text.startswith('{"monitor_state"'):
             raise DamagedStateError("the state is damaged (cut off or altered)") from error
         raise InputError(f"this is not the state of a monitor ({type(error).__name__})") from error
+    if found != FORMAT:
+        raise InputError(f"the state of a monitor has format {found!r}, but this calibrant reads {FORMAT}")
+    if checksum != _checksum(content):
+        raise DamagedStateError("the state is damaged (altered)")
+    return content
 
 
 def _checksum(content: Any) -> str:
@@ -106,34 +103,26 @@ class StateFile:
         notes: list[str] = []
         for path in (self.path, f"{self.path}.previous"):
             try:
-                with open(path, encoding="utf-8") as opened:
-                    text = opened.read()
+                text = Path(path).read_text(encoding="utf-8")
                 take(parse_state(text))
             except FileNotFoundError:
                 if path == self.path:
                     return []
-                continue
             except DamagedStateError:
                 notes.append(f"{path} is damaged")
-                continue
             except BAD_VALUES as error:
                 reason = error if isinstance(error, InputError) else "it is not the state of a monitor"
                 raise InputError(f"{path}: {reason}; move it away, or give another file for the state") from error
-            if notes:
-                notes.append(f"the monitor goes on from {path}, the state before the damaged one")
-            self._last = text
-            return notes
+            else:
+                self._last = text
+                return notes and [*notes, f"the monitor goes on from {path}, the state before the damaged one"]
         os.replace(self.path, f"{self.path}.damaged")
         return [*notes, f"the monitor starts anew; see {self.path}.damaged"]
 
     def save(self, content: Any) -> None:
         """Write the state; the one before stays beside it."""
-        if self._last is not None:
-            _write(f"{self.path}.previous", self._last)
-        self._last = dump_state(content)
-        _write(self.path, self._last)
-
-
-def _write(path: str, text: str) -> None:
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        before, self._last = self._last, dump_state(content)
+        for path, text in ((f"{self.path}.previous", before), (self.path, self._last)):
+            if text is not None:
+                with atomic_write(path) as temporary:
+                    temporary.write_text(text, encoding="utf-8")
