@@ -233,7 +233,7 @@ def test_torch_and_onnx_run_the_same_map(family):
 
 def test_the_service_answers_for_every_label(tmp_path):
     from calibrant.shipping.artifact import read_artifact
-    from calibrant.shipping.served import Served
+    from calibrant.shipping.service import Served
 
     (scores, labels), (fresh, _) = problem(100, 3, rare=0.0)
     fitted = MultilabelCalibrator("platt").fit(scores, labels)

@@ -208,7 +208,7 @@ def test_monitor_refuses_what_is_no_log(run, tmp_path):
     code, _, err = run("monitor", tmp_path, "--once")
     assert (code, "a folder" in err) == (2, True)
     code, _, err = run("monitor", tmp_path / "a.jsonl", "--once", "--bins", 10**7)
-    assert (code, "at most 1000" in err) == (2, True)
+    assert (code, "from 1 to 1000" in err) == (2, True)
 
 
 def test_monitor_looks_at_its_state_first(run, tmp_path):

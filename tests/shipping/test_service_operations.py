@@ -26,8 +26,7 @@ from calibrant.shipping.artifact import Artifact, save
 from calibrant.shipping.feed import FeedbackDesk
 from calibrant.shipping.http_codec import ARROW, JSON, NDJSON, NPY, Wanted, decode_rows
 from calibrant.shipping.serve import MAX_WAITING, Limits, create_app, json_log
-from calibrant.shipping.served import ArtifactFile
-from calibrant.shipping.service import EVENTS
+from calibrant.shipping.service import EVENTS, ArtifactFile
 
 K = 5
 

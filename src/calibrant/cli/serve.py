@@ -8,11 +8,10 @@ import typer
 
 from calibrant.cli import options
 from calibrant.cli.terminal import answer, warn
-from calibrant.shipping.artifact import read_artifact
 from calibrant.shipping.feed import FeedbackDesk
 from calibrant.shipping.serve import Limits
 from calibrant.shipping.serve import serve as run
-from calibrant.shipping.served import Served
+from calibrant.shipping.service import ArtifactFile
 
 Seconds = Annotated[float, typer.Option(min=0.1)]
 
@@ -65,12 +64,9 @@ def serve(
         requests=max_requests,
         drain_seconds=drain,
     )
-    loaded = read_artifact(artifact)
-
-    def desk(served: Served) -> FeedbackDesk:
-        return FeedbackDesk(
-            state=monitor_state, artifact=served.digest, batch=batch, by=by, false_alarm_rate=false_alarm_rate
-        )
+    served = ArtifactFile(artifact).load()
+    loaded, digest = served.artifact, served.digest if reload else ""
+    desk = FeedbackDesk(state=monitor_state, artifact=digest, batch=batch, by=by, false_alarm_rate=false_alarm_rate)
 
     def announce(address: str) -> None:
         facts = {"address": address, "method": loaded.method, "n_classes": loaded.n_classes}

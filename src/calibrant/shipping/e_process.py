@@ -27,10 +27,8 @@ from calibrant.core.softmax import logsumexp
 from calibrant.shipping.state import Stateful
 
 CLAIMS = (
-    *((1.0, shift) for shift in (-4.0, -2.0, -1.0, -0.5, -0.25)),
-    *((1.0, shift) for shift in (0.25, 0.5, 1.0, 2.0, 4.0)),
-    *((scale, 0.0) for scale in (0.5, 0.75)),
-    *((scale, 0.0) for scale in (1.33, 2.0)),
+    *((1.0, shift) for shift in (-4.0, -2.0, -1.0, -0.5, -0.25, 0.25, 0.5, 1.0, 2.0, 4.0)),
+    *((scale, 0.0) for scale in (0.5, 0.75, 1.33, 2.0)),
 )
 """(s, δ) of the bets on all confidences: less or more accurate than said, too extreme or too timid.
 
@@ -97,11 +95,7 @@ class Bets(Stateful):
         `ends` (n,) says after which rows a batch closes; every row is a batch of its own where it is None.
         """
         log_factor = self._log_factors(confidence, correct, np.broadcast_to(slack, confidence.shape))
-        if ends is not None:
-            log_factor = self._batch_factors(log_factor, ends)
-        if not len(log_factor):
-            return np.empty(0)
-        return self._stake(log_factor)
+        return self._stake(log_factor if ends is None else self._batch_factors(log_factor, ends))
 
     def close(self) -> np.ndarray:
         """Close the open batch, if any; log wealth after it (0 or 1 values)."""
@@ -113,6 +107,8 @@ class Bets(Stateful):
 
     def _stake(self, log_factor: np.ndarray) -> np.ndarray:
         """Play the factors (batches × bets); log wealth after each."""
+        if not len(log_factor):
+            return np.empty(0)
         waiting = _waiting(self.n + np.arange(len(log_factor) + 1), self.plan)
         # S_t = P_t (S_0 + Σ_{r≤t} h_r / P_{r−1}), P_t = Π_{s≤t} f_s: the recursion without a Python loop
         log_product = np.cumsum(log_factor, axis=0)
@@ -173,12 +169,10 @@ class Bets(Stateful):
         richest = int(np.argmax(self._log_share + self._log_stake))
         sure_too_often = self._shift[richest] < 0 or self._scale[richest] < 1
         what = "overconfident" if sure_too_often else "underconfident"
+        if richest < len(CLAIMS) and self._shift[richest]:
+            return f"{what} at all confidences"
         if richest < len(CLAIMS):
-            return (
-                f"{what} at all confidences"
-                if self._shift[richest]
-                else f"{what}: the probabilities are too " + ("extreme" if sure_too_often else "timid")
-            )
+            return f"{what}: the probabilities are too {'extreme' if sure_too_often else 'timid'}"
         low, high = width_edges(self.n_bins)[(richest - len(CLAIMS)) % self.n_bins :][:2]
         return f"{what} at confidences from {low:.2g} to {high:.2g}"
 

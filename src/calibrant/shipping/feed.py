@@ -180,7 +180,7 @@ class FeedbackDesk(Feed):
 
     def __init__(self, *, state: Any = None, artifact: str = "", **choices: Any) -> None:
         self._lock = threading.Lock()
-        self._artifact = artifact
+        self.artifact = artifact
         self._report: tuple[int, dict[str, Any]] | None = None
         self._unsaved = False
         self.n_stale = self.n_resets = 0
@@ -192,10 +192,10 @@ class FeedbackDesk(Feed):
         for index, record in enumerate(records):
             try:
                 checked = self.check(record)
-                named = record.get("artifact", self._artifact)
+                named = record.get("artifact", self.artifact)
                 if not isinstance(named, str):
                     raise InputError(f"artifact is {str(named)[:40]!r}, but must be a text")
-                if named == self._artifact:
+                if named == self.artifact:
                     current.append(checked)
             except InputError as error:
                 raise InputError(f"answer {index}: {error}") from error
@@ -211,7 +211,7 @@ class FeedbackDesk(Feed):
         """Start anew for another artifact: what was learned about the last one says nothing about it."""
         with self._lock:
             self.monitor.reset()
-            self._artifact, self._report = artifact, None
+            self.artifact, self._report = artifact, None
             self.n_resets += 1
             self._unsaved = True
 
@@ -229,11 +229,11 @@ class FeedbackDesk(Feed):
         """The feed's, and the artifact that it is about."""
         with self._lock:
             self._unsaved = False
-            return {"feed": super().state(), "artifact": self._artifact}
+            return {"feed": super().state(), "artifact": self.artifact}
 
     def restore(self, state: Any) -> None:
         """Go on, unless the state is about another artifact."""
-        if state["artifact"] == self._artifact:
+        if state["artifact"] == self.artifact:
             super().restore(state["feed"])
 
     def save(self) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 
 from calibrant.core.arrays import check_labels, check_matrix, check_values
-from calibrant.core.bins import check_n_bins, width_index
+from calibrant.core.bins import width_index
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import softmax
 from calibrant.shipping.e_process import BATCHES, ROWS, SHARES, Bets
@@ -91,11 +91,9 @@ class _Kept(Stateful):
         try:
             document = json.loads(text)
             if document["format"] != STATE_FORMAT:
-                raise InputError(f"monitor state has format {document['format']!r}, but {STATE_FORMAT} is read")
+                raise InputError(f"it has format {document['format']!r}, but {STATE_FORMAT} is read")
             monitor = cls(**document["settings"])
             monitor.restore(document["state"])
-        except InputError:
-            raise
         except BAD_VALUES as error:
             raise InputError(f"this is not the state of a monitor ({type(error).__name__}: {error})") from error
         return monitor
@@ -142,9 +140,7 @@ class Monitor(_Kept):
             raise InputError(f"false_alarm_rate must lie between 0 and 1, got {false_alarm_rate!r}")
         self.false_alarm_rate = float(false_alarm_rate)
         self.window = _whole("window", window, 1, MAX_WINDOW)
-        self.n_bins = check_n_bins(n_bins)
-        if self.n_bins > MAX_BINS:
-            raise InputError(f"n_bins must be at most {MAX_BINS}, got {n_bins}")
+        self.n_bins = _whole("n_bins", n_bins, 1, MAX_BINS)
         self.batch = None if batch is None else _whole("batch", batch, 1, MAX_WINDOW)
         self.digits = None if digits is None else _whole("digits", digits, DIGITS[0], EXACT)
         self.seed = _whole("seed", seed, 0, 2**63)
@@ -199,9 +195,9 @@ class Monitor(_Kept):
             raise InputError(f"confidence has shape {confidences.shape}, correct has shape {flags.shape}: give (n,)")
         if flags.dtype.kind not in "biuf" or not np.isin(flags, (0, 1)).all():
             raise InputError(f"correct must be true/false (or 1/0), got dtype {flags.dtype}")
-        if not ((confidences >= 0) & (confidences <= 1 + 1e-6)).all():
-            bad = confidences[~((confidences >= 0) & (confidences <= 1 + 1e-6))][0]
-            raise InputError(f"confidence must lie in [0, 1], got {bad:g}")
+        bad = confidences[~((confidences >= 0) & (confidences <= 1 + 1e-6))]
+        if len(bad):
+            raise InputError(f"confidence must lie in [0, 1], got {bad[0]:g}")
         names = self._names(batches, len(flags))
         if names is not None and not self.n:
             self._bets = Bets(self.n_bins, BATCHES)
@@ -266,10 +262,9 @@ class Monitor(_Kept):
         if n_window == 0:
             raise InputError("the monitor has seen 0 answers: update it with at least 1 before asking for a report")
         confidence, correct = self._confidence[:n_window], self._correct[:n_window]
-        index = width_index(confidence, self.n_bins)
-        over, under = _over_under(index, confidence, correct[None, :], self.n_bins)
+        over, under = (float(sums[0]) for sums in _over_under(confidence, correct[None, :], self.n_bins))
         chance = np.random.default_rng(self.seed).random((FLOOR_DRAWS, n_window), dtype=np.float32) < confidence
-        floor = sum(_over_under(index, confidence, chance, self.n_bins))
+        floor = sum(_over_under(confidence, chance, self.n_bins))
         return MonitorReport(
             n=self.n,
             n_window=n_window,
@@ -277,9 +272,9 @@ class Monitor(_Kept):
             n_open=self._bets.n_open,
             confidence=float(confidence.mean()),
             accuracy=float(correct.mean()),
-            ece=float(over[0] + under[0]),
-            overconfidence=float(over[0]),
-            underconfidence=float(under[0]),
+            ece=over + under,
+            overconfidence=over,
+            underconfidence=under,
             noise_floor=float(np.mean(floor)),
             noise_floor_95=float(np.quantile(floor, 0.95)),
             evidence=self.evidence,
@@ -356,13 +351,11 @@ class GroupMonitor(_Kept):
         names = np.array([str(group) for group in np.atleast_1d(np.asarray(groups, dtype=object)).tolist()], object)
         if names.shape != confidences.shape:
             raise InputError(f"groups has shape {names.shape}, but confidence has {confidences.shape}: give (n,) both")
-        before = self.total.n
+        before, size = self.total.n, self.settings["batch"]
         self.total.update_answers(confidences, flags, batches=batches)
-        size = self.settings["batch"]
-        numbers = batches
         if size is not None:  # the groups' parts of the same batches, by number
-            numbers = (before + np.arange(len(names))) // size
-        numbers = None if numbers is None else np.atleast_1d(np.asarray(numbers))
+            batches = (before + np.arange(len(names))) // size
+        numbers = None if batches is None else np.atleast_1d(np.asarray(batches))
         for name in dict.fromkeys(names.tolist()):
             mine = names == name
             monitor = self._group(name)
@@ -370,19 +363,16 @@ class GroupMonitor(_Kept):
                 self.n_left_out += int(mine.sum())
                 continue
             monitor.update_answers(confidences[mine], flags[mine], batches=None if numbers is None else numbers[mine])
-        self._close_finished(self.total.n // size if size else None)
+        # judge every group's part of a batch that the whole stream has finished
+        current = str(self.total.n // size) if size else self.total.open_batch
+        for monitor in self.groups.values():
+            if monitor.open_batch not in (None, current):
+                monitor.close_batch()
 
     def close_batch(self) -> None:
         """Judge the open batch of the whole stream and of every group."""
         for monitor in (self.total, *self.groups.values()):
             monitor.close_batch()
-
-    def _close_finished(self, number: int | None) -> None:
-        """Judge every group's part of a batch that the whole stream has finished."""
-        current = self.total.open_batch if number is None else str(number)
-        for monitor in self.groups.values():
-            if monitor.open_batch is not None and monitor.open_batch != current:
-                monitor.close_batch()
 
     def _group(self, name: str) -> Monitor | None:
         if name not in self.groups:
@@ -435,12 +425,10 @@ def _decimals(confidence: np.ndarray) -> np.ndarray:
     return digits
 
 
-def _over_under(
-    index: np.ndarray, confidence: np.ndarray, correct: np.ndarray, n_bins: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _over_under(confidence: np.ndarray, correct: np.ndarray, n_bins: int) -> tuple[np.ndarray, np.ndarray]:
     """Σ_b max(0, C_b − A_b) and Σ_b max(0, A_b − C_b), sums over n rows, for each row of `correct` (draws×n)."""
-    member = np.zeros((len(index), n_bins), dtype=np.float32)
-    member[np.arange(len(index)), index] = 1.0
+    index = width_index(confidence, n_bins)
+    member = np.eye(n_bins, dtype=np.float32)[index]
     hits = correct.astype(np.float32) @ member  # counts below 2^24 are exact in float32
     sure = np.bincount(index, weights=confidence, minlength=n_bins)
     gap = (sure - hits.astype(np.float64)) / len(index)

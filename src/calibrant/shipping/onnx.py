@@ -85,7 +85,7 @@ def to_onnx(calibrator: Any, *, opset: int = OPSET, precision: str = "float64") 
     xp, scores = _scores(graph, calibrator, kind)
     if kind == "probabilities":
         scores = xp.log(scores) if calibrator.task_ == "multiclass" else xp.log(scores) - xp.log(1.0 - scores)
-    _extend(model, calibrator, scores, TensorProto.FLOAT, OUTPUTS[kind], "group")
+    _extend(model, calibrator, scores, TensorProto.FLOAT, OUTPUTS[kind], group="group")
     onnx.checker.check_model(model)
     return model
 
@@ -108,7 +108,7 @@ def append_to_model(
     xp, scores = _scores(graph, calibrator, tensor)
     if kind_of(calibrator) == "probabilities" and calibrator.task_ == "multiclass":
         scores = xp.log_softmax_of_rows(scores)
-    _extend(model, calibrator, scores, result_type, outputs, _free("group", taken))
+    _extend(model, calibrator, scores, result_type, outputs, group=_free("group", taken))
     return model, found, outputs
 
 
@@ -146,7 +146,7 @@ def _scores(graph: Graph, calibrator: Any, tensor: str) -> tuple[OnnxSpace, Onnx
 
 
 def _extend(
-    model: Any, calibrator: Any, exact: OnnxArray, result_type: int, outputs: tuple[str, ...], group: str
+    model: Any, calibrator: Any, exact: OnnxArray, result_type: int, outputs: tuple[str, ...], *, group: str
 ) -> None:
     """Run the calibrator's map over an array of the graph, and make its results outputs of the model."""
     xp, task = exact.space, calibrator.task_
@@ -247,8 +247,7 @@ def _find_logits(model: Any, n_classes: int, output_name: str | None) -> tuple[s
     fitting = [
         name
         for name, kind in outputs.items()
-        if kind.elem_type in FLOATS
-        and (not kind.HasField("shape") or _may_be_logits(sizes[name], n_classes))
+        if kind.elem_type in FLOATS and (not kind.HasField("shape") or _may_be_logits(sizes[name], n_classes))
     ]
     if output_name is None:
         if len(fitting) != 1:

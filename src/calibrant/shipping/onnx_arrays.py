@@ -165,7 +165,10 @@ class OnnxSpace(Space):
             raise InputError(f"a method's map takes xp.{name} over all axes, but rows are calibrated one by one")
         if reduces or name == "argmax":
             options.setdefault("keepdims", False)
-        work, attributes = partial(getattr(plain, name), axis=axis, **options), {key: int(options[key]) for key in options}
+        work, attributes = (
+            partial(getattr(plain, name), axis=axis, **options),
+            {key: int(options[key]) for key in options},
+        )
         if name in ("sum", "expand_dims", "squeeze") or (reduces and self.graph.opset >= AXES_AS_INPUT):
             return self.write(work, operator, *given, more=[np.array([axis or 0])], **attributes)
         where: dict[str, Any] = {"axes": [axis]} if reduces else {"axis": axis or 0}

@@ -20,8 +20,7 @@ from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.shipping.artifact import Artifact
 from calibrant.shipping.feed import FeedbackDesk
 from calibrant.shipping.http_guard import Guard
-from calibrant.shipping.served import ArtifactFile, Served
-from calibrant.shipping.service import ACCESS, EVENTS, Limits, Service, create_app
+from calibrant.shipping.service import ACCESS, EVENTS, ArtifactFile, Limits, Service, create_app
 
 try:
     import orjson
@@ -148,7 +147,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8080,
     limits: Limits | None = None,
-    feedback: Callable[[Served], FeedbackDesk] | None = None,
+    feedback: FeedbackDesk | None = None,
     access_log: bool = True,
     announce: Callable[[str], None] = lambda address: None,
 ) -> None:
@@ -160,10 +159,7 @@ def serve(
     requests; errors, reloads and alarms are always logged.
     """
     limits = _possible(limits or Limits())
-    file = None if isinstance(artifact, Artifact) else ArtifactFile(artifact)
-    served = Served.of(artifact) if isinstance(artifact, Artifact) else file.load()  # type: ignore[union-attr]
-    desk = feedback(served) if feedback else FeedbackDesk(artifact=served.digest)
-    service = Service(served, limits, desk, file)
+    service = Service(artifact if isinstance(artifact, Artifact) else ArtifactFile(artifact), limits, feedback)
     closed = Counter("calibrant_connections_closed", "Connections given up.", ["reason"], registry=service.registry)
     guard = type("Guarded", (Guard,), {"limits": limits, "closed": closed, "waiting": {}})
     config = uvicorn.Config(

@@ -9,19 +9,22 @@ import logging
 import os
 import signal
 import time
+import warnings
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
+
 import calibrant
-from calibrant.core.errors import InputError, MissingExtraError
-from calibrant.core.schema import KINDS, identifier
-from calibrant.shipping.artifact import Artifact
+from calibrant.core.errors import FitWarning, InputError, MissingExtraError
+from calibrant.core.schema import KINDS, Schema, identifier
+from calibrant.shipping.artifact import Artifact, digest_of, from_bytes, read_content
 from calibrant.shipping.feed import FeedbackDesk, parse_record
-from calibrant.shipping.http_codec import FORMATS, JSON, NDJSON, MalformedBodyError, decode_rows, encode
+from calibrant.shipping.http_codec import FORMATS, JSON, NDJSON, MalformedBodyError, Wanted, decode_rows, encode
 from calibrant.shipping.openapi import PAGE, openapi
-from calibrant.shipping.served import ArtifactFile, Served
 
 try:
     import orjson
@@ -81,6 +84,112 @@ class Limits:
     drain_seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class Served:
+    """One artifact, ready to answer; a request keeps the one it began with."""
+
+    artifact: Artifact
+    schema: Schema
+    digest: str
+    groups: frozenset[str] | None = None
+    """Names of the groups that a calibrator per group knows; None for any other calibrator."""
+
+    @classmethod
+    def of(cls, artifact: Artifact, content: bytes = b"") -> Served:
+        """An artifact that has been tried on one row."""
+        schema, calibrator = artifact.schema, artifact.calibrator
+        if schema is None:
+            raise InputError(f"{artifact.method} is part of a network and cannot be served over logits")
+        groups = None
+        if calibrator.takes_groups:
+            groups = frozenset(identifier(name) for name in calibrator.groups_)
+            # answers say how many rows got the pooled fit; a warning per request would only fill the log
+            warnings.filterwarnings("ignore", message=".*group", category=FitWarning)
+        served = cls(artifact, schema, digest_of(content)[:12] if content else "", groups)
+        served.answer(np.zeros(1) if schema.flat else np.zeros((1, schema.n_classes)), "probabilities")
+        return served
+
+    def wanted(self, max_rows: int) -> Wanted:
+        """What a request must bring."""
+        return Wanted(self.schema.n_classes, max_rows, self.schema.task, self.groups is not None, self.schema.kind)
+
+    def answer(
+        self, logits: np.ndarray, output: str, groups: list[Any] | None = None, pooled: bool = True
+    ) -> tuple[np.ndarray, np.ndarray, int]:
+        """Probabilities (n×K) or calibrated logits, the predictions, and how many rows got the fit of all groups.
+
+        Predictions are (n,), or n×L of 0 and 1 for many labels.
+        """
+        calibrator, options, n_pooled = self.artifact.calibrator, {}, 0
+        if self.groups is not None and groups is not None:
+            names = [identifier(name) for name in groups]
+            options, n_pooled = {"groups": np.array(names)}, sum(name not in self.groups for name in names)
+        elif self.groups is not None:
+            n_pooled = len(logits)
+            if not pooled:
+                raise InputError(
+                    'this calibrator was fitted per group: send "groups" with one name per row (JSON or Arrow), or '
+                    "?groups=pooled for the fit of all groups together"
+                )
+        work = calibrator.predict_proba if output == "probabilities" else calibrator.transform
+        with np.errstate(all="ignore"):
+            values = work(logits, **options)
+        if not np.isfinite(values).all():
+            raise InputError("these logits lead to values that are not finite: send logits of a smaller size")
+        if self.schema.task == "multilabel":
+            predictions = (values >= (0.5 if output == "probabilities" else 0.0)).astype(np.int64)
+        elif values.ndim == 2 and values.shape[1] > 1:
+            predictions = values.argmax(axis=1)
+        else:  # logits of the positive class
+            predictions = (values.ravel() > 0).astype(np.int64)
+        return values, predictions, n_pooled
+
+    def about(self) -> dict[str, Any]:
+        """What GET /calibrator says."""
+        artifact = self.artifact
+        fit = {name: getattr(artifact, name) for name in ("n", "fingerprint", "before", "after", "created", "source")}
+        return {
+            "method": artifact.method,
+            "task": self.schema.task,
+            "kind": self.schema.kind,
+            "n_classes": self.schema.n_classes,
+            "groups": None if self.groups is None else sorted(self.groups),
+            "class_names": artifact.class_names,
+            "fit": fit,
+            "library": artifact.library,
+            "artifact": self.digest,
+        }
+
+
+class ArtifactFile:
+    """A path that is looked at again and again."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._signature: tuple[int, int, int] | None = None
+
+    def load(self) -> Served:
+        """The artifact there is now."""
+        self._signature = self._look()
+        content = read_content(self.path)
+        try:
+            return Served.of(from_bytes(content), content)
+        except InputError as error:
+            raise InputError(f"{self.path}: {error}") from error
+
+    def changed(self) -> bool:
+        """Whether the file is another one than at the last `load`; a missing file is waited for."""
+        found = self._look()
+        return found is not None and found != self._signature
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            about = os.stat(self.path)
+        except OSError:
+            return None
+        return about.st_ino, about.st_mtime_ns, about.st_size
+
+
 def create_app(
     artifact: Artifact | ArtifactFile, limits: Limits | None = None, *, feedback: FeedbackDesk | None = None
 ) -> Service:
@@ -94,18 +203,19 @@ def create_app(
     limits : what one request may ask for.
     feedback : where outcomes go; a monitor of its own by default.
     """
-    file = artifact if isinstance(artifact, ArtifactFile) else None
-    served = artifact.load() if isinstance(artifact, ArtifactFile) else Served.of(artifact)
-    desk = feedback or FeedbackDesk(artifact=served.digest)
-    return Service(served, limits or Limits(), desk, file)
+    return Service(artifact, limits or Limits(), feedback)
 
 
 class Service:
     """The endpoints, bound to one artifact and one monitor, and the application that routes to them."""
 
-    def __init__(self, served: Served, limits: Limits, desk: FeedbackDesk, file: ArtifactFile | None = None) -> None:
-        self.served, self.limits, self.desk, self._file = served, limits, desk, file
-        self.stopping = False
+    def __init__(self, artifact: Artifact | ArtifactFile, limits: Limits, feedback: FeedbackDesk | None) -> None:
+        self._file = artifact if isinstance(artifact, ArtifactFile) else None
+        self.served = artifact.load() if isinstance(artifact, ArtifactFile) else Served.of(artifact)
+        self.desk = desk = feedback or FeedbackDesk(artifact=self.served.digest)
+        self.limits, self.stopping = limits, False
+        if desk.artifact != self.served.digest:  # the file has changed meanwhile
+            desk.renew(self.served.digest)
         for note in desk.notes:
             EVENTS.warning("monitor state", extra={"fields": {"note": note}})
         self._n_requests = self._n_bytes = 0
@@ -126,23 +236,21 @@ class Service:
         )
         self._info = Info("calibrant", "What this process serves.", registry=registry)
         self._describe()
-        self.routes = {
-            "/": Route("/", self.page),
-            "/calibrate": Route("/calibrate", self.calibrate, methods=["POST"]),
-            "/calibrator": Route("/calibrator", self.about),
-            "/feedback": Route("/feedback", self.feedback, methods=["POST"]),
-            "/monitor": Route("/monitor", self.monitor),
-            "/health": Route("/health", self.health),
-            "/readyz": Route("/readyz", self.ready),
-            "/metrics": Route("/metrics", self.figures),
-            "/openapi.json": Route("/openapi.json", self.description),
-        }
-        handlers: dict[Any, Any] = {
-            HTTPException: problem, InputError: problem, ClientDisconnect: problem, Exception: unexpected
-        }  # fmt: skip
-        self.app = Starlette(
-            routes=list(self.routes.values()), exception_handlers=handlers, lifespan=lambda _app: self.running()
-        )
+        routes = [
+            Route("/", self.page),
+            Route("/calibrate", self.calibrate, methods=["POST"]),
+            Route("/calibrator", self.about),
+            Route("/feedback", self.feedback, methods=["POST"]),
+            Route("/monitor", self.monitor),
+            Route("/health", self.health),
+            Route("/readyz", self.ready),
+            Route("/metrics", self.figures),
+            Route("/openapi.json", self.description),
+        ]
+        self.paths = {route.path for route in routes}
+        handlers: dict[Any, Any] = {Exception: unexpected}
+        handlers |= dict.fromkeys((HTTPException, InputError, ClientDisconnect), problem)
+        self.app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lambda _app: self.running())
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a request on, then count and log it; bodies are never held."""
@@ -164,11 +272,11 @@ class Service:
             await self.app(scope, receive, observe)
         finally:
             seconds, path = time.perf_counter() - started, scope["path"]
-            self._requests.labels(path if path in self.routes else "other", status).inc()
+            self._requests.labels(path if path in self.paths else "other", status).inc()
             if path == "/calibrate":
                 self._seconds.observe(seconds)
             if ACCESS.isEnabledFor(logging.INFO):
-                client, about = scope.get("client"), scope.get("calibrant", {})
+                (client, *_), about = scope.get("client") or [None], scope.get("calibrant", {})
                 fields = {
                     "method": scope["method"],
                     "path": path[:200],
@@ -177,7 +285,7 @@ class Service:
                     "bytes_in": about.get("bytes", 0),
                     "bytes_out": sent,
                     "rows": about.get("rows", 0),
-                    "client": client[0] if client else None,
+                    "client": client,
                     "request_id": name.decode(),
                 }
                 ACCESS.info("request", extra={"fields": fields})
@@ -191,41 +299,37 @@ class Service:
 
     async def calibrate(self, request: Request) -> Response:
         """POST /calibrate."""
-        ask, served = _ask(request), self.served
+        served, content_type = self.served, _content_type(request, FORMATS)
+        accepted = (part.split(";")[0].strip().lower() for part in request.headers.get("accept", "").split(","))
+        answer_type = next((part for part in accepted if part in FORMATS), content_type)
+        query = request.query_params if request.scope["query_string"] else {}
+        kind, output, pool = query.get("kind"), query.get("output", "probabilities"), query.get("groups") == "pooled"
+        if kind not in (None, *KINDS) or output not in KINDS:
+            found = f"{str(kind)[:30]!r} and {output[:30]!r}"
+            raise HTTPException(422, f"kind and output must be one of {', '.join(KINDS)}, got {found}")
+
+        def compute() -> tuple[bytes, int, int]:
+            """The answer, its rows, and how many of them were calibrated without their group."""
+            logits, groups = decode_rows(body, content_type, served.wanted(self.limits.rows), kind)
+            values, predictions, pooled = served.answer(logits, output, groups, pool)
+            return encode(values, answer_type, predictions, output), len(logits), pooled
+
         async with self._body(request) as body:
-            if len(body) < INLINE_BYTES:
-                content, rows, pooled = self._compute(served, body, ask)
-            else:
-                content, rows, pooled = await self._in_thread(lambda: self._compute(served, body, ask))
+            content, rows, pooled = compute() if len(body) < INLINE_BYTES else await self._in_thread(compute)
         self._rows.inc(rows)
         request.scope["calibrant"]["rows"] = rows
         headers = {"x-calibrant-artifact": served.digest}
         if served.groups is not None:
             headers["x-calibrant-pooled"] = str(pooled)
-        return Response(content, media_type=ask.answer_type, headers=headers)
-
-    def _compute(self, served: Served, body: bytes, ask: _Ask) -> tuple[bytes, int, int]:
-        """The answer, its rows, and how many of them were calibrated without their group."""
-        logits, groups = decode_rows(body, ask.content_type, served.wanted(self.limits.rows), ask.kind)
-        if served.groups is not None and groups is None and not ask.pooled:
-            raise InputError(
-                'this calibrator was fitted per group: send "groups" with one name per row (JSON or Arrow), or '
-                "?groups=pooled for the fit of all groups together"
-            )
-        names = None if groups is None else [identifier(name) for name in groups]
-        values, predictions = served.answer(logits, ask.output, names)
-        content = encode(values, ask.answer_type, predictions, ask.output)
-        return content, len(logits), served.n_pooled(names, len(logits))
+        return Response(content, media_type=answer_type, headers=headers)
 
     async def feedback(self, request: Request) -> Response:
         """POST /feedback."""
-        kind = _content_type(request)
-        if kind not in (JSON, NDJSON):
-            raise HTTPException(415, f"content type {kind[:60]!r} is not served: send one of {JSON}, {NDJSON}")
+        kind = _content_type(request, (JSON, NDJSON))
         async with self._body(request, FEEDBACK_BYTES) as body:
             records = _records(body, kind, self.limits.rows)
-            was, work = self.desk.alarm, self.desk.take
-            taken = work(records) if len(records) < INLINE_ANSWERS else await self._in_thread(lambda: work(records))
+            was, work = self.desk.monitor.alarm, partial(self.desk.take, records)
+            taken = work() if len(records) < INLINE_ANSWERS else await self._in_thread(work)
         if taken["alarm"] and not was:
             EVENTS.warning("calibration alarm", extra={"fields": {"n": taken["n"]}})
         return JSONResponse(taken)
@@ -290,17 +394,21 @@ class Service:
 
     def _reload(self, file: ArtifactFile) -> None:
         try:
-            new = file.replacement(self.served)
+            new = file.load()
+            if new.digest == self.served.digest:
+                return
+            moved = self.served.schema.align(new.schema, "the service", file.path).order is not None
+            if moved or new.schema.kind != self.served.schema.kind:
+                raise InputError(f"{file.path} takes other columns or another kind of numbers: restart the service")
         except (InputError, MissingExtraError, OSError, MemoryError) as error:
             self._reloads.labels("failed").inc()
             EVENTS.error("artifact refused", extra={"fields": {"error": str(error)[:500]}})
             return
-        if new is not None:
-            self.served = new  # one assignment: a request sees the old one or the new one
-            self.desk.renew(new.digest)
-            self._describe()
-            self._reloads.labels("ok").inc()
-            EVENTS.info("artifact replaced", extra={"fields": {"artifact": new.digest, "method": new.artifact.method}})
+        self.served = new  # one assignment: a request sees the old one or the new one
+        self.desk.renew(new.digest)
+        self._describe()
+        self._reloads.labels("ok").inc()
+        EVENTS.info("artifact replaced", extra={"fields": {"artifact": new.digest, "method": new.artifact.method}})
 
     def _describe(self) -> None:
         served = self.served
@@ -323,25 +431,26 @@ class Service:
     @contextlib.asynccontextmanager
     async def _body(self, request: Request, most: int | None = None) -> AsyncIterator[bytes]:
         """The whole body; it counts against the limits of the service until the block ends."""
-        limit, held = min(self.limits.body_bytes, most or self.limits.body_bytes), 0
+        limits, held = self.limits, 0
+        limit = min(limits.body_bytes, most or limits.body_bytes)
         claimed = request.headers.get("content-length", "")
         if claimed.isdigit() and len(claimed) < 20 and int(claimed) > limit:
             raise HTTPException(413, f"the body has {claimed} bytes, but at most {limit} are taken: split the batch")
         parts: list[bytes] = []
         try:
-            async with asyncio.timeout(self.limits.body_seconds):
+            async with asyncio.timeout(limits.body_seconds):
                 async for part in request.stream():
                     held += len(part)
                     self._n_bytes += len(part)
                     if held > limit:
                         words = f"the body has more than {limit} bytes, the most taken: split the batch"
                         raise HTTPException(413, words)
-                    if self._n_bytes > max(self.limits.waiting_bytes, limit):
+                    if self._n_bytes > max(limits.waiting_bytes, limit):
                         raise HTTPException(503, "too many large requests at once: try again", {"retry-after": "1"})
                     parts.append(part)
             request.scope["calibrant"] = {"bytes": held}
             # only now: a client that sends slowly takes no place from others
-            if self._n_requests >= self.limits.requests:
+            if self._n_requests >= limits.requests:
                 raise HTTPException(503, f"{self._n_requests} requests are being answered", {"retry-after": "1"})
             self._n_requests += 1
             try:
@@ -349,40 +458,17 @@ class Service:
             finally:
                 self._n_requests -= 1
         except TimeoutError as error:
-            words = f"the body did not arrive within {self.limits.body_seconds:g} s"
+            words = f"the body did not arrive within {limits.body_seconds:g} s"
             raise HTTPException(408, words, {"connection": "close"}) from error
         finally:
             self._n_bytes -= held
 
 
-@dataclass(frozen=True)
-class _Ask:
-    """What a calibration request says beside its body."""
-
-    content_type: str
-    answer_type: str
-    kind: str | None
-    output: str
-    pooled: bool
-
-
-def _ask(request: Request) -> _Ask:
-    content_type = _content_type(request)
-    if content_type not in FORMATS:
-        words = f"content type {content_type[:60]!r} is not served: send one of {', '.join(FORMATS)}"
-        raise HTTPException(415, words)
-    accepted = (part.split(";")[0].strip().lower() for part in request.headers.get("accept", "").split(","))
-    answer_type = next((part for part in accepted if part in FORMATS), content_type)
-    query = request.query_params if request.scope["query_string"] else {}
-    kind, output = query.get("kind"), query.get("output", "probabilities")
-    if kind not in (None, *KINDS) or output not in KINDS:
-        found = f"{str(kind)[:30]!r} and {output[:30]!r}"
-        raise HTTPException(422, f"kind and output must be one of {', '.join(KINDS)}, got {found}")
-    return _Ask(content_type, answer_type, kind, output, query.get("groups") == "pooled")
-
-
-def _content_type(request: Request) -> str:
-    return request.headers.get("content-type", "").split(";")[0].strip().lower()
+def _content_type(request: Request, served: tuple[str, ...]) -> str:
+    found = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if found not in served:
+        raise HTTPException(415, f"content type {found[:60]!r} is not served: send one of {', '.join(served)}")
+    return found
 
 
 def _records(body: bytes, kind: str, limit: int) -> list[Any]:
