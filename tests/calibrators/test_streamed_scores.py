@@ -33,7 +33,7 @@ def _stream(monkeypatch):
     monkeypatch.setattr(prepare, "file_rows", counted)
     monkeypatch.setattr(prepare, "STREAM_BYTES", 0)
     monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 700)
-    monkeypatch.setattr(chunks.cut, "__kwdefaults__", {"elements": 700, "with_labels": True})
+    monkeypatch.setattr(chunks.cut, "__kwdefaults__", {"elements": 700})
 
 
 def problem(n=5000, seed=0, slope=0.6, shift=-0.5):

@@ -36,7 +36,7 @@ def test_chunks_hold_every_row_once_and_in_order(sizes, start, length, elements)
     predictions = Predictions.from_source(SliceSource(parts, start, stop), "logits", labels[start:stop], checked=True)
     chunks = cut(predictions, elements=elements)
     assert [chunk.first_row for chunk in chunks] == np.cumsum([0, *(chunk.n for chunk in chunks)])[:-1].tolist()
-    logits = [block for chunk in chunks for block in chunk.logits(check=True)]
+    logits = [logits for chunk in chunks for _, logits, *_ in chunk.blocks(check=True)]
     assert np.array_equal(np.concatenate(logits), values[start:stop])
     assert np.array_equal(np.concatenate([chunk.predictions.labels for chunk in chunks]), labels[start:stop])
     assert all(chunk.n * 3 <= max(elements, 3) for chunk in chunks)
@@ -51,7 +51,7 @@ def test_chunks_of_files_travel_as_addresses(tmp_path, suffix):
     sent = [pickle.dumps(chunk) for chunk in chunks]
     assert sum(map(len, sent)) < 5000 + 2000 * len(chunks)  # a byte a label, and addresses
     back = [pickle.loads(one) for one in sent]
-    assert np.array_equal(np.concatenate([block for one in back for block in one.logits(check=True)]), logits)
+    assert np.array_equal(np.concatenate([own for one in back for _, own, *_ in one.blocks(check=True)]), logits)
     assert np.array_equal(np.concatenate([one.predictions.labels for one in back]), labels)
 
 

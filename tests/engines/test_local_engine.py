@@ -71,7 +71,7 @@ def test_metrics_that_cannot_be_streamed_are_named(forty):
 
 @pytest.mark.parametrize("pieces", [1, 3, 40])
 def test_neither_parts_nor_threads_change_the_answer(tmp_path, monkeypatch, made_up, write_parts, pieces):
-    monkeypatch.setattr(chunks_module.cut, "__kwdefaults__", {"elements": 1500, "with_labels": True})
+    monkeypatch.setattr(chunks_module.cut, "__kwdefaults__", {"elements": 1500})
     logits, labels = made_up(3000)
     folder = write_parts(tmp_path / "parts", logits, labels, np.linspace(0, 3000, pieces + 1).astype(int))
     parts = cal.open_predictions(folder)

@@ -43,7 +43,7 @@ class SolvedTemperature(NamedTuple):
 
 
 class Blocks(Protocol):
-    """Scores that are not an array at hand: `data.chunked.FileBlocks`, `kernels.torch.rows.DeviceBlocks`."""
+    """Scores that are not an array at hand: `data.chunks.FileBlocks`, `kernels.torch.rows.DeviceBlocks`."""
 
     on_device: bool
 
@@ -371,12 +371,6 @@ def sums_finitely(values: np.ndarray) -> bool:
     """Whether there is nothing to explain: a sum meets any NaN or Inf at the speed of memory."""
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(values.sum(dtype=values.dtype)))
-
-
-def temperature_words(parameters: tuple[Any, ...]) -> str:
-    """A first parameter that is one number is the inverse temperature of a likelihood."""
-    first = parameters[0] if parameters else None
-    return f"T {1 / first:.4f}" if isinstance(first, float) and first > 0 else ""
 
 
 SAMPLED_ROWS = 256

@@ -53,7 +53,7 @@ def open_all(
 
 def without_bad_parts(predictions: Predictions, engine: str | Engine = "local") -> Predictions:
     """Read everything once, and leave out the parts in which something cannot be read or is no logit or probability."""
-    chunks = cut(predictions, with_labels=False)
+    chunks = cut(predictions)
     with opened(engine) as running:
         found = running.run(_trouble, chunks, lambda left, right: {**right, **left})
     if not found:

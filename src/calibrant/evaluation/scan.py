@@ -136,7 +136,7 @@ def _all_values(predictions: Predictions, calibrator: Any, codes: np.ndarray | N
 def _blocks(chunk: Chunk, calibrator: Any = None, codes: np.ndarray | None = None) -> Iterator[tuple[Checked, int]]:
     """The rows of a chunk in memory, and the number of the first among all rows; of many labels, each is a row."""
     row, task = chunk.first_row, chunk.predictions.task
-    for part in chunk.parts(check=False):
+    for part in chunk.parts():
         values, labels, weights, width = part.values, part.labels, part.weights, 1
         if calibrator is not None:
             own = () if codes is None else (codes[row : row + part.n],)

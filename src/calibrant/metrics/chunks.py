@@ -180,7 +180,7 @@ def _measured(chunk: Chunk, *, metrics: list[Streaming], ranked: bool) -> Part:
     metrics = copy.deepcopy(metrics)
     kept = []
     try:
-        for part in chunk.parts(check=False):
+        for part in chunk.parts():
             update_all(metrics, part)
             if ranked:
                 kept.append(_rows(part, None, None, False)[0].top()[:2])
