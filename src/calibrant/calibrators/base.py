@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,14 +15,14 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.confidence_bins import map_rows
-from calibrant.calibrators.learned import Learned, count_learned, spec_of
+from calibrant.calibrators.learned import Learned, learned_values
 from calibrant.calibrators.maps import numpy_space
 from calibrant.calibrators.prepare import check_names, prepared, ready
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
-from calibrant.calibrators.tensors import fit_on_device, probabilities_of_tensor, transform_tensor
-from calibrant.core.arrays import check_matrix, check_scores, check_values, is_tensor, on_device
+from calibrant.calibrators.tensors import answer_tensor
+from calibrant.core.arrays import check_matrix, check_scores, check_values, is_tensor
 from calibrant.core.errors import FitWarning, InputError
-from calibrant.core.rows import Rows, is_one_column, sums_finitely, two_columns
+from calibrant.core.rows import Rows, sums_finitely, two_columns
 from calibrant.core.softmax import softmax
 from calibrant.core.threads import map_blocks, one_blas_thread, row_blocks
 from calibrant.core.zeros import raised
@@ -120,15 +121,12 @@ class Calibrator(TransformerMixin, BaseEstimator):
         engine : "local", "dask", the address of a Dask scheduler ("tcp://host:8786"), or an engine
             Where passes over files run.
         """
-        if y is not None and on_device(logits) and not is_one_column(logits) and groups is None and clusters is None:
-            fit_on_device(self, logits, y, sample_weight)
-            return self
         with prepared(self, logits, y, sample_weight, groups, clusters, engine) as rows:
             name = rows.fingerprint() if rows.in_memory else ""
             self.fit_rows(ready(self, rows))
             rows.settle()
             self._keep_floor(rows.log_floor)
-            self.n_rows_, self.fingerprint_ = rows.n, name or rows.fingerprint()
+            self.n_rows_, self.fingerprint_ = rows.n, name or rows.fingerprint() or None
         return self
 
     def _group_numbers(self, groups: Any, n_rows: int) -> np.ndarray | None:
@@ -142,20 +140,15 @@ class Calibrator(TransformerMixin, BaseEstimator):
     def _keep_floor(self, log_floor: float) -> None:
         """Keep what a zero counts as, also in calibrators inside this one, which may be used by themselves."""
         self.log_floor_ = log_floor
-        for inner in (getattr(self, "calibrator_", None), *getattr(self, "calibrators_", ())):
-            if isinstance(inner, Calibrator):
-                inner._keep_floor(log_floor)
+        for _, rule, value in learned_values(self):
+            if rule.kind == "calibrator":
+                for inner in value if rule.many else [value]:
+                    inner._keep_floor(log_floor)
 
     def fit_rows(self, rows: Rows) -> Self:
         """Learn from rows that have passed the gate."""
-        started = time.perf_counter()
-        self._begin(rows)
-        with one_blas_thread():
-            if rows.one_score:
-                self._fit_binary(rows)
-            else:
-                self._fit(rows)
-        self.fit_seconds_ = time.perf_counter() - started
+        with self._fitting(rows):
+            self._fit_either(rows)
         return self
 
     def fit_held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
@@ -163,13 +156,26 @@ class Calibrator(TransformerMixin, BaseEstimator):
 
         A second stage that learns from these answers, or a score taken on them, sees the calibrator as new data will.
         """
-        started = time.perf_counter()
         self._told_of_fold = ""
+        with self._fitting(rows):
+            if not rows.one_score or self.maps_one_score():
+                return self._held_out(rows, fold)
+            answers = self._held_out(rows.matrix(), fold)
+            return answers[:, 1] - answers[:, 0]
+
+    @contextmanager
+    def _fitting(self, rows: Rows) -> Iterator[None]:
+        """Begin a fit, and keep how long it takes."""
+        started = time.perf_counter()
         self._begin(rows)
         with one_blas_thread():
-            answers = self._held_out_binary(rows, fold) if rows.one_score else self._held_out(rows, fold)
+            yield
         self.fit_seconds_ = time.perf_counter() - started
-        return answers
+
+    @classmethod
+    def maps_one_score(cls) -> bool:
+        """Has the method a map for one score that is more than its map for two classes?"""
+        return cls._fit_binary is not Calibrator._fit_binary
 
     def fit_for_next(self, rows: Rows, seed: int) -> np.ndarray:
         """Learn from all rows, and return answers (n×K, or n if binary) on them from which a second stage may learn.
@@ -189,7 +195,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         """Calibrated logits of the input's shape and dtype; probability methods return log-probabilities."""
         check_is_fitted(self)
         if is_tensor(logits):
-            return transform_tensor(self, logits)
+            return answer_tensor(self, logits, probabilities=False)
         calibrated = self._calibrated(self._admitted(logits))
         return calibrated[:, None] if self.task_ == "binary" and np.ndim(logits) == 2 else calibrated
 
@@ -197,7 +203,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         """Calibrated probabilities (n×K), or (n×2) of one score per row; rows sum to one."""
         check_is_fitted(self)
         if is_tensor(logits):
-            return probabilities_of_tensor(self, logits)
+            return answer_tensor(self, logits, probabilities=True)
         given = self._admitted(logits)
         probabilities = self._probabilities(given)
         if given.dtype == np.float32:
@@ -219,8 +225,12 @@ class Calibrator(TransformerMixin, BaseEstimator):
 
     @property
     def n_parameters_(self) -> int:
-        """How many numbers the fit learned: the free ones of `learns`."""
-        return count_learned(self)
+        """How many numbers the fit learned: the free ones of `learns`, and those of calibrators inside this one."""
+        total = 0
+        for _, rule, value in learned_values(self):
+            for one in value if rule.many else [value]:
+                total += one.n_parameters_ if rule.kind == "calibrator" else np.size(one) * rule.free
+        return total
 
     def _fit(self, rows: Rows) -> None:
         raise NotImplementedError
@@ -241,6 +251,13 @@ class Calibrator(TransformerMixin, BaseEstimator):
     def _fit_binary(self, rows: Rows) -> None:
         self._fit(rows.matrix())
 
+    def _fit_either(self, rows: Rows) -> None:
+        (self._fit_binary if rows.one_score else self._fit)(rows)
+
+    def _map_either(self, xp: Any, given: Any, learned: Any) -> Any:
+        """The map of logits (n×K), or of scores (n,)."""
+        return (self._map_binary if len(given.shape) == 1 else self._map)(xp, given, learned)
+
     def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
         """Calibrated logits (n,) of scores (n,): by default those of the matrix [0, z]."""
         calibrated = self._map(xp, xp.stack([xp.zeros_like(scores), scores], axis=1), learned)
@@ -254,37 +271,21 @@ class Calibrator(TransformerMixin, BaseEstimator):
 
     def _learned(self) -> SimpleNamespace:
         """What the fit learned, as float64 arrays under the names of `learns`."""
-        found = {}
-        for name, rule in spec_of(type(self), self.task_).items():
-            if rule.optional and not hasattr(self, name):
-                continue
-            if rule.kind == "calibrator":
-                found[name] = getattr(self, name)._learned()
-            elif rule.kind == "calibrators":
-                found[name] = [one._learned() for one in getattr(self, name)]
-            elif rule.kind == "arrays":
-                found[name] = [np.asarray(one, dtype=np.float64) for one in getattr(self, name)]
-            elif rule.kind == "array":
-                found[name] = np.asarray(getattr(self, name), dtype=np.float64)
-        return SimpleNamespace(**found)
+
+        def plain(value: Any) -> Any:
+            return value._learned() if isinstance(value, Calibrator) else np.asarray(value, dtype=np.float64)
+
+        every = learned_values(self)
+        return SimpleNamespace(
+            **{name: [plain(one) for one in value] if rule.many else plain(value) for name, rule, value in every}
+        )
 
     def _check_learned(self) -> None:
         """Raise InputError where what was learned is unsound in a way that shapes and ranges do not show."""
 
     def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
         """Fit on all rows and answer for each from a fit without its fold; methods that cross-fit anyway override."""
-        self._fit(rows)
-        return self._left_out(rows, fold)
-
-    def _held_out_binary(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
-        if type(self)._fit_binary is Calibrator._fit_binary:
-            answers = self._held_out(rows.matrix(), fold)
-            return answers[:, 1] - answers[:, 0]
-        self._fit_binary(rows)
-        return self._left_out(rows, fold)
-
-    def _left_out(self, rows: Any, fold: np.ndarray) -> np.ndarray:
-        """For each row the answer of a fit without its fold."""
+        self._fit_either(rows)
         answers = np.empty_like(rows.logits)
         for part in np.unique(fold):
             out = np.flatnonzero(fold == part)
@@ -342,7 +343,10 @@ class Calibrator(TransformerMixin, BaseEstimator):
         return keep_winner(softmax(calibrated), calibrated.argmax(axis=1))
 
     def _admitted(self, values: Any) -> np.ndarray:
-        """A matrix (n×K), or one score per row (n,), that may enter a prediction."""
+        """A matrix (n×K), or one score per row (n,), that may enter a prediction; zeros (−inf) get the fit's floor.
+
+        The one place where the values of a prediction's input are looked at.
+        """
         one_column = self.task_ == "binary"
         shape: tuple[int, ...] = getattr(values, "shape", ())
         if len(shape) == 2 and shape[1] != self.n_features_in_:
@@ -352,31 +356,26 @@ class Calibrator(TransformerMixin, BaseEstimator):
                 f"as input: {what}"
             )
         array = check_scores(values) if one_column else check_matrix(values)
-        check_names(self, values, array.reshape(len(array), -1), reset=False)
-        return admitted(array, self.log_floor_)
+        matrix = array.reshape(len(array), -1)
+        check_names(self, values, matrix, reset=False)
+        # blocks on all cores find out in one pass whether there is anything to explain
+        if all(map_blocks(lambda block: sums_finitely(matrix[block]), row_blocks(*matrix.shape))):
+            return array
+        check_values(matrix, from_logits=True, name="scores" if one_column else "logits")
+        if self.log_floor_ is not None:
+            return raised(array, self.log_floor_)
+        if np.isinf(array).any():
+            raise InputError("logits hold -Inf (probability 0), but this calibrator learned no floor: fit it again")
+        return array
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "fit_seconds_")
+        return "fit_seconds_" in vars(self)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-def admitted(values: np.ndarray, log_floor: float | None) -> np.ndarray:
-    """The one place where the values of a prediction's input are looked at; zeros (−inf) get the floor of the fit.
-
-    Blocks on all cores find out in one pass whether there is anything to explain.
-    """
-    matrix = values.reshape(len(values), -1)
-    if all(map_blocks(lambda block: sums_finitely(matrix[block]), row_blocks(*matrix.shape))):
-        return values
-    check_values(matrix, from_logits=True, name="logits" if values.ndim == 2 else "scores")
-    if log_floor is None and np.isinf(values).any():
-        raise InputError("logits contain -Inf (a probability of 0), but this calibrator learned no floor: fit it again")
-    return values if log_floor is None else raised(values, log_floor)
 
 
 def keep_winner(probabilities: np.ndarray, winner: np.ndarray) -> np.ndarray:

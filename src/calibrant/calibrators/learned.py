@@ -7,10 +7,11 @@ more than B.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from calibrant.core.errors import InputError
 
@@ -25,10 +26,10 @@ TASKS = ("multiclass", "binary", "multilabel")
 class Learned(NamedTuple):
     """Shape and inclusive range of one learned name.
 
-    kind "array" holds numbers of this shape (None: any shape), "arrays" a list of such arrays, "calibrator" a fitted
-    calibrator, "calibrators" a list of them, and "record" describes the fit and is never read by a prediction. Names
-    that are not `free`, such as the edges of bins, do not count as parameters of the method. An `optional` name is
-    only learned with some settings: the class checks which names go together.
+    kind "array" holds numbers of this shape (None: any shape), "calibrator" a fitted calibrator, and "record"
+    describes the fit and is never read by a prediction. `many` is a list of such values. Names that are not `free`,
+    such as the edges of bins, do not count as parameters of the method. An `optional` name is only learned with some
+    settings: the class checks which names go together.
     """
 
     shape: tuple[str | int, ...] | None = None
@@ -36,6 +37,7 @@ class Learned(NamedTuple):
     high: float = LARGE
     increasing: bool = False
     kind: str = "array"
+    many: bool = False
     free: bool = True
     optional: bool = False
 
@@ -46,7 +48,7 @@ CHANCE = (1e-12, 1.0 - 1e-12)
 """Range of probabilities whose log-odds are taken."""
 
 INNER = Learned(kind="calibrator")
-INNERS = Learned(kind="calibrators")
+INNERS = INNER._replace(many=True)
 RECORD = Learned(kind="record")
 
 EVERY_FIT: Mapping[str, Learned] = dict.fromkeys(
@@ -74,18 +76,11 @@ def spec_of(kind: Any, task: str = "multiclass") -> dict[str, Learned]:
     return {**EVERY_FIT, **own}
 
 
-def count_learned(calibrator: Any) -> int:
-    """How many free numbers a fitted calibrator, and each one inside it, learned."""
-    total = 0
+def learned_values(calibrator: Any) -> Iterator[tuple[str, Learned, Any]]:
+    """Name, rule and value of everything that a fitted calibrator's predictions read."""
     for name, rule in spec_of(type(calibrator), calibrator.task_).items():
-        if rule.kind == "record" or not rule.free:
-            continue
-        if rule.optional and not hasattr(calibrator, name):
-            continue
-        value = getattr(calibrator, name)
-        each = value if rule.kind in ("arrays", "calibrators") else [value]
-        total += sum(one.n_parameters_ if rule.kind.startswith("calibrator") else np.size(one) for one in each)
-    return total
+        if rule.kind != "record" and not (rule.optional and name not in vars(calibrator)):
+            yield name, rule, getattr(calibrator, name)
 
 
 def check_learned(calibrator: Any, n_classes: int | None) -> None:
@@ -125,24 +120,19 @@ def _check_names(name: str, learned: dict[str, Any], spec: dict[str, Learned], s
 
 
 def _check_value(where: str, value: Any, rule: Learned, sizes: dict[str, int]) -> None:
-    if rule.kind == "calibrator":
-        if not hasattr(value, "fit_rows"):
-            raise InputError(f"{where} must be a fitted calibrator, got a {type(value).__name__}")
-        check_learned(value, sizes.get("inner", sizes["K"]))
-    elif rule.kind == "calibrators":
-        if not isinstance(value, (list, tuple)):
-            raise InputError(f"{where} must be a list of fitted calibrators, got a {type(value).__name__}")
+    if rule.many:
+        if not isinstance(value, (list, tuple)) or not (value or rule.kind == "calibrator"):
+            raise InputError(f"{where} must be a list of {rule.kind}s, got a {type(value).__name__}")
         for item in value:
-            _check_value(where, item, INNER, sizes)
-    elif rule.kind == "arrays":
-        if not isinstance(value, (list, tuple)) or not len(value):
-            raise InputError(f"{where} must be a list of arrays")
-        for item in value:
-            _check_array(where, item, rule, sizes)
+            _check_value(where, item, rule._replace(many=False), sizes)
     elif rule.kind == "array":
         _check_array(where, value, rule, sizes)
-    else:
+    elif rule.kind == "record":
         _check_record(where, value)
+    elif not isinstance(value, BaseEstimator):
+        raise InputError(f"{where} must be a fitted calibrator, got a {type(value).__name__}")
+    else:
+        check_learned(value, sizes.get("inner", sizes["K"]))
 
 
 def _check_array(where: str, value: Any, rule: Learned, sizes: dict[str, int]) -> None:
@@ -172,7 +162,7 @@ def _size(symbol: str | int, length: int, sizes: dict[str, int]) -> int:
 
 def _check_record(where: str, value: Any) -> None:
     """A record may hold anything but a calibrator, which would go unchecked."""
-    if hasattr(value, "fit_rows"):
+    if isinstance(value, BaseEstimator):
         raise InputError(f"{where} describes the fit: it must not hold a calibrator")
     items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
     for item in items:

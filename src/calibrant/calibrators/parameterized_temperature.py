@@ -63,8 +63,8 @@ class ParameterizedTemperatureScaling(Calibrator):
     additive = True
     requires_logits = True
     learns = {
-        "weights_": Learned(kind="arrays"),
-        "biases_": Learned(kind="arrays"),
+        "weights_": Learned(many=True),
+        "biases_": Learned(many=True),
         "feature_mean_": Learned(("F",), free=False),
         "feature_scale_": Learned(("F",), SMALL, free=False),
     }

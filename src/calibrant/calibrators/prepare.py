@@ -22,6 +22,7 @@ from calibrant.core.arrays import (
     check_weights,
     is_tensor,
     look_like_probabilities,
+    on_device,
     probabilities_error,
 )
 from calibrant.core.errors import InputError
@@ -31,6 +32,9 @@ from calibrant.data import Predictions, as_predictions
 from calibrant.data.chunks import file_rows
 from calibrant.data.source import ArraySource
 from calibrant.engines.engine import Engine, opened
+
+FEW = 1 << 11
+"""Numbers of a tensor on a GPU that are looked at on the host before a fit."""
 
 STREAM_BYTES = 64 * 2**20
 """Single scores of more bytes than this are read pass by pass."""
@@ -52,7 +56,10 @@ def prepared(  # noqa: PLR0917
     """
     if labels is not None:
         calibrator.kind_ = "logits"
-        rows = array_rows(calibrator, given, labels, weights, clusters)
+        if on_device(given) and not is_one_column(given) and groups is None and clusters is None:
+            rows = device_rows(calibrator, given, labels, weights)
+        else:
+            rows = array_rows(calibrator, given, labels, weights, clusters)
         check_counts(rows.weights)
         yield replace(rows, groups=calibrator._group_numbers(groups, rows.n))
         return
@@ -118,6 +125,20 @@ def array_rows(calibrator: Any, given: Any, labels: Any, weights: Any, clusters:
     check_names(calibrator, given, scores.reshape(len(scores), -1), reset=True)
     codes = None if clusters is None else identifiers(clusters, len(scores), "clusters")[0]
     return Rows(scores, labels, check_weights(weights, len(scores)), clusters=codes, settled=False)
+
+
+def device_rows(calibrator: Any, given: Any, labels: Any, weights: Any) -> Rows:
+    """Rows of a CUDA tensor; on the host, with a warning, for methods without a form on the device."""
+    from calibrant.kernels.torch.rows import device_blocks
+
+    blocks: Any = device_blocks(given, labels, weights)
+    rows = blocks.rows()
+    # a few rows tell logits from probabilities; only if they look like these is the whole tensor read
+    if look_like_probabilities(rows.logits[: max(2, FEW // rows.n_classes)]) and blocks.hold_probabilities():
+        raise probabilities_error(rows.n, "logits", "give their logarithms, torch.log(p)")
+    there = calibrator.fits_on_device
+    stays = calibrator.additive or (weights is None if there == "unweighted" else there)
+    return rows if stays else rows.whole()
 
 
 def ready(calibrator: Any, rows: Rows) -> Rows:

@@ -104,6 +104,8 @@ class ShapeScaling(Calibrator):
             self._fit_shape(replace(rows, logits=self.calibrator_.fit_for_next(rows, self.seed)))
 
     def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
+        if rows.one_score:
+            return super()._held_out(rows, fold)
         self.calibrator_ = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
         inner = self.calibrator_.fit_held_out(rows, fold)
         self._fit_shape(replace(rows, logits=inner))

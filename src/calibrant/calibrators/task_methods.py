@@ -44,6 +44,5 @@ def task_method(name: str, task: str, n_classes: int | None = None) -> Any:
 
 
 def _maps_one_score(name: str) -> bool:
-    """Has a method a map for one score that is more than its map for two classes?"""
     made = get(name)
-    return isinstance(made, Calibrator) and type(made)._fit_binary is not Calibrator._fit_binary
+    return isinstance(made, Calibrator) and made.maps_one_score()

@@ -7,48 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrant.calibrators.maps import raise_zeros, torch_space
-from calibrant.calibrators.solvers.folds import divided
-from calibrant.core.arrays import look_like_probabilities, probabilities_error
+from calibrant.calibrators.maps import torch_space
 from calibrant.core.errors import InputError
 
 if TYPE_CHECKING:
     from calibrant.calibrators.base import Calibrator
 
-FEW = 1 << 11
-"""Numbers that are looked at on the host before a fit."""
 
+def answer_tensor(calibrator: Calibrator, logits: Any, *, probabilities: bool) -> Any:
+    """Calibrated logits, or probabilities (n×2 of one score per row), of a tensor (n×K, N×K×H×W or n).
 
-def fit_on_device(calibrator: Calibrator, logits: Any, labels: Any, weights: Any) -> None:
-    """Fit on a CUDA tensor; methods without a form on the device copy the rows to the host and warn."""
-    from calibrant.kernels.torch.rows import device_blocks
-
-    blocks: Any = device_blocks(logits, labels, weights)
-    rows = blocks.rows()
-    # a few rows tell logits from probabilities; only if they look like these is the whole tensor read
-    if look_like_probabilities(rows.logits[: max(2, FEW // rows.n_classes)]) and blocks.hold_probabilities():
-        raise probabilities_error(rows.n, "logits", "give their logarithms, torch.log(p)")
-    there = calibrator.fits_on_device
-    if calibrator.additive or (rows.weights is None if there == "unweighted" else there):
-        calibrator.fit_rows(rows)
-    else:
-        calibrator.fit_rows(divided(rows.whole()))
-    calibrator._keep_floor(blocks.log_floor)
-    calibrator.n_rows_ = rows.n
-
-
-def transform_tensor(calibrator: Calibrator, logits: Any) -> Any:
-    """Calibrated logits of a tensor (n×K, N×K×H×W or n), of its dtype and on its device."""
-    return _answer(calibrator, logits, probabilities=False)
-
-
-def probabilities_of_tensor(calibrator: Calibrator, logits: Any) -> Any:
-    """Calibrated probabilities (n×K, N×K×H×W, or n×2 of one score per row) as a tensor on the same device."""
-    return _answer(calibrator, logits, probabilities=True)
-
-
-def _answer(calibrator: Calibrator, logits: Any, *, probabilities: bool) -> Any:
+    They have its dtype and are on its device.
+    """
     import torch
+
+    from calibrant.kernels.torch.tensors import row_slices
 
     _check(calibrator, logits)
     if logits.ndim > 2:
@@ -56,37 +29,19 @@ def _answer(calibrator: Calibrator, logits: Any, *, probabilities: bool) -> Any:
         result = torch.empty_like(logits)
         for place, one in enumerate(logits.detach()):
             rows = one.reshape(one.shape[0], -1).T
-            result[place] = _answer(calibrator, rows, probabilities=probabilities).T.reshape(one.shape)
+            result[place] = answer_tensor(calibrator, rows, probabilities=probabilities).T.reshape(one.shape)
         return result
-    shape = (len(logits), calibrator._n_classes) if probabilities else logits.shape
+    rows = logits.detach().reshape(-1) if calibrator.task_ == "binary" else logits.detach()
+    shape = (len(rows), calibrator._n_classes) if probabilities else logits.shape
     result = torch.empty(shape, dtype=logits.dtype, device=logits.device)
-    for block, calibrated in _calibrated(calibrator, logits):
-        answer = calibrated
+    change = device_map(calibrator, logits.device)
+    for block in row_slices(len(rows), rows[0].numel() if len(rows) else 1):
+        answer = change(rows[block].float() if rows.itemsize == 2 else rows[block])
         if probabilities:
             two = torch.stack([torch.zeros_like(answer), answer], dim=1) if answer.ndim == 1 else answer
             answer = two.softmax(dim=1)
         result[block] = answer.reshape(result[block].shape).to(result.dtype)
     return result
-
-
-def _calibrated(calibrator: Calibrator, logits: Any) -> Any:
-    import torch
-
-    xp = torch_space()
-
-    from calibrant.kernels.torch.tensors import row_slices
-
-    binary = calibrator.task_ == "binary"
-    rows = logits.detach().reshape(-1) if binary else logits.detach()
-    narrow = rows.dtype in (torch.float16, torch.bfloat16)
-    learned = as_tensors(calibrator._learned(), logits.device)
-    floor = calibrator.log_floor_
-    for block in row_slices(len(rows), 1 if binary else rows.shape[1]):
-        part = rows[block].float() if narrow else rows[block]
-        if floor is not None and bool(torch.isinf(part).any()):
-            part = raise_zeros(xp, part, floor, scores=calibrator.task_ != "multiclass")
-        mapped = calibrator._map_binary(xp, part, learned) if binary else calibrator._map(xp, part, learned)
-        yield block, mapped
 
 
 def can_fit_inner(calibrator: Calibrator | None) -> bool:
@@ -104,10 +59,8 @@ def fit_inner(calibrator: Calibrator, rows: Any) -> Any:
 
 def device_map(calibrator: Calibrator, device: Any) -> Any:
     """A fitted calibrator's map from logits to logits, as a function of tensors on a device."""
-    xp = torch_space()
-
-    learned = as_tensors(calibrator._learned(), device)
-    return lambda block: calibrator._map(xp, block, learned)
+    xp, learned = torch_space(), as_tensors(calibrator._learned(), device)
+    return lambda block: calibrator._map_either(xp, block, learned)
 
 
 def as_tensors(learned: SimpleNamespace, device: Any) -> SimpleNamespace:

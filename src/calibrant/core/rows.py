@@ -225,7 +225,10 @@ class Rows:
             )
         if self.blocks is None:
             return self
-        return replace(self, logits=self.blocks.array(), labels=np.asarray(self.labels), blocks=None, settled=False)
+        # what a zero counts as was learned on the device before zeros got that value
+        floor = self.log_floor if self.on_device else None
+        logits, labels = self.blocks.array(), np.asarray(self.labels)
+        return replace(self, logits=logits, labels=labels, blocks=None, settled=False, _log_floor=floor)
 
     def reweighted(self, factor: Factor) -> Rows:
         """The same rows with their weights multiplied."""
@@ -341,10 +344,10 @@ def two_columns(scores: np.ndarray) -> np.ndarray:
 def is_one_column(values: Any) -> bool:
     """Whether an array or list has the shape (n,) or (n, 1): one score per row."""
     try:
-        shape = tuple(values.shape) if hasattr(values, "shape") else np.shape(values)
+        shape = np.shape(values)
     except (ValueError, TypeError):
         return False
-    return len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)
+    return len(shape) == 1 or tuple(shape[1:]) == (1,)
 
 
 def _summed(
