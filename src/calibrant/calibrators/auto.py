@@ -144,24 +144,22 @@ class AutoCalibrator(Calibrator):
             rows = shift.corrected(rows)
         candidates = self._candidates(rows.n_classes)
         self._metric()
-        fold = self._folds(rows)
+        data = _Data(rows, self._folds(rows), rows.logits.argmax(axis=1) == rows.labels)
         self.failures_: dict[str, str] = {}
         trials: dict[str, _Trial] = {}
         for place, (name, candidate) in enumerate(candidates.items()):
             progress.step("cross-validating", place, len(candidates), name)
             try:
-                trials[name] = self._try(clone(candidate), rows, fold)
+                trials[name] = self._try(clone(candidate), data)
             except Exception as error:
                 self.failures_[name] = " ".join(str(error).split()) or type(error).__name__
         progress.step("cross-validating", len(candidates), len(candidates))
         if not trials:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.failures_.items())
             raise InputError(f"none of the {len(candidates)} candidates could be fitted: {reasons}")
-        before = (rows.logits.argmax(axis=1) == rows.labels).astype(np.float64)
-        pool = self._pool(trials, before, rows, fold)
-        self._choose(trials, before, rows.weights, len(np.unique(fold)), pool)
-        if self.keep_predictions and self.candidates is None:
-            self.reason_ += self._price(trials[self.chosen_], rows, fold)
+        self._choose(trials, data, self._pool(trials, data))
+        if self.keep_predictions and self.candidates is None and shift is None:
+            self.reason_ += self._price(trials[self.chosen_], data)
         for message in trials[self.chosen_].said:
             warnings.warn(message, stacklevel=4)
         if shift is not None:
@@ -171,59 +169,58 @@ class AutoCalibrator(Calibrator):
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         return self.calibrator_._map(xp, logits, learned.calibrator_)
 
-    def _try(self, candidate: Any, rows: Rows, fold: np.ndarray) -> _Trial:
+    def _try(self, candidate: Any, data: _Data) -> _Trial:
         """Fit a candidate to all rows, and score its held-out answers."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", FitWarning)
-            held_out = candidate.fit_held_out(rows, fold)
-        return self._judge(candidate, held_out, rows, fold, [one.message for one in caught])
+            held_out = candidate.fit_held_out(data.rows, data.fold)
+        return self._judge(candidate, held_out, data, [one.message for one in caught])
 
-    def _judge(self, calibrator: Any, held_out: np.ndarray, rows: Rows, fold: np.ndarray, said: list[Any]) -> _Trial:
-        correct = (held_out.argmax(axis=1) == rows.labels).astype(np.float64)
-        return _Trial(calibrator, self._losses(held_out, rows, fold), correct, said, held_out)
+    def _judge(self, calibrator: Any, held_out: np.ndarray, data: _Data, said: list[Any]) -> _Trial:
+        """What held-out answers are worth: their loss, and what they change in being right."""
+        rows = data.rows
+        gain = (held_out.argmax(axis=1) == rows.labels).astype(np.float64) - data.right
+        lowers = np.average(gain, weights=rows.weights) < -NOISE * _standard_error(gain, rows.weights)
+        losses = self._losses(held_out, data)
+        mean = float(np.average(losses, weights=self._row_weights(rows)))
+        return _Trial(calibrator, held_out, losses, mean, gain, bool(lowers), said)
 
-    def _pool(self, trials: dict[str, _Trial], before: np.ndarray, rows: Rows, fold: np.ndarray) -> str | None:
+    def _pool(self, trials: dict[str, _Trial], data: _Data) -> str | None:
         """Add the average of the candidates to the trials; its name, or that of the one that has all the weight."""
         if self.criterion != "nll" or not (self.candidates is None if self.average is None else self.average):
             return None
-        used = [name for name, one in trials.items() if not _lowers(one.correct - before, rows.weights)]
+        used = [name for name, one in trials.items() if not one.lowers]
         if len(used) < 2:
             return None
         # the losses are held-out log-probabilities of the true class with the other sign
         own = np.stack([-trials[name].losses for name in used], axis=1)
-        weights, _ = pool_weights(own, rows.weights, PRIOR_ROWS)
+        weights, _ = pool_weights(own, data.rows.weights, PRIOR_ROWS)
+        order = [place for place in np.argsort(-weights, kind="stable") if weights[place] > 0]
+        if len(order) == 1:
+            return used[order[0]]
         members = [trials[used[place]] for place in np.flatnonzero(weights)]
-        if len(members) == 1:
-            return used[int(np.argmax(weights))]
         pool = LinearPool.of([one.calibrator for one in members], weights[weights > 0])
         held_out = pool_rows([one.held_out for one in members], pool.weights_)
-        order = np.argsort(-weights, kind="stable")[: len(members)]
         name = " + ".join(f"{weights[place]:.2f} {used[place]}" for place in order)
         # what shakes a member of little weight does not shake the average
-        said = [
-            one for trial, weight in zip(members, pool.weights_, strict=True) if weight >= 0.5 for one in trial.said
-        ]
-        trials[name] = self._judge(pool, held_out, rows, fold, said)
+        heavy = [one for one, weight in zip(members, pool.weights_, strict=True) if weight >= 0.5]
+        said = [message for one in heavy for message in one.said]
+        trials[name] = self._judge(pool, held_out, data, said)
         return name
 
-    def _price(self, kept: _Trial, rows: Rows, fold: np.ndarray) -> str:
+    def _price(self, kept: _Trial, data: _Data) -> str:
         """What keeping predictions costs: the best method that may change them beside the chosen one."""
-        if self.target_prior is not None:
-            return ""
-        name = default_candidates(rows.n_classes)[-1]
+        name = default_candidates(data.rows.n_classes)[-1]
         try:
-            free = self._try(get(name), rows, fold)
+            free = self._try(get(name), data)
         except Exception:
             return ""
-        loss = np.average(kept.losses, weights=self._row_weights(rows.weights)) - np.average(
-            free.losses, weights=self._row_weights(rows.weights)
-        )
-        points = 100 * np.average(free.correct - kept.correct, weights=rows.weights)
-        if loss <= 0:
+        if kept.mean <= free.mean:
             return f" Keeping predictions costs nothing here: {name} is no better."
+        points = 100 * np.average(free.gain - kept.gain, weights=data.rows.weights)
         return (
-            f" Keeping predictions costs {loss:.4f} in {self._criterion_name} and {points:.2f} points of accuracy: "
-            f"{name} would reach {self._sign * np.average(free.losses, weights=self._row_weights(rows.weights)):.4f}."
+            f" Keeping predictions costs {kept.mean - free.mean:.4f} in {self._criterion_name} and {points:.2f} points "
+            f"of accuracy: {name} would reach {self._sign * free.mean:.4f}."
         )
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
@@ -258,17 +255,16 @@ class AutoCalibrator(Calibrator):
             raise InputError(f"cv must be a whole number of at least 2, or the fold of each row, got {self.cv!r}")
         return given
 
-    def _losses(self, held_out: np.ndarray, rows: Rows, fold: np.ndarray) -> np.ndarray:
+    def _losses(self, held_out: np.ndarray, data: _Data) -> np.ndarray:
         """Loss of every held-out row, or of every fold where the criterion is no mean over rows."""
-        by_row = BY_ROW.get(self.criterion) if isinstance(self.criterion, str) else None
-        if by_row:
+        rows, fold = data.rows, data.fold
+        if self.criterion in BY_ROW:
             columns = scan(held_out, rows.labels, from_logits=True, columns="scores")
-            losses = getattr(columns, by_row).astype(np.float64)
+            losses = getattr(columns, BY_ROW[self.criterion]).astype(np.float64)
         else:
             figures = []
             for part in np.unique(fold):
-                held = rows.take(np.flatnonzero(fold == part))
-                answers = held_out[fold == part]
+                held, answers = rows.take(fold == part), held_out[fold == part]
                 figures.append(self._metric()(answers, held.labels, sample_weight=held.weights, from_logits=True))
             losses = np.array(figures, dtype=np.float64)
         return self._sign * losses
@@ -288,44 +284,35 @@ class AutoCalibrator(Calibrator):
             raise InputError(f"criterion {self.criterion!r} is no metric: use nll, brier, ece or another metric's name")
         return function
 
-    def _row_weights(self, weights: np.ndarray | None) -> np.ndarray | None:
+    def _row_weights(self, rows: Rows) -> np.ndarray | None:
         """Weights of the losses: those of the rows where there is one loss per row."""
-        return weights if isinstance(self.criterion, str) and self.criterion in BY_ROW else None
+        return rows.weights if self.criterion in BY_ROW else None
 
     @property
     def _criterion_name(self) -> str:
         return self.criterion if isinstance(self.criterion, str) else self.criterion.__name__
 
-    def _choose(
-        self,
-        trials: dict[str, _Trial],
-        before: np.ndarray,
-        weights: np.ndarray | None,
-        n_folds: int,
-        pool: str | None,
-    ) -> None:
-        of_losses = self._row_weights(weights)
-        means = {name: float(np.average(trial.losses, weights=of_losses)) for name, trial in trials.items()}
-        gains = {name: trial.correct - before for name, trial in trials.items()}
-        lowers = {name: _lowers(gain, weights) for name, gain in gains.items()}
-        allowed = [name for name in trials if not lowers[name]] or list(trials)
-        lowest = min(allowed, key=lambda name: means[name])
+    def _choose(self, trials: dict[str, _Trial], data: _Data, pool: str | None) -> None:
+        weights = data.rows.weights
+        allowed = [name for name, one in trials.items() if not one.lowers] or list(trials)
+        lowest = min(allowed, key=lambda name: trials[name].mean)
         self.standard_errors_ = {
-            name: _standard_error(trial.losses - trials[lowest].losses, of_losses) for name, trial in trials.items()
+            name: _standard_error(one.losses - trials[lowest].losses, self._row_weights(data.rows))
+            for name, one in trials.items()
         }
-        near = [name for name in allowed if means[name] <= means[lowest] + self.standard_errors_[name]]
-        self.chosen_ = min(near, key=lambda name: (trials[name].calibrator.n_parameters_, means[name]))
-        if pool in allowed:
-            self.chosen_ = pool
-        self.calibrator_ = trials[self.chosen_].calibrator
-        self.scores_ = {name: self._sign * mean for name, mean in means.items()}
-        self.reason_ = self._reason(lowest, trials, n_folds, pool)
-        refused = [name for name in trials if lowers[name] and name not in allowed and means[name] < means[lowest]]
-        for name in refused:
-            lost = -100 * np.average(gains[name], weights=weights)
-            self.reason_ += f" {name} was refused: it lowers held-out accuracy by {lost:.2f} points."
-        points = 100 * np.average(gains[self.chosen_], weights=weights)
-        if gains[self.chosen_].any():
+        near = [name for name in allowed if trials[name].mean <= trials[lowest].mean + self.standard_errors_[name]]
+        simplest = min(near, key=lambda name: (trials[name].calibrator.n_parameters_, trials[name].mean))
+        self.chosen_ = pool if pool in allowed else simplest
+        chosen = trials[self.chosen_]
+        self.calibrator_ = chosen.calibrator
+        self.scores_ = {name: self._sign * one.mean for name, one in trials.items()}
+        self.reason_ = self._reason(lowest, trials, len(np.unique(data.fold)), pool)
+        for name, one in trials.items():
+            if name not in allowed and one.mean < trials[lowest].mean:
+                lost = -100 * np.average(one.gain, weights=weights)
+                self.reason_ += f" {name} was refused: it lowers held-out accuracy by {lost:.2f} points."
+        if chosen.gain.any():
+            points = 100 * np.average(chosen.gain, weights=weights)
             self.reason_ += f" It changes predictions: held-out accuracy {points:+.2f} points."
 
     def _reason(self, lowest: str, trials: dict[str, _Trial], n_folds: int, pool: str | None) -> str:
@@ -348,19 +335,27 @@ class AutoCalibrator(Calibrator):
         )
 
 
+class _Data(NamedTuple):
+    """The rows, the fold of each, and whether the network itself is right."""
+
+    rows: Rows
+    fold: np.ndarray
+    right: np.ndarray
+
+
 class _Trial(NamedTuple):
-    """A candidate fitted to all rows, its held-out losses and whether each held-out prediction is right."""
+    """A candidate fitted to all rows, and what its held-out answers are worth.
+
+    `gain` is the change of each row in being right, and `lowers` says whether accuracy falls beyond noise.
+    """
 
     calibrator: Any
-    losses: np.ndarray
-    correct: np.ndarray
-    said: list[Any]
     held_out: np.ndarray
-
-
-def _lowers(gain: np.ndarray, weights: np.ndarray | None) -> bool:
-    """Whether accuracy falls beyond noise, from the change in being right of each row."""
-    return bool(np.average(gain, weights=weights) < -NOISE * _standard_error(gain, weights))
+    losses: np.ndarray
+    mean: float
+    gain: np.ndarray
+    lowers: bool
+    said: list[Any]
 
 
 def _standard_error(difference: np.ndarray, weights: np.ndarray | None) -> float:

@@ -147,8 +147,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
 
     def fit_rows(self, rows: Rows) -> Self:
         """Learn from rows that have passed the gate."""
-        with self._fitting(rows):
-            self._fit_either(rows)
+        with self._fitting(rows) as begun:
+            self._fit_either(begun)
         return self
 
     def fit_held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
@@ -157,19 +157,18 @@ class Calibrator(TransformerMixin, BaseEstimator):
         A second stage that learns from these answers, or a score taken on them, sees the calibrator as new data will.
         """
         self._told_of_fold = ""
-        with self._fitting(rows):
+        with self._fitting(rows) as begun:
             if not rows.one_score or self.maps_one_score():
-                return self._held_out(rows, fold)
-            answers = self._held_out(rows.matrix(), fold)
+                return self._held_out(begun, fold)
+            answers = self._held_out(begun.matrix(), fold)
             return answers[:, 1] - answers[:, 0]
 
     @contextmanager
-    def _fitting(self, rows: Rows) -> Iterator[None]:
+    def _fitting(self, rows: Rows) -> Iterator[Rows]:
         """Begin a fit, and keep how long it takes."""
         started = time.perf_counter()
-        self._begin(rows)
         with one_blas_thread():
-            yield
+            yield self._begin(rows)
         self.fit_seconds_ = time.perf_counter() - started
 
     @classmethod
@@ -316,7 +315,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
         """K of the logits; 2 of one score per row."""
         return 2 if self.task_ == "binary" else int(self.n_features_in_)
 
-    def _begin(self, rows: Rows) -> None:
+    def _begin(self, rows: Rows) -> Rows:
+        """Check that the method serves the rows and set what every fit leaves behind; the rows of the fit."""
         binary = rows.one_score
         if binary and "binary" not in self.tasks:
             raise InputError(
@@ -328,6 +328,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         self.classes_ = np.arange(self._n_classes)
         self.n_iter_ = 1
         self.objective_trace_ = np.empty(0)
+        return rows
 
     def _calibrated(self, given: np.ndarray) -> np.ndarray:
         """Calibrated logits of a matrix (n×K), or of scores (n,)."""
@@ -399,14 +400,13 @@ class BinaryCalibrator(Calibrator):
 
     tasks = ("binary",)
 
-    def _begin(self, rows: Rows) -> None:
-        n_classes = 2 if rows.one_score else rows.n_classes
-        if n_classes != 2:
+    def _begin(self, rows: Rows) -> Rows:
+        if rows.n_classes != 2:
             raise InputError(
                 f"{type(self).__name__} calibrates one score per row or two columns, but the logits have "
-                f"{n_classes} columns: take ts, vs or another method for many classes"
+                f"{rows.n_classes} columns: take ts, vs or another method for many classes"
             )
-        super()._begin(rows)
+        return super()._begin(rows)
 
     def _fit(self, rows: Rows) -> None:
         self._fit_binary(Rows(rows.logits[:, 1] - rows.logits[:, 0], rows.labels, rows.weights))

@@ -106,11 +106,11 @@ def fill_empty(values: np.ndarray, filled: np.ndarray) -> np.ndarray:
 
 
 def map_rows(work: Callable[[slice], np.ndarray], logits: np.ndarray) -> np.ndarray:
-    """Join work(block) over blocks of rows, run on all cores, into one matrix like the logits."""
+    """Join work(block) over blocks of rows, run on all cores, into one array like the logits."""
     result = np.empty_like(logits)
 
     def part(block: slice) -> None:
         result[block] = work(block)
 
-    map_blocks(part, row_blocks(len(logits), logits.shape[1], 1 << 18))
+    map_blocks(part, row_blocks(len(logits), logits[:1].size, 1 << 18))
     return result

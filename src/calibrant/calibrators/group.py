@@ -6,7 +6,8 @@ The base holds the names of groups and decides what rows get whose group is unkn
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.base import Calibrator, fact, of_inner
 from calibrant.calibrators.learned import INNER, INNERS, RECORD, Learned
+from calibrant.calibrators.maps import numpy_space
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows, two_columns
@@ -23,7 +25,7 @@ from calibrant.core.schema import identifiers
 from calibrant.core.softmax import log_softmax, softmax
 
 if TYPE_CHECKING:
-    from typing import Self
+    pass
 
 UNKNOWN = -1
 """The number of a row whose group the fit has not seen."""
@@ -75,15 +77,13 @@ class GroupedCalibrator(Calibrator):
             )
         return {name: predictions.groups[name] for name in wanted} or None
 
-    def fit_rows(self, rows: Rows) -> Self:
-        """Learn from rows that have passed the gate; rows without group numbers are one group."""
-        if rows.groups is None:
-            self.groups_, self.columns_ = np.array([""], dtype=object), []
-            rows = replace(rows, groups=np.zeros(rows.n, dtype=np.intp))
-        elif not hasattr(self, "groups_"):
-            names = [str(code) for code in range(int(rows.groups.max()) + 1)]
-            self.groups_, self.columns_ = np.array(names, dtype=object), []
-        return super().fit_rows(rows)
+    def _begin(self, rows: Rows) -> Rows:
+        """Rows without group numbers are one group, and numbers that came without names get none."""
+        if rows.groups is None or "groups_" not in vars(self):
+            codes = np.zeros(rows.n, dtype=np.intp) if rows.groups is None else rows.groups
+            self.groups_, self.columns_ = np.full(int(codes.max()) + 1, "", dtype=object), []
+            rows = replace(rows, groups=codes)
+        return super()._begin(rows)
 
     def transform(self, logits: Any, groups: Any = None) -> np.ndarray:
         """Calibrated logits of the input's shape and dtype; a row of an unseen group gets the pooled fit."""
@@ -110,24 +110,17 @@ class GroupedCalibrator(Calibrator):
         """The number of each row's group (n,), −1 where the fit has not seen it, with a warning unless `quiet`."""
         if len(self.groups_) == 1 and (groups is None or self.groups_[0] == ""):
             return np.zeros(n_rows, dtype=np.intp)
-        if groups is None and quiet:
-            return np.full(n_rows, UNKNOWN)
-        if groups is None:
-            warnings.warn("no groups were given: all rows get the pooled fit", FitWarning, stacklevel=3)
-            return np.full(n_rows, UNKNOWN)
-        names = group_names(groups, n_rows)
-        known = self.groups_.astype(str)
-        place = np.minimum(np.searchsorted(known, names), len(known) - 1)
-        codes = np.where(known[place] == names, place, UNKNOWN)
-        unseen = np.unique(names[codes == UNKNOWN])
-        if len(unseen) and not quiet:
+        codes, found = np.full(n_rows, UNKNOWN), "no groups were given: all rows get the pooled fit"
+        if groups is not None:
+            code, names = identifiers(groups, n_rows, "groups")
+            known = {str(name): place for place, name in enumerate(self.groups_)}
+            codes = np.array([known.get(name, UNKNOWN) for name in names])[code]
+            unseen = sorted(name for name in names if name not in known)
             listed = ", ".join(unseen[:5]) + (", …" if len(unseen) > 5 else "")
-            warnings.warn(
-                f"{int((codes == UNKNOWN).sum())} rows are of groups that the fit has not seen ({listed}): "
-                "they get the pooled fit",
-                FitWarning,
-                stacklevel=3,
-            )
+            count = int((codes == UNKNOWN).sum())
+            found = f"{count} rows are of groups that the fit has not seen ({listed}): they get the pooled fit"
+        if not quiet and (codes == UNKNOWN).any():
+            warnings.warn(found, FitWarning, stacklevel=3)
         return codes
 
     def _fit_binary(self, rows: Rows) -> None:
@@ -139,27 +132,19 @@ class GroupedCalibrator(Calibrator):
     def _transform_binary(self, scores: np.ndarray) -> np.ndarray:
         return self._transform(scores)
 
-    def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
-        self.fit_rows(rows)
-        return self._left_out(rows, fold)
-
-    def _held_out_binary(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
-        return self._held_out(rows, fold)
-
     def _answers_on(self, rows: Any) -> np.ndarray:
-        codes = np.zeros(rows.n, dtype=np.intp) if rows.groups is None else rows.groups
-        return self._answers(rows.logits, codes)
+        return self._answers(rows.logits, rows.groups)
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         """The pooled fit, which rows without a group get."""
-        return self.calibrator_._map(xp, logits, learned.calibrator_)
+        return self.calibrator_._map_either(xp, logits, learned.calibrator_)
 
     def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
-        return self.calibrator_._map_binary(xp, scores, learned.calibrator_)
+        return self._map(xp, scores, learned)
 
     def _answers(self, given: np.ndarray, codes: np.ndarray) -> np.ndarray:
         """Calibrated logits of a matrix (n×K), or of scores (n,), whose rows belong to these groups."""
-        raise NotImplementedError
+        return self._map_groups(numpy_space, given, codes, self._learned())
 
     def _map_groups(self, xp: Any, logits: Any, group: Any, learned: Any) -> Any:
         """`_answers` over the array API; `group` holds whole numbers (n,)."""
@@ -255,31 +240,25 @@ class GroupCalibrator(GroupedCalibrator):
         self.shrink = shrink
         self.seed = seed
 
-    def _fit(self, rows: Rows) -> None:
+    def _fit(self, rows: Any) -> None:
         n_groups = len(self.groups_)
         self.strength_ = self._strength(rows)
         self.calibrator_ = clone(self.calibrator).fit_rows(rows)
-        weight = _weights_of(rows, n_groups)
-        shares = shares_of(weight, self.strength_) if n_groups > 1 else np.zeros(n_groups)
+        shares = shares_of(_weights_of(rows, n_groups), self.strength_ if n_groups > 1 else np.inf)
         prior = some_of_all(rows, min(self.strength_, PRIOR_WEIGHT), self.seed)
         self.calibrators_, self.shares_ = [], np.zeros(n_groups)
-        for group in np.flatnonzero(shares > 0).tolist():
-            if (fitted := self._one(rows, group, prior)) is not None:
-                self.calibrators_.append(fitted)
+        for group in np.flatnonzero(shares):
+            own = rows.take(rows.groups == group)
+            if own.n < FEWEST_ROWS:
+                continue
+            if prior is not None:
+                mass = np.concatenate([own.mass(), prior.mass()])
+                labels = np.concatenate([own.labels, prior.labels])
+                own = Rows(np.concatenate([own.logits, prior.logits]), labels, mass)
+            with warnings.catch_warnings(), suppress(InputError, np.linalg.LinAlgError):
+                warnings.simplefilter("ignore", FitWarning)  # small groups are separable now and then: they are shrunk
+                self.calibrators_.append(clone(self.calibrator).fit_rows(own))
                 self.shares_[group] = shares[group]
-
-    def _one(self, rows: Any, group: int, prior: Any) -> Any:
-        """The fit of one group, or None where its rows allow none."""
-        own = rows.take(np.flatnonzero(rows.groups == group))
-        if own.n < FEWEST_ROWS or not own.total_weight > 0:
-            return None
-        own = own if prior is None else joined(own, prior)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FitWarning)  # small groups are separable now and then: they are shrunk
-            try:
-                return clone(self.calibrator).fit_rows(own)
-            except (InputError, np.linalg.LinAlgError):
-                return None
 
     def _strength(self, rows: Rows) -> float:
         if isinstance(self.shrink, str) and self.shrink == "cv":
@@ -290,34 +269,35 @@ class GroupCalibrator(GroupedCalibrator):
 
     def _choose(self, rows: Any) -> float:
         """k of the lowest held-out log loss, by the rule of the class."""
-        given = rows.logits
-        fold = content_folds(rows, FOLDS, self.seed)
+        given, fold = rows.logits, content_folds(rows, FOLDS, self.seed)
         pooled, own = np.empty((2, *given.shape))
         inside = np.zeros(rows.n)
         for part in np.unique(fold):
-            kept, out = rows.take(np.flatnonzero(fold != part)), np.flatnonzero(fold == part)
+            kept, out = rows.take(fold != part), np.flatnonzero(fold == part)
             if not kept.total_weight > 0:
-                return float("inf")
+                return np.inf
+            found = clone(self).set_params(shrink=PRIOR_WEIGHT)
+            found.groups_, found.columns_ = self.groups_, self.columns_
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FitWarning)
-                whole = clone(self.calibrator).fit_rows(kept)
-            pooled[out] = own[out] = whole._calibrated(given[out])
-            weight, prior = _weights_of(kept, len(self.groups_)), some_of_all(kept, PRIOR_WEIGHT, self.seed)
-            for group in np.unique(rows.groups[out]):
-                fitted, mine = self._one(kept, int(group), prior), out[rows.groups[out] == group]
-                if fitted is not None:
-                    own[mine] = fitted._calibrated(given[mine])
-                    inside[mine] = weight[group]
+                found.fit_rows(kept)
+            pooled[out] = own[out] = found.calibrator_._calibrated(given[out])
+            weight = _weights_of(kept, len(self.groups_))
+            for fitted, group in found._fits():
+                mine = out[rows.groups[out] == group]
+                own[mine], inside[mine] = fitted._calibrated(given[mine]), weight[group]
         losses = [row_losses(_mix(pooled, own, shares_of(inside, k)), rows.labels) for k in STRENGTHS]
-        mass = np.ones(rows.n) if rows.weights is None else rows.weights
-        means = [float(np.average(loss, weights=mass)) for loss in losses]
-        best = int(np.argmin(means))
-        self.objective_trace_ = np.array(means)
-        return float(STRENGTHS[best]) if surely_gains(losses[0] - losses[best], mass, SURE) else float("inf")
+        self.objective_trace_ = np.average(losses, axis=1, weights=rows.mass())
+        best = int(self.objective_trace_.argmin())
+        return STRENGTHS[best] if surely_gains(losses[0] - losses[best], rows.mass(), SURE) else np.inf
+
+    def _fits(self) -> Iterator[tuple[Any, int]]:
+        """The fits of the groups, with the number of each group."""
+        return zip(self.calibrators_, np.flatnonzero(self.shares_).tolist(), strict=True)
 
     def _answers(self, given: np.ndarray, codes: np.ndarray) -> np.ndarray:
         answers = self.calibrator_._calibrated(given)
-        for fitted, group in zip(self.calibrators_, np.flatnonzero(self.shares_ > 0), strict=True):
+        for fitted, group in self._fits():
             mine = np.flatnonzero(codes == group)
             if len(mine):
                 own = fitted._calibrated(given[mine])
@@ -325,14 +305,12 @@ class GroupCalibrator(GroupedCalibrator):
         return answers
 
     def _map_groups(self, xp: Any, logits: Any, group: Any, learned: Any) -> Any:
-        name = "_map_binary" if len(logits.shape) == 1 else "_map"
-        answers = getattr(self.calibrator_, name)(xp, logits, learned.calibrator_)
-        pooled, fits = answers, list(learned.calibrators_)
-        for place, number in enumerate(np.flatnonzero(self.shares_ > 0).tolist()):
-            own = getattr(self.calibrators_[place], name)(xp, logits, fits[place])
-            share = float(self.shares_[number])
-            mixed = own if share == 1.0 else share * own + (1.0 - share) * pooled
-            here = group == number
+        pooled = answers = self._map(xp, logits, learned)
+        for (fitted, group_number), own in zip(self._fits(), learned.calibrators_, strict=True):
+            share = float(self.shares_[group_number])
+            mixed = fitted._map_either(xp, logits, own)
+            mixed = mixed if share == 1.0 else share * mixed + (1.0 - share) * pooled
+            here = group == group_number
             answers = xp.where(here if len(logits.shape) == 1 else here[:, None], mixed, answers)
         return answers
 
@@ -346,26 +324,15 @@ class GroupCalibrator(GroupedCalibrator):
 
 def some_of_all(rows: Any, weight: float, seed: int) -> Any:
     """About 200 rows, picked by what they hold, that weigh `weight` together; None where that is nothing."""
-    if weight <= 0:
-        return None
-    fold = content_folds(rows, max(1, int(rows.total_weight) // PRIOR_ROWS), seed)
+    fold = content_folds(rows, max(1, int(rows.total_weight) // PRIOR_ROWS), seed) if weight > 0 else np.empty(0)
     some = rows.take(np.flatnonzero(fold == 0))
     if not some.total_weight > 0:
         return None
-    mass = np.ones(some.n) if some.weights is None else some.weights
-    return replace(some, weights=mass * (weight / mass.sum()))
-
-
-def joined(rows: Any, prior: Any) -> Any:
-    """Rows of a group followed by the rows of all groups."""
-    logits, labels = (np.concatenate([getattr(rows, key), getattr(prior, key)]) for key in ("logits", "labels"))
-    return Rows(logits, labels, np.concatenate([rows.mass(), prior.weights]))
+    return replace(some, weights=some.mass() * (weight / some.total_weight))
 
 
 def shares_of(weight: np.ndarray, strength: float) -> np.ndarray:
     """λ = n/(n + k)."""
-    if np.isinf(strength):
-        return np.zeros(len(weight))
     return np.where(weight > 0, weight / np.maximum(weight + strength, 1e-300), 0.0)
 
 

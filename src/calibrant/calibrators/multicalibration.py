@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from sklearn.base import clone
@@ -17,9 +17,6 @@ from calibrant.calibrators.solvers.patches import Patched, Patches, hats
 from calibrant.calibrators.top_label import top_label
 from calibrant.core.errors import InputError
 from calibrant.metrics.clinical import weighted_quantile
-
-if TYPE_CHECKING:
-    pass
 
 QUANTILES = (0.05, 0.275, 0.5, 0.725, 0.95)
 """Where the knots of a patch lie among the log-odds of the fit rows."""
@@ -103,19 +100,19 @@ class Multicalibration(GroupedCalibrator):
         self.calibrator_ = clone(self.calibrator)
         inner = self.calibrator_.fit_for_next(rows, self.seed)
         log_odds, correct = self._top(inner, rows.labels)
-        weights = np.ones(rows.n) if rows.weights is None else rows.weights
+        weights = rows.mass()
         finite = np.flatnonzero(np.isfinite(log_odds) & (weights > 0))
         mass = None if rows.weights is None else weights[finite]
         knots = weighted_quantile(log_odds[finite], np.array(QUANTILES), mass) if len(finite) else np.zeros(1)
         self.knots_ = np.unique(knots)
-        patches = Patches(self._members(rows), self.knots_)
+        patches = Patches(self._members(), self.knots_)
         data = Patched(hats(log_odds, self.knots_), log_odds, correct, weights, rows.groups)
         self.rounds_ = self._rounds(rows, inner, data, patches)
         values, self.objective_trace_ = patches.fit(data, self.rounds_)
         self.values_ = np.vstack([values, np.zeros(len(self.knots_))])
         self.n_iter_ = max(1, self.rounds_)
 
-    def _members(self, rows: Any) -> np.ndarray:
+    def _members(self) -> np.ndarray:
         """Which finest groups make up each group that may be patched (P, G): all rows, columns, intersections."""
         n_groups = len(self.groups_)
         sets = [np.ones((1, n_groups), dtype=bool), np.eye(n_groups, dtype=bool)]
@@ -156,23 +153,13 @@ class Multicalibration(GroupedCalibrator):
             return inner + shift.astype(inner.dtype)
         return maps.with_mapped_confidence(maps.numpy_space, inner, lambda present: present + shift[:, None])
 
-    def _answers(self, given: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        answers = self.calibrator_._calibrated(given)
-        known = np.flatnonzero(codes >= 0)
-        if not self.rounds_ or not len(known):
-            return answers
-        log_odds = answers[known].astype(np.float64) if given.ndim == 1 else top_label(answers[known]).log_odds
-        shift = (hats(log_odds, self.knots_) * self.values_[codes[known]]).sum(axis=1)
-        answers[known] = self._shifted(answers[known], shift)
-        return answers
-
     def _check_learned(self) -> None:
         if len(self.values_) != len(self.groups_) + 1:
             raise InputError(f"Multicalibration holds {len(self.groups_)} groups, but {len(self.values_)} patches")
 
     def _map_groups(self, xp: Any, logits: Any, group: Any, learned: Any) -> Any:
         binary = len(logits.shape) == 1
-        answers = (self._map_binary if binary else self._map)(xp, logits, learned)
+        answers = self._map(xp, logits, learned)
         if not self.rounds_:
             return answers
         n_groups, size = len(self.values_) - 1, len(self.knots_)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +11,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.beta import beta_columns
+from calibrant.calibrators.beta import beta_columns, beta_features
 from calibrant.calibrators.learned import INNERS, RECORD, Learned
 from calibrant.calibrators.prepare import in_pieces
 from calibrant.calibrators.registry import get, resolve
@@ -27,7 +25,7 @@ from calibrant.core.softmax import sigmoid
 from calibrant.core.zeros import raised
 
 if TYPE_CHECKING:
-    from typing import Self
+    pass
 
 FAMILIES = ("platt", "beta", "quad")
 """Maps with a few parameters that can be shrunk; "auto" tries them in this order."""
@@ -117,16 +115,10 @@ class MultilabelCalibrator(Calibrator):
         """Parameters of all labels' maps."""
         return sum(one.n_parameters_ for one in self.calibrators_) if self._by_label else int(np.size(self.coef_))
 
-    def fit_rows(self, rows: Any) -> Self:
-        """Learn from rows that have passed the gate."""
-        started = time.perf_counter()
-        self.task_ = "multilabel"
-        self.n_features_in_ = rows.n_classes
-        self.classes_ = np.arange(rows.n_classes)
+    def _begin(self, rows: Any) -> Any:
+        self.task_, self.n_features_in_, self.classes_ = "multilabel", rows.n_classes, np.arange(rows.n_classes)
         self.n_iter_, self.objective_trace_ = 1, np.empty(0)
-        self._fit_labels(rows)
-        self.fit_seconds_ = time.perf_counter() - started
-        return self
+        return rows
 
     def transform(self, logits: Any) -> np.ndarray:
         """Calibrated logits (n×L) of the input's dtype."""
@@ -153,21 +145,17 @@ class MultilabelCalibrator(Calibrator):
 
     @property
     def _by_label(self) -> bool:
-        return hasattr(self, "calibrators_")
+        return "calibrators_" in vars(self)
 
-    def _fit_labels(self, rows: Rows) -> None:
-        method = self._method()
-        strength = self._check_strength()
+    def _fit(self, rows: Rows) -> None:
+        method, strength = self._method(), self._check_strength()
         for name in ("coef_", "pooled_", "range_", "calibrators_", "places_"):  # of an earlier fit
             self.__dict__.pop(name, None)
         self.scores_: dict[str, float] = {}
         self.strength_: float | str = strength
-        if isinstance(method, Calibrator):
-            self._fit_maps(method, rows, strength)
-        else:
+        if not isinstance(method, Calibrator):
             self._fit_shrunken(method, rows, strength)
-
-    def _fit_maps(self, method: Calibrator, rows: Rows, strength: float | str) -> None:
+            return
         if strength not in ("cv", np.inf):
             raise InputError(
                 f"strength is {strength!r}, but {self.calibrator!r} has no parameters to shrink: give 'cv' or inf, or "
@@ -175,21 +163,45 @@ class MultilabelCalibrator(Calibrator):
             )
         self.family_ = resolve(self.calibrator) if isinstance(self.calibrator, str) else type(method).__name__
         self.strength_ = 0.0 if strength == "cv" else strength
-        self.calibrators_, self.places_ = fit_label_maps(method, rows, pooled_only=strength == np.inf)
+        self._fit_maps(method, rows, pooled_only=strength == np.inf)
+
+    def _fit_maps(self, method: Calibrator, rows: Rows, *, pooled_only: bool) -> None:
+        """A map for each frequent label, and the first one for all other labels together."""
+        positives = rows.mass() @ rows.labels
+        rare = pooled_only | (np.minimum(positives, rows.total_weight - positives) < FEWEST)
+        if rare.any() and not pooled_only:
+            warnings.warn(
+                f"{int(rare.sum())} of {rows.n_classes} labels have fewer than {FEWEST} rows of either value: they get "
+                "the map of all labels together",
+                FitWarning,
+                stacklevel=6,
+            )
+        columns = [Rows(rows.logits[:, j], rows.labels[:, j], rows.weights) for j in np.flatnonzero(~rare)]
+        if rare.any():
+            some = some_labels(rows, max(1, POOLED_ENTRIES // rows.n))
+            weights = None if some.weights is None else np.repeat(some.weights, some.n_classes)
+            columns.insert(0, Rows(some.logits.reshape(-1), some.labels.reshape(-1), weights))
+        self.calibrators_ = [clone(method).fit_rows(in_pieces(method, own)) for own in columns]
+        self.places_ = np.where(rare, 0.0, np.cumsum(~rare) - (not rare.any()))
 
     def _fit_shrunken(self, families: tuple[str, ...], rows: Rows, strength: float | str) -> None:
         counted = rows.logits if rows.weights is None else rows.logits[rows.weights > 0]
         low, high = float(counted.min()), float(counted.max())
         self.range_ = np.array([low, high if high > low else low + 1.0])
-        self._warn_of_rare(rows)
-        found: dict[str, _Choice] = {}
+        positives = rows.mass() @ rows.labels
+        empty = int(((positives == 0) | (positives == rows.mass().sum())).sum())
+        if empty:
+            warnings.warn(
+                f"{empty} of {rows.n_classes} labels have one value in all rows: they lean on the pooled map",
+                FitWarning,
+                stacklevel=5,
+            )
         self.family_ = families[0]
         if len(families) > 1 or isinstance(strength, str):
-            for family in families:
-                found[family] = self._choose(family, rows, strength)
-            self.family_ = min(families, key=lambda family: found[family].loss)
-            self.strength_ = found[self.family_].strength
-        self.scores_ = {family: choice.loss for family, choice in found.items()}
+            found = {family: self._choose(family, rows, strength) for family in families}
+            self.scores_ = {family: loss for family, (_, loss) in found.items()}
+            self.family_ = min(families, key=self.scores_.__getitem__)
+            self.strength_ = found[self.family_][0]
         data = self._data(self.family_, rows)
         pooled = data.pooled()
         self.pooled_, self.coef_ = pooled.point, fit_labels(data, pooled, float(self.strength_))
@@ -217,17 +229,6 @@ class MultilabelCalibrator(Calibrator):
             raise InputError(f"strength must be a number above 0, inf or 'cv', got {self.strength!r}")
         return float(self.strength)
 
-    def _warn_of_rare(self, rows: Rows) -> None:
-        weight = np.ones(rows.n) if rows.weights is None else rows.weights
-        positives = weight @ rows.labels
-        empty = int(((positives == 0) | (positives == weight.sum())).sum())
-        if empty:
-            warnings.warn(
-                f"{empty} of {rows.n_classes} labels have one value in all rows: they lean on the pooled map",
-                FitWarning,
-                stacklevel=5,
-            )
-
     def _data(self, family: str, rows: Rows) -> Labelled:
         scores = np.ascontiguousarray(rows.logits.T, dtype=np.float64)
         if family == "platt":
@@ -239,42 +240,32 @@ class MultilabelCalibrator(Calibrator):
         labels = np.ascontiguousarray(rows.labels.T, dtype=np.float64)
         return Labelled(columns, labels, rows.weights, non_negative=family != "platt")
 
-    def _choose(self, family: str, rows: Rows, strength: float | str) -> _Choice:
+    def _choose(self, family: str, rows: Rows, strength: float | str) -> tuple[float, float]:
         """The strength of the lowest cross-validated log loss, and that loss per entry."""
         rows = divided(some_labels(rows, max(1, ENTRIES // rows.n)))
-        data = self._data(family, rows)
-        fold = content_folds(rows, FOLDS, self.seed)
-        parts = []
-        for number in range(FOLDS):
-            inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-            if min(len(inside), len(outside)) and (
-                rows.weights is None or min(rows.weights[inside].sum(), rows.weights[outside].sum()) > 0
-            ):
-                train = data.take_rows(inside)
-                parts.append((train, data.take_rows(outside), train.pooled()))
-        if not parts:
-            return _Choice(np.inf if isinstance(strength, str) else strength, np.inf)
-        total = rows.labels.shape[1] * (rows.n if rows.weights is None else float(rows.weights.sum()))
-        best, worse = _Choice(np.inf, np.inf), 0
-        points: list[Any] = [None] * len(parts)
-        for candidate in STRENGTHS if isinstance(strength, str) else (strength,):
-            points = [
-                fit_labels(train, pooled, candidate, start, tolerance=1e-3)
-                for (train, _, pooled), start in zip(parts, points, strict=True)
-            ]
-            losses = [summed_losses(test, point).sum() for (_, test, _), point in zip(parts, points, strict=True)]
-            loss = float(sum(losses)) / total
-            if loss < best.loss:
-                best, worse = _Choice(candidate, loss), 0
-            else:
-                worse += 1
-                if worse >= PATIENCE:
-                    break
+        data, fold, mass = self._data(family, rows), content_folds(rows, FOLDS, self.seed), rows.mass()
+        tried = STRENGTHS if isinstance(strength, str) else (strength,)
+        # all folds whose rows, and whose other rows, have weight
+        outside = [fold == number for number in range(FOLDS) if 0 < mass[fold == number].sum() < mass.sum()]
+        trains = [data.take_rows(np.flatnonzero(~out)) for out in outside]
+        tests = [data.take_rows(np.flatnonzero(out)) for out in outside]
+        pools = [train.pooled() for train in trains]
+        points: list[Any] = [None] * len(outside)
+        best, worse = (tried[0], np.inf), 0
+        for candidate in tried if outside else ():
+            every = zip(trains, pools, points, strict=True)
+            points = [fit_labels(train, pooled, candidate, start, tolerance=1e-3) for train, pooled, start in every]
+            losses = [summed_losses(test, point).sum() for test, point in zip(tests, points, strict=True)]
+            loss = float(sum(losses)) / (rows.n_classes * rows.total_weight)
+            worse = 0 if loss < best[1] else worse + 1
+            best = (candidate, loss) if loss < best[1] else best
+            if worse >= PATIENCE:
+                break
         return best
 
     def _check_learned(self) -> None:
         if self._by_label:
-            places = np.asarray(self.places_) if hasattr(self, "places_") else np.array([np.inf])
+            places = np.asarray(vars(self).get("places_", np.inf))
             if not (places < len(self.calibrators_)).all() or (places != np.floor(places)).any():
                 raise InputError(
                     f"MultilabelCalibrator.places_ must name one of {len(self.calibrators_)} calibrators for each label"
@@ -282,7 +273,7 @@ class MultilabelCalibrator(Calibrator):
             if any(one.task_ != "binary" for one in self.calibrators_):
                 raise InputError("MultilabelCalibrator.calibrators_ must be fitted to one score per row")
             return
-        missing = [name for name in ("coef_", "pooled_", "range_") if not hasattr(self, name)]
+        missing = [name for name in ("coef_", "pooled_", "range_") if name not in vars(self)]
         if missing:
             raise InputError(f"MultilabelCalibrator lacks its learned {missing[0]}")
         width = {"platt": 2, "beta": 3, "quad": 3}.get(self.family_)
@@ -293,58 +284,22 @@ class MultilabelCalibrator(Calibrator):
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         if self._by_label:
-            return map_labels(xp, logits, self.calibrators_, learned.calibrators_, self.places_)
+            columns, every = [], list(learned.calibrators_)
+            for label, place in enumerate(self.places_.astype(np.intp).tolist()):
+                columns.append(self.calibrators_[place]._map_binary(xp, logits[:, label], every[place]))
+            return xp.stack(columns, axis=1)
         coef = xp.astype(learned.coef_, logits.dtype)
         if self.family_ == "platt":
             return logits * coef[:, 0] + coef[:, 1]
-        zero = xp.zeros_like(logits)
         if self.family_ == "beta":
-            rest = xp.log1p(xp.exp(-xp.abs(logits)))
-            first, second = xp.minimum(logits, zero) - rest, xp.maximum(logits, zero) + rest
+            first, second = beta_features(xp, logits)
             return first * coef[:, 0] + second * coef[:, 1] + coef[:, 2]
-        ends = xp.astype(learned.range_, logits.dtype)
+        zero, ends = xp.zeros_like(logits), xp.astype(learned.range_, logits.dtype)
         width = ends[1] - ends[0]
         along = xp.minimum(xp.maximum(logits - ends[0], zero), zero + width)
         inside = along * (coef[:, 0] + along * (coef[:, 1] - coef[:, 0]) / (2 * width))
         before = coef[:, 0] * xp.minimum(logits - ends[0], zero)
         return coef[:, 2] + inside + before + coef[:, 1] * xp.maximum(logits - ends[1], zero)
-
-
-@dataclass(frozen=True)
-class _Choice:
-    strength: float
-    loss: float
-
-
-def fit_label_maps(method: Any, rows: Rows, *, pooled_only: bool = False) -> tuple[list[Any], np.ndarray]:
-    """Fitted calibrators, and the place (L,) among them of each label's; a pooled one is the first."""
-    weight = np.ones(rows.n) if rows.weights is None else rows.weights
-    positives = weight @ rows.labels
-    rare = np.minimum(positives, weight.sum() - positives) < FEWEST
-    if pooled_only:
-        rare[:] = True
-    elif rare.any():
-        warnings.warn(
-            f"{int(rare.sum())} of {rows.n_classes} labels have fewer than {FEWEST} rows of either value: they get the "
-            "map of all labels together",
-            FitWarning,
-            stacklevel=6,
-        )
-    fitted: list[Any] = []
-    places = np.zeros(rows.n_classes)
-    if rare.any():
-        some = some_labels(rows, max(1, POOLED_ENTRIES // rows.n))
-        weights = None if some.weights is None else np.repeat(some.weights, some.n_classes)
-        fitted.append(_fitted(method, Rows(some.logits.reshape(-1), some.labels.reshape(-1), weights)))
-    for label in np.flatnonzero(~rare):
-        places[label] = len(fitted)
-        fitted.append(_fitted(method, Rows(rows.logits[:, label], rows.labels[:, label], rows.weights)))
-    return fitted, places
-
-
-def _fitted(method: Any, rows: Rows) -> Any:
-    unfitted = clone(method)
-    return unfitted.fit_rows(in_pieces(unfitted, rows))
 
 
 def some_labels(rows: Rows, most: int) -> Rows:
@@ -355,13 +310,3 @@ def some_labels(rows: Rows, most: int) -> Rows:
     order = np.lexsort((rows.mass() @ rows.logits, rows.mass() @ rows.labels))
     chosen = order[np.linspace(0, rows.n_classes - 1, most).round().astype(np.intp)]
     return replace(rows, logits=rows.logits[:, chosen], labels=rows.labels[:, chosen])
-
-
-def map_labels(xp: Any, logits: Any, fitted: list[Any], learned: Iterable[Any], places: np.ndarray) -> Any:
-    """Calibrated logits (n×L), column by column."""
-    own = list(learned)
-    columns = [
-        fitted[place]._map_binary(xp, logits[:, label], own[place])
-        for label, place in enumerate(places.astype(np.intp).tolist())
-    ]
-    return xp.stack(columns, axis=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -107,17 +108,17 @@ class LinearPool(Calibrator):
     @classmethod
     def of(cls, fitted: Sequence[Any], weights: np.ndarray) -> LinearPool:
         """The pool of calibrators that were fitted to the same rows; those of weight 0 are left out."""
-        used, pool = np.flatnonzero(weights), cls([clone(one) for one in fitted])
+        pool = cls([clone(one) for one in fitted])
         first = fitted[0]
         pool.task_, pool.n_features_in_, pool.classes_ = first.task_, first.n_features_in_, first.classes_
         pool.n_iter_, pool.objective_trace_ = 1, np.empty(0)
-        pool._take(fitted, weights, used)
+        pool._take(fitted, weights)
         pool.fit_seconds_ = float(sum(one.fit_seconds_ for one in fitted))
         return pool
 
-    def _take(self, fitted: Sequence[Any], weights: np.ndarray, used: np.ndarray) -> None:
-        self.calibrators_ = [fitted[place] for place in used]
-        self.weights_, self.places_ = np.asarray(weights, dtype=np.float64)[used], used.astype(np.int64)
+    def _take(self, fitted: Any, weights: np.ndarray) -> None:
+        self.places_ = np.flatnonzero(weights)
+        self.calibrators_, self.weights_ = [fitted[place] for place in self.places_], weights[self.places_]
 
     def _present(self) -> list[Any]:
         """The fitted calibrators, which know their task, or those given."""
@@ -133,61 +134,52 @@ class LinearPool(Calibrator):
         return [get(one) if isinstance(one, str) else clone(one) for one in given]
 
     def _fit(self, rows: Rows) -> None:
-        self._fit_pool(rows, rows)
-
-    def _fit_binary(self, rows: Rows) -> None:
-        self._fit_pool(rows, rows.matrix())
-
-    def _fit_pool(self, rows: Any, matrix: Rows) -> None:
         members = self._members()
         if len(members) == 1 or rows.total_weight < 2 * FOLDS:
             # too few rows to leave any out
-            self._take([members[0].fit_rows(rows)], np.ones(1), np.zeros(1, dtype=np.int64))
-            return
-        self._pooled(rows, content_folds(matrix, FOLDS, self.seed))
+            self._take([members[0].fit_rows(rows)], np.ones(1))
+        else:
+            self._pooled(rows, content_folds(rows, FOLDS, self.seed))
+
+    def _fit_binary(self, rows: Rows) -> None:
+        self._fit(rows)
 
     def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
         # the weights are learned from all rows: what a row adds to its own answer is far below the noise
         return pool_rows(self._pooled(rows, fold), self.weights_)
 
-    def _held_out_binary(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
-        return pool_scores(maps.numpy_space, self._pooled(rows, fold), self.weights_)
-
-    def _pooled(self, rows: Any, fold: np.ndarray) -> list[np.ndarray]:
+    def _pooled(self, rows: Rows, fold: np.ndarray) -> list[np.ndarray]:
         """Learn everything; the held-out answers of the calibrators that have weight."""
         members = self._members()
         answers = [one.fit_held_out(rows, fold) for one in members]
         own = np.stack([true_log_probabilities(one, rows.labels) for one in answers], axis=1)
-        weights, trace = pool_weights(own, rows.weights, self._prior())
-        used = np.flatnonzero(weights)
-        self._take(members, weights, used)
-        self.objective_trace_, self.n_iter_ = trace, max(1, len(trace) - 1)
-        return [answers[place] for place in used]
-
-    def _prior(self) -> float:
         if isinstance(self.prior_rows, (bool, str)) or not 0 <= self.prior_rows < np.inf:
             raise InputError(f"prior_rows must be a number of at least 0, got {self.prior_rows!r}")
-        return float(self.prior_rows)
+        weights, self.objective_trace_ = pool_weights(own, rows.weights, float(self.prior_rows))
+        self._take(members, weights)
+        self.n_iter_ = max(1, len(self.objective_trace_) - 1)
+        return [answers[place] for place in self.places_]
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
-        pooled = pool_rows([one._transform(logits) for one in self.calibrators_], self.weights_)
-        if not self.keeps_prediction:
-            return pooled
-        return maps.keep_prediction(maps.numpy_space, pooled, maps.prediction(maps.numpy_space, logits))
-
-    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        answers = [one._map(xp, logits, own) for one, own in zip(self.calibrators_, learned.calibrators_, strict=True)]
-        pooled = maps.like(xp, pool_logits(xp, answers, learned.weights_), logits)
-        return maps.keep_prediction(xp, pooled, maps.prediction(xp, logits)) if self.keeps_prediction else pooled
-
-    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
-        pairs = zip(self.calibrators_, learned.calibrators_, strict=True)
-        answers = [one._map_binary(xp, scores, own) for one, own in pairs]
-        return maps.like(xp, pool_scores(xp, answers, learned.weights_), scores)
+        pooled = pool_rows([one._calibrated(logits) for one in self.calibrators_], self.weights_)
+        return self._kept(maps.numpy_space, pooled, logits)
 
     def _transform_binary(self, scores: np.ndarray) -> np.ndarray:
-        answers = [one._transform_binary(scores) for one in self.calibrators_]
-        return pool_scores(maps.numpy_space, answers, self.weights_).astype(scores.dtype, copy=False)
+        return self._transform(scores)
+
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        pairs = zip(self.calibrators_, learned.calibrators_, strict=True)
+        pooled = pool_answers(xp, [one._map_either(xp, logits, own) for one, own in pairs], learned.weights_)
+        return self._kept(xp, maps.like(xp, pooled, logits), logits)
+
+    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+        return self._map(xp, scores, learned)
+
+    def _kept(self, xp: Any, pooled: Any, logits: Any) -> Any:
+        """The average, with the prediction of a row of logits kept where all calibrators keep it."""
+        if len(logits.shape) == 1 or not self.keeps_prediction:
+            return pooled
+        return maps.keep_prediction(xp, pooled, maps.prediction(xp, logits))
 
     def _check_learned(self) -> None:
         if not len(self.calibrators_) == len(self.weights_) >= 1 or abs(float(self.weights_.sum()) - 1) > 1e-6:
@@ -208,8 +200,9 @@ def pool_weights(
     >>> pool_weights(np.log([[0.8, 0.2], [0.8, 0.4], [0.1, 0.3]]), None, 0.0)[0].round(2).tolist()
     [0.8, 0.2]
     """
-    total = float(len(log_probabilities) if row_weights is None else row_weights.sum())
-    mass = np.full(len(log_probabilities), 1.0 / total) if row_weights is None else row_weights / total
+    mass = np.ones(len(log_probabilities)) if row_weights is None else row_weights
+    total = float(mass.sum())
+    mass = mass / total
     raised = np.maximum(log_probabilities, LEAST_LOG)
     peak = raised.max(axis=1)
     ratios = np.exp(raised - peak[:, None])
@@ -243,34 +236,23 @@ def true_log_probabilities(answers: np.ndarray, labels: np.ndarray) -> np.ndarra
 
 
 def pool_rows(answers: Sequence[np.ndarray], weights: np.ndarray) -> np.ndarray:
-    """Log-probabilities (n×K) of the pool of several logits, in their dtype; block by block."""
-    if len(answers) == 1:
-        return answers[0]
-    return map_rows(lambda block: pool_logits(maps.numpy_space, [one[block] for one in answers], weights), answers[0])
+    """`pool_answers` in the dtype of the answers, block by block."""
+    space = maps.numpy_space
+    return map_rows(lambda block: pool_answers(space, [one[block] for one in answers], weights), answers[0])
 
 
-def pool_logits(xp: Any, answers: Sequence[Any], weights: Any) -> Any:
-    """log Σ_m w_m·softmax(u_m) of logits u_m (n×K), in float64."""
-    if len(answers) == 1:
-        return answers[0]
-    return log_mean(xp, [xp.log_softmax_of_rows(maps.wide(xp, one)) for one in answers], weights)
-
-
-def pool_scores(xp: Any, answers: Sequence[Any], weights: Any) -> Any:
-    """The log-odds (n,) of Σ_m w_m·sigmoid(u_m), in float64."""
+def pool_answers(xp: Any, answers: Sequence[Any], weights: Any) -> Any:
+    """log Σ_m w_m·softmax(u_m) of logits (n×K), or the log-odds of Σ_m w_m·sigmoid(u_m) of scores (n,), in float64."""
     if len(answers) == 1:
         return answers[0]
     wide = [maps.wide(xp, one) for one in answers]
+    if len(wide[0].shape) == 2:
+        return log_mean(xp, [xp.log_softmax_of_rows(one) for one in wide], weights)
     positive = log_mean(xp, [-maps.softplus(xp, -one) for one in wide], weights)
     return positive - log_mean(xp, [-maps.softplus(xp, one) for one in wide], weights)
 
 
 def log_mean(xp: Any, logarithms: Sequence[Any], weights: Any) -> Any:
     """log Σ_m w_m·exp(l_m), without overflow."""
-    peak = logarithms[0]
-    for one in logarithms[1:]:
-        peak = xp.maximum(peak, one)
-    total = weights[0] * xp.exp(logarithms[0] - peak)
-    for place in range(1, len(logarithms)):
-        total = total + weights[place] * xp.exp(logarithms[place] - peak)
-    return peak + xp.log(total)
+    peak = reduce(xp.maximum, logarithms)
+    return peak + xp.log(sum(weights[place] * xp.exp(one - peak) for place, one in enumerate(logarithms)))
