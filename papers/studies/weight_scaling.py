@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.calibrators.bin_temperature import BinTemperatureScaling
-from calibrant.calibrators.confidence_weight import ConfidenceWeightScaling
+from calibrant.calibrators.binning import BinTemperatureScaling, ConfidenceWeightScaling
 from calibrant.calibrators.registry import get
 from calibrant.core.errors import FitWarning
 from calibrant.evaluation.bootstrap import Resamples, draw

@@ -8,8 +8,8 @@ from scipy.optimize import minimize
 
 import calibrant
 from calibrant import BendScaling, InputError, JointScaling
+from calibrant.calibrators.bend import _weights, solve, steps
 from calibrant.calibrators.maps import numpy_space as xp
-from calibrant.calibrators.solvers.bend import _weights, solve, steps
 from calibrant.core.softmax import log_softmax, softmax
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 
 from calibrant import BinTemperatureScaling
-from calibrant.calibrators.solvers.bin_roots import row_terms
+from calibrant.calibrators.binning import row_terms
 from calibrant.core.bins import place
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.softmax import log_softmax, softmax

@@ -14,7 +14,7 @@ from calibrant import ConfusionScaling, InputError, KeptPrediction, LabelShift, 
 from calibrant.calibrators.kept_prediction import put_first
 from calibrant.calibrators.label_shift import estimate_prior
 from calibrant.calibrators.maps import numpy_space as numpy_namespace
-from calibrant.calibrators.solvers.shapes import IDENTITY, PRIOR_ROWS, fit_shape, stacked_features
+from calibrant.calibrators.second_stage import SAME_SHAPE, SHAPE_PRIOR_ROWS, fit_shape, stacked_features
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax, softmax
 
@@ -36,11 +36,11 @@ def test_the_shape_is_the_optimum_of_its_convex_problem():
 
     def objective(point):
         scores = log_softmax(np.tensordot(point, inputs, 1))
-        return -scores[every, labels].sum() + 0.5 * PRIOR_ROWS * ((point - IDENTITY) ** 2).sum()
+        return -scores[every, labels].sum() + 0.5 * SHAPE_PRIOR_ROWS * ((point - SAME_SHAPE) ** 2).sum()
 
     found = fit_shape(Rows(logits, labels))
     shape, trace = found.point, found.trace
-    reference = minimize(objective, IDENTITY, method="BFGS", options={"gtol": 1e-7}).x
+    reference = minimize(objective, SAME_SHAPE, method="BFGS", options={"gtol": 1e-7}).x
     np.testing.assert_allclose(shape, reference, atol=1e-4)
     assert objective(shape) <= objective(reference) + 1e-9
     assert (np.diff(trace) <= 1e-12).all()
@@ -55,7 +55,7 @@ def test_of_two_classes_no_feature_repeats_another():
 
     def objective(free):
         scores = log_softmax(np.tensordot(np.insert(free, 1, 0.0), inputs, 1))
-        pull = 0.5 * PRIOR_ROWS * ((free - np.array([1.0, 0.0, 0.0])) ** 2).sum()
+        pull = 0.5 * SHAPE_PRIOR_ROWS * ((free - np.array([1.0, 0.0, 0.0])) ** 2).sum()
         return -scores[np.arange(500), labels].sum() + pull
 
     reference = minimize(objective, np.array([1.0, 0.0, 0.0]), method="BFGS", options={"gtol": 1e-7})

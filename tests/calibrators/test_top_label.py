@@ -19,9 +19,8 @@ from calibrant import (
     WeightScaling,
 )
 from calibrant.calibrators import maps
+from calibrant.calibrators.second_stage import TOP_PRIOR_ROWS, fit_map, top_label
 from calibrant.calibrators.solvers.folds import content_folds
-from calibrant.calibrators.top_label import top_label
-from calibrant.calibrators.top_label_map import PRIOR_ROWS, fit_map
 from calibrant.core.bins import place
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
@@ -158,7 +157,7 @@ def test_top_label_map_is_at_the_optimum_of_its_objective(rng):
 
     def objective(point):
         score, pull = inputs @ point, point - [1, 1, 0]
-        return weights @ (np.logaddexp(0, score) - correct * score) + 0.5 * PRIOR_ROWS * pull @ pull
+        return weights @ (np.logaddexp(0, score) - correct * score) + 0.5 * TOP_PRIOR_ROWS * pull @ pull
 
     assert (found[:2] >= 0).all()
     assert (np.diff(trace) <= 0).all()

@@ -80,7 +80,7 @@ def test_the_attack_notices_a_fit_that_misses_its_optimum(attack, monkeypatch):
     import one_score
     from problems import draw_scores
 
-    from calibrant.calibrators.platt import PlattScaling
+    from calibrant.calibrators.logistic import PlattScaling
 
     learned = PlattScaling._fit_binary
 

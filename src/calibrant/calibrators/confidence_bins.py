@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,10 +16,18 @@ from calibrant.core.softmax import logsumexp
 from calibrant.core.statistic import kernel
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.bins import index_sums
-from calibrant.kernels.rows import TOP, RowColumns, scan_logits
+from calibrant.kernels.rows import TOP, scan_logits
 
 COLUMNS_AT_ONCE = 16
 """Columns copied together: one cache line of a float32 row holds them."""
+
+
+class TopColumns(NamedTuple):
+    """Confidence (float64) of each row, the class that has it, and whether that is the label."""
+
+    confidence: np.ndarray
+    prediction: np.ndarray
+    correct: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,7 @@ class ConfidenceBins:
     confidence: np.ndarray
 
     @classmethod
-    def of(cls, top: RowColumns, weights: np.ndarray | None, index: np.ndarray, n_bins: int) -> ConfidenceBins:
+    def of(cls, top: TopColumns, weights: np.ndarray | None, index: np.ndarray, n_bins: int) -> ConfidenceBins:
         """Rows that were placed by `index`."""
         mass, confidence, hits = index_sums(index, top.confidence, top.correct, weights, n_bins)
         with np.errstate(invalid="ignore"):
@@ -46,14 +55,12 @@ class ConfidenceBins:
         return self.mass > 0
 
 
-def top_columns(rows: Rows) -> RowColumns:
+def top_columns(rows: Rows) -> TopColumns:
     """Confidence (float64), prediction and correctness of each row, in one pass over the logits.
 
     Of chunked rows they are what is kept: 13 bytes per row.
     """
-    nothing = np.empty(0)
-    confidence, prediction, correct = rows.gather(_top, scan_logits.form(rows.n * rows.n_classes))
-    return RowColumns(confidence, prediction, correct, nothing, nothing, nothing)
+    return TopColumns(*rows.gather(_top, scan_logits.form(rows.n * rows.n_classes)))
 
 
 @kernel()
@@ -69,7 +76,7 @@ def _(rows, _):
     return rows.top()
 
 
-def mapped_columns(rows: Rows, mode: str) -> tuple[Iterable[RowColumns], int]:
+def mapped_columns(rows: Rows, mode: str) -> tuple[Iterable[TopColumns], int]:
     """What a mode maps, and how many maps that makes: the top confidence, or the probability of every class."""
     if mode not in {"top_label", "one_vs_rest"}:
         raise InputError(f"mode must be 'top_label' or 'one_vs_rest', got {mode!r}")
@@ -85,14 +92,13 @@ def class_probabilities(logits: np.ndarray) -> Iterator[np.ndarray]:
             yield np.exp(column - log_mass)
 
 
-def class_columns(rows: Rows) -> Iterator[RowColumns]:
+def class_columns(rows: Rows) -> Iterator[TopColumns]:
     """For each class in turn: its probability as the confidence, and whether it is the label as correctness."""
-    nothing = np.empty(0)
     for j, probability in enumerate(class_probabilities(rows.logits)):
-        yield RowColumns(probability, rows.labels, rows.labels == j, nothing, nothing, nothing)
+        yield TopColumns(probability, rows.labels, rows.labels == j)
 
 
-def quantile_bins(top: RowColumns, weights: np.ndarray | None, n_bins: int) -> tuple[np.ndarray, ConfidenceBins]:
+def quantile_bins(top: TopColumns, weights: np.ndarray | None, n_bins: int) -> tuple[np.ndarray, ConfidenceBins]:
     """Edges (M + 1,) of equal mass and the fit rows in them, placed by the edges as any new row will be."""
     edges = quantile_edges(top.confidence, n_bins, weights)
     return edges, ConfidenceBins.of(top, weights, place(top.confidence, edges), n_bins)

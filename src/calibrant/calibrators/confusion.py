@@ -14,6 +14,7 @@ from numpy import inf
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import RECORD, TEMPERATURE, Learned
+from calibrant.calibrators.second_stage import SAME_SHAPE, bent_losses
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.solvers.likelihood import (
     GAP,
@@ -28,7 +29,6 @@ from calibrant.calibrators.solvers.likelihood import (
 )
 from calibrant.calibrators.solvers.penalties import Policy, check_penalty, near, tempered, walk
 from calibrant.calibrators.solvers.scales import common_unit, newton_sums, vector_objective
-from calibrant.calibrators.solvers.shapes import IDENTITY, bent_losses
 from calibrant.calibrators.solvers.temperature import fit_inverse_temperature
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
@@ -178,7 +178,7 @@ class PathScaling(Calibrator):
 
         parts = map_blocks(walk_without, outside)
         answers: list[np.ndarray] = []
-        shape = IDENTITY
+        shape = SAME_SHAPE
 
         def answer(part: tuple[np.ndarray, Start, Points]) -> np.ndarray:
             out, start, points = part

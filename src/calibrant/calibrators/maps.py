@@ -295,6 +295,23 @@ def softplus(xp: Any, values: Any) -> Any:
     return xp.maximum(values, xp.zeros_like(values)) + xp.log1p(xp.exp(-xp.abs(values)))
 
 
+def sigmoid(xp: Any, log_odds: Any) -> Any:
+    """1/(1 + exp(−s)) without overflow, with the bits of `core.softmax.sigmoid` in numpy."""
+    small = xp.exp(-xp.abs(log_odds))
+    share = 1.0 / (1.0 + small)
+    return xp.where(log_odds >= 0, share, small * share)
+
+
+def interpolate(xp: Any, points: Any, knots: Any, values: Any) -> Any:
+    """Linear interpolation at points (n,), by bisection and constant beyond the outer knots."""
+    count = knots.shape[0]
+    if count == 1:
+        return values[0] + xp.zeros_like(points)
+    upper = xp.clip(xp.searchsorted(knots, points, side="right"), 1, count - 1)
+    (left, low), (right, high) = ([xp.take(one, at) for one in (knots, values)] for at in (upper - 1, upper))
+    return low + xp.clip((points - left) / (right - left), 0.0, 1.0) * (high - low)
+
+
 def share_place(xp: Any, scores: Any, winner: Any, kept: Any) -> Any:
     """Log-probabilities in which the classes at two columns (n, 1) both have the mean of their probabilities."""
     first, second = xp.entry(scores, winner), xp.entry(scores, kept)

@@ -12,9 +12,9 @@ from calibrant.calibrators import maps
 from calibrant.calibrators.base import fact
 from calibrant.calibrators.group import GroupedCalibrator, group_names, row_losses, surely_gains
 from calibrant.calibrators.learned import INNER, RECORD, Learned
+from calibrant.calibrators.second_stage import top_label
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.solvers.patches import Patched, Patches, hats
-from calibrant.calibrators.top_label import top_label
 from calibrant.core.errors import InputError
 from calibrant.metrics.clinical import weighted_quantile
 

@@ -11,12 +11,11 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.beta import beta_columns, beta_features
 from calibrant.calibrators.learned import INNERS, RECORD, Learned
+from calibrant.calibrators.logistic import beta_columns, beta_features, slope_columns
 from calibrant.calibrators.prepare import in_pieces
 from calibrant.calibrators.registry import get, resolve
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds, divided
-from calibrant.calibrators.solvers.score_maps import slope_columns
 from calibrant.calibrators.solvers.shrunken import Labelled, fit_labels, summed_losses
 from calibrant.core.arrays import check_score_matrix
 from calibrant.core.errors import FitWarning, InputError

@@ -25,34 +25,34 @@ if TYPE_CHECKING:
     from calibrant.calibrators.base import Calibrator as Calibrator
     from calibrant.calibrators.base import Identity as Identity
     from calibrant.calibrators.bend import BendScaling as BendScaling
-    from calibrant.calibrators.beta import BetaCalibration as BetaCalibration
-    from calibrant.calibrators.bin_temperature import BinTemperatureScaling as BinTemperatureScaling
+    from calibrant.calibrators.binning import BinTemperatureScaling as BinTemperatureScaling
+    from calibrant.calibrators.binning import ConfidenceWeightScaling as ConfidenceWeightScaling
+    from calibrant.calibrators.binning import HistogramBinning as HistogramBinning
+    from calibrant.calibrators.binning import WeightScaling as WeightScaling
     from calibrant.calibrators.class_loss import ClassLossScaling as ClassLossScaling
     from calibrant.calibrators.class_temperature import ClassTemperatureScaling as ClassTemperatureScaling
-    from calibrant.calibrators.confidence_weight import ConfidenceWeightScaling as ConfidenceWeightScaling
     from calibrant.calibrators.confusion import ConfusionScaling as ConfusionScaling
     from calibrant.calibrators.confusion import JointScaling as JointScaling
     from calibrant.calibrators.ensemble_temperature import EnsembleTemperatureScaling as EnsembleTemperatureScaling
     from calibrant.calibrators.group import GroupCalibrator as GroupCalibrator
-    from calibrant.calibrators.histogram_binning import HistogramBinning as HistogramBinning
     from calibrant.calibrators.isotonic import IsotonicCalibration as IsotonicCalibration
+    from calibrant.calibrators.isotonic import VennAbers as VennAbers
     from calibrant.calibrators.kept_prediction import KeptPrediction as KeptPrediction
     from calibrant.calibrators.label_shift import LabelShift as LabelShift
+    from calibrant.calibrators.logistic import BetaCalibration as BetaCalibration
+    from calibrant.calibrators.logistic import PlattScaling as PlattScaling
+    from calibrant.calibrators.logistic import QuadraticScaling as QuadraticScaling
     from calibrant.calibrators.multicalibration import Multicalibration as Multicalibration
     from calibrant.calibrators.multilabel import MultilabelCalibrator as MultilabelCalibrator
     from calibrant.calibrators.parameterized_temperature import (
         ParameterizedTemperatureScaling as ParameterizedTemperatureScaling,
     )
-    from calibrant.calibrators.platt import PlattScaling as PlattScaling
     from calibrant.calibrators.pool import LinearPool as LinearPool
-    from calibrant.calibrators.quadratic import QuadraticScaling as QuadraticScaling
-    from calibrant.calibrators.shape import ShapeScaling as ShapeScaling
+    from calibrant.calibrators.second_stage import ShapeScaling as ShapeScaling
+    from calibrant.calibrators.second_stage import TopLabelMap as TopLabelMap
     from calibrant.calibrators.shrunken_class_temperature import ShrunkenClassTemperature as ShrunkenClassTemperature
     from calibrant.calibrators.spline import SplineCalibration as SplineCalibration
     from calibrant.calibrators.temperature import TemperatureScaling as TemperatureScaling
-    from calibrant.calibrators.top_label_map import TopLabelMap as TopLabelMap
-    from calibrant.calibrators.venn_abers import VennAbers as VennAbers
-    from calibrant.calibrators.weight import WeightScaling as WeightScaling
 
 ENTRY_POINTS = "calibrant.calibrators"
 """Entry-point group of installed packages: `short-name = "package.module:Class"`."""
@@ -94,23 +94,23 @@ METHODS: dict[str, Method] = {
     "ms": _method("affine", "MatrixScaling"),
     "sms": _method("affine", "StructuredMatrixScaling"),
     "dir": _method("affine", "DirichletCalibration"),
-    "shape": _method("shape", "ShapeScaling"),
+    "shape": _method("second_stage", "ShapeScaling"),
     "conf": _method("confusion", "ConfusionScaling"),
     "joint": _method("confusion", "JointScaling"),
     "ets": _method("ensemble_temperature", "EnsembleTemperatureScaling"),
     "pts": _method("parameterized_temperature", "ParameterizedTemperatureScaling"),
-    "ws": _method("weight", "WeightScaling"),
-    "cws": _method("confidence_weight", "ConfidenceWeightScaling"),
-    "bts": _method("bin_temperature", "BinTemperatureScaling", objective="nll"),
-    "ccts": _method("bin_temperature", "BinTemperatureScaling", objective="gap"),
-    "hb": _method("histogram_binning", "HistogramBinning"),
+    "ws": _method("binning", "WeightScaling"),
+    "cws": _method("binning", "ConfidenceWeightScaling"),
+    "bts": _method("binning", "BinTemperatureScaling", objective="nll"),
+    "ccts": _method("binning", "BinTemperatureScaling", objective="gap"),
+    "hb": _method("binning", "HistogramBinning"),
     "iso": _method("isotonic", "IsotonicCalibration"),
     "spline": _method("spline", "SplineCalibration"),
     "svs": _method("affine", "StructuredVectorScaling"),
-    "platt": _method("platt", "PlattScaling"),
-    "beta": _method("beta", "BetaCalibration"),
-    "quad": _method("quadratic", "QuadraticScaling"),
-    "va": _method("venn_abers", "VennAbers"),
+    "platt": _method("logistic", "PlattScaling"),
+    "beta": _method("logistic", "BetaCalibration"),
+    "quad": _method("logistic", "QuadraticScaling"),
+    "va": _method("isotonic", "VennAbers"),
     "multilabel": _method("multilabel", "MultilabelCalibrator")._replace(listed=False),
     "bend": _method("bend", "BendScaling"),
     "pool": _method("pool", "LinearPool")._replace(listed=False),
@@ -120,8 +120,8 @@ METHODS: dict[str, Method] = {
 
 PREFIXES: dict[str, Method] = {"sctl+": _method("class_loss", "ClassLossScaling")}
 SUFFIXES: dict[str, Method] = {
-    "+top": _method("top_label_map", "TopLabelMap"),
-    "+shape": _method("shape", "ShapeScaling"),
+    "+top": _method("second_stage", "TopLabelMap"),
+    "+shape": _method("second_stage", "ShapeScaling"),
     "+keep": _method("kept_prediction", "KeptPrediction"),
     "+shift": _method("label_shift", "LabelShift"),
     "+group": _method("group", "GroupCalibrator"),

@@ -11,16 +11,23 @@ from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, fact
 from calibrant.calibrators.confidence_bins import top_columns
 from calibrant.calibrators.learned import CHANCE, Learned
-from calibrant.calibrators.solvers.score_maps import bent_map, fit_bent
+from calibrant.calibrators.logistic import fit_scores, line_columns, slope_columns, slope_features
 from calibrant.core.arrays import check_whole
 from calibrant.core.rows import Rows
-from calibrant.kernels.rows import RowColumns
+from calibrant.kernels.logistic import Pull, fit_logistic
+from calibrant.metrics.clinical import weighted_quantile
 
 TABLE_SIZE = 1024
 """Most points of the map that are kept; between them it is linear."""
 
 CONFIDENCE_DECIMALS = 12
 """Confidences that agree so far are one."""
+
+OUTER_SHARES = (0.025, 0.975)
+"""Where the outer knots of a positive class stand; beyond them the map is straight."""
+
+PULL_TO_LINE = 2.0
+"""Strength of the pull of its spline to Platt scaling: about as much as two more rows."""
 
 
 class SplineCalibration(Calibrator):
@@ -30,7 +37,7 @@ class SplineCalibration(Calibrator):
     H(t) = (1/n)·Σ_{rows up to t} (correct − c), the curve whose largest value is the KS error. Its derivative is the
     accuracy at that confidence minus the confidence. A natural cubic spline with a few evenly spaced knots is fitted to
     H by least squares, and c + H'(t) is the calibrated confidence. The other probabilities are rescaled to the rest
-    and the prediction stays (see `calibrators/top_label.py`).
+    and the prediction stays (see `maps.with_mapped_confidence`).
 
     Of one score per row the log-odds s of the positive class are mapped by an increasing quadratic spline of highest
     likelihood: its slope is a broken line, 0 or more at every knot, and constant beyond the outer knots, which stand at
@@ -84,17 +91,36 @@ class SplineCalibration(Calibrator):
         return self.task_ == "binary"
 
     def _fit_binary(self, rows: Rows) -> None:
-        found = fit_bent(rows, check_whole(self.n_knots, "n_knots", 3))
-        self.knots_, self.slopes_, self.start_ = found.knots, found.slopes, found.start
+        scores, n_knots = rows.logits.astype(np.float64), check_whole(self.n_knots, "n_knots", 3)
+        knots = np.unique(weighted_quantile(scores, np.linspace(*OUTER_SHARES, n_knots), rows.weights))
+        if knots[-1] - knots[0] < 1e-9 * (1 + abs(knots[0])):
+            knots = np.array([knots[0], knots[0] + 1.0])
+        slope, intercept = fit_scores("SplineCalibration", rows, line_columns, np.array([1.0, 0.0])).point
+        centre = np.append(np.full(len(knots), slope), intercept + slope * knots[0])
+        columns = slope_columns(scores, knots=knots)
+        spread = np.maximum(np.average(columns**2, axis=1, weights=rows.weights), 1e-6)
+        pull = Pull(centre, PULL_TO_LINE * np.diag(np.append(spread, 1.0)))
+        found = fit_logistic(columns, rows.labels, rows.weights, start=centre, non_negative=True, pull=pull)
+        self.knots_, self.slopes_, self.start_ = knots, found.point[:-1], float(found.point[-1])
         self.objective_trace_, self.n_iter_ = found.trace, max(1, len(found.trace))
 
     def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
-        parts = (xp.astype(one, scores.dtype) for one in (learned.knots_, learned.slopes_, learned.start_))
-        return bent_map(xp, scores, *parts)
+        knots, slopes, start = (maps.like(xp, one, scores) for one in (learned.knots_, learned.slopes_, learned.start_))
+        result = start + xp.zeros_like(scores)
+        for j, column in enumerate(slope_features(xp, scores, knots)):
+            result = result + slopes[j] * column
+        return result
 
     def _fit(self, rows: Rows) -> None:
         n_knots = check_whole(self.n_knots, "n_knots", 3)
-        confidence, share, error, mass = cumulative_error(top_columns(rows), rows.weights)
+        top, weights = top_columns(rows), rows.mass()
+        counted = weights > 0
+        # confidences near 1 that are within rounding of each other differ by the order of the classes and nothing more
+        confidence, group = np.unique(np.round(top.confidence[counted], CONFIDENCE_DECIMALS), return_inverse=True)
+        mass = np.bincount(group, weights[counted])
+        hits = np.bincount(group, weights[counted] * top.correct[counted])
+        # the share of weight and the cumulative correct − confidence up to each distinct confidence
+        share, error = np.cumsum(mass) / mass.sum(), np.cumsum(hits - mass * confidence) / mass.sum()
         knots = np.linspace(0.0, 1.0, n_knots)
         basis = CubicSpline(knots, np.eye(len(knots)), bc_type="natural")
         # evenly spaced shares see rows of equal confidence as the straight piece of the curve that they are
@@ -111,16 +137,3 @@ class SplineCalibration(Calibrator):
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         accuracy = xp.interpolate(xp.confidence(logits), learned.confidences_, learned.values_)
         return maps.with_confidence(xp, logits, maps.log_odds(xp, accuracy))
-
-
-def cumulative_error(
-    top: RowColumns, weights: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Distinct confidences, share of weight and cumulative correct − confidence up to each, and the weight of each."""
-    weights = np.ones(len(top.confidence)) if weights is None else weights
-    counted = weights > 0
-    # confidences near 1 that are within rounding of each other differ by the order of the classes and nothing more
-    confidence, group = np.unique(np.round(top.confidence[counted], CONFIDENCE_DECIMALS), return_inverse=True)
-    mass = np.bincount(group, weights[counted])
-    hits = np.bincount(group, weights[counted] * top.correct[counted])
-    return confidence, np.cumsum(mass) / mass.sum(), np.cumsum(hits - mass * confidence) / mass.sum(), mass

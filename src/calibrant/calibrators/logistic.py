@@ -1,0 +1,359 @@
+"""Logistic regressions on one score: Platt, beta and quadratic scaling, and where the likelihood has no maximum."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from typing import Any, ClassVar
+
+import numpy as np
+
+from calibrant.calibrators.base import BinaryCalibrator
+from calibrant.calibrators.learned import Learned
+from calibrant.calibrators.maps import like, numpy_space
+from calibrant.calibrators.solvers.penalties import check_penalty
+from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.rows import Rows, score_range
+from calibrant.core.statistic import add, statistic
+from calibrant.core.threads import map_blocks, row_blocks
+from calibrant.kernels.logistic import LogisticFit, Pull, Units, descend, fit_logistic, logistic_sums
+
+Columns = Callable[[np.ndarray], np.ndarray]
+"""Scores (n,) → features (d, n), each non-decreasing in the score; it must be possible to send it to a process."""
+
+FEW = 10.0
+"""Fewer rows of a class than this leave the slope of a fit uncertain, and are mentioned."""
+
+WEAK_PULL = 1.0
+"""Strength of the pull to the identity where the likelihood has no maximum: about as much as one more row."""
+
+SAMPLE_ROWS = 20_000
+"""Rows of the fit that the passes over all rows start from."""
+
+BLOCK_ROWS = 1 << 16
+
+
+class LogisticScaling(BinaryCalibrator):
+    """Base of maps sigmoid(slopes · columns + intercept) of highest likelihood.
+
+    A method writes `_columns(rows)`: the columns of scores, and the parameters that leave the scores as they are.
+    """
+
+    few_parameters = True
+    additive_scores = True
+    non_negative: ClassVar[bool] = True
+    """Whether every slope is held at or above 0."""
+    _columns: Any
+
+    def __init__(self, penalty: float = 0.0) -> None:
+        self.penalty = penalty
+
+    def _fit_binary(self, rows: Rows) -> None:
+        penalty = check_penalty(self.penalty, "penalty", by_cv=False)
+        make, identity = self._columns(rows)
+        name = type(self).__name__
+        found = fit_scores(name, rows, make, np.array(identity), penalty, non_negative=self.non_negative)
+        self.objective_trace_, self.n_iter_ = found.trace, max(1, len(found.trace))
+        self._keep(found.point)
+
+    def _keep(self, point: np.ndarray) -> None:
+        for name, value in zip(self.learns, point, strict=True):
+            setattr(self, name, float(value))
+
+
+class PlattScaling(LogisticScaling):
+    """Logistic regression on the logit of one score: P(y = 1) = sigmoid(a·s + b) (Platt 1999).
+
+    a and b maximise the likelihood. Unlike Platt's original the targets are 0 and 1; where the classes are separable,
+    or one is absent, a weak pull to the identity (1, 0) keeps a and b finite and a FitWarning says so.
+
+    Parameters
+    ----------
+    penalty : number
+        λ of ½·λ·(var(s)·(a − 1)² + b²), added to the summed log loss.
+
+    Attributes
+    ----------
+    slope_, intercept_ : the learned a and b.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant import PlattScaling
+    >>> rng = np.random.default_rng(0)
+    >>> scores = 3 * rng.normal(size=2000)
+    >>> labels = rng.random(2000) < 1 / (1 + np.exp(-scores / 3))
+    >>> fitted = PlattScaling().fit(scores, labels)
+    >>> fitted.slope_ < 0.5, fitted.predict_proba(scores).shape
+    (True, (2000, 2))
+    """
+
+    non_negative = False
+    learns = {"slope_": Learned(()), "intercept_": Learned(())}
+
+    def _columns(self, rows: Rows) -> tuple[Columns, list[float]]:
+        return line_columns, [1.0, 0.0]
+
+    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+        return scores * like(xp, learned.slope_, scores) + like(xp, learned.intercept_, scores)
+
+
+class BetaCalibration(LogisticScaling):
+    """P(y = 1) = sigmoid(a·ln p − b·ln(1 − p) + c) with a, b ≥ 0 (Kull, Silva Filho & Flach 2017).
+
+    Low and high probabilities are stretched apart or together each by its own factor; a = b is Platt scaling. The map
+    never reverses the order of two scores. a, b, c maximise the likelihood; where the classes are separable, or one
+    is absent, a weak pull to the identity (1, 1, 0) keeps them finite and a FitWarning says so.
+
+    Parameters
+    ----------
+    penalty : number
+        λ of ½·λ·(var(ln p)·(a − 1)² + var(ln(1 − p))·(b − 1)² + c²), added to the summed log loss.
+
+    Attributes
+    ----------
+    a_, b_, intercept_ : the learned a, b and c.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant import BetaCalibration
+    >>> rng = np.random.default_rng(0)
+    >>> scores = 3 * rng.normal(size=2000)
+    >>> labels = rng.random(2000) < 1 / (1 + np.exp(-scores / 3))
+    >>> fitted = BetaCalibration().fit(scores, labels)
+    >>> fitted.a_ < 0.5, fitted.b_ < 0.5
+    (True, True)
+    """
+
+    keeps_ranking = True
+    learns = {"a_": Learned((), 0.0), "b_": Learned((), 0.0), "intercept_": Learned(())}
+
+    def _columns(self, rows: Rows) -> tuple[Columns, list[float]]:
+        return beta_columns, [1.0, 1.0, 0.0]
+
+    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+        a, b, c = (like(xp, one, scores) for one in (learned.a_, learned.b_, learned.intercept_))
+        low, high = beta_features(xp, scores)
+        return a * low + b * high + c
+
+
+class QuadraticScaling(LogisticScaling):
+    """P(y = 1) = sigmoid(c₀ + c₁·s + c₂·s²), increasing on the range of the fit data and linear outside it.
+
+    The derivative c₁ + 2·c₂·s is linear, so it is at least 0 on the range where it is at both ends: the fit is a
+    logistic regression with two slopes that are held at or above 0. Where the classes are separable, or one is absent,
+    a weak pull to the identity (0, 1, 0) keeps the coefficients finite and a FitWarning says so.
+
+    Parameters
+    ----------
+    penalty : number
+        λ of a pull to the identity, in the parameters slope at the lowest score, slope at the highest score (each
+        times the variance of its column) and value at the lowest score; added to the summed log loss.
+
+    Attributes
+    ----------
+    coef_ : array (3,)
+        c₀, c₁, c₂.
+    range_ : array (2,)
+        Lowest and highest score of the fit data; beyond them the map goes on as a straight line.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant import QuadraticScaling
+    >>> rng = np.random.default_rng(0)
+    >>> scores = 3 * rng.normal(size=2000)
+    >>> labels = rng.random(2000) < 1 / (1 + np.exp(-scores / 3))
+    >>> QuadraticScaling().fit(scores, labels).coef_.shape
+    (3,)
+    """
+
+    keeps_ranking = True
+    learns = {"coef_": Learned((3,)), "range_": Learned((2,), increasing=True, free=False)}
+
+    def _columns(self, rows: Rows) -> tuple[Columns, list[float]]:
+        ends = score_range(rows)
+        self.range_ = np.array([ends.low, ends.high])
+        return partial(slope_columns, knots=self._knots()), [1.0, 1.0, ends.low]
+
+    def _knots(self) -> np.ndarray:
+        low, high = self.range_
+        return np.array([low, high if high > low else low + 1.0])
+
+    def _keep(self, point: np.ndarray) -> None:
+        (first, last, value), (low, high) = point, self._knots()
+        bend = (last - first) / (2 * (high - low))
+        slope = first - 2 * bend * low
+        self.coef_ = np.array([value - low * (slope + bend * low), slope, bend])
+
+    def _check_learned(self) -> None:
+        ends = self.coef_[1] + 2 * self.coef_[2] * np.asarray(self.range_)
+        if ends.min() < -1e-6 * (1 + np.abs(self.coef_).max()):
+            raise InputError("QuadraticScaling.coef_ falls within range_: the map must increase there")
+
+    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+        coef, ends = like(xp, learned.coef_, scores), like(xp, learned.range_, scores)
+        inside = xp.minimum(xp.maximum(scores, ends[0]), ends[1])
+        # the slope at the ends is 0 or more up to rounding
+        slope = xp.maximum(coef[1] + 2 * coef[2] * inside, xp.zeros_like(scores))
+        return coef[0] + inside * (coef[1] + coef[2] * inside) + slope * (scores - inside)
+
+
+def fit_scores(
+    name: str, rows: Rows, make: Columns, identity: np.ndarray, penalty: float = 0.0, *, non_negative: bool = True
+) -> LogisticFit:
+    """Slopes and intercept of sigmoid(slopes · columns + intercept) by maximum likelihood.
+
+    With a penalty λ, ½·λ·(Σ_j var(column_j)·(slope_j − identity_j)² + (intercept − identity)²) is added to the summed
+    log loss. A threshold that separates the classes, or a single class, leaves no maximum: then λ = 1 and a FitWarning.
+    Since the pull ends at the identity, the log loss of these rows is never above that of the scores as they are.
+
+    Parameters
+    ----------
+    name : of the method, for warnings
+    rows : one score per row
+    make : columns of scores
+    identity : array (d + 1,), the parameters that leave the scores as they are
+    non_negative : hold every slope at or above 0
+    """
+    found_range, positives = score_range(rows), float(rows.mass() @ rows.labels)
+    ends, low, high, negatives = found_range.ends, found_range.low, found_range.high, rows.total_weight - positives
+    fewest = min(positives, negatives)
+    if fewest > 0 and low == high:
+        _warn(f"{name}: all scores are equal, so that only the base rate can be learned")
+        point = identity.copy()
+        point[-1] += math.log(positives / negatives) - float(identity[:-1] @ make(np.array([low]))[:, 0] + identity[-1])
+        return LogisticFit(point, np.empty(0), True)
+    apart = fewest == 0 or ends[0, 1] <= ends[1, 0] or (not non_negative and ends[1, 1] <= ends[0, 0])
+    if penalty == 0 and apart:
+        why = "all labels are equal" if fewest == 0 else "a threshold of the score separates the classes"
+        _warn(f"{name}: {why}, so the likelihood has no maximum; a weak pull to the identity was added")
+        penalty = WEAK_PULL
+    elif fewest < FEW:
+        _warn(f"{name}: the fit data hold only {fewest:g} rows of one class, so the map is uncertain")
+    if rows.in_memory:
+        columns = make(rows.logits)
+        pull = pull_to(identity, Units.of(columns, rows.weights).spread ** 2, penalty) if penalty else None
+        found = fit_logistic(columns, rows.labels, rows.weights, non_negative=non_negative, pull=pull)
+    else:
+        found = _streamed(rows, make, identity, penalty, (low, high), non_negative)
+    if not found.converged:
+        _warn(f"{name} did not converge in {len(found.trace)} Newton steps")
+    return found
+
+
+def _streamed(  # noqa: PLR0917
+    rows: Rows, make: Columns, identity: np.ndarray, penalty: float, ends: tuple[float, float], non_negative: bool
+) -> LogisticFit:
+    """The same over scores on disk: a first pass finds the units of the columns, and each Newton step is one."""
+    middle, *outer = make(np.array([sum(ends) / 2, *ends])).T
+    mass, first, second = rows.total(column_sums, make, middle)
+    variances = np.maximum(second / mass - (first / mass) ** 2, 0.0)
+    units = Units.made(middle + first / mass, np.sqrt(variances), np.abs(outer).max(axis=0))
+    start, sample = identity, rows.sample(SAMPLE_ROWS)
+    if sample.total_weight > 0:
+        # with as little of a pull as makes the fit of a sample finite
+        weak, columns = pull_to(identity, variances, 1e-3), make(sample.logits)
+        start = fit_logistic(columns, sample.labels, sample.weights, non_negative=non_negative, pull=weak).point
+    found = descend(
+        lambda point: rows.total(score_sums, make, units, point),
+        rows.total_weight,
+        units.inward(start),
+        np.append(np.full(len(middle), 0.0 if non_negative else -np.inf), -np.inf),
+        units.pull(pull_to(identity, variances, penalty)) if penalty else None,
+    )
+    return LogisticFit(units.outward(found.point), found.trace, found.converged)
+
+
+def pull_to(identity: np.ndarray, variances: np.ndarray, strength: float) -> Pull:
+    """The pull of this strength; a column that hardly varies is held as firmly as the intercept."""
+    firm = np.where(variances > 1e-12, variances, 1.0)
+    return Pull(identity, strength * np.diag(np.append(firm, 1.0)))
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, FitWarning, stacklevel=6)
+
+
+@statistic
+def column_sums(
+    scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, make: Columns, middle: np.ndarray
+) -> tuple[Any, ...]:
+    """Σw, Σw·(x − middle) and Σw·(x − middle)² of the columns."""
+    weight = np.ones(len(scores)) if weights is None else weights
+
+    def part(block: slice) -> tuple[Any, ...]:
+        away = make(scores[block]) - middle[:, None]
+        return weight[block].sum(), away @ weight[block], (away * away) @ weight[block]
+
+    return reduce(add, map_blocks(part, _blocks(scores)))
+
+
+@statistic
+def score_sums(  # noqa: PLR0917 (a statistic takes its parameters by position)
+    scores: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray | None,
+    make: Columns,
+    units: Units,
+    point: np.ndarray,
+) -> tuple[Any, ...]:
+    """Summed log loss, gradient and Hessian at a point, in units of the columns."""
+
+    def part(block: slice) -> tuple[Any, ...]:
+        columns = units.scale(make(scores[block]))
+        return logistic_sums(columns, labels[block], None if weights is None else weights[block], point)
+
+    return reduce(add, map_blocks(part, _blocks(scores)))
+
+
+def _blocks(scores: np.ndarray) -> list[slice]:
+    return row_blocks(len(scores), 1, BLOCK_ROWS) or [slice(0)]
+
+
+def stacked(features: Callable[..., Sequence[Any]], scores: np.ndarray, **options: Any) -> np.ndarray:
+    """The features (d, n) of scores (n,) in float64, as a method's map reads them, on all cores."""
+
+    def part(block: slice) -> np.ndarray:
+        return np.stack(features(numpy_space, scores[block].astype(np.float64), **options))
+
+    return np.concatenate(map_blocks(part, _blocks(scores)), axis=1)
+
+
+def line_columns(scores: np.ndarray) -> np.ndarray:
+    """The score itself (1, n)."""
+    return scores.astype(np.float64)[None]
+
+
+def beta_features(xp: Any, scores: Any) -> tuple[Any, Any]:
+    """ln p and −ln(1 − p) of log-odds (n,); both increase with the score."""
+    rest, zero = xp.log1p(xp.exp(-xp.abs(scores))), xp.zeros_like(scores)
+    return xp.minimum(scores, zero) - rest, xp.maximum(scores, zero) + rest
+
+
+beta_columns = partial(stacked, beta_features)
+"""The features of a score as the fit reads them, (2, n)."""
+
+
+def slope_features(xp: Any, scores: Any, knots: Any) -> list[Any]:
+    """∫ hat_j from the first knot to each score (n,), for each of k ≥ 2 knots; hat_j is the tent function of knot j.
+
+    The map u(s) = value + Σ_j slope_j·∫ hat_j has a broken line as slope: between knots it is a parabola, beyond them
+    straight. It increases where all slopes are 0 or more, and slopes of 1 are the identity up to the value.
+    """
+    count, zero = knots.shape[0], xp.zeros_like(scores)
+    columns = [xp.minimum(scores - knots[0], zero), *[zero] * (count - 2), xp.maximum(scores - knots[count - 1], zero)]
+    for j in range(count - 1):
+        width = knots[j + 1] - knots[j]
+        along = xp.minimum(xp.maximum(scores - knots[j], zero), zero + width)
+        rising = along * along / (2 * width)
+        columns[j] = columns[j] + along - rising
+        columns[j + 1] = columns[j + 1] + rising
+    return columns
+
+
+slope_columns = partial(stacked, slope_features)
+"""The features of scores as a fit reads them, (k, n); takes `knots=`."""

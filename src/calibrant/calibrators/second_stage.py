@@ -1,0 +1,336 @@
+"""Second stages: maps that are learned from the answers of another calibrator and keep its prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial, reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import clone
+
+from calibrant.calibrators import maps
+from calibrant.calibrators.base import Calibrator, fact, of_inner
+from calibrant.calibrators.confidence_bins import map_rows
+from calibrant.calibrators.learned import INNER, Learned
+from calibrant.calibrators.logistic import PlattScaling, beta_columns
+from calibrant.calibrators.solvers.likelihood import Dense, Solution, minimise
+from calibrant.calibrators.temperature import TemperatureScaling
+from calibrant.calibrators.tensors import can_fit_inner, fit_inner
+from calibrant.core.rows import Rows
+from calibrant.core.softmax import logsumexp
+from calibrant.core.statistic import add, use_compiled
+from calibrant.core.threads import map_blocks, row_blocks
+from calibrant.kernels.logistic import Pull, fit_logistic
+from calibrant.kernels.shape import (
+    BLOCK_ELEMENTS,
+    bent_losses_of,
+    bent_scores,
+    bent_sums,
+    features,
+    shape_sums,
+    stacked_features,
+)
+
+SAME_CONFIDENCE = np.array([1.0, 1.0, 0.0])
+"""The map g = c of the top confidence."""
+
+TOP_PRIOR_ROWS = 50.0
+"""Strength of the pull of a top-label map to the identity; n rows have the weight n beside it."""
+
+SAME_SHAPE = np.array([1.0, 0.0, 0.0, 0.0])
+"""The shape that changes nothing."""
+
+SHAPE_PRIOR_ROWS = 2.0
+"""Strength of the pull of a shape to the identity."""
+
+LARGEST_LOG_ODDS = 14.0
+"""Where log(1 − p) of a positive class is cut off: about p = 1 − 1e-6."""
+
+KEPT_ELEMENTS = 1 << 21
+"""Up to this many logits, their features (32 bytes each) are kept from one step to the next."""
+
+TIGHT, LEADING, ROUGH = 1e-14, 1e-8, 1e-6
+"""Decrements before the last step: of a shape, of a sample that leads to it, and of a bend that ranks penalties."""
+
+CACHED_ELEMENTS = 1 << 17
+"""Elements handled at a time: float64 copies of a block stay in the second-level cache."""
+
+
+class SecondStage(Calibrator):
+    """Base of the maps: the inner calibrator is fitted first, and the map to its answers.
+
+    An inner calibrator of more than 5 parameters is more confident on its fit data than on new data; the map is then
+    learned from its held-out answers. A method writes `_learn(rows)` and `_after(xp, logits, learned)` for rows of
+    answers, and `_fresh()`, the unfitted inner calibrator, where it need not be given.
+    """
+
+    calibrator: Calibrator | None
+    seed: int
+    _learn: Any
+    _after: Any
+
+    @fact
+    def fits_on_device(self) -> bool:
+        """Where the inner calibrator is fitted there, and by few parameters."""
+        return can_fit_inner(self.calibrator)
+
+    def _fresh(self) -> Calibrator:
+        return clone(self.calibrator)
+
+    def _fit(self, rows: Rows) -> None:
+        self.calibrator_ = self._fresh()
+        if rows.in_memory:
+            self._learn(replace(rows, logits=self.calibrator_.fit_for_next(rows, self.seed)))
+        else:  # on a GPU
+            self._learn(fit_inner(self.calibrator_, rows))
+
+    def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
+        if rows.one_score:
+            return super()._held_out(rows, fold)
+        self.calibrator_ = self._fresh()
+        inner = self.calibrator_.fit_held_out(rows, fold)
+        self._learn(replace(rows, logits=inner))
+        # a few numbers learned from all rows: what a row adds to its own answer is far below the noise
+        return self._changed(inner)
+
+    def _changed(self, logits: np.ndarray) -> np.ndarray:
+        learned = self._learned()
+        return map_rows(lambda block: self._after(maps.numpy_space, logits[block], learned), logits)
+
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        return self._after(xp, self.calibrator_._map(xp, logits, learned.calibrator_), learned)
+
+
+class TopLabel(NamedTuple):
+    """The predicted class of each row and u = log(c / (1 − c)), exact also where c rounds to 1 (n,)."""
+
+    prediction: np.ndarray
+    log_odds: np.ndarray
+
+
+def top_label(logits: np.ndarray) -> TopLabel:
+    """Prediction and log-odds of its confidence: the peak minus the log-sum-exp of all other logits."""
+
+    def part(block: slice) -> TopLabel:
+        others, prediction = logits[block].astype(np.float64), logits[block].argmax(axis=1)
+        every = np.arange(len(others))
+        peaks = others[every, prediction]
+        others[every, prediction] = -np.inf
+        return TopLabel(prediction, peaks - logsumexp(others))
+
+    parts = map_blocks(part, row_blocks(len(logits), logits.shape[1], CACHED_ELEMENTS))
+    return TopLabel(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+class TopLabelMap(SecondStage):
+    """Remap the confidence c of a calibrator's predicted class: logit g = a·log c − b·log(1 − c) + d, a, b ≥ 0.
+
+    The map is monotone, holds the identity (1, 1, 0) and is pulled towards it by a ridge that fades as rows are
+    added: a, b, d minimise Σ w·log-loss(correct | g) + (50/2)·‖(a, b, d) − (1, 1, 0)‖². The predicted class gets g, the
+    others are rescaled to 1 − g; where the runner-up would overtake, the excess above g is spread over the rest, so
+    the prediction stays.
+
+    An inner calibrator of more than 5 parameters is more confident on its fit data than on new data, so the map is
+    then fitted to held-out rows of 5 folds, and the inner calibrator to all rows.
+
+    Parameters
+    ----------
+    calibrator : Calibrator
+        What comes before the map, for instance `TemperatureScaling()`.
+
+    Attributes
+    ----------
+    calibrator_ : the fitted inner calibrator.
+    map_ : array (3,)
+        a, b, d.
+
+    Examples
+    --------
+    >>> import calibrant as cal
+    >>> val = cal.open_predictions("cifar10-resnet18#val")
+    >>> fitted = cal.TopLabelMap(cal.TemperatureScaling()).fit(val.logits, val.labels)
+    >>> bool((fitted.predict(val.logits) == val.logits.argmax(axis=1)).all())
+    True
+    """
+
+    keeps_prediction = of_inner("keeps_prediction")
+    keeps_ranking = of_inner("keeps_ranking")
+    requires_logits = of_inner("requires_logits")
+    learns = {"calibrator_": INNER, "map_": Learned((3,))}
+
+    def __init__(self, calibrator: Calibrator, *, seed: int = 0) -> None:
+        self.calibrator = calibrator
+        self.seed = seed
+
+    def _learn(self, rows: Any) -> None:
+        if rows.in_memory:
+            top = top_label(rows.logits)
+        else:
+            from calibrant.kernels.torch.row_passes import top_odds
+
+            top = TopLabel(*top_odds(rows.blocks))
+        self.map_, self.objective_trace_ = fit_map(top.log_odds, top.prediction == rows.labels, rows.weights)
+        self.n_iter_ = max(1, len(self.objective_trace_) - 1)
+
+    def _after(self, xp: Any, logits: Any, learned: Any) -> Any:
+        """Log-probabilities whose predicted class has log-odds a·log c − b·log(1 − c) + d."""
+
+        def change(log_odds: Any) -> Any:
+            right, wrong = -maps.softplus(xp, -log_odds), maps.softplus(xp, log_odds)
+            return right * learned.map_[0] + wrong * learned.map_[1] + learned.map_[2]
+
+        return maps.with_mapped_confidence(xp, logits, change)
+
+
+def fit_map(log_odds: np.ndarray, correct: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """a, b, d of the lowest penalised log-loss of `correct`, and the mean objective at each step."""
+    start, pull = SAME_CONFIDENCE, Pull(SAME_CONFIDENCE, TOP_PRIOR_ROWS * np.eye(3))
+    found = fit_logistic(beta_columns(log_odds), correct, weights, start=start, non_negative=True, pull=pull)
+    return found.point, found.trace
+
+
+class ShapeScaling(SecondStage):
+    """Bend the confidence curve, which a temperature only stretches: u_j = Σ_m θ_m·φ_m(j), one θ for all classes.
+
+    With l = log p the log-probabilities of an inner calibrator (temperature scaling unless given) and c = max p,
+
+        φ = ( l_j,  −log(1 − p_j),  log(p_j + 0.01),  l_j·log(1 − c)/5 ).
+
+    The first is the temperature, the second opens or closes the gap of a class that is nearly certain, the third
+    lifts or lowers the tail, the fourth lets the temperature depend on the confidence of the row. θ minimises
+    Σ w·NLL(softmax u) + ‖θ − (1, 0, 0, 0)‖²: a conditional logit, so the problem is convex and Newton's method
+    solves it in a few passes. The predicted class of the inner calibrator stays first.
+
+    Of one score per row the log-odds s of the positive class are bent, after Platt scaling unless another calibrator is
+    given: u = θ·(s, −log(1 − p), log(p + 0.01), s·log(1 − max(p, 1 − p))/5, 1).
+
+    An inner calibrator of more than 5 parameters is more confident on its fit data than on new data; θ is then learned
+    from its held-out answers (`fit_held_out`).
+
+    Parameters
+    ----------
+    calibrator : Calibrator or None
+        What comes before; None is `TemperatureScaling()`.
+    seed : int
+        Of the folds.
+
+    Attributes
+    ----------
+    calibrator_ : the fitted inner calibrator.
+    shape_ : array (4,), or (5,) of one score per row
+        θ.
+
+    Examples
+    --------
+    >>> import calibrant as cal
+    >>> val = cal.open_predictions("cifar10-resnet18#val")
+    >>> cal.ShapeScaling().fit(val.logits, val.labels).shape_.shape
+    (4,)
+    """
+
+    learns = {"calibrator_": INNER, "shape_": Learned((4,))}
+    learns_binary = {"calibrator_": INNER, "shape_": Learned((5,))}
+
+    def __init__(self, calibrator: Calibrator | None = None, *, seed: int = 0) -> None:
+        self.calibrator = calibrator
+        self.seed = seed
+
+    @fact
+    def keeps_prediction(self) -> bool:
+        """As the inner calibrator; of the positive class alone nothing is kept."""
+        return self.task_ != "binary" and (self.calibrator is None or self.calibrator.keeps_prediction)
+
+    @fact
+    def requires_logits(self) -> bool:
+        """As the inner calibrator."""
+        return self.calibrator is not None and self.calibrator.requires_logits
+
+    def _fresh(self) -> Calibrator:
+        if self.calibrator is None:
+            return PlattScaling() if self.task_ == "binary" else TemperatureScaling()
+        return super()._fresh()
+
+    def _fit_binary(self, rows: Rows) -> None:
+        self.calibrator_ = self._fresh()
+        inner = self.calibrator_.fit_for_next(rows, self.seed)
+        columns = np.stack(positive_features(np, inner.astype(np.float64)))
+        pull = Pull(np.append(SAME_SHAPE, 0.0), SHAPE_PRIOR_ROWS * np.eye(5))
+        found = fit_logistic(columns, rows.labels, rows.weights, pull=pull)
+        self.shape_, self.objective_trace_, self.n_iter_ = found.point, found.trace, max(1, len(found.trace))
+
+    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+        wide = maps.wide(xp, self.calibrator_._map_binary(xp, scores, learned.calibrator_))
+        bent = learned.shape_[4] + xp.zeros_like(wide)
+        for j, column in enumerate(positive_features(xp, wide)):
+            bent = bent + learned.shape_[j] * column
+        return maps.like(xp, bent, scores)
+
+    def _learn(self, rows: Any) -> None:
+        solution = fit_shape(rows)
+        self.shape_ = solution.point
+        solution.report(self, warn=False)
+
+    def _after(self, xp: Any, logits: Any, learned: Any) -> Any:
+        """Log-probabilities Σ_m θ_m·φ_m of calibrated logits (n×K), their prediction kept first."""
+        inputs, shape = features(xp, xp.log_softmax_of_rows(maps.wide(xp, logits))), learned.shape_
+        bent = inputs[0] * shape[0] + inputs[1] * shape[1] + inputs[2] * shape[2] + inputs[3] * shape[3]
+        scores = maps.like(xp, xp.log_softmax_of_rows(bent), logits)
+        return maps.keep_prediction(xp, scores, maps.prediction(xp, logits))
+
+    def _transform(self, logits: np.ndarray) -> np.ndarray:
+        return self._changed(self.calibrator_._transform(logits))
+
+    def _changed(self, logits: np.ndarray) -> np.ndarray:
+        kernel = bent_scores.form(logits.size)
+        if kernel is bent_scores:
+            return super()._changed(logits)
+        xp, kept = maps.numpy_space, maps.prediction(maps.numpy_space, logits)
+        return map_rows(lambda block: maps.keep_prediction(xp, kernel(logits[block], self.shape_), kept[block]), logits)
+
+
+def positive_features(xp: Any, log_odds: Any) -> tuple[Any, ...]:
+    """s, −log(1 − p), log(p + 0.01) and s·log(1 − max(p, 1 − p))/5 of log-odds (n,), over the array API."""
+    rest = xp.log1p(xp.exp(-xp.abs(log_odds)))
+    zero = xp.zeros_like(log_odds)
+    opposite = maps.softplus(xp, xp.minimum(log_odds, zero + LARGEST_LOG_ODDS))
+    sureness = -xp.minimum(xp.abs(log_odds) + rest, zero + LARGEST_LOG_ODDS) / 5.0
+    return log_odds, opposite, xp.log(maps.sigmoid(xp, log_odds) + 0.01), log_odds * sureness
+
+
+def fit_shape(rows: Any, *, start: np.ndarray = SAME_SHAPE, gap: float = TIGHT) -> Solution:
+    """θ (4,) of the lowest penalised NLL over rows of calibrated logits."""
+    size = rows.n * rows.n_classes
+    if size > 4 * KEPT_ELEMENTS:
+        some = rows.sample(KEPT_ELEMENTS // rows.n_classes)
+        if some.total_weight > 0:
+            # a sample leads most of the way
+            start = fit_shape(some, start=start, gap=max(gap, LEADING)).point
+    kept = rows.in_memory and size <= KEPT_ELEMENTS and not use_compiled(size)
+    total = _kept_sums(rows) if kept else partial(rows.total, shape_sums)
+    # of two classes −log(1 − p) of one is −log p of the other: the second feature would repeat the first
+    moves = np.diag([1.0, 0.0 if rows.n_classes == 2 else 1.0, 1.0, 1.0])
+
+    def sums(point: np.ndarray, last: bool) -> tuple[float, np.ndarray, np.ndarray]:
+        loss, gradient, hessian = total(point)
+        return loss, moves @ gradient, moves @ hessian @ moves
+
+    pull = SHAPE_PRIOR_ROWS / rows.total_weight * np.eye(4)
+    return minimise(Dense(sums, rows.total_weight, pull, SAME_SHAPE, exact=True), start, gap=gap, polish=False)
+
+
+def bent_losses(answer: np.ndarray, rows: Rows, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The bend that suits held-out answers best, and the NLL of each row after it."""
+    held_out = Rows(answer, rows.labels, rows.weights)
+    some = held_out.sample(KEPT_ELEMENTS // rows.n_classes)
+    # a sample determines the bend well enough, unless it holds no weight
+    shape = fit_shape(some if some.total_weight > 0 else held_out, start=start, gap=ROUGH).point
+    return shape, held_out.gather(bent_losses_of, shape)[0]
+
+
+def _kept_sums(rows: Rows) -> Callable[[np.ndarray], tuple[Any, ...]]:
+    """`shape_sums` over these rows as a function of θ alone; the features, half of the work, are computed once."""
+    parts = [rows.take(block) for block in row_blocks(rows.n, rows.n_classes, BLOCK_ELEMENTS)]
+    kept = map_blocks(lambda part: (stacked_features(part.logits), part.labels, part.weights), parts)
+    return lambda shape: reduce(add, map_blocks(lambda one: bent_sums(*one, shape), kept))
