@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import calibrant as cal
-from calibrant.calibrators.solvers import temperature_network as network
+from calibrant.calibrators import parameterized_temperature as network
 
 
 def two_temperatures(n: int = 3000, seed: int = 0):

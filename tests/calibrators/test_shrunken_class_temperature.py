@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from calibrant import ClassTemperatureScaling, InputError, ShrunkenClassTemperature, TemperatureScaling
-from calibrant.calibrators.shrunken_class_temperature import SHARES
+from calibrant.calibrators.class_temperature import SHARES
 from calibrant.metrics import ece
 
 

@@ -222,7 +222,7 @@ def test_what_cannot_be_exported_says_why(fitted):
 
 def test_constants_agree_with_the_methods():
     from calibrant.calibrators import parameterized_temperature
-    from calibrant.calibrators.solvers.temperature_network import LOWEST_TEMPERATURE
+    from calibrant.calibrators.parameterized_temperature import LOWEST_TEMPERATURE
 
     assert parameterized_temperature.LOWEST_TEMPERATURE == LOWEST_TEMPERATURE
     assert OPSET == 17

@@ -121,29 +121,27 @@ class ClassLossScaling(Calibrator):
         self._record(rows, None)
         if self.loss == "cross_entropy":
             self._fit_class_weights(rows)
-        elif self.loss in ("focal", "focal_detached"):
-            self._fit_focal(rows)
+        elif self.loss == "label_smoothing":
+            self._refit(rows, replace(rows, each=Smoothing(SMOOTHING)))
         else:
-            self.calibrator_ = self._refit(replace(rows, each=Smoothing(SMOOTHING)))
-            self._record(rows, self.calibrator_)
+            self._fit_focal(rows)
         self.objective_trace_, self.std_trace_, self.ece_trace_ = np.array(self._trace).T
         self.n_iter_ = len(self._trace) - 1
         # warnings of earlier refits, under weights that are no longer used, are dropped
         for last in self._told:
             warnings.warn(str(last.message), last.category, stacklevel=4)
-        del self._trace, self._told
+        del self._trace, self._told, self._losses
 
     def _check(self) -> None:
-        if self.normalization not in NORMALIZATIONS:
-            raise InputError(f"normalization must be one of {', '.join(NORMALIZATIONS)}, got {self.normalization!r}")
-        if self.loss not in LOSSES:
-            raise InputError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
-        if self.alpha_beta not in ALPHA_BETA:
-            raise InputError(f"alpha_beta must be one of {', '.join(ALPHA_BETA)}, got {self.alpha_beta!r}")
-        if getattr(self.calibrator, "objective", "nll") != "nll":
+        choices = {"normalization": NORMALIZATIONS, "loss": LOSSES, "alpha_beta": ALPHA_BETA}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        objective = self.calibrator.get_params(deep=False).get("objective", "nll")
+        if objective != "nll":
             raise InputError(
-                f"{type(self.calibrator).__name__} minimises {self.calibrator.objective!r}, but class losses can only "
-                "weigh a likelihood: give it objective='nll'"
+                f"{type(self.calibrator).__name__} minimises {objective!r}, but class losses can only weigh a "
+                "likelihood: give it objective='nll'"
             )
         if self.loss == "label_smoothing" and not self.calibrator.additive:
             raise InputError(
@@ -162,12 +160,14 @@ class ClassLossScaling(Calibrator):
         for refit in range(MAX_REFITS):
             self.class_weights_[present] = weights
             factors = (1 + self.class_weights_) * inverse * rows.total_weight / present.sum()
-            before_it = None if refit == 0 else self.calibrator_
-            self.calibrator_ = self._refit(rows.with_weights(rows.mass() * factors[np.asarray(rows.labels)]), before_it)
-            self._record(rows, self.calibrator_)
+            weighted = rows.with_weights(rows.mass() * factors[np.asarray(rows.labels)])
+            self._refit(rows, weighted, None if refit == 0 else self.calibrator_)
             after = self._losses[present]
             if refit == 0:
-                changed = after if self.alpha_beta == "refit" else self._losses_after_a_step(rows)[present]
+                if self.alpha_beta == "first_step":
+                    changed = _class_losses(rows, self.calibrator_, FIRST_STEP)[0][present]
+                else:
+                    changed = after
                 self.alpha_, self.beta_ = choose_shape(before, changed, self.normalization, rows.n_classes)
                 smallest = SMALLEST_SPREAD * float(after.mean())
             target = class_weights(after, self.normalization, self.alpha_, self.beta_, smallest)
@@ -180,14 +180,13 @@ class ClassLossScaling(Calibrator):
 
     def _fit_focal(self, rows: Rows) -> None:
         """∇(1−p)^γ·NLL is a weighted ∇NLL, so the focal optimum is a fixed point of weighted refits."""
-        self.calibrator_ = previous = self._refit(rows)
-        self._record(rows, self.calibrator_)
-        change = np.inf
+        self._refit(rows, rows)
+        previous, change = self.calibrator_, np.inf
         for refit in range(MAX_REFITS):
             # the refits overshoot in turn: weights between the last two answers settle much sooner
             between = rows.reweighted(partial(_focal, (previous, self.calibrator_), self.loss == "focal_detached"))
-            previous, self.calibrator_ = self.calibrator_, self._refit(between, self.calibrator_)
-            self._record(rows, self.calibrator_)
+            previous = self.calibrator_
+            self._refit(rows, between, previous)
             change = abs(self._trace[-1][0] - self._trace[-2][0])
             if change <= TOLERANCE:
                 return
@@ -195,23 +194,17 @@ class ClassLossScaling(Calibrator):
         if change > 1e-5:
             warnings.warn(f"the focal fit still moves by {change:.1e} per refit", FitWarning, stacklevel=5)
 
-    def _refit(self, rows: Any, previous: Calibrator | None = None) -> Calibrator:
+    def _refit(self, rows: Rows, weighted: Rows, previous: Calibrator | None = None) -> None:
         fresh = clone(self.calibrator)
         with warnings.catch_warnings(record=True) as self._told:
             warnings.simplefilter("always")
-            return (fresh if previous is None else fresh.go_on_from(previous)).fit_rows(rows)
-
-    def _losses_after_a_step(self, rows: Rows) -> np.ndarray:
-        """Class losses (K,) a small step from the uncalibrated logits towards those of the refit."""
-        losses, _ = rows.total(_losses_and_bins, _Step(self.calibrator_, FIRST_STEP))
-        return _per_row(losses, rows.class_weight())
+            self.calibrator_ = (fresh if previous is None else fresh.go_on_from(previous)).fit_rows(weighted)
+        self._record(rows, self.calibrator_)
 
     def _record(self, rows: Rows, calibrator: Calibrator | None) -> None:
-        losses, sums = rows.total(_losses_and_bins, calibrator)
-        totals = rows.class_weight()
-        present = totals > 0
-        self._losses = _per_row(losses, totals)
-        spread = self._losses[present].std(ddof=1) if present.sum() > 1 else 0.0
+        self._losses, sums = _class_losses(rows, calibrator)
+        present = self._losses[rows.class_weight() > 0]
+        spread = present.std(ddof=1) if len(present) > 1 else 0.0
         gaps = float(total_gap(sums[1] - sums[2], rows.total_weight))
         self._trace.append((float((1 + self.class_weights_) @ self._losses), float(spread), gaps))
 
@@ -249,28 +242,12 @@ def choose_shape(before: np.ndarray, after: np.ndarray, normalization: str, n_cl
     highest = max(0.1, 0.5 * float(np.log(n_classes)))
 
     def spread(shape: np.ndarray) -> float:
-        weights = class_weights(after, normalization, float(shape[0]), float(shape[1]))
+        weights = class_weights(after, normalization, *shape)
         return float(np.linalg.norm(before - weights * (after - before) - after.mean()))
 
     found = minimize(spread, [min(1.0, highest), 1.5], bounds=[(0.1, highest), (1.5, 2.0)], method="SLSQP")
-    return float(np.clip(found.x[0], 0.1, highest)), float(np.clip(found.x[1], 1.5, 2.0))
-
-
-class _Step:
-    """Logits a share of the way from what they are to what a calibrator makes of them."""
-
-    def __init__(self, calibrator: Calibrator, share: float) -> None:
-        self.calibrator = calibrator
-        self.share = share
-
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
-        return (1 - self.share) * logits + self.share * self.calibrator._transform(logits)
-
-    def _learned(self) -> Any:
-        return self.calibrator._learned()
-
-    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        return (1 - self.share) * logits + self.share * self.calibrator._map(xp, logits, learned)
+    alpha, beta = np.clip(found.x, [0.1, 1.5], [highest, 2.0]).tolist()
+    return alpha, beta
 
 
 def _focal(calibrators: tuple[Calibrator, ...], detached: bool, logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -293,9 +270,22 @@ def _per_row(sums: np.ndarray | float, totals: np.ndarray) -> np.ndarray:
     return np.divide(sums, totals, out=np.zeros_like(totals), where=totals > 0)
 
 
+def _class_losses(rows: Rows, calibrator: Calibrator | None, share: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Mean loss of each class (K,) and the bin sums of the confidence.
+
+    They are those of logits a `share` of the way from what they are to what the calibrator makes of them.
+    """
+    losses, sums = rows.total(_losses_and_bins, calibrator, share)
+    return _per_row(losses, rows.class_weight()), sums
+
+
+def _between(logits, mapped, share):
+    return mapped if share == 1 else (1 - share) * logits + share * mapped
+
+
 @statistic
-def _losses_and_bins(logits, labels, weights, calibrator):
-    scores = logits if calibrator is None else calibrator._transform(logits)
+def _losses_and_bins(logits, labels, weights, calibrator, share):
+    scores = logits if calibrator is None else _between(logits, calibrator._transform(logits), share)
     scores = log_softmax(scores.astype(np.float64))
     losses = -scores[np.arange(len(labels)), labels]
     correct = scores.argmax(axis=1) == labels
@@ -303,10 +293,13 @@ def _losses_and_bins(logits, labels, weights, calibrator):
 
 
 @_losses_and_bins.on_device
-def _(rows, calibrator):
+def _(rows, calibrator, share):
     from calibrant.kernels.torch.row_passes import label_columns
 
-    change = None if calibrator is None else device_map(calibrator, rows.tensor.device)
+    change = None
+    if calibrator is not None:
+        mapped = device_map(calibrator, rows.tensor.device)
+        change = lambda block: _between(block, mapped(block), share)  # noqa: E731
     losses, confidence, correct = label_columns(rows, change)
     return summed_by_class(losses, confidence, correct, rows.labels, rows.weights, rows.n_classes)
 

@@ -66,7 +66,13 @@ class EnsembleTemperatureScaling(Calibrator):
             self.temperature_ = 1.0 / found.value
             self._fit_weights_nll(rows)
         else:
-            self.temperature_, _ = minimise_smooth(_squared_errors(rows), 1.0 / found.value)
+
+            def errors(temperatures: np.ndarray) -> np.ndarray:
+                """Mean squared error to the one-hot label of softmax(z/T), for an array of temperatures."""
+                sums = [rows.total(mixture_squares, 1.0 / temperature) for temperature in temperatures]
+                return np.array([(gram[0, 0] - 2 * hits[0]) / rows.total_weight + 1 for gram, hits in sums])
+
+            self.temperature_, _ = minimise_smooth(errors, 1.0 / found.value)
             gram, hits = rows.total(mixture_squares, 1.0 / self.temperature_)
             self.weights_ = minimise_quadratic(2 * gram / rows.total_weight, -2 * hits / rows.total_weight)
             mean = (self.weights_ @ gram @ self.weights_ - 2 * hits @ self.weights_) / rows.total_weight + 1
@@ -92,16 +98,3 @@ class EnsembleTemperatureScaling(Calibrator):
         mixed = mixed + weights[1] * xp.softmax_of_rows(logits) + weights[2] / logits.shape[1]
         # where the uniform part is all there is, the predicted class still leads
         return keep_prediction(xp, log_probabilities(xp, mixed), prediction(xp, logits))
-
-
-def _squared_errors(rows: Rows):
-    """Mean squared error to the one-hot label of softmax(z/T), for an array of temperatures."""
-
-    def errors(temperatures: np.ndarray) -> np.ndarray:
-        found = []
-        for temperature in temperatures:
-            gram, hits = rows.total(mixture_squares, 1.0 / temperature)
-            found.append((gram[0, 0] - 2 * hits[0]) / rows.total_weight + 1)
-        return np.array(found)
-
-    return errors

@@ -17,7 +17,6 @@ import numpy as np
 from array_api_compat import numpy as numpy_functions
 
 from calibrant.calibrators import confidence_bins
-from calibrant.calibrators.solvers.temperature_network import top_logits
 from calibrant.core import bins
 from calibrant.core import softmax as numpy_softmax
 from calibrant.core.zeros import floor_score
@@ -156,7 +155,12 @@ class NumpySpace(Space):
 
     softmax_of_rows = staticmethod(numpy_softmax.softmax)
     log_softmax_of_rows = staticmethod(numpy_softmax.log_softmax)
-    largest = staticmethod(top_logits)
+
+    def largest(self, logits: np.ndarray, count: int) -> np.ndarray:
+        """The largest logits of each row, largest first, in float64 (n×count)."""
+        n_classes = logits.shape[1]
+        top = logits if count == n_classes else np.partition(logits, n_classes - count, axis=1)[:, n_classes - count :]
+        return np.sort(top, axis=1)[:, ::-1].astype(np.float64)
 
     def place(self, values: np.ndarray, edges: np.ndarray) -> np.ndarray:
         """By bisection."""

@@ -1,8 +1,13 @@
-"""Parameterized temperature scaling: a small network reads the sorted logits and names each row's temperature."""
+"""Parameterized temperature scaling: a small network reads the sorted logits and names each row's temperature.
+
+A hundred weights over ten features need no framework: written out in numpy the fit reads its data block by block,
+in memory or out of it, and gives the same bits for the same seed.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
@@ -10,22 +15,17 @@ from scipy.optimize import minimize
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import SMALL, Learned
 from calibrant.calibrators.maps import like, numpy_space, wide
-from calibrant.calibrators.solvers.temperature_network import (
-    LOWEST_TEMPERATURE,
-    Problem,
-    evaluate,
-    feature_moments,
-    pack,
-    start,
-    unpack,
-)
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.core.arrays import check_whole
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import two_columns
+from calibrant.core.statistic import statistic
 
 LOSSES = ("nll", "mse")
+
+LOWEST_TEMPERATURE = 1e-3
+"""|MLP| may pass through 0; a temperature may not."""
 
 
 class ParameterizedTemperatureScaling(Calibrator):
@@ -113,58 +113,44 @@ class ParameterizedTemperatureScaling(Calibrator):
         hash_vector = generator.normal(size=k)
         first = self.__dict__.pop("_first", None)
         if first is None:
-            self._standardise(rows, k)
+            total, sums, squares = rows.total(feature_moments, k)
+            self.feature_mean_ = sums / total
+            spread = np.sqrt(np.maximum(squares / total - self.feature_mean_**2, 0))
+            self.feature_scale_ = np.where(spread > 0, spread, 1.0)
             # where all or no rows are right there is no finite best temperature; the network starts at a moderate one
             plain = np.clip(TemperatureScaling().fit_rows(rows).temperature_, 0.01, 100.0)
             flat = start(sizes, float(plain), generator)
         else:
             self.feature_mean_, self.feature_scale_ = first.feature_mean_, first.feature_scale_
-            flat = pack(first.weights_, first.biases_)
-        problem = Problem(
-            sizes=sizes,
-            feature_mean=self.feature_mean_,
-            feature_scale=self.feature_scale_,
-            loss=self.loss,
-            hash_vector=hash_vector,
-            held_out_share=self.held_out_share,
-        )
+            layers = zip(first.weights_, first.biases_, strict=True)
+            flat = np.concatenate([part.ravel() for layer in layers for part in layer])
+        problem = Problem(sizes, self.feature_mean_, self.feature_scale_, self.loss, hash_vector, self.held_out_share)
         self.weights_, self.biases_ = unpack(self._train(rows, problem, flat), sizes)
-
-    def _standardise(self, rows: Any, k: int) -> None:
-        total, first, second = rows.total(feature_moments, k)
-        self.feature_mean_ = first / total
-        spread = np.sqrt(np.maximum(second / total - self.feature_mean_**2, 0))
-        self.feature_scale_ = np.where(spread > 0, spread, 1.0)
 
     def _train(self, rows: Any, problem: Problem, flat: np.ndarray) -> np.ndarray:
         _, _, kept, _, held_out = rows.total(evaluate, flat, problem)
         if kept <= 0 or held_out <= 0:
             # rows too few or too alike to be told apart
             problem = problem._replace(held_out_share=0.0)
-        seen: dict[str, Any] = {"best": (np.inf, flat), "stale": 0, "trace": [], "held_out": {}}
+        points, trace = [flat], []
+        watched: dict[bytes, float] = {}
 
         def objective(candidate: np.ndarray) -> tuple[float, np.ndarray]:
             loss, gradient, kept, other_loss, held_out = rows.total(evaluate, candidate, problem)
-            watched = other_loss / held_out if problem.held_out_share else loss / kept
-            seen["held_out"] = {candidate.tobytes(): watched}
+            watched[candidate.tobytes()] = other_loss / held_out if problem.held_out_share else loss / kept
             return loss / kept, gradient / kept
 
+        def best() -> int:
+            """The first of the points whose watched loss is lowest."""
+            return min(range(len(points)), key=lambda place: watched[points[place].tobytes()])
+
         def after_step(intermediate_result: Any) -> None:
-            point = intermediate_result.x
-            seen["trace"].append(float(intermediate_result.fun))
-            watched = seen["held_out"].get(point.tobytes())
-            if watched is None:
-                objective(point)
-                watched = seen["held_out"][point.tobytes()]
-            seen["stale"] += 1
-            if watched < seen["best"][0]:
-                seen["best"], seen["stale"] = (watched, point.copy()), 0
-            step("fitting the temperature network", len(seen["trace"]), self.max_iterations)
-            if seen["stale"] >= self.patience:
+            trace.append(float(intermediate_result.fun))
+            points.append(intermediate_result.x.copy())
+            step("fitting the temperature network", len(trace), self.max_iterations)
+            if len(trace) - best() >= self.patience:
                 raise StopIteration
 
-        objective(flat)
-        seen["best"] = (seen["held_out"][flat.tobytes()], flat)
         minimize(
             objective,
             flat,
@@ -173,9 +159,8 @@ class ParameterizedTemperatureScaling(Calibrator):
             callback=after_step,
             options={"maxiter": self.max_iterations, "maxcor": 20, "gtol": 1e-7, "ftol": 1e-12},
         )
-        self.n_iter_ = max(1, len(seen["trace"]))
-        self.objective_trace_ = np.array(seen["trace"])
-        return seen["best"][1]
+        self.n_iter_, self.objective_trace_ = max(1, len(trace)), np.array(trace)
+        return points[best()]
 
     def _check(self) -> None:
         whole = {"top_k": 1, "hidden_units": 1, "hidden_layers": 0, "max_iterations": 1, "patience": 1}
@@ -200,3 +185,90 @@ def _temperatures(xp: Any, logits: Any, learned: Any) -> Any:
         hidden = xp.tanh(xp.matmul(hidden, weight) + bias)
     output = xp.abs(xp.matmul(hidden, layers[-1][0]) + layers[-1][1])
     return xp.maximum(output, xp.full_like(output, LOWEST_TEMPERATURE))
+
+
+class Problem(NamedTuple):
+    """What stays the same while the weights change."""
+
+    sizes: tuple[int, ...]
+    feature_mean: np.ndarray
+    feature_scale: np.ndarray
+    loss: str
+    hash_vector: np.ndarray
+    held_out_share: float
+
+
+@statistic
+def feature_moments(
+    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, k: int
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Total weight, and the weighted sums of the features and of their squares."""
+    features = numpy_space.largest(logits, k)
+    mass = np.ones(len(features)) if weights is None else weights
+    return float(mass.sum()), mass @ features, mass @ features**2
+
+
+def unpack(flat: np.ndarray, sizes: tuple[int, ...]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Matrices and vectors of the layers from one flat vector."""
+    weights, biases = [], []
+    for before, after in pairwise(sizes):
+        weight, bias, flat = np.split(flat, [before * after, (before + 1) * after])
+        weights.append(weight.reshape(before, after).copy())
+        biases.append(bias.copy())
+    return weights, biases
+
+
+def start(sizes: tuple[int, ...], temperature: float, generator: np.random.Generator) -> np.ndarray:
+    """Random hidden layers under a last layer that answers about `temperature` for every row."""
+    parts = []
+    for place, (before, after) in enumerate(pairwise(sizes)):
+        last = place == len(sizes) - 2
+        size = 0.01 * temperature if last else 1 / np.sqrt(before)
+        parts += [generator.normal(scale=size, size=before * after), np.full(after, temperature if last else 0.0)]
+    return np.concatenate(parts)
+
+
+@statistic
+def evaluate(
+    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, flat: np.ndarray, problem: Problem
+) -> tuple[float, np.ndarray, float, float, float]:
+    """Loss, gradient by the flat weights and weight of the rows that train, loss and weight of the rows held out."""
+    features = numpy_space.largest(logits, problem.sizes[0])
+    mass = np.ones(len(labels)) if weights is None else weights
+    # a number in [0, 1) that equal rows share, wherever they stand, and similar rows do not
+    held_out = np.modf(np.abs(np.sin(features @ problem.hash_vector) * 43758.5453))[0] < problem.held_out_share
+    kept = mass * ~held_out
+    layer_weights, layer_biases = unpack(flat, problem.sizes)
+    activations = [(features - problem.feature_mean) / problem.feature_scale]
+    for weight, bias in zip(layer_weights[:-1], layer_biases[:-1], strict=True):
+        activations.append(np.tanh(activations[-1] @ weight + bias))
+    output = (activations[-1] @ layer_weights[-1] + layer_biases[-1])[:, 0]
+    temperature = np.maximum(np.abs(output), LOWEST_TEMPERATURE)
+    losses, slopes = _loss_and_slope(logits, labels, temperature, problem.loss)
+    # dL/dT·dT/d(output); rows at the floor or held out pull nothing
+    pull = (mass * slopes * np.where(np.abs(output) > LOWEST_TEMPERATURE, np.sign(output), 0.0) * ~held_out)[:, None]
+    gradient: list[np.ndarray] = []
+    for activation, weight in zip(activations[::-1], layer_weights[::-1], strict=True):
+        gradient = [(activation.T @ pull).ravel(), pull.sum(axis=0), *gradient]
+        pull = (pull @ weight.T) * (1 - activation**2)
+    other = mass - kept
+    return float(kept @ losses), np.concatenate(gradient), float(kept.sum()), float(other @ losses), float(other.sum())
+
+
+def _loss_and_slope(
+    logits: np.ndarray, labels: np.ndarray, temperature: np.ndarray, loss: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Each row's loss and its derivative in T."""
+    place = np.arange(len(labels))
+    shifted = logits - logits.max(axis=1, keepdims=True).astype(np.float64)
+    p = np.exp(shifted / temperature[:, None])
+    total = p.sum(axis=1)
+    p /= total[:, None]
+    mean = (p * shifted).sum(axis=1)
+    own = shifted[place, labels]
+    if loss == "nll":
+        return np.log(total) - own / temperature, (own - mean) / temperature**2
+    own_p = p[place, labels]
+    losses = (p**2).sum(axis=1) - 2 * own_p + 1
+    in_scale = 2 * ((p**2 * (shifted - mean[:, None])).sum(axis=1) - own_p * (own - mean))
+    return losses, -in_scale / temperature**2

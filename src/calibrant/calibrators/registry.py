@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from calibrant.calibrators.binning import WeightScaling as WeightScaling
     from calibrant.calibrators.class_loss import ClassLossScaling as ClassLossScaling
     from calibrant.calibrators.class_temperature import ClassTemperatureScaling as ClassTemperatureScaling
+    from calibrant.calibrators.class_temperature import ShrunkenClassTemperature as ShrunkenClassTemperature
     from calibrant.calibrators.confusion import ConfusionScaling as ConfusionScaling
     from calibrant.calibrators.confusion import JointScaling as JointScaling
     from calibrant.calibrators.ensemble_temperature import EnsembleTemperatureScaling as EnsembleTemperatureScaling
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from calibrant.calibrators.pool import LinearPool as LinearPool
     from calibrant.calibrators.second_stage import ShapeScaling as ShapeScaling
     from calibrant.calibrators.second_stage import TopLabelMap as TopLabelMap
-    from calibrant.calibrators.shrunken_class_temperature import ShrunkenClassTemperature as ShrunkenClassTemperature
     from calibrant.calibrators.spline import SplineCalibration as SplineCalibration
     from calibrant.calibrators.temperature import TemperatureScaling as TemperatureScaling
 
@@ -89,7 +89,7 @@ METHODS: dict[str, Method] = {
     "cts": _method("class_temperature", "ClassTemperatureScaling"),
     "u-cts": _method("class_temperature", "ClassTemperatureScaling", preserve_accuracy=False),
     "cts-nll": _method("class_temperature", "ClassTemperatureScaling", objective="nll"),
-    "cts-shrunk": _method("shrunken_class_temperature", "ShrunkenClassTemperature"),
+    "cts-shrunk": _method("class_temperature", "ShrunkenClassTemperature"),
     "vs": _method("affine", "VectorScaling"),
     "ms": _method("affine", "MatrixScaling"),
     "sms": _method("affine", "StructuredMatrixScaling"),
