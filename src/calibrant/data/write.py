@@ -6,13 +6,15 @@ import csv
 import gzip
 import io
 import json
+import math
 import os
 import struct
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +30,8 @@ from calibrant.data.source import MAX_TEXT_BYTES, TakenSource
 from calibrant.data.tables import ParquetTable, opened_text, text_form
 
 ALIGNMENT = 64
+ZIP64_EXTRA = 20
+"""Bytes of the extra field that holds 64-bit sizes in a local header."""
 
 
 def write_predictions(predictions: Predictions | Mapping[str, Predictions], path: str | os.PathLike[str]) -> list[Path]:
@@ -57,8 +61,6 @@ def write_predictions(predictions: Predictions | Mapping[str, Predictions], path
             f"{target} can hold one part, but there are {len(parts)} ({', '.join(parts)}): "
             f"pick one with #{first}, or write .npz or .safetensors"
         )
-    if not target.parent.is_dir():
-        raise InputError(f"cannot write {target}: the folder {target.parent} does not exist; create it first")
     if suffix == ".npy":
         return _write_npy(parts, target)
     with atomic_write(target) as temporary:
@@ -67,23 +69,20 @@ def write_predictions(predictions: Predictions | Mapping[str, Predictions], path
 
 
 def columns_of(predictions: Predictions) -> dict[str, np.ndarray]:
-    """Everything but the scores, by the names that files use."""
-    found: dict[str, np.ndarray] = {}
-    if predictions.label_shares is not None:
-        found[LABEL_SHARES] = predictions.label_shares
-    elif predictions.has_labels:
-        found[CORRECT if predictions.task == "pairs" else "labels"] = _written_labels(predictions)
-    if predictions.weights is not None:
-        found["weights"] = predictions.weights
-    if predictions.class_names is not None:
-        found[CLASS_NAMES] = np.array(predictions.class_names, dtype=str)
-    if predictions.clusters is not None:
-        found["clusters"] = predictions.clusters
+    """Everything with an entry per row but the scores, by the names that files use."""
+    labels = None if predictions._labels is None else _written_labels(predictions)
+    own = {
+        LABEL_SHARES: predictions.label_shares,
+        CORRECT if predictions.task == "pairs" else "labels": labels,
+        "weights": predictions.weights,
+        "clusters": predictions.clusters,
+    }
+    found = {name: column for name, column in own.items() if column is not None}
     others = {**predictions.groups, **{name: field.read() for name, field in predictions.extras.items()}}
     for name, column in others.items():
         if name not in found and name != predictions.kind and column.dtype.kind != "O":
             found[name] = column
-    return {name: np.ascontiguousarray(column) for name, column in found.items()}
+    return found
 
 
 def _written_labels(predictions: Predictions) -> np.ndarray:
@@ -99,25 +98,43 @@ def score_word(predictions: Predictions) -> str:
     return SINGLE.get((predictions.task, predictions.kind), predictions.kind)
 
 
-def _shape(predictions: Predictions) -> tuple[int, ...]:
-    """The shape of the scores in a file: (n,) for one score per row."""
-    return (predictions.n,) if predictions.flat else predictions.source.shape
+def _chunks(predictions: Predictions) -> Iterator[tuple[Predictions, dict[str, np.ndarray]]]:
+    """Consecutive rows in memory, and what they hold beside the scores."""
+    columns, start = columns_of(predictions), 0
+    for chunk in predictions.chunks():
+        yield chunk, {name: column[start : start + chunk.n] for name, column in columns.items()}
+        start += chunk.n
 
 
-def _write_array(file: IO[bytes], array: np.ndarray | Predictions) -> None:
-    """An array, or the scores chunk by chunk, in the npy format."""
-    shape = _shape(array) if isinstance(array, Predictions) else array.shape
-    descr = np.lib.format.dtype_to_descr(array.dtype)
-    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
-    _write_values(file, array)
+class _Stored(NamedTuple):
+    """An array to be written block by block."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    blocks: Iterable[np.ndarray]
+
+    def write(self, file: IO[bytes], *, header: bool = True) -> None:
+        """Its bytes, in the npy format or without a header."""
+        if header:
+            descr = np.lib.format.dtype_to_descr(self.dtype)
+            np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": self.shape})
+        for block in self.blocks:
+            file.write(block.tobytes())
 
 
-def _write_values(file: IO[bytes], array: np.ndarray | Predictions) -> None:
-    if isinstance(array, Predictions):
-        for chunk in array.chunks():
-            file.write(np.ascontiguousarray(chunk.values).data)
-    else:
-        file.write(array.tobytes())
+def _stored(parts: Mapping[str, Predictions], *, names: bool = True) -> dict[str, _Stored]:
+    """The arrays of all parts, each under its prefix; class names as one of them, or not."""
+    found = {}
+    for split, predictions in parts.items():
+        columns = columns_of(predictions)
+        if names and predictions.class_names is not None:
+            columns[CLASS_NAMES] = np.array(predictions.class_names, dtype=str)
+        shape = (predictions.n,) if predictions.flat else predictions.source.shape
+        scores = _Stored(shape, predictions.dtype, (chunk.values for chunk in predictions.chunks()))
+        stored = {name: _Stored(array.shape, array.dtype, [array]) for name, array in columns.items()}
+        for name, array in {score_word(predictions): scores, **stored}.items():
+            found[f"{split}_{name}" if split else name] = array
+    return found
 
 
 def _write_npy(parts: dict[str, Predictions], path: Path) -> list[Path]:
@@ -127,86 +144,68 @@ def _write_npy(parts: dict[str, Predictions], path: Path) -> list[Path]:
     prefix = path.stem[: -len(word)] if word else f"{path.stem}_"
     if word not in (None, own, predictions.kind):
         raise InputError(f"{path} says {word}, but {predictions.name or 'the input'} holds {predictions.kind}")
-    arrays: dict[str, Any] = {word or own: predictions, **columns_of(predictions)}
-    files = [path.with_name(f"{prefix}{name}.npy") for name in arrays]
+    arrays = _stored({"": predictions})
+    files = [path.with_name(f"{prefix}{(word or own) if name == own else name}.npy") for name in arrays]
     with ExitStack() as stack:
         # all names appear together, after every byte is on disk
         temporaries = [stack.enter_context(atomic_write(file)) for file in files]
         for temporary, array in zip(temporaries, arrays.values(), strict=True):
             with temporary.open("wb") as file:
-                _write_array(file, array)
+                array.write(file)
     return files
 
 
 def _write_npz(parts: dict[str, Predictions], path: Path) -> None:
     """All parts, each under its prefix, uncompressed and aligned so that they can be mapped."""
-    with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
-        for split, predictions in parts.items():
-            prefix = f"{split}_" if split else ""
-            arrays: dict[str, Any] = {score_word(predictions): predictions, **columns_of(predictions)}
-            for name, array in arrays.items():
-                shape = _shape(array) if isinstance(array, Predictions) else array.shape
-                with _member(archive, prefix + name, int(np.prod(shape)) * array.dtype.itemsize) as stream:
-                    _write_array(stream, array)
-
-
-@contextmanager
-def _member(archive: zipfile.ZipFile, name: str, nbytes: int) -> Iterator[IO[bytes]]:
-    info = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
-    large = nbytes > 2**31 - 2**20
-    position = archive.fp.tell() if archive.fp else 0
-    # an extra field of private type pads the local header until the data begin on a 64-byte border
-    begins = position + LOCAL_HEADER + len(info.filename.encode()) + 4 + (20 if large else 0)
-    padding = -begins % ALIGNMENT
-    info.extra = struct.pack("<HH", 0xCA1B, padding) + bytes(padding)
-    with archive.open(info, "w", force_zip64=large) as stream:
-        yield stream
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in _stored(parts).items():
+            info = zipfile.ZipInfo(f"{name}.npy")
+            # an extra field of private type pads the local header until the data begin on a 64-byte border
+            begins = archive.start_dir + LOCAL_HEADER + len(info.filename.encode()) + 4 + ZIP64_EXTRA
+            padding = -begins % ALIGNMENT
+            info.extra = struct.pack("<HH", 0xCA1B, padding) + bytes(padding)
+            with archive.open(info, "w", force_zip64=True) as stream:
+                array.write(stream)
 
 
 def _write_safetensors(parts: dict[str, Predictions], path: Path) -> None:
     """All parts, each under its prefix; class names are a JSON list in the metadata."""
     words = {dtype: word for word, dtype in DTYPES.items()}
-    header: dict[str, Any] = {}
-    arrays: dict[str, Any] = {}
-    end = 0
-    for split, predictions in parts.items():
-        entries: dict[str, Any] = {score_word(predictions): predictions, **columns_of(predictions)}
-        if entries.pop(CLASS_NAMES, None) is not None:
-            header[METADATA] = {CLASS_NAMES: json.dumps(predictions.class_names)}
-        for name, array in entries.items():
-            if array.dtype not in words:
-                raise InputError(f"{path}: {name} holds texts, which safetensors cannot: write .npz, .parquet or .csv")
-            shape = _shape(array) if isinstance(array, Predictions) else array.shape
-            first, end = end, end + int(np.prod(shape)) * array.dtype.itemsize
-            key = f"{split}_{name}" if split else name
-            header[key] = {"dtype": words[array.dtype], "shape": list(shape), "data_offsets": [first, end]}
-            arrays[key] = array
+    names = [predictions.class_names for predictions in parts.values() if predictions.class_names is not None]
+    header: dict[str, Any] = {METADATA: {CLASS_NAMES: json.dumps(names[-1])}} if names else {}
+    arrays, end = _stored(parts, names=False), 0
+    for name, array in arrays.items():
+        if array.dtype not in words:
+            raise InputError(f"{path}: {name} holds texts, which safetensors cannot: write .npz, .parquet or .csv")
+        first, end = end, end + math.prod(array.shape) * array.dtype.itemsize
+        header[name] = {"dtype": words[array.dtype], "shape": array.shape, "data_offsets": [first, end]}
     text = json.dumps(header).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for array in arrays.values():
-            _write_values(file, array)
+            array.write(file, header=False)
 
 
 def _write_parquet(parts: dict[str, Predictions], path: Path) -> None:
     """One part, a row group per chunk."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     (predictions,) = parts.values()
-    columns = {name: array for name, array in columns_of(predictions).items() if name != CLASS_NAMES}
-    names = {CLASS_NAMES: json.dumps(predictions.class_names)} if predictions.class_names is not None else None
-    scores = np.empty((0, *_shape(predictions)[1:]), predictions.dtype)
-    types = [
-        (name, arrow_array(array[:0]).type) for name, array in {score_word(predictions): scores, **columns}.items()
-    ]
-    start = 0
-    with pq.ParquetWriter(path, pa.schema(types, metadata=names), compression="zstd") as writer:
-        for chunk in predictions.chunks():
-            own = [chunk.values, *(array[start : start + chunk.n] for array in columns.values())]
-            writer.write_table(pa.Table.from_arrays([arrow_array(array) for array in own], schema=writer.schema))
-            start += chunk.n
+    word, names = score_word(predictions), predictions.class_names
+    metadata = None if names is None else {CLASS_NAMES: json.dumps(names)}
+    rows = ({word: chunk.values, **columns} for chunk, columns in _chunks(predictions))
+    tables = ({name: arrow_array(array) for name, array in row.items()} for row in rows)
+    _save_tables((pa.table(table, metadata=metadata) for table in tables), path)
+
+
+def _save_tables(tables: Iterator[Any], path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    first = next(tables)
+    with pq.ParquetWriter(path, first.schema, compression="zstd") as writer:
+        for table in chain([first], tables):
+            writer.write_table(table)
 
 
 def arrow_array(array: np.ndarray) -> Any:
@@ -221,16 +220,19 @@ def _write_csv(parts: dict[str, Predictions], path: Path) -> None:
     """One part with enough digits to read back the same numbers."""
     (predictions,) = parts.values()
     names = predictions.class_names or [str(index) for index in range(predictions.n_classes)]
-    columns = _wide_columns(predictions, names)
-    prefix = "logit_" if predictions.kind == "logits" else "probability_"
-    single = SINGLE.get((predictions.task, predictions.kind), "logit")
-    start = 0
+    one = "logit" if predictions.kind == "logits" else "probability"
+    scores = [SINGLE.get((predictions.task, predictions.kind), one)]
+    if not predictions.flat:
+        scores = [f"{one}_{name}" for name in names]
+    header: list[str] = []
     with csv_writer(path, "\t" if ".tsv" in path.suffixes else ",") as writer:
-        writer.writerow([*columns, *([single] if predictions.flat else [prefix + name for name in names])])
-        for chunk in predictions.chunks():
-            cells = [column[start : start + chunk.n].tolist() for column in columns.values()]
+        for chunk, columns in _chunks(predictions):
+            wide = _wide(columns, names)
+            if not header:
+                header = [*wide, *scores]
+                writer.writerow(header)
+            cells = [column.tolist() for column in wide.values()]
             writer.writerows(zip(*cells, *zip(*shown_rows(chunk), strict=True), strict=True))
-            start += chunk.n
 
 
 def shown_rows(chunk: Predictions) -> Iterator[list[str]]:
@@ -240,18 +242,16 @@ def shown_rows(chunk: Predictions) -> Iterator[list[str]]:
         yield [f"{value:.{digits}g}" for value in row]
 
 
-def _wide_columns(predictions: Predictions, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Everything beside the scores, one column each."""
+def _wide(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Matrices as one column each."""
     found: dict[str, np.ndarray] = {}
-    for name, array in columns_of(predictions).items():
-        if name == CLASS_NAMES:
-            continue
+    for name, array in columns.items():
         if array.ndim == 1:
             found[{"labels": "label", "weights": "weight"}.get(name, name)] = array
         elif array.ndim == 2:
-            prefix = {"labels": "label_", LABEL_SHARES: "label_share_"}.get(name, f"{name}_")
+            prefix = {"labels": "label", LABEL_SHARES: "label_share"}.get(name, name)
             inner = names if array.shape[1] == len(names) else range(array.shape[1])
-            found.update({f"{prefix}{word}": array[:, place] for place, word in enumerate(inner)})
+            found.update({f"{prefix}_{word}": array[:, place] for place, word in enumerate(inner)})
     return found
 
 
@@ -274,15 +274,13 @@ def _write_jsonl(parts: dict[str, Predictions], path: Path) -> None:
     label = {"pairs": CORRECT, "multilabel": "labels"}.get(predictions.task, "label")
     with path.open("w", encoding="utf-8") as file:
         for chunk in predictions.chunks():
-            labelled = chunk.has_labels and chunk.label_shares is None
-            labels = chunk.labels.astype(bool if chunk.task == "pairs" else np.int64).tolist() if labelled else None
-            for row, value in enumerate(chunk.values.astype(np.float64).tolist()):
-                line: dict[str, Any] = {key: value}
-                if labels is not None:
-                    line[label] = labels[row]
-                if chunk.weights is not None:
-                    line["weight"] = float(chunk.weights[row])
-                file.write(json.dumps(line, allow_nan=False) + "\n")
+            columns = {key: chunk.values.astype(np.float64)}
+            if chunk._labels is not None:
+                columns[label] = chunk.labels.astype(bool) if chunk.task == "pairs" else chunk.labels
+            if chunk.weights is not None:
+                columns["weight"] = chunk.weights
+            for row in zip(*(column.tolist() for column in columns.values()), strict=True):
+                file.write(json.dumps(dict(zip(columns, row, strict=True)), allow_nan=False) + "\n")
 
 
 WRITERS: dict[str, Callable[[dict[str, Predictions], Path], Any]] = {
@@ -310,8 +308,6 @@ def rewrite(given: Predictions, calibrated: Predictions, source: Path, target: P
     A column of scores keeps its name, unless the kind changes and the name says the kind: `logit_cat` becomes
     `probability_cat`.
     """
-    if not target.parent.is_dir():
-        raise InputError(f"cannot write {target}: the folder {target.parent} does not exist; create it first")
     renamed = {name: _renamed(name, calibrated.kind) for name in given.score_columns}
     with atomic_write(target) as temporary:
         REWRITERS[suffix_of(source)](calibrated, source, temporary, renamed)
@@ -350,33 +346,21 @@ def _rewrite_text(calibrated: Predictions, source: Path, temporary: Path, rename
 
 def _rewrite_parquet(calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     table = ParquetTable(source, str(source))
     names = canonical(table.names)
-    places = {names.index(name): place for place, name in enumerate(renamed)}
-    types = [_score_type(own, calibrated.dtype) if place in places else own for place, own in enumerate(table.types)]
     header = [renamed.get(name, own) for name, own in zip(names, table.names, strict=True)]
-    schema = pa.schema(list(zip(header, types, strict=True)), metadata=table.metadata)
-    with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+
+    def changed() -> Iterator[Any]:
         for start, batch in table.batches(list(range(len(names))), 0, 2**18):
             values = calibrated[start : start + batch.num_rows].values.reshape(batch.num_rows, -1)
-            columns = list(batch.columns)
-            for place, own in places.items():
-                nested = pa.types.is_nested(types[place])
-                columns[place] = pa.array(values.tolist() if nested else values[:, own].copy(), types[place])
-            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+            columns = batch.columns
+            for own, name in enumerate(renamed):
+                place = names.index(name)
+                columns[place] = arrow_array(values if pa.types.is_nested(table.types[place]) else values[:, own])
+            yield pa.Table.from_arrays(columns, header, metadata=table.metadata)
 
-
-def _score_type(arrow_type: Any, dtype: np.dtype[Any]) -> Any:
-    import pyarrow as pa
-
-    item = pa.from_numpy_dtype(dtype)
-    if pa.types.is_fixed_size_list(arrow_type):
-        return pa.list_(item, arrow_type.list_size)
-    if pa.types.is_large_list(arrow_type):
-        return pa.large_list(item)
-    return pa.list_(item) if pa.types.is_list(arrow_type) else item
+    _save_tables(changed(), temporary)
 
 
 def _rewrite_jsonl(calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:
