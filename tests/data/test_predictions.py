@@ -80,7 +80,7 @@ def test_wrong_indices() -> None:
     whole = random_set()
     with pytest.raises(IndexError):
         whole[20]
-    with pytest.raises(IndexError, match="mask"):
+    with pytest.raises(IndexError, match="boolean index did not match"):
         whole[np.ones(3, bool)]
     with pytest.raises(InputError, match="at least 1 row, got 0"):
         next(whole.chunks(0))

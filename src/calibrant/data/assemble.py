@@ -12,7 +12,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.schema import FLAT, check_kind, resolve_task
 from calibrant.data import columns as known
 from calibrant.data.columns import Wanted, score_kind, split_names
-from calibrant.data.predictions import Columns, Predictions, Words, join
+from calibrant.data.predictions import Predictions, Words, join
 from calibrant.data.source import MAX_TEXT_BYTES, BrokenField, Field, Fields
 
 FEW_ROWS = 10
@@ -30,14 +30,12 @@ def assemble(fields: Mapping[str, Field], name: str, split: str = "", wanted: Wa
     task = wanted.task or task
     label_shape = None if labels is None else np.shape(labels)
     one = len(scores.shape) > 2 or resolve_task(task, scores.shape, label_shape, f"{name}: {key}") in FLAT
-    columns = Columns(
-        labels, roles.label_shares() if labels is None else None, roles.weights(), roles.clusters(), roles.groups()
-    )
-    found = Predictions.__new__(Predictions)
-    join(
-        found,
+    columns = {"labels": labels, "label_shares": roles.label_shares() if labels is None else None}
+    columns |= {"weights": roles.weights(), "clusters": roles.clusters()}
+    found = join(
         scores,
         columns,
+        roles.groups(),
         kind,
         task,
         Words(name, key, roles.label_word, roles.weight_word),

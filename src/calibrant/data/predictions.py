@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -122,6 +123,8 @@ class Predictions:
     local_clusters: bool = False
     spread: bool = False
     score_columns: tuple[str, ...] = ()
+    _labels: np.ndarray | None
+    _checked: bool
     _values: np.ndarray | None = None
     _converted: np.ndarray | None = None
 
@@ -146,18 +149,26 @@ class Predictions:
     ) -> None:
         named = {"scores": scores, "logits": logits, "probabilities": probabilities, "confidence": confidence}
         given = {word: value for word, value in named.items() if value is not None}
-        word, kind, task = _described(given, kind, task, correct)
+        check_kind(kind)
+        if len(given) != 1:
+            raise InputError("give either logits or probabilities (or scores, or confidence), and not both")
+        ((word, values),) = given.items()
+        said = {"scores": kind, "logits": "logits"}.get(word, "probabilities")
+        if kind not in (None, said):
+            raise InputError(f"{word}= says {said}, but kind= says {kind}: give one of them")
+        if task is None and (word == "confidence" or correct is not None):
+            task = "pairs"
         words = Words(name, word, "labels" if correct is None else "correct")
         if labels is not None and correct is not None:
             raise InputError(f"{words.prefix}give either labels or correct, and not both")
-        beside = {"labels": labels if correct is None else correct, "label_shares": label_shares, "weights": weights}
-        arrays = {
-            role: None if value is None else as_array(value, words.prefix + role)
-            for role, value in {**beside, "clusters": clusters}.items()
-        }
-        columns = Columns(**arrays, groups=named_groups(groups, words.prefix))
-        field = ArrayField(as_array(given[word], words.scores_called))
-        join(self, field, columns, kind, task, words, class_names=class_names, ignore_index=ignore_index)
+        columns = {"labels": labels if correct is None else correct, "label_shares": label_shares}
+        columns |= {"weights": weights, "clusters": clusters}
+        field = ArrayField(as_array(values, words.scores_called))
+        own = named_groups(groups, words.prefix)
+        made = join(
+            field, columns, own, said or "logits", task, words, class_names=class_names, ignore_index=ignore_index
+        )
+        self.__dict__ = made.__dict__
 
     @classmethod
     def from_arrays(cls, **arrays: Any) -> Predictions:
@@ -166,15 +177,7 @@ class Predictions:
 
     @classmethod
     def from_source(
-        cls, source: Source, kind: str, labels: np.ndarray | None, *args: Any, **columns: Any
-    ) -> Predictions:
-        """Predictions whose values come from a source; labels and the other columns have passed their checks."""
-        made = cls.__new__(cls)
-        made._set(source, kind, labels, *args, **columns)
-        return made
-
-    def _set(
-        self,
+        cls,
         source: Source,
         kind: str,
         labels: np.ndarray | None,
@@ -187,13 +190,15 @@ class Predictions:
         clusters: np.ndarray | None = None,
         field: str = "",
         checked: bool = False,
-    ) -> None:
-        self.source, self.kind, self.task = source, kind, task
-        self.class_names = None if class_names is None else tuple(class_names)
-        self.weights, self.label_shares, self.clusters = weights, label_shares, clusters
-        self.groups = dict(groups or {})
-        self.field = field or kind
-        self._labels, self._checked = labels, checked
+    ) -> Predictions:
+        """Predictions whose values come from a source; labels and the other columns have passed their checks."""
+        made = cls.__new__(cls)
+        made.source, made.kind, made.task, made.field = source, kind, task, field or kind
+        made.class_names = None if class_names is None else tuple(class_names)
+        made.weights, made.label_shares, made.clusters = weights, label_shares, clusters
+        made.groups = dict(groups or {})
+        made._labels, made._checked = labels, checked
+        return made
 
     @property
     def name(self) -> str:
@@ -261,8 +266,7 @@ class Predictions:
 
     def chunks(self, rows: int | None = None) -> Iterator[Predictions]:
         """Consecutive parts in memory, of `rows` rows or about 64 MB each, with their values checked."""
-        rows = self._chunk_rows() if rows is None else int(rows)
-        if rows < 1:
+        if rows is not None and rows < 1:
             raise InputError(f"a chunk needs at least 1 row, got {rows}")
         start = 0
         for block in self._checked_blocks(rows):
@@ -295,12 +299,11 @@ class Predictions:
         notes = (*self.notes, found.note) if found.note and found.note not in self.notes else self.notes
         if found.order is None:
             return self if notes == self.notes else self._like(self.source, notes=notes)
-        order = np.array(found.order)
-        labels = self.labels if self.has_labels and self.label_shares is None else None
+        order, labels = found.order, self._labels
         if labels is not None:
             labels = labels[:, order] if labels.ndim == 2 else np.argsort(order)[labels]
         return self._like(
-            PickedSource(self.source, found.order),
+            PickedSource(self.source, order),
             notes=notes,
             class_names=None if self.class_names is None else tuple(self.class_names[place] for place in order),
             label_shares=None if self.label_shares is None else self.label_shares[:, order],
@@ -345,15 +348,9 @@ class Predictions:
             if step == 1:
                 stop = max(start, stop)
                 return self._part(SliceSource(self.source, start, stop), slice(start, stop), checked=self._checked)
-            index = np.arange(start, stop, step)
-        index = np.asarray(index)
-        if index.dtype == bool:
-            if index.shape != (self.n,):
-                raise IndexError(f"a mask of shape {index.shape} cannot pick from {self.n} rows")
-            index = np.flatnonzero(index)
-        picked = self.values[index]
-        picked = picked[:, None] if self.flat else picked
-        return self._part(ArraySource(picked, self.name), index, checked=True)
+        places = np.arange(self.n)[index]
+        picked = self.values[places]
+        return self._part(ArraySource(picked, self.name), places, checked=True)
 
     def __repr__(self) -> str:
         where = f" of {self.name}" if self.name else ""
@@ -378,10 +375,8 @@ class Predictions:
         groups = {name: column[index] for name, column in self.groups.items()}
         return self._like(source, whole=False, groups=groups, _checked=checked, **taken)
 
-    def _chunk_rows(self) -> int:
-        return max(1, CHUNK_BYTES // (self.source.shape[1] * self.dtype.itemsize))
-
-    def _checked_blocks(self, rows: int) -> Iterator[np.ndarray]:
+    def _checked_blocks(self, rows: int | None = None) -> Iterator[np.ndarray]:
+        rows = rows or max(1, CHUNK_BYTES // (self.source.shape[1] * self.dtype.itemsize))
         done = 0
         for block in self.source.blocks(0, self.n, rows):
             if not self._checked:
@@ -406,12 +401,12 @@ class Predictions:
         whole = self.source.whole()
         # the pages of a map are gone when another process cuts the file short: what fits is read
         if whole is not None and (isinstance(self.source, ArraySource) or not fits_in_memory(whole.nbytes)):
-            for _ in () if self._checked else self._checked_blocks(self._chunk_rows()):
+            for _ in () if self._checked else self._checked_blocks():
                 pass
             return whole
         values = np.empty(self.source.shape, self.dtype)
         done = 0
-        for block in self._checked_blocks(self._chunk_rows()):
+        for block in self._checked_blocks():
             values[done : done + len(block)] = block
             done += len(block)
         return values
@@ -419,46 +414,11 @@ class Predictions:
     def _convert(self) -> np.ndarray:
         if self._converted is not None:
             return self._converted
-        converted = (
-            to_probabilities(self.values, self.task) if self.kind == "logits" else to_logits(self.values, self.task)
-        )
+        converted = (to_probabilities if self.kind == "logits" else to_logits)(self.values, self.task)
         if converted.nbytes <= CHUNK_BYTES:
             # small enough to keep: callers ask again and again
             self._converted = converted
         return converted
-
-
-@dataclass
-class Columns:
-    """What has an entry per row, beside the scores."""
-
-    labels: Any = None
-    label_shares: Any = None
-    weights: Any = None
-    clusters: Any = None
-    groups: Mapping[str, Any] = field(default_factory=dict)
-
-    def take(self, rows: np.ndarray) -> Columns:
-        """The entries of some rows."""
-
-        def taken(column: Any) -> Any:
-            return None if column is None else np.asarray(column)[rows]
-
-        groups = {word: taken(column) for word, column in self.groups.items()}
-        labels, label_shares, weights = map(taken, (self.labels, self.label_shares, self.weights))
-        return Columns(labels, label_shares, weights, taken(self.clusters), groups)
-
-    def rows_without(self, label: int, n_rows: int, words: Words) -> np.ndarray:
-        """Places of the rows that do not have an ignored label."""
-        called = words.prefix + words.labels
-        if len(self.labels) != n_rows:
-            raise InputError(f"{called} has {len(self.labels)} rows, but {words.scores} has {n_rows}")
-        if np.ndim(self.labels) != 1:
-            raise InputError(f"ignore_index needs {called} with one class per row")
-        kept = np.flatnonzero(np.asarray(self.labels) != label)
-        if not len(kept):
-            raise InputError(f"{called} is {label} in all {len(self.labels)} rows: nothing is left to read")
-        return kept
 
 
 @dataclass(frozen=True)
@@ -481,26 +441,14 @@ class Words:
         return self.prefix + self.scores
 
 
-def _described(
-    given: Mapping[str, Any], kind: str | None, task: str | None, correct: Any
-) -> tuple[str, str, str | None]:
-    """Which array holds the scores, their kind, and the task as far as the names tell it."""
-    check_kind(kind)
-    if len(given) != 1:
-        raise InputError("give either logits or probabilities (or scores, or confidence), and not both")
-    (word,) = given
-    said = {"logits": "logits", "probabilities": "probabilities", "confidence": "probabilities"}.get(word)
-    if said is not None and kind not in (None, said):
-        raise InputError(f"{word}= says {said}, but kind= says {kind}: give one of them")
-    if task is None and (word == "confidence" or correct is not None):
-        task = "pairs"
-    return word, said or kind or "logits", task
+Columns = dict[str, np.ndarray]
+"""What has an entry per row, by name."""
 
 
 def join(  # noqa: PLR0917
-    target: Predictions,
     scores: Field,
-    columns: Columns,
+    columns: Mapping[str, Any],
+    groups: Columns,
     kind: str,
     task: str | None,
     words: Words,
@@ -508,83 +456,106 @@ def join(  # noqa: PLR0917
     class_names: Sequence[str] | None = None,
     ignore_index: int | None = None,
     guard: int | None = None,
-) -> None:
-    """Check scores and what belongs to them, and fill `target`: the one gate for arrays, files and frames.
+) -> Predictions:
+    """Check scores and what belongs to them, and join them: the one gate for arrays, files and frames.
 
+    columns : labels, label_shares, weights and clusters; None for what is not there.
     guard : rows from which on logits that look like probabilities are an error; None for no such check.
     """
     called = words.scores_called
-    if len(scores.shape) > 2:
-        target.local_clusters = columns.clusters is None
-        rows, columns = _flattened(scores.read(), columns, called)
-        scores = ArrayField(rows)
-    told, label_shape = task, None if columns.labels is None else np.shape(columns.labels)
+    own = {word: as_array(column, words.prefix + word) for word, column in columns.items() if column is not None}
+    dense = len(scores.shape) > 2
+    local = dense and "clusters" not in own
+    if dense:
+        scores, own, groups = _flattened(scores.read(), own, groups, called)
+    labels = own.get("labels")
+    told, label_shape = task, None if labels is None else labels.shape
     task = resolve_task(task, scores.shape, label_shape, called)
     two = task == "binary" and scores.shape[1:] == (2,)
-    _check_shape(scores, called, matrix=two or task == "multiclass")
-    in_memory = isinstance(scores, ArrayField)
+    if two or task == "multiclass":
+        check_matrix_shape(scores.shape, scores.dtype, called)
+    check_real(scores.dtype, called)
+    check_some_rows(scores.shape, called)
+    check_counts(scores.shape, called)
     source = scores.source(words.name)
-    if ignore_index is not None and columns.labels is not None:
-        kept = columns.rows_without(ignore_index, scores.shape[0], words)
-        source, columns = TakenSource(source, kept), columns.take(kept)
+    if ignore_index is not None and labels is not None:
+        kept = _rows_without(ignore_index, labels, scores.shape[0], words)
+        source = TakenSource(source, kept)
+        own, groups = ({word: column[kept] for word, column in some.items()} for some in (own, groups))
+    in_memory = isinstance(scores, ArrayField)
     if in_memory:
         source = ArraySource(next(source.blocks(0, source.shape[0], source.shape[0])), words.name)
         kind_of_values = "multiclass" if two else task
-        check_task_values(kind_of_values, source.whole(), from_logits=kind == "logits", name=called)
+        check_task_values(kind_of_values, source.array, from_logits=kind == "logits", name=called)
     if task == "multilabel" and told is None and label_shape == scores.shape:
         head = next(iter(source.blocks(0, min(64, source.shape[0]), 64)))
-        refuse_one_hot(columns.labels, head, kind, words.prefix + words.labels, words.scores)
+        refuse_one_hot(own["labels"], head, kind, words.prefix + words.labels, words.scores)
     if guard is not None and kind == "logits" and task in ("multiclass", "binary"):
         source.refuse_probabilities(called, guard)
     if two:
         source, kind = DifferenceSource(source, kind), "logits"
     names = None if class_names is None else tuple(class_names)
-    _fill(target, source, Schema(task, kind, 2 if task in FLAT else source.shape[1], names), columns, words)
-    target._checked = in_memory
+    schema = Schema(task, kind, 2 if task in FLAT else source.shape[1], names)
+    made = _joined(source, schema, own, groups, words)
+    made._checked, made.local_clusters = in_memory, local
+    return made
 
 
-def _check_shape(scores: Field, called: str, *, matrix: bool) -> None:
-    if matrix:
-        check_matrix_shape(scores.shape, scores.dtype, called)
-    else:
-        check_real(scores.dtype, called)
-        check_some_rows(scores.shape, called)
-    check_counts(scores.shape, called)
+def _rows_without(label: int, labels: np.ndarray, n_rows: int, words: Words) -> np.ndarray:
+    """Places of the rows that do not have an ignored label."""
+    called = words.prefix + words.labels
+    if len(labels) != n_rows:
+        raise InputError(f"{called} has {len(labels)} rows, but {words.scores} has {n_rows}")
+    if labels.ndim != 1:
+        raise InputError(f"ignore_index needs {called} with one class per row")
+    kept = np.flatnonzero(labels != label)
+    if not len(kept):
+        raise InputError(f"{called} is {label} in all {n_rows} rows: nothing is left to read")
+    return kept
 
 
-def _fill(target: Predictions, source: Source, schema: Schema, columns: Columns, words: Words) -> None:
-    """Check everything but the scores against their shape, and set it."""
+def _joined(source: Source, schema: Schema, own: Columns, groups: Columns, words: Words) -> Predictions:
+    """Predictions after a check of everything but the scores against their shape."""
     n_rows, names = source.shape[0], schema.class_names
-    labels, label_shares = columns.labels, columns.label_shares
     if names is not None and len(names) != schema.n_classes:
         raise InputError(
             f"{words.prefix}class_names has {len(names)} names, but {words.scores} has {schema.n_classes} columns"
         )
+    labels, label_shares, clusters = own.get("labels"), own.get("label_shares"), own.get("clusters")
     if labels is not None:
         labels = schema.labels(labels, words.prefix + words.labels, words.scores, n_rows)
     if label_shares is not None:
         if schema.task != "multiclass" or labels is not None:
             raise InputError(f"{words.prefix}label_shares stand in place of the labels of a multiclass task")
         label_shares = check_shares(label_shares, source.shape, f"{words.prefix}label_shares")
-    lengths = columns.groups if columns.clusters is None else {**columns.groups, "clusters": columns.clusters}
-    for word, column in lengths.items():
-        if np.shape(column) != (n_rows,):
+    for word, column in (groups if clusters is None else {**groups, "clusters": clusters}).items():
+        if column.shape != (n_rows,):
             raise InputError(
-                f"{words.prefix}{word} has shape {np.shape(column)}, but {words.scores} has {n_rows} rows: "
+                f"{words.prefix}{word} has shape {column.shape}, but {words.scores} has {n_rows} rows: "
                 "give one entry per row"
             )
-    weights = check_weights(columns.weights, n_rows, words.prefix + words.weights)
-    described = {"task": schema.task, "groups": columns.groups, "clusters": columns.clusters, "field": words.scores}
-    target._set(source, schema.kind, labels, weights, names, label_shares=label_shares, **described)
+    weights = check_weights(own.get("weights"), n_rows, words.prefix + words.weights)
+    return Predictions.from_source(
+        source,
+        schema.kind,
+        labels,
+        weights,
+        names,
+        task=schema.task,
+        label_shares=label_shares,
+        groups=groups,
+        clusters=clusters,
+        field=words.scores,
+    )
 
 
-def refuse_one_hot(labels: np.ndarray | None, scores: np.ndarray, kind: str, name: str, against: str) -> None:
+def refuse_one_hot(labels: np.ndarray, scores: np.ndarray, kind: str, name: str, against: str) -> None:
     """Raise where a matrix of labels may be one-hot classes: then a task of several labels must be said.
 
     scores : some rows of the scores. Classes have one 1 per row, and probabilities that sum to one; many labels that
     happen to look so in every one of 30 rows are rare enough to be asked for.
     """
-    if labels is None or labels.ndim != 2 or labels.shape[1] < 2 or not (labels.sum(axis=1) == 1).all():
+    if labels.shape[1] < 2 or not (labels.sum(axis=1) == 1).all():
         return
     sums = np.abs(scores.sum(axis=1, dtype=np.float64) - 1) <= PROBABILITY_TOLERANCE
     if (kind == "probabilities" and sums.all()) or (kind == "logits" and len(labels) >= 30):
@@ -604,23 +575,21 @@ def named_groups(groups: Any, prefix: str = "") -> dict[str, np.ndarray]:
     return {str(word): as_array(column, f"{prefix}{word}") for word, column in columns.items()}
 
 
-def _flattened(scores: np.ndarray, columns: Columns, called: str) -> tuple[np.ndarray, Columns]:
+def _flattened(scores: np.ndarray, columns: Columns, groups: Columns, called: str) -> tuple[Field, Columns, Columns]:
     """Dense outputs (N×K×H×W, or N×T×K of tokens) as rows, one cluster per image unless clusters are given."""
-    if columns.labels is None:
+    if "labels" not in columns:
         raise InputError(f"{called} has shape {scores.shape}: labels must tell which axis holds the classes")
-    places = columns.labels.shape
+    places = columns["labels"].shape
     axis = class_axis(scores.shape, places, called)
-    images, each = places[0], int(np.prod(places[1:]))
     rows = scores.reshape(-1) if axis is None else np.moveaxis(scores, axis, -1).reshape(-1, scores.shape[axis])
-    clusters = columns.clusters
-    flat = replace(
-        columns,
-        labels=columns.labels.reshape(-1),
-        weights=_per_place(columns.weights, places),
-        groups={word: _per_place(column, places) for word, column in columns.groups.items()},
-        clusters=np.repeat(np.arange(images), each) if clusters is None else _per_place(clusters, places),
-    )
-    return rows, flat
+
+    def flat(column: np.ndarray) -> np.ndarray:
+        """One entry per place of a column that has one per place or one per image."""
+        each = 1 if column.shape == places else math.prod(places[1:])
+        return np.repeat(column.reshape(-1) if each == 1 else column, each, axis=0)
+
+    spread = {word: flat(column) for word, column in {"clusters": np.arange(places[0]), **columns}.items()}
+    return ArrayField(rows), spread, {word: flat(column) for word, column in groups.items()}
 
 
 def class_axis(shape: tuple[int, ...], places: tuple[int, ...], called: str) -> int | None:
@@ -633,13 +602,6 @@ def class_axis(shape: tuple[int, ...], places: tuple[int, ...], called: str) -> 
     if fits:
         raise InputError(f"{called} has shape {shape} and labels {places}: the classes may be axis 1 or the last one")
     raise InputError(f"{called} has shape {shape}, but labels {places}: give labels of the shape without the classes")
-
-
-def _per_place(column: np.ndarray | None, places: tuple[int, ...]) -> np.ndarray | None:
-    """One entry per place of a column that has one per place or one per image."""
-    if column is None or column.shape == places:
-        return None if column is None else column.reshape(-1)
-    return np.repeat(column, int(np.prod(places[1:])), axis=0)
 
 
 def fits_in_memory(nbytes: int) -> bool:

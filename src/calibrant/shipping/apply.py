@@ -48,8 +48,9 @@ class CalibratedSource(Source):
         for piece in behind.source.pieces():
             own = slice(first, first + piece.shape[0])
             groups = {name: column[own] for name, column in behind.groups.items()}
-            described = {"task": behind.task, "groups": groups, "field": behind.field}
-            pieces.append(Predictions.from_source(piece, behind.kind, None, **described))
+            pieces.append(
+                Predictions.from_source(piece, behind.kind, None, task=behind.task, groups=groups, field=behind.field)
+            )
             first = own.stop
         return [CalibratedSource(self._calibrator, piece, self._kind) for piece in pieces]
 
