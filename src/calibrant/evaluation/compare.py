@@ -6,13 +6,12 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
-from calibrant.calibrators.base import Identity
+from calibrant.calibrators.base import Calibrator, Identity
 from calibrant.calibrators.prepare import check_over_logits
 from calibrant.calibrators.task_methods import task_method, task_names
 from calibrant.core import progress
@@ -24,16 +23,15 @@ from calibrant.data import Predictions, as_predictions
 from calibrant.data.chunks import SPILL_BYTES
 from calibrant.data.guards import shared_rows
 from calibrant.engines.engine import Engine
-from calibrant.evaluation.bootstrap import Resamples, draw
+from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.consistency import consistency_test
 from calibrant.evaluation.flat import flattened
-from calibrant.evaluation.groups import Grouping, clusters_by, column_groups, columns_by, common_groups, make_grouping
+from calibrant.evaluation.groups import clusters_by, column_groups, columns_by, common_groups, make_grouping
 from calibrant.evaluation.labels import RawScores, repeated
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.scan import group_codes, top_columns
 from calibrant.evaluation.scoring import Chosen, Scored, chosen_metrics, score
-from calibrant.kernels.rows import RowColumns
-from calibrant.metrics.record import Metric, facts, known_name, number, sign
+from calibrant.metrics.record import facts, known_name, number, sign
 from calibrant.metrics.selective import rank_changes
 
 TIE_TAIL = 0.025
@@ -112,48 +110,51 @@ def compare(
     same = shared_rows(val, test)
     given, val, test = test, val.expanded(), test.expanded()
     seen = flattened(test)
-    fit_rows, before = _FitRows(val, engine), top_columns(test, engine)
+    trial = _Trial(val, test, engine)
     if by is not None and test.task != "multilabel":
-        fit_rows.groups, fit_rows.test_groups = common_groups(val, test, by)
+        trial.groups, trial.test_groups = common_groups(val, test, by)
     by, cluster = repeated(given, by, cluster)
     clusters = clusters_by(seen, cluster)
     drawn = draw(seen.n, resamples, seed, clusters)
     grouping = None if by is None else make_grouping(columns_by(seen, by), seen.n)
+    shared: dict[str, Any] = {"weights": seen.weights, "clusters": clusters, "n_bins": n_bins}
     rows, scored = [], {}
     for place, (name, calibrator) in enumerate(chosen.items()):
         progress.step("comparing methods", place, len(chosen), name)
-        row, figures = _run(name, calibrator, fit_rows, test, drawn=drawn, n_bins=n_bins, metrics=measured)
-        if val.kind == "probabilities" and getattr(row.calibrator, "requires_logits", False):
-            row = replace(row, warnings=(*row.warnings, "made for logits, fitted on logarithms of probabilities"))
-        rows.append(row)
+        row, figures = trial.run(name, calibrator, resamples=drawn, n_bins=n_bins, metrics=measured)
         if figures is not None:
-            scored[name] = figures
+            scored[name], columns = figures, figures.columns
+            changed = np.average(columns.prediction != trial.before.prediction, weights=seen.weights)
+            row = replace(
+                row,
+                changed_predictions=float(changed),
+                changed_rankings=rank_changes(trial.before.confidence, columns.confidence),
+                noise_floor=consistency_test(columns.confidence, columns.correct, seed=seed, **shared),
+            )
+            if grouping is not None:
+                row = replace(row, groups=column_groups(columns, grouping, seen.task, resamples=resamples, **shared))
+        rows.append(row)
     progress.step("comparing methods", len(chosen), len(chosen))
-    shared: dict[str, Any] = {"weights": seen.weights, "clusters": clusters, "n_bins": n_bins}
-    judge = partial(_finish, before=before, grouping=grouping, task=seen.task, resamples=resamples, seed=seed)
-    rows = [judge(row, **shared) for row in rows]
-    rows, best, second = _rank(rows, scored, criterion)
-    first = next((row for row in rows if row.method == "none" and row.error is None), None)
-    first = first or next((row for row in rows if row.error is None), None)
+    floors = {row.method: row.noise_floor for row in rows if row.error is None}
     comparison = Comparison(
         rows=tuple(rows),
         criterion=criterion,
-        best=best,
-        second=second,
+        best=None,
+        second=None,
         n_val=val.n,
         n_test=given.n,
         n_classes=test.n_classes,
         class_names=val.class_names or test.class_names,
         labels=seen.labels,
         weights=seen.weights,
-        noise_floor=None if first is None else first.noise_floor,
+        noise_floor=floors.get("none", next(iter(floors.values()), None)),
         n_bins=n_bins,
         resamples=resamples,
         seed=seed,
         task=test.task,
         warnings=(*given.notes, *((f"{SHARED_WORDS}: {same}",) if same else ())),
     )
-    return replace(comparison, verdict=comparison_verdict(comparison))
+    return _judged(comparison, scored)
 
 
 def resolve_methods(methods: Methods, task: str = "multiclass", n_classes: int | None = None) -> dict[str, Any]:
@@ -169,36 +170,31 @@ def resolve_methods(methods: Methods, task: str = "multiclass", n_classes: int |
     chosen: dict[str, Any] = {}
     for method in methods:
         if isinstance(method, str):
-            chosen[method] = _build(method, task, n_classes)
+            try:
+                chosen[method] = task_method(method, task, n_classes)
+            except InputError:
+                raise  # a misspelt name is the caller's mistake, not a method that failed
+            except Exception as error:
+                chosen[method] = error
         else:
-            chosen[_free_name(type(method).__name__, chosen)] = method
+            wanted = type(method).__name__
+            names = (wanted, *(f"{wanted} {count}" for count in range(2, len(methods) + 1)))
+            chosen[next(name for name in names if name not in chosen)] = method
     return chosen
 
 
-def _build(name: str, task: str, n_classes: int | None) -> Any:
-    try:
-        return task_method(name, task, n_classes)
-    except InputError:
-        raise  # a misspelt name is the caller's mistake, not a method that failed
-    except Exception as error:
-        return error
+class _Trial:
+    """The rows that every method is fitted on, a file being read chunk by chunk where it is large, and measured on.
 
+    before : the columns of the test rows without any method. groups, test_groups : the group of each row, if known.
+    """
 
-def _free_name(wanted: str, taken: Mapping[str, Any]) -> str:
-    name, count = wanted, 2
-    while name in taken:
-        name, count = f"{wanted} {count}", count + 1
-    return name
-
-
-class _FitRows:
-    """The rows that every method is fitted on: arrays, or a file that is read chunk by chunk where it is large."""
-
-    def __init__(self, val: Predictions, engine: str | Engine) -> None:
-        self.val, self.engine = val, engine
+    def __init__(self, val: Predictions, test: Predictions, engine: str | Engine) -> None:
+        self.val, self.test, self.engine = val, test, engine
         mapped = val.kind == "logits" and val.source.whole() is not None
         large = val.n * val.n_classes * val.dtype.itemsize > SPILL_BYTES
         self.rows = val.rows() if mapped or not large else None
+        self.before = top_columns(test, engine)
         self.groups: np.ndarray | None = None
         self.test_groups: np.ndarray | None = None
 
@@ -208,133 +204,81 @@ class _FitRows:
         calibrator = clone(calibrator, safe=False)
         if self.val.task == "multilabel" and isinstance(calibrator, Identity):
             return RawScores(log_floor_of(self.val.logits, one_score=True))
-        if getattr(calibrator, "takes_groups", False):
-            rows = self.val.rows() if self.rows is None else self.rows
-            return calibrator.fit(rows.logits, rows.labels, sample_weight=rows.weights, groups=self.groups)
-        if self.rows is None or self.val.spread:
+        grouped = isinstance(calibrator, Calibrator) and calibrator.takes_groups
+        if not grouped and (self.rows is None or self.val.spread):
             return calibrator.fit(self.val, engine=self.engine)
-        calibrator.fit(self.rows.logits, self.rows.labels, sample_weight=self.rows.weights)
+        rows = self.val.rows() if self.rows is None else self.rows
+        options = {"groups": self.groups} if grouped else {}
+        calibrator.fit(rows.logits, rows.labels, sample_weight=rows.weights, **options)
         return calibrator
 
-
-def _run(
-    name: str,
-    calibrator: Any,
-    fit_rows: _FitRows,
-    test: Predictions,
-    *,
-    drawn: Resamples,
-    n_bins: int,
-    metrics: Sequence[Metric],
-) -> tuple[MethodRow, Scored | None]:
-    started = time.perf_counter()
-    try:
-        if isinstance(calibrator, Exception):
-            raise calibrator
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", FitWarning)
-            calibrator = fit_rows.fit(calibrator)
-        seconds = time.perf_counter() - started
-        codes, notes = group_codes(calibrator, fit_rows.test_groups, test.n)
-        options: Any = {"n_bins": n_bins, "engine": fit_rows.engine, "metrics": metrics, "codes": codes}
-        figures = score(calibrator, test, resamples=drawn, **options)
-        n_parameters = int(calibrator.n_parameters_)
-    except Exception as error:
-        reason = " ".join(f"{error}".split()) or type(error).__name__
-        return MethodRow(name, error=reason, fit_seconds=time.perf_counter() - started), None
-    said = tuple(dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, FitWarning))) + notes
-    row = MethodRow(
-        name,
-        calibrator=calibrator,
-        metrics=figures.metrics,
-        fit_seconds=seconds,
-        n_parameters=n_parameters,
-        columns=figures.columns,
-        classes=figures.classes,
-        warnings=said,
-    )
-    return row, figures
-
-
-def _finish(
-    row: MethodRow,
-    *,
-    before: RowColumns,
-    grouping: Grouping | None,
-    task: str,
-    resamples: int,
-    seed: int,
-    **shared: Any,
-) -> MethodRow:
-    """What is judged beside the figures; `shared` holds weights, clusters and the number of bins."""
-    columns = row.columns
-    if columns is None:
-        return row
-    changed = np.average(columns.prediction != before.prediction, weights=shared["weights"])
-    return replace(
-        row,
-        groups=None if grouping is None else column_groups(columns, grouping, task, resamples=resamples, **shared),
-        changed_predictions=float(changed),
-        changed_rankings=rank_changes(before.confidence, columns.confidence),
-        noise_floor=consistency_test(columns.confidence, columns.correct, seed=seed, **shared),
-    )
-
-
-def _rank(
-    rows: list[MethodRow], scored: Mapping[str, Scored], criterion: str
-) -> tuple[list[MethodRow], str | None, str | None]:
-    """Mark ties in every column and the chance of beating the best by the criterion."""
-    if not scored:
-        return rows, None, None
-    names = list(next(iter(scored.values())).metrics)
-    orders = {metric: _order(scored, metric) for metric in names}
-    best = orders[criterion][0]
-    second = orders[criterion][1] if len(orders[criterion]) > 1 else None
-    result = []
-    for row in rows:
-        if row.method not in scored:
-            result.append(row)
-            continue
-        beats = {metric: _p_beats(scored, row.method, orders[metric][0], metric) for metric in names}
-        ties = tuple(m for m in names if orders[m][0] == row.method or beats[m] > TIE_TAIL)
-        result.append(
-            replace(
-                row,
-                p_beats_best=_p_beats(scored, row.method, best, criterion),
-                ties_best=criterion in ties,
-                ties=ties,
-            )
+    def run(self, name: str, calibrator: Any, **options: Any) -> tuple[MethodRow, Scored | None]:
+        """Fit and measure one method; `options` are those of `score`."""
+        started = time.perf_counter()
+        try:
+            if isinstance(calibrator, Exception):
+                raise calibrator
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", FitWarning)
+                fitted = self.fit(calibrator)
+            seconds = time.perf_counter() - started
+            codes, notes = group_codes(fitted, self.test_groups, self.test.n)
+            figures = score(fitted, self.test, engine=self.engine, codes=codes, **options)
+            n_parameters = int(fitted.n_parameters_)
+        except Exception as error:
+            reason = " ".join(f"{error}".split()) or type(error).__name__
+            return MethodRow(name, error=reason, fit_seconds=time.perf_counter() - started), None
+        said = dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, FitWarning))
+        if self.val.kind == "probabilities" and isinstance(fitted, Calibrator) and fitted.requires_logits:
+            notes += ("made for logits, fitted on logarithms of probabilities",)
+        row = MethodRow(
+            name,
+            calibrator=fitted,
+            metrics=figures.metrics,
+            fit_seconds=seconds,
+            n_parameters=n_parameters,
+            columns=figures.columns,
+            classes=figures.classes,
+            warnings=(*said, *notes),
         )
-    return result, best, second
+        return row, figures
 
 
-def _order(scored: Mapping[str, Scored], metric: str) -> list[str]:
-    return sorted(scored, key=lambda name: sign(metric) * scored[name].metrics[metric].value)
+def _judged(comparison: Comparison, scored: Mapping[str, Scored]) -> Comparison:
+    """With the best by the criterion and the chance of beating it, ties in every column, and the verdict."""
+    # where a figure is known of no method, the first stands for the best
+    orders = {metric: comparison.ranking(metric) or list(scored) for metric in comparison.metric_names}
+    best, second, *_ = [*orders.get(comparison.criterion, []), None, None]
+    rows = comparison.by_method
+    for method, own in scored.items():
+        beats = {metric: _p_beats(own, scored[order[0]], metric) for metric, order in orders.items()}
+        ties = tuple(one for one, order in orders.items() if order[0] == method or beats[one] > TIE_TAIL)
+        chance, tied = beats[comparison.criterion], comparison.criterion in ties
+        rows[method] = replace(rows[method], p_beats_best=chance, ties_best=tied, ties=ties)
+    ranked = replace(comparison, rows=tuple(rows.values()), best=best, second=second)
+    return replace(ranked, verdict=comparison_verdict(ranked))
 
 
-def _p_beats(scored: Mapping[str, Scored], challenger: str, best: str, metric: str) -> float:
+def _p_beats(challenger: Scored, best: Scored, metric: str) -> float:
     """Share of resamples in which the challenger is better; equal figures count half."""
-    difference = sign(metric) * (_recentred(scored[challenger], metric) - _recentred(scored[best], metric))
+    # around the estimates: a resampled ECE is biased upwards, its spread is what we need
+    value, theirs = (
+        one.metrics[metric].value + one.draws[metric] - one.draws[metric].mean() for one in (challenger, best)
+    )
+    difference = sign(metric) * (value - theirs)
     # what differs by rounding only is equal
-    slack = 1e-9 * max(abs(scored[best].metrics[metric].value), 1e-9)
+    slack = 1e-9 * max(abs(best.metrics[metric].value), 1e-9)
     return float((difference < -slack).mean() + 0.5 * (np.abs(difference) <= slack).mean())
-
-
-def _recentred(scored: Scored, metric: str) -> np.ndarray:
-    """Draws around the estimate: a resampled ECE is biased upwards, its spread is what we need."""
-    draws = scored.draws[metric]
-    return scored.metrics[metric].value + draws - draws.mean()
 
 
 def comparison_verdict(comparison: Comparison) -> str:
     """One sentence: what the best method does to the error, and who ties with it."""
     if comparison.best is None:
         return "every method failed"
-    best = comparison.row(comparison.best)
+    best, base = comparison.row(comparison.best), comparison.by_method.get("none")
     name = comparison.criterion
     sentence = f"{best.method} is best by {name} ({best.metrics[name].value:.4f})"
-    base = next((row for row in comparison.rows if row.method == "none" and row.error is None), None)
-    if base is not None and base is not best:
+    if base is not None and base.error is None and base is not best:
         changes = []
         for one, unit in (("ece", "%"), ("nll", "")):
             if one in best.metrics:
