@@ -11,7 +11,7 @@ import pytest
 import calibrant as cal
 from calibrant import metrics
 from calibrant.core.softmax import sigmoid
-from calibrant.evaluation import mendable
+from calibrant.evaluation import calibration_loss as mendable
 from calibrant.evaluation.calibration_loss import cross_validated
 from calibrant.metrics.top_label import laplacian_root
 

@@ -1,15 +1,16 @@
-"""By how much a recalibration would lower a score: the cross-validated excess risk."""
+"""By how much a recalibration would lower a score: the cross-validated excess risk, by any map or by a quick one."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
+from calibrant.calibrators.multilabel import MultilabelCalibrator
 from calibrant.calibrators.registry import get
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core.arrays import check_counts, check_whole
@@ -18,6 +19,8 @@ from calibrant.core.rows import Rows
 from calibrant.core.softmax import finite_log_odds, log_softmax, sigmoid, softplus
 from calibrant.core.zeros import log_floor_of, raised
 from calibrant.data import Predictions, as_predictions
+from calibrant.data.predictions import CHUNK_BYTES
+from calibrant.data.source import ArraySource
 from calibrant.evaluation.table import PlainData
 
 UNITS = {"nll": "nats", "brier": "Brier units"}
@@ -58,6 +61,22 @@ class CalibrationLoss(PlainData):
         return (
             f"{self.value:.4f} ± {self.standard_error:.4f} of the {self.score:.4f} {unit} are miscalibration, which a "
             "map can mend; the rest is the model's"
+        )
+
+    def sentence(self, n: int, log_loss: float) -> str:
+        """What was found, and how, for a reader of the other figures: n rows with this log loss."""
+        digits = int(np.clip(np.ceil(-np.log10(self.standard_error)), 3, 8)) if self.standard_error > 0 else 3
+        how = f"{self.calibrator}, {self.folds} folds"
+        if self.n < n:
+            how += f", {self.n:,} of the rows"
+        elif abs(self.score - log_loss) > 0.01 * log_loss:
+            how += ", zeros counted as half the smallest positive value"
+        error, whole = f"± {self.standard_error:.{digits}f}", f"{self.score:.{digits}f} nats"
+        if not self.beyond_noise:
+            return f"no miscalibration beyond noise ({error}) in the {whole} ({how})"
+        return (
+            f"{self.value:.{digits}f} {error} of the {whole} are miscalibration, which a map can mend; the rest is the "
+            f"model's ({how})"
         )
 
 
@@ -107,28 +126,33 @@ def calibration_loss(
     opened = as_predictions(predictions, kind=kind, task=task)
     if not opened.spread:
         check_counts(opened.weights, "weights")
-    made = (
-        "multilabel"
-        if opened.task == "multilabel" and isinstance(calibrator, str) and calibrator == "sms"
-        else calibrator
-    )
+    made = "multilabel" if opened.task == "multilabel" and calibrator == "sms" else calibrator
+    unfitted = get(made) if isinstance(made, str) else made
     name = calibrator if isinstance(calibrator, str) else type(calibrator).__name__
-    return cross_validated(opened.expanded(), _maker(made), name, score=score, folds=int(folds), seed=seed)
+    return cross_validated(opened.expanded(), lambda: clone(unfitted), name, score=score, folds=int(folds), seed=seed)
 
 
 def cross_validated(
     opened: Predictions, make: Callable[[], Any], name: str, *, score: str = "nll", folds: int = 5, seed: int = 0
 ) -> CalibrationLoss:
     """The calibration loss by the maps that `make` gives, each fitted by `fit_rows` and applied by `transform`."""
-    before, after = _losses(opened, make, score, folds, seed)
-    weight = np.ones(opened.n) if opened.weights is None else opened.weights
-    gain = before - after
-    value = float(np.average(gain, weights=weight))
+    logits, labels, weights = opened.logits.astype(np.float64), opened.labels, opened.weights
+    if opened.task == "multiclass":
+        rows = folded = Rows(raised(logits, log_floor_of(logits, one_score=False)), labels, weights)
+    elif opened.flat:
+        rows = folded = Rows(finite_log_odds(logits.reshape(-1)), labels.astype(np.int64), weights)
+    else:
+        rows = Rows(np.stack([finite_log_odds(column) for column in logits.T], axis=1), labels, weights)
+        folded = replace(rows, labels=rows.logits.argmax(axis=1))
+    fold = _folds(folded, opened.clusters, folds, seed)
+    before, after = (_losses(scores, labels, score) for scores in (rows.logits, _cross_fitted(make, rows, fold)))
+    mass, gain = rows.mass(), before - after
+    value, whole, rest = (float(np.average(column, weights=mass)) for column in (gain, before, after))
     return CalibrationLoss(
         value=value,
-        standard_error=_standard_error(gain, weight, opened.clusters),
-        score=float(np.average(before, weights=weight)),
-        refinement=float(np.average(after, weights=weight)),
+        standard_error=_standard_error(mass * (gain - value), mass, opened.clusters),
+        score=whole,
+        refinement=rest,
         metric=score,
         calibrator=name,
         folds=folds,
@@ -136,86 +160,105 @@ def cross_validated(
     )
 
 
-def _losses(
-    opened: Predictions, make: Callable[[], Any], score: str, folds: int, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Loss of each row (n,) before and after."""
-    labels = opened.labels
-    if opened.task == "multilabel":
-        scores = np.stack([finite_log_odds(column) for column in opened.logits.astype(np.float64).T], axis=1)
-        fold = _folds(Rows(scores, scores.argmax(axis=1), opened.weights), opened.clusters, folds, seed)
-        calibrated = _cross_fitted(make, Rows(scores, labels, opened.weights), scores, fold)
-        return _of_scores(scores, labels, score).mean(axis=1), _of_scores(calibrated, labels, score).mean(axis=1)
-    if opened.flat:
-        scores = finite_log_odds(opened.logits.astype(np.float64).reshape(-1))
-        rows = Rows(scores, labels.astype(np.int64), opened.weights)
-        fold = _folds(rows.matrix(), opened.clusters, folds, seed)
-        calibrated = _cross_fitted(make, rows, scores, fold)
-        return _of_scores(scores, labels, score), _of_scores(calibrated, labels, score)
-    logits = _without_zeros(opened.logits.astype(np.float64))
-    matrix = Rows(logits, labels, opened.weights)
-    calibrated = _cross_fitted(make, matrix, logits, _folds(matrix, opened.clusters, folds, seed))
-    return _of_matrix(logits, labels, score), _of_matrix(calibrated, labels, score)
-
-
-def _folds(matrix: Rows, clusters: np.ndarray | None, folds: int, seed: int) -> np.ndarray:
+def _folds(rows: Rows, clusters: np.ndarray | None, folds: int, seed: int) -> np.ndarray:
     """The fold of each row (n,); rows of one cluster share it, because they are no independent check of each other."""
-    if clusters is None or len(np.unique(clusters)) == matrix.n:
-        return content_folds(matrix, folds, seed)
-    _, cluster, size = np.unique(clusters, return_inverse=True, return_counts=True)
-    if len(size) < folds:
-        raise InputError(f"{len(size)} clusters are too few for {folds} folds: give fewer folds")
-    order = np.random.default_rng([seed, 29]).permutation(len(size))
-    largest_first = order[np.argsort(-size[order], kind="stable")]
-    fold = np.empty(len(size), dtype=np.intp)
-    fold[largest_first] = np.arange(len(size)) % folds
-    return fold[cluster]
+    if clusters is None or (count := len(np.unique(clusters))) == rows.n:
+        return content_folds(rows, folds, seed)
+    if count < folds:
+        raise InputError(f"{count} clusters are too few for {folds} folds: give fewer folds")
+    # clusters are dealt by their number of rows
+    return content_folds(replace(rows, weights=None, clusters=clusters), folds, seed)
 
 
-def _without_zeros(logits: np.ndarray) -> np.ndarray:
-    return raised(logits, log_floor_of(logits, one_score=False)) if np.isinf(logits).any() else logits
-
-
-def _maker(calibrator: Any) -> Callable[[], Any]:
-    unfitted = get(calibrator) if isinstance(calibrator, str) else calibrator
-    return lambda: clone(unfitted)
-
-
-def _cross_fitted(make: Callable[[], Any], rows: Any, scores: np.ndarray, fold: np.ndarray) -> np.ndarray:
+def _cross_fitted(make: Callable[[], Any], rows: Rows, fold: np.ndarray) -> np.ndarray:
     """What a fit without a row's fold makes of its scores."""
-    calibrated = np.empty_like(scores)
+    calibrated = np.empty_like(rows.logits)
     for part in np.unique(fold):
-        inside, outside = np.flatnonzero(fold != part), np.flatnonzero(fold == part)
-        kept = rows.take(inside)
-        if not len(inside) or not kept.total_weight > 0:
+        kept = rows.take(np.flatnonzero(fold != part))
+        if not kept.total_weight > 0:
             raise InputError(f"{len(fold)} rows are too few for {len(np.unique(fold))} folds: give fewer folds")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)
             fitted = make().fit_rows(kept)
-        calibrated[outside] = fitted.transform(scores[outside])
+        calibrated[fold == part] = fitted.transform(rows.logits[fold == part])
     return calibrated
 
 
-def _of_scores(scores: np.ndarray, labels: np.ndarray, score: str) -> np.ndarray:
-    if score == "brier":
-        return (sigmoid(scores) - labels) ** 2
-    return softplus(np.where(labels == 1, -scores, scores))
-
-
-def _of_matrix(logits: np.ndarray, labels: np.ndarray, score: str) -> np.ndarray:
-    log_probabilities = log_softmax(logits)
+def _losses(scores: np.ndarray, labels: np.ndarray, score: str) -> np.ndarray:
+    """Loss of each row (n,): of the logits of classes, of one score, or the mean over scores of labels."""
     every = np.arange(len(labels))
+    if scores.shape == labels.shape:
+        losses = softplus(np.where(labels == 1, -scores, scores))
+        if score == "brier":
+            losses = (sigmoid(scores) - labels) ** 2
+        return losses.reshape(len(labels), -1).mean(axis=1)
+    log_probabilities = log_softmax(scores)
     if score == "nll":
         return -log_probabilities[every, labels]
     probabilities = np.exp(log_probabilities)
     return (probabilities**2).sum(axis=1) - 2 * probabilities[every, labels] + 1
 
 
-def _standard_error(gain: np.ndarray, weight: np.ndarray, clusters: np.ndarray | None) -> float:
-    total = float(weight.sum())
-    centred = weight * (gain - np.average(gain, weights=weight))
-    if clusters is not None:
-        _, cluster = np.unique(clusters, return_inverse=True)
-        return float(np.sqrt((np.bincount(cluster, centred) ** 2).sum())) / total
+def _standard_error(centred: np.ndarray, weight: np.ndarray, clusters: np.ndarray | None) -> float:
+    """Of the mean of a column, given what each row adds to its deviation."""
     # a weight of 2 is the row twice: its two copies are independent rows
-    return float(np.sqrt((weight * (centred / np.where(weight > 0, weight, 1.0)) ** 2).sum())) / total
+    squares: np.ndarray = centred**2 / np.where(weight > 0, weight, 1.0)
+    if clusters is not None:
+        squares = np.bincount(np.unique(clusters, return_inverse=True)[1], centred) ** 2
+    return float(np.sqrt(squares.sum()) / weight.sum())
+
+
+FEWEST_ROWS, FEWEST_CLUSTERS = 50, 10
+"""With fewer rows or clusters the folds' maps are too poor to say anything."""
+
+ENTRIES = {"binary": 100_000, "pairs": 100_000, "multilabel": 200_000, "multiclass": 1_000_000}
+"""Scores from which the estimate is made; of more rows a random part is taken."""
+
+VECTOR_ENTRIES = 300_000
+VECTOR_ROWS = 25
+"""Up to so many scores, where every class that occurs does so in so many rows, each gets its own scale and bias."""
+
+
+def mendable(
+    predictions: Predictions, clusters: np.ndarray | None, seed: int, decompose: bool | None
+) -> CalibrationLoss | None:
+    """The cross-validated calibration loss by a map that takes less than about half a second.
+
+    None where it is not wanted (`decompose=False`), where there are too few rows, and for large files, of which a part
+    is only read where `decompose=True` asks for it.
+    """
+    if decompose is False or predictions.n < FEWEST_ROWS or len(np.unique(predictions.labels)) < 2:
+        return None
+    most = max(FEWEST_ROWS, ENTRIES[predictions.task] // predictions.source.shape[1])
+    if predictions.n > most:
+        if decompose is None and not _at_hand(predictions):
+            return None
+        chosen = np.sort(np.random.default_rng([seed, 23]).choice(predictions.n, most, replace=False, shuffle=False))
+        part, clusters = predictions[chosen], None if clusters is None else clusters[chosen]
+    else:
+        part = predictions.with_source(predictions.source, checked=True)
+    if clusters is not None and len(np.unique(clusters)) < FEWEST_CLUSTERS:
+        return None
+    part.clusters, part.spread = clusters, predictions.spread
+    name, quick_map = _quick_map(part)
+    return cross_validated(part, lambda: clone(quick_map), name, seed=seed)
+
+
+def _at_hand(predictions: Predictions) -> bool:
+    """Are the values in memory, or quickly read?"""
+    rows, width = predictions.source.shape
+    small = rows * width * predictions.dtype.itemsize <= CHUNK_BYTES
+    return small or isinstance(predictions.source, ArraySource)
+
+
+def _quick_map(predictions: Predictions) -> tuple[str, Any]:
+    """What the map is called among the methods, and the unfitted calibrator."""
+    if predictions.task == "multilabel":
+        # a fixed pull to the map of all labels, because choosing it by cross-validation takes seconds
+        return "platt by label", MultilabelCalibrator("platt", strength=10.0)
+    if predictions.flat:
+        return "spline", get("spline")
+    counts = np.bincount(predictions.labels)
+    if predictions.n * predictions.n_classes <= VECTOR_ENTRIES and counts[counts > 0].min() >= VECTOR_ROWS:
+        return "vs", get("vs")
+    return "ts", get("ts")

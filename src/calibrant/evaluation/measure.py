@@ -13,12 +13,12 @@ from calibrant.core.bins import check_n_bins
 from calibrant.data import Predictions, as_predictions
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import draw
+from calibrant.evaluation.calibration_loss import mendable
 from calibrant.evaluation.consistency import consistency_test
 from calibrant.evaluation.flat import flattened
 from calibrant.evaluation.groups import clusters_by, column_groups, columns_by, make_grouping
 from calibrant.evaluation.labels import label_figures, repeated
 from calibrant.evaluation.measurement import Measurement
-from calibrant.evaluation.mendable import mendable
 from calibrant.evaluation.reliability import reliability_bins
 from calibrant.evaluation.scan import scan_predictions
 from calibrant.evaluation.scoring import Chosen, chosen_metrics, class_profile, estimated

@@ -114,10 +114,8 @@ class Measurement(PlainData):
     @property
     def mendable(self) -> str:
         """One sentence about the part of the log loss that a map can mend; empty where it was not estimated."""
-        from calibrant.evaluation.mendable import sentence
-
         loss = self.calibration_loss
-        return "" if loss is None else sentence(loss, self.n, self.metrics["nll"].value)
+        return "" if loss is None else loss.sentence(self.n, self.metrics["nll"].value)
 
     def worst_classes(self, count: int = 5) -> list[int]:
         """The classes of largest classwise ECE, worst first."""
