@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import itertools
 import json
 import math
 import os
@@ -63,6 +64,7 @@ MAX_CLASSES = 1_000_000
 MAX_COUNT = 10_000_000
 """A count such as n_bins in a file may not ask for more than this (a seed may)."""
 MAX_REAL = 1e12
+Arrays = dict[str, np.ndarray]
 DTYPES = frozenset({"float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"})
 
 
@@ -182,25 +184,24 @@ def digest_of(content: bytes) -> str:
 
 def to_bytes(calibrator: Any, **about: Any) -> bytes:
     """The content of an artifact; it has been read back and checked before it is returned."""
-    encoder, learned = _Encoder(), vars(calibrator)
-    n_classes = None
+    learned, n_classes = vars(calibrator), None
     if not is_around_model(type(calibrator).__name__):
         check_is_fitted(calibrator)
         n_classes = len(calibrator.classes_)
     elif "delta_" not in learned:
         raise InputError(f"{type(calibrator).__name__} is not fitted: fit it before saving it")
-    remembered = {"n": "n_rows_", "fingerprint": "fingerprint_"}
-    header: dict[str, Any] = {name: about.get(name) for name in FIELDS}
-    header.update({name: learned.get(key) for name, key in remembered.items() if header[name] is None})
-    header.update(format=FORMAT, library=calibrant.__version__, n_classes=n_classes)
-    header["kind"] = header["kind"] or kind_of(calibrator)
-    header["class_names"] = None if header["class_names"] is None else [str(name) for name in header["class_names"]]
+    remembered = {"n": learned.get("n_rows_"), "fingerprint": learned.get("fingerprint_"), "kind": kind_of(calibrator)}
+    header: dict[str, Any] = {name: remembered.get(name) if about.get(name) is None else about[name] for name in FIELDS}
+    header |= {"format": FORMAT, "library": calibrant.__version__, "n_classes": n_classes}
+    if header["class_names"] is not None:
+        header["class_names"] = [str(name) for name in header["class_names"]]
     for name in ("before", "after"):
-        figures = header[name]
-        header[name] = None if figures is None else {str(key): float(value) for key, value in figures.items()}
-    header["calibrator"] = encoder.calibrator(calibrator)
+        if header[name] is not None:
+            header[name] = {str(key): float(value) for key, value in header[name].items()}
+    tensors: Arrays = {}
+    header["calibrator"] = _described(calibrator, tensors)
     text = json.dumps(header, allow_nan=False, ensure_ascii=True)
-    content = to_safetensors(encoder.tensors, {METADATA_KEY: text})
+    content = to_safetensors(tensors, {METADATA_KEY: text})
     copy = from_bytes(content).calibrator
     if n_classes is not None:
         _check_copy(calibrator, copy, n_classes)
@@ -210,15 +211,11 @@ def to_bytes(calibrator: Any, **about: Any) -> bytes:
 def from_bytes(content: bytes) -> Artifact:
     """The artifact that these bytes hold; anything unsound raises InputError."""
     _check_prefix(content[:8], len(content))
-    header = read_header(content)
-    tensors = _tensors(content)
-    n_classes = header["n_classes"]
-    decoder = _Decoder(tensors, n_classes)
+    header, tensors = read_header(content), _tensors(content)
+    n_classes, names = header["n_classes"], header["class_names"]
     try:
-        calibrator = decoder.calibrator(header["calibrator"])
-        unused = sorted(set(tensors) - decoder.used)
-        if unused:
-            raise InputError(f"the file holds arrays that nothing refers to: {unused[:3]}")
+        calibrator = _calibrator(header["calibrator"], tensors, n_classes)
+        _need(not tensors, f"the file holds arrays that nothing refers to: {sorted(tensors)[:3]}")
         check_learned(calibrator, n_classes)
         if n_classes is not None:
             _probe(calibrator, n_classes)
@@ -226,10 +223,12 @@ def from_bytes(content: bytes) -> Artifact:
         raise
     except Exception as error:
         # the file's numbers reach a method's own code here: any error there means that the file is unsound
-        raise InputError(f"the saved calibrator does not work ({type(error).__name__}: {error})") from error
+        raise InputError(
+            f"the saved calibrator does not work ({type(error).__name__}: {error}): if a newer calibrant wrote the "
+            "file, upgrade"
+        ) from error
     if header["kind"] != "logits":
         calibrator.kind_ = header["kind"]
-    names = header["class_names"]
     return Artifact(**{**header, "calibrator": calibrator, "class_names": None if names is None else tuple(names)})
 
 
@@ -247,42 +246,38 @@ def read_header(content: bytes) -> dict[str, Any]:
         raise
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise InputError(f"the header is not readable ({type(error).__name__}: {error})") from error
-    if len(outer) > MAX_TENSORS + 1:
-        raise InputError(f"the file holds {len(outer) - 1} arrays, above the limit of {MAX_TENSORS}")
-    if type(found) is not int or found != FORMAT:
-        raise InputError(
-            f"the file has format {found!r}, but this calibrant reads {FORMAT}: save the calibrator again, or upgrade"
-        )
+    _need(len(outer) <= MAX_TENSORS + 1, f"the file holds {len(outer) - 1} arrays, above the limit of {MAX_TENSORS}")
+    _need(
+        type(found) is int and found == FORMAT,
+        f"the file has format {found!r}, but this calibrant reads {FORMAT}: save the calibrator again, or upgrade",
+    )
     odd = sorted(set(header) ^ {*FIELDS, "format", "calibrator"})
-    if odd:
-        raise InputError(f"the header's keys are not those of format {FORMAT}: {odd[:4]}")
+    _need(not odd, f"the header's keys are not those of format {FORMAT}: {odd[:4]}")
     _check_header(header)
     return header
 
 
 def _check_header(header: dict[str, Any]) -> None:
     for name, kind in FIELDS.items():
-        if header[name] is not None and type(header[name]) is not kind:
-            raise InputError(f"{name} is {str(header[name])[:40]!r}, but must be a {kind.__name__}")
-    n_classes, names, described = header["n_classes"], header["class_names"], header["calibrator"]
+        fits = header[name] is None or type(header[name]) is kind
+        _need(fits, f"{name} is {str(header[name])[:40]!r}, but must be a {kind.__name__}")
+    n_classes, names, described, n = (header[name] for name in ("n_classes", "class_names", "calibrator", "n"))
     method = described.get("class") if isinstance(described, dict) else None
     around = is_around_model(method)
     # of many labels there may be one; one score per row has two classes
     found = find_class(method) if isinstance(method, str) and not around else None
-    least = 1 if getattr(found, "tasks", None) == ("multilabel",) else 2
-    if around != (n_classes is None) or not (around or least <= n_classes <= MAX_CLASSES):
-        raise InputError(f"n_classes is {n_classes!r}, but must be a whole number from {least} to {MAX_CLASSES}")
-    if names is not None and not all(isinstance(name, str) for name in names):
-        raise InputError("class_names must be a list of texts")
-    if names is not None and not around and len(names) != n_classes:
-        raise InputError(f"there are {len(names)} class names, but {n_classes} classes")
+    least = 1 if found is not None and found.tasks == ("multilabel",) else 2
+    fits = n_classes is None if around else n_classes is not None and least <= n_classes <= MAX_CLASSES
+    _need(fits, f"n_classes is {n_classes!r}, but must be a whole number from {least} to {MAX_CLASSES}")
+    if names is not None:
+        _need(all(isinstance(name, str) for name in names), "class_names must be a list of texts")
+        _need(around or len(names) == n_classes, f"there are {len(names)} class names, but {n_classes} classes")
     check_kind(header["kind"] or "")
-    if header["n"] is not None and header["n"] < 1:
-        raise InputError(f"n is {header['n']!r}, but must be a whole number of at least 1")
+    _need(n is None or n >= 1, f"n is {n!r}, but must be a whole number of at least 1")
     for name in ("before", "after"):
-        for value in (header[name] or {}).values():
-            if type(value) not in (int, float) or not math.isfinite(value):
-                raise InputError(f"{name} must map names to finite numbers")
+        numbers = (header[name] or {}).values()
+        fits = all(type(value) in (int, float) and math.isfinite(value) for value in numbers)
+        _need(fits, f"{name} must map names to finite numbers")
 
 
 def _check_prefix(prefix: bytes, size: int) -> None:
@@ -296,16 +291,19 @@ def _check_prefix(prefix: bytes, size: int) -> None:
         )
 
 
-def _tensors(content: bytes) -> dict[str, np.ndarray]:
+def _tensors(content: bytes) -> Arrays:
     try:
         # offsets are checked against the file's length by the parser: nothing is allocated for a false claim
         tensors = from_safetensors(content)
     except (SafetensorError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"the arrays are not readable ({error})") from error
     for name, array in tensors.items():
-        if str(array.dtype) not in DTYPES:
-            raise InputError(f"array {name!r} has dtype {array.dtype}, which an artifact cannot hold")
+        _check_dtype(array, f"array {name!r}")
     return tensors
+
+
+def _check_dtype(array: np.ndarray, where: str) -> None:
+    _need(str(array.dtype) in DTYPES, f"{where} has dtype {array.dtype}, which an artifact cannot hold")
 
 
 def _check_copy(calibrator: Any, copy: Any, n_classes: int) -> None:
@@ -347,157 +345,118 @@ def _probes(calibrator: Any, n_classes: int) -> list[np.ndarray]:
     return [rows, rows.astype(np.float32)]
 
 
-class _Encoder:
-    """Collects the arrays of a calibrator while writing its description."""
-
-    def __init__(self) -> None:
-        self.tensors: dict[str, np.ndarray] = {}
-
-    def calibrator(self, calibrator: Any, where: str = "") -> dict[str, Any]:
-        """The description of a calibrator; its arrays go to `tensors` under names that start with `where`."""
-        cls = type(calibrator)
-        name = cls.__name__
-        if cls is not find_class(name):
-            raise InputError(f"{name} is not one of calibrant's calibrators: calibrant.register it before saving it")
-        parameters = {key: getattr(calibrator, key) for key in _constructor(cls)}
-        around = is_around_model(name)
-        state = calibrator.artifact_state() if around else vars(calibrator)
-        # private names hold leftovers of a fit; `to_bytes` proves that predictions do not need it
-        unsaved = {"classes_", *parameters}
-        learned = {key: value for key, value in state.items() if key not in unsaved and not key.startswith("_")}
-        stray = learned.keys() - _declared(cls, learned.get("task_"))
-        if stray:
-            listed = ", ".join(sorted(stray))
-            raise InputError(f"{name} holds {listed}, which its class does not declare in `learns`: not saved")
-        described = {
-            part: {key: self.value(value, f"{where}{key}") for key, value in values.items()}
-            for part, values in (("parameters", parameters), ("learned", learned))
-        }
-        return {"class": name, **described}
-
-    def value(self, value: Any, where: str) -> Any:  # noqa: PLR0911 (a line per type)
-        """One value as JSON."""
-        if value is None or isinstance(value, (bool, str)) or type(value) is int:
-            return value
-        if type(value) is float:
-            return value if math.isfinite(value) else {"number": str(value)}
-        if isinstance(value, (list, tuple)):
-            items = [self.value(item, f"{where}.{i}") for i, item in enumerate(value)]
-            return items if isinstance(value, list) else {"tuple": items}
-        texts = isinstance(value, np.ndarray) and value.dtype.kind in "OU" and value.ndim == 1
-        if texts and all(isinstance(item, str) for item in value):
-            return {"strings": [str(item) for item in value]}
-        if isinstance(value, (np.ndarray, np.generic)):
-            scalar = {"scalar": True} if isinstance(value, np.generic) else {}
-            return {"tensor": self._tensor(np.asarray(value), where), **scalar}
-        if isinstance(value, Calibrator):
-            return {"calibrator": self.calibrator(value, f"{where}.")}
-        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-            return {"dict": {key: self.value(item, f"{where}.{key}") for key, item in value.items()}}
-        if callable(value):
-            raise InputError(f"{where} is a function, which an artifact cannot hold: save `calibrator_` instead")
-        raise InputError(f"{where} is a {type(value).__name__}, which an artifact cannot hold")
-
-    def _tensor(self, array: np.ndarray, where: str) -> str:
-        if str(array.dtype) not in DTYPES:
-            raise InputError(f"{where} has dtype {array.dtype}, which an artifact cannot hold")
-        name, number = where, 1
-        while name in self.tensors:
-            number += 1
-            name = f"{where}~{number}"
-        self.tensors[name] = np.ascontiguousarray(array).reshape(array.shape)
-        return name
+def _described(calibrator: Any, tensors: Arrays, where: str = "") -> dict[str, Any]:
+    """The description of a calibrator; its arrays go to `tensors` under names that start with `where`."""
+    cls, name = type(calibrator), type(calibrator).__name__
+    if cls is not find_class(name):
+        raise InputError(f"{name} is not one of calibrant's calibrators: calibrant.register it before saving it")
+    parameters = {key: getattr(calibrator, key) for key in inspect.signature(cls).parameters}
+    state = calibrator.artifact_state() if is_around_model(name) else vars(calibrator)
+    # private names hold leftovers of a fit; `to_bytes` proves that predictions do not need it
+    unsaved = {"classes_", *parameters}
+    learned = {key: value for key, value in state.items() if key not in unsaved and not key.startswith("_")}
+    _check_declared(cls, learned)
+    described = {
+        part: {key: _encoded(value, tensors, f"{where}{key}") for key, value in values.items()}
+        for part, values in (("parameters", parameters), ("learned", learned))
+    }
+    return {"class": name, **described}
 
 
-class _Decoder:
-    """Rebuilds calibrators from descriptions and the arrays of one file."""
+def _encoded(value: Any, tensors: Arrays, where: str) -> Any:  # noqa: PLR0911 (a line per type)
+    """One value as JSON."""
+    if value is None or isinstance(value, (bool, str)) or type(value) is int:
+        return value
+    if type(value) is float:
+        return value if math.isfinite(value) else {"number": str(value)}
+    if isinstance(value, (list, tuple)):
+        items = [_encoded(item, tensors, f"{where}.{i}") for i, item in enumerate(value)]
+        return items if isinstance(value, list) else {"tuple": items}
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.asarray(value)
+        if array.ndim == 1 and array.dtype.kind in "OU" and all(isinstance(item, str) for item in array):
+            return {"strings": [str(item) for item in array]}
+        _check_dtype(array, where)
+        name = next(name for i in itertools.count(1) if (name := f"{where}~{i}" if i > 1 else where) not in tensors)
+        tensors[name] = np.ascontiguousarray(array).reshape(array.shape)
+        return {"tensor": name, "scalar": True} if isinstance(value, np.generic) else {"tensor": name}
+    if isinstance(value, Calibrator):
+        return {"calibrator": _described(value, tensors, f"{where}.")}
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {"dict": {key: _encoded(item, tensors, f"{where}.{key}") for key, item in value.items()}}
+    what = "function, which an artifact cannot hold: save `calibrator_` instead"
+    raise InputError(
+        f"{where} is a {what if callable(value) else f'{type(value).__name__}, which an artifact cannot hold'}"
+    )
 
-    def __init__(self, tensors: dict[str, np.ndarray], n_classes: int | None) -> None:
-        self.tensors, self.n_classes = tensors, n_classes
-        self.used: set[str] = set()
 
-    def calibrator(self, described: Any) -> Any:
-        """The calibrator that a description stands for."""
-        known_keys = isinstance(described, dict) and set(described) == {"class", "parameters", "learned"}
-        _need(known_keys, "a calibrator must have the keys class, parameters and learned")
-        name, parameters, learned = described["class"], described["parameters"], described["learned"]
-        cls: Any = find_class(str(name))
-        _need(cls is not None, f"class {name!r} is not one of calibrant's calibrators: calibrant.register it first")
-        objects = isinstance(parameters, dict) and isinstance(learned, dict)
-        _need(objects, f"parameters and learned of {name} must be objects")
-        known = _constructor(cls)
-        unknown = sorted(set(parameters) - set(known))
-        _need(not unknown, f"{name} has no parameter {unknown[:3]}: if a newer calibrant wrote this file, upgrade")
-        missing = [key for key, required in known.items() if required and key not in parameters]
-        _need(not missing, f"{name} lacks its parameter {missing[:3]}")
-        calibrator = cls(**{key: self._setting(key, value) for key, value in parameters.items()})
-        state = {key: self.value(value, key) for key, value in learned.items()}
-        stray = sorted(state.keys() - _declared(cls, learned.get("task_")))
-        _need(not stray, f"{name} cannot have learned a {', '.join(map(repr, stray[:3]))}")
-        if is_around_model(name):
-            calibrator.restore_artifact_state(state)
-            return calibrator
-        if state:
-            state["classes_"] = np.arange(2 if state.get("task_") == "binary" else self.n_classes or 0)
-        vars(calibrator).update(state)
+def _calibrator(described: Any, tensors: Arrays, n_classes: int | None) -> Any:
+    """The calibrator that a description stands for; its arrays are taken out of `tensors`."""
+    known_keys = isinstance(described, dict) and set(described) == {"class", "parameters", "learned"}
+    _need(known_keys, "a calibrator must have the keys class, parameters and learned")
+    name, parameters, learned = described["class"], described["parameters"], described["learned"]
+    cls: Any = find_class(str(name))
+    _need(cls is not None, f"class {name!r} is not one of calibrant's calibrators: calibrant.register it first")
+    objects = isinstance(parameters, dict) and isinstance(learned, dict)
+    _need(objects, f"parameters and learned of {name} must be objects")
+    settings, state = (
+        {key: _decoded(value, tensors, n_classes, key) for key, value in values.items()}
+        for values in (parameters, learned)
+    )
+    for key, value in settings.items():
+        # counts are bounded, so that none can ask for absurd work; an infinite penalty is a way to leave a part out
+        if isinstance(value, (int, float)) and key != "seed":
+            limit = MAX_COUNT if isinstance(value, int) else MAX_REAL
+            fits = abs(value) <= limit or value == math.inf
+            _need(fits, f"parameter {key} is {value:.6g}, above the limit of {limit:g}")
+    calibrator = cls(**settings)
+    _check_declared(cls, state)
+    if is_around_model(name):
+        calibrator.restore_artifact_state(state)
         return calibrator
+    if state:
+        state["classes_"] = np.arange(2 if state.get("task_") == "binary" else n_classes or 0)
+    vars(calibrator).update(state)
+    return calibrator
 
-    def _setting(self, name: str, value: Any) -> Any:
-        """A constructor parameter; counts are bounded, so that none can ask for absurd work."""
-        decoded = self.value(value, name)
-        if isinstance(decoded, (int, float)) and name != "seed":
-            limit = MAX_COUNT if isinstance(decoded, int) else MAX_REAL
-            # an infinite penalty is a way to leave a part out
-            fits = abs(decoded) <= limit or decoded == math.inf
-            _need(fits, f"parameter {name} is {decoded:.6g}, above the limit of {limit:g}")
-        return decoded
 
-    def value(self, value: Any, where: str) -> Any:  # noqa: PLR0911 (a line per type)
-        """The Python value that JSON stands for."""
-        if isinstance(value, list):
-            return [self.value(item, where) for item in value]
-        if not isinstance(value, dict):
-            # JSON spells 1e999, which Python reads as infinity
-            _need(not isinstance(value, float) or math.isfinite(value), f"{where} holds a number that is not finite")
-            return value
-        keys = sorted(set(value) - {"scalar"})
-        _need(len(keys) == 1, f"{where} must be described by one key, got {sorted(value)[:4]}")
-        kind, inner = keys[0], value[keys[0]]
-        if kind == "tensor":
-            return self._tensor(inner, where, value.get("scalar", False))
-        if kind == "calibrator":
-            return self.calibrator(inner)
-        if kind == "tuple" and isinstance(inner, list):
-            return tuple(self.value(inner, where))
-        if kind == "dict" and isinstance(inner, dict):
-            return {key: self.value(item, f"{where}.{key}") for key, item in inner.items()}
-        if kind == "strings" and isinstance(inner, list) and all(isinstance(item, str) for item in inner):
-            return np.array(inner, dtype=object)
-        if kind == "number" and inner in ("nan", "inf", "-inf"):
-            return float(inner)
-        raise InputError(f"{where} is described as {kind!r}, which this calibrant does not know: upgrade it")
-
-    def _tensor(self, name: Any, where: str, scalar: Any) -> Any:
-        _need(isinstance(name, str) and name in self.tensors, f"{where} refers to an array that is not in the file")
-        self.used.add(name)
-        array = self.tensors[name]
-        if scalar is not True:
+def _decoded(value: Any, tensors: Arrays, n_classes: int | None, where: str) -> Any:  # noqa: PLR0911
+    """The Python value that JSON stands for."""
+    if isinstance(value, list):
+        return [_decoded(item, tensors, n_classes, where) for item in value]
+    if not isinstance(value, dict):
+        # JSON spells 1e999, which Python reads as infinity
+        _need(not isinstance(value, float) or math.isfinite(value), f"{where} holds a number that is not finite")
+        return value
+    keys = sorted(set(value) - {"scalar"})
+    _need(len(keys) == 1, f"{where} must be described by one key, got {sorted(value)[:4]}")
+    kind, inner = keys[0], value[keys[0]]
+    if kind == "tensor":
+        known = isinstance(inner, str) and inner in tensors
+        _need(known, f"{where} refers to an array that is not in the file, or belongs to another value")
+        array = tensors.pop(inner)
+        if value.get("scalar") is not True:
             return array
         _need(array.ndim == 0, f"{where} must be one number, got shape {array.shape}")
         return array[()]
+    if kind == "calibrator":
+        return _calibrator(inner, tensors, n_classes)
+    if kind == "tuple" and isinstance(inner, list):
+        return tuple(_decoded(inner, tensors, n_classes, where))
+    if kind == "dict" and isinstance(inner, dict):
+        return {key: _decoded(item, tensors, n_classes, f"{where}.{key}") for key, item in inner.items()}
+    if kind == "strings" and isinstance(inner, list) and all(isinstance(item, str) for item in inner):
+        return np.array(inner, dtype=object)
+    if kind == "number" and inner in ("nan", "inf", "-inf"):
+        return float(inner)
+    raise InputError(f"{where} is described as {kind!r}, which this calibrant does not know: upgrade it")
 
 
-def _constructor(cls: Any) -> dict[str, bool]:
-    """The names a constructor takes, and whether each must be given."""
-    if cls.__init__ is object.__init__:
-        return {}
-    given = list(inspect.signature(cls.__init__).parameters.values())[1:]
-    return {parameter.name: parameter.default is inspect.Parameter.empty for parameter in given}
-
-
-def _declared(cls: Any, task: Any) -> set[str]:
-    """Learned names that a class declares; one that is learned around a network knows no tasks."""
-    return set(spec_of(cls, task) if issubclass(cls, Calibrator) else cls.learns)
+def _check_declared(cls: Any, learned: dict[str, Any]) -> None:
+    """Raise unless a class declares what it is said to have learned; one around a network knows no tasks."""
+    declared = spec_of(cls, learned.get("task_", "")) if issubclass(cls, Calibrator) else cls.learns
+    stray = ", ".join(repr(name) for name in sorted(learned.keys() - declared.keys())[:3])
+    _need(not stray, f"{cls.__name__} cannot have learned a {stray}: its class does not declare it in `learns`")
 
 
 def _need(condition: bool, message: str) -> None:

@@ -18,6 +18,7 @@ from sklearn.model_selection import check_cv
 from sklearn.preprocessing import LabelEncoder
 from sklearn.utils import Tags, get_tags, indexable
 from sklearn.utils._indexing import _safe_indexing
+from sklearn.utils._set_output import ADAPTERS_MANAGER
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
@@ -26,6 +27,7 @@ from sklearn.utils.validation import (
     _check_sample_weight,
     check_is_fitted,
     has_fit_parameter,
+    validate_data,
 )
 
 from calibrant.calibrators.base import Calibrator
@@ -41,8 +43,6 @@ SMALLEST = float(np.finfo(np.float32).eps)
 
 MANY_CLASSES: dict[str, tuple[str, dict[str, Any]]] = {"platt": ("vs", {}), "iso": ("iso", {"mode": "one_vs_rest"})}
 """What the names of scikit-learn's methods stand for with more than two classes."""
-
-FRAMES = ("default", "pandas", "polars")
 
 
 class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
@@ -106,18 +106,21 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         X, y = indexable(X, y)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X)
         estimator = self._estimator()
-        encoder = LabelEncoder().fit(getattr(estimator, "classes_", y) if _is_frozen(estimator) else y)
+        frozen = isinstance(estimator, FrozenEstimator)
+        if frozen:
+            check_is_fitted(estimator)
+        encoder = LabelEncoder().fit(estimator.classes_ if frozen else y)
         self.classes_ = encoder.classes_
-        data = _Data(X, np.asarray(y), self._labels(encoder, y), weights, *self._routed(X, sample_weight, fit_params))
-        if _is_frozen(estimator):
+        unknown = set(np.unique(np.asarray(y)).tolist()) - set(self.classes_.tolist())
+        if unknown:
+            raise InputError(f"y holds {sorted(map(str, unknown))[:3]}, which the fitted estimator does not know")
+        data = _Data(X, np.asarray(y), encoder.transform(y), weights, *self._routed(X, sample_weight, fit_params))
+        if frozen:
             logits = class_logits(estimator, X, self.classes_)
             self.calibrated_pairs_ = [(estimator, self._calibrate(logits, data, slice(None)))]
         else:
             self.calibrated_pairs_ = self._fit_folds(estimator, data)
-        first = self.calibrated_pairs_[0][0]
-        for name in ("n_features_in_", "feature_names_in_"):
-            if hasattr(first, name):
-                setattr(self, name, getattr(first, name))
+        validate_data(self, X, skip_check_array=True)  # remembers the number and the names of the features
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -134,8 +137,8 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         """Give probabilities as a frame ("pandas", "polars") with a column per class, or as an array ("default")."""
         if transform is None:
             return self
-        if transform not in FRAMES:
-            raise InputError(f"transform must be one of {', '.join(map(repr, FRAMES))}, got {transform!r}")
+        if transform not in ADAPTERS_MANAGER.supported_outputs:
+            raise InputError(f'transform must be one of "default", "pandas", "polars", got {transform!r}')
         # under this name scikit-learn's `clone` keeps the choice
         self._sklearn_output_config = {"transform": transform}
         return self
@@ -167,17 +170,11 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         return np.mean(parts, axis=0)
 
     def _framed(self, probabilities: np.ndarray, X: Any) -> Any:
-        wanted = getattr(self, "_sklearn_output_config", {}).get("transform", "default")
+        wanted = vars(self).get("_sklearn_output_config", {"transform": "default"})["transform"]
         if wanted == "default":
             return probabilities
-        names = [str(name) for name in self.classes_]
-        if wanted == "polars":
-            import polars
-
-            return polars.DataFrame(probabilities, schema=names, orient="row")
-        import pandas
-
-        return pandas.DataFrame(probabilities, columns=names, index=getattr(X, "index", None))
+        adapter = ADAPTERS_MANAGER.adapters[wanted]
+        return adapter.create_container(probabilities, X, columns=[str(name) for name in self.classes_])
 
     @staticmethod
     def _scores(logits: np.ndarray) -> np.ndarray:
@@ -187,25 +184,26 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     def _estimator(self) -> Any:
         return LogisticRegression() if self.estimator is None else self.estimator
 
-    def _labels(self, encoder: LabelEncoder, y: Any) -> np.ndarray:
-        unknown = set(np.unique(np.asarray(y)).tolist()) - set(encoder.classes_.tolist())
-        if unknown:
-            raise InputError(f"y holds {sorted(map(str, unknown))[:3]}, which the fitted estimator does not know")
-        return encoder.transform(y)
-
     def _fit_folds(self, estimator: Any, data: _Data) -> list[tuple[Any, Calibrator]]:
         if isinstance(self.cv, str):
             raise InputError(
                 f"cv is {self.cv!r}: to keep a fitted classifier, wrap it in sklearn.frozen.FrozenEstimator"
             )
         splitter = check_cv(self.cv, data.y, classifier=True)
-        self._check_counts(getattr(splitter, "n_splits", 1), data)
+        counts = np.bincount(data.labels)
+        if len(counts) < 2:
+            raise InputError(f"y has {len(counts)} class, but a classifier needs samples of at least 2 classes")
+        if isinstance(self.cv, (int, type(None))) and splitter.n_splits > counts.min():
+            raise InputError(
+                f"Requesting {splitter.n_splits}-fold cross-validation but provided less than {splitter.n_splits} "
+                f"examples for at least one class: {self.classes_[counts.argmin()]!r} has {counts.min()}; choose a cv "
+                f"of at most {counts.min()}"
+            )
         splits = list(splitter.split(data.X, data.y, **data.split_params))
-        ensemble = self.ensemble == "auto" or bool(self.ensemble)
         fits = Parallel(n_jobs=self.n_jobs)(
             delayed(_fit_fold)(estimator, data, *split, self.classes_) for split in splits
         )
-        if ensemble:
+        if self.ensemble == "auto" or self.ensemble:
             return [
                 (fitted, self._calibrate(logits, data, test))
                 for (fitted, logits), (_, test) in zip(fits, splits, strict=True)
@@ -214,29 +212,15 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         calibrator = self._calibrate(np.concatenate([logits for _, logits in fits]), data, order)
         return [(_fit_estimator(estimator, data, slice(None)), calibrator)]
 
-    def _check_counts(self, n_splits: int, data: _Data) -> None:
-        if len(self.classes_) < 2:
-            raise InputError(f"y has {len(self.classes_)} class, but a classifier needs samples of at least 2 classes")
-        fewest = int(np.bincount(data.labels).min())
-        if isinstance(self.cv, (int, type(None))) and n_splits > fewest:
-            rare = self.classes_[np.bincount(data.labels).argmin()]
-            raise InputError(
-                f"Requesting {n_splits}-fold cross-validation but provided less than {n_splits} examples for at least "
-                f"one class: {rare!r} has {fewest}; choose a cv of at most {fewest}"
-            )
-
     def _calibrate(self, logits: np.ndarray, data: _Data, index: Any) -> Calibrator:
-        weights = None if data.weights is None else data.weights[index]
-        return self._calibrator().fit(self._scores(logits), data.labels[index], sample_weight=weights)
-
-    def _calibrator(self) -> Any:
-        if not isinstance(self.method, str):
-            return clone(self.method)
-        name = resolve(self.method)
-        if len(self.classes_) > 2 and name in MANY_CLASSES:
-            name, parameters = MANY_CLASSES[name]
-            return get(name, **parameters)
-        return get(name)
+        weights, method = None if data.weights is None else data.weights[index], self.method
+        if isinstance(method, str):
+            known = MANY_CLASSES if len(self.classes_) > 2 else {}
+            name, parameters = known.get(resolve(method), (method, {}))
+            calibrator = get(name, **parameters)
+        else:
+            calibrator = clone(method)
+        return calibrator.fit(self._scores(logits), data.labels[index], sample_weight=weights)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -262,17 +246,13 @@ def _fit_fold(estimator: Any, data: _Data, train: Any, test: Any, classes: np.nd
 
 
 def _fit_estimator(estimator: Any, data: _Data, rows: Any) -> Any:
-    everything = isinstance(rows, slice)
-    X = data.X if everything else _safe_indexing(data.X, rows)
-    fresh = clone(estimator)
-    given = data.fit_params if everything else _check_method_params(data.X, data.fit_params, indices=rows)
-    if data.weights is None:
-        return fresh.fit(X, data.y[rows], **given)
-    if not has_fit_parameter(fresh, "sample_weight"):
+    fresh, given = clone(estimator), _check_method_params(data.X, data.fit_params, indices=rows)
+    if data.weights is not None and has_fit_parameter(fresh, "sample_weight"):
+        given["sample_weight"] = data.weights[rows]
+    elif data.weights is not None:
         name = type(fresh).__name__
         warnings.warn(f"{name} takes no sample_weight: only the calibrator uses the weights", UserWarning, stacklevel=2)
-        return fresh.fit(X, data.y[rows], **given)
-    return fresh.fit(X, data.y[rows], sample_weight=data.weights[rows], **given)
+    return fresh.fit(_safe_indexing(data.X, rows), data.y[rows], **given)
 
 
 def class_logits(estimator: Any, X: Any, classes: np.ndarray) -> np.ndarray:
@@ -284,12 +264,11 @@ def class_logits(estimator: Any, X: Any, classes: np.ndarray) -> np.ndarray:
     >>> bool(np.isclose(logits[0, 1] - logits[0, 0], fitted.decision_function([[3.0]])[0]))
     True
     """
-    if hasattr(estimator, "decision_function"):
+    decides = hasattr(estimator, "decision_function")
+    if decides:
         scores = np.asarray(estimator.decision_function(X), dtype=np.float64)
-        floor = None
     elif hasattr(estimator, "predict_proba"):
         scores = _logarithms(np.asarray(estimator.predict_proba(X), dtype=np.float64))
-        floor = -np.inf
     else:
         raise InputError(f"{type(estimator).__name__} has neither decision_function nor predict_proba")
     if scores.ndim == 1:
@@ -303,7 +282,7 @@ def class_logits(estimator: Any, X: Any, classes: np.ndarray) -> np.ndarray:
     if len(known) == len(classes):
         return scores
     # a class that this fold never saw: as unlikely as the least likely score
-    logits = np.full((len(scores), len(classes)), scores.min() if floor is None else floor)
+    logits = np.full((len(scores), len(classes)), scores.min() if decides else -np.inf)
     logits[:, np.searchsorted(classes, known)] = scores
     return logits
 
@@ -317,10 +296,6 @@ def _logarithms(probabilities: np.ndarray) -> np.ndarray:
     if probabilities.shape[1] > 2:
         probabilities = np.where(probabilities > 0, np.maximum(probabilities, SMALLEST), 0.0)
     return log_stored(probabilities)
-
-
-def _is_frozen(estimator: Any) -> bool:
-    return isinstance(estimator, FrozenEstimator)
 
 
 def save_classifier(model: CalibratedClassifier, path: Any) -> Path:
@@ -338,11 +313,10 @@ def save_classifier(model: CalibratedClassifier, path: Any) -> Path:
     True
     """
     check_is_fitted(model)
+    skops = _skops()
     try:
-        content = _skops().dumps(model)
+        content = skops.dumps(model)
     except Exception as error:
-        if isinstance(error, MissingExtraError):
-            raise
         reason = " ".join(str(error).split())
         raise InputError(f"skops cannot write this classifier ({reason}); joblib.dump writes it as a pickle") from error
     with atomic_write(path) as temporary:
