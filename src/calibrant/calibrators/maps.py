@@ -155,6 +155,12 @@ class NumpySpace(Space):
 
     softmax_of_rows = staticmethod(numpy_softmax.softmax)
     log_softmax_of_rows = staticmethod(numpy_softmax.log_softmax)
+    # the methods themselves: of one row the functions around them take longer than the sum
+    max, sum, argmax = staticmethod(np.ndarray.max), staticmethod(np.ndarray.sum), staticmethod(np.ndarray.argmax)
+
+    def astype(self, values: Any, dtype: Any, *, copy: bool = True) -> Any:
+        """By the method."""
+        return values.astype(dtype, copy=copy)
 
     def largest(self, logits: np.ndarray, count: int) -> np.ndarray:
         """The largest logits of each row, largest first, in float64 (n×count)."""

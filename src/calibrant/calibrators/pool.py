@@ -19,6 +19,7 @@ from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.solvers.simplex import minimise_on_simplex
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows, two_columns
+from calibrant.core.statistic import use_compiled
 from calibrant.kernels.rows import scan
 
 SMALLEST_WEIGHT = 0.02
@@ -161,6 +162,8 @@ class LinearPool(Calibrator):
         return [answers[place] for place in self.places_]
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:
+        if logits.ndim == 2 and not use_compiled(logits.size):  # block by block through all members
+            return super()._transform(logits)
         pooled = pool_rows([one._calibrated(logits) for one in self.calibrators_], self.weights_)
         return self._kept(maps.numpy_space, pooled, logits)
 

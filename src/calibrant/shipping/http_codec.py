@@ -70,13 +70,11 @@ def decode_rows(
     their logarithms (log-odds for binary scores and for labels that stand by themselves), so that a probability of 0 is
     −inf; logits become log-probabilities for a calibrator that was fitted on probabilities.
     """
-    groups: list[Any] | None = None
-    if content_type == JSON:
-        kind, matrix, groups = _from_json(body, wanted)
-    elif content_type == NPY:
+    groups = None
+    if content_type == NPY:
         kind, matrix = kind or wanted.kind, _from_npy(body)
     else:
-        kind, matrix, groups = _from_arrow(body, wanted)
+        kind, matrix, groups = (_from_json if content_type == JSON else _from_arrow)(body, wanted)
     logits = _checked(matrix, kind, wanted)
     if groups is not None and len(groups) != len(logits):
         raise InputError(f"there are {len(groups)} groups, but {len(logits)} rows")
@@ -195,46 +193,36 @@ def _from_arrow(body: bytes, wanted: Wanted) -> tuple[str, np.ndarray, list[Any]
         raise InputError("Arrow bodies need pyarrow on the server: send JSON or npy") from error
     try:
         _refuse_compressed(body)
-        reader = ipc.open_stream(body)
-        kind = next((kind for kind in KINDS if kind in reader.schema.names), None)
-        if kind is None:
-            found = [str(name)[:40] for name in reader.schema.names[:4]]
+        table = ipc.open_stream(body).read_all()  # views of the body: nothing is allocated for a false claim
+        kind = next((kind for kind in KINDS if kind in table.column_names), "")
+        if not kind:
+            found = [str(name)[:40] for name in table.column_names[:4]]
             raise InputError(f"the Arrow stream has columns {found}, but needs one called 'logits' or 'probabilities'")
-        parts, n_rows = [], 0
-        groups: list[Any] | None = [] if wanted.grouped and "groups" in reader.schema.names else None
-        for batch in reader:
-            n_rows += batch.num_rows
-            if n_rows > wanted.max_rows:
-                raise InputError(f"{kind} have more than {wanted.max_rows} rows, the most one request may bring")
-            batch.validate(full=True)
-            if groups is not None:
-                groups += batch.column(batch.schema.get_field_index("groups")).to_pylist()
-            parts.append(_column_matrix(batch.column(batch.schema.get_field_index(kind)), kind, wanted))
+        if table.num_rows > wanted.max_rows:
+            raise InputError(f"{kind} have more than {wanted.max_rows} rows, the most one request may bring")
+        table.validate(full=True)
+        named = wanted.grouped and "groups" in table.column_names
+        groups = table.column("groups").to_pylist() if named else None
+        return kind, _column_matrix(table.column(kind).combine_chunks(), kind, wanted), groups
     except InputError:
         raise
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, struct.error, IndexError) as error:
         raise MalformedBodyError(f"the body is not an Arrow stream ({type(error).__name__})") from error
-    return kind, np.concatenate(parts) if parts else np.empty((0, wanted.width)), groups
 
 
 def _column_matrix(column: Any, name: str, wanted: Wanted) -> np.ndarray:
     import pyarrow as pa
 
-    kind = column.type
-    if wanted.binary and (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
-        if column.null_count:
-            raise InputError(f"column {name!r} holds nulls: every row needs its number")
-        return column.to_numpy(zero_copy_only=False).reshape(-1, 1)
-    is_list = pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    if not is_list or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
-        raise InputError(f"column {name!r} has type {str(kind)[:60]}, but needs a list of numbers per row")
-    flat = column.flatten()
-    if column.null_count or flat.null_count:
+    lists = isinstance(column, (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray))
+    values = column.flatten() if lists else column
+    if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
+        raise InputError(f"column {name!r} has type {str(column.type)[:60]}, but needs a list of numbers per row")
+    if column.null_count or values.null_count:
         raise InputError(f"column {name!r} holds nulls: every row needs its numbers")
-    widths = {int(width) for width in np.unique(column.value_lengths().to_numpy(zero_copy_only=False))}
+    widths = set(column.value_lengths().unique().to_pylist()) if lists else {1}
     if widths - {wanted.width}:
         raise InputError(f"{name} have {sorted(widths)[:4]} columns, but the calibrator takes {wanted.width}")
-    return flat.to_numpy(zero_copy_only=False).reshape(-1, wanted.width)
+    return values.to_numpy(zero_copy_only=False).reshape(-1, wanted.width)
 
 
 def _refuse_compressed(body: bytes) -> None:

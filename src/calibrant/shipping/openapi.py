@@ -8,7 +8,13 @@ from calibrant.core.schema import KINDS
 from calibrant.shipping.http_codec import ARROW, JSON, LARGEST_LOGIT, NDJSON, NPY, Wanted
 
 BINARY = {"schema": {"type": "string", "format": "binary"}}
-PROBLEM = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+PROBLEM = {
+    "description": "what is wrong, in one line: 400 malformed, 408 too slow, 413 too large, 415, 422 does not fit, 503 "
+    "overloaded",
+    "content": {
+        JSON: {"schema": {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}}
+    },
+}
 CHANCE = {"type": "number", "minimum": 0, "maximum": 1}
 NUMBER = {"type": "number", "minimum": -LARGEST_LOGIT, "maximum": LARGEST_LOGIT}
 ANSWER = {
@@ -37,23 +43,17 @@ def openapi(version: str, wanted: Wanted) -> dict[str, Any]:
     outcomes = {JSON: {"schema": OUTCOMES}, NDJSON: BINARY}
     paths["/feedback"] = {"post": _post("Outcomes of earlier answers, for the monitor", outcomes, {JSON: {}})}
     for path, summary in READS.items():
-        content: dict[str, Any] = {"text/plain" if path == "/metrics" else JSON: {}}
-        paths[path] = {
-            "get": {"summary": summary, "responses": {"default": {"description": summary, "content": content}}}
-        }
+        answer = {"description": summary, "content": {"text/plain" if path == "/metrics" else JSON: {}}}
+        paths[path] = {"get": {"summary": summary, "responses": {"default": answer}}}
     about = {"title": "calibrant", "version": version, "description": "Calibrated probabilities from logits."}
     return {"openapi": "3.1.0", "info": about, "paths": paths}
 
 
 def _post(summary: str, takes: dict[str, Any], gives: dict[str, Any]) -> dict[str, Any]:
-    words = (
-        "what is wrong, in one line: 400 malformed, 408 too slow, 413 too large, 415, 422 does not fit, 503 overloaded"
-    )
-    problem = {"description": words, "content": {JSON: {"schema": PROBLEM}}}
     return {
         "summary": summary,
         "requestBody": {"required": True, "content": takes},
-        "responses": {"200": {"description": "the answer", "content": gives}, "default": problem},
+        "responses": {"200": {"description": "the answer", "content": gives}, "default": PROBLEM},
     }
 
 
@@ -61,38 +61,33 @@ def _calibrate(wanted: Wanted) -> dict[str, Any]:
     example = [0.5] if wanted.binary else [round(0.1 * k, 1) for k in range(min(wanted.n_classes, 1000))]
     if wanted.kind == "probabilities" and wanted.task == "multiclass":
         example = [1.0] + [0.0] * (wanted.n_classes - 1)
-    chosen = {"type": "integer", "minimum": 0, "maximum": wanted.n_classes - 1}
+    largest = wanted.n_classes - 1
+    chosen: Any = {"type": "integer", "minimum": 0, "maximum": largest}
     if wanted.task == "multilabel":
-        chosen = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 1}}
-    predictions = {"type": "array", "items": chosen}
-    answers = [_object({kind: {"type": "array"}, "predictions": predictions}) for kind in KINDS]
-    takes = {
-        JSON: {
-            "schema": {"oneOf": [_rows("logits", NUMBER, wanted), _rows("probabilities", CHANCE, wanted)]},
-            "example": {wanted.kind: [example]},
-        },
-        NPY: BINARY,
-        ARROW: BINARY,
-    }
+        chosen = _list({**chosen, "maximum": 1})
+    bodies, answers = [], []
+    for kind, number in (("logits", NUMBER), ("probabilities", CHANCE)):
+        row = {**_list(number), "minItems": wanted.width, "maxItems": wanted.width}
+        rows: dict[str, Any] = {kind: {**_list(row), "minItems": 1, "maxItems": wanted.max_rows}}
+        if wanted.grouped:
+            rows["groups"] = _list({"type": ["string", "integer"]})
+        bodies.append({**_object(rows), "additionalProperties": False})
+        answers.append(_object({kind: {"type": "array"}, "predictions": _list(chosen)}))
+    takes = {JSON: {"schema": {"oneOf": bodies}, "example": {wanted.kind: [example]}}, NPY: BINARY, ARROW: BINARY}
     what = "scores" if wanted.binary else f"logits of {wanted.n_classes} classes"
     summary = f"{what.capitalize()} or probabilities in, calibrated probabilities out"
     described = _post(summary, takes, {JSON: {"schema": {"oneOf": answers}}, NPY: BINARY, ARROW: BINARY})
     choice = {"in": "query", "schema": {"type": "string", "enum": list(KINDS)}}
-    kind = {
-        **choice,
-        "name": "kind",
-        "description": "what npy numbers are [default: as fitted]",
+    options = {
+        "kind": "what npy numbers are [default: as fitted]",
+        "output": "what comes back: probabilities, or calibrated logits",
     }
-    output = {**choice, "name": "output", "description": "what comes back: probabilities, or calibrated logits"}
-    return {**described, "parameters": [kind, output]}
+    parameters = [{**choice, "name": name, "description": words} for name, words in options.items()]
+    return {**described, "parameters": parameters}
 
 
-def _rows(name: str, number: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
-    row = {"type": "array", "items": number, "minItems": wanted.width, "maxItems": wanted.width}
-    properties: dict[str, Any] = {name: {"type": "array", "items": row, "minItems": 1, "maxItems": wanted.max_rows}}
-    if wanted.grouped:
-        properties["groups"] = {"type": "array", "items": {"type": ["string", "integer"]}}
-    return {**_object(properties), "additionalProperties": False}
+def _list(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:

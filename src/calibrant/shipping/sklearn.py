@@ -190,9 +190,9 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 f"cv is {self.cv!r}: to keep a fitted classifier, wrap it in sklearn.frozen.FrozenEstimator"
             )
         splitter = check_cv(self.cv, data.y, classifier=True)
+        if len(self.classes_) < 2:
+            raise InputError(f"y has {len(self.classes_)} class, but a classifier needs samples of at least 2 classes")
         counts = np.bincount(data.labels)
-        if len(counts) < 2:
-            raise InputError(f"y has {len(counts)} class, but a classifier needs samples of at least 2 classes")
         if isinstance(self.cv, (int, type(None))) and splitter.n_splits > counts.min():
             raise InputError(
                 f"Requesting {splitter.n_splits}-fold cross-validation but provided less than {splitter.n_splits} "
