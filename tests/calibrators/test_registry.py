@@ -37,7 +37,6 @@ class Undeclared(Shifted):
 @pytest.fixture
 def registered(monkeypatch):
     monkeypatch.setattr(registry, "METHODS", dict(registry.METHODS))
-    monkeypatch.setattr(registry, "_GIVEN", dict(registry._GIVEN))
     registry._tasks.cache_clear()
     yield cal.register
     registry._tasks.cache_clear()

@@ -15,8 +15,8 @@ from calibrant.data.chunks import file_rows
 from calibrant.engines.engine import LocalEngine
 
 
-def factor(logits, labels):
-    return 1.0 + (labels == 1)
+def factor(logits, labels, weights):
+    return (1.0 + (labels == 1),)
 
 
 @pytest.fixture(scope="module")

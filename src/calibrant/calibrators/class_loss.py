@@ -250,7 +250,9 @@ def choose_shape(before: np.ndarray, after: np.ndarray, normalization: str, n_cl
     return alpha, beta
 
 
-def _focal(calibrators: tuple[Calibrator, ...], detached: bool, logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def _focal(
+    calibrators: tuple[Calibrator, ...], detached: bool, logits: np.ndarray, labels: np.ndarray, _: Any
+) -> tuple[np.ndarray]:
     """(1−p)^γ − γ·p·(1−p)^(γ−1)·log p: how much of the NLL's gradient the focal loss keeps at a row.
 
     With several calibrators, the mean over them; detached, the first term alone.
@@ -262,7 +264,7 @@ def _focal(calibrators: tuple[Calibrator, ...], detached: bool, logits: np.ndarr
         kept += (1 - p) ** FOCUS
         if not detached:
             kept -= FOCUS * p * (1 - p) ** (FOCUS - 1) * log_p
-    return kept / len(calibrators)
+    return (kept / len(calibrators),)
 
 
 def _per_row(sums: np.ndarray | float, totals: np.ndarray) -> np.ndarray:

@@ -176,8 +176,8 @@ class QuadraticScaling(LogisticScaling):
 
     def _columns(self, rows: Rows) -> tuple[Columns, list[float]]:
         ends = score_range(rows)
-        self.range_ = np.array([ends.low, ends.high])
-        return partial(slope_columns, knots=self._knots()), [1.0, 1.0, ends.low]
+        self.range_ = np.array([ends[:, 0].min(), ends[:, 1].max()])
+        return partial(slope_columns, knots=self._knots()), [1.0, 1.0, self.range_[0]]
 
     def _knots(self) -> np.ndarray:
         low, high = self.range_
@@ -219,8 +219,8 @@ def fit_scores(
     identity : array (d + 1,), the parameters that leave the scores as they are
     non_negative : hold every slope at or above 0
     """
-    found_range, positives = score_range(rows), float(rows.mass() @ rows.labels)
-    ends, low, high, negatives = found_range.ends, found_range.low, found_range.high, rows.total_weight - positives
+    ends, positives = score_range(rows), float(rows.mass() @ rows.labels)
+    low, high, negatives = float(ends[:, 0].min()), float(ends[:, 1].max()), rows.total_weight - positives
     fewest = min(positives, negatives)
     if fewest > 0 and low == high:
         _warn(f"{name}: all scores are equal, so that only the base rate can be learned")

@@ -85,29 +85,23 @@ class Space:
 
     def place(self, values: Any, edges: Any) -> Any:
         """Bin (n, 1) of values (n, 1) between edges (M + 1,): (lo, hi], the outer bins open-ended."""
-        inner = edges[1:-1] * (1 + EDGE_ROOM)
-        if inner.shape[0] == 0:
-            return self.astype(self.zeros_like(values), self.int64)
-        above = self.astype(values > inner[None, :], values.dtype)
-        return self.astype(self.sum(above, axis=1, keepdims=True), self.int64)
+        return self.bins_by_class(values, edges[None, :])
 
-    def interpolate(self, points: Any, knots: Any, values: Any) -> Any:
-        """The piecewise linear map through (knots, values) at points (n, 1), constant outside, as numpy.interp."""
-        if knots.shape[0] == 1:
-            return self.zeros_like(points) + values[0]
-        slopes = _slopes(self, knots, values)
-        inside = self.minimum(self.maximum(points, knots[:1]), knots[-1:])
-        reached = self.astype(inside >= knots[None, :-1], points.dtype)
-        index = self.astype(self.sum(reached, axis=1, keepdims=True), self.int64) - 1
-        return slopes[index] * (inside - knots[:-1][index]) + values[:-1][index]
+    def bins_by_class(self, chances: Any, edges: Any) -> Any:
+        """Bin of each entry (n×K) between the edges (K×(M+1)) of its column."""
+        if edges.shape[1] == 2:
+            return self.astype(self.zeros_like(chances), self.int64)
+        inner = edges[:, 1:-1] * (1 + EDGE_ROOM)
+        above = self.astype(chances[:, :, None] > inner[None, :, :], chances.dtype)
+        return self.astype(self.sum(above, axis=2), self.int64)
 
     def steps_by_class(self, chances: Any, edges: Any, values: Any) -> Any:
         """Each column of probabilities (n×K) through the steps of its own bins: edges (K×(M+1)), values (K×M)."""
-        if values.shape[1] == 1:
-            return 0 * chances + values[:, 0]
-        inner = edges[:, 1:-1] * (1 + EDGE_ROOM)
-        above = self.astype(chances[:, :, None] > inner[None, :, :], chances.dtype)
-        return self._by_class(values, self.astype(self.sum(above, axis=2), self.int64))
+        return self._by_class(values, self.bins_by_class(chances, edges))
+
+    def interpolate(self, points: Any, knots: Any, values: Any) -> Any:
+        """The piecewise linear map through (knots, values) at points (n, 1), constant outside, as numpy.interp."""
+        return self.lines_by_class(points, knots[None, :], values[None, :])
 
     def lines_by_class(self, chances: Any, knots: Any, values: Any) -> Any:
         """Each column of probabilities (n×K) through its own lines; tables K×W, the last knot repeated."""
@@ -168,14 +162,6 @@ class NumpySpace(Space):
         top = logits if count == n_classes else np.partition(logits, n_classes - count, axis=1)[:, n_classes - count :]
         return np.sort(top, axis=1)[:, ::-1].astype(np.float64)
 
-    def place(self, values: np.ndarray, edges: np.ndarray) -> np.ndarray:
-        """By bisection."""
-        return bins.place(values, edges)
-
-    def interpolate(self, points: np.ndarray, knots: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """By bisection."""
-        return np.interp(points, knots, values)
-
     def confidence(self, logits: np.ndarray) -> np.ndarray:
         """By the scan that the fits take."""
         return scan(logits, None, from_logits=True, columns="top").confidence[:, None]
@@ -199,13 +185,12 @@ class NumpySpace(Space):
         restore_prediction(logits, scores)
         return scores
 
-    def steps_by_class(self, chances: np.ndarray, edges: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Column by column: no table of n×K×M comparisons."""
-        columns = zip(chances.T, edges, values, strict=True)
-        return np.stack([heights[bins.place(column, own)] for column, own, heights in columns], axis=1)
+    def bins_by_class(self, chances: np.ndarray, edges: np.ndarray) -> np.ndarray:
+        """By bisection, column by column: no table of n×K×M comparisons."""
+        return np.stack([bins.place(column, own) for column, own in zip(chances.T, edges, strict=True)], axis=1)
 
     def lines_by_class(self, chances: np.ndarray, knots: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Column by column."""
+        """By bisection, column by column."""
         columns = zip(chances.T, knots, values, strict=True)
         return np.stack([np.interp(column, own, heights) for column, own, heights in columns], axis=1)
 

@@ -62,7 +62,7 @@ class Method(NamedTuple):
     """Where a method lives and the parameters its short name stands for.
 
     `listed` methods appear in tables and in `compare --methods all`. A method `around_model` is learned around a
-    network, so that it has no K of its own.
+    network, so that it has no K of its own. A class that was `given` need not be importable by its address.
     """
 
     module: str
@@ -70,62 +70,64 @@ class Method(NamedTuple):
     parameters: dict[str, Any]
     listed: bool = True
     around_model: bool = False
+    given: Any = None
 
     def load(self) -> Any:
         """The class."""
-        return getattr(importlib.import_module(self.module), self.class_name)
+        return self.given or getattr(importlib.import_module(self.module), self.class_name)
 
 
-def _method(module: str, class_name: str, **parameters: Any) -> Method:
+def _method(address: str, **parameters: Any) -> Method:
+    module, class_name = address.split(".")
     return Method(f"calibrant.calibrators.{module}", class_name, parameters)
 
 
 METHODS: dict[str, Method] = {
-    "none": _method("base", "Identity"),
-    "ts": _method("temperature", "TemperatureScaling"),
-    "ts-ece": _method("temperature", "TemperatureScaling", objective="ece"),
-    "ts-adaece": _method("temperature", "TemperatureScaling", objective="adaptive_ece"),
-    "ts-soft": _method("temperature", "TemperatureScaling", objective="soft_ece"),
-    "cts": _method("class_temperature", "ClassTemperatureScaling"),
-    "u-cts": _method("class_temperature", "ClassTemperatureScaling", preserve_accuracy=False),
-    "cts-nll": _method("class_temperature", "ClassTemperatureScaling", objective="nll"),
-    "cts-shrunk": _method("class_temperature", "ShrunkenClassTemperature"),
-    "vs": _method("affine", "VectorScaling"),
-    "ms": _method("affine", "MatrixScaling"),
-    "sms": _method("affine", "StructuredMatrixScaling"),
-    "dir": _method("affine", "DirichletCalibration"),
-    "shape": _method("second_stage", "ShapeScaling"),
-    "conf": _method("confusion", "ConfusionScaling"),
-    "joint": _method("confusion", "JointScaling"),
-    "ets": _method("ensemble_temperature", "EnsembleTemperatureScaling"),
-    "pts": _method("parameterized_temperature", "ParameterizedTemperatureScaling"),
-    "ws": _method("binning", "WeightScaling"),
-    "cws": _method("binning", "ConfidenceWeightScaling"),
-    "bts": _method("binning", "BinTemperatureScaling", objective="nll"),
-    "ccts": _method("binning", "BinTemperatureScaling", objective="gap"),
-    "hb": _method("binning", "HistogramBinning"),
-    "iso": _method("isotonic", "IsotonicCalibration"),
-    "spline": _method("spline", "SplineCalibration"),
-    "svs": _method("affine", "StructuredVectorScaling"),
-    "platt": _method("logistic", "PlattScaling"),
-    "beta": _method("logistic", "BetaCalibration"),
-    "quad": _method("logistic", "QuadraticScaling"),
-    "va": _method("isotonic", "VennAbers"),
-    "multilabel": _method("multilabel", "MultilabelCalibrator")._replace(listed=False),
-    "bend": _method("bend", "BendScaling"),
-    "pool": _method("pool", "LinearPool")._replace(listed=False),
-    "auto": _method("auto", "AutoCalibrator")._replace(listed=False),
+    "none": _method("base.Identity"),
+    "ts": _method("temperature.TemperatureScaling"),
+    "ts-ece": _method("temperature.TemperatureScaling", objective="ece"),
+    "ts-adaece": _method("temperature.TemperatureScaling", objective="adaptive_ece"),
+    "ts-soft": _method("temperature.TemperatureScaling", objective="soft_ece"),
+    "cts": _method("class_temperature.ClassTemperatureScaling"),
+    "u-cts": _method("class_temperature.ClassTemperatureScaling", preserve_accuracy=False),
+    "cts-nll": _method("class_temperature.ClassTemperatureScaling", objective="nll"),
+    "cts-shrunk": _method("class_temperature.ShrunkenClassTemperature"),
+    "vs": _method("affine.VectorScaling"),
+    "ms": _method("affine.MatrixScaling"),
+    "sms": _method("affine.StructuredMatrixScaling"),
+    "dir": _method("affine.DirichletCalibration"),
+    "shape": _method("second_stage.ShapeScaling"),
+    "conf": _method("confusion.ConfusionScaling"),
+    "joint": _method("confusion.JointScaling"),
+    "ets": _method("ensemble_temperature.EnsembleTemperatureScaling"),
+    "pts": _method("parameterized_temperature.ParameterizedTemperatureScaling"),
+    "ws": _method("binning.WeightScaling"),
+    "cws": _method("binning.ConfidenceWeightScaling"),
+    "bts": _method("binning.BinTemperatureScaling", objective="nll"),
+    "ccts": _method("binning.BinTemperatureScaling", objective="gap"),
+    "hb": _method("binning.HistogramBinning"),
+    "iso": _method("isotonic.IsotonicCalibration"),
+    "spline": _method("spline.SplineCalibration"),
+    "svs": _method("affine.StructuredVectorScaling"),
+    "platt": _method("logistic.PlattScaling"),
+    "beta": _method("logistic.BetaCalibration"),
+    "quad": _method("logistic.QuadraticScaling"),
+    "va": _method("isotonic.VennAbers"),
+    "multilabel": _method("multilabel.MultilabelCalibrator")._replace(listed=False),
+    "bend": _method("bend.BendScaling"),
+    "pool": _method("pool.LinearPool")._replace(listed=False),
+    "auto": _method("auto.AutoCalibrator")._replace(listed=False),
     "neural-clamping": Method("calibrant.neural.neural_clamping", "NeuralClamping", {}, False, around_model=True),
 }
 
-PREFIXES: dict[str, Method] = {"sctl+": _method("class_loss", "ClassLossScaling")}
+PREFIXES: dict[str, Method] = {"sctl+": _method("class_loss.ClassLossScaling")}
 SUFFIXES: dict[str, Method] = {
-    "+top": _method("second_stage", "TopLabelMap"),
-    "+shape": _method("second_stage", "ShapeScaling"),
-    "+keep": _method("kept_prediction", "KeptPrediction"),
-    "+shift": _method("label_shift", "LabelShift"),
-    "+group": _method("group", "GroupCalibrator"),
-    "+multi": _method("multicalibration", "Multicalibration"),
+    "+top": _method("second_stage.TopLabelMap"),
+    "+shape": _method("second_stage.ShapeScaling"),
+    "+keep": _method("kept_prediction.KeptPrediction"),
+    "+shift": _method("label_shift.LabelShift"),
+    "+group": _method("group.GroupCalibrator"),
+    "+multi": _method("multicalibration.Multicalibration"),
 }
 """What may precede or follow any method X: `X+top` maps the top confidence of X, and so on."""
 
@@ -179,14 +181,26 @@ def get(name: str, **parameters: Any) -> Calibrator:
     if not isinstance(name, str):
         raise InputError(f"a method's short name must be a text such as 'ts', got a {type(name).__name__}")
     known = resolve(name)
-    for prefix, method in PREFIXES.items():
-        if known.startswith(prefix):
-            return method.load()(get(known.removeprefix(prefix)), **{**method.parameters, **parameters})
-    for suffix, method in SUFFIXES.items():
-        if known.endswith(suffix):
-            return method.load()(get(known.removesuffix(suffix)), **{**method.parameters, **parameters})
+    wrapped = _unwrapped(known)
+    if wrapped is not None:
+        inner, affix = wrapped
+        method = _wrappers()[affix]
+        return method.load()(get(inner), **{**method.parameters, **parameters})
     method = METHODS[known]
     return method.load()(**{**method.parameters, **parameters})
+
+
+def _wrappers() -> dict[str, Method]:
+    return {**PREFIXES, **SUFFIXES}
+
+
+def _unwrapped(name: str) -> tuple[str, str] | None:
+    """The name inside a composition, and what precedes or follows it; None for a plain name."""
+    for affix in _wrappers():
+        inner = name.removeprefix(affix) if affix in PREFIXES else name.removesuffix(affix)
+        if inner != name:
+            return inner, affix
+    return None
 
 
 def resolve(name: str) -> str:
@@ -237,7 +251,6 @@ def register(name: str, cls: Any, **parameters: Any) -> None:
         raise InputError(f"register needs a subclass of calibrant.Calibrator for {name!r}, got {cls!r}")
     if not isinstance(name, str) or name != name.strip().lower() or not name or "+" in name or "," in name:
         raise InputError(f"a short name is lower-case text without '+' and ',', got {name!r}")
-    method = _Given(cls.__module__, cls.__name__, parameters)
     method_now = METHODS.get(name)
     if (method_now is not None and (method_now.load() is not cls or method_now.parameters != parameters)) or (
         method_now is None and name in ALIASES
@@ -247,21 +260,9 @@ def register(name: str, cls: Any, **parameters: Any) -> None:
     if taken is not None and taken.load() is not cls:
         # an artifact names the class alone
         raise InputError(f"a calibrator class called {cls.__name__} is registered already: rename the class")
-    _GIVEN[cls.__name__] = cls
     if method_now is None:
-        METHODS[name] = method
+        METHODS[name] = Method(cls.__module__, cls.__name__, parameters, given=cls)
         _tasks.cache_clear()
-
-
-class _Given(Method):
-    """A method whose class was handed over; it need not be importable by its address."""
-
-    def load(self) -> Any:
-        return _GIVEN[self.class_name]
-
-
-_GIVEN: dict[str, Any] = {}
-"""Classes that were registered, by name."""
 
 
 def find_class(name: str) -> Any:
@@ -281,27 +282,26 @@ def is_around_model(class_name: Any) -> bool:
 
 def class_names() -> dict[str, str]:
     """Class name → module of every built-in method."""
-    every = (*METHODS.values(), *PREFIXES.values(), *SUFFIXES.values())
-    return {method.class_name: method.module for method in every if not isinstance(method, _Given)}
+    return {method.class_name: method.module for method in _every() if method.given is None}
+
+
+def _every() -> tuple[Method, ...]:
+    return (*METHODS.values(), *_wrappers().values())
 
 
 def _address(class_name: str) -> Method | None:
-    for method in (*METHODS.values(), *PREFIXES.values(), *SUFFIXES.values()):
-        if method.class_name == class_name:
-            return method
-    return None
+    return next((method for method in _every() if method.class_name == class_name), None)
 
 
 def _find(name: str) -> str | None:
     """The canonical form of a name: aliases replaced inside compositions, or None where a part is unknown."""
-    for prefix in PREFIXES:
-        if name.startswith(prefix):
-            inner = _find(name.removeprefix(prefix))
-            return None if inner is None else prefix + inner
-    for suffix in SUFFIXES:
-        if name.endswith(suffix):
-            inner = _find(name.removesuffix(suffix))
-            return None if inner is None else inner + suffix
+    wrapped = _unwrapped(name)
+    if wrapped is not None:
+        inner, affix = wrapped
+        known = _find(inner)
+        if known is None:
+            return None
+        return affix + known if affix in PREFIXES else known + affix
     name = ALIASES.get(name, name)
     return name if name in METHODS else None
 
@@ -336,11 +336,10 @@ class MethodTable(list[dict[str, Any]]):
         columns = list(self[0])
         cells = [[_cell(row[column]) for column in columns] for row in self]
         widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-        lines = [
+        return "\n".join(
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in (columns, *cells)
-        ]
-        return "\n".join(lines)
+        )
 
 
 def _cell(value: Any) -> str:

@@ -27,7 +27,8 @@ LARGEST_EXPONENT = 100
 
 def check_matrix(values: Any, name: str = "logits") -> np.ndarray:
     """An n×K float matrix with n ≥ 1 rows and K ≥ 2 columns; float16 and integers are widened."""
-    if hasattr(values, "toarray") and hasattr(values, "nnz"):
+    sparse = sys.modules.get("scipy.sparse")
+    if sparse is not None and sparse.issparse(values):
         raise InputError(f"{name} is a sparse matrix; calibrant needs a dense array of shape (n, K)")
     array = as_array(values, name)
     check_matrix_shape(array.shape, array.dtype, name)
@@ -48,7 +49,7 @@ def check_score_matrix(scores: Any, name: str = "logits") -> np.ndarray:
     """A float matrix (n×L) with n, L ≥ 1; ±inf stand for probabilities of 0 and 1, NaN is refused."""
     array = np.asarray(scores)
     check_real(array.dtype, name)
-    if array.ndim != 2 or not array.shape[0] or not array.shape[1]:
+    if array.ndim != 2 or not array.size:
         raise InputError(f"{name} must have the shape (n, L) with one column per label, got {array.shape}")
     matrix = widen(array)
     if np.isnan(matrix).any():
@@ -85,21 +86,13 @@ def check_matrix_shape(shape: tuple[int, ...], dtype: np.dtype[Any], name: str =
 
 def widen(array: np.ndarray) -> np.ndarray:
     """float32 and float64 as they are, float16 as float32, everything else as float64; native byte order."""
-    if array.dtype.kind == "f" and array.dtype.itemsize == 2:
-        return array.astype(np.float32)
-    if array.dtype.kind == "f" and array.dtype.itemsize in (4, 8):
-        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-    return array.astype(np.float64)
+    size = array.dtype.itemsize if array.dtype.kind == "f" else 8
+    return array.astype(np.float32 if size in (2, 4) else np.float64, copy=False)
 
 
 def check_labels(labels: Any, n_rows: int, n_classes: int, name: str = "labels", against: str = "logits") -> np.ndarray:
     """Class indices 0 … K−1, one per row, as int64."""
-    array = _one_column(labels, name)
-    if array.ndim != 1:
-        raise InputError(f"{name} must have 1 dimension, got {array.ndim}, shape {array.shape}: give class indices")
-    array = whole_numbers(array, f"0..{n_classes - 1}", name)
-    if len(array) != n_rows:
-        raise InputError(f"{name} has {len(array)} rows, but {against} has {n_rows}")
+    array = whole_numbers(_label_column(labels, n_rows, name, against), f"0..{n_classes - 1}", name)
     if n_rows == 0:
         raise InputError(f"{name} has 0 rows while a minimum of 1 is required")
     lowest, highest = int(array.min()), int(array.max())
@@ -119,25 +112,28 @@ def whole_numbers(array: np.ndarray, wanted: str, name: str) -> np.ndarray:
         return array
     if array.dtype.kind != "f":
         raise InputError(f"{name} must be whole numbers {wanted}, got dtype {_dtype_words(array.dtype)}")
-    broken = array != np.floor(array)  # NaN differs from itself
-    broken |= ~(np.abs(array) < 2.0**53)
+    broken = ~((array == np.floor(array)) & (np.abs(array) < 2.0**53))  # NaN differs from itself
     if broken.any():
-        row = int(broken.reshape(len(array), -1).any(axis=1).argmax())
-        value = array.reshape(len(array), -1)[row][broken.reshape(len(array), -1)[row]][0]
-        raise InputError(f"{name} must be whole numbers {wanted}, got {value} in row {row}, dtype {array.dtype}")
+        place = tuple(np.argwhere(broken)[0])
+        found = f"{array[place]} in row {place[0]}, dtype {array.dtype}"
+        raise InputError(f"{name} must be whole numbers {wanted}, got {found}")
     return array.astype(np.int64)
 
 
 def check_outcomes(labels: Any, n_rows: int, name: str = "labels", against: str = "scores") -> np.ndarray:
     """Outcomes 0 or 1 (or False, True), one per row, as int64."""
+    why = f"{against} has 1 feature(s), one score per row, and more classes need a minimum of 2 columns"
+    return _zeros_and_ones(_label_column(labels, n_rows, name, against), name, why)
+
+
+def _label_column(labels: Any, n_rows: int, name: str, against: str) -> np.ndarray:
+    """One label per row (n,), of any dtype."""
     array = _one_column(labels, name)
     if array.ndim != 1:
-        raise InputError(f"{name} must have 1 dimension, got {array.ndim}, shape {array.shape}: give 0 or 1 per row")
+        raise InputError(f"{name} must have 1 dimension, got {array.ndim}, shape {array.shape}: give one label per row")
     if len(array) != n_rows:
         raise InputError(f"{name} has {len(array)} rows, but {against} has {n_rows}")
-    return _zeros_and_ones(
-        array, name, f"{against} has 1 feature(s), one score per row, and more classes need a minimum of 2 columns"
-    )
+    return array
 
 
 def check_label_matrix(
@@ -172,9 +168,7 @@ def check_shares(shares: Any, shape: tuple[int, ...], name: str = "label_shares"
 
 def check_score_values(values: np.ndarray, *, from_logits: bool, name: str, first_row: int = 0) -> None:
     """Raise unless every logit is a number (±inf is p = 0 or 1), or every probability lies in [0, 1]."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        fine = np.isfinite(values.sum(dtype=np.float64))
-    if not fine and (np.isnan(values).any() or not (from_logits or np.isfinite(values).all())):
+    if not sums_finitely(values):
         explain_bad_values(values.reshape(-1, 1), from_logits=from_logits, name=name, first_row=first_row)
     if from_logits:
         return
@@ -198,12 +192,10 @@ def check_weights(weights: Any, n_rows: int, name: str = "sample_weight") -> np.
     if array.ndim != 1 or len(array) != n_rows:
         raise InputError(f"{name} has shape {array.shape}, but there are {n_rows} rows: give one weight per row")
     array = array.astype(np.float64, copy=False)
-    if not np.isfinite(array).all():
-        row = int(np.flatnonzero(~np.isfinite(array))[0])
-        raise InputError(f"{name} is {array[row]} in row {row}: weights must be finite")
-    if array.min() < 0:
-        row = int(array.argmin())
-        raise InputError(f"{name} is {array[row]:g} in row {row}: weights must be 0 or more")
+    bad = ~(np.isfinite(array) & (array >= 0))
+    if bad.any():
+        row = int(bad.argmax())
+        raise InputError(f"{name} is {array[row]:g} in row {row}: weights must be finite and 0 or more")
     with np.errstate(over="ignore"):
         total = array.sum()
     if total <= 0:
@@ -254,30 +246,30 @@ def unit_scale(weights: np.ndarray | None) -> np.ndarray | None:
 
 def check_values(values: np.ndarray, *, from_logits: bool, name: str = "logits", first_row: int = 0) -> None:
     """Raise unless every row holds logits (−inf is a probability of 0), or probabilities that sum to one."""
-    if from_logits:
-        # a sum meets any NaN or Inf at the speed of memory; it may overflow by itself, so look again then
-        with np.errstate(over="ignore", invalid="ignore"):
-            suspicious = not np.isfinite(values.sum(dtype=values.dtype))
-        if suspicious:
-            explain_bad_values(values, from_logits=True, name=name, first_row=first_row)
-        return
-    sums = values.sum(axis=1, dtype=np.float64)
-    in_range = values.min() >= 0 and values.max() <= 1 + PROBABILITY_TOLERANCE
-    if not in_range or not (np.abs(sums - 1) <= PROBABILITY_TOLERANCE).all():
-        explain_bad_values(values, from_logits=False, name=name, first_row=first_row)
+    if not (sums_finitely(values) if from_logits else _are_probabilities(values)):
+        explain_bad_values(values, from_logits=from_logits, name=name, first_row=first_row)
+
+
+def sums_finitely(values: np.ndarray) -> bool:
+    """Whether there is nothing to explain: a sum meets any NaN or Inf at the speed of memory.
+
+    It may overflow by itself, so that a False asks for a closer look.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(values.sum(dtype=values.dtype)))
+
+
+def _are_probabilities(values: np.ndarray) -> bool:
+    inside = values.min() >= 0 and values.max() <= 1 + PROBABILITY_TOLERANCE
+    return bool(inside and (np.abs(values.sum(axis=1, dtype=np.float64) - 1) <= PROBABILITY_TOLERANCE).all())
 
 
 def look_like_probabilities(values: np.ndarray) -> bool:
     """Do two or more rows all lie in [0, 1] and sum to one, as softmax outputs do and logits never do?"""
     if values.ndim != 2 or values.shape[1] < 2 or len(values) < 2:
         return False
-    head = values[:64]  # real logits fail here, so that the whole matrix is read only where it matters
-    for part in (head, values) if len(values) > len(head) else (head,):
-        if not (part.min() >= 0 and part.max() <= 1 + PROBABILITY_TOLERANCE):
-            return False
-        if not (np.abs(part.sum(axis=1, dtype=np.float64) - 1) <= PROBABILITY_TOLERANCE).all():
-            return False
-    return True
+    # real logits fail in the first rows, so that the whole matrix is read only where it matters
+    return _are_probabilities(values[:64]) and _are_probabilities(values)
 
 
 def probabilities_error(n_rows: int, name: str, remedy: str) -> InputError:
@@ -297,7 +289,7 @@ def explain_bad_values(values: np.ndarray, *, from_logits: bool, name: str, firs
         fine |= np.isinf(values)
     if not fine.all():
         row, column = np.argwhere(~fine)[0]
-        word = _nonfinite_word(values[row, column])
+        word = "NaN" if np.isnan(values[row, column]) else "Inf" if values[row, column] > 0 else "-Inf"
         remedy = "" if word == "NaN" else " (float16 overflows to Inf beyond 65504: store float32)"
         raise InputError(
             f"{name} contains {word} in row {first_row + row}, column {column}: every value must be finite{remedy}"
@@ -325,13 +317,18 @@ def as_array(values: Any, name: str) -> np.ndarray:
 
     Masked entries and ragged lists are an InputError.
     """
-    masked = _masked(values)
-    if masked is not None and (count := int(np.ma.count_masked(masked))) > 0:
+    columns = values if isinstance(values, (list, tuple)) else (values,)
+    count = sum(int(np.ma.count_masked(one)) for one in columns if isinstance(one, np.ma.MaskedArray))
+    if count:
         raise InputError(
             f"{name} is a masked array with {count} masked values: remove those rows (or fill the values) first"
         )
+    if is_tensor(values):
+        # without its gradient, in main memory, and of a dtype that numpy has
+        values = values.detach().cpu()
+        values = values.float() if str(values.dtype) == "torch.bfloat16" else values
     try:
-        return np.asarray(_on_host(values))
+        return np.asarray(values)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
         # ragged lists, tensors that require a gradient: numpy's first sentence says what is wrong
         reason = " ".join(str(error).split()).split(". ")[0]
@@ -344,29 +341,8 @@ def _one_column(values: Any, name: str) -> np.ndarray:
     return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
 
 
-def _on_host(values: Any) -> Any:
-    """A tensor without its gradient, in main memory, of a dtype that numpy has; anything else as it is."""
-    if not is_tensor(values):
-        return values
-    found = values.detach().cpu()
-    return found.float() if str(found.dtype) == "torch.bfloat16" else found
-
-
-def _masked(values: Any) -> Any:
-    """The masked array among the values, or None."""
-    if isinstance(values, np.ma.MaskedArray):
-        return values
-    if isinstance(values, (list, tuple)):
-        return next((value for value in values if isinstance(value, np.ma.MaskedArray) and value.mask.any()), None)
-    return None
-
-
 def _dtype_words(dtype: np.dtype[Any]) -> str:
     return {"O": "object", "U": "string", "S": "bytes"}.get(dtype.kind, str(dtype))
-
-
-def _nonfinite_word(value: float) -> str:
-    return "NaN" if np.isnan(value) else ("Inf" if value > 0 else "-Inf")
 
 
 def is_tensor(value: Any) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from calibrant.core.arrays import check_score_values, check_values
+from calibrant.core.arrays import check_score_values, check_values, sums_finitely
 from calibrant.core.errors import InputError
 from calibrant.core.statistic import Kernel, Statistic, add, statistic
 from calibrant.core.threads import BLOCK_ELEMENTS, map_blocks, row_blocks
@@ -26,9 +26,6 @@ SMALLEST_BLOCK = 1 << 18
 
 Columns = Kernel | Callable[..., tuple[np.ndarray, ...]]
 """`columns(logits, labels, weights, *parameters)` → arrays with an entry per row."""
-
-Factor = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""`factor(logits, labels)` → what each row's weight is multiplied by (n,)."""
 
 Block = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 """Logits, labels and weights of consecutive rows."""
@@ -161,11 +158,8 @@ class Rows:
             chosen = np.zeros(self.n)
             chosen[index] = 1.0
             return self.with_weights(chosen * self.mass())
-        names = ("logits", "labels", "weights", "groups", "clusters")
-        taken: dict[str, Any] = {}
-        for name in names:
-            column = getattr(self, name)
-            taken[name] = None if column is None else column[index]
+        columns = {name: getattr(self, name) for name in ("logits", "labels", "weights", "groups", "clusters")}
+        taken: dict[str, Any] = {name: None if one is None else one[index] for name, one in columns.items()}
         return replace(self, **taken)
 
     def sample(self, size: int) -> Rows:
@@ -230,10 +224,10 @@ class Rows:
         logits, labels = self.blocks.array(), np.asarray(self.labels)
         return replace(self, logits=logits, labels=labels, blocks=None, settled=False, _log_floor=floor)
 
-    def reweighted(self, factor: Factor) -> Rows:
-        """The same rows with their weights multiplied."""
-        (factors,) = self.gather(partial(_factors, factor))
-        return self.with_weights(factors if self.weights is None else self.weights * factors)
+    def reweighted(self, factor: Columns) -> Rows:
+        """The same rows with their weights multiplied by `factor(logits, labels, weights)` → (array (n,),)."""
+        (factors,) = self.gather(factor)
+        return self.with_weights(self.mass() * factors)
 
     def with_weights(self, weights: np.ndarray | None) -> Rows:
         """The same rows with other weights."""
@@ -248,21 +242,16 @@ class Rows:
         if self.settled or self.blocks is not None:
             return
         self.settled = True
-        counted = None if self.weights is None or self.weights.all() else self.weights > 0
-        parts = map_blocks(lambda block: sums_finitely(self.logits[block]), self._blocks())
-        if all(parts):
+        if all(self._map(lambda logits, *_: sums_finitely(logits), BLOCK_ELEMENTS)):
             return
         if self.one_score or self.labels.ndim == 2:
             check_score_values(self.logits.reshape(-1), from_logits=True, name="scores")
         else:
             check_values(self.logits, from_logits=True, name="logits")
         infinite = np.isinf(self.logits).reshape(self.n, -1).any(axis=1)
-        n_zero = int(infinite.sum() if counted is None else (infinite & counted).sum())
+        n_zero = int((infinite & (self.mass() > 0)).sum())
         self.logits = raised(self.logits, self.log_floor, scores=self.labels.ndim == 2)
         warn_of_zeros(n_zero, self.n, self.log_floor)
-
-    def _blocks(self) -> list[slice]:
-        return row_blocks(self.n, max(1, self.size // self.n))
 
     @property
     def log_floor(self) -> float:
@@ -281,7 +270,9 @@ class Rows:
         """A short name of the data set, the same in memory and in files."""
         if self.blocks is not None:
             return self.blocks.fingerprint(self)
-        return fingerprint(self.logits.reshape(self.n, -1), self.labels.reshape(-1), self.weights)
+        logits = self.logits.reshape(self.n, -1)
+        sample = logits[:: max(1, self.n // SAMPLED_ROWS)]
+        return fingerprint_of_sample(logits.shape, sample, self.labels, self.weights)
 
 
 @dataclass(frozen=True)
@@ -300,40 +291,26 @@ class Smoothing:
 
 
 @dataclass(frozen=True)
-class ScoreRange:
-    """Ends of the scores by label; + joins those of two sets of rows."""
+class Largest:
+    """Numbers of which + keeps the larger ones, for statistics of extremes."""
 
-    ends: np.ndarray
-    """(2, 2): [label, (lowest, highest)]; (inf, −inf) where there are none."""
+    values: np.ndarray
 
-    @property
-    def low(self) -> float:
-        """The lowest score of all."""
-        return float(self.ends[:, 0].min())
-
-    @property
-    def high(self) -> float:
-        """The highest score of all."""
-        return float(self.ends[:, 1].max())
-
-    def __add__(self, other: ScoreRange) -> ScoreRange:
-        low, high = np.minimum(self.ends, other.ends)[:, 0], np.maximum(self.ends, other.ends)[:, 1]
-        return ScoreRange(np.stack([low, high], axis=1))
+    def __add__(self, other: Largest) -> Largest:
+        return Largest(np.maximum(self.values, other.values))
 
 
-def score_range(rows: Rows) -> ScoreRange:
-    """The range of the scores (n,) of the rows that count."""
-    return rows.total(_score_range)[0]
+def score_range(rows: Rows) -> np.ndarray:
+    """Lowest and highest score of the rows that count, by label: (2, 2), (inf, −inf) where there are none."""
+    return rows.total(_score_range)[0].values * (-1.0, 1.0)
 
 
 @statistic
-def _score_range(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> tuple[ScoreRange]:
-    ends = np.array([[np.inf, -np.inf], [np.inf, -np.inf]])
-    for label in (0, 1):
-        mine = scores[(labels == label) if weights is None else (labels == label) & (weights > 0)]
-        if len(mine):
-            ends[label] = mine.min(), mine.max()
-    return (ScoreRange(ends),)
+def _score_range(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> tuple[Largest]:
+    counted = np.ones(len(labels), bool) if weights is None else weights > 0
+    parts = [scores[counted & (labels == label)] for label in (0, 1)]
+    extremes = [(-one.min(initial=np.inf), one.max(initial=-np.inf)) for one in parts]
+    return (Largest(np.array(extremes)),)
 
 
 def two_columns(scores: np.ndarray) -> np.ndarray:
@@ -361,41 +338,22 @@ def _summed(
     return reduce(add, (form(*one, *parameters) for one in each(*block)))
 
 
-def _factors(factor: Factor, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray]:
-    return (factor(logits, labels),)
-
-
 @statistic
 def _class_weight(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray]:
     return (np.bincount(labels, weights=weights, minlength=logits.shape[1]).astype(np.float64),)
 
 
-def sums_finitely(values: np.ndarray) -> bool:
-    """Whether there is nothing to explain: a sum meets any NaN or Inf at the speed of memory."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(values.sum(dtype=values.dtype)))
-
-
 SAMPLED_ROWS = 256
-
-
-def fingerprint(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> str:
-    """`sha256:` and 32 hex digits over the shape, all labels, all weights and 256 evenly spaced rows of the logits.
-
-    It recognises a data set at the cost of a millisecond; it is no proof against someone who forges one. float32
-    logits and the same numbers as float64 have the same fingerprint.
-
-    >>> fingerprint(np.eye(3), np.arange(3)) == fingerprint(np.eye(3, dtype=np.float32), np.arange(3))
-    True
-    """
-    stride = max(1, len(logits) // SAMPLED_ROWS)
-    return fingerprint_of_sample(logits.shape, logits[::stride], labels, weights)
 
 
 def fingerprint_of_sample(
     shape: tuple[int, ...], sample: np.ndarray, labels: np.ndarray, weights: np.ndarray | None
 ) -> str:
-    """The same from the shape and every (n // 256)-th row, for logits that are not in memory."""
+    """`sha256:` and 32 hex digits over the shape, all labels, all weights and 256 evenly spaced rows of the logits.
+
+    It recognises a data set at the cost of a millisecond; it is no proof against someone who forges one. float32
+    logits and the same numbers as float64 have the same fingerprint. `sample` is every (n // 256)-th row.
+    """
     digest = hashlib.sha256(repr(shape).encode())
     digest.update(np.ascontiguousarray(sample, dtype="<f8").data)
     digest.update(np.ascontiguousarray(labels, dtype="<i8").data)

@@ -165,44 +165,51 @@ class Schema:
         """
         array = as_array(values, name)
         rows = len(array) if n_rows is None and array.ndim else (n_rows or 0)
+        if array.ndim == 1 and self.task == "multilabel" and self.n_classes == 1:
+            array = array[:, None]
         texts = array.dtype.kind in "USO" and array.size > 0
-        numbered = self.class_names is not None and any(class_number(word) is not None for word in self.class_names)
-        if self.flat:
-            named = self._by_name(array, name) if texts or numbered else array
-            return check_outcomes(named, rows, name, against)
-        if self.task == "multilabel":
-            array = _outcomes_of_texts(array, name) if texts else array
-            array = array[:, None] if array.ndim == 1 and self.n_classes == 1 else array
-            return check_label_matrix(array, (rows, self.n_classes), name, against)
+        numbered = any(class_number(word) is not None for word in self._outcome_names)
         if texts or (numbered and array.dtype.kind in "fiub"):
             array = self._by_name(array, name)
-        elif array.dtype.kind == "b" and self.n_classes == 2:
+        if self.flat:
+            return check_outcomes(array, rows, name, against)
+        if self.task == "multilabel":
+            return check_label_matrix(array, (rows, self.n_classes), name, against)
+        if array.dtype.kind == "b" and self.n_classes == 2:
             array = array.astype(np.int64)
         return check_labels(array, rows, self.n_classes, name, against)
 
+    @property
+    def _outcome_names(self) -> tuple[str, ...]:
+        """Names that a label may be; the names of many labels are not, since each of them is 0 or 1."""
+        return self.class_names if self.class_names is not None and self.task != "multilabel" else ()
+
     def _by_name(self, array: np.ndarray, name: str) -> np.ndarray:
         """Places of the names, or the numbers that texts spell where no class name is a number."""
-        flat = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+        flat, width = array.reshape(-1), array[:1].size if array.ndim else 1
         found, codes = np.unique(flat, return_inverse=True) if flat.dtype.kind != "O" else _distinct(flat, name)
-        places = dict(zip(self.keys, range(self.n_classes), strict=True)) if self.class_names is not None else {}
+        places = dict(zip(self.keys, range(self.n_classes), strict=True)) if self._outcome_names else {}
         numbered = any(class_number(key) is not None for key in places)
         lowered = {key.lower(): place for key, place in places.items()}
         lowered = lowered if len(lowered) == len(places) else {}  # names that differ by case only must match exactly
-        words = _OUTCOMES if self.flat and self.class_names is None else {}
-        answers = np.empty(len(found), np.int64)
-        by_name = np.zeros(len(found), bool)
-        for place, value in enumerate(found.tolist()):
-            key = class_key(value)
-            hit = places.get(key, lowered.get(key.lower(), words.get(key.lower())))
-            by_name[place] = hit is not None
-            chosen = class_number(value) if hit is None and not numbered else hit
-            if chosen is None:
-                raise self._no_such_class(value, int(np.flatnonzero(codes == place)[0]), name)
-            answers[place] = chosen
-        if places and by_name.any() and not by_name.all():
-            row, text = _first_of(codes, found, ~by_name)
-            raise InputError(f"{name} holds names and numbers: {text!r} in row {row} is not a class name")
-        return answers[codes].reshape(flat.shape)
+        if not places and (self.flat or self.task == "multilabel"):
+            lowered = _OUTCOMES
+        keys = [class_key(value) for value in found.tolist()]
+        answers = [places.get(key, lowered.get(key.lower())) for key in keys]
+        unknown = np.array([answer is None for answer in answers])
+
+        def first(place: int) -> tuple[Any, int]:
+            """A value, and the first row that holds it."""
+            return found[place], int(np.argmax(codes == place)) // width
+
+        for place in np.flatnonzero(unknown).tolist():
+            answers[place] = None if numbered else class_number(keys[place])
+            if answers[place] is None:
+                raise self._no_such_class(*first(place), name)
+        if places and unknown.any() and not unknown.all():
+            value, row = first(int(codes[np.argmax(unknown[codes])]))
+            raise InputError(f"{name} holds names and numbers: {str(value)[:40]!r} in row {row} is not a class name")
+        return np.array(answers, dtype=np.int64)[codes].reshape(array.shape)
 
     def _no_such_class(self, value: Any, row: int, name: str) -> InputError:
         text = str(value.decode("utf-8", "replace") if isinstance(value, bytes) else value).strip()
@@ -211,9 +218,9 @@ class Schema:
         if _NUMBER.fullmatch(class_key(value)) and self.class_names is None:
             return InputError(f"{name} must be whole numbers 0..{self.n_classes - 1}, got {text[:40]} in row {row}")
         known = "to use names, give class_names= (--class-names)"
-        if self.class_names is not None:
-            known = f"the names are {_listed(self.class_names, 6)}"
-        elif self.flat:
+        if self._outcome_names:
+            known = f"the names are {_listed(self._outcome_names, 6)}"
+        elif self.flat or self.task == "multilabel":
             known = "outcomes are 0/1, true/false or yes/no; else give --class-names NEGATIVE,POSITIVE"
         return InputError(f"{name} must be class numbers or names, got {text[:40]!r} in row {row}: {known}")
 
@@ -370,23 +377,6 @@ def _distinct(array: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
     found = np.empty(len(places), dtype=object)
     found[:] = [value for _, value in places]
     return found, codes
-
-
-def _first_of(codes: np.ndarray, found: np.ndarray, chosen: np.ndarray) -> tuple[int, str]:
-    row = int(np.flatnonzero(chosen[codes])[0])
-    return row, str(found[codes[row]])[:40]
-
-
-def _outcomes_of_texts(array: np.ndarray, name: str) -> np.ndarray:
-    """0/1 of words such as yes and no, for every label of every row."""
-    answers = np.empty(array.size, np.int64)
-    for place, value in enumerate(array.ravel().tolist()):
-        outcome = _OUTCOMES.get(class_key(value).lower())
-        if outcome is None:
-            row = place // max(array.size // len(array), 1)
-            raise InputError(f"{name} must be 0/1, true/false or yes/no, got {str(value)[:40]!r} in row {row}")
-        answers[place] = outcome
-    return answers.reshape(array.shape)
 
 
 def _listed(names: Sequence[str], most: int = 12) -> str:
