@@ -140,7 +140,7 @@ def test_bad_parameters_are_named():
         MultilabelCalibrator("iso", strength=1).fit(scores, labels)
     with pytest.raises(InputError, match="strength must be"):
         MultilabelCalibrator(strength=-1).fit(scores, labels)
-    with pytest.raises(InputError, match="3 columns, but the fit had 2 labels"):
+    with pytest.raises(InputError, match="X has 3 features, but MultilabelCalibrator is expecting 2"):
         MultilabelCalibrator().fit(scores, labels).transform(np.zeros((4, 3)))
 
 

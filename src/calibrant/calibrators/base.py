@@ -20,7 +20,7 @@ from calibrant.calibrators.maps import numpy_space
 from calibrant.calibrators.prepare import check_names, prepared, ready
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.tensors import answer_tensor
-from calibrant.core.arrays import check_matrix, check_scores, check_values, is_tensor
+from calibrant.core.arrays import check_matrix, check_score_matrix, check_scores, check_values, is_tensor
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows, sums_finitely, two_columns
 from calibrant.core.softmax import softmax
@@ -193,7 +193,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
     def transform(self, logits: Any) -> np.ndarray:
         """Calibrated logits of the input's shape and dtype; probability methods return log-probabilities."""
         check_is_fitted(self)
-        if is_tensor(logits):
+        if is_tensor(logits) and self.task_ != "multilabel":
             return answer_tensor(self, logits, probabilities=False)
         calibrated = self._calibrated(self._admitted(logits))
         return calibrated[:, None] if self.task_ == "binary" and np.ndim(logits) == 2 else calibrated
@@ -348,23 +348,27 @@ class Calibrator(TransformerMixin, BaseEstimator):
 
         The one place where the values of a prediction's input are looked at.
         """
-        one_column = self.task_ == "binary"
+        check, what = {
+            "multiclass": (check_matrix, "one logit for each class of the fit"),
+            "binary": (check_scores, "one score per row"),
+            "multilabel": (check_score_matrix, "one score for each label of the fit"),
+        }[self.task_]
         shape: tuple[int, ...] = getattr(values, "shape", ())
         if len(shape) == 2 and shape[1] != self.n_features_in_:
-            what = "one score per row" if one_column else "one logit for each class of the fit"
             raise InputError(
                 f"X has {shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
                 f"as input: {what}"
             )
-        array = check_scores(values) if one_column else check_matrix(values)
+        array = check(values)
         matrix = array.reshape(len(array), -1)
         check_names(self, values, matrix, reset=False)
         # blocks on all cores find out in one pass whether there is anything to explain
         if all(map_blocks(lambda block: sums_finitely(matrix[block]), row_blocks(*matrix.shape))):
             return array
-        check_values(matrix, from_logits=True, name="scores" if one_column else "logits")
+        if self.task_ != "multilabel":
+            check_values(matrix, from_logits=True, name="logits" if self.task_ == "multiclass" else "scores")
         if self.log_floor_ is not None:
-            return raised(array, self.log_floor_)
+            return raised(array, self.log_floor_, scores=self.task_ == "multilabel")
         if np.isinf(array).any():
             raise InputError("logits hold -Inf (probability 0), but this calibrator learned no floor: fit it again")
         return array

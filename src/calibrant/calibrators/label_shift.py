@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,17 @@ from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, of_inner
 from calibrant.calibrators.confusion import ConfusionScaling
 from calibrant.calibrators.learned import INNER, Learned
+from calibrant.calibrators.solvers.likelihood import Dense, minimise
 from calibrant.core.arrays import check_matrix, check_values
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
-from calibrant.core.statistic import add, statistic
-from calibrant.core.threads import row_blocks
+from calibrant.core.statistic import statistic
 from calibrant.kernels.shape import bent_sums
 
 HALF_A_ROW = 0.5
 """Added to the count of every class, so that one absent from the fit data has a finite ratio."""
 
-EM_STEPS, EM_TOLERANCE, NEWTON_STEPS = 500, 1e-9, 50
+EM_STEPS, EM_TOLERANCE = 500, 1e-9
 
 
 class LabelShift(Calibrator):
@@ -141,30 +140,18 @@ def offset_sums(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, direction: np.ndarray, point: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
     """Σ w·NLL of softmax(β·z + τ·v), its gradient (2,) and Hessian (2×2) by (β, τ): a statistic for `Rows.total`."""
-    parts = []
-    for block in row_blocks(len(logits), logits.shape[1], 1 << 18):
-        scores = logits[block].astype(np.float64)
-        inputs = np.stack([scores, np.broadcast_to(direction, scores.shape)])
-        parts.append(bent_sums(inputs, labels[block], weights[block], point))
-    return reduce(add, parts)
+    scores = logits.astype(np.float64)
+    return bent_sums(np.stack([scores, np.broadcast_to(direction, scores.shape)]), labels, weights, point)
 
 
 def fit_offset(rows: Rows, direction: np.ndarray) -> float:
     """τ/β of the lowest weighted NLL; 0 where the priors agree and τ means nothing."""
     if np.ptp(direction) < 1e-12:
         return 0.0
-    ridge = 1e-9 * rows.total_weight * np.eye(2)
-    point = np.array([1.0, 1.0])
-    loss, gradient, hessian = rows.total(offset_sums, direction, point)
-    for _ in range(NEWTON_STEPS):
-        step = -np.linalg.solve(hessian + ridge, gradient)
-        for length in 0.5 ** np.arange(40):
-            candidate = point + length * step
-            found = rows.total(offset_sums, direction, candidate)
-            if candidate[0] > 0 and found[0] <= loss + 1e-12:
-                break
-        moved, point = np.abs(candidate - point).max(), candidate
-        loss, gradient, hessian = found
-        if moved < 1e-10:
-            break
-    return float(point[1] / point[0])
+
+    def sums(point: np.ndarray, last: bool) -> tuple[float, np.ndarray, np.ndarray]:
+        return rows.total(offset_sums, direction, point)
+
+    start = np.ones(2)
+    slope, weight = minimise(Dense(sums, rows.total_weight, 1e-12 * np.eye(2), start, exact=True), start).point
+    return float(weight / slope)

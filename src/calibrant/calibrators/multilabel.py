@@ -17,11 +17,9 @@ from calibrant.calibrators.prepare import in_pieces
 from calibrant.calibrators.registry import get, resolve
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds, divided
 from calibrant.calibrators.solvers.shrunken import Labelled, fit_labels, summed_losses
-from calibrant.core.arrays import check_score_matrix
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import sigmoid
-from calibrant.core.zeros import raised
 
 if TYPE_CHECKING:
     pass
@@ -119,28 +117,15 @@ class MultilabelCalibrator(Calibrator):
         self.n_iter_, self.objective_trace_ = 1, np.empty(0)
         return rows
 
-    def transform(self, logits: Any) -> np.ndarray:
-        """Calibrated logits (n×L) of the input's dtype."""
-        check_is_fitted(self)
-        return self._transform(self._check(logits))
-
     def predict_proba(self, logits: Any) -> np.ndarray:
         """Calibrated probability of each label (n×L)."""
         check_is_fitted(self)
-        scores = self._check(logits)
+        scores = self._admitted(logits)
         return sigmoid(self._transform(scores.astype(np.float64))).astype(scores.dtype)
 
-    def predict(self, logits: Any) -> np.ndarray:
+    def _predicted(self, calibrated: np.ndarray) -> np.ndarray:
         """1 where the calibrated probability of a label is above ½ (n×L)."""
-        return (self.transform(logits) > 0).astype(np.int64)
-
-    def _check(self, logits: Any) -> np.ndarray:
-        scores = check_score_matrix(logits)
-        if scores.shape[1] != self.n_features_in_:
-            raise InputError(
-                f"logits have {scores.shape[1]} columns, but the fit had {self.n_features_in_} labels: one per label"
-            )
-        return scores if self.log_floor_ is None else raised(scores, self.log_floor_, scores=True)
+        return (calibrated > 0).astype(np.int64)
 
     @property
     def _by_label(self) -> bool:

@@ -111,7 +111,7 @@ def over(excess: np.ndarray) -> np.ndarray:
 
 def under(excess: np.ndarray) -> np.ndarray:
     """Σ_b max(0, −g_b): the part of the error where accuracy exceeds confidence."""
-    return np.maximum(-excess, 0).sum(axis=-1)
+    return over(-excess)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ Bars need no library: they are HTML below a notebook's cell, and one line on sta
 
 from __future__ import annotations
 
+import atexit
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -73,7 +74,12 @@ def bar_for(on: bool | None) -> Listener | None:
     shell = _notebook()
     if on is False or (on is None and shell is None):
         return None
-    return _Bars(_Line() if shell is None else _Cell(shell)).step
+    bars = _Bars(_Line() if shell is None else _Cell())
+    if shell is None:
+        atexit.register(bars.clear)
+    else:
+        shell.events.register("post_run_cell", lambda *_: bars.clear())
+    return bars.step
 
 
 def _notebook() -> Any:
@@ -93,7 +99,6 @@ class _Bars:
         self._screen = screen
         self._stages: dict[str, tuple[int, int | None, str]] = {}
         self._started = self._shown = 0.0
-        screen.when_left(self._clear)
 
     def step(self, stage: str, done: int, total: int | None, note: str) -> None:
         now = time.monotonic()
@@ -103,66 +108,46 @@ class _Bars:
         if total is not None and done >= total:
             self._stages.pop(kind, None)
             if not self._stages:
-                self._screen.clear()
+                self._screen.show([])
             return
         self._stages[kind] = (done, total, f"{stage} {note}".strip())
         if now - self._started >= PATIENCE_SECONDS and now - self._shown >= PAUSE_SECONDS:
             self._shown = now
-            self._screen.draw(list(self._stages.values()))
+            self._screen.show(list(self._stages.values()))
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         self._stages.clear()
-        self._screen.clear()
+        self._screen.show([])
 
 
 class _Cell:
     """HTML below the cell that runs; empty when the work or the cell has ended."""
 
-    def __init__(self, shell: Any) -> None:
-        self._shell, self._handle = shell, None
+    handle: Any = None
 
-    def when_left(self, clear: Any) -> None:
-        self._shell.events.register("post_run_cell", lambda *_: clear())
-
-    def draw(self, stages: list[tuple[int, int | None, str]]) -> None:
+    def show(self, stages: list[tuple[int, int | None, str]]) -> None:
         from IPython.display import HTML, display
 
         picture = HTML("".join(_html(*stage) for stage in stages))
-        if self._handle is None:
-            self._handle = display(picture, display_id=True)
-        else:
-            self._handle.update(picture)
-
-    def clear(self) -> None:
-        from IPython.display import HTML
-
-        if self._handle is not None:
-            self._handle.update(HTML(""))
-            self._handle = None
+        if self.handle is not None:
+            self.handle.update(picture)
+        elif stages:
+            self.handle = display(picture, display_id=True)
+        if not stages:
+            self.handle = None
 
 
 class _Line:
     """One line on standard error that is written over."""
 
-    def __init__(self) -> None:
-        self._width = 0
+    width = 0
 
-    def when_left(self, clear: Any) -> None:
-        import atexit
-
-        atexit.register(clear)
-
-    def draw(self, stages: list[tuple[int, int | None, str]]) -> None:
+    def show(self, stages: list[tuple[int, int | None, str]]) -> None:
         text = "  ".join(_text(*stage) for stage in stages)[:120]
-        sys.stderr.write("\r" + text.ljust(self._width))
-        sys.stderr.flush()
-        self._width = len(text)
-
-    def clear(self) -> None:
-        if self._width:
-            sys.stderr.write("\r" + " " * self._width + "\r")
+        if text or self.width:
+            sys.stderr.write("\r" + text.ljust(self.width) + ("" if text else "\r"))
             sys.stderr.flush()
-            self._width = 0
+        self.width = len(text)
 
 
 def _html(done: int, total: int | None, words: str) -> str:

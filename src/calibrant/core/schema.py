@@ -254,20 +254,20 @@ def resolve_task(
     ('binary', 'multilabel', 'multiclass')
     """
     check_task(task)
-    one = len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)
+    one = len(shape) == 1 or tuple(shape[1:]) == (1,)
     if task is None:
         if one:
             return "binary"
         labels_too = label_shape is not None and len(label_shape) == 2 and len(shape) == 2 and label_shape[1] > 1
         return "multilabel" if labels_too else "multiclass"
-    if task == "pairs" and not one:
-        raise InputError(f"{name} has shape {shape}, but pairs have one confidence per row: give (n,)")
-    if task == "binary" and not one and shape[1:] != (2,):
-        raise InputError(f"{name} has shape {shape}, but task binary has one score per row, or two columns")
-    if task == "multiclass" and one:
-        raise InputError(f"{name} has shape {shape}, but task multiclass has one column per class: give (n, K)")
-    if task == "multilabel" and len(shape) != 2:
-        raise InputError(f"{name} has shape {shape}, but task multilabel has one column per label: give (n, L)")
+    fits, wanted = {
+        "pairs": (one, "pairs have one confidence per row: give (n,)"),
+        "binary": (one or tuple(shape[1:]) == (2,), "task binary has one score per row, or two columns"),
+        "multiclass": (not one, "task multiclass has one column per class: give (n, K)"),
+        "multilabel": (len(shape) == 2, "task multilabel has one column per label: give (n, L)"),
+    }[task]
+    if not fits:
+        raise InputError(f"{name} has shape {shape}, but {wanted}")
     return task
 
 
