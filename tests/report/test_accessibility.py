@@ -13,7 +13,7 @@ from calibrant.data import Predictions
 from calibrant.evaluation.compare import compare
 from calibrant.evaluation.models import compare_models
 from calibrant.evaluation.results import Comparison
-from calibrant.report.page import asset, render, render_models
+from calibrant.report.page import asset, render
 
 LANDMARKS = {"header", "nav", "main", "footer"}
 NEED_NAME = {"button", "select", "input", "a", "summary"}
@@ -64,7 +64,7 @@ def models() -> str:
     labels = generator.integers(0, 3, 400)
     logits = 4 * (generator.normal(size=(400, 3)) + np.eye(3)[labels])
     halves = (logits[:200], labels[:200]), (logits[200:], labels[200:])
-    return render_models(compare_models({"<a>": halves, "b": halves}, ["none", "ts"], resamples=20))
+    return render(compare_models({"<a>": halves, "b": halves}, ["none", "ts"], resamples=20))
 
 
 @pytest.fixture(scope="module", params=["multiclass", "binary", "models"])

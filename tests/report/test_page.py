@@ -26,8 +26,7 @@ from calibrant.evaluation.table import Estimate, Figures
 from calibrant.report import chart_data, tables, usage
 from calibrant.report.answers import answers
 from calibrant.report.methods import STEPS, full_name, learned, readable
-from calibrant.report.page import cards, classes_note, embedded_json, group_lead, render, write_report
-from calibrant.report.wording import shown_metrics
+from calibrant.report.page import embedded_json, render, write_report
 
 LIMIT = 3_000_000
 NASTY = (
@@ -146,13 +145,13 @@ def test_a_comparison_in_which_everything_failed_is_still_a_page(comparison: Com
 
 
 def test_bins_of_the_page_are_the_bins_of_the_rows(comparison: Comparison) -> None:
-    table = chart_data.reliability_table(comparison)
+    data = chart_data.payload(comparison)
+    table, histogram = data["reliability"], data["histogram"]
     chosen = [place for place, name in enumerate(table["method"]) if name == "ts"]
     columns = comparison.row("ts").columns
     bins = reliability_bins(columns.confidence, columns.correct, n_bins=comparison.n_bins)
     np.testing.assert_allclose([table["accuracy"][place] for place in chosen], bins.accuracy[bins.filled], atol=5e-5)
     assert [table["count"][place] for place in chosen] == bins.count[bins.filled].tolist()
-    histogram = chart_data.histogram_table(comparison)
     for name in ("none", "ts"):
         rows = [r for m, r in zip(histogram["method"], histogram["rows"], strict=True) if m == name]
         assert sum(rows) == comparison.n_test
@@ -168,7 +167,7 @@ def test_class_diagrams_hold_every_row_once(comparison: Comparison) -> None:
 
 
 def test_deferral_curve_agrees_with_a_plain_count(comparison: Comparison) -> None:
-    table = chart_data.coverage_table(comparison)
+    table = chart_data.payload(comparison)["coverage"]
     columns = comparison.row("ts").columns
     for place, name in enumerate(table["method"]):
         if name == "ts" and table["deferred"][place] in (0.0, 0.2, 0.5, 0.9):
@@ -199,7 +198,7 @@ def test_more_classes_than_the_list_holds_keeps_the_most_predicted(
     predicted = comparison.rows[0].classes.predicted
     kept = [int(name.split()[1]) for name in found["names"]]
     assert len(kept) == 4
-    assert "the 4 classes predicted most often, of 10" in classes_note(found)
+    assert "the 4 classes predicted most often, of 10" in render(comparison)
     assert predicted[kept].min() >= np.delete(predicted, kept).max()
 
 
@@ -264,7 +263,7 @@ def test_words_of_a_page_are_those_of_its_task(other_task: Comparison) -> None:
 def test_deferral_of_a_positive_class_is_about_decisions() -> None:
     table = compared("binary")
     columns = table.row("none").columns
-    risk = chart_data.coverage_table(table)["risk"][0]
+    risk = chart_data.payload(table)["coverage"]["risk"][0]
     assert risk == pytest.approx(np.mean((columns.confidence >= 0.5) != columns.correct), abs=1e-4)
     assert risk == pytest.approx(1 - table.row("none").metrics["accuracy"].value, abs=1e-4)
 
@@ -294,7 +293,7 @@ def test_many_groups_keep_the_largest_gaps(monkeypatch: pytest.MonkeyPatch) -> N
     shown = chart_data.shown_groups(table)
     gaps = [abs(one.metrics["gap"].value) for one in table.row(table.best).groups.groups]
     assert shown == [int(np.argmax(gaps))]
-    assert "Shown are the 1 with the largest gaps" in group_lead(table)
+    assert "Shown are the 1 with the largest gaps" in render(table)
 
 
 def test_without_groups_the_section_is_hidden(comparison: Comparison) -> None:
@@ -386,9 +385,9 @@ def test_labels_stand_worst_first_and_rare_ones_last() -> None:
     for place, name in enumerate(("one", "two", "three")):
         bins = reliability_bins(columns.confidence[place::3], columns.correct[place::3], n_bins=table.n_bins)
         errors[name] = bins.ece
-        texts = [cell.text for cell in lines[name].cells]
-        assert texts[0] == f"{int(labels[:, place].sum()):,}"
-        assert texts[2] == f"{100 * bins.ece:.2f}%"
+        cells = lines[name].cells
+        assert cells["Positives"].estimate.value == labels[:, place].sum()
+        assert cells["ECE after"].estimate.value == pytest.approx(bins.ece)
     assert list(lines)[2:] == sorted(errors, key=lambda name: -errors[name])
     labels[:, 1] = 0
     rare = labels_of(replace(table, labels=labels.reshape(-1)))
@@ -398,22 +397,22 @@ def test_labels_stand_worst_first_and_rare_ones_last() -> None:
 
 
 def labels_of(table: Comparison) -> list[tables.Line]:
-    return list(tables.label_table(replace(table, class_names=("one", "two", "three"))).lines)
+    return list(tables.label_table(replace(table, class_names=("one", "two", "three"))).rows)
 
 
 def test_deciding_metric_is_the_first_column(comparison: Comparison) -> None:
-    heads = [head for head, _ in tables.methods_table(comparison).heads]
-    assert heads[:2] == ["Method", "NLL"]
-    assert sorted(shown_metrics(comparison)) == sorted(comparison.metric_names)
+    columns = tables.methods_table(comparison).columns
+    assert next(iter(columns.values())) == "NLL"
+    assert set(comparison.metric_names) < set(columns)
 
 
 def test_an_error_at_the_end_of_its_interval_is_explained(comparison: Comparison) -> None:
-    words = "chance alone raises the estimate"
-    assert not any(words in one["meaning"] for one in cards(comparison))
+    words = "(chance alone raises the estimate)"
+    assert words not in render(comparison)
     row = comparison.row("ts")
     edge = Figures({**row.metrics, "ece": Estimate(0.02, 0.0, 0.02)})
     rows = tuple(replace(one, metrics=edge) if one is row else one for one in comparison.rows)
-    assert any(words in one["meaning"] for one in cards(replace(comparison, rows=rows)))
+    assert words in render(replace(comparison, rows=rows))
 
 
 def test_three_questions_are_answered_first(comparison: Comparison) -> None:

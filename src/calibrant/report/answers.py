@@ -36,7 +36,7 @@ def answers(comparison: Comparison) -> list[Answer]:
         reason = "Every method failed; the reasons are listed below."
         return [Answer("Is it calibrated?", "Unknown", reason, "open")]
     best = comparison.row(comparison.best)
-    before = comparison.row(baseline(comparison) or best.method)
+    before = comparison.row(baseline(comparison))
     return [_calibrated(comparison, before), _choice(comparison, before, best), _sureness(comparison, before, best)]
 
 

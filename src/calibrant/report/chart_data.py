@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,14 @@ import numpy as np
 from calibrant.core.errors import FitWarning
 from calibrant.evaluation.bootstrap import clopper_pearson
 from calibrant.evaluation.deferral import risk_coverage_curve, threshold_for_error
-from calibrant.evaluation.groups import GroupAnalysis, GroupFigures
-from calibrant.evaluation.results import ClassProfile, Comparison, MethodRow, TestColumns
+from calibrant.evaluation.groups import GroupAnalysis
+from calibrant.evaluation.rendering import figure
+from calibrant.evaluation.results import Comparison, MethodRow, TestColumns
 from calibrant.evaluation.shift import ShiftCurves
 from calibrant.metrics.clinical import THRESHOLDS, decision_curve, flexible_calibration, threshold_metrics
+from calibrant.report.charts import charts
 from calibrant.report.methods import class_temperatures
-from calibrant.report.wording import Wording, wording
+from calibrant.report.wording import class_names, wording
 
 HISTOGRAM_BINS = 40
 CLASS_CELLS = 25_000
@@ -30,19 +32,51 @@ MOST_FITTED = 2_000_000
 TARGET_ERRORS = (0.2, 0.1, 0.05, 0.02, 0.01)
 TABLE_THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
 THRESHOLD_FIGURES = ("sensitivity", "specificity", "ppv", "npv", "flagged")
+BINS = (
+    "lower", "upper", "confidence", "accuracy", "accuracy_low", "accuracy_high", "noise_low", "noise_high", "count",
+)  # fmt: skip
 
 Columns = dict[str, list[Any]]
 
 
-def finished(comparison: Comparison) -> list[tuple[MethodRow, TestColumns]]:
-    """The rows that have something to draw, with what they have."""
-    return [(row, row.columns) for row in comparison.rows if row.error is None and row.columns is not None]
+def finished(comparison: Comparison) -> dict[str, TestColumns]:
+    """The methods that worked, with what diagrams need of every test row."""
+    return {row.method: row.columns for row in comparison.rows if row.columns is not None}
 
 
-def baseline(comparison: Comparison) -> str | None:
-    """The uncalibrated row, or the first that worked."""
-    names = [row.method for row, _ in finished(comparison)]
-    return "none" if "none" in names else next(iter(names), None)
+def baseline(comparison: Comparison) -> str:
+    """The uncalibrated scores, or the first method that worked; empty where none did."""
+    names = finished(comparison)
+    return "none" if "none" in names else next(iter(names), "")
+
+
+def payload(comparison: Comparison, shift: ShiftCurves | None = None) -> dict[str, Any]:
+    """What the page's script reads: chart specifications and the numbers behind them."""
+    done, words = finished(comparison), wording(comparison)
+    groups, decisions = group_tables(comparison), decision_tables(comparison)
+    shown = len(shown_groups(comparison)) if groups else 0
+
+    def table(columns_of: Callable[[Comparison, str, TestColumns], Mapping[str, Any]]) -> Columns:
+        return stacked((name, columns_of(comparison, name, columns)) for name, columns in done.items())
+
+    return {
+        "methods": list(done),
+        "before": baseline(comparison),
+        "selected": comparison.best if comparison.best in done else next(iter(done), ""),
+        "charts": charts(words, shift, groups=shown, decisions=decisions is not None) if done else {},
+        "words": {"mean": words.mean, "share": words.share},
+        "reliability": table(_bins),
+        "histogram": table(_histogram),
+        "means": table(_means),
+        "sentences": {name: ece_words(comparison.row(name)) for name in done},
+        "coverage": table(_coverage),
+        "guarantees": table(_guarantees),
+        "classes": class_tables(comparison),
+        "groups": groups,
+        "decisions": decisions,
+        "smooth": smooth_table(comparison),
+        "shift": None if shift is None else shift_table(shift),
+    }
 
 
 def rounded(values: Any, digits: int = 4) -> list[Any]:
@@ -67,77 +101,65 @@ def stacked(parts: Iterable[tuple[str, Mapping[str, Any]]], **digits: int) -> Co
     return table
 
 
-def reliability_table(comparison: Comparison) -> Columns:
-    """Bins of every method's reliability diagram."""
-    names = ("lower", "upper", "confidence", "accuracy", "accuracy_low", "accuracy_high", "noise_low", "noise_high")
-
-    def columns_of(method: str) -> dict[str, Any]:
-        bins = comparison.bins(method)
-        found = {name: getattr(bins, name)[bins.filled] for name in (*names, "count")}
-        return found | {"height": bins.count[bins.filled] / max(1, bins.count.max(initial=1))}
-
-    return stacked((row.method, columns_of(row.method)) for row, _ in finished(comparison))
+def _bins(comparison: Comparison, method: str, _: TestColumns) -> dict[str, Any]:
+    """Bins of the reliability diagram."""
+    bins = comparison.bins(method)
+    found = {name: getattr(bins, name)[bins.filled] for name in BINS}
+    return found | {"height": found["count"] / max(1, bins.count.max(initial=1))}
 
 
-def histogram_table(comparison: Comparison) -> Columns:
+def ece_words(row: MethodRow) -> str:
+    """The sentence beside the reliability diagram."""
+    text, floor = f": calibration error {figure('ece', row.metrics['ece'].value)}", row.noise_floor
+    if floor is not None:
+        text += f"; a perfectly calibrated model would show about {figure('ece', floor.mean)}"
+        text += f", up to {figure('ece', floor.critical)} by chance"
+    return f"{text}."
+
+
+def _histogram(comparison: Comparison, _: str, columns: TestColumns) -> dict[str, Any]:
     """How many rows of either outcome fall into each narrow range of the stated probability."""
-    words = wording(comparison)
-    edges = np.linspace(0, 1, HISTOGRAM_BINS + 1)
-    parts = []
-    for row, columns in finished(comparison):
-        right = np.asarray(columns.correct, dtype=bool)
-        for word, chosen in ((words.yes, right), (words.no, ~right)):
-            counts = np.histogram(np.clip(columns.confidence[chosen], 0, 1), edges)[0]
-            parts.append((row.method, {"left": edges[:-1], "outcome": [word] * HISTOGRAM_BINS, "rows": counts}))
-    return stacked(parts)
+    words, edges = wording(comparison), np.linspace(0, 1, HISTOGRAM_BINS + 1)
+    stated, right = np.clip(columns.confidence, 0, 1), np.asarray(columns.correct, dtype=bool)
+    return {
+        "left": np.tile(edges[:-1], 2),
+        "outcome": np.repeat([words.yes, words.no], HISTOGRAM_BINS),
+        "rows": np.concatenate([np.histogram(stated[chosen], edges)[0] for chosen in (right, ~right)]),
+    }
 
 
-def means(comparison: Comparison) -> list[dict[str, Any]]:
-    """Mean confidence and accuracy of every method."""
-    result = []
-    for row, columns in finished(comparison):
-        values = (np.average(column, weights=comparison.weights) for column in (columns.confidence, columns.correct))
-        confidence, accuracy = rounded(list(values))
-        result.append({"method": row.method, "confidence": confidence, "accuracy": accuracy})
-    return result
+def _means(comparison: Comparison, _: str, columns: TestColumns) -> dict[str, Any]:
+    """Mean confidence and accuracy."""
+    named = {"confidence": columns.confidence, "accuracy": columns.correct}
+    return {name: [np.average(column, weights=comparison.weights)] for name, column in named.items()}
 
 
-def sureness(comparison: Comparison, columns: TestColumns) -> tuple[np.ndarray, np.ndarray]:
+def _sureness(comparison: Comparison, columns: TestColumns) -> tuple[np.ndarray, np.ndarray]:
     """How sure each decision is (n,) and whether it is right (n,): what deferral is about.
 
     Columns of a positive class hold its probability and its label; the decision is p ≥ 0.5.
     """
-    if wording(comparison).about == "positive class":
-        p = np.asarray(columns.confidence)
-        return np.maximum(p, 1 - p), np.asarray(columns.prediction) == np.asarray(columns.correct)
-    return np.asarray(columns.confidence), np.asarray(columns.correct)
+    p, correct = np.asarray(columns.confidence), np.asarray(columns.correct)
+    if comparison.about == "positive class":
+        return np.maximum(p, 1 - p), np.asarray(columns.prediction) == correct
+    return p, correct
 
 
-def coverage_table(comparison: Comparison) -> Columns:
+def _coverage(comparison: Comparison, _: str, columns: TestColumns) -> dict[str, Any]:
     """Error among the kept rows, its upper bound and the threshold, for every whole percent deferred."""
-    asked = 1 - np.arange(100) / 100
-    parts = []
-    for row, columns in finished(comparison):
-        curve = risk_coverage_curve(*sureness(comparison, columns))
-        place = np.minimum(np.searchsorted(curve.coverage, asked - 1e-12), len(curve.coverage) - 1)
-        kept = np.rint(curve.coverage[place] * len(columns.confidence)).astype(int)
-        errors = np.rint(curve.risk[place] * kept).astype(int)
-        bound = [clopper_pearson(int(e), int(k), 0.9)[1] for e, k in zip(errors, kept, strict=True)]
-        found = {"deferred": 1 - asked, "risk": curve.risk[place], "bound": bound, "threshold": curve.threshold[place]}
-        parts.append((row.method, found))
-    return stacked(parts)
+    deferred, curve = np.arange(100) / 100, risk_coverage_curve(*_sureness(comparison, columns))
+    place = np.minimum(np.searchsorted(curve.coverage, 1 - deferred - 1e-12), len(curve.coverage) - 1)
+    kept = np.rint(curve.coverage[place] * len(columns.confidence)).astype(int)
+    errors = np.rint(curve.risk[place] * kept).astype(int)
+    bound = [clopper_pearson(int(e), int(k), 0.9)[1] for e, k in zip(errors, kept, strict=True)]
+    return {"deferred": deferred, "risk": curve.risk[place], "bound": bound, "threshold": curve.threshold[place]}
 
 
-def guarantees(comparison: Comparison) -> dict[str, list[list[float | None]]]:
-    """For each method and target error: the threshold that holds it with 95% confidence, and the share deferred."""
-    result: dict[str, list[list[float | None]]] = {}
-    for row, columns in finished(comparison):
-        found = [threshold_for_error(*sureness(comparison, columns), t) for t in TARGET_ERRORS]
-        result[row.method] = [
-            [f.target, *(rounded([f.threshold, 1 - f.coverage, f.error]) if f.kept else [None, None, None])]
-            for f in found
-        ]
-    return result
+def _guarantees(comparison: Comparison, _: str, columns: TestColumns) -> dict[str, Any]:
+    """For each target error the threshold that holds it with 95% confidence (None: not reachable), and the rest."""
+    found = [threshold_for_error(*_sureness(comparison, columns), target) for target in TARGET_ERRORS]
+    same = {name: [getattr(one, name) for one in found] for name in ("target", "threshold", "error")}
+    return same | {"deferred": [1 - one.coverage for one in found]}
 
 
 def shift_table(shift: ShiftCurves) -> Columns:
@@ -153,24 +175,31 @@ def class_tables(comparison: Comparison) -> dict[str, Any]:
     A diagram is a list of [mean confidence in thousandths, right rows, rows] over the bins that hold rows PREDICTED as
     the class.
     """
-    rows = _in_order_of_interest(comparison)
-    result: dict[str, Any] = {"names": [], "rows": [], "methods": {}, "left_out": [], "total": comparison.n_classes}
+    total, names = comparison.n_classes, class_names(comparison)
+    result: dict[str, Any] = {"names": [], "rows": [], "methods": {}, "left_out": [], "total": total}
+    rows = {
+        row.method: (row.columns, row.classes, class_temperatures(row, total))
+        for row in comparison.rows
+        if row.columns is not None and row.classes is not None
+    }
     if not rows or comparison.task != "multiclass":
         return result
-    shown = _classes_to_show(rows[0][2], comparison.n_classes)
-    names = comparison.class_names or tuple(f"class {index}" for index in range(comparison.n_classes))
-    result["names"] = [str(names[index]) for index in shown]
-    result["rows"] = rounded(rows[0][2].count[shown])
-    cells = 0
-    for row, columns, classes in rows:
-        diagrams = _class_diagrams(columns, shown, comparison)
-        size = sum(len(diagram) for diagram in diagrams)
-        if cells + size > CLASS_CELLS and len(result["methods"]) >= 2:
-            result["left_out"].append(row.method)
+    warm = [name for name, (*_, temperatures) in rows.items() if temperatures is not None]
+    first = (baseline(comparison), comparison.best, comparison.second, *warm[:1])
+    order: dict[Any, None] = dict.fromkeys((*first, *comparison.ranking(comparison.criterion), *rows))
+    budget, shown = CLASS_CELLS, np.arange(0)
+    for name in filter(rows.get, order):
+        columns, classes, temperatures = rows[name]
+        if not result["methods"]:
+            shown = np.sort(np.argsort(-classes.predicted, kind="stable")[:MOST_CLASSES])
+            result |= {"names": [names[int(index)] for index in shown], "rows": rounded(classes.count[shown])}
+        diagrams = [diagram.tolist() for diagram in _class_diagrams(columns, shown, comparison.n_bins)]
+        size = sum(map(len, diagrams))
+        if size > budget and len(result["methods"]) >= 2:
+            result["left_out"].append(name)
             continue
-        cells += size
-        temperatures = class_temperatures(row, comparison.n_classes)
-        result["methods"][row.method] = {
+        budget -= size
+        result["methods"][name] = {
             "accuracy": rounded(classes.accuracy[shown], 3),
             "over": rounded(classes.top_over[shown]),
             "under": rounded(classes.top_under[shown]),
@@ -180,56 +209,33 @@ def class_tables(comparison: Comparison) -> dict[str, Any]:
     return result
 
 
-def _in_order_of_interest(comparison: Comparison) -> list[tuple[MethodRow, TestColumns, ClassProfile]]:
-    rows = {row.method: (row, columns, row.classes) for row, columns in finished(comparison) if row.classes is not None}
-    first = [baseline(comparison), comparison.best, comparison.second]
-    warm = [name for name, (row, *_) in rows.items() if class_temperatures(row, comparison.n_classes) is not None]
-    order = dict.fromkeys([*first, *warm[:1], *comparison.ranking(comparison.criterion), *rows])
-    return [rows[name] for name in order if name in rows]
+def class_bins(rows: int, n_bins: int) -> int:
+    """How many bins suit a class of so many rows: about √rows / 2, which leaves 2·√rows in each.
 
-
-def _classes_to_show(classes: ClassProfile, n_classes: int) -> np.ndarray:
-    if n_classes <= MOST_CLASSES:
-        return np.arange(n_classes)
-    return np.sort(np.argsort(-classes.predicted, kind="stable")[:MOST_CLASSES])
-
-
-def class_bins(rows: np.ndarray, n_bins: int) -> np.ndarray:
-    """How many bins suit classes of so many rows: about √rows / 2, which leaves 2·√rows in each.
-
-    >>> class_bins(np.array([3, 25, 100, 5000]), 15).tolist()
+    >>> [class_bins(rows, 15) for rows in (3, 25, 100, 5000)]
     [1, 2, 5, 15]
     """
-    return np.clip((np.sqrt(rows) / 2).astype(int), 1, n_bins)
+    return min(max(int(rows**0.5 / 2), 1), n_bins)
 
 
-def _class_diagrams(columns: TestColumns, shown: np.ndarray, comparison: Comparison) -> list[list[list[int]]]:
-    """Bins of equal size of all classes in one pass: a row's cell is its predicted class and its place in it."""
-    n_bins, prediction = comparison.n_bins, np.asarray(columns.prediction)
-    stated = np.asarray(columns.confidence, dtype=float)
-    order = np.lexsort((stated, prediction))
-    rows = np.bincount(prediction, minlength=comparison.n_classes)
-    classes, sorted_stated = prediction[order], stated[order]
-    place = np.arange(len(order)) - (np.cumsum(rows) - rows)[classes]
-    # rows of the same confidence share a bin: they take the place of the first of them
-    new = np.ones(len(order), dtype=bool)
-    new[1:] = (classes[1:] != classes[:-1]) | (sorted_stated[1:] != sorted_stated[:-1])
-    place = place[np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))]
-    cell = classes * n_bins + place * class_bins(rows, n_bins)[classes] // rows[classes]
-
-    def total(values: np.ndarray | None) -> np.ndarray:
-        weights = None if values is None else values[order]
-        return np.bincount(cell, weights=weights, minlength=comparison.n_classes * n_bins).reshape(-1, n_bins)[shown]
-
-    count, right = total(None), np.rint(total(np.asarray(columns.correct, dtype=float))).astype(int)
-    thousandths = np.rint(1000 * (total(stated) / np.maximum(count, 1))).astype(int)
-    both = np.stack([thousandths, right, count], axis=-1)
-    return [both[place][count[place] > 0].tolist() for place in range(len(shown))]
+def _class_diagrams(columns: TestColumns, shown: np.ndarray, n_bins: int) -> Iterator[np.ndarray]:
+    """Bins of equal size of the rows predicted as each class."""
+    order = np.lexsort((columns.confidence, columns.prediction))
+    ends = np.searchsorted(columns.prediction[order], [shown, shown + 1])
+    for start, stop in ends.T:
+        rows = order[start:stop]
+        stated = np.asarray(columns.confidence[rows], dtype=float)
+        # rows of the same confidence share a bin: they take the place of the first of them
+        cell = np.searchsorted(stated, stated) * class_bins(len(rows), n_bins) // max(1, len(rows))
+        count, right, total = (np.bincount(cell, weights) for weights in (None, columns.correct[rows], stated))
+        full = count > 0
+        thousandths = np.rint(1000 * total[full] / count[full])
+        yield np.stack([thousandths, right[full], count[full]], axis=-1).astype(int)
 
 
 def group_analyses(comparison: Comparison) -> dict[str, GroupAnalysis]:
     """What is known of the groups under each method; empty where none were asked for."""
-    return {row.method: row.groups for row, _ in finished(comparison) if row.groups is not None}
+    return {row.method: row.groups for row in comparison.rows if row.groups is not None}
 
 
 def shown_groups(comparison: Comparison) -> list[int]:
@@ -243,47 +249,39 @@ def shown_groups(comparison: Comparison) -> list[int]:
 def focus_group(comparison: Comparison) -> int:
     """The group whose diagram is drawn: worst served under the best method, else before it, else the largest gap."""
     found = group_analyses(comparison)
-    for method in (comparison.best, baseline(comparison)):
-        worst = found[method].worst if method in found else None
-        if worst is not None:
-            return worst
-    return shown_groups(comparison)[0]
+    worst = [found[name].worst for name in (comparison.best, baseline(comparison)) if name in found]
+    return next((place for place in worst if place is not None), shown_groups(comparison)[0])
 
 
 def group_tables(comparison: Comparison) -> dict[str, Any] | None:
     """Gaps of the shown groups under every method, the bins of the group in focus, and a sentence per method."""
-    found = group_analyses(comparison)
+    found, words = group_analyses(comparison), wording(comparison)
     if not found:
         return None
-    shown, focus, words = shown_groups(comparison), focus_group(comparison), wording(comparison)
-    bins = []
+    shown, focus = shown_groups(comparison), focus_group(comparison)
+    bins, gaps = [], []
     for method, analysis in found.items():
-        sums = analysis.groups[focus].bins
+        sums, groups = analysis.groups[focus].bins, [analysis.groups[place] for place in shown]
         if sums is not None:
             full = sums.weight > 0
-            sides = {"confidence": sums.confidence, "accuracy": sums.correct}
-            shares = {name: (values / np.where(full, sums.weight, 1))[full] for name, values in sides.items()}
-            bins.append((method, shares | {"count": sums.weight[full]}))
-    gaps = ((method, _gaps([one.groups[place] for place in shown], words)) for method, one in found.items())
+            weight, stated, seen = (one[full] for one in (sums.weight, sums.confidence, sums.correct))
+            bins.append((method, {"confidence": stated / weight, "accuracy": seen / weight, "count": weight}))
+        estimates = [one.metrics["gap"] for one in groups]
+        columns: dict[str, Any] = {
+            "group": [one.name for one in groups],
+            "rows": [one.n for one in groups],
+            "gap": [one.value for one in estimates],
+            "low": [one.low for one in estimates],
+            "high": [one.high for one in estimates],
+            "few": [one.too_few for one in groups],
+            "side": [words.sides[1 - (one.low > 0) + (one.high < 0)] for one in estimates],
+        }
+        gaps.append((method, columns))
     return {
         "gaps": stacked(gaps),
         "bins": stacked(bins),
         "focus": next(iter(found.values())).groups[focus].name,
         "sentences": {method: f"{one.verdict[:1].upper()}{one.verdict[1:]}." for method, one in found.items()},
-    }
-
-
-def _gaps(groups: list[GroupFigures], words: Wording) -> dict[str, Any]:
-    found = [one.metrics["gap"] for one in groups]
-    sides = [words.high if gap.low > 0 else words.low if gap.high < 0 else "within chance" for gap in found]
-    return {
-        "group": [one.name for one in groups],
-        "rows": [one.n for one in groups],
-        "gap": [gap.value for gap in found],
-        "low": [gap.low for gap in found],
-        "high": [gap.high for gap in found],
-        "few": [one.too_few for one in groups],
-        "side": sides,
     }
 
 
@@ -296,32 +294,32 @@ def decision_tables(comparison: Comparison) -> dict[str, Any] | None:
     """Net benefit and what thresholds do, for every method; None for other tasks."""
     if not has_decisions(comparison):
         return None
-    parts, everyone = [], []
-    for row, columns in finished(comparison):
+    parts, everyone, weights = [], [], comparison.weights
+    for method, columns in finished(comparison).items():
         given = columns.confidence, np.asarray(columns.correct, dtype=int), THRESHOLDS
-        curve = decision_curve(*given, sample_weight=comparison.weights)
-        figures = threshold_metrics(*given, sample_weight=comparison.weights)
+        curve = decision_curve(*given, sample_weight=weights)
+        figures = threshold_metrics(*given, sample_weight=weights)
         found = {"threshold": THRESHOLDS, "benefit": curve.model}
-        parts.append((row.method, found | {name: getattr(figures, name) for name in THRESHOLD_FIGURES}))
+        parts.append((method, found | {name: getattr(figures, name) for name in THRESHOLD_FIGURES}))
         everyone = rounded(curve.treat_all, 5)
     return {
         "thresholds": stacked(parts, benefit=5),
         "everyone": {"threshold": rounded(THRESHOLDS), "benefit": everyone},
         "table": list(TABLE_THRESHOLDS),
-        "prevalence": rounded([np.average(comparison.labels, weights=comparison.weights)])[0],
+        "prevalence": rounded([np.average(comparison.labels, weights=weights)])[0],
     }
 
 
 def smooth_table(comparison: Comparison) -> Columns:
     """The flexible calibration curve of the methods with its 95% band, as far as there is time for the fits."""
-    rows = {row.method: columns for row, columns in finished(comparison)} if has_decisions(comparison) else {}
-    order = dict.fromkeys(name for name in (baseline(comparison), comparison.best, *rows) if name in rows)
+    done = finished(comparison) if has_decisions(comparison) else {}
+    order: dict[Any, None] = dict.fromkeys((baseline(comparison), comparison.best, *done))
     parts = []
-    for name in list(order)[: max(2, MOST_FITTED // max(1, comparison.n_test))]:
-        given = rows[name].confidence, np.asarray(rows[name].correct, dtype=int)
+    for name in [name for name in order if name in done][: max(2, MOST_FITTED // max(1, comparison.n_test))]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)
-            curve = flexible_calibration(*given, sample_weight=comparison.weights)
+            seen = np.asarray(done[name].correct, dtype=int)
+            curve = flexible_calibration(done[name].confidence, seen, sample_weight=comparison.weights)
         fields = ("probability", "observed", "low", "high")
         parts.append((name, {field: getattr(curve, field)[::2] for field in fields}))
     return stacked(parts)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from calibrant.calibrators.registry import METHODS, PREFIXES, SUFFIXES
-from calibrant.evaluation.results import MethodRow
+from calibrant.evaluation.results import Comparison, MethodRow
+from calibrant.report.wording import class_names
 
 
 def innermost(calibrator: Any) -> list[Any]:
@@ -82,6 +83,16 @@ def summary(calibrator: Any) -> str:
     """The first sentence of a method's own description."""
     text = (type(calibrator).__doc__ or "").strip().split("\n\n")[0]
     return " ".join(text.replace("`", "").split())
+
+
+def parameters(comparison: Comparison, row: MethodRow, count: int = 5) -> list[tuple[str, str]]:
+    """Everything a method learned, with the classes it changed most."""
+    values, temperatures = learned(row.calibrator), class_temperatures(row, comparison.n_classes)
+    if temperatures is not None:
+        names, order = class_names(comparison), np.argsort(temperatures, kind="stable")
+        for words, places in (("most sharpened", order[:count]), ("most damped", order[::-1][:count])):
+            values.append((words, ", ".join(f"{names[place]} {temperatures[place]:.3g}" for place in places)))
+    return values
 
 
 PLUMBING = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,72 +15,56 @@ import sklearn
 
 import calibrant
 from calibrant.core.errors import InputError
-from calibrant.evaluation.models import ModelComparison
 from calibrant.evaluation.results import Comparison
 
 Snippets = list[tuple[str, str]]
 """Titles and texts."""
-READING = ("--kind", "--task", "--scores", "--labels", "--weights", "--class-names", "--ignore-index")
+READING = ("--kind", "--task", "--scores", "--labels", "--weights", "--class-names", "--ignore-index", "--by")
 """Options of `compare` that say what a file holds; `fit` and `apply` need them too."""
 LARGEST_HASHED = 2_000_000_000
 """Bytes up to which a file is read for its hash."""
+ONNX = """calibrant export calibrator.safetensors --onnx calibrator.onnx
+calibrant export calibrator.safetensors --onnx calibrated_model.onnx --model model.onnx  # both in one"""
 
 
-def options_of(command: str | None, wanted: Sequence[str] = READING) -> dict[str, str]:
-    """The options among `wanted` that a command gave.
+def options_of(command: str | None) -> dict[str, str]:
+    """The options of `READING` that a command gave.
 
     >>> options_of("calibrant compare a.csv b.csv --kind=logits --labels y -m ts")
     {'--kind': 'logits', '--labels': 'y'}
     """
-    words = [] if command is None else shlex.split(command)
+    words = shlex.split(command or "")
     found: dict[str, str] = {}
-    for place, word in enumerate(words):
+    for word, following in zip(words, [*words[1:], ""], strict=False):
         name, equals, value = word.partition("=")
-        if name in wanted:
-            following = words[place + 1] if place + 1 < len(words) else ""
-            found[name] = value if equals else following
-    return {name: found[name] for name in wanted if name in found}
+        found[name] = value if equals else following
+    return {name: found[name] for name in READING if name in found}
 
 
-def usage(method: str | None, task: str, sources: Sequence[str] = (), command: str | None = None) -> Snippets:
-    """Python, command line and ONNX for one model."""
+def usage(
+    method: str | None, task: str, sources: Sequence[str] = (), command: str | None = None, *, several: bool = False
+) -> Snippets:
+    """Python, command line and ONNX for one model; for several a fit of each, and the same in Python for the first."""
     if method is None:
         return []
     sources = [without_queries(source) for source in sources]
-    fit_on, apply_to = (*sources, "val.npz", "new.npz")[:2] if len(sources) != 1 else (sources[0], "new.npz")
-    said = _said(method, command)
-    shell = f"""{_fit(fit_on, method, said)} -o calibrator.safetensors
-calibrant apply calibrator.safetensors {shlex.quote(apply_to)}{said} -o calibrated.npz"""
-    onnx = """calibrant export calibrator.safetensors --onnx calibrator.onnx
-calibrant export calibrator.safetensors --onnx calibrated_model.onnx --model model.onnx  # both in one"""
-    return [("Python", _python(method, task, fit_on, apply_to, command)), ("Command line", shell), ("ONNX", onnx)]
-
-
-def model_usage(method: str | None, task: str, sources: Sequence[str] = (), command: str | None = None) -> Snippets:
-    """One fit per model on the command line, and the same in Python for the first of them."""
-    if method is None:
-        return []
-    models = [model_files(without_queries(source)) for source in sources] or [("calibrator", "val.npz", "")]
-    said = _said(method, command)
-    shell = [f"{_fit(val, method, said)} -o {shlex.quote(name + '.safetensors')}" for name, val, _ in models]
-    return [("Command line", "\n".join(shell)), ("Python", _python(method, task, models[0][1], "new.npz", command))]
-
-
-def _groups(method: str, command: str | None) -> str | None:
-    """The columns of groups that a method of theirs needs."""
-    found = options_of(command, ("--by",)).get("--by", "COLUMN")
-    return found if method.endswith(("+group", "+multi")) else None
-
-
-def _said(method: str, command: str | None) -> str:
-    """The options that read a file, as the command line takes them."""
-    groups = _groups(method, command)
-    given = options_of(command) | ({} if groups is None else {"--groups": groups})
-    return "".join(f" {name} {shlex.quote(value)}" for name, value in given.items())
-
-
-def _fit(file: str, method: str, said: str) -> str:
-    return f"calibrant fit {shlex.quote(file)}{said} --method {shlex.quote(method)}"
+    fit_on, apply_to = (*sources, *("val.npz", "new.npz")[len(sources) :])[:2]
+    models = [("calibrator", fit_on, apply_to)]
+    if several and sources:
+        models = [(name, val, "new.npz") for name, val, _ in map(model_files, sources)]
+    options = options_of(command)
+    by, grouped = options.pop("--by", "COLUMN"), method.endswith(("+group", "+multi"))
+    python = ("Python", _python(method, task, *models[0][1:], options | ({"--by": by} if grouped else {})))
+    given = options | ({"--groups": by} if grouped else {})
+    said = "".join(f" {name} {shlex.quote(value)}" for name, value in given.items())
+    fits = [
+        f"calibrant fit {shlex.quote(val)}{said} --method {shlex.quote(method)} -o {shlex.quote(name + '.safetensors')}"
+        for name, val, _ in models
+    ]
+    if several:
+        return [("Command line", "\n".join(fits)), python]
+    apply = f"calibrant apply calibrator.safetensors {shlex.quote(apply_to)}{said} -o calibrated.npz"
+    return [python, ("Command line", f"{fits[0]}\n{apply}"), ("ONNX", ONNX)]
 
 
 def without_queries(text: str) -> str:
@@ -88,33 +72,27 @@ def without_queries(text: str) -> str:
     return " ".join(word.partition("?")[0] if "://" in word else word for word in text.split(" "))
 
 
-def model_files(source: str) -> tuple[str, str, str]:
-    """Name, fit rows and test rows of a model as `compare --models` takes it."""
-    name, files = split_model(source)
-    val, test = files if len(files) == 2 else (f"{files[0]}#val", f"{files[0]}#test")
+def model_files(given: str) -> tuple[str, str, str]:
+    """Name, fit rows and test rows of a model as `compare --models` takes it.
+
+    An existing path is a path, whatever signs it holds.
+
+    >>> model_files("resnet=val.npz,test.npz")
+    ('resnet', 'val.npz', 'test.npz')
+    >>> model_files("runs/vit.npz")
+    ('vit', 'runs/vit.npz#val', 'runs/vit.npz#test')
+    """
+    name, equals, files = given.partition("=")
+    parts = [part.strip() for part in files.split(",")]
+    if not equals or Path(given).exists():
+        name, parts = Path(given).stem, [given]
+    if len(parts) > 2 or not all([name, *parts]):
+        raise InputError(f"{given!r} is no model: give FILE, NAME=FILE or NAME=VAL_FILE,TEST_FILE")
+    val, test = parts if len(parts) == 2 else (f"{parts[0]}#val", f"{parts[0]}#test")
     return name, val, test
 
 
-def split_model(given: str) -> tuple[str, list[str]]:
-    """The name of a model and its one or two files; an existing path is a path, whatever signs it holds.
-
-    >>> split_model("resnet=val.npz,test.npz")
-    ('resnet', ['val.npz', 'test.npz'])
-    >>> split_model("runs/vit.npz")
-    ('vit', ['runs/vit.npz'])
-    """
-    if Path(given).exists() or "=" not in given:
-        return Path(given).stem, [given]
-    name, _, files = given.partition("=")
-    both = [part.strip() for part in files.split(",")]
-    if len(both) > 2 or not all([name, *both]):
-        raise InputError(f"{given!r} is no model: give FILE, NAME=FILE or NAME=VAL_FILE,TEST_FILE")
-    return name, both
-
-
-def _python(method: str, task: str, fit_on: str, apply_to: str, command: str | None) -> str:
-    groups = _groups(method, command)
-    given = options_of(command) | ({} if groups is None else {"--by": groups})
+def _python(method: str, task: str, fit_on: str, apply_to: str, given: Mapping[str, str]) -> str:
     options = "".join(f", {name.strip('-').replace('-', '_')}={_value(name, value)}" for name, value in given.items())
     built = f"cal.get({method!r})"
     if task == "multilabel" and method != "none":
@@ -122,7 +100,7 @@ def _python(method: str, task: str, fit_on: str, apply_to: str, command: str | N
     after = "  # column 1: the positive class" if task in ("binary", "pairs") else ""
     last = f"""new = cal.open_predictions({apply_to!r}{options}, require_labels=False)
 probabilities = cal.load("calibrator.safetensors").predict_proba(new.logits){after}"""
-    if groups is not None:
+    if "--by" in given:
         last = 'calibrated = cal.load("calibrator.safetensors")  # predict_proba(logits, groups=...)'
     return f"""import calibrant as cal
 
@@ -141,33 +119,24 @@ def _value(name: str, value: str) -> str:
     return repr(value)
 
 
-def provenance(comparison: Comparison, sources: Sequence[str], command: str | None) -> Snippets:
-    """The lines of the page's last table."""
-    roles = ("Fitted on", "Measured on") if len(sources) == 2 else ["File"] * len(sources)
-    lines = [(role, described(source)) for role, source in zip(roles, sources, strict=True)]
-    return [*lines, ("Rows", _rows(comparison)), *_made(command)]
-
-
-def model_provenance(table: ModelComparison, sources: Sequence[str], command: str | None) -> Snippets:
-    """The same for several models: files by model."""
-    lines = []
-    for name, *parts in map(model_files, sources):
-        files = dict.fromkeys(described(one.removesuffix("#val").removesuffix("#test")) for one in parts)
-        lines.append((f"Model {name}", "; ".join(files)))
-    lines += [(f"Rows of {name}", _rows(one)) for name, one in table.comparisons.items()]
-    return [*lines, *_made(command)]
-
-
-def _rows(comparison: Comparison) -> str:
-    return f"{comparison.n_val:,} to fit on, {comparison.n_test:,} to measure on"
-
-
-def _made(command: str | None) -> Snippets:
-    lines = [
-        ("Made", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")),
-        ("Versions", f"calibrant {calibrant.__version__}, Python {platform.python_version()}, numpy {np.__version__}, "
-         f"scipy {scipy.__version__}, scikit-learn {sklearn.__version__}"),
-    ]  # fmt: skip
+def provenance(comparisons: Mapping[str, Comparison], sources: Sequence[str], command: str | None) -> Snippets:
+    """The lines of the page's last table; of several models with their names."""
+    if "" in comparisons:
+        roles = ("Fitted on", "Measured on") if len(sources) == 2 else ["File"] * len(sources)
+        lines = list(zip(roles, map(described, sources), strict=True))
+    else:
+        lines = []
+        for name, *parts in map(model_files, sources):
+            files = dict.fromkeys(described(one.removesuffix("#val").removesuffix("#test")) for one in parts)
+            lines.append((f"Model {name}", "; ".join(files)))
+    for name, one in comparisons.items():
+        rows = f"{one.n_val:,} to fit on, {one.n_test:,} to measure on"
+        lines.append((f"Rows of {name}" if name else "Rows", rows))
+    versions = (
+        f"calibrant {calibrant.__version__}, Python {platform.python_version()}, numpy {np.__version__}, "
+        f"scipy {scipy.__version__}, scikit-learn {sklearn.__version__}"
+    )
+    lines += [("Made", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")), ("Versions", versions)]
     return [*lines, ("Command", without_queries(command))] if command else lines
 
 

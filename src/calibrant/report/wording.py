@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from calibrant.evaluation.flat import about
 from calibrant.evaluation.results import Comparison
 
 
@@ -92,31 +92,36 @@ POSITIVE = Wording(
 
 def wording(comparison: Comparison) -> Wording:
     """The words of a comparison's task."""
-    return POSITIVE if about(comparison.task) == "positive class" else PREDICTED
+    return POSITIVE if comparison.about == "positive class" else PREDICTED
 
 
-def title(comparison: Comparison) -> str:
-    """The page's heading where none is given."""
-    if comparison.task == "binary":
-        return "How far to trust the probability of the positive class"
-    if comparison.task == "multilabel":
-        return f"How far to trust the probabilities of {comparison.n_classes:,} labels"
-    if comparison.task == "pairs":
-        return "How far to trust a model's stated confidence"
-    return f"How far to trust a {comparison.n_classes:,}-class model"
+TITLES = {
+    "multiclass": "How far to trust a {:,}-class model",
+    "binary": "How far to trust the probability of the positive class",
+    "multilabel": "How far to trust the probabilities of {:,} labels",
+    "pairs": "How far to trust a model's stated confidence",
+}
+"""The page's heading where none is given."""
+SIZES = {"multiclass": "{:,} classes", "multilabel": "{:,} labels", "binary": "{:,} positives among them ({:.1%})"}
+"""What else a page says about the size of its data; confidences alone have no classes."""
 
 
-def size(comparison: Comparison) -> str:
-    """How many classes, labels or positives there are; nothing of confidences alone."""
-    if comparison.task == "binary":
-        count, share = int(np.sum(comparison.labels)), float(np.mean(comparison.labels))
-        return f"{count:,} positives among them ({share:.1%})"
-    if comparison.task == "multilabel":
-        return f"{comparison.n_classes:,} labels"
-    return "" if comparison.task == "pairs" else f"{comparison.n_classes:,} classes"
+def sizes(comparison: Comparison) -> list[str]:
+    """How much was compared, on how many rows of what."""
+    labels, failed = comparison.labels, sum(row.error is not None for row in comparison.rows)
+    counts = (np.sum(labels), np.mean(labels)) if comparison.task == "binary" else (comparison.n_classes,)
+    return [
+        f"{len(comparison.rows) - failed} methods" + f", {failed} failed" * (failed > 0),
+        f"fitted on {comparison.n_val:,} rows",
+        f"measured on {comparison.n_test:,}",
+        *(words.format(*counts) for task, words in SIZES.items() if task == comparison.task),
+        f"{comparison.n_bins} bins",
+        f"{comparison.resamples:,} bootstrap resamples",
+    ]
 
 
-def shown_metrics(comparison: Comparison) -> list[str]:
-    """Metrics of the table, the deciding one first; with one probability per row the classwise ECE is the ECE again."""
-    names = sorted(comparison.metric_names, key=lambda name: name != comparison.criterion)
-    return names if comparison.task == "multiclass" else [name for name in names if name != "sce"]
+def class_names(comparison: Comparison) -> Sequence[str]:
+    """The names of the classes or labels, numbers where there are none."""
+    word = "label" if comparison.task == "multilabel" else "class"
+    names = comparison.class_names or [f"{word} {index}" for index in range(comparison.n_classes)]
+    return [str(name) for name in names]

@@ -12,8 +12,9 @@
     return table[names[0]].map((_, i) => Object.fromEntries(names.map((name) => [name, table[name][i]])));
   };
   const coverage = records(data.coverage);
+  const guarantees = records(data.guarantees);
   const thresholds = data.decisions ? records(data.decisions.thresholds) : [];
-  const means = data.means.flatMap(({ method, confidence, accuracy }) => {
+  const means = records(data.means).flatMap(({ method, confidence, accuracy }) => {
     const first = confidence >= accuracy;
     return [
       { method, what: "confidence", value: confidence, place: first ? 0.95 : 0.83, words: data.words.mean + " " + percent(confidence) },
@@ -146,7 +147,7 @@
   };
 
   const drawGuarantees = () => {
-    byId("guarantees").replaceChildren(...(data.guarantees[state.method] || []).map(([target, threshold, deferred, error]) => {
+    byId("guarantees").replaceChildren(...guarantees.filter((one) => one.method === state.method).map(({ target, threshold, deferred, error }) => {
       const row = document.createElement("tr");
       const texts = threshold === null
         ? ["not reachable", "", ""] : [threshold.toFixed(3), percent(deferred, 0), percent(error, 2)];
