@@ -52,8 +52,8 @@ def compiled_form(kernel: Kernel) -> Callable[[Callable[..., Any]], Any]:
         @kernel.compiled
         @functools.wraps(loop)
         def form(*arguments: Any) -> Any:
-            ones = np.ones(len(arguments[0]))
-            return loop(*(frozen(ones if one is None else one) for one in arguments))
+            n = len(arguments[0])
+            return loop(*(frozen(np.ones(n) if one is None else one) for one in arguments))
 
         return form
 
