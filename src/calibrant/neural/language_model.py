@@ -6,6 +6,8 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from calibrant.neural.neural_clamping import best_temperature
 
 POSITION_EDGES = (16, 64, 256, 1024, 4096, 16384, 65536)
 COUNT_EDGES = (1, 10, 100, 1000, 10_000, 100_000, 1_000_000)
+EDGES = {"position": POSITION_EDGES, "frequency": COUNT_EDGES}
 NO_TOKEN = -100
 MAX_RUNS = 4
 """Runs over the batches at most; the second and later ones where the first batch was untypical."""
@@ -65,7 +68,10 @@ class TokenMeasurement:
         """Temperature scaling of the lowest NLL on these tokens, from the sums of the run."""
         if self.solved is None:
             raise InputError("the run took no sums for a fit: call measure_language_model with fit=True")
-        rows: Any = TokenRows(self.n_tokens, self.n_classes, self.solved)
+        # what a temperature fit asks of its rows; the temperature is known already
+        rows: Any = SimpleNamespace(n=self.n_tokens, n_classes=self.n_classes, total_weight=float(self.n_tokens))
+        rows.in_memory = rows.one_score = False
+        rows.solved_temperature = lambda: self.solved
         fitted = TemperatureScaling().fit_rows(rows)
         fitted.n_rows_ = self.n_tokens
         return fitted
@@ -75,9 +81,7 @@ class TokenMeasurement:
         if self.rows is None:
             raise InputError("the run kept no rows: call measure_language_model with keep_rows=True")
         kept = self.rows
-        groups = {
-            name: np.array(list(self.groups[name]))[kept[name]] for name in ("position", "frequency") if name in kept
-        }
+        groups = {name: np.array(_ranges(edges))[kept[name]] for name, edges in EDGES.items() if name in kept}
         return Predictions(
             confidence=kept["confidence"], correct=kept["correct"], groups=groups, clusters=kept["sequence"]
         )
@@ -94,13 +98,10 @@ class TokenMeasurement:
     def __str__(self) -> str:
         names = ("tokens", "nll", "accuracy", "confidence", "ece")
         lines = [f"{'':28}" + "".join(f"{name:>12}" for name in names)]
-        tables = {"": {"all tokens": self.metrics}, **self.groups}
-        for by, found in tables.items():
+        for by, found in {"": {"all tokens": self.metrics}, **self.groups}.items():
             for label, row in found.items():
-                head = f"{by} {label}".strip()
-                lines.append(
-                    f"{head:28}{int(row['tokens']):>12,}" + "".join(f"{row[name]:>12.4f}" for name in names[1:])
-                )
+                figures = "".join(f"{row[name]:>12.4f}" for name in names[1:])
+                lines.append(f"{f'{by} {label}'.strip():28}{int(row['tokens']):>12,}{figures}")
         return "\n".join(lines)
 
 
@@ -230,25 +231,6 @@ def first_estimate(logits: Tensor, labels: Tensor) -> float:
     return found if 1e-3 < found < 1e3 else 1.0
 
 
-@dataclass(frozen=True)
-class TokenRows:
-    """What a temperature fit asks of its rows; the temperature is known already."""
-
-    n: int
-    n_classes: int
-    solved: SolvedTemperature
-    in_memory = one_score = False
-
-    @property
-    def total_weight(self) -> float:
-        """Tokens weigh 1."""
-        return float(self.n)
-
-    def solved_temperature(self) -> SolvedTemperature:
-        """What the sums at the nodes say."""
-        return self.solved
-
-
 class _Run:
     """The sums of the metrics over all tokens, by position and by how common the predicted token is."""
 
@@ -261,16 +243,11 @@ class _Run:
         device: torch.device,
         keep_rows: bool,
     ) -> None:
-        self.model, self.temperature = model, temperature
+        self.model, self.temperature, self.counts = model, temperature, None if counts is None else counts.to(device)
         self.nodes: TemperatureNodes | None = None
-        self.position_edges = torch.tensor(POSITION_EDGES, device=device)
-        self.common = (
-            None
-            if counts is None
-            else torch.bucketize(counts.to(device), torch.tensor(COUNT_EDGES, device=device), right=True)
-        )
-        self.edges = {"position": POSITION_EDGES, **({} if counts is None else {"frequency": COUNT_EDGES})}
-        self.sums = {name: BinSums(n_bins, device, len(edges) + 1) for name, edges in self.edges.items()}
+        names = ("position",) if counts is None else tuple(EDGES)
+        self.edges = {name: torch.tensor(EDGES[name], device=device) for name in names}
+        self.sums = {name: BinSums(n_bins, device, len(EDGES[name]) + 1) for name in names}
         self.kept: list[tuple[np.ndarray, ...]] | None = [] if keep_rows else None
         self.n_classes = self.n_sequences = 0
 
@@ -295,18 +272,18 @@ class _Run:
             self.nodes = self.nodes or TemperatureNodes(first_estimate(rows, labels), rows.device)
             self.nodes.add(rows, labels)
         found, shape = _columns(rows, labels, self.temperature), targets.shape
-        position = torch.arange(1, shape[1] + 1, device=rows.device).repeat(shape[0])
-        groups = {"position": torch.bucketize(position, self.position_edges, right=True)}
-        if self.common is not None:
-            if len(self.common) < self.n_classes:
+        values = {"position": torch.arange(1, shape[1] + 1, device=rows.device).repeat(shape[0])}
+        if self.counts is not None:
+            if len(self.counts) < self.n_classes:
                 # tokens that the batches do not hold
-                self.common = nn.functional.pad(self.common, (0, self.n_classes - len(self.common)))
-            groups["frequency"] = self.common[found.prediction]
-        for name, group in groups.items():
-            self.sums[name].add(found, labels, ignore_index=NO_TOKEN, groups=group)
+                self.counts = nn.functional.pad(self.counts, (0, self.n_classes - len(self.counts)))
+            values["frequency"] = self.counts[found.prediction]
+        groups = [torch.bucketize(values[name], edges, right=True) for name, edges in self.edges.items()]
+        for sums, group in zip(self.sums.values(), groups, strict=True):
+            sums.add(found, labels, ignore_index=NO_TOKEN, groups=group)
         if self.kept is not None:
             sequence = torch.arange(shape[0], device=rows.device).repeat_interleave(shape[1]) + self.n_sequences
-            parts = [found.numbers[0], found.flags[0], sequence, *(group.to(torch.int8) for group in groups.values())]
+            parts = [found.numbers[0], found.flags[0], sequence, *(group.to(torch.int8) for group in groups)]
             self.kept.append(tuple(part[labels != NO_TOKEN].cpu().numpy() for part in parts))
         self.n_sequences += shape[0]
 
@@ -320,28 +297,18 @@ class _Run:
 
     def result(self, solved: SolvedTemperature | None) -> TokenMeasurement:
         """Everything on the host."""
-        groups = {
-            name: {
-                label: row for label, row in zip(_ranges(edges), _table(self.sums[name]), strict=True) if row["tokens"]
-            }
-            for name, edges in self.edges.items()
-        }
+        groups = {}
+        for name, sums in self.sums.items():
+            labelled = zip(_ranges(EDGES[name]), _table(sums), strict=True)
+            groups[name] = {label: row for label, row in labelled if row["tokens"]}
         every = self.sums["position"]
         every.state = every.state.sum(dim=0, keepdim=True)
         (metrics,) = _table(every)
-        rows = self._rows(groups)
+        rows = None
+        if self.kept is not None:
+            columns = map(np.concatenate, zip(*self.kept, strict=True))
+            rows = dict(zip(("confidence", "correct", "sequence", *self.edges), columns, strict=True))
         return TokenMeasurement(int(metrics["tokens"]), self.n_classes, self.temperature, metrics, groups, solved, rows)
-
-    def _rows(self, groups: dict[str, Any]) -> dict[str, np.ndarray] | None:
-        if self.kept is None:
-            return None
-        names = ("confidence", "correct", "sequence", *self.edges)
-        joined = dict(zip(names, (np.concatenate(part) for part in zip(*self.kept, strict=True)), strict=True))
-        for name, edges in self.edges.items():
-            # number the groups that have tokens, in order
-            present = [place for place, label in enumerate(_ranges(edges)) if label in groups[name]]
-            joined[name] = np.searchsorted(present, joined[name])
-        return joined
 
 
 def _columns(logits: Tensor, labels: Tensor, temperature: float) -> Columns:
@@ -357,13 +324,9 @@ def _columns(logits: Tensor, labels: Tensor, temperature: float) -> Columns:
 
 def _table(sums: BinSums) -> list[dict[str, float]]:
     """The metrics of each group, on the host; NaN where a group has no row."""
-    found = {
-        "tokens": sums.slot("weight"),
-        **{name: sums.mean(slot) for name, slot in MEANS.items()},
-        "ece": sums.ece(),
-    }
-    lists = [values.tolist() for values in found.values()]
-    return [dict(zip(found, row, strict=True)) for row in zip(*lists, strict=True)]
+    columns = [sums.slot("weight"), *map(sums.mean, MEANS.values()), sums.ece()]
+    names = ("tokens", *MEANS, "ece")
+    return [dict(zip(names, row, strict=True)) for row in torch.stack(columns, dim=1).tolist()]
 
 
 def _read(batches: Iterable[Any], device: torch.device) -> Iterator[tuple[dict[str, Any], Tensor]]:
@@ -392,15 +355,12 @@ def _counts(batches: Iterable[Any] | None, given: Any) -> Tensor | None:
         return None
     total = torch.zeros(0, dtype=torch.int64)
     for _, targets in _read(batches, torch.device("cpu")):
-        found = torch.bincount(targets[targets != NO_TOKEN])
-        size = max(len(found), len(total))
-        total = nn.functional.pad(total, (0, size - len(total))) + nn.functional.pad(found, (0, size - len(found)))
+        found = torch.bincount(targets[targets != NO_TOKEN], minlength=len(total))
+        found[: len(total)] += total
+        total = found
     return total
 
 
 def _ranges(edges: Sequence[int]) -> list[str]:
-    bounds = [0, *edges]
-    inner = [
-        f"{low:,}" if high == low + 1 else f"{low:,}–{high - 1:,}" for low, high in zip(bounds, edges, strict=False)
-    ]
+    inner = [f"{low:,}" if high == low + 1 else f"{low:,}–{high - 1:,}" for low, high in pairwise((0, *edges))]
     return [*inner, f"{edges[-1]:,} and more"]
