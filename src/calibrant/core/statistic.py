@@ -91,11 +91,24 @@ class Statistic(Kernel):
     ----------
     shows_bad_values : int
         So many of its first sums are never finite where a logit is not: they save a pass that looks at every value.
+    array_elements : int
+        Where above 0 the function is written over the array API, for logits in float64: it is given arrays in blocks of
+        so many elements, and tensors on a device in larger ones.
     """
 
-    def __init__(self, function: Callable[..., Any], compiled_in: str = "", shows_bad_values: int = 0) -> None:
+    def __init__(
+        self, function: Callable[..., Any], compiled_in: str = "", shows_bad_values: int = 0, array_elements: int = 0
+    ) -> None:
         super().__init__(function, compiled_in)
-        self.shows_bad_values = shows_bad_values
+        self.shows_bad_values, self.array_elements = shows_bad_values, array_elements
+        self.array_form: Any = function if array_elements else None
+        """The function of a block of arrays or tensors."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the numpy form."""
+        if self.array_elements:
+            return _in_float64(self._plain, self.array_elements, *arguments)
+        return super().__call__(*arguments)
 
     def in_float64(self) -> Statistic:
         """The same statistic of the logits in float64."""
@@ -105,15 +118,15 @@ class Statistic(Kernel):
 class _Precise(Statistic):
     def __init__(self, base: Statistic) -> None:
         super().__init__(base, shows_bad_values=base.shows_bad_values)
-        self._base = base
+        self._base, self.array_form = base, base.array_form
         if base.device_form is not None:
             self.device_form = self._precise_device_form
 
     def __call__(self, *arguments: Any) -> Any:
-        return _in_float64(self._base, *arguments)
+        return _in_float64(self._base, PRECISE_ELEMENTS, *arguments)
 
     def form(self, n_elements: int) -> Callable[..., Any]:
-        return functools.partial(_in_float64, self._base.form(n_elements))
+        return functools.partial(_in_float64, self._base.form(n_elements), PRECISE_ELEMENTS)
 
     def _precise_device_form(self, rows: Any, *parameters: Any) -> tuple[Any, ...]:
         return self._base.device_form(rows.precise(), *parameters)  # type: ignore[misc]
@@ -130,7 +143,9 @@ def kernel(*, compiled_in: str = "") -> Callable[[Callable[..., Any]], Kernel]:
 @overload
 def statistic(function: Callable[..., Any]) -> Statistic: ...
 @overload
-def statistic(*, compiled_in: str = "", shows_bad_values: int = 0) -> Callable[[Callable[..., Any]], Statistic]: ...
+def statistic(
+    *, compiled_in: str = "", shows_bad_values: int = 0, array_elements: int = 0
+) -> Callable[[Callable[..., Any]], Statistic]: ...
 def statistic(function: Any = None, **options: Any) -> Any:
     """Make a function a `Statistic`: `@statistic`, or `@statistic(compiled_in=…)`.
 
@@ -152,6 +167,7 @@ def add(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _in_float64(
     form: Callable[..., tuple[Any, ...]],
+    elements: int,
     logits: np.ndarray,
     labels: np.ndarray,
     weights: np.ndarray | None,
@@ -161,7 +177,7 @@ def _in_float64(
         weight = None if weights is None else weights[block]
         return form(logits[block].astype(np.float64, copy=False), labels[block], weight, *parameters)
 
-    return reduce(add, map(part, row_blocks(len(logits), logits.shape[1], PRECISE_ELEMENTS) or [slice(0)]))
+    return reduce(add, map(part, row_blocks(len(logits), logits.shape[1], elements) or [slice(0)]))
 
 
 @cache

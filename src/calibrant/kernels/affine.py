@@ -15,6 +15,7 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
+from array_api_compat import array_namespace, device
 
 from calibrant.core.statistic import add, statistic
 from calibrant.core.threads import row_blocks
@@ -72,10 +73,9 @@ def sums_at(
     x: Features, labels: np.ndarray, weights: np.ndarray | None, point: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
     """Σ w·NLL, its gradient (K×M), and the probabilities (n×K)."""
-    every = np.arange(len(labels))
-    probabilities, losses = _softmax_and_losses(x, labels, point)
+    probabilities, losses = softmax_and_losses(scores_of(x, point), labels)
     residual = probabilities.copy()
-    residual[every, labels] -= 1
+    residual[np.arange(len(labels)), labels] -= 1
     if weights is None:
         return float(losses.sum()), contract(x, residual), probabilities
     residual *= weights[:, None].astype(residual.dtype)
@@ -140,7 +140,7 @@ def affine_curvature(  # noqa: PLR0917
     """`product_at`, `blocks_at` or `means_at` over blocks whose probabilities are computed anew."""
 
     def part(x: Features, true: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, ...]:
-        return curve(x, weight, _softmax_and_losses(x, true, point)[0], *parameters)
+        return curve(x, weight, softmax_and_losses(scores_of(x, point), true)[0], *parameters)
 
     return _by_blocks(logits, labels, weights, make, part)
 
@@ -168,11 +168,22 @@ def _spread(weights: np.ndarray | None, probabilities: np.ndarray) -> np.ndarray
     return spread
 
 
-def _softmax_and_losses(x: Features, labels: np.ndarray, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    scores = scores_of(x, point)
-    scores -= scores.max(axis=1, keepdims=True)
-    true = scores[np.arange(len(labels)), labels]
-    np.exp(scores, out=scores)
-    mass = scores.sum(axis=1, keepdims=True)
-    scores /= mass
-    return scores, np.log(mass[:, 0], dtype=np.float64) - true
+def softmax_and_losses(scores: Any, labels: Any) -> tuple[Any, Any]:
+    """The softmax of scores (n×K), which are overwritten, and −log of the label's share (n,); arrays or tensors."""
+    xp = array_namespace(scores)
+    scores -= xp.max(scores, axis=1, keepdims=True)
+    true = scores[every(labels), labels]
+    shares = xp.exp(scores)
+    mass = xp.sum(shares, axis=1, keepdims=True)
+    shares /= mass
+    return shares, xp.log(xp.astype(mass[:, 0], xp.float64)) - true
+
+
+def every(labels: Any) -> Any:
+    """0, 1, … n − 1, where the labels are."""
+    return array_namespace(labels).arange(labels.shape[0], device=device(labels))
+
+
+def mass_of(logits: Any, weights: Any) -> Any:
+    """The weight of each row (n,): 1 where there are none."""
+    return array_namespace(logits).ones_like(logits[:, 0]) if weights is None else weights

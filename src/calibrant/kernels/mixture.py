@@ -5,33 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from array_api_compat import array_namespace
 
-from calibrant.core.softmax import softmax
 from calibrant.core.statistic import statistic
-from calibrant.core.threads import row_blocks
+from calibrant.kernels.affine import every, mass_of, softmax_and_losses
 
 BLOCK_ELEMENTS = 1 << 16
 
 
-@statistic
+@statistic(array_elements=BLOCK_ELEMENTS)
 def mixture_nll(
-    logits: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
-    inverse_temperature: float,
-    shares: np.ndarray,
+    logits: Any, labels: Any, weights: Any, inverse_temperature: float, shares: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
     """Σ w·(−log m) with m = shares·(p_β(y), p_1(y), 1/K), its gradient (3,) and Hessian (3×3) by the shares."""
-    loss, gradient, hessian = 0.0, np.zeros(3), np.zeros((3, 3))
-    for block in row_blocks(len(logits), logits.shape[1], BLOCK_ELEMENTS):
-        sharp, plain = _components(logits[block], inverse_temperature)
-        each = np.arange(len(plain))
-        columns = np.stack(
-            [sharp[each, labels[block]], plain[each, labels[block]], np.full(len(plain), 1 / logits.shape[1])]
-        )
-        part = mixed_sums(columns, None if weights is None else weights[block], shares)
-        loss, gradient, hessian = loss + part[0], gradient + part[1], hessian + part[2]
-    return loss, gradient, hessian
+    columns = [np.exp(-softmax_and_losses(beta * logits, labels)[1]) for beta in (inverse_temperature, 1.0)]
+    return mixed_sums(np.stack([*columns, np.full(len(logits), 1 / logits.shape[1])]), weights, shares)
 
 
 @mixture_nll.on_device
@@ -54,36 +42,12 @@ def mixed_sums(
     return -float(weight @ np.log(mixed)), -(ratios @ weight), (ratios * weight) @ ratios.T
 
 
-@statistic
-def mixture_squares(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, inverse_temperature: float
-) -> tuple[np.ndarray, np.ndarray]:
+@statistic(array_elements=BLOCK_ELEMENTS)
+def mixture_squares(logits: Any, labels: Any, weights: Any, inverse_temperature: float) -> tuple[Any, Any]:
     """Σ w·⟨p_k, p_l⟩ (3×3) and Σ w·p_k(y) (3,) of the three components: all that the squared error needs."""
-    n_classes = logits.shape[1]
-    gram, hits = np.zeros((3, 3)), np.zeros(3)
-    for block in row_blocks(len(logits), n_classes, BLOCK_ELEMENTS):
-        sharp, plain = _components(logits[block], inverse_temperature)
-        each = np.arange(len(plain))
-        weight = np.ones(len(plain)) if weights is None else weights[block]
-        total = weight.sum()
-        gram[0, 0] += np.einsum("i,ij,ij->", weight, sharp, sharp, optimize=True)
-        gram[1, 1] += np.einsum("i,ij,ij->", weight, plain, plain, optimize=True)
-        gram[0, 1] += np.einsum("i,ij,ij->", weight, sharp, plain, optimize=True)
-        gram[[0, 1, 2], 2] += total / n_classes
-        hits += [weight @ sharp[each, labels[block]], weight @ plain[each, labels[block]], total / n_classes]
-    gram[1, 0], gram[2, 0], gram[2, 1] = gram[0, 1], gram[0, 2], gram[1, 2]
-    return gram, hits
-
-
-@mixture_squares.on_device
-def _(rows: Any, beta: float) -> tuple[np.ndarray, np.ndarray]:
-    from calibrant.kernels.torch.row_passes import mixture_products
-
-    sharp, plain, both, own_sharp, own_plain, total = mixture_products(rows, beta)
-    flat = total / rows.n_classes
-    return np.array([[sharp, both, flat], [both, plain, flat], [flat] * 3]), np.array([own_sharp, own_plain, flat])
-
-
-def _components(logits: np.ndarray, inverse_temperature: float) -> tuple[np.ndarray, np.ndarray]:
-    values = logits.astype(np.float64, copy=False)
-    return softmax(inverse_temperature * values), softmax(values)
+    xp, weight = array_namespace(logits), mass_of(logits, weights)
+    sharp, plain = (softmax_and_losses(beta * logits, labels)[0] for beta in (inverse_temperature, 1.0))
+    pairs = [weight @ xp.sum(one * other, axis=1) for one, other in ((sharp, sharp), (sharp, plain), (plain, plain))]
+    flat, each = xp.sum(weight) / logits.shape[1], every(labels)
+    gram = xp.stack([*pairs[:2], flat, *pairs[1:], flat, flat, flat, flat])
+    return xp.reshape(gram, (3, 3)), xp.stack([weight @ sharp[each, labels], weight @ plain[each, labels], flat])

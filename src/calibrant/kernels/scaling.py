@@ -6,12 +6,14 @@ dtype of the logits.
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from calibrant.core.softmax import softmax
+import numpy as np
+from array_api_compat import array_namespace
+
 from calibrant.core.statistic import kernel, statistic
 from calibrant.core.threads import even_blocks, row_blocks
-from calibrant.kernels.affine import Features, means_at, product_at, scores_of, sums_at
+from calibrant.kernels.affine import every, mass_of, softmax_and_losses
 
 CACHE_ELEMENTS = 1 << 15
 """Elements handled at a time: the temporaries of a pass stay in the second-level cache."""
@@ -131,40 +133,27 @@ def temperature_confidences(logits: np.ndarray, inverse_temperatures: np.ndarray
     return confidences
 
 
-@statistic(compiled_in="calibrant.kernels.compiled.scaling")
-def vector_sums(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, scale: np.ndarray, bias: np.ndarray
-) -> tuple[float, np.ndarray, np.ndarray]:
+@statistic(compiled_in="calibrant.kernels.compiled.scaling", array_elements=CACHE_ELEMENTS)
+def vector_sums(logits: Any, labels: Any, weights: Any, scale: Any, bias: Any) -> tuple[Any, Any, Any]:
     """Σ w·NLL of softmax(s∘z + b), its gradient (2×K: by s, by b) and the diagonal blocks of its Hessian.
 
     The blocks (3×K) are Σ w·q(1−q)·(z², z, 1): the curvature of class j's own scale and bias.
     """
-    loss, gradient, blocks = 0.0, np.zeros((2, logits.shape[1])), np.zeros((3, logits.shape[1]))
-    point = np.stack([scale, bias], axis=1)
-    for block in row_blocks(len(logits), logits.shape[1], CACHE_ELEMENTS):
-        x, weight = _own(logits[block]), None if weights is None else weights[block]
-        added, slope, probabilities = sums_at(x, labels[block], weight, point)
-        first, second = means_at(x, weight, probabilities)
-        loss += added
-        gradient += slope.T
-        blocks += np.stack([second[:, 0], first[:, 0], first[:, 1]])
-    return loss, gradient, blocks
+    xp, weight = array_namespace(logits), mass_of(logits, weights)
+    shares, losses = softmax_and_losses(logits * scale + bias, labels)
+    curve = shares * (1 - shares)
+    shares[every(labels), labels] -= 1
+    bent = curve * logits
+    gradient = xp.stack([weight @ (shares * logits), weight @ shares])
+    return weight @ losses, gradient, xp.stack([weight @ (bent * logits), weight @ bent, weight @ curve])
 
 
-@statistic
-def column_moments(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+@statistic(array_elements=CACHE_ELEMENTS)
+def column_moments(logits: Any, labels: Any, weights: Any) -> tuple[Any, Any, Any]:
     """Σ w·z, Σ w·|z| and Σ w·z² of each class (K,); the squares may be infinite."""
-    sums = np.zeros((3, logits.shape[1]))
+    weight = mass_of(logits, weights)
     with np.errstate(over="ignore"):
-        for block in row_blocks(len(logits), logits.shape[1], CACHE_ELEMENTS):
-            values = logits[block].astype(np.float64, copy=False)
-            weight = np.ones(len(values)) if weights is None else weights[block]
-            sums[0] += weight @ values
-            sums[1] += weight @ np.abs(values)
-            sums[2] += weight @ np.square(values)
-    return sums[0], sums[1], sums[2]
+        return weight @ logits, weight @ abs(logits), weight @ (logits * logits)
 
 
 @statistic
@@ -219,21 +208,17 @@ def vector_newton(  # noqa: PLR0917 (a statistic takes its parameters by positio
     return loss, gradient, hessian.reshape(2 * n_classes, 2 * n_classes)
 
 
-@statistic(compiled_in="calibrant.kernels.compiled.scaling")
+@statistic(compiled_in="calibrant.kernels.compiled.scaling", array_elements=CACHE_ELEMENTS)
 def vector_product(  # noqa: PLR0917 (a statistic takes its parameters by position)
-    logits: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
-    scale: np.ndarray,
-    bias: np.ndarray,
-    direction: np.ndarray,
-) -> tuple[np.ndarray]:
+    logits: Any, labels: Any, weights: Any, scale: Any, bias: Any, direction: Any
+) -> tuple[Any]:
     """The Hessian of `vector_sums` times a direction (2×K), as 2×K."""
-    product, point = np.zeros((2, logits.shape[1])), np.stack([scale, bias], axis=1)
-    for block in row_blocks(len(logits), logits.shape[1], CACHE_ELEMENTS):
-        x, weight = _own(logits[block]), None if weights is None else weights[block]
-        product += product_at(x, weight, softmax(scores_of(x, point)), direction.T)[0].T
-    return (product,)
+    xp, weight = array_namespace(logits), mass_of(logits, weights)
+    shares, _ = softmax_and_losses(logits * scale + bias, labels)
+    change = logits * direction[0] + direction[1]
+    change -= xp.sum(shares * change, axis=1, keepdims=True)
+    change *= shares
+    return (xp.stack([weight @ (change * logits), weight @ change]),)
 
 
 def _loss_derivatives(sums: np.ndarray, true: np.ndarray) -> np.ndarray:
@@ -249,12 +234,6 @@ def _loss_derivatives(sums: np.ndarray, true: np.ndarray) -> np.ndarray:
     skew = np.subtract(third, mean * (3 * second - 2 * square), out=derivatives[3])
     np.subtract(fourth - 4 * mean * skew, 3 * second * second - 2 * square * square, out=derivatives[4])
     return derivatives
-
-
-def _own(logits: np.ndarray) -> Features:
-    """Logits of which each class reads its own."""
-    wide = logits.astype(np.float64, copy=False)
-    return Features(wide[:, :0], (wide,))
 
 
 def _class_softmax(

@@ -5,15 +5,15 @@ A shape θ (4,) bends log-probabilities l to u_j = Σ_m θ_m·φ_m(j); `features
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Any
 
 import numpy as np
-from array_api_compat import numpy as numpy_namespace
+from array_api_compat import array_namespace
 
 from calibrant.core.softmax import log_softmax
-from calibrant.core.statistic import add, kernel, statistic
+from calibrant.core.statistic import kernel, statistic
 from calibrant.core.threads import row_blocks
+from calibrant.kernels.affine import every, mass_of
 
 FLOOR = 0.01
 """Probabilities well below this no longer bend the third feature."""
@@ -21,7 +21,7 @@ FLOOR = 0.01
 LARGEST_P, LARGEST_CONFIDENCE = 1 - 1e-7, 1 - 1e-6
 """Where log(1 − p) is cut off: a certain row stays finite."""
 
-BLOCK_ELEMENTS = 1 << 17
+BLOCK_ELEMENTS = 1 << 15
 """Elements handled at a time: the features of a block are 32 bytes per element."""
 
 
@@ -38,46 +38,35 @@ def features(xp: Any, log_probabilities: Any) -> tuple[Any, Any, Any, Any]:
     )
 
 
-def stacked_features(logits: np.ndarray) -> np.ndarray:
-    """φ (4×n×K) of logits (n×K), for the fit."""
-    return np.stack(features(numpy_namespace, log_softmax(logits.astype(np.float64))))
+def stacked_features(logits: Any) -> Any:
+    """φ (4×n×K) in float64 of logits (n×K), for the fit; of an array or a tensor."""
+    xp = array_namespace(logits)
+    return xp.stack(features(xp, log_shares(xp, xp.astype(logits, xp.float64, copy=False))))
 
 
-@statistic(compiled_in="calibrant.kernels.compiled.shape")
-def shape_sums(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, shape: np.ndarray
-) -> tuple[float, np.ndarray, np.ndarray]:
+def log_shares(xp: Any, scores: Any) -> Any:
+    """log softmax of each row."""
+    shifted = scores - xp.max(scores, axis=1, keepdims=True)
+    return shifted - xp.log(xp.sum(xp.exp(shifted), axis=1, keepdims=True))
+
+
+@statistic(compiled_in="calibrant.kernels.compiled.shape", array_elements=BLOCK_ELEMENTS)
+def shape_sums(logits: Any, labels: Any, weights: Any, shape: Any) -> tuple[Any, Any, Any]:
     """Σ w·NLL of the bent logits, its gradient (4,) and Hessian (4×4): a statistic for `Rows.total`."""
-    parts = []
-    for block in row_blocks(len(logits), logits.shape[1], BLOCK_ELEMENTS):
-        inputs = stacked_features(logits[block])
-        parts.append(bent_sums(inputs, labels[block], None if weights is None else weights[block], shape))
-    return reduce(add, parts)
+    return bent_sums(stacked_features(logits), labels, weights, shape)
 
 
-def bent_sums(
-    inputs: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, shape: np.ndarray
-) -> tuple[float, np.ndarray, np.ndarray]:
+def bent_sums(inputs: Any, labels: Any, weights: Any, shape: Any) -> tuple[Any, Any, Any]:
     """`shape_sums` of features φ (4×n×K)."""
-    every = np.arange(len(labels))
-    weight = np.ones(len(labels)) if weights is None else weights
-    scores = log_softmax(np.tensordot(shape, inputs, 1))
-    loss = -float(weight @ scores[every, labels])
-    probabilities = np.exp(scores)
-    mean = np.einsum("nk,mnk->mn", probabilities, inputs)
-    gradient = (mean - inputs[:, every, labels]) @ weight
-    probabilities *= weight[:, None]
-    weighted = (inputs * probabilities).reshape(len(shape), -1)
-    return loss, gradient, weighted @ inputs.reshape(len(shape), -1).T - (mean * weight) @ mean.T
-
-
-@shape_sums.on_device
-def _(rows: Any, shape: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-    from array_api_compat import torch as xp
-
-    from calibrant.kernels.torch.row_passes import bent_sums
-
-    return bent_sums(rows, lambda log_p: features(xp, log_p), shape)
+    xp, each, size = array_namespace(inputs), every(labels), inputs.shape[0]
+    weight = mass_of(inputs[0], weights)
+    scores = log_shares(xp, xp.tensordot(shape, inputs, axes=1))
+    pulled = inputs * xp.exp(scores)
+    mean = xp.sum(pulled, axis=2)
+    gradient = (mean - inputs[:, each, labels]) @ weight
+    pulled *= weight[:, None]
+    hessian = xp.reshape(pulled, (size, -1)) @ xp.reshape(inputs, (size, -1)).T - (mean * weight) @ mean.T
+    return -(weight @ scores[each, labels]), gradient, hessian
 
 
 @statistic(compiled_in="calibrant.kernels.compiled.shape")

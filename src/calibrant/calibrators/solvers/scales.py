@@ -79,7 +79,7 @@ def common_unit(rows: Rows, inverse_temperature: float | None = None) -> float:
 
 def vector_objective(rows: Any, units: np.ndarray, ridge: np.ndarray) -> Objective:
     """Mean NLL of softmax(u₀∘x₀∘z + u₁∘x₁) plus ½·(r₀·Σ (x₀ − mean x₀)² + r₁·Σ x₁²), over points x (2×K)."""
-    if rows.n_classes > DENSE_CLASSES or use_compiled(rows.n * rows.n_classes):
+    if rows.on_device or rows.n_classes > DENSE_CLASSES or use_compiled(rows.n * rows.n_classes):
         return _Fused(rows, units, ridge)
     newton, flat, n_classes = newton_sums(rows), units.ravel(), rows.n_classes
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,29 +17,12 @@ from calibrant.kernels.torch.tensors import first_maximum, host
 
 Change = Callable[[Tensor], Tensor] | None
 
-BLOCK_ELEMENTS = 1 << 22
-"""Numbers of a block: a pass holds a few float64 copies of it."""
-
-
-def blocks(rows: DeviceBlocks, change: Change = None) -> Iterator[tuple[slice, Tensor]]:
-    """Places and float64 logits (m, K) of blocks of rows."""
-    rows.settle()
-    size = max(1, BLOCK_ELEMENTS // rows.n_classes)
-    for start in range(0, rows.n, size):
-        block = slice(start, min(start + size, rows.n))
-        values, change = rows.tensor[block], change or rows.change
-        if change is None:
-            yield block, values.double()
-        else:
-            narrow = values.dtype in (torch.float16, torch.bfloat16)
-            yield block, change(values.float() if narrow else values).double()
-
 
 def per_row(
     rows: DeviceBlocks, work: Callable[[slice, Tensor], tuple[Tensor, ...]], change: Change = None
 ) -> list[Any]:
     """Arrays (n, …) on the host, joined from the columns that `work` gives for each block."""
-    parts = [work(block, values) for block, values in blocks(rows, change)]
+    parts = [work(block, values) for block, values in rows.wide_blocks(change)]
     return [host(torch.cat(columns)) for columns in zip(*parts, strict=True)]
 
 
@@ -114,44 +97,6 @@ def row_moments(rows: DeviceBlocks, inverse_temperature: np.ndarray) -> np.ndarr
         return (torch.stack(moments, dim=1),)
 
     return per_row(rows, work)[0]
-
-
-def mixture_products(rows: DeviceBlocks, beta: float) -> np.ndarray:
-    """Σ w·⟨p, p⟩ of softmax(β·z), of softmax(z), and of both, Σ w·p(y) of each, and Σ w: six sums."""
-    total = torch.zeros(6, dtype=torch.float64, device=rows.tensor.device)
-    for block, values in blocks(rows):
-        sharp, usual = (values * beta).softmax(dim=1), values.softmax(dim=1)
-        label = rows.target[block][:, None]
-        one = torch.ones(len(values), dtype=torch.float64, device=values.device)
-        weight = one if rows.mass is None else rows.mass[block].double()
-        found = [(sharp * sharp).sum(dim=1), (usual * usual).sum(dim=1), (sharp * usual).sum(dim=1)]
-        found += [sharp.gather(1, label)[:, 0], usual.gather(1, label)[:, 0], one]
-        total += torch.stack(found) @ weight
-    return host(total)
-
-
-def bent_sums(
-    rows: DeviceBlocks, features: Callable[[Tensor], tuple[Tensor, ...]], shape: np.ndarray, change: Change = None
-) -> tuple[float, np.ndarray, np.ndarray]:
-    """Σ w·NLL of softmax(Σ_m θ_m·φ_m(log softmax z)), its gradient by θ (M,) and Hessian (M×M)."""
-    theta = torch.as_tensor(shape, device=rows.tensor.device)
-    size = len(shape)
-    loss = torch.zeros((), dtype=torch.float64, device=theta.device)
-    gradient, hessian = torch.zeros_like(theta), torch.zeros((size, size), dtype=torch.float64, device=theta.device)
-    for block, values in blocks(rows, change):
-        inputs = torch.stack(features(values.log_softmax(dim=1)))
-        scores = torch.tensordot(theta, inputs, 1).log_softmax(dim=1)
-        label = rows.target[block][:, None]
-        one = torch.ones(len(values), dtype=torch.float64, device=values.device)
-        weight = one if rows.mass is None else rows.mass[block].double()
-        loss -= weight @ scores.gather(1, label)[:, 0]
-        share = scores.exp()
-        mean = (inputs * share).sum(dim=2)
-        own = inputs.gather(2, label.expand(size, -1, -1))[:, :, 0]
-        gradient += (mean - own) @ weight
-        weighted = (inputs * (share * weight[:, None])).reshape(size, -1)
-        hessian += weighted @ inputs.reshape(size, -1).T - (mean * weight) @ mean.T
-    return float(loss), host(gradient), host(hessian)
 
 
 def fold_columns(rows: DeviceBlocks, salt: int, odd: int) -> list[np.ndarray]:

@@ -6,7 +6,7 @@ any other the rows are copied to the host: once, or where they are very many in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -20,12 +20,17 @@ from calibrant.core.rows import Columns, Rows, SolvedTemperature
 from calibrant.core.statistic import Kernel, Statistic, add
 from calibrant.core.zeros import half_of, sample_stride, warn_of_zeros
 from calibrant.kernels import scaling
-from calibrant.kernels.torch import vector  # noqa: F401 (registers the forms of vector scaling)
 from calibrant.kernels.torch.temperature import fast_fit, temperature_confidences, temperature_sums
 from calibrant.kernels.torch.tensors import host, row_slices, use_triton
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
+
+WIDE_ELEMENTS = 1 << 22
+"""Numbers of a block in float64: a pass holds a few copies of it."""
+
+LONGEST = 4096
+"""Classes up to which the Triton kernels of vector scaling hold a row and its sums in registers."""
 
 HOST_ELEMENTS = 1 << 30
 """Up to this many logits a fit that needs them on the host gets them once; beyond, in blocks, pass by pass."""
@@ -85,11 +90,30 @@ class DeviceBlocks:
         self.settle()
         if statistic.device_form is not None and rows.each is None:
             return statistic.device_form(self, *parameters)
+        if statistic.array_form is not None and rows.each is None:
+            return self.array_sums(statistic, *parameters)
         self._warn_of_copy()
         if self._fits_on_host():
             return self._on_host(rows).total(statistic, *parameters)
         work = rows.work_of(statistic, parameters)
         return reduce(add, (work(*self._block(block)) for block in row_slices(*self.shape)))
+
+    def array_sums(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
+        """Sum of a statistic that is written over the array API, on the device and in float64."""
+        there = [torch.as_tensor(one, device=self.tensor.device) for one in parameters]
+        parts = (
+            statistic.array_form(values, self.target[block], None if self.mass is None else self.mass[block], *there)
+            for block, values in self.wide_blocks()
+        )
+        return tuple(host(total)[()] for total in reduce(add, parts))
+
+    def wide_blocks(self, change: Callable[..., Tensor] | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """Places and float64 logits (m, K) of blocks of rows, as `change` or the rows' own map gives them."""
+        self.settle()
+        change = change or self.change
+        for block in row_slices(self.n, self.n_classes, WIDE_ELEMENTS):
+            values = self.tensor[block]
+            yield block, (values if change is None else change(widened(values))).double()
 
     def gather(self, columns: Columns, parameters: tuple[Any, ...], rows: Rows) -> Sequence[np.ndarray]:
         """Arrays with an entry per row: computed on the device where they have a form there, else on the host."""
@@ -293,6 +317,31 @@ def device_blocks(logits: Tensor, labels: Any, weights: Any) -> DeviceBlocks:
 @scaling.temperature_sums.on_device
 def _temperature_sums(rows: DeviceBlocks, beta: float) -> tuple[float, ...]:
     return tuple(temperature_sums(rows.tensor, rows.target, rows.mass, beta).tolist())
+
+
+@scaling.vector_sums.on_device
+def _vector_sums(rows: DeviceBlocks, *point: np.ndarray) -> tuple[Any, ...]:
+    if not (rows.use_fused() and rows.n_classes <= LONGEST):
+        return rows.array_sums(scaling.vector_sums, *point)
+    from calibrant.kernels.torch import triton_vector
+
+    loss, sums = triton_vector.vector_sums(*_given(rows, point))
+    return float(loss), host(sums)[:2], host(sums)[2:]
+
+
+@scaling.vector_product.on_device
+def _vector_product(rows: DeviceBlocks, *point: np.ndarray) -> tuple[Any, ...]:
+    if not (rows.use_fused() and rows.n_classes <= LONGEST):
+        return rows.array_sums(scaling.vector_product, *point)
+    from calibrant.kernels.torch import triton_vector
+
+    return (host(triton_vector.vector_product(*_given(rows, point))),)
+
+
+def _given(rows: DeviceBlocks, point: tuple[np.ndarray, ...]) -> tuple[Any, ...]:
+    """What the Triton kernels of vector scaling take."""
+    given = torch.as_tensor(np.vstack(point), dtype=torch.float32, device=rows.tensor.device)
+    return rows.tensor, rows.target, rows.mass, given
 
 
 def on_device_of(rows: DeviceBlocks) -> Callable[[np.ndarray], Tensor]:

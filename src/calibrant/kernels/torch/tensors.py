@@ -27,9 +27,9 @@ def use_triton(values: Tensor) -> bool:
     return values.is_cuda and values.dtype != torch.float64 and triton_available() and asked
 
 
-def row_slices(n_rows: int, n_classes: int) -> Iterator[slice]:
-    """Blocks of rows of about `BLOCK_ELEMENTS` numbers."""
-    size = max(1, BLOCK_ELEMENTS // max(1, n_classes))
+def row_slices(n_rows: int, n_classes: int, elements: int = 0) -> Iterator[slice]:
+    """Blocks of rows of about so many numbers, or of `BLOCK_ELEMENTS`."""
+    size = max(1, (elements or BLOCK_ELEMENTS) // max(1, n_classes))
     for start in range(0, n_rows, size):
         yield slice(start, min(start + size, n_rows))
 
