@@ -8,8 +8,8 @@ import torch
 
 import calibrant as cal
 from calibrant import TemperatureScaling, VectorScaling, metrics
+from calibrant.calibrators.prepare import device_rows, ready
 from calibrant.calibrators.solvers.folds import content_folds
-from calibrant.calibrators.tensors import fit_on_device
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
 from calibrant.core.statistic import statistic
@@ -25,6 +25,13 @@ def problem(n=400, n_classes=7, seed=0, weighted=False, dtype=np.float32):
     labels = rng.integers(0, n_classes, n)
     logits = (3 * rng.normal(size=(n, n_classes)) + 4 * np.eye(n_classes)[labels]).astype(dtype)
     return logits, labels, rng.integers(1, 4, n).astype(float) if weighted else None
+
+
+def fit_on_device(calibrator, logits, labels, weights):
+    """What `fit` does with a tensor on a GPU."""
+    rows = device_rows(calibrator, logits, labels, weights)
+    calibrator.fit_rows(ready(calibrator, rows))
+    calibrator._keep_floor(rows.log_floor)
 
 
 def on_tensor(logits, labels, weights):
