@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import json
@@ -187,6 +188,23 @@ def test_probabilities_in_and_logits_out(artifact):
         with np.errstate(divide="ignore"):
             np.testing.assert_allclose(certain, artifact.calibrator.predict_proba(np.log(sure)))
         assert client.post("/calibrate?kind=odds", json={"logits": [[0] * K]}).status_code == 422
+
+
+def test_requests_that_arrive_together_get_their_own_answers(artifact):
+    service = create_app(artifact)
+    rows = np.random.default_rng(0).normal(size=(9, K))
+    bodies = [json.dumps({"logits": rows[: n + 1].tolist()}) for n in range(9)] + ['{"logits": [[0]]}']
+
+    async def answers():
+        transport = httpx.ASGITransport(service)
+        async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+            sent = (client.post("/calibrate", content=body, headers={"content-type": JSON}) for body in bodies)
+            return await asyncio.gather(*sent)
+
+    *found, bad = asyncio.run(answers())
+    assert bad.status_code == 422
+    for n, answer in enumerate(found):
+        np.testing.assert_array_equal(answer.json()["probabilities"], artifact.calibrator.predict_proba(rows[: n + 1]))
 
 
 def test_a_binary_artifact_is_served(tmp_path):
