@@ -9,12 +9,10 @@ import numpy as np
 from calibrant.data import Predictions
 from calibrant.data.source import Source
 
-ABOUT = {"multiclass": "predicted class", "pairs": "predicted class"}
-
 
 def about(task: str) -> str:
     """Which class the figures of a task are about."""
-    return ABOUT.get(task, "positive class")
+    return "predicted class" if task in ("multiclass", "pairs") else "positive class"
 
 
 def flattened(predictions: Predictions) -> Predictions:

@@ -50,15 +50,13 @@ class ShiftCurves(PlainData):
 
     def table(self) -> Table:
         """Methods × severities: the mean over corruptions with its within-subject interval."""
-        rows = []
-        for place, method in enumerate(self.methods):
-            ends = zip(self.severities, self.mean[place], self.half_width[place], strict=True)
-            cells = {
-                str(severity): Cell(self.metric, Estimate(float(mean), float(mean - half), float(mean + half)))
-                for severity, mean, half in ends
-            }
-            rows.append(Row(method, cells))
-        return Table("method", {str(one): f"severity {one}" for one in self.severities}, tuple(rows), intervals=True)
+        names, rows = [str(severity) for severity in self.severities], []
+        for method, *ends in zip(self.methods, self.mean, self.half_width, strict=True):
+            found = [
+                Estimate(float(mean), float(mean - half), float(mean + half)) for mean, half in zip(*ends, strict=True)
+            ]
+            rows.append(Row(method, {name: Cell(self.metric, one) for name, one in zip(names, found, strict=True)}))
+        return Table("method", {name: f"severity {name}" for name in names}, tuple(rows), intervals=True)
 
     def to_frame(self) -> Any:
         """A pandas table: one row per method, one column per severity with the ends of its interval."""
@@ -125,12 +123,11 @@ def shift(
             if not isinstance(figure, int | float | np.number):
                 raise InputError(f"{name} is a {type(figure).__name__}, not one number: choose another metric")
             values[row, columns, severities.index(severity)] = figure
-    sem, half_width = np.full((2, len(calibrators), len(severities)), np.nan)
-    for place in range(len(severities)):
-        sem[:, place], half_width[:, place] = within_subject_interval(values[:, :, place].T)
-    present = np.isfinite(values)
+    # one within-subject table (corruptions, methods) per severity
+    errors = np.array([within_subject_interval(table) for table in values.T])
+    sem, half_width = np.repeat(errors.T[:, None], len(calibrators), axis=1)
     with np.errstate(invalid="ignore"):
-        mean = np.where(present, values, 0.0).sum(axis=1) / present.sum(axis=1)
+        mean = np.nansum(values, axis=1) / np.isfinite(values).sum(axis=1)
     return ShiftCurves(name, tuple(calibrators), corruptions, severities, values, mean, sem, half_width)
 
 
@@ -188,39 +185,32 @@ def _check_classes(method: str, calibrator: Any, predictions: Predictions) -> No
 
 def _bundle(path: Path) -> dict[tuple[str, int], Predictions]:
     """The shifted sets inside one `.npz`, or nothing if it holds none."""
-    if path.suffix != ".npz" or not path.is_file():
-        return {}
-    arrays = npz_fields(path, Wanted())
-    keys = [key for key in arrays if SHIFT_KEY.match(key)]
-    if not keys:
+    arrays = npz_fields(path, Wanted()) if path.suffix == ".npz" and path.is_file() else {}
+    matches = [match for key in arrays if (match := SHIFT_KEY.match(key))]
+    if not matches:
         return {}
     if "shift_labels" not in arrays:
-        raise InputError(f"{path}: has {keys[0]} but no shift_labels; it has {', '.join(list(arrays)[:8])}")
+        raise InputError(f"{path}: has {matches[0][0]} but no shift_labels; it has {', '.join(list(arrays)[:8])}")
     labels = arrays["shift_labels"].read()
     found = {}
-    for key in keys:
-        match = SHIFT_KEY.match(key)
-        assert match is not None  # noqa: S101 (the same pattern picked the key)
-        place = match["corruption"], int(match["severity"])
-        found[place] = Predictions.from_arrays(logits=arrays[key].read(), labels=labels, name=f"{path}: {key}")
+    for match in matches:
+        rows = Predictions.from_arrays(logits=arrays[match[0]].read(), labels=labels, name=f"{path}: {match[0]}")
+        found[match["corruption"], int(match["severity"])] = rows
     if {"test_logits", "test_labels"} <= set(arrays):
-        found["clean", 0] = _clean(arrays["test_logits"].read(), arrays["test_labels"].read(), labels, path)
+        logits, own = arrays["test_logits"].read(), arrays["test_labels"].read()
+        # where every k-th test row was shifted, the unshifted rows are those, since an ECE's bias depends on n
+        every = slice(None, None, max(1, len(own) // len(labels)))
+        if np.array_equal(own[every], labels):
+            logits, own = logits[every], labels
+        found["clean", 0] = Predictions.from_arrays(logits=logits, labels=own, name=f"{path}: test_logits")
     return found
 
 
-def _clean(logits: np.ndarray, labels: np.ndarray, shifted_labels: np.ndarray, path: Path) -> Predictions:
-    """The unshifted rows: where every k-th test row was shifted, those, since an ECE's bias depends on n."""
-    every = max(1, len(labels) // len(shifted_labels))
-    if np.array_equal(labels[::every], shifted_labels):
-        logits, labels = logits[::every], labels[::every]
-    return Predictions.from_arrays(logits=logits, labels=labels, name=f"{path}: test_logits")
-
-
 def _single(path: str | os.PathLike[str]) -> dict[tuple[str, int], Predictions]:
-    file = os.fspath(path).split("#")[0]
+    file, _, part = os.fspath(path).partition("#")
     if Path(file).suffix and "://" not in file and not os.path.exists(file):
         raise InputError(f"{path}: there is no such file")
-    match = FILE_NAME.match(Path(os.fspath(path).split("#")[-1]).name.split(".")[0])
+    match = FILE_NAME.match(Path(part or file).name.split(".")[0])
     if match is None:
         raise InputError(
             f"{path}: holds no shift_<corruption>_<severity> arrays, and its name does not end in _<severity>: "
