@@ -335,25 +335,22 @@ def _chance_errors(rows: _Rows, draws: int, seed: int) -> np.ndarray:
         np.bincount(unit, column)
         for column in (rows.mass, rows.mass * rows.stated, rows.mass**2 * rows.stated * (1 - rows.stated))
     )
-    chance = np.clip(stated / np.where(count > 0, count, 1.0), 0.0, 1.0)
-    # from units to bins of groups, and from those to groups
-    bins = range_of(rows.edges[found % len(rows.edges) + 1], width_edges(n_bins))
-    filled, bin_of = np.unique((codes[:, first] * n_bins + bins).ravel(), return_inverse=True)
-    to_bins = csr_array((np.ones(len(bin_of)), (bin_of, np.resize(np.arange(len(found)), len(bin_of)))))
-    to_groups = csr_array((np.ones(len(filled)), (filled // n_bins, np.arange(len(filled)))))
-    errors: list[np.ndarray] = []
-    generator = np.random.default_rng([seed, 11])
+    trials, chance = count.astype(np.int64), np.clip(stated / np.where(count > 0, count, 1.0), 0.0, 1.0)
+    # from units to the bins of every group that they belong to
+    bins = codes[:, first] * n_bins + range_of(rows.edges[found % len(rows.edges) + 1], width_edges(n_bins))
+    places = bins.ravel(), np.resize(np.arange(len(found)), bins.size)
+    to_bins = csr_array((np.ones(bins.size), places), shape=(len(rows.total) * n_bins, len(found)))
+    errors, generator = np.empty((len(rows.total), draws)), np.random.default_rng([seed, 11])
     block = max(1, BLOCK_ELEMENTS // len(found))
     for start in range(0, draws, block):
         shape = len(found), min(block, draws - start)
         if rows.weights is None:
-            drawn: np.ndarray = (
-                generator.binomial(count.astype(np.int64)[:, None], chance[:, None], size=shape) - stated[:, None]
-            )
+            drawn: np.ndarray = generator.binomial(trials[:, None], chance[:, None], size=shape) - stated[:, None]
         else:
             drawn = np.sqrt(square)[:, None] * generator.standard_normal(shape)
-        errors.append((to_groups @ np.abs(to_bins @ drawn)).T)
-    return np.concatenate(errors) / rows.total
+        gaps = (to_bins @ drawn).reshape(-1, n_bins, shape[1])
+        errors[:, start : start + block] = total_gap(gaps, rows.total[:, None], axis=1)
+    return errors.T
 
 
 MOST_JOINT = 2000
@@ -380,7 +377,7 @@ def groups_differ(
     draws: int = 1000,
     seed: int = 0,
 ) -> Heterogeneity:
-    """Test the finest groups of a grouping; with clusters, by random signs of whole clusters.
+    """Test the finest groups of a grouping; with clusters Σ S_g²/V_g, V_g the sum of squares of the clusters' parts.
 
     >>> from calibrant.evaluation.groups import make_grouping
     >>> generator = np.random.default_rng(0)
@@ -396,21 +393,29 @@ def groups_differ(
     residual = gap - (sums / safe)[index]
     sums = np.bincount(cell, mass * residual)
     if clusters is not None:
-        return _by_signs(sums, mass * residual, cell, clusters, draws=draws, seed=seed)
-    joint, squares = (
-        np.bincount(cell * n_bins + index, column, minlength=n_cells * n_bins).reshape(n_cells, n_bins)
-        for column in (mass, mass**2)
-    )
-    spread = np.bincount(index, mass * residual**2, minlength=n_bins) / safe
-    spread *= np.where(count > 1, count / np.maximum(count - 1, 1), 0.0)
-    share, own = joint / safe, squares.sum(axis=0)
-    diagonal = (spread * (squares - 2 * share * squares + share**2 * own)).sum(axis=1)
-    known = diagonal > 1e-12 * max(diagonal.max(), 1e-300)
-    if known.sum() < 2:
+        table = csr_array((mass * residual, (cell, clusters)))
+        variance = (table * table).sum(axis=1)
+    else:
+        joint, squares = (
+            np.bincount(cell * n_bins + index, column, minlength=n_cells * n_bins).reshape(n_cells, n_bins)
+            for column in (mass, mass**2)
+        )
+        spread = np.bincount(index, mass * residual**2, minlength=n_bins) / safe
+        spread *= np.where(count > 1, count / np.maximum(count - 1, 1), 0.0)
+        share, own = joint / safe, squares.sum(axis=0)
+        variance = (spread * (squares - 2 * share * squares + share**2 * own)).sum(axis=1)
+    known = variance > 1e-12 * max(variance.max(), 1e-300)
+    freedom = int(known.sum()) - 1
+    if freedom < 1:
         return Heterogeneity(0.0, 0, 1.0)
+    statistic = float((sums[known] ** 2 / variance[known]).sum())
+    if clusters is not None:
+        # against its values when whole clusters change their sign at random
+        drawn = flipped_sums(cell, mass * residual, clusters, n_cells, draws=draws, seed=seed)[:, known]
+        at_least = int(((drawn**2 / variance[known]).sum(axis=1) >= statistic - 1e-12).sum())
+        return Heterogeneity(statistic, freedom, (1 + at_least) / (draws + 1))
     if n_cells > MOST_JOINT:
-        freedom = int(known.sum()) - 1
-        statistic = float((sums[known] ** 2 / diagonal[known]).sum()) * freedom / (freedom + 1)
+        statistic *= freedom / (freedom + 1)
     else:
         cross = (share * spread) @ squares.T
         covariance = np.diag((spread * squares).sum(axis=1)) - cross - cross.T + (share * (spread * own)) @ share.T
@@ -418,21 +423,6 @@ def groups_differ(
         kept = values > 1e-9 * values.max()
         freedom, statistic = int(kept.sum()), float(((vectors[:, kept].T @ sums) ** 2 / values[kept]).sum())
     return Heterogeneity(statistic, freedom, float(chdtrc(freedom, statistic)))
-
-
-def _by_signs(
-    sums: np.ndarray, residual: np.ndarray, cell: np.ndarray, clusters: np.ndarray, *, draws: int, seed: int
-) -> Heterogeneity:
-    """Σ S_g²/V_g, V_g the sum of squares of the clusters' parts, against its values under random signs."""
-    table = csr_array((residual, (cell, clusters)))
-    variance = (table * table).sum(axis=1)
-    known = variance > 0
-    if known.sum() < 2:
-        return Heterogeneity(0.0, 0, 1.0)
-    drawn = flipped_sums(cell, residual, clusters, len(sums), draws=draws, seed=seed)
-    statistic, *flipped = (np.vstack([sums, drawn])[:, known] ** 2 / variance[known]).sum(axis=1).tolist()
-    at_least = int((np.array(flipped) >= statistic - 1e-12).sum())
-    return Heterogeneity(statistic, int(known.sum()) - 1, (1 + at_least) / (draws + 1))
 
 
 SMALLEST_CHANCE = 1e-12

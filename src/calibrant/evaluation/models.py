@@ -121,11 +121,11 @@ class ModelComparison(PlainData):
         names = next(iter(self.comparisons.values())).metric_names
         means: dict[str, dict[str, Estimate]] = {}
         for method in self.methods:
-            if all(method in one and one[method].error is None for one in every):
-                values = np.array([[one[method].metrics[name].value for name in names] for one in every])
-                spread = values.std(axis=0, ddof=1) if len(every) > 1 else np.full(len(names), np.nan)
-                pairs = zip(names, values.mean(axis=0).tolist(), spread.tolist(), strict=True)
-                means[method] = {name: Estimate(mean, spread=own) for name, mean, own in pairs}
+            found = [one[method].metrics for one in every if method in one and one[method].metrics]
+            if len(found) == len(every):
+                values = {name: np.array([one[name].value for one in found]) for name in names}
+                spread = {name: float(own.std(ddof=1)) if len(own) > 1 else np.nan for name, own in values.items()}
+                means[method] = {name: Estimate(float(own.mean()), spread=spread[name]) for name, own in values.items()}
         best = {
             name: min(means, key=lambda method, name=name: sign(name) * means[method][name].value)  # type: ignore[misc]
             for name in names

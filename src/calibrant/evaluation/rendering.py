@@ -228,9 +228,12 @@ def diagram(bins: Reliability, title: str = "", before: Reliability | None = Non
     }
 
 
+MARKS = ("confidence", "accuracy", "low", "high", "opacity")
+
+
 def _marks(bins: Reliability) -> list[dict[str, float]]:
     """What is drawn of every bin that has rows."""
-    names = {"confidence": "confidence", "accuracy": "accuracy", "low": "accuracy_low", "high": "accuracy_high"}
-    columns = {name: getattr(bins, field)[bins.filled].round(4).tolist() for name, field in names.items()}
-    columns["opacity"] = np.where(bins.count[bins.filled] < FEW, 0.35, 1.0).tolist()
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    opacity = np.where(bins.count < FEW, 0.35, 1.0)
+    columns = bins.confidence, bins.accuracy, bins.accuracy_low, bins.accuracy_high, opacity
+    table = np.stack(columns, axis=1)[bins.filled].round(4).tolist()
+    return [dict(zip(MARKS, row, strict=True)) for row in table]
