@@ -229,9 +229,12 @@ def mendable(
     """
     if decompose is False or predictions.n < FEWEST_ROWS or len(np.unique(predictions.labels)) < 2:
         return None
-    most = max(FEWEST_ROWS, ENTRIES[predictions.task] // predictions.source.shape[1])
+    width = predictions.source.shape[1]
+    most = max(FEWEST_ROWS, ENTRIES[predictions.task] // width)
     if predictions.n > most:
-        if decompose is None and not _at_hand(predictions):
+        values = predictions.n * width * predictions.dtype.itemsize
+        at_hand = values <= CHUNK_BYTES or isinstance(predictions.source, ArraySource)
+        if decompose is None and not at_hand:
             return None
         chosen = np.sort(np.random.default_rng([seed, 23]).choice(predictions.n, most, replace=False, shuffle=False))
         part, clusters = predictions[chosen], None if clusters is None else clusters[chosen]
@@ -242,13 +245,6 @@ def mendable(
     part.clusters, part.spread = clusters, predictions.spread
     name, quick_map = _quick_map(part)
     return cross_validated(part, lambda: clone(quick_map), name, seed=seed)
-
-
-def _at_hand(predictions: Predictions) -> bool:
-    """Are the values in memory, or quickly read?"""
-    rows, width = predictions.source.shape
-    small = rows * width * predictions.dtype.itemsize <= CHUNK_BYTES
-    return small or isinstance(predictions.source, ArraySource)
 
 
 def _quick_map(predictions: Predictions) -> tuple[str, Any]:
