@@ -17,6 +17,7 @@ from calibrant.calibrators.solvers.likelihood import Ridge, Solution, fit_matrix
 from calibrant.calibrators.solvers.penalties import check_penalty, choose
 from calibrant.calibrators.solvers.scales import common_unit, fit_vector
 from calibrant.calibrators.solvers.temperature import fit_inverse_temperature
+from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning
 from calibrant.core.rows import Rows
 from calibrant.kernels.affine import Features, affine_sums
@@ -71,16 +72,16 @@ class AffineScaling(Calibrator):
         """The candidate of the lowest held-out NLL."""
         return choose(rows, candidates, self._fold_point, self._loss, seed=self.seed, most_logits=self.most_logits)
 
-    def _fold_point(self, rows: Rows, penalty: Any, start: np.ndarray | None) -> np.ndarray:
+    def _fold_point(self, rows: Rows, penalty: Any, start: Array | None) -> Array:
         return self._solve(rows, penalty, start=start, polish=False).point
 
     def _make(self) -> Any:
         return partial(on_numpy, self._features)
 
-    def _loss(self, rows: Rows, point: np.ndarray) -> float:
+    def _loss(self, rows: Rows, point: Array) -> float:
         return (rows.total(affine_sums, self._make(), point) if self._full else rows.total(vector_sums, *point))[0]
 
-    def _keep(self, point: np.ndarray) -> None:
+    def _keep(self, point: Array) -> None:
         if self._full:
             self.matrix_, self.bias_ = point[:, :-1], point[:, -1]
         else:
@@ -92,7 +93,7 @@ class AffineScaling(Calibrator):
             return xp.matmul(self._features(xp, logits).shared, like(xp, learned.matrix_, logits).T) + bias
         return logits * like(xp, learned.scale_, logits) + bias
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
+    def _transform(self, logits: Array) -> Array:
         if self._full:
             return super()._transform(logits)
         learned = self._learned()
@@ -218,7 +219,7 @@ class StructuredVectorScaling(AffineScaling):
                 )
         return self.strength_, unit
 
-    def _fold_point(self, rows: Rows, penalty: Any, start: np.ndarray | None) -> np.ndarray:
+    def _fold_point(self, rows: Rows, penalty: Any, start: Array | None) -> Array:
         solution = self._solve(rows, penalty, start=start, polish=False)
         # a temperature at its limit is where the search stopped, and nothing more
         self._diverging.append(solution.diverging or (start is None and bool(fit_inverse_temperature(rows).limit)))
@@ -401,7 +402,7 @@ class StructuredMatrixScaling(StructuredVectorScaling):
         ridge = matrix_ridge(rows.n_classes, diagonal, off_diagonal, share * self.penalty_bias)
         return fit_matrix(rows, self._make(), ridge, **path)
 
-    def _keep(self, point: np.ndarray) -> None:
+    def _keep(self, point: Array) -> None:
         super()._keep(point)
         if not self.off_diagonal:
             self.matrix_ = np.diag(self.__dict__.pop("scale_"))

@@ -13,7 +13,7 @@ from calibrant.calibrators import maps
 from calibrant.calibrators.base import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
 from calibrant.calibrators.solvers.folds import content_folds
-from calibrant.core.arrays import check_whole
+from calibrant.core.arrays import Array, check_whole
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import probability_log_odds
 from calibrant.kernels.logistic import batch_sums, newton
@@ -137,15 +137,15 @@ class BendScaling(BinaryCalibrator):
 class Cells(NamedTuple):
     """Rows grouped by score: between two knots every map that is fitted here is a line."""
 
-    knots: np.ndarray
-    place: np.ndarray
-    scores: np.ndarray
-    masses: np.ndarray
-    features: np.ndarray
-    knot_features: np.ndarray
+    knots: Array
+    place: Array
+    scores: Array
+    masses: Array
+    features: Array
+    knot_features: Array
 
 
-def fit_bend(rows: Rows, fold: np.ndarray, n_knots: int) -> tuple[np.ndarray, np.ndarray]:
+def fit_bend(rows: Rows, fold: Array, n_knots: int) -> tuple[Array, Array]:
     """Knots and non-decreasing values: fits of all penalties, averaged by held-out log loss, pooled with steps."""
     cells = group_rows(rows, n_knots)
     # weight of the labels 0 and 1 in each cell and fold
@@ -202,7 +202,7 @@ def group_rows(rows: Rows, n_knots: int) -> Cells:
     return Cells(knots, place, means, masses, features, knot_features)
 
 
-def solve(features: np.ndarray, offset: np.ndarray, counts: np.ndarray, ridge: np.ndarray) -> np.ndarray:
+def solve(features: Array, offset: Array, counts: Array, ridge: Array) -> Array:
     """Points (P×m) that minimise Σ n₁·log(1 + e^−u) + n₀·log(1 + e^u) + ½·Σ ridge·θ² with u = offset + X·θ.
 
     P problems share the features X (c×m) and differ in their counts (P×2×c) of labels 0 and 1 and in their ridge (P×m).
@@ -210,7 +210,7 @@ def solve(features: np.ndarray, offset: np.ndarray, counts: np.ndarray, ridge: n
     weights = counts.sum(axis=1)
     shares = counts[:, 1] / np.where(weights > 0, weights, 1.0)
 
-    def evaluate(points: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def evaluate(points: Array, which: Array) -> tuple[Array, Array, Array]:
         value, gradient, hessian = batch_sums(features.T[None], shares[which], weights[which], points, offset)
         np.einsum("pii->pi", hessian)[:] += ridge[which]
         return value + 0.5 * (ridge[which] * points**2).sum(axis=1), gradient + ridge[which] * points, hessian
@@ -218,19 +218,19 @@ def solve(features: np.ndarray, offset: np.ndarray, counts: np.ndarray, ridge: n
     return newton(evaluate, np.zeros(ridge.shape), np.full(ridge.shape[1], -np.inf), gap=ENOUGH)[0]
 
 
-def _weights(losses: np.ndarray, ridge: np.ndarray) -> np.ndarray:
+def _weights(losses: Array, ridge: Array) -> Array:
     """Weight of each triple of penalties (m,), from its held-out loss and its prior."""
     logarithm = STRAIGHT * np.log(ridge[:, -1]) - TEMPER * losses
     weights = np.exp(logarithm - logarithm.max())
     return weights / weights.sum()
 
 
-def isotonic(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def isotonic(values: Array, weights: Array) -> Array:
     """The non-decreasing sequence nearest to the values (c,) in weighted squares."""
     return np.asarray(isotonic_regression(values, sample_weight=weights), dtype=np.float64)
 
 
-def pooled(scores: np.ndarray, counts: np.ndarray, held_out: np.ndarray) -> np.ndarray:
+def pooled(scores: Array, counts: Array, held_out: Array) -> Array:
     """Logits (c,) of the smooth map pooled with steps: q = (1 − s)·p + s·isotonic.
 
     The isotonic fit reads the counts of both labels per cell; its blocks are shrunk to the smooth map. The share s has
@@ -252,7 +252,7 @@ def pooled(scores: np.ndarray, counts: np.ndarray, held_out: np.ndarray) -> np.n
     return probability_log_odds(mixed)
 
 
-def steps(smooth: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def steps(smooth: Array, counts: Array) -> Array:
     """Isotonic probabilities (c,) of counts (2×c); cells without rows lie between their neighbours."""
     mass = counts.sum(axis=0)
     seen = np.flatnonzero(mass > 0)
@@ -269,7 +269,7 @@ def steps(smooth: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return np.clip(found, 1 - LARGEST, LARGEST)
 
 
-def _share(smooth: np.ndarray, stepped: np.ndarray, held_out: np.ndarray) -> float:
+def _share(smooth: Array, stepped: Array, held_out: Array) -> float:
     negative, positive = held_out[:, 0], held_out[:, 1]
     total, share = held_out.sum(), SHARE
     prior = SHARE_ROWS * float(_rows_per_even_row(positive.sum() / total))
@@ -283,6 +283,6 @@ def _share(smooth: np.ndarray, stepped: np.ndarray, held_out: np.ndarray) -> flo
     return share
 
 
-def _rows_per_even_row(probability: np.ndarray | float) -> np.ndarray:
+def _rows_per_even_row(probability: Array | float) -> Array:
     """Rows of a probability that carry as much information on their log-odds as one row of probability ½."""
     return np.asarray(0.25 / np.maximum(probability * (1 - probability), 1e-9))

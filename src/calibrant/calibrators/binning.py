@@ -23,6 +23,7 @@ from calibrant.calibrators.confidence_bins import (
 from calibrant.calibrators.learned import CHANCE, EDGES, SMALL, Learned
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.solvers.temperature import temperature_grid
+from calibrant.core.arrays import Array
 from calibrant.core.bins import check_n_bins, mass_index, place, total_gap
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.progress import step
@@ -112,7 +113,7 @@ class WeightScaling(Calibrator):
         return maps.mix_with_uniform(xp, logits, learned.weight_)
 
 
-def least_absolute_weight(confidence: np.ndarray, accuracy: np.ndarray, mass: np.ndarray) -> float:
+def least_absolute_weight(confidence: Array, accuracy: Array, mass: Array) -> float:
     """α of the lowest Σ mass·|A − α·C|: the median of A/C under weights mass·C, the lower one if there are two."""
     leverage = mass * confidence
     if not leverage.sum() > 0:
@@ -187,7 +188,7 @@ class ConfidenceWeightScaling(Calibrator):
         return maps.mix_with_uniform(xp, logits, learned.weights_[bin_index])
 
 
-def bin_weights(bins: ConfidenceBins, n_classes: int) -> np.ndarray:
+def bin_weights(bins: ConfidenceBins, n_classes: int) -> Array:
     """α_i = clip((A_i − 1/K)/(C_i − 1/K), 0, 1) of each bin; 1 where the confidence is already at chance."""
     uniform = 1.0 / n_classes
     above = bins.confidence - uniform
@@ -196,7 +197,7 @@ def bin_weights(bins: ConfidenceBins, n_classes: int) -> np.ndarray:
     return fill_empty(np.clip(weights, 0.0, 1.0), bins.filled)
 
 
-def rising_weights(weights: np.ndarray, bins: ConfidenceBins, n_classes: int) -> np.ndarray:
+def rising_weights(weights: Array, bins: ConfidenceBins, n_classes: int) -> Array:
     """The non-decreasing weights of least Σ n_i (A_i − 1/K − α_i (C_i − 1/K))², before clipping to [0, 1]."""
     from sklearn.isotonic import isotonic_regression
 
@@ -285,7 +286,7 @@ class HistogramBinning(Calibrator):
     def _fit(self, rows: Rows) -> None:
         self._fit_columns(*mapped_columns(rows, self.mode), rows.weights)
 
-    def _fit_columns(self, columns: Any, n_columns: int, weights: np.ndarray | None) -> None:
+    def _fit_columns(self, columns: Any, n_columns: int, weights: Array | None) -> None:
         n_bins = check_n_bins(self.n_bins)
         self.edges_, self.values_ = np.empty((n_columns, n_bins + 1)), np.empty((n_columns, n_bins))
         for j, column in enumerate(columns):
@@ -353,7 +354,7 @@ class BinTemperatureScaling(Calibrator):
     learns = {"temperatures_": Learned(("B",), SMALL), "edges_": EDGES}
 
     def __init__(
-        self, objective: str = "gap", *, n_bins: int = 15, grid: Sequence[float] | np.ndarray | None = None
+        self, objective: str = "gap", *, n_bins: int = 15, grid: Sequence[float] | Array | None = None
     ) -> None:
         self.objective = objective
         self.n_bins = n_bins
@@ -380,10 +381,10 @@ class BinTemperatureScaling(Calibrator):
             temperatures = self._search(equations, temperature_grid(self.grid))
         self.temperatures_ = fill_empty(temperatures, bins.filled)
 
-    def _search(self, equations: BinEquations, grid: np.ndarray) -> np.ndarray:
+    def _search(self, equations: BinEquations, grid: Array) -> Array:
         gap, accuracy = self.objective == "gap", np.clip(equations.bins.accuracy, 0.01, 0.99)
 
-        def badness(temperature: float) -> np.ndarray:
+        def badness(temperature: float) -> Array:
             confidence, losses = equations.means(np.full_like(accuracy, 1.0 / temperature))
             return np.abs(accuracy - confidence) if gap else losses
 
@@ -411,9 +412,7 @@ class BinEquations:
     bin, and the edges place a row anew in each.
     """
 
-    def __init__(
-        self, rows: Rows, edges: np.ndarray, top: TopColumns, bins: ConfidenceBins, matches_accuracy: bool
-    ) -> None:
+    def __init__(self, rows: Rows, edges: Array, top: TopColumns, bins: ConfidenceBins, matches_accuracy: bool) -> None:
         self.rows, self.edges, self.bins, self._wanted = rows, edges, bins, matches_accuracy
         self._kernels = scan_logits.form(rows.size), row_moments.form(rows.size)
         # a bin that is right throughout has its best temperature at 0: it aims half a row below certainty
@@ -428,12 +427,12 @@ class BinEquations:
         bins = ConfidenceBins.of(top, rows.weights, place(top.confidence, self.edges), len(self.target))
         return KeptBinEquations(rows, self.edges, top, bins, self._wanted)
 
-    def means(self, inverse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def means(self, inverse: Array) -> tuple[Array, Array]:
         """Mean confidence and mean NLL of each bin at inverse temperatures (M,)."""
         label_gap, confidence, *_, log_mass = self._means(inverse, None)
         return confidence, log_mass - inverse * label_gap
 
-    def evaluate(self, inverse: np.ndarray, active: np.ndarray) -> tuple[np.ndarray, float]:
+    def evaluate(self, inverse: Array, active: Array) -> tuple[Array, float]:
         """f and its first three derivatives of each active bin (4×M), and the objective over all bins."""
         means = self._means(inverse, active)
         label_gap, confidence, expected, log_mass = means[0], means[1:5], means[5:9], means[9]
@@ -443,15 +442,15 @@ class BinEquations:
         loss = np.abs(self.bins.accuracy - confidence[0]) if gap else log_mass - inverse * label_gap
         return found, float(np.average(np.nan_to_num(loss[filled]), weights=self.bins.mass[filled]))
 
-    def _means(self, inverse: np.ndarray, active: np.ndarray | None) -> np.ndarray:
+    def _means(self, inverse: Array, active: Array | None) -> Array:
         sums = self._sums(inverse, active)
         with np.errstate(invalid="ignore"):
             return sums[1:] / sums[0]
 
-    def _sums(self, inverse: np.ndarray, active: np.ndarray | None) -> np.ndarray:
+    def _sums(self, inverse: Array, active: Array | None) -> Array:
         return self.rows.total(bin_moments, self._kernels, self.edges, inverse)[0]
 
-    def solve(self) -> tuple[np.ndarray, list[float]]:
+    def solve(self) -> tuple[Array, list[float]]:
         """Inverse temperatures (M,) where every f_i is 0, and the objective at the start of each full pass.
 
         A sample gives the start where the data are large.
@@ -461,7 +460,7 @@ class BinEquations:
             inverse, _ = self.sample().descend(inverse)
         return self.descend(inverse)
 
-    def descend(self, inverse: np.ndarray) -> tuple[np.ndarray, list[float]]:
+    def descend(self, inverse: Array) -> tuple[Array, list[float]]:
         """Householder's third-order steps, each inside the bracket its bin has so far."""
         low, high = np.full_like(inverse, LOWEST), np.full_like(inverse, HIGHEST)
         active, trace = self.bins.filled.copy(), []
@@ -505,18 +504,18 @@ class KeptBinEquations(BinEquations):
         some.rows, some.bins = self.rows.take(chosen), replace(self.bins, index=self.bins.index[chosen])
         return some
 
-    def _means(self, inverse: np.ndarray, active: np.ndarray | None) -> np.ndarray:
+    def _means(self, inverse: Array, active: Array | None) -> Array:
         means = super()._means(inverse, active)
         means[0] = self.label_gap
         return means
 
-    def _sums(self, inverse: np.ndarray, active: np.ndarray | None) -> np.ndarray:
+    def _sums(self, inverse: Array, active: Array | None) -> Array:
         rows, index = self.rows, self.bins.index
         if active is not None and active[index].mean() <= 0.7:
             chosen = np.flatnonzero(active[index])
             rows, index = rows.take(chosen), index[chosen]
 
-        def part(block: slice) -> np.ndarray:
+        def part(block: slice) -> Array:
             return self._kernels[1](rows.logits[block], inverse[index[block]])
 
         moments = np.concatenate(map_blocks(part, row_blocks(len(index), rows.n_classes)))
@@ -557,7 +556,7 @@ def summed_by_bin(index, moments, label_gap, weights, n_bins):
     return (np.stack([np.bincount(index, column, n_bins) for column in columns]),)
 
 
-def row_terms(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def row_terms(moments: Array) -> tuple[Array, Array]:
     """The confidence p and the mean E[x] of each row at its β, each with its first three derivatives by β (4×n).
 
     From Σ exp(β·x)·x^k, k = 0 … 4: p is one over the first of them, E[x] has the cumulants of x for derivatives.
@@ -570,7 +569,7 @@ def row_terms(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return falling / moments[:, 0], np.stack([mean, second - square, skew, tail])
 
 
-def _householder(newton: np.ndarray, bend: np.ndarray, turn: np.ndarray) -> np.ndarray:
+def _householder(newton: Array, bend: Array, turn: Array) -> Array:
     """f/f' corrected for f''/f' and f'''/f'; by the former alone, as in Halley's step, where both say too much."""
     bent = newton * bend
     factor = (1.0 - 0.5 * bent) / (1.0 - bent + newton * newton * turn / 6.0)

@@ -13,6 +13,7 @@ from sklearn.base import clone
 from calibrant.calibrators.base import Calibrator, of_inner
 from calibrant.calibrators.learned import INNER, RECORD, Learned
 from calibrant.calibrators.tensors import device_map
+from calibrant.core.arrays import Array
 from calibrant.core.bins import total_gap
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.progress import step
@@ -211,11 +212,11 @@ class ClassLossScaling(Calibrator):
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         return self.calibrator_._map(xp, logits, learned.calibrator_)
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
+    def _transform(self, logits: Array) -> Array:
         return self.calibrator_._transform(logits)
 
 
-def normalise_losses(losses: np.ndarray, normalization: str, smallest_spread: float = 0.0) -> np.ndarray:
+def normalise_losses(losses: Array, normalization: str, smallest_spread: float = 0.0) -> Array:
     """L̄ of the class losses (eq. 4 and app. A); 0 where they do not differ.
 
     The spread that divides them is at least `smallest_spread`.
@@ -228,20 +229,18 @@ def normalise_losses(losses: np.ndarray, normalization: str, smallest_spread: fl
     return scaled - scaled.mean() if normalization == "centered_minmax" else scaled
 
 
-def class_weights(
-    losses: np.ndarray, normalization: str, alpha: float, beta: float, smallest_spread: float = 0.0
-) -> np.ndarray:
+def class_weights(losses: Array, normalization: str, alpha: float, beta: float, smallest_spread: float = 0.0) -> Array:
     """w_i = β/(1 + exp(−L̄_i/α)) − β/2 (eq. 5): odd in L̄, within ±β/2."""
     return 0.5 * beta * np.tanh(0.5 * normalise_losses(losses, normalization, smallest_spread) / alpha)
 
 
-def choose_shape(before: np.ndarray, after: np.ndarray, normalization: str, n_classes: int) -> tuple[float, float]:
+def choose_shape(before: Array, after: Array, normalization: str, n_classes: int) -> tuple[float, float]:
     """α in [0.1, ½·ln K] and β in [1.5, 2] of the lowest eq. 6, by SLSQP from (1, 1.5)."""
     from scipy.optimize import minimize
 
     highest = max(0.1, 0.5 * float(np.log(n_classes)))
 
-    def spread(shape: np.ndarray) -> float:
+    def spread(shape: Array) -> float:
         weights = class_weights(after, normalization, *shape)
         return float(np.linalg.norm(before - weights * (after - before) - after.mean()))
 
@@ -250,9 +249,7 @@ def choose_shape(before: np.ndarray, after: np.ndarray, normalization: str, n_cl
     return alpha, beta
 
 
-def _focal(
-    calibrators: tuple[Calibrator, ...], detached: bool, logits: np.ndarray, labels: np.ndarray, _: Any
-) -> tuple[np.ndarray]:
+def _focal(calibrators: tuple[Calibrator, ...], detached: bool, logits: Array, labels: Array, _: Any) -> tuple[Array]:
     """(1−p)^γ − γ·p·(1−p)^(γ−1)·log p: how much of the NLL's gradient the focal loss keeps at a row.
 
     With several calibrators, the mean over them; detached, the first term alone.
@@ -267,12 +264,12 @@ def _focal(
     return (kept / len(calibrators),)
 
 
-def _per_row(sums: np.ndarray | float, totals: np.ndarray) -> np.ndarray:
+def _per_row(sums: Array | float, totals: Array) -> Array:
     """Sums by class over the weight of each class (K,); 0 for an absent class."""
     return np.divide(sums, totals, out=np.zeros_like(totals), where=totals > 0)
 
 
-def _class_losses(rows: Rows, calibrator: Calibrator | None, share: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+def _class_losses(rows: Rows, calibrator: Calibrator | None, share: float = 1.0) -> tuple[Array, Array]:
     """Mean loss of each class (K,) and the bin sums of the confidence.
 
     They are those of logits a `share` of the way from what they are to what the calibrator makes of them.
@@ -322,10 +319,10 @@ class FixedPoint:
     def __init__(self) -> None:
         self.change = np.inf
         self.mixing = 1.0
-        self.points: list[np.ndarray] = []
-        self.residuals: list[np.ndarray] = []
+        self.points: list[Array] = []
+        self.residuals: list[Array] = []
 
-    def following(self, point: np.ndarray, image: np.ndarray) -> np.ndarray:
+    def following(self, point: Array, image: Array) -> Array:
         """The next point to try, given g(point)."""
         residual = image - point
         change = float(np.abs(residual).max())

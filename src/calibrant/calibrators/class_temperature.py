@@ -22,7 +22,7 @@ from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.calibrators.solvers.scales import fit_vector
 from calibrant.calibrators.solvers.temperature import temperature_grid
 from calibrant.calibrators.temperature import TemperatureScaling
-from calibrant.core.arrays import check_whole
+from calibrant.core.arrays import Array, check_whole
 from calibrant.core.bins import check_n_bins, total_gap, width_index
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
@@ -108,7 +108,7 @@ class ClassTemperatureScaling(Calibrator):
         accuracy_tolerance: float = 0.0,
         max_sweeps: int = 5,
         n_bins: int = 15,
-        grid: Sequence[float] | np.ndarray | None = None,
+        grid: Sequence[float] | Array | None = None,
     ) -> None:
         self.objective = objective
         self.preserve_accuracy = preserve_accuracy
@@ -241,7 +241,7 @@ class ShrunkenClassTemperature(Calibrator):
         return logits / like(xp, learned.temperatures_, logits)
 
 
-def class_temperatures(rows: Rows) -> np.ndarray:
+def class_temperatures(rows: Rows) -> Array:
     """The class temperatures (K,) of lowest log loss."""
     return ClassTemperatureScaling(objective="nll").fit_rows(rows).temperatures_
 
@@ -249,9 +249,9 @@ def class_temperatures(rows: Rows) -> np.ndarray:
 class Top(NamedTuple):
     """The leading class of each row: its scaled logit, its index and Σ exp(s − peak) over the row."""
 
-    peak: np.ndarray
-    winner: np.ndarray
-    mass: np.ndarray
+    peak: Array
+    winner: Array
+    mass: Array
 
 
 EVERY = slice(None)
@@ -260,7 +260,7 @@ EVERY = slice(None)
 class ClassSearch:
     """Rows under class temperatures that change one at a time."""
 
-    def __init__(self, rows: Any, grid: np.ndarray, n_bins: int) -> None:
+    def __init__(self, rows: Any, grid: Array, n_bins: int) -> None:
         self.rows, self.grid, self.n_bins = rows, grid, n_bins
         self.weights = np.ones(rows.n) if rows.weights is None else rows.weights
         self.total = float(self.weights.sum())
@@ -272,10 +272,10 @@ class ClassSearch:
         ece = self._completed(*self._start_sums(), self.grid, EVERY)
         self.temperatures = self._with(EVERY, self.grid[self._first_lowest(ece, EVERY)])
 
-    def _start_sums(self) -> tuple[np.ndarray, np.ndarray]:
+    def _start_sums(self) -> tuple[Array, Array]:
         """Bin gaps (bins × grid) of one temperature for all classes, and the doubtful (row, grid) pairs left out."""
 
-        def part(block: slice) -> tuple[np.ndarray, np.ndarray]:
+        def part(block: slice) -> tuple[Array, Array]:
             rows = self.rows.logits[block], self.rows.labels[block], self.weights[block]
             return temperature_sums(*rows, self.grid, self.n_bins)
 
@@ -314,7 +314,7 @@ class ClassSearch:
             return False
         tried = self.grid[positions]
 
-        def part(block: slice) -> tuple[np.ndarray, np.ndarray]:
+        def part(block: slice) -> tuple[Array, Array]:
             return class_sums(rows.take(block), tried, self.temperatures[j], self.n_bins)
 
         ece = np.full(len(self.grid), np.inf)
@@ -325,7 +325,7 @@ class ClassSearch:
         self.top = self._joined(j, values / self.temperatures[j], others)
         return True
 
-    def _joined(self, j: int, scores: np.ndarray, others: Top) -> Top:
+    def _joined(self, j: int, scores: Array, others: Top) -> Top:
         """The leading class of each row with class j beside the others."""
         peak, winner, mass = others
         wins = (scores > peak) | ((scores == peak) & (winner > j))
@@ -333,21 +333,21 @@ class ClassSearch:
         mass = np.where(wins, 1.0 + mass * exponential, mass + exponential)
         return Top(np.where(wins, scores, peak), np.where(wins, j, winner), mass)
 
-    def _completed(self, gaps: np.ndarray, doubtful: np.ndarray, tried: np.ndarray, j: Any) -> np.ndarray:
+    def _completed(self, gaps: Array, doubtful: Array, tried: Array, j: Any) -> Array:
         """ECE of each tried temperature of class j, the doubtful (row, position) pairs computed in full."""
         for position in np.unique(doubtful[:, 1]):
             chosen = doubtful[doubtful[:, 1] == position, 0]
             gaps[:, position] += self._gaps(self._in_full(self._with(j, tried[position]), chosen), chosen)
         return total_gap(gaps, self.total, axis=0)
 
-    def _first_lowest(self, ece: np.ndarray, j: Any) -> int:
+    def _first_lowest(self, ece: Array, j: Any) -> int:
         """Position of the lowest ECE, the first of equals; near-ties are settled by computing all rows in full."""
         near = np.flatnonzero(ece <= ece.min() + TIE)
         if len(near) == 1:
             return int(near[0])
         return int(near[np.argmin([self._ece(self._in_full(self._with(j, self.grid[i]))) for i in near])])
 
-    def _with(self, j: Any, temperature: float) -> np.ndarray:
+    def _with(self, j: Any, temperature: float) -> Array:
         """The present temperatures, but for class j (`EVERY`: all classes)."""
         temperatures = self.temperatures.copy()
         temperatures[j] = temperature
@@ -356,13 +356,13 @@ class ClassSearch:
     def _ece(self, top: Top) -> float:
         return float(total_gap(self._gaps(top, EVERY), self.total))
 
-    def _gaps(self, top: Top, rows: Any) -> np.ndarray:
+    def _gaps(self, top: Top, rows: Any) -> Array:
         """Σ w·(correct − confidence) of each bin over some rows."""
         confidence = 1.0 / top.mass
         gaps = self.weights[rows] * ((top.winner == self.rows.labels[rows]) - confidence)
         return np.bincount(width_index(confidence, self.n_bins), gaps, self.n_bins)
 
-    def _without(self, j: int, values: np.ndarray) -> Top:
+    def _without(self, j: int, values: Array) -> Top:
         """The leading class of each row when class j is left out."""
         scores = values / self.temperatures[j]
         # where class j does not lead, the mass of the others is at least 1: nothing cancels
@@ -373,7 +373,7 @@ class ClassSearch:
             whole[leads] = part
         return others
 
-    def _in_full(self, temperatures: np.ndarray, chosen: Any = EVERY, without: int | None = None) -> Top:
+    def _in_full(self, temperatures: Array, chosen: Any = EVERY, without: int | None = None) -> Top:
         """The leading class of each (chosen) row of z/T, computed in full; one class may be left out."""
         rows = np.arange(self.rows.n)[chosen]
 
@@ -389,7 +389,7 @@ class ClassSearch:
         parts = map_blocks(part, row_blocks(len(rows), self.rows.n_classes, BLOCK_ELEMENTS) or [slice(0)])
         return Top(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
-    def _column(self, j: int) -> np.ndarray:
+    def _column(self, j: int) -> Array:
         inside = j % COLUMNS_AT_ONCE
         if inside == 0 or not len(self._columns):
             first = j - inside
@@ -398,14 +398,14 @@ class ClassSearch:
         return self._columns[inside]
 
 
-def summed(part: Callable[[slice], Any], blocks: list[slice]) -> tuple[np.ndarray, np.ndarray]:
+def summed(part: Callable[[slice], Any], blocks: list[slice]) -> tuple[Array, Array]:
     """Sums of the gaps over blocks, and all doubtful (row, position) pairs."""
     gaps, doubtful = zip(*map_blocks(part, blocks), strict=True)
     pairs = [found + np.array([block.start, 0]) for block, found in zip(blocks, doubtful, strict=True)]
     return np.sum(gaps, axis=0), np.concatenate(pairs)
 
 
-def class_search(rows: Any, grid: np.ndarray, n_bins: int) -> ClassSearch:
+def class_search(rows: Any, grid: Array, n_bins: int) -> ClassSearch:
     """The search over rows in memory, or over rows on a GPU where that has a form there."""
     if rows.in_memory:
         return ClassSearch(rows, grid, n_bins)
@@ -420,7 +420,7 @@ def class_search(rows: Any, grid: np.ndarray, n_bins: int) -> ClassSearch:
 class DeviceClassSearch(ClassSearch):
     """`ClassSearch` with the rows' state on the device; the answer is the same."""
 
-    def __init__(self, rows: Any, grid: np.ndarray, n_bins: int) -> None:
+    def __init__(self, rows: Any, grid: Array, n_bins: int) -> None:
         from calibrant.kernels.torch import triton_classes
         from calibrant.kernels.torch.rows import on_device_of
         from calibrant.kernels.torch.tensors import host
@@ -475,20 +475,20 @@ class DeviceClassSearch(ClassSearch):
         self.launches.flags.zero_()
         self.launches.load(self._put(self.temperatures), self._put(positions), tuple(map(self._put, self.top)), limits)
 
-    def _host(self, values: Any) -> np.ndarray:
+    def _host(self, values: Any) -> Array:
         return np.array(values.cpu())
 
-    def _start_sums(self) -> tuple[np.ndarray, np.ndarray]:
+    def _start_sums(self) -> tuple[Array, Array]:
         from calibrant.kernels.torch.classes import start_sums
 
         rows = self.device_rows
         return start_sums(rows.tensor, rows.target, self.launches.weights, self.grid, self.n_bins)
 
-    def _in_full(self, temperatures: np.ndarray, chosen: Any = EVERY, without: int | None = None) -> Top:
+    def _in_full(self, temperatures: Array, chosen: Any = EVERY, without: int | None = None) -> Top:
         from calibrant.kernels.torch.classes import scaled_top
 
         rows = None if chosen is EVERY else self._put(chosen)
         return Top(*map(self._host, scaled_top(self.device_rows.tensor, self._put(temperatures), rows, without)))
 
-    def _column(self, j: int) -> np.ndarray:
+    def _column(self, j: int) -> Array:
         return self._host(self.device_rows.tensor[:, j].double())

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrant.core.arrays import explain_bad_values
+from calibrant.core.arrays import Array, explain_bad_values
 from calibrant.core.bins import place, quantile_edges
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
@@ -25,9 +25,9 @@ COLUMNS_AT_ONCE = 16
 class TopColumns(NamedTuple):
     """Confidence (float64) of each row, the class that has it, and whether that is the label."""
 
-    confidence: np.ndarray
-    prediction: np.ndarray
-    correct: np.ndarray
+    confidence: Array
+    prediction: Array
+    correct: Array
 
 
 @dataclass(frozen=True)
@@ -37,20 +37,20 @@ class ConfidenceBins:
     An empty bin has weight 0 and NaN means; `fill_empty` gives it what its nearest neighbour learned.
     """
 
-    index: np.ndarray
-    mass: np.ndarray
-    accuracy: np.ndarray
-    confidence: np.ndarray
+    index: Array
+    mass: Array
+    accuracy: Array
+    confidence: Array
 
     @classmethod
-    def of(cls, top: TopColumns, weights: np.ndarray | None, index: np.ndarray, n_bins: int) -> ConfidenceBins:
+    def of(cls, top: TopColumns, weights: Array | None, index: Array, n_bins: int) -> ConfidenceBins:
         """Rows that were placed by `index`."""
         mass, confidence, hits = index_sums(index, top.confidence, top.correct, weights, n_bins)
         with np.errstate(invalid="ignore"):
             return cls(index, mass, hits / mass, confidence / mass)
 
     @property
-    def filled(self) -> np.ndarray:
+    def filled(self) -> Array:
         """Which bins hold any weight."""
         return self.mass > 0
 
@@ -80,10 +80,13 @@ def mapped_columns(rows: Rows, mode: str) -> tuple[Iterable[TopColumns], int]:
     """What a mode maps, and how many maps that makes: the top confidence, or the probability of every class."""
     if mode not in {"top_label", "one_vs_rest"}:
         raise InputError(f"mode must be 'top_label' or 'one_vs_rest', got {mode!r}")
-    return ([top_columns(rows)], 1) if mode == "top_label" else (class_columns(rows), rows.n_classes)
+    if mode == "top_label":
+        return [top_columns(rows)], 1
+    chances = enumerate(class_probabilities(rows.logits))
+    return (TopColumns(chance, rows.labels, rows.labels == j) for j, chance in chances), rows.n_classes
 
 
-def class_probabilities(logits: np.ndarray) -> Iterator[np.ndarray]:
+def class_probabilities(logits: Array) -> Iterator[Array]:
     """The probability of each class in turn (n,), float64: the same bits when fitting and when transforming."""
     blocks = row_blocks(len(logits), logits.shape[1])
     log_mass = np.concatenate(map_blocks(lambda block: logsumexp(logits[block].astype(np.float64)), blocks))
@@ -92,26 +95,20 @@ def class_probabilities(logits: np.ndarray) -> Iterator[np.ndarray]:
             yield np.exp(column - log_mass)
 
 
-def class_columns(rows: Rows) -> Iterator[TopColumns]:
-    """For each class in turn: its probability as the confidence, and whether it is the label as correctness."""
-    for j, probability in enumerate(class_probabilities(rows.logits)):
-        yield TopColumns(probability, rows.labels, rows.labels == j)
-
-
-def quantile_bins(top: TopColumns, weights: np.ndarray | None, n_bins: int) -> tuple[np.ndarray, ConfidenceBins]:
+def quantile_bins(top: TopColumns, weights: Array | None, n_bins: int) -> tuple[Array, ConfidenceBins]:
     """Edges (M + 1,) of equal mass and the fit rows in them, placed by the edges as any new row will be."""
     edges = quantile_edges(top.confidence, n_bins, weights)
     return edges, ConfidenceBins.of(top, weights, place(top.confidence, edges), n_bins)
 
 
-def fill_empty(values: np.ndarray, filled: np.ndarray) -> np.ndarray:
+def fill_empty(values: Array, filled: Array) -> Array:
     """Values (M,) with those of empty bins taken from the nearest filled bin, the lower of two as near."""
     full = np.flatnonzero(filled)
     distance = np.abs(np.arange(len(values))[:, None] - full[None, :])
     return values[full[distance.argmin(axis=1)]]
 
 
-def map_rows(work: Callable[[slice], np.ndarray], logits: np.ndarray) -> np.ndarray:
+def map_rows(work: Callable[[slice], Array], logits: Array) -> Array:
     """Join work(block) over blocks of rows, run on all cores, into one array like the logits."""
     result = np.empty_like(logits)
 

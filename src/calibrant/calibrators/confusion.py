@@ -27,9 +27,10 @@ from calibrant.calibrators.solvers.likelihood import (
     minimise,
     on_numpy,
 )
-from calibrant.calibrators.solvers.penalties import Policy, check_penalty, near, tempered, walk
+from calibrant.calibrators.solvers.penalties import check_penalty, walk
 from calibrant.calibrators.solvers.scales import common_unit, newton_sums, vector_objective
 from calibrant.calibrators.solvers.temperature import fit_inverse_temperature
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
 from calibrant.core.threads import map_blocks
@@ -77,6 +78,9 @@ PATIENCE, TEMPER = 2, 0.2
 The weight of a step is exp(−TEMPER·excess of its held-out NLL, summed over the rows).
 """
 
+SMALLEST_WEIGHT = 1e-3
+"""Steps of less weight are left out of that average."""
+
 BASE_RIDGE = 100.0
 """Penalty of the biases that are fitted with the temperature, before the matrices of a joint fit."""
 
@@ -115,16 +119,16 @@ class Start(NamedTuple):
 
     make: MakeFeatures
     unit: float
-    point: np.ndarray
+    point: Array
     ridge: Callable[[Penalties], Ridge]
 
 
-Points = Iterator[tuple[np.ndarray, Solution | None]]
+Points = Iterator[tuple[Array, Solution | None]]
 """The optimum at each penalty of a path, and how it was found."""
 
 
 def descend(
-    objective_at: Callable[[Penalties], Objective | None], point: np.ndarray, path: list[Penalties], **options: Any
+    objective_at: Callable[[Penalties], Objective | None], point: Array, path: list[Penalties], **options: Any
 ) -> Points:
     """Each optimum from where the last one ended; the same point where nothing may move."""
     for penalties in path:
@@ -139,14 +143,14 @@ class PathScaling(Calibrator):
     """Base of methods that average the fits along a path of penalties by their held-out loss.
 
     A method writes `_path(n_classes)` (its penalties, from strong to weak), `_start(rows, path)` (where fits to some
-    rows begin), `_policy(weights)` (how held-out losses become weights) and `_keep(point)` (what it learns from the
-    averaged point).
+    rows begin), `_weigh(weights, losses)` (the weights of steps by the held-out losses of all rows, and whether to go
+    on) and `_keep(point)` (what it learns from the averaged point).
     """
 
     seed: int
     _path: Any
     _start: Any
-    _policy: Any
+    _weigh: Any
     _keep: Any
 
     def _fit(self, rows: Rows) -> None:
@@ -156,14 +160,14 @@ class PathScaling(Calibrator):
         else:
             self._held_out(rows, content_folds(rows, FOLDS, self.seed))
 
-    def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
+    def _held_out(self, rows: Rows, fold: Array) -> Array:
         path = self._path(rows.n_classes)
         weights, answers = self._cross_fit(rows, fold, path)
         used = np.flatnonzero(weights)
         self._finish(rows, [path[index] for index in used], weights[used])
         return answers
 
-    def _cross_fit(self, rows: Rows, fold: np.ndarray, path: list[Penalties]) -> tuple[np.ndarray, np.ndarray]:
+    def _cross_fit(self, rows: Rows, fold: Array, path: list[Penalties]) -> tuple[Array, Array]:
         """Weights of the steps, by the loss of held-out answers after a bend; and the answers so averaged.
 
         Without the bend a step of the path would be preferred for its sharpness.
@@ -172,19 +176,19 @@ class PathScaling(Calibrator):
         dtype = np.float64 if rows.logits.size <= SMALL else np.float32
         outside = [np.flatnonzero(fold == part) for part in np.unique(fold)]
 
-        def walk_without(out: np.ndarray) -> tuple[np.ndarray, Start, Points]:
+        def walk_without(out: Array) -> tuple[Array, Start, Points]:
             kept = rows.take(np.setdiff1d(np.arange(rows.n), out, assume_unique=True))
             return out, *self._walk(kept if kept.total_weight > 0 else rows, path, dtype, last=False)
 
         parts = map_blocks(walk_without, outside)
-        answers: list[np.ndarray] = []
+        answers: list[Array] = []
         shape = SAME_SHAPE
 
-        def answer(part: tuple[np.ndarray, Start, Points]) -> np.ndarray:
+        def answer(part: tuple[Array, Start, Points]) -> Array:
             out, start, points = part
             return scores_of(start.make(rows.logits[out].astype(dtype, copy=False)), next(points)[0])
 
-        def score(_: Penalties) -> np.ndarray:
+        def score(_: Penalties) -> Array:
             nonlocal shape
             answers.append(np.empty(rows.logits.shape, dtype))
             for out, scores in zip(outside, map_blocks(answer, parts), strict=True):
@@ -192,12 +196,12 @@ class PathScaling(Calibrator):
             shape, losses = bent_losses(answers[-1], rows, shape)
             return losses
 
-        weights = walk(path, score, self._policy(rows.weights))
+        weights = walk(path, score, partial(self._weigh, rows.weights))
         used = np.flatnonzero(weights)
         held_out = np.average([answers[index] for index in used], axis=0, weights=weights[used])
         return weights, held_out.astype(rows.logits.dtype)
 
-    def _finish(self, rows: Rows, path: list[Penalties], weights: np.ndarray) -> None:
+    def _finish(self, rows: Rows, path: list[Penalties], weights: Array) -> None:
         start, found = self._walk(rows, path, None, last=True)
         points = []
         for point, solution in found:
@@ -292,8 +296,16 @@ class ConfusionScaling(PathScaling):
             given.append(check_penalty(getattr(self, name), name, by_cv=False, highest=inf))
         return [tuple(given)]
 
-    def _policy(self, weights: np.ndarray | None) -> Policy:
-        return near(weights, NEAR)
+    def _weigh(self, weights: Array | None, losses: list[Array]) -> tuple[Array, bool]:
+        """All steps within `NEAR` standard errors of the best alike; ends at the first beyond."""
+        weight = np.ones(len(losses[0])) if weights is None else weights
+        means = np.array([float(np.average(loss, weights=weight)) for loss in losses])
+        best = int(np.argmin(means))
+        excess = np.array(losses) - losses[best]
+        spread = excess - np.average(excess, axis=1, weights=weight, keepdims=True)
+        # a weight of 2 is the row twice, so its square counts twice
+        inside = means - means[best] <= NEAR * np.sqrt(spread**2 @ weight) / weight.sum()
+        return inside / inside.sum(), bool(inside[-1])
 
     def _start(self, rows: Rows, path: list[Penalties]) -> Start:
         """Points (C | a | b), K×(K+2), or (a | b) where the path leaves the confusion matrix out."""
@@ -327,7 +339,7 @@ class ConfusionScaling(PathScaling):
         found = descend(objective_at, start.point.T, path, gap=GAP if last else FOLD_GAP, polish=last)
         return start, iter([(point.T, solution) for point, solution in found])
 
-    def _keep(self, point: np.ndarray) -> None:
+    def _keep(self, point: Array) -> None:
         n_classes = len(point)
         self.scale_, self.bias_ = point[:, -2:].T.copy()
         self.matrix_ = np.zeros((n_classes, n_classes)) if point.shape[1] == 2 else point[:, :-2].copy()
@@ -349,7 +361,7 @@ class ConfusionScaling(PathScaling):
         return maps.like(xp, scores, logits)
 
 
-def fit_base(rows: Rows) -> tuple[float, np.ndarray]:
+def fit_base(rows: Rows) -> tuple[float, Array]:
     """One inverse temperature and a bias per class (K,), weakly shrunk: softmax(β·z̄ + b).
 
     A temperature alone is misled where a network prefers some class throughout: it then flattens everything.
@@ -360,7 +372,7 @@ def fit_base(rows: Rows) -> tuple[float, np.ndarray]:
     tie[:n_classes, 0] = unit
     tie[n_classes:, 1:] = np.eye(n_classes)
 
-    def sums(point: np.ndarray, last: bool) -> tuple[float, np.ndarray, np.ndarray | None]:
+    def sums(point: Array, last: bool) -> tuple[float, Array, Array | None]:
         loss, gradient, hessian = newton(*(tie @ point).reshape(2, n_classes), last)
         return loss, gradient.ravel() @ tie, None if last else tie.T @ hessian @ tie
 
@@ -433,8 +445,12 @@ class JointScaling(PathScaling):
             raise InputError(f"strength must be a positive number or 'cv', got {self.strength!r}")
         return [tuple(float(self.strength) * np.array([10.0, 30.0, 300.0, 100.0]))]
 
-    def _policy(self, weights: np.ndarray | None) -> Policy:
-        return tempered(weights, TEMPER, PATIENCE)
+    def _weigh(self, weights: Array | None, losses: list[Array]) -> tuple[Array, bool]:
+        """exp(−TEMPER·excess of the summed loss) of each step; ends after PATIENCE steps that were no better."""
+        sums = np.array([float(loss.sum() if weights is None else weights @ loss) for loss in losses])
+        share = np.exp(-TEMPER * (sums - sums.min()))
+        share[share < SMALLEST_WEIGHT * share.sum()] = 0.0
+        return share / share.sum(), len(sums) - 1 - int(np.argmin(sums)) < PATIENCE
 
     def _start(self, rows: Rows, path: list[Penalties]) -> Start:
         """Points (C | A | b), K×(2K+1)."""
@@ -453,7 +469,7 @@ class JointScaling(PathScaling):
 
         return Start(partial(on_numpy, joint_features, unit=unit), unit, diagonal + centre, ridge)
 
-    def _keep(self, point: np.ndarray) -> None:
+    def _keep(self, point: Array) -> None:
         n_classes = len(point)
         self.matrix_, self.linear_ = point[:, :n_classes].copy(), point[:, n_classes:-1].copy()
         self.bias_ = point[:, -1].copy()

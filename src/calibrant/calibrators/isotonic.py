@@ -13,6 +13,7 @@ from calibrant.calibrators import maps
 from calibrant.calibrators.base import BinaryCalibrator, Calibrator, fact
 from calibrant.calibrators.confidence_bins import mapped_columns
 from calibrant.calibrators.learned import CHANCE, Learned
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
@@ -86,7 +87,7 @@ class IsotonicCalibration(Calibrator):
         groups = score_groups(rows.logits.astype(np.float64), rows.labels, rows.weights)
         self.knots_, self.values_ = isotonic_knots(groups)
 
-    def _transform_binary(self, scores: np.ndarray) -> np.ndarray:
+    def _transform_binary(self, scores: Array) -> Array:
         return probability_log_odds(np.interp(scores, self.knots_, self.values_)).astype(scores.dtype)
 
     def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
@@ -123,7 +124,7 @@ class IsotonicCalibration(Calibrator):
             return super()._learned()
         width = int(np.diff(self.offsets_).max())
 
-        def table(joined: np.ndarray) -> np.ndarray:
+        def table(joined: Array) -> Array:
             maps = np.split(np.asarray(joined, dtype=np.float64), self.offsets_[1:-1])
             return np.stack([np.pad(one, (0, width - len(one)), mode="edge") for one in maps])
 
@@ -137,7 +138,7 @@ class IsotonicCalibration(Calibrator):
         return maps.normalised(xp, mapped, logits)
 
 
-def isotonic_knots(groups: ScoreGroups) -> tuple[np.ndarray, np.ndarray]:
+def isotonic_knots(groups: ScoreGroups) -> tuple[Array, Array]:
     """Scores at which the isotonic fit bends, and its values there, inside (0, 1).
 
     A share of 0 becomes half a row of all, or, where the scores themselves say less, the constant of their log loss; a
@@ -192,7 +193,7 @@ class VennAbers(BinaryCalibrator):
         self.low_knots_, self.low_values_ = _steps(groups.scores, low)
         self.high_knots_, self.high_values_ = _steps(groups.scores, high)
 
-    def predict_interval(self, logits: Any) -> np.ndarray:
+    def predict_interval(self, logits: Any) -> Array:
         """p₀ and p₁ of each row (n×2): the low and the high end of the probability of the positive class."""
         check_is_fitted(self)
         given = self._admitted(logits)
@@ -213,7 +214,7 @@ def _ends(xp: Any, scores: Any, learned: Any) -> tuple[Any, Any]:
     return xp.minimum(low, high), xp.maximum(low, high)
 
 
-def _steps(knots: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _steps(knots: Array, values: Array) -> tuple[Array, Array]:
     """The knots at which a step function changes, and its values between them."""
     values = np.maximum.accumulate(np.clip(values, 0.0, 1.0))
     changes = np.flatnonzero(values[1:] != values[:-1])

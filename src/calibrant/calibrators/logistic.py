@@ -14,13 +14,14 @@ from calibrant.calibrators.base import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
 from calibrant.calibrators.maps import like, numpy_space
 from calibrant.calibrators.solvers.penalties import check_penalty
+from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows, score_range
 from calibrant.core.statistic import add, statistic
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.logistic import LogisticFit, Pull, Units, descend, fit_logistic, logistic_sums
 
-Columns = Callable[[np.ndarray], np.ndarray]
+Columns = Callable[[Array], Array]
 """Scores (n,) → features (d, n), each non-decreasing in the score; it must be possible to send it to a process."""
 
 FEW = 10.0
@@ -58,7 +59,7 @@ class LogisticScaling(BinaryCalibrator):
         self.objective_trace_, self.n_iter_ = found.trace, max(1, len(found.trace))
         self._keep(found.point)
 
-    def _keep(self, point: np.ndarray) -> None:
+    def _keep(self, point: Array) -> None:
         for name, value in zip(self.learns, point, strict=True):
             setattr(self, name, float(value))
 
@@ -179,11 +180,11 @@ class QuadraticScaling(LogisticScaling):
         self.range_ = np.array([ends[:, 0].min(), ends[:, 1].max()])
         return partial(slope_columns, knots=self._knots()), [1.0, 1.0, self.range_[0]]
 
-    def _knots(self) -> np.ndarray:
+    def _knots(self) -> Array:
         low, high = self.range_
         return np.array([low, high if high > low else low + 1.0])
 
-    def _keep(self, point: np.ndarray) -> None:
+    def _keep(self, point: Array) -> None:
         (first, last, value), (low, high) = point, self._knots()
         bend = (last - first) / (2 * (high - low))
         slope = first - 2 * bend * low
@@ -203,7 +204,7 @@ class QuadraticScaling(LogisticScaling):
 
 
 def fit_scores(
-    name: str, rows: Rows, make: Columns, identity: np.ndarray, penalty: float = 0.0, *, non_negative: bool = True
+    name: str, rows: Rows, make: Columns, identity: Array, penalty: float = 0.0, *, non_negative: bool = True
 ) -> LogisticFit:
     """Slopes and intercept of sigmoid(slopes · columns + intercept) by maximum likelihood.
 
@@ -246,7 +247,7 @@ def fit_scores(
 
 
 def _streamed(  # noqa: PLR0917
-    rows: Rows, make: Columns, identity: np.ndarray, penalty: float, ends: tuple[float, float], non_negative: bool
+    rows: Rows, make: Columns, identity: Array, penalty: float, ends: tuple[float, float], non_negative: bool
 ) -> LogisticFit:
     """The same over scores on disk: a first pass finds the units of the columns, and each Newton step is one."""
     middle, *outer = make(np.array([sum(ends) / 2, *ends])).T
@@ -268,7 +269,7 @@ def _streamed(  # noqa: PLR0917
     return LogisticFit(units.outward(found.point), found.trace, found.converged)
 
 
-def pull_to(identity: np.ndarray, variances: np.ndarray, strength: float) -> Pull:
+def pull_to(identity: Array, variances: Array, strength: float) -> Pull:
     """The pull of this strength; a column that hardly varies is held as firmly as the intercept."""
     firm = np.where(variances > 1e-12, variances, 1.0)
     return Pull(identity, strength * np.diag(np.append(firm, 1.0)))
@@ -279,9 +280,7 @@ def _warn(message: str) -> None:
 
 
 @statistic
-def column_sums(
-    scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, make: Columns, middle: np.ndarray
-) -> tuple[Any, ...]:
+def column_sums(scores: Array, labels: Array, weights: Array | None, make: Columns, middle: Array) -> tuple[Any, ...]:
     """Σw, Σw·(x − middle) and Σw·(x − middle)² of the columns."""
     weight = np.ones(len(scores)) if weights is None else weights
 
@@ -294,12 +293,12 @@ def column_sums(
 
 @statistic
 def score_sums(  # noqa: PLR0917 (a statistic takes its parameters by position)
-    scores: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
+    scores: Array,
+    labels: Array,
+    weights: Array | None,
     make: Columns,
     units: Units,
-    point: np.ndarray,
+    point: Array,
 ) -> tuple[Any, ...]:
     """Summed log loss, gradient and Hessian at a point, in units of the columns."""
 
@@ -310,20 +309,20 @@ def score_sums(  # noqa: PLR0917 (a statistic takes its parameters by position)
     return reduce(add, map_blocks(part, _blocks(scores)))
 
 
-def _blocks(scores: np.ndarray) -> list[slice]:
+def _blocks(scores: Array) -> list[slice]:
     return row_blocks(len(scores), 1, BLOCK_ROWS) or [slice(0)]
 
 
-def stacked(features: Callable[..., Sequence[Any]], scores: np.ndarray, **options: Any) -> np.ndarray:
+def stacked(features: Callable[..., Sequence[Any]], scores: Array, **options: Any) -> Array:
     """The features (d, n) of scores (n,) in float64, as a method's map reads them, on all cores."""
 
-    def part(block: slice) -> np.ndarray:
+    def part(block: slice) -> Array:
         return np.stack(features(numpy_space, scores[block].astype(np.float64), **options))
 
     return np.concatenate(map_blocks(part, _blocks(scores)), axis=1)
 
 
-def line_columns(scores: np.ndarray) -> np.ndarray:
+def line_columns(scores: Array) -> Array:
     """The score itself (1, n)."""
     return scores.astype(np.float64)[None]
 

@@ -14,7 +14,7 @@ from calibrant.calibrators.group import GroupedCalibrator, group_names, row_loss
 from calibrant.calibrators.learned import INNER, RECORD, Learned
 from calibrant.calibrators.second_stage import top_label
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
-from calibrant.calibrators.solvers.patches import Patched, Patches, hats
+from calibrant.calibrators.solvers.patches import Patched, fit_patches, hats, patch_path
 from calibrant.core.errors import InputError
 from calibrant.metrics.clinical import weighted_quantile
 
@@ -105,10 +105,10 @@ class Multicalibration(GroupedCalibrator):
         mass = None if rows.weights is None else weights[finite]
         knots = weighted_quantile(log_odds[finite], np.array(QUANTILES), mass) if len(finite) else np.zeros(1)
         self.knots_ = np.unique(knots)
-        patches = Patches(self._members(), self.knots_)
+        members = self._members()
         data = Patched(hats(log_odds, self.knots_), log_odds, correct, weights, rows.groups)
-        self.rounds_ = self._rounds(rows, inner, data, patches)
-        values, self.objective_trace_ = patches.fit(data, self.rounds_)
+        self.rounds_ = self._rounds(rows, inner, data, members)
+        values, self.objective_trace_ = fit_patches(data, members, self.rounds_)
         self.values_ = np.vstack([values, np.zeros(len(self.knots_))])
         self.n_iter_ = max(1, self.rounds_)
 
@@ -120,7 +120,7 @@ class Multicalibration(GroupedCalibrator):
             sets.append(np.arange(owner.max() + 1)[:, None] == owner)
         return np.unique(np.concatenate(sets), axis=0)
 
-    def _rounds(self, rows: Any, inner: np.ndarray, data: Patched, patches: Patches) -> int:
+    def _rounds(self, rows: Any, inner: np.ndarray, data: Patched, members: np.ndarray) -> int:
         """The number of rounds of the lowest held-out log loss, by the rule of the class."""
         if rows.total_weight < 8 * FOLDS:
             return 0
@@ -131,7 +131,7 @@ class Multicalibration(GroupedCalibrator):
             kept = data.take(np.flatnonzero(fold != part))
             if not kept.weights.sum() > 0:
                 return 0
-            for step, values in enumerate(patches.path(kept, MOST_ROUNDS)):
+            for step, values in enumerate(patch_path(kept, members, MOST_ROUNDS)):
                 shifts[step, out] = (data.basis[out] * values[rows.groups[out]]).sum(axis=1)
         losses = np.logaddexp(0.0, np.where(data.correct, -1.0, 1.0) * (data.log_odds + shifts))
         means = losses @ data.weights / data.weights.sum()

@@ -16,7 +16,7 @@ from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import SMALL, Learned
 from calibrant.calibrators.maps import like, numpy_space, wide
 from calibrant.calibrators.temperature import TemperatureScaling
-from calibrant.core.arrays import check_whole
+from calibrant.core.arrays import Array, check_whole
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import two_columns
@@ -90,7 +90,7 @@ class ParameterizedTemperatureScaling(Calibrator):
         self.patience = patience
         self.seed = seed
 
-    def temperatures(self, logits: Any) -> np.ndarray:
+    def temperatures(self, logits: Any) -> Array:
         """T of each row (n,), always above 0."""
         given = self._admitted(logits)
         matrix = two_columns(given) if given.ndim == 1 else given
@@ -127,7 +127,7 @@ class ParameterizedTemperatureScaling(Calibrator):
         problem = Problem(sizes, self.feature_mean_, self.feature_scale_, self.loss, hash_vector, self.held_out_share)
         self.weights_, self.biases_ = unpack(self._train(rows, problem, flat), sizes)
 
-    def _train(self, rows: Any, problem: Problem, flat: np.ndarray) -> np.ndarray:
+    def _train(self, rows: Any, problem: Problem, flat: Array) -> Array:
         _, _, kept, _, held_out = rows.total(evaluate, flat, problem)
         if kept <= 0 or held_out <= 0:
             # rows too few or too alike to be told apart
@@ -135,7 +135,7 @@ class ParameterizedTemperatureScaling(Calibrator):
         points, trace = [flat], []
         watched: dict[bytes, float] = {}
 
-        def objective(candidate: np.ndarray) -> tuple[float, np.ndarray]:
+        def objective(candidate: Array) -> tuple[float, Array]:
             loss, gradient, kept, other_loss, held_out = rows.total(evaluate, candidate, problem)
             watched[candidate.tobytes()] = other_loss / held_out if problem.held_out_share else loss / kept
             return loss / kept, gradient / kept
@@ -191,24 +191,22 @@ class Problem(NamedTuple):
     """What stays the same while the weights change."""
 
     sizes: tuple[int, ...]
-    feature_mean: np.ndarray
-    feature_scale: np.ndarray
+    feature_mean: Array
+    feature_scale: Array
     loss: str
-    hash_vector: np.ndarray
+    hash_vector: Array
     held_out_share: float
 
 
 @statistic
-def feature_moments(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, k: int
-) -> tuple[float, np.ndarray, np.ndarray]:
+def feature_moments(logits: Array, labels: Array, weights: Array | None, k: int) -> tuple[float, Array, Array]:
     """Total weight, and the weighted sums of the features and of their squares."""
     features = numpy_space.largest(logits, k)
     mass = np.ones(len(features)) if weights is None else weights
     return float(mass.sum()), mass @ features, mass @ features**2
 
 
-def unpack(flat: np.ndarray, sizes: tuple[int, ...]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def unpack(flat: Array, sizes: tuple[int, ...]) -> tuple[list[Array], list[Array]]:
     """Matrices and vectors of the layers from one flat vector."""
     weights, biases = [], []
     for before, after in pairwise(sizes):
@@ -218,7 +216,7 @@ def unpack(flat: np.ndarray, sizes: tuple[int, ...]) -> tuple[list[np.ndarray], 
     return weights, biases
 
 
-def start(sizes: tuple[int, ...], temperature: float, generator: np.random.Generator) -> np.ndarray:
+def start(sizes: tuple[int, ...], temperature: float, generator: np.random.Generator) -> Array:
     """Random hidden layers under a last layer that answers about `temperature` for every row."""
     parts = []
     for place, (before, after) in enumerate(pairwise(sizes)):
@@ -230,8 +228,8 @@ def start(sizes: tuple[int, ...], temperature: float, generator: np.random.Gener
 
 @statistic
 def evaluate(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, flat: np.ndarray, problem: Problem
-) -> tuple[float, np.ndarray, float, float, float]:
+    logits: Array, labels: Array, weights: Array | None, flat: Array, problem: Problem
+) -> tuple[float, Array, float, float, float]:
     """Loss, gradient by the flat weights and weight of the rows that train, loss and weight of the rows held out."""
     features = numpy_space.largest(logits, problem.sizes[0])
     mass = np.ones(len(labels)) if weights is None else weights
@@ -247,7 +245,7 @@ def evaluate(
     losses, slopes = _loss_and_slope(logits, labels, temperature, problem.loss)
     # dL/dT·dT/d(output); rows at the floor or held out pull nothing
     pull = (mass * slopes * np.where(np.abs(output) > LOWEST_TEMPERATURE, np.sign(output), 0.0) * ~held_out)[:, None]
-    gradient: list[np.ndarray] = []
+    gradient: list[Array] = []
     for activation, weight in zip(activations[::-1], layer_weights[::-1], strict=True):
         gradient = [(activation.T @ pull).ravel(), pull.sum(axis=0), *gradient]
         pull = (pull @ weight.T) * (1 - activation**2)
@@ -255,9 +253,7 @@ def evaluate(
     return float(kept @ losses), np.concatenate(gradient), float(kept.sum()), float(other @ losses), float(other.sum())
 
 
-def _loss_and_slope(
-    logits: np.ndarray, labels: np.ndarray, temperature: np.ndarray, loss: str
-) -> tuple[np.ndarray, np.ndarray]:
+def _loss_and_slope(logits: Array, labels: Array, temperature: Array, loss: str) -> tuple[Array, Array]:
     """Each row's loss and its derivative in T."""
     place = np.arange(len(labels))
     shifted = logits - logits.max(axis=1, keepdims=True).astype(np.float64)

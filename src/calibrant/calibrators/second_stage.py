@@ -18,6 +18,7 @@ from calibrant.calibrators.logistic import PlattScaling, beta_columns
 from calibrant.calibrators.solvers.likelihood import Dense, Solution, minimise
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.calibrators.tensors import can_fit_inner, fit_inner
+from calibrant.core.arrays import Array
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import logsumexp
 from calibrant.core.statistic import add, use_compiled
@@ -86,7 +87,7 @@ class SecondStage(Calibrator):
         else:  # on a GPU
             self._learn(fit_inner(self.calibrator_, rows))
 
-    def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
+    def _held_out(self, rows: Rows, fold: Array) -> Array:
         if rows.one_score:
             return super()._held_out(rows, fold)
         self.calibrator_ = self._fresh()
@@ -95,7 +96,7 @@ class SecondStage(Calibrator):
         # a few numbers learned from all rows: what a row adds to its own answer is far below the noise
         return self._changed(inner)
 
-    def _changed(self, logits: np.ndarray) -> np.ndarray:
+    def _changed(self, logits: Array) -> Array:
         learned = self._learned()
         return map_rows(lambda block: self._after(maps.numpy_space, logits[block], learned), logits)
 
@@ -106,11 +107,11 @@ class SecondStage(Calibrator):
 class TopLabel(NamedTuple):
     """The predicted class of each row and u = log(c / (1 − c)), exact also where c rounds to 1 (n,)."""
 
-    prediction: np.ndarray
-    log_odds: np.ndarray
+    prediction: Array
+    log_odds: Array
 
 
-def top_label(logits: np.ndarray) -> TopLabel:
+def top_label(logits: Array) -> TopLabel:
     """Prediction and log-odds of its confidence: the peak minus the log-sum-exp of all other logits."""
 
     def part(block: slice) -> TopLabel:
@@ -184,7 +185,7 @@ class TopLabelMap(SecondStage):
         return maps.with_mapped_confidence(xp, logits, change)
 
 
-def fit_map(log_odds: np.ndarray, correct: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+def fit_map(log_odds: Array, correct: Array, weights: Array | None) -> tuple[Array, Array]:
     """a, b, d of the lowest penalised log-loss of `correct`, and the mean objective at each step."""
     start, pull = SAME_CONFIDENCE, Pull(SAME_CONFIDENCE, TOP_PRIOR_ROWS * np.eye(3))
     found = fit_logistic(beta_columns(log_odds), correct, weights, start=start, non_negative=True, pull=pull)
@@ -279,10 +280,10 @@ class ShapeScaling(SecondStage):
         scores = maps.like(xp, xp.log_softmax_of_rows(bent), logits)
         return maps.keep_prediction(xp, scores, maps.prediction(xp, logits))
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
+    def _transform(self, logits: Array) -> Array:
         return self._changed(self.calibrator_._transform(logits))
 
-    def _changed(self, logits: np.ndarray) -> np.ndarray:
+    def _changed(self, logits: Array) -> Array:
         kernel = bent_scores.form(logits.size)
         if kernel is bent_scores:
             return super()._changed(logits)
@@ -299,7 +300,7 @@ def positive_features(xp: Any, log_odds: Any) -> tuple[Any, ...]:
     return log_odds, opposite, xp.log(maps.sigmoid(xp, log_odds) + 0.01), log_odds * sureness
 
 
-def fit_shape(rows: Any, *, start: np.ndarray = SAME_SHAPE, gap: float = TIGHT) -> Solution:
+def fit_shape(rows: Any, *, start: Array = SAME_SHAPE, gap: float = TIGHT) -> Solution:
     """θ (4,) of the lowest penalised NLL over rows of calibrated logits."""
     size = rows.n * rows.n_classes
     if size > 4 * KEPT_ELEMENTS:
@@ -312,7 +313,7 @@ def fit_shape(rows: Any, *, start: np.ndarray = SAME_SHAPE, gap: float = TIGHT) 
     # of two classes −log(1 − p) of one is −log p of the other: the second feature would repeat the first
     moves = np.diag([1.0, 0.0 if rows.n_classes == 2 else 1.0, 1.0, 1.0])
 
-    def sums(point: np.ndarray, last: bool) -> tuple[float, np.ndarray, np.ndarray]:
+    def sums(point: Array, last: bool) -> tuple[float, Array, Array]:
         loss, gradient, hessian = total(point)
         return loss, moves @ gradient, moves @ hessian @ moves
 
@@ -320,7 +321,7 @@ def fit_shape(rows: Any, *, start: np.ndarray = SAME_SHAPE, gap: float = TIGHT) 
     return minimise(Dense(sums, rows.total_weight, pull, SAME_SHAPE, exact=True), start, gap=gap, polish=False)
 
 
-def bent_losses(answer: np.ndarray, rows: Rows, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def bent_losses(answer: Array, rows: Rows, start: Array) -> tuple[Array, Array]:
     """The bend that suits held-out answers best, and the NLL of each row after it."""
     held_out = Rows(answer, rows.labels, rows.weights)
     some = held_out.sample(KEPT_ELEMENTS // rows.n_classes)
@@ -329,7 +330,7 @@ def bent_losses(answer: np.ndarray, rows: Rows, start: np.ndarray) -> tuple[np.n
     return shape, held_out.gather(bent_losses_of, shape)[0]
 
 
-def _kept_sums(rows: Rows) -> Callable[[np.ndarray], tuple[Any, ...]]:
+def _kept_sums(rows: Rows) -> Callable[[Array], tuple[Any, ...]]:
     """`shape_sums` over these rows as a function of θ alone; the features, half of the work, are computed once."""
     parts = [rows.take(block) for block in row_blocks(rows.n, rows.n_classes, BLOCK_ELEMENTS)]
     kept = map_blocks(lambda part: (stacked_features(part.logits), part.labels, part.weights), parts)

@@ -15,6 +15,9 @@ import numpy as np
 
 from calibrant.core.errors import FitWarning, InputError, NoRowsError
 
+Array = np.ndarray
+"""What the numeric functions take and return; the shape stands in their docstrings."""
+
 PROBABILITY_TOLERANCE = 1e-3
 """How far a row of probabilities may be from a sum of one: room for float16 files, not for logits."""
 

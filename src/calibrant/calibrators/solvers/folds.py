@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.core.threads import map_blocks, row_blocks
 
@@ -25,7 +27,7 @@ PIECES = 60
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
-def content_folds(rows: Any, n_folds: int, seed: int) -> np.ndarray:
+def content_folds(rows: Any, n_folds: int, seed: int) -> Array:
     """Fold 0 … n_folds − 1 of each row (n,), from a hash of its logits.
 
     Neither the order of the rows nor that of the columns matters. The folds are balanced in total weight, and within
@@ -57,17 +59,12 @@ def content_folds(rows: Any, n_folds: int, seed: int) -> np.ndarray:
     if rows.clusters is not None:
         return _cluster_folds(rows.clusters, rows.mass(), n_folds, seed)
     rows = _hashed(rows)
-    hashes, stratum = _content(rows, seed)
-    weights = np.ones(rows.n) if rows.weights is None else rows.weights
-    first, cell = _cells(hashes, stratum)
-    mass = np.bincount(cell, weights=weights)
-    heavy = mass > _limit(weights, n_folds)
-
-    fold_of_cell = _deal(stratum[first], hashes[first], np.where(heavy, 0.0, mass), n_folds)
-    fold = fold_of_cell[cell]
+    weights = rows.mass()
+    hashes, stratum, first, cell, mass, heavy = _cells(rows, weights, n_folds, seed)
+    fold = _deal(stratum[first], hashes[first], np.where(heavy, 0.0, mass), n_folds)[cell]
     copies = np.flatnonzero(heavy[cell])
     if len(copies):
-        fold[copies] = _deal_copies(_same_rows(rows, hashes, copies), weights[copies], n_folds)
+        fold[copies] = _deal_copies(_same_rows(rows, hashes, copies)[1], weights[copies], n_folds)
     return fold
 
 
@@ -87,14 +84,12 @@ def divided(rows: Any) -> Any:
     if weights is None or not weights.max(initial=0.0) > 1:
         return rows
     matrix = _hashed(rows)
-    hashes, stratum = _content(matrix, 0)
-    _, cell = _cells(hashes, stratum)
-    heavy = (np.bincount(cell, weights=weights) > _limit(weights, FOLDS))[cell] & (weights > 0)
+    hashes, _, _, cell, _, heavy = _cells(matrix, weights, FOLDS, 0)
+    heavy = heavy[cell] & (weights > 0)
     copies = np.flatnonzero(heavy)
     if not len(copies):
         return rows
-    same = _same_rows(matrix, hashes, copies)
-    _, first = np.unique(same, return_index=True)
+    first, same = _same_rows(matrix, hashes, copies)
     places, pieces = [np.flatnonzero(~heavy)], [weights[~heavy]]
     for place, total in zip(copies[first], np.bincount(same, weights=weights[copies]), strict=True):
         whole = total == np.rint(total)
@@ -104,7 +99,7 @@ def divided(rows: Any) -> Any:
     return replace(rows.take(np.concatenate(places)), weights=np.concatenate(pieces))
 
 
-def _cluster_folds(clusters: np.ndarray, weights: np.ndarray, n_folds: int, seed: int) -> np.ndarray:
+def _cluster_folds(clusters: Array, weights: Array, n_folds: int, seed: int) -> Array:
     """The fold of each row (n,); the heaviest clusters are dealt first, ties in an order drawn by the seed.
 
     Rows of one cluster are no independent check of each other.
@@ -131,7 +126,7 @@ def _hashed(rows: Any) -> Any:
     return replace(rows, logits=values, labels=rows.logits.argmax(axis=1))
 
 
-def _content(rows: Any, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _content(rows: Any, seed: int) -> tuple[Array, Array]:
     """A hash of each row with its label, and its stratum."""
     salt = np.uint64((2 * seed + 1) * int(_ODD) % 2**64)
     if rows.in_memory:
@@ -148,30 +143,42 @@ def _content(rows: Any, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return hashes, stratum
 
 
-def _limit(weights: np.ndarray, n_folds: int) -> float:
-    """Copies of one row that weigh more are distributed."""
-    return max(FEWEST_HEAVY, HEAVY_SHARE * float(weights.sum()) / n_folds)
+def _cells(rows: Any, weights: Array, n_folds: int, seed: int) -> tuple[Array, ...]:
+    """Hash and stratum of each row; one row of each distinct pair of them, and the number of each row's pair (a cell).
+
+    Rows that are each other's permutation share a hash; the stratum tells them apart, so that it is no accident of the
+    row order which of them stands for the pair. Last the weight of each cell, and whether it is distributed.
+    """
+    hashes, stratum = _content(rows, seed)
+    first, cell = _numbered((stratum, hashes))
+    mass = np.bincount(cell, weights=weights)
+    return hashes, stratum, first, cell, mass, mass > max(FEWEST_HEAVY, HEAVY_SHARE * float(weights.sum()) / n_folds)
 
 
-def _same_rows(rows: Any, hashes: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """A number 0, 1, … for each distinct row with its label and group at these places, in the order of their content.
+def _numbered(keys: Sequence[Array]) -> tuple[Array, Array]:
+    """The first place of each distinct tuple of keys, and the number of the tuple at each place; the last key leads."""
+    order = np.lexsort(keys)
+    opens = np.ones(len(order), dtype=bool)
+    opens[1:] = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
+    number = np.empty(len(order), dtype=np.int64)
+    number[order] = np.cumsum(opens) - 1
+    return order[opens], number
+
+
+def _same_rows(rows: Any, hashes: Array, places: Array) -> tuple[Array, Array]:
+    """`_numbered` of the distinct rows with their label and group at these places, in the order of their content.
 
     Rows that are each other's permutation share a hash: here their columns are told apart.
     """
     keys = [rows.labels[places], _exact_hashes(rows.logits[places]), hashes[places]]
-    groups = rows.groups
-    if groups is not None:
+    if rows.groups is not None:
+        groups = rows.groups
         # groups in the order of their weight: their names must not matter
         keys = [groups[places], np.bincount(groups, rows.weights)[groups[places]], *keys]
-    order = np.lexsort(keys)
-    opens = np.zeros(len(order), dtype=np.int64)
-    opens[1:] = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
-    same = np.empty(len(order), dtype=np.int64)
-    same[order] = np.cumsum(opens)
-    return same
+    return _numbered(keys)
 
 
-def _deal_copies(same: np.ndarray, mass: np.ndarray, n_folds: int) -> np.ndarray:
+def _deal_copies(same: Array, mass: Array, n_folds: int) -> Array:
     """The fold of each copy, heaviest first; the next row goes on where the weight of the one before ended."""
     order = np.lexsort((-mass, same))
     counts = np.bincount(same)
@@ -183,28 +190,14 @@ def _deal_copies(same: np.ndarray, mass: np.ndarray, n_folds: int) -> np.ndarray
     return folds
 
 
-def _cells(hashes: np.ndarray, stratum: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One row of each distinct (hash, stratum), and the number of each row's pair.
-
-    Rows that are each other's permutation share a hash; the stratum tells them apart, so that it is no accident of the
-    row order which of them stands for the pair.
-    """
-    order = np.lexsort((stratum, hashes))
-    opens = np.ones(len(order), dtype=bool)
-    opens[1:] = (np.diff(hashes[order]) != 0) | (np.diff(stratum[order]) != 0)
-    cell = np.empty(len(order), dtype=np.int64)
-    cell[order] = np.cumsum(opens) - 1
-    return order[opens], cell
-
-
-def _exact_hashes(logits: np.ndarray) -> np.ndarray:
+def _exact_hashes(logits: Array) -> Array:
     """A hash of each row in which the order of the columns matters."""
     bits = _bits(logits)
     with np.errstate(over="ignore"):
         return _mix((_mix(bits) * (2 * np.arange(bits.shape[1], dtype=np.uint64) + 1)).sum(axis=1, dtype=np.uint64))
 
 
-def _deal(stratum: np.ndarray, hashes: np.ndarray, mass: np.ndarray, n_folds: int) -> np.ndarray:
+def _deal(stratum: Array, hashes: Array, mass: Array, n_folds: int) -> Array:
     """The fold of each item: within a stratum the heaviest are dealt first, then in the order of the hashes.
 
     Strata are ordered by the smallest hash of their items, so that class numbers do not matter, and the dealing goes on
@@ -219,24 +212,25 @@ def _deal(stratum: np.ndarray, hashes: np.ndarray, mass: np.ndarray, n_folds: in
     return folds
 
 
-def _scan(logits: np.ndarray, salt: np.uint64) -> tuple[np.ndarray, np.ndarray]:
+def _scan(logits: Array, salt: np.uint64) -> tuple[Array, Array]:
     """A hash of each row that the order of its columns does not change, and the place of its largest value."""
 
-    def part(block: slice) -> tuple[np.ndarray, np.ndarray]:
+    def part(block: slice) -> tuple[Array, Array]:
         bits = _bits(logits[block])
         return _mix(_mix(bits ^ salt).sum(axis=1, dtype=np.uint64)), logits[block].argmax(axis=1)
 
     parts = map_blocks(part, row_blocks(len(logits), logits.shape[1], 1 << 18))
-    return np.concatenate([hashes for hashes, _ in parts]), np.concatenate([place for _, place in parts])
+    hashes, prediction = map(np.concatenate, zip(*parts, strict=True))
+    return hashes, prediction
 
 
-def _bits(values: np.ndarray) -> np.ndarray:
+def _bits(values: Array) -> Array:
     """The values as numbers to hash: float64 and float32 of the same data alike, −0 and 0 as one."""
     with np.errstate(over="ignore"):
         return (values.astype(np.float32).astype(np.float64) + 0.0).view(np.uint64)
 
 
-def _mix(bits: np.ndarray) -> np.ndarray:
+def _mix(bits: Array) -> Array:
     with np.errstate(over="ignore"):
         bits = (bits ^ (bits >> np.uint64(32))) * _ODD
         return (bits ^ (bits >> np.uint64(29))) * _ODD

@@ -19,6 +19,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from calibrant.calibrators.maps import numpy_space
 from calibrant.calibrators.solvers.temperature import fit_inverse_temperature
+from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning
 from calibrant.core.progress import step
 from calibrant.core.statistic import add
@@ -35,7 +36,6 @@ from calibrant.kernels.affine import (
 )
 from calibrant.kernels.scaling import column_moments
 
-Array = np.ndarray
 Operator = Callable[[Array], Array]
 
 GAP = 1e-9
@@ -52,6 +52,8 @@ ENDLESS = 100.0
 
 FAR_AWAY = 1e4
 """How many times the start, or their unit, parameters may reach: beyond it no optimum can be told."""
+
+MAX_STEPS = 100
 
 FLAT = 1e-13
 """Curvature that every direction gets: along the common shift of all biases there is nothing but rounding."""
@@ -118,7 +120,6 @@ def minimise(
     polish: bool = True,
     far: float = math.inf,
     unit: float = 1.0,
-    max_iter: int = 100,
 ) -> Solution:
     """The point of the lowest loss.
 
@@ -132,15 +133,17 @@ def minimise(
     """
     search = _Search(objective, np.maximum(start, lower), lower, gap, polish)
     sizes, limit = [search.size], FAR_AWAY * max(search.size, unit)
-    for iteration in range(max_iter):
+    for iteration in range(MAX_STEPS):
         # a chord was solved more exactly, so that its step may be the last one sooner
         trace, small = search.trace, search.decrement <= (10 * gap if search.precise and search.chord else gap)
-        if small or _stalls(trace):
+        # what the last five steps gained; with nothing, float32 sums show no further way, or it leads to infinity
+        gained = trace[-6] - trace[-1] if len(trace) > 5 else math.inf
+        if small or gained <= 1e-9 * abs(trace[-1]) + 1e-10:
             if search.precise or not polish:
                 return search.finished(iteration, small or search.decrement <= GAP)
             search.look_again()
             continue
-        grows = len(trace) > 5 and trace[-6] - trace[-1] <= 0.01 * abs(trace[-1]) and sizes[-1] > 1.1 * sizes[-6]
+        grows = gained <= 0.01 * abs(trace[-1]) and sizes[-1] > 1.1 * sizes[-6]
         endless = sizes[-1] > min(limit, ENDLESS * max(sizes[0], search.settled_size))
         if (grows and sizes[-1] > far) or (polish and (endless or trace[-1] <= SEPARATED)):
             return search.solution(iteration, converged=False, diverging=True)
@@ -148,12 +151,7 @@ def minimise(
             return search.solution(iteration, converged=False)
         sizes.append(search.size)
         step("Newton steps", iteration + 1, None, f"loss {trace[-1]:.6f}")
-    return search.solution(max_iter, converged=False)
-
-
-def _stalls(trace: list[float]) -> bool:
-    """Five Newton steps without gain: float32 sums show no further way, or what is left points to infinity."""
-    return len(trace) > 5 and trace[-6] - trace[-1] <= 1e-9 * abs(trace[-1]) + 1e-10
+    return search.solution(MAX_STEPS, converged=False)
 
 
 class _Search:
@@ -430,6 +428,7 @@ def in_wide(rows: Any) -> bool:
     return rows.in_memory and rows.logits.dtype == np.float64
 
 
+@dataclass
 class Dense:
     """A mean loss whose sums come with the whole Hessian, plus ½·(θ − centre)ᵀ·ridge·(θ − centre): few parameters.
 
@@ -437,16 +436,11 @@ class Dense:
     flattened point, or None for a point that may be the last.
     """
 
-    def __init__(
-        self,
-        sums: Callable[[Array, bool], tuple[float, Array, Array | None]],
-        total: float,
-        ridge: Array,
-        centre: Array | float = 0.0,
-        *,
-        exact: bool,
-    ) -> None:
-        self.sums, self.total, self.ridge, self.centre, self.exact = sums, total, ridge, centre, exact
+    sums: Callable[[Array, bool], tuple[float, Array, Array | None]]
+    total: float
+    ridge: Array
+    centre: Array | float = 0.0
+    exact: bool = True
 
     def evaluate(self, point: Array, last: bool) -> tuple[float, Array, Array | None]:
         """Loss, gradient and Hessian."""

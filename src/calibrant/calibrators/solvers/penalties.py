@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.calibrators.solvers.folds import content_folds
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
@@ -27,13 +28,10 @@ PATIENCE = 3
 LARGE = 1 << 23
 """Above this many logits one split decides, and the walk ends at the first candidate that is worse than the best."""
 
-SMALLEST_WEIGHT = 1e-3
-"""Steps of less weight are left out of an average."""
+Fit = Callable[[Rows, Any, Array | None], Array]
+Loss = Callable[[Rows, Array], float]
 
-Fit = Callable[[Rows, Any, np.ndarray | None], np.ndarray]
-Loss = Callable[[Rows, np.ndarray], float]
-
-Policy = Callable[[list[Any]], tuple[np.ndarray, bool]]
+Policy = Callable[[list[Any]], tuple[Array, bool]]
 """Held-out losses of the steps so far → the weights of these steps, and whether to go on."""
 
 
@@ -46,7 +44,7 @@ def check_penalty(value: Any, name: str, *, by_cv: bool = True, highest: float =
     return float(value)
 
 
-def walk(steps: Sequence[Any], score: Callable[[Any], Any], policy: Policy) -> np.ndarray:
+def walk(steps: Sequence[Any], score: Callable[[Any], Any], policy: Policy) -> Array:
     """Weights of the steps, from the strongest penalty to the weakest, until the policy says that it is enough.
 
     `score(step)` moves all folds to a step and gives its held-out loss: one number, or one per row.
@@ -60,48 +58,6 @@ def walk(steps: Sequence[Any], score: Callable[[Any], Any], policy: Policy) -> n
         if not go_on:
             break
     return weights
-
-
-def lowest(tie: float, patience: int) -> Policy:
-    """The first step that no other undercuts by more than a tie; ends after so many steps that are not better."""
-
-    def policy(losses: list[float]) -> tuple[np.ndarray, bool]:
-        best = 0
-        for index, loss in enumerate(losses):
-            best = index if loss < losses[best] - tie else best
-        return np.eye(len(losses))[best], len(losses) - 1 - best < patience
-
-    return policy
-
-
-def near(weights: np.ndarray | None, errors: float) -> Policy:
-    """All steps within so many standard errors of the best alike; ends at the first beyond."""
-
-    def policy(losses: list[np.ndarray]) -> tuple[np.ndarray, bool]:
-        weight = np.ones(len(losses[0])) if weights is None else weights
-        means = [float(np.average(loss, weights=weight)) for loss in losses]
-        best = int(np.argmin(means))
-        inside = np.zeros(len(losses))
-        for index, loss in enumerate(losses):
-            excess = loss - losses[best]
-            spread = excess - np.average(excess, weights=weight)
-            # a weight of 2 is the row twice, so its square counts twice
-            inside[index] = means[index] - means[best] <= errors * np.sqrt(weight @ spread**2) / weight.sum()
-        return inside / inside.sum(), bool(inside[-1])
-
-    return policy
-
-
-def tempered(weights: np.ndarray | None, temper: float, patience: int) -> Policy:
-    """exp(−temper·excess of the summed loss) of each step; ends after so many steps that are worse than the best."""
-
-    def policy(losses: list[np.ndarray]) -> tuple[np.ndarray, bool]:
-        sums = np.array([float(loss.sum() if weights is None else weights @ loss) for loss in losses])
-        share = np.exp(-temper * (sums - sums.min()))
-        share[share < SMALLEST_WEIGHT * share.sum()] = 0.0
-        return share / share.sum(), len(sums) - 1 - int(np.argmin(sums)) < patience
-
-    return policy
 
 
 def choose(
@@ -144,5 +100,13 @@ def choose(
     def score(candidate: Any) -> float:
         return sum(map_blocks(lambda place: one(place, candidate), range(len(splits))))
 
-    policy = lowest(NO_GAIN * rows.total_weight, 1 if large else PATIENCE)
+    tie, patience = NO_GAIN * rows.total_weight, 1 if large else PATIENCE
+
+    def policy(losses: list[float]) -> tuple[Array, bool]:
+        """The first step that no other undercuts by more than a tie; enough after so many that are not better."""
+        best = 0
+        for index, one in enumerate(losses):
+            best = index if one < losses[best] - tie else best
+        return np.eye(len(losses))[best], len(losses) - 1 - best < patience
+
     return candidates[int(np.argmax(walk(candidates, score, policy)))]

@@ -10,6 +10,7 @@ import numpy as np
 
 from calibrant.calibrators.solvers.likelihood import Dense, Objective, Operator, Solution, in_wide, minimise
 from calibrant.calibrators.solvers.temperature import fit_inverse_temperature
+from calibrant.core.arrays import Array
 from calibrant.core.rows import Rows
 from calibrant.core.statistic import COMPILED_FROM, use_compiled
 from calibrant.kernels.scaling import column_moments, vector_newton, vector_product, vector_sums
@@ -55,7 +56,7 @@ def fit_vector(
     return replace(solution, point=np.stack([scale, bias - bias.mean() if penalty_bias == 0 else bias]))
 
 
-def class_units(rows: Rows, inverse_temperature: float, about_mean: bool) -> np.ndarray:
+def class_units(rows: Rows, inverse_temperature: float, about_mean: bool) -> Array:
     """The larger of 1/T and one over the spread of the class's logits (K,), about their mean or about 0.
 
     Where the logits have nothing in common with the labels the best single T is infinite, and 1/T is not a unit.
@@ -77,13 +78,13 @@ def common_unit(rows: Rows, inverse_temperature: float | None = None) -> float:
     return float(np.median(class_units(rows, inverse_temperature, about_mean=True)))
 
 
-def vector_objective(rows: Any, units: np.ndarray, ridge: np.ndarray) -> Objective:
+def vector_objective(rows: Any, units: Array, ridge: Array) -> Objective:
     """Mean NLL of softmax(u₀∘x₀∘z + u₁∘x₁) plus ½·(r₀·Σ (x₀ − mean x₀)² + r₁·Σ x₁²), over points x (2×K)."""
     if rows.on_device or rows.n_classes > DENSE_CLASSES or use_compiled(rows.n * rows.n_classes):
         return _Fused(rows, units, ridge)
     newton, flat, n_classes = newton_sums(rows), units.ravel(), rows.n_classes
 
-    def sums(point: np.ndarray, last: bool) -> tuple[float, np.ndarray, np.ndarray | None]:
+    def sums(point: Array, last: bool) -> tuple[float, Array, Array | None]:
         loss, gradient, hessian = newton(*(units * point), last)
         return loss, units * gradient, None if last else hessian * np.outer(flat, flat)
 
@@ -92,7 +93,7 @@ def vector_objective(rows: Any, units: np.ndarray, ridge: np.ndarray) -> Objecti
     return Dense(sums, rows.total_weight, whole, exact=in_wide(rows))
 
 
-def newton_sums(rows: Any) -> Callable[..., tuple[float, np.ndarray, np.ndarray]]:
+def newton_sums(rows: Any) -> Callable[..., tuple[float, Array, Array]]:
     """(scale, bias, last) → loss, gradient and Hessian of softmax(s∘z + b); the last in float64 and without Hessian."""
     if rows.in_memory and rows.n * rows.n_classes < COMPILED_FROM:
         # a copy that lies class by class, as the kernel reads it
@@ -106,10 +107,10 @@ class _Fused:
 
     exact = False
 
-    def __init__(self, rows: Any, units: np.ndarray, ridge: np.ndarray) -> None:
+    def __init__(self, rows: Any, units: Array, ridge: Array) -> None:
         self.rows, self.units, self.ridge, self.total = rows, units, ridge[:, None], rows.total_weight
 
-    def evaluate(self, point: np.ndarray, last: bool) -> tuple[float, np.ndarray, np.ndarray]:
+    def evaluate(self, point: Array, last: bool) -> tuple[float, Array, Array]:
         """Loss, gradient and the classes' blocks."""
         loss, gradient, blocks = self.rows.total(
             vector_sums.in_float64() if last else vector_sums, *(self.units * point)
@@ -118,13 +119,13 @@ class _Fused:
         value = loss / self.total + 0.5 * float(np.vdot(point, pull))
         return value, self.units * gradient / self.total + pull, blocks / self.total
 
-    def _pull(self, point: np.ndarray) -> np.ndarray:
+    def _pull(self, point: Array) -> Array:
         return self.ridge * np.stack([point[0] - point[0].mean(), point[1]])
 
-    def curvature(self, point: np.ndarray, reuse: np.ndarray) -> tuple[Operator, Operator]:
+    def curvature(self, point: Array, reuse: Array) -> tuple[Operator, Operator]:
         """The Hessian's product, and the inverse of the 2×2 block of each class: without the coupling of classes."""
 
-        def product(direction: np.ndarray) -> np.ndarray:
+        def product(direction: Array) -> Array:
             (curved,) = self.rows.total(vector_product, *(self.units * point), self.units * direction)
             return self.units * curved / self.total + self._pull(direction)
 
@@ -136,7 +137,7 @@ class _Fused:
         cross = with_bias * np.clip(unit * reuse[1], -limit, limit)
         determinant = own_scale * own_bias - cross * cross
 
-        def solve(vector: np.ndarray) -> np.ndarray:
+        def solve(vector: Array) -> Array:
             by_scale = own_bias * vector[0] - cross * vector[1]
             by_bias = own_scale * vector[1] - cross * vector[0]
             return np.stack([by_scale, by_bias]) / determinant

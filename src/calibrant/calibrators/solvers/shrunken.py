@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.logistic import batch_sums, fit_logistic, logistic_sums, newton
 
@@ -22,12 +23,12 @@ BLOCK_ELEMENTS = 1 << 16
 class Labelled:
     """Columns (d, L, n), labels (L, n) of 0.0 and 1.0, row weights (n,) or None, and whether slopes stay above 0."""
 
-    columns: np.ndarray
-    labels: np.ndarray
-    weights: np.ndarray | None
+    columns: Array
+    labels: Array
+    weights: Array | None
     non_negative: bool
 
-    def take_rows(self, rows: np.ndarray) -> Labelled:
+    def take_rows(self, rows: Array) -> Labelled:
         """Some rows."""
         weights = None if self.weights is None else self.weights[rows]
         return Labelled(
@@ -55,13 +56,13 @@ class Labelled:
 class Pooled:
     """The pooled parameters (d + 1,) and the metric M (d + 1, d + 1) of the pull."""
 
-    point: np.ndarray
-    metric: np.ndarray
+    point: Array
+    metric: Array
 
 
 def fit_labels(
-    data: Labelled, pooled: Pooled, strength: float, start: np.ndarray | None = None, *, tolerance: float = 1e-6
-) -> np.ndarray:
+    data: Labelled, pooled: Pooled, strength: float, start: Array | None = None, *, tolerance: float = 1e-6
+) -> Array:
     """Parameters of every label (L, d + 1) at a strength of the pull; infinity gives the pooled ones."""
     n_labels = len(data.labels)
     begin = np.tile(pooled.point, (n_labels, 1)) if start is None else start
@@ -72,8 +73,8 @@ def fit_labels(
     lower = np.append(np.full(len(data.columns), 0.0 if data.non_negative else -np.inf), -np.inf)
     columns = data.columns.transpose(1, 0, 2)
 
-    def evaluate(points: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        def part(block: slice) -> tuple[np.ndarray, ...]:
+    def evaluate(points: Array, which: Array) -> tuple[Array, Array, Array]:
+        def part(block: slice) -> tuple[Array, ...]:
             chosen = block if len(which) == n_labels else which[block]
             return batch_sums(columns[chosen], data.labels[chosen], data.weights, points[block])
 
@@ -87,12 +88,12 @@ def fit_labels(
     return newton(evaluate, begin, lower, gap=tolerance**2)[0]
 
 
-def scores_of(columns: np.ndarray, points: np.ndarray) -> np.ndarray:
+def scores_of(columns: Array, points: Array) -> Array:
     """Calibrated log-odds (L, n)."""
     return np.einsum("dln,ld->ln", columns, points[:, :-1]) + points[:, -1:]
 
 
-def summed_losses(data: Labelled, points: np.ndarray) -> np.ndarray:
+def summed_losses(data: Labelled, points: Array) -> Array:
     """Weighted sum of the log loss of each label (L,)."""
     score = scores_of(data.columns, points)
     losses = np.maximum(score, 0.0) + np.log1p(np.exp(-np.abs(score))) - data.labels * score

@@ -7,8 +7,10 @@ from itertools import combinations
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 
-def minimise_quadratic(hessian: np.ndarray, linear: np.ndarray) -> np.ndarray:
+
+def minimise_quadratic(hessian: Array, linear: Array) -> Array:
     """The point of the simplex that minimises ½·xᵀHx + cᵀx, exactly: the best of the minimisers of all faces."""
     size = len(linear)
     best, best_value = np.full(size, 1.0 / size), np.inf
@@ -31,12 +33,12 @@ def minimise_quadratic(hessian: np.ndarray, linear: np.ndarray) -> np.ndarray:
 
 
 def minimise_on_simplex(
-    evaluate: Callable[[np.ndarray], tuple[float, np.ndarray, np.ndarray]],
-    start: np.ndarray,
+    evaluate: Callable[[Array], tuple[float, Array, Array]],
+    start: Array,
     *,
     tolerance: float = 1e-10,
     max_iter: int = 100,
-) -> tuple[np.ndarray, list[float], bool]:
+) -> tuple[Array, list[float], bool]:
     """Newton's method for a smooth convex loss on the simplex: the quadratic model is minimised exactly each step.
 
     Returns the point, the losses step by step and whether no first-order decrease beyond the tolerance is left.

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.core.bins import mass_index, total_gap
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.progress import step
@@ -47,7 +48,7 @@ ZOOMS = 3
 Moments = Callable[[float], tuple[float, ...]]
 """β → the mean NLL and β^k times its k-th derivative, k = 1 … 4."""
 
-Errors = Callable[[np.ndarray], np.ndarray]
+Errors = Callable[[Array], Array]
 """Temperatures (G,) → the calibration error at each (G,)."""
 
 
@@ -152,7 +153,7 @@ def _short(beta: float) -> float:
     return math.ldexp(round(mantissa * 2**24), exponent - 24)
 
 
-def temperature_grid(grid: Any = None) -> np.ndarray:
+def temperature_grid(grid: Any = None) -> Array:
     """Ascending temperatures > 0; None is 0.1, 0.2, …, 10. A leading 0, where no temperature exists, is dropped."""
     if grid is None:
         return np.arange(1, 101) / 10
@@ -168,7 +169,7 @@ def temperature_grid(grid: Any = None) -> np.ndarray:
 def width_errors(rows: Rows, n_bins: int) -> Errors:
     """Equal-width ECE of the top label at given temperatures."""
 
-    def errors(temperatures: np.ndarray) -> np.ndarray:
+    def errors(temperatures: Array) -> Array:
         sums = _sums(rows, temperatures, width_sums, [(n_bins,)] * len(temperatures))
         return total_gap(sums[:, 1] - sums[:, 2], rows.total_weight)
 
@@ -178,7 +179,7 @@ def width_errors(rows: Rows, n_bins: int) -> Errors:
 def soft_errors(rows: Rows, n_bins: int, bandwidth: float, norm: float, weighting: str) -> Errors:
     """Soft-binned ECE of the top label at given temperatures; the label form passes over the rows twice."""
 
-    def errors(temperatures: np.ndarray) -> np.ndarray:
+    def errors(temperatures: Array) -> Array:
         sums = _sums(rows, temperatures, soft_bin_sums, [(n_bins, bandwidth)] * len(temperatures))
         if weighting == "bin":
             return np.array([soft_bin_error(part, norm) for part in sums])
@@ -192,10 +193,10 @@ def soft_errors(rows: Rows, n_bins: int, bandwidth: float, norm: float, weightin
 def adaptive_errors(rows: Any, n_bins: int) -> Errors:
     """Equal-mass ECE of the top label at given temperatures; needs all rows at once, to rank them."""
 
-    def sums(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    def sums(confidence: Array, correct: Array, weights: Array | None) -> Array:
         return index_sums(mass_index(confidence, n_bins, weights), confidence, correct, weights, n_bins)
 
-    def errors(temperatures: np.ndarray) -> np.ndarray:
+    def errors(temperatures: Array) -> Array:
         columns = rows.gather(_confidences, *_form(rows, temperatures))
         (found,) = _stacked(columns, rows.weights, sums, [()] * len(temperatures))
         return total_gap(found[:, 1] - found[:, 2], rows.total_weight)
@@ -203,7 +204,7 @@ def adaptive_errors(rows: Any, n_bins: int) -> Errors:
     return errors
 
 
-def search_grid(errors: Errors, grid: np.ndarray, refine: bool) -> tuple[float, np.ndarray]:
+def search_grid(errors: Errors, grid: Array, refine: bool) -> tuple[float, Array]:
     """The grid value of the lowest error, ties to the smallest, and the trace of best errors.
 
     With `refine`, the neighbourhood of the best value is searched again at a tenth of the spacing, three times.
@@ -219,7 +220,7 @@ def search_grid(errors: Errors, grid: np.ndarray, refine: bool) -> tuple[float, 
     return temperature, np.array(trace)
 
 
-def minimise_smooth(errors: Errors, around: float) -> tuple[float, np.ndarray]:
+def minimise_smooth(errors: Errors, around: float) -> tuple[float, Array]:
     """The minimiser of a smooth error: the best of a geometric grid around a temperature, then Brent's method."""
     from scipy.optimize import minimize_scalar
 
@@ -237,7 +238,7 @@ def minimise_smooth(errors: Errors, around: float) -> tuple[float, np.ndarray]:
     return temperature, np.array([best, min(best, float(found.fun))])
 
 
-def _best_of(errors: Errors, grid: np.ndarray) -> tuple[float, float]:
+def _best_of(errors: Errors, grid: Array) -> tuple[float, float]:
     found = []
     for start in range(0, len(grid), BATCH):
         found.append(errors(grid[start : start + BATCH]))
@@ -248,11 +249,11 @@ def _best_of(errors: Errors, grid: np.ndarray) -> tuple[float, float]:
     return float(grid[index]), float(values[index])
 
 
-def _form(rows: Rows, temperatures: np.ndarray) -> tuple[Any, np.ndarray]:
+def _form(rows: Rows, temperatures: Array) -> tuple[Any, Array]:
     return temperature_confidences.form(rows.n * rows.n_classes), 1.0 / temperatures
 
 
-def _sums(rows: Rows, temperatures: np.ndarray, sums: Callable[..., Any], parameters: list[Any]) -> np.ndarray:
+def _sums(rows: Rows, temperatures: Array, sums: Callable[..., Any], parameters: list[Any]) -> Array:
     return rows.total(_at_temperatures, *_form(rows, temperatures), sums, parameters)[0]
 
 
