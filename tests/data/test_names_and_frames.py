@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import calibrant as cal
-from calibrant.core.errors import InputError
+from calibrant.core.errors import FitWarning, InputError
 from calibrant.data import open_parts, open_predictions, write_predictions
 
 RNG = np.random.default_rng(0)
@@ -235,3 +235,19 @@ def test_numbers_of_options_and_of_loaders_are_places_whatever_the_names(tmp_pat
     assert (found.labels.tolist(), found.class_names) == ([0, 1, 2], ("1", "2", "0"))
     with pytest.raises(InputError, match="2 names, but logits has 3 columns"):
         collect_logits(torch.nn.Identity(), loader, class_names=["1", "2"])
+
+
+def test_probabilities_are_not_taken_for_logits() -> None:
+    risk = np.linspace(0.02, 0.98, 60)
+    event = (np.random.default_rng(0).random(60) < risk).astype(int)
+    for call in (cal.measure, lambda pair: cal.compare(pair, pair, ["platt"], resamples=20)):
+        with pytest.raises(InputError, match=r"all 60 lie in \[0, 1\].*kind='probabilities' or kind='logits'"):
+            call((risk, event))
+    assert cal.measure((risk, event), kind="probabilities", resamples=20).n == 60
+    with pytest.warns(FitWarning, match="are taken as logits"):
+        cal.PlattScaling().fit(risk, event)
+    two = np.column_stack([1 - risk, risk])
+    fitted = cal.TemperatureScaling().fit(np.log(two), event)
+    for call in (fitted.transform, fitted.predict_proba, fitted.predict):
+        with pytest.raises(InputError, match=r"logits are probabilities: .* give their logarithms"):
+            call(two)

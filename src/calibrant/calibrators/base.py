@@ -20,7 +20,15 @@ from calibrant.calibrators.maps import numpy_space
 from calibrant.calibrators.prepare import check_names, prepared, ready
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.tensors import answer_tensor
-from calibrant.core.arrays import check_matrix, check_score_matrix, check_scores, check_values, is_tensor
+from calibrant.core.arrays import (
+    check_matrix,
+    check_score_matrix,
+    check_scores,
+    check_values,
+    is_tensor,
+    look_like_probabilities,
+    probabilities_error,
+)
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows, sums_finitely, two_columns
 from calibrant.core.softmax import softmax
@@ -361,6 +369,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
             )
         array = check(values)
         matrix = array.reshape(len(array), -1)
+        if self.task_ == "multiclass" and look_like_probabilities(array):
+            raise probabilities_error(len(array), "logits", "give their logarithms, np.log(p)")
         check_names(self, values, matrix, reset=False)
         # blocks on all cores find out in one pass whether there is anything to explain
         if all(map_blocks(lambda block: sums_finitely(matrix[block]), row_blocks(*matrix.shape))):

@@ -25,7 +25,7 @@ from calibrant.core.arrays import (
     on_device,
     probabilities_error,
 )
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, warn_user
 from calibrant.core.rows import Rows, is_one_column
 from calibrant.core.schema import identifiers
 from calibrant.data import Predictions, as_predictions
@@ -116,6 +116,11 @@ def array_rows(calibrator: Any, given: Any, labels: Any, weights: Any, clusters:
         labels = check_label_matrix(labels, scores.shape, against="logits")
     elif is_one_column(given):
         scores = check_scores(given)
+        if look_like_probabilities(scores):
+            warn_user(
+                f"all {len(scores)} scores lie in [0, 1] and are taken as logits: if they are probabilities, give "
+                "log(p/(1 − p)), or Predictions with kind='probabilities'"
+            )
         labels = check_outcomes(labels, len(scores))
     else:
         scores = check_matrix(given)

@@ -267,8 +267,17 @@ def _are_probabilities(values: np.ndarray) -> bool:
     return bool(inside and (np.abs(values.sum(axis=1, dtype=np.float64) - 1) <= PROBABILITY_TOLERANCE).all())
 
 
+FEWEST_RISKS = 20
+"""Scores, one per row, from which [0, 1] is no accident."""
+
+
 def look_like_probabilities(values: np.ndarray) -> bool:
-    """Do two or more rows all lie in [0, 1] and sum to one, as softmax outputs do and logits never do?"""
+    """Do two or more rows all lie in [0, 1] and sum to one, as softmax outputs do and logits never do?
+
+    Of one score per row: do twenty or more all lie in [0, 1]?
+    """
+    if values.ndim == 1:
+        return len(values) >= FEWEST_RISKS and bool(values.min() >= 0 and values.max() <= 1)
     if values.ndim != 2 or values.shape[1] < 2 or len(values) < 2:
         return False
     # real logits fail in the first rows, so that the whole matrix is read only where it matters

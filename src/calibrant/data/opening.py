@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.core.arrays import look_like_probabilities
 from calibrant.core.errors import InputError
 from calibrant.core.schema import check_kind, check_task, resolve_task
 from calibrant.data.arrays import array_field
@@ -230,6 +231,11 @@ def _from_pair(given: Any, wanted: Wanted, name: str) -> Predictions:
         name=name,
     )
     made.refuse_probabilities()
+    if wanted.kind is None and made.kind == "logits" and made.flat and look_like_probabilities(made.values):
+        raise InputError(
+            f"{name or 'scores'}: all {made.n} lie in [0, 1], as probabilities do and logits may: say "
+            "kind='probabilities' or kind='logits'"
+        )
     return made
 
 

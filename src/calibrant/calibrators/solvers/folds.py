@@ -120,9 +120,10 @@ def _hashed(rows: Any) -> Any:
         return rows.matrix()
     if rows.labels.ndim == 1:
         return rows
-    # below every logit, so that the stratum is the label of the highest score however the columns are ordered
-    lowest = np.finfo(rows.logits.dtype).min
-    values = np.column_stack([rows.logits, np.where(rows.labels > 0, lowest, lowest / 2)])
+    # below every logit, so that the stratum is the label of the highest score however the columns are ordered, and
+    # powers of two, which are the same numbers in both dtypes
+    marks = np.where(rows.labels > 0, -(2.0**100), -(2.0**101)).astype(rows.logits.dtype)
+    values = np.column_stack([rows.logits, marks])
     return replace(rows, logits=values, labels=rows.logits.argmax(axis=1))
 
 
