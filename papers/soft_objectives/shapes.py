@@ -9,7 +9,7 @@ import torch
 
 from calibrant.core.bins import width_index
 from calibrant.kernels.soft_bins import memberships, soft_bin_error, soft_bin_sums
-from calibrant.neural.losses.avuc import soft_uncertainty
+from calibrant.neural.losses import soft_uncertainty
 
 N_BINS = 15
 BIN_TEMPERATURES = (1e-2, 1e-3, 1e-4, 1e-5)

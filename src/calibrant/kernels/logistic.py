@@ -86,29 +86,21 @@ def fit_logistic(
         point = units.inward(np.asarray(start, dtype=np.float64))
     inner = None if pull is None else units.pull(pull)
     lower = np.append(np.full(len(columns), 0.0 if non_negative else -np.inf), -np.inf)
-    n_rows = columns.shape[1]
-    if n_rows >= SAMPLE_FROM:
-        some = slice(None, None, SAMPLE_STRIDE)
+
+    def solved(some: slice, held: Pull | None, gap: float) -> LogisticFit:
         few = None if weights is None else weights[some]
-        if few is None or few.sum() > 0:
-            # a pull of its share of the rows keeps the sample's optimum where that of all rows is
-            weak = Pull(units.inward(_target(pull, point)), _ridge(inner, len(point)) / SAMPLE_STRIDE)
-            sample = np.ascontiguousarray(scaled[:, some])
-            total = len(sample[0]) if few is None else float(few.sum())
-            sums = partial(logistic_sums, sample, labels[some], few)
-            point = descend(sums, total, point, lower, weak, gap=ROUGH_GAP).point
-    total = float(n_rows) if weights is None else float(weights.sum())
-    found = descend(partial(logistic_sums, scaled, labels, weights), total, point, lower, inner)
+        sample = np.ascontiguousarray(scaled[:, some])
+        total = float(sample.shape[1]) if few is None else float(few.sum())
+        return descend(partial(logistic_sums, sample, labels[some], few), total, point, lower, held, gap=gap)
+
+    some = slice(None, None, SAMPLE_STRIDE)
+    if columns.shape[1] >= SAMPLE_FROM and (weights is None or weights[some].sum() > 0):
+        # as little as makes the optimum of a sample finite; a pull of its share of the rows keeps the sample's optimum
+        # where that of all rows is
+        weak = inner or Pull(units.inward(np.append(np.ones(len(columns)), 0.0)), 1e-3 * np.eye(len(point)))
+        point = solved(some, Pull(weak.centre, weak.strength / SAMPLE_STRIDE), ROUGH_GAP).point
+    found = solved(slice(None), inner, GAP)
     return LogisticFit(units.outward(found.point), found.trace, found.converged)
-
-
-def _target(pull: Pull | None, point: np.ndarray) -> np.ndarray:
-    return np.append(np.ones(len(point) - 1), 0.0) if pull is None else pull.centre
-
-
-def _ridge(pull: Pull | None, size: int) -> np.ndarray:
-    """The pull's strength, or as little as makes the optimum of a sample finite."""
-    return 1e-3 * np.eye(size) if pull is None else pull.strength
 
 
 @dataclass(frozen=True)

@@ -29,16 +29,13 @@ def venn_abers_tables(groups: ScoreGroups) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _high(weight: np.ndarray, positive: np.ndarray) -> np.ndarray:
-    x, y = np.cumsum(weight), np.cumsum(positive)
-    if use_compiled(_ELEMENTS_PER_GROUP * len(weight)):
+    size = len(weight)
+    columns = np.cumsum(weight), np.cumsum(positive), np.zeros(size + 2), np.zeros(size + 2), np.zeros(size + 1)
+    if use_compiled(_ELEMENTS_PER_GROUP * size):
         from calibrant.kernels.compiled.isotonic import slopes_with_one_more as compiled
 
-        size = len(weight)
-        return compiled(x, y, np.empty(size + 2), np.empty(size + 2), np.empty(size + 1))
-    size = len(weight)
-    return np.array(
-        slopes_with_one_more(x.tolist(), y.tolist(), [0.0] * (size + 2), [0.0] * (size + 2), [0.0] * (size + 1))
-    )
+        return compiled(*columns)
+    return np.array(slopes_with_one_more(*(column.tolist() for column in columns)))
 
 
 def slopes_with_one_more(x: Any, y: Any, corner_x: Any, corner_y: Any, slopes: Any) -> Any:

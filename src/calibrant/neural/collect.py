@@ -161,25 +161,21 @@ def _check_finite(values: Tensor, what: str) -> None:
         raise InputError(f"the {what} hold NaN or Inf (first in row {row}): every value must be finite")
 
 
-def run_model(model: nn.Module, inputs: Tensor | Mapping[str, Any], device: torch.device) -> Tensor:
+def run_model(model: nn.Module, inputs: Any, device: torch.device) -> Tensor:
     """Logits (n, K) of a batch in float32 or wider, or an error that says what the model returned instead."""
-    named = isinstance(inputs, Mapping)
+    plain = isinstance(inputs, Tensor)
     try:
-        output = model(**on_device(inputs, device)) if isinstance(inputs, Mapping) else model(inputs.to(device))
+        output = model(inputs.to(device)) if plain else model(**on_device(inputs, device))
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, TypeError) as error:
-        if isinstance(error, TypeError) and not named:
+        if plain and isinstance(error, TypeError):
             raise
-        given = (
-            f"{inputs.dtype} inputs of shape {tuple(inputs.shape)}"
-            if isinstance(inputs, Tensor)
-            else (f"inputs {', '.join(inputs)}")
-        )
+        given = f"{inputs.dtype} inputs of shape {tuple(inputs.shape)}" if plain else f"inputs {', '.join(inputs)}"
         reason = (str(error).splitlines() or ["no reason given"])[0]
         raise InputError(f"the model does not run on {given} on {device}: {reason}") from error
     logits = logits_in(output)
-    n_rows = inputs.shape[0] if isinstance(inputs, Tensor) else len(logits)
+    n_rows = len(inputs if plain else logits)
     if logits.ndim != 2 or logits.shape[0] != n_rows or logits.shape[1] < 2:
         raise InputError(
             f"the model returned shape {tuple(logits.shape)} for {n_rows} rows: "

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from scipy.optimize import minimize_scalar
@@ -98,8 +98,7 @@ class CandidateScore:
     loses_accuracy: bool = False
 
 
-@dataclass(frozen=True)
-class _CalibrationSet:
+class _CalibrationSet(NamedTuple):
     """A model, all inputs and labels, and the logits of the inputs as they are."""
 
     model: nn.Module
@@ -108,7 +107,7 @@ class _CalibrationSet:
     logits: Tensor
 
     def take(self, index: Tensor) -> _CalibrationSet:
-        return _CalibrationSet(self.model, self.inputs[index], self.labels[index], self.logits[index])
+        return _CalibrationSet(self.model, *(part[index] for part in self[1:]))
 
     def logits_at(self, delta: Tensor, batch_size: int) -> Tensor:
         with torch.no_grad():
@@ -247,22 +246,20 @@ class NeuralClamping:
         pairs = [(gamma, penalty) for penalty in penalties for gamma in gammas]
         order = torch.randperm(len(data.labels), generator=torch.Generator().manual_seed(self.seed))
         folds = [fold.to(data.labels.device) for fold in order.chunk(self.folds)]
-        scores = []
-        for number, (gamma, penalty) in enumerate(pairs):
-            scores.append(self._score(data, folds, gamma, penalty))
-            note = f"ECE {scores[-1].ece:.4f}"
+        for number, pair in enumerate(pairs):
+            self.scores_ += (self._score(data, folds, *pair),)
+            note = f"ECE {self.scores_[-1].ece:.4f}"
             progress.step("choosing gamma and penalty", number + 1, len(pairs), note)
-        self.scores_ = tuple(scores)
-        best = min((one for one in scores if not one.loses_accuracy), key=lambda one: one.ece)
+        best = min((one for one in self.scores_ if not one.loses_accuracy), key=lambda one: one.ece)
         return best.gamma, best.penalty
 
     def _score(self, data: _CalibrationSet, folds: list[Tensor], gamma: float, penalty: float) -> CandidateScore:
         """Held-out figures of a pair; a descent that diverges has an infinite ECE."""
         logits = torch.empty_like(data.logits)
         for fold in folds:
-            kept = torch.ones(len(data.labels), dtype=torch.bool, device=fold.device)
+            kept = torch.ones_like(data.labels, dtype=torch.bool)
             kept[fold] = False
-            delta, temperature, _ = self._descend(data.take(kept.nonzero()[:, 0]), gamma, penalty, "")
+            delta, temperature, _ = self._descend(data.take(kept), gamma, penalty, "")
             if bool(delta.isnan().any()):
                 return CandidateScore(gamma, penalty, math.inf, 0.0, True)
             logits[fold] = (data.take(fold).logits_at(delta, self.batch_size) / temperature).to(logits.dtype)
@@ -345,21 +342,15 @@ class NeuralClamping:
 
     def artifact_state(self) -> dict[str, Any]:
         """What a saved artifact holds: everything learned but the network."""
-        return {
+        return {name: getattr(self, name) for name in self.learns} | {
             "delta_": self.delta_.detach().cpu().numpy(),
-            "temperature_": float(self.temperature_),
-            "gamma_": self.gamma_,
-            "penalty_": self.penalty_,
-            "loss_trace_": list(self.loss_trace_),
             "scores_": [list(dataclasses.astuple(score)) for score in self.scores_],
         }
 
     def restore_artifact_state(self, state: dict[str, Any]) -> None:
         """The inverse of `artifact_state`."""
-        for name in ("temperature_", "gamma_", "penalty_", "loss_trace_"):
-            setattr(self, name, state[name])
-        self.delta_ = torch.tensor(state["delta_"])
-        self.scores_ = tuple(CandidateScore(*score) for score in state["scores_"])
+        scores = tuple(CandidateScore(*score) for score in state["scores_"])
+        vars(self).update(state, delta_=torch.tensor(state["delta_"]), scores_=scores)
 
 
 def _collect(model: nn.Module, loader: Iterable[Any], device: torch.device) -> _CalibrationSet:

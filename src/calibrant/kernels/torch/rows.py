@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -100,7 +100,7 @@ class DeviceBlocks:
 
     def array_sums(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
         """Sum of a statistic that is written over the array API, on the device and in float64."""
-        there = [torch.as_tensor(one, device=self.tensor.device) for one in parameters]
+        there = [torch.as_tensor(one, dtype=torch.float64, device=self.tensor.device) for one in parameters]
         parts = (
             statistic.array_form(values, self.target[block], None if self.mass is None else self.mass[block], *there)
             for block, values in self.wide_blocks()
@@ -147,21 +147,19 @@ class DeviceBlocks:
         self._warn_of_copy()
         return self.remembered("array", lambda: self._block(slice(None))[0])
 
-    @property
+    @cached_property
     def log_floor(self) -> float:
         """The logarithm of what a probability of 0 counts as, from the rows that `core.zeros` samples."""
-        return self.remembered("log floor", self._log_floor)
-
-    def _log_floor(self) -> float:
-        lowest = float(self._lowest())
+        lowest = float(self._lowest)
         if not lowest > -torch.inf:
             log_p = self._sampled()
             lowest = float(log_p.masked_fill(torch.isneginf(log_p), torch.inf).amin())
         return half_of(min(lowest, 0.0), self.n_classes)
 
+    @cached_property
     def _lowest(self) -> Tensor:
         """The smallest log-probability of the sample, zeros included; two small launches that nobody waits for."""
-        return self.remembered("lowest", lambda: self._sampled().amin())
+        return self._sampled().amin()
 
     def _sampled(self) -> Tensor:
         """Log-probabilities of the sampled rows; 0 in rows that do not count."""
@@ -213,7 +211,7 @@ class DeviceBlocks:
 
     def solved_temperature(self) -> SolvedTemperature | None:
         """The temperature of the lowest NLL by one launch; None where the general solver is needed."""
-        solved = fast_fit(self.tensor, self.target, self.mass, meanwhile=self._lowest) if self.fused else None
+        solved = fast_fit(self.tensor, self.target, self.mass, meanwhile=lambda: self._lowest) if self.fused else None
         if solved is not None or self.settled:
             return solved
         self.settle()
@@ -224,16 +222,15 @@ class DeviceBlocks:
         self.settle()
         return host(temperature_confidences(self.tensor, torch.as_tensor(betas, dtype=torch.float64)))
 
-    @property
+    @cached_property
     def labels(self) -> np.ndarray:
         """The labels (n,) on the host."""
-        return self.remembered("labels", lambda: host(self.target))
+        return host(self.target)
 
-    @property
+    @cached_property
     def weights(self) -> np.ndarray | None:
         """The weight of each row (n,) on the host, or None."""
-        mass = self.mass
-        return None if mass is None else self.remembered("weights", lambda: host(mass))
+        return None if self.mass is None else host(self.mass)
 
     def remembered(self, key: Any, work: Callable[[], Any]) -> Any:
         """What `work` gave the first time it was asked for under this key."""
@@ -325,8 +322,8 @@ def _vector_sums(rows: DeviceBlocks, *point: np.ndarray) -> tuple[Any, ...]:
         return rows.array_sums(scaling.vector_sums, *point)
     from calibrant.kernels.torch import triton_vector
 
-    loss, sums = triton_vector.vector_sums(*_given(rows, point))
-    return float(loss), host(sums)[:2], host(sums)[2:]
+    loss, sums = map(host, triton_vector.vector_sums(*_given(rows, point)))
+    return float(loss), sums[:2], sums[2:]
 
 
 @scaling.vector_product.on_device

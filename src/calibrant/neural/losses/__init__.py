@@ -7,8 +7,21 @@ device. The imports below are the list of losses.
 
 # ruff: noqa: F401 (names are public because they stand here)
 
-from calibrant.neural.losses.avuc import AvUCGSLoss, AvUCLoss, SoftAvUCLoss, avuc, avuc_gs, soft_avuc, soft_uncertainty
-from calibrant.neural.losses.mmce import MMCELoss, mmce
+from calibrant.neural.losses.calibration import (
+    AvUCGSLoss,
+    AvUCLoss,
+    MMCELoss,
+    SoftAvUCLoss,
+    SoftECELoss,
+    SoftMarginalECELoss,
+    avuc,
+    avuc_gs,
+    mmce,
+    soft_avuc,
+    soft_ece,
+    soft_marginal_ece,
+    soft_uncertainty,
+)
 from calibrant.neural.losses.module import CompositeLoss, composite
 from calibrant.neural.losses.rows import (
     BrierLoss,
@@ -21,6 +34,5 @@ from calibrant.neural.losses.rows import (
     label_smoothing,
     mse,
 )
-from calibrant.neural.losses.soft_ece import SoftECELoss, SoftMarginalECELoss, soft_ece, soft_marginal_ece
 
 __all__ = [name for name, value in list(globals().items()) if callable(value)]
