@@ -53,14 +53,9 @@ class Resamples:
     unit: np.ndarray | None = None
 
     @cached_property
-    def row_counts(self) -> np.ndarray:
-        """The count of each resampled row (R, m)."""
-        return self.counts if self.unit is None else self.counts[:, self.unit]
-
-    @cached_property
     def by_row(self) -> np.ndarray:
-        """The counts as (m, R), each row's together."""
-        return np.ascontiguousarray(self.row_counts.T)
+        """The counts of the resampled rows (m, R), each row's together."""
+        return np.ascontiguousarray((self.counts if self.unit is None else self.counts[:, self.unit]).T)
 
     def take(self, column: np.ndarray) -> np.ndarray:
         """The resampled rows of a column (n, …)."""
@@ -75,33 +70,24 @@ class Resamples:
 
         Whole clusters are kept where enough of them fit; else each is thinned, which errs on the side of width.
         """
-        if self.unit is not None:
-            return self._fewer_clusters(min(n_rows, ROW_LIMIT))
-        m = self.counts.shape[1]
-        if n_rows >= m:
+        units = self.counts.shape[1]
+        unit = np.arange(units) if self.unit is None else self.unit
+        n_rows = min(n_rows, ROW_LIMIT)
+        if n_rows >= len(unit):
             return self
         # at random: a file may be sorted by class
-        places = np.sort(np.random.default_rng(m).permutation(m)[:n_rows])
-        rows = places if self.rows is None else self.rows[places]
-        return Resamples(self.counts[:, places], rows, self.shrink * float(np.sqrt(n_rows / m)))
-
-    def _fewer_clusters(self, n_rows: int) -> Resamples:
-        assert self.unit is not None  # noqa: S101 (asked by the caller)
-        units, m = self.counts.shape[1], len(self.unit)
-        if n_rows >= m:
-            return self
-        generator = np.random.default_rng(m)
+        generator = np.random.default_rng(len(unit))
         order = generator.permutation(units)
-        fitting = int(np.searchsorted(np.cumsum(np.bincount(self.unit, minlength=units)[order]), n_rows, side="right"))
-        chosen = order[: max(fitting, min(units, FEWEST_CLUSTERS))]
+        fitting = int(np.searchsorted(np.cumsum(np.bincount(unit, minlength=units)[order]), n_rows, side="right"))
+        chosen = np.sort(order[: max(fitting, min(units, FEWEST_CLUSTERS))])
         place = np.full(units, -1)
-        place[np.sort(chosen)] = np.arange(len(chosen))
-        kept = np.flatnonzero(place[self.unit] >= 0)
+        place[chosen] = np.arange(len(chosen))
+        kept = np.flatnonzero(place[unit] >= 0)
         if len(kept) > n_rows:
             kept = np.sort(generator.choice(kept, n_rows, replace=False))
         rows = kept if self.rows is None else self.rows[kept]
         shrink = self.shrink * float(np.sqrt(len(chosen) / units))
-        return Resamples(self.counts[:, np.sort(chosen)], rows, shrink, place[self.unit][kept])
+        return Resamples(self.counts[:, chosen], rows, shrink, None if self.unit is None else place[unit[kept]])
 
     def sums(self, columns: np.ndarray) -> np.ndarray:
         """Sums (R, F) of columns (m, F) of the resampled rows."""
@@ -112,17 +98,9 @@ class Resamples:
 
     def cell_sums(self, cell: np.ndarray, column: np.ndarray, n_cells: int) -> np.ndarray:
         """Sums (R, L) of a column (m,) of the resampled rows by the cell of each row (m,)."""
-        return (self.counts @ self.cell_table(cell, column, n_cells)).astype(np.float64)
-
-    def cell_table(self, cell: np.ndarray, column: np.ndarray, n_cells: int) -> np.ndarray:
-        """What each unit adds to each cell (U, L), float32."""
-        if self.unit is not None:
-            units = self.counts.shape[1]
-            flat = np.bincount(self.unit * n_cells + cell, column, minlength=units * n_cells)
-            return flat.reshape(units, n_cells).astype(np.float32)
-        table = np.zeros((len(column), n_cells), dtype=np.float32)
-        table[np.arange(len(column)), cell] = column
-        return table
+        table = np.zeros((self.counts.shape[1], n_cells), dtype=np.float32)
+        np.add.at(table, (np.arange(len(cell)) if self.unit is None else self.unit, cell), column)
+        return (self.counts @ table).astype(np.float64)
 
     def mean_draws(self, columns: np.ndarray, mass: np.ndarray) -> np.ndarray:
         """Weighted means (R, F) of columns (m, F), as deviations from the mean over all m rows, scaled to n rows."""
@@ -147,10 +125,8 @@ def draw(n_rows: int, resamples: int, seed: int, clusters: np.ndarray | None = N
     # a resample of nothing has no mean; possible for a handful of units only
     counts[counts.sum(axis=1) == 0] = 1.0
     shrink = float(np.sqrt(m / units))
-    if clusters is None:
-        return Resamples(counts, rows, shrink)
-    if rows is None:
-        return Resamples(counts, None, shrink, clusters)
+    if clusters is None or rows is None:
+        return Resamples(counts, rows, shrink, clusters)
     place = np.full(units, -1)
     place[rows] = np.arange(m)
     kept = np.flatnonzero(place[clusters] >= 0)

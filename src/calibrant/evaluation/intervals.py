@@ -9,7 +9,6 @@ those of the full sample: only the data are resampled.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -24,10 +23,11 @@ from calibrant.evaluation.bootstrap import (
 )
 from calibrant.evaluation.class_noise import CLASS_RESAMPLES, MASS_RESAMPLES, NOISE_ELEMENTS, class_noise
 from calibrant.evaluation.scan import ScannedRows
+from calibrant.kernels.isotonic import ScoreGroups
 from calibrant.metrics.classwise import class_loss_sums, class_sums
 from calibrant.metrics.clinical import spline_knots
 from calibrant.metrics.record import BINS, ClassGaps, ClassSpread, Figure, Gaps, Mean, Metric, Redrawn, Resampled, Share
-from calibrant.metrics.top_label import bin_sums
+from calibrant.metrics.top_label import bin_sums, monotone_edges
 
 FINE_CELLS = 256
 FEW_ERRORS = 10
@@ -44,33 +44,17 @@ Found = tuple[Interval, np.ndarray]
 NONE: Found = (float("nan"), float("nan")), np.empty(0)
 
 
-@dataclass(frozen=True)
 class Cells:
     """The resampled rows' confidence and correctness, summed by cell, and how they vary over the resamples.
 
     confidence : mean confidence of each cell (L,), increasing. share : weight of each cell / total (L,).
-    residual : Σ w(c−a) / Σw of each cell (L,), of ALL rows. noise : its deviations (R, L), scaled to all rows.
+    residual : Σ w(c−a) / Σw of each cell (L,), of ALL rows.
     width, mass : the equal-width and equal-mass bin of each cell (L,).
     score, knots : mean log-odds of each cell (L,) and knots of a spline over them, where the log-odds are known.
     """
 
-    resamples: Resamples
-    n_bins: int
-    cell: np.ndarray
-    confidence: np.ndarray
-    share: np.ndarray
-    residual: np.ndarray
-    width: np.ndarray
-    mass: np.ndarray
-    weights: np.ndarray
-    gap: np.ndarray
-    right: np.ndarray
-    score: np.ndarray
-    knots: np.ndarray
-
-    @classmethod
-    def build(
-        cls,
+    def __init__(
+        self,
         confidence: np.ndarray,
         correct: np.ndarray,
         weights: np.ndarray | None,
@@ -79,29 +63,25 @@ class Cells:
         n_bins: int = 15,
         fine: int = FINE_CELLS,
         log_odds: np.ndarray | None = None,
-    ) -> Cells:
+    ) -> None:
         """Cut the confidences (n,) at the edges of equal-width bins, equal-mass bins and `fine` equal-mass cells."""
-        width = width_index(confidence, n_bins)
-        mass = mass_index(confidence, n_bins, weights)
-        finest = mass_index(confidence, fine, weights) if fine > 1 else np.zeros_like(mass)
+        width, mass = width_index(confidence, n_bins), mass_index(confidence, n_bins, weights)
+        finest = mass_index(confidence, fine, weights) if fine > 1 else 0
         # every index grows with confidence, so the joint key does too: cells come out sorted
-        key = (width * n_bins + mass) * fine + finest
-        _, first, cell = np.unique(key, return_index=True, return_inverse=True)
+        _, first, cell = np.unique((width * n_bins + mass) * fine + finest, return_index=True, return_inverse=True)
         ones = np.ones(len(confidence)) if weights is None else weights
-        stated = confidence.astype(np.float64)
-        count = len(first)
-        weight = np.bincount(cell, ones, minlength=count)
-        total = weight.sum()
+        gap = confidence.astype(np.float64) - correct
+        weight = np.bincount(cell, ones)
         safe = np.where(weight > 0, weight, 1.0)
-        mean = np.bincount(cell, ones * stated, minlength=count) / safe
-        residual = np.bincount(cell, ones * (stated - correct), minlength=count) / total
-        chosen = resamples.take(cell)
-        score = np.bincount(cell, ones * log_odds, minlength=count) / safe if log_odds is not None else mean
-        return cls(
-            resamples, n_bins, chosen, mean, weight / total, residual, width[first], mass[first],
-            resamples.take(ones), resamples.take(stated - correct), resamples.take(correct),
-            score, spline_knots(log_odds, weights) if log_odds is not None else np.empty(0),
-        )  # fmt: skip
+        self.resamples, self.n_bins = resamples, n_bins
+        self.width, self.mass = width[first], mass[first]
+        self.share = weight / weight.sum()
+        self.confidence = np.bincount(cell, ones * confidence) / safe
+        self.residual = np.bincount(cell, ones * gap) / weight.sum()
+        self.score, self.knots = self.confidence, np.empty(0)
+        if log_odds is not None:
+            self.score, self.knots = np.bincount(cell, ones * log_odds) / safe, spline_knots(log_odds, weights)
+        self.cell, self.weights, self.gap, self.right = map(resamples.take, (cell, ones, gap, correct))
 
     @cached_property
     def noise(self) -> np.ndarray:
@@ -126,11 +106,6 @@ class Cells:
         """Σ w(a − c) of each cell, in the same way."""
         return self._table(-self.weights * self.gap)
 
-    @property
-    def probability(self) -> np.ndarray:
-        """Another name of the mean confidence, where it is that of a positive class."""
-        return self.confidence
-
     def _table(self, column: np.ndarray) -> np.ndarray:
         count = len(self.confidence)
         whole = np.bincount(self.cell, column, count)
@@ -141,23 +116,11 @@ class Cells:
         if callable(gaps.table):
             return gaps.table(self, value)
         index = {"width": self.width, "mass": self.mass}.get(gaps.table)
-        return np.eye(self.n_bins if index is not None else 200)[monotone_bins(self) if index is None else index]
-
-
-def monotone_bins(cells: Cells, most: int = 200) -> np.ndarray:
-    """The bin of each cell for the largest count of equal-mass bins up to which accuracies never fall."""
-    before = np.concatenate(([0.0], np.cumsum(cells.share)[:-1]))
-    right = cells.share * cells.confidence - cells.residual
-    index = np.zeros(len(before), dtype=np.intp)
-    for count in range(2, most):
-        finer = np.minimum(np.floor(count * before + 1e-9), count - 1).astype(np.intp)
-        weight = np.bincount(finer, cells.share, minlength=count)
-        filled = weight > 0
-        accuracy = np.bincount(finer, right, minlength=count)[filled] / weight[filled]
-        if (np.diff(accuracy) < -1e-12).any():
-            break
-        index = finer
-    return index
+        if index is None:
+            right = self.share * self.confidence - self.residual
+            edges = monotone_edges(ScoreGroups(self.confidence, self.share, right))
+            index = np.searchsorted(edges, np.arange(len(right)), side="right") - 1
+        return np.eye(int(index.max()) + 1)[index]
 
 
 class Intervals:
@@ -202,7 +165,7 @@ class Intervals:
         """The rows by cells of neighbouring confidences."""
         fine = FINE_CELLS if self.fine else 1
         log_odds = self.rows.log_odds if self.fine and self.rows.flat else None
-        return Cells.build(*self.rows.top(), self.drawn, n_bins=self.n_bins, fine=fine, log_odds=log_odds)
+        return Cells(*self.rows.top(), self.drawn, n_bins=self.n_bins, fine=fine, log_odds=log_odds)
 
     @cached_property
     def _means(self) -> np.ndarray:
@@ -281,22 +244,21 @@ class Intervals:
         present = np.isfinite(means)
         if present.sum() < 2:
             return (value, value), np.full(len(draws.counts), value)
-        labels, mass = self._kept_rows()
-        place = np.cumsum(present)[labels] - 1  # of many classes few may occur
+        labels, weights = self._kept_rows()
+        mass = np.ones(len(labels)) if weights is None else weights
+        place, count = np.cumsum(present)[labels] - 1, int(present.sum())  # of many classes few may occur
         column = draws.take(self.rows.column(rule.column))
-        onehot = np.zeros((len(labels), int(present.sum())), dtype=np.float32)
-        onehot[np.arange(len(labels)), place] = 1.0 if mass is None else mass
-        drawn, own = draws.sums(onehot), onehot.sum(axis=0)
-        centred = column[:, None] - (column @ onehot) / np.where(own > 0, own, 1.0)
-        noise = draws.sums(onehot * centred) / np.maximum(drawn, 1e-12)
-        noise = np.where(drawn > 0, draws.shrink * noise, 0.0)
+        own, sums = (np.bincount(place, one, count) for one in (mass, mass * column))
+        centred = column - (sums / np.where(own > 0, own, 1.0))[place]
+        drawn, noise = (draws.cell_sums(place, one, count) for one in (mass, mass * centred))
+        noise = np.where(drawn > 0, draws.shrink * noise / np.maximum(drawn, 1e-12), 0.0)
         found = inverted_interval(lambda g: g.std(axis=-1), means[present], noise, value=value, ceiling=float("inf"))
         return found, (means[present] + noise).std(axis=-1)
 
     def _resampled(self, metric: Metric, figure: Figure, value: float) -> Found:
         probabilities, labels = self.drawn.take(self.rows.probabilities), self.drawn.take(self.rows.labels)
         mass = np.ones(len(labels)) if self.rows.weights is None else self.drawn.take(self.rows.weights)
-        counts = self.drawn.first(FUNCTION_RESAMPLES).row_counts
+        counts = self.drawn.first(FUNCTION_RESAMPLES).by_row.T
         figures = [
             metric.values(probabilities, labels, sample_weight=weights)[figure.name]
             for weights in (mass, *counts * mass)

@@ -317,7 +317,7 @@ def redrawn_gaps(draws: Any) -> np.ndarray:
     columns = spline_columns(draws.score, draws.knots)
     scaled = Units.of(columns, None).scale(columns)
     points = refit(scaled, draws)
-    return np.abs(sigmoid(points[:, :-1] @ scaled + points[:, -1:]) - draws.probability)
+    return np.abs(sigmoid(points[:, :-1] @ scaled + points[:, -1:]) - draws.confidence)
 
 
 def redrawn_index(draws: Any) -> np.ndarray:

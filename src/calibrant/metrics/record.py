@@ -63,7 +63,7 @@ class ClassGaps:
 class Redrawn:
     """Percentiles of the figure of every resample, as a function of sums by cell (R, L).
 
-    figure : of an object with `score`, `probability` (L,), `weight`, `positive`, `excess` (R, L) and `knots`.
+    figure : of an object with `score`, `confidence` (L,), `weight`, `positive`, `excess` (R, L) and `knots`.
     lowest : what the figure cannot fall below.
     """
 

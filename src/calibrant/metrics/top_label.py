@@ -327,22 +327,26 @@ def sweep_ece(
     """
     p = check_norm(norm)
     groups = confidence_groups(probabilities, labels, sample_weight, from_logits)
-    prefix = _Prefix(groups)
+    edges = monotone_edges(groups)
+    columns = groups.weight, groups.weight * groups.scores, groups.positive
+    return float(BinSums(*(np.diff(cumulate(one).astype(np.float64)[edges]) for one in columns)).norm(p))
+
+
+def monotone_edges(groups: ScoreGroups) -> np.ndarray:
+    """The first group of each bin of the sweep, and the number of groups."""
+    prefix, size = _Prefix(groups), len(groups.weight)
     n_bins = prefix.largest_monotone_count()
     if n_bins is None:
         # even single confidences are in order, and so is every way of joining neighbours
-        return float(BinSums(groups.weight, groups.weight * groups.scores, groups.positive).norm(p))
-    edges = np.append(prefix.first_group(np.arange(n_bins), n_bins), len(groups.weight))
-    sums = BinSums(*(np.diff(total[edges]) for total in (prefix.weight, prefix.confidence, prefix.correct)))
-    return float(sums.norm(p))
+        return np.arange(size + 1)
+    return np.append(prefix.first_group(np.arange(n_bins), n_bins), size)
 
 
 class _Prefix:
     """Cumulated sums over the groups, from which any bin's accuracy is two look-ups."""
 
     def __init__(self, groups: ScoreGroups) -> None:
-        columns = groups.weight, groups.positive, groups.weight * groups.scores
-        self.weight, self.correct, self.confidence = (cumulate(one).astype(np.float64) for one in columns)
+        self.weight, self.correct = (cumulate(one).astype(np.float64) for one in (groups.weight, groups.positive))
         self.rank = self.weight[:-1]
         self.total = self.weight[-1]
         self.slack = rank_slack(groups.weight)
