@@ -19,7 +19,7 @@ import numpy as np
 import calibrant
 from calibrant.calibrators.registry import names
 from calibrant.core.softmax import softmax
-from calibrant.evaluation.reliability import reliability_bins
+from calibrant.evaluation.consistency import reliability_bins
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -13,8 +13,7 @@ from calibrant.core.bins import mass_index, total_gap, width_index
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import softmax
 from calibrant.evaluation.bootstrap import ROW_LIMIT, draw, inverted_interval, percentile_interval, poisson_table
-from calibrant.evaluation.class_noise import class_noise
-from calibrant.evaluation.intervals import Cells
+from calibrant.evaluation.intervals import Cells, class_noise
 from calibrant.evaluation.scoring import column_estimates
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics import adaptive_ece, ece

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from calibrant.evaluation.reliability import reliability_bins, wilson_interval
+from calibrant.evaluation.consistency import reliability_bins, wilson_interval
 from calibrant.metrics import ece, reliability
 
 

@@ -19,8 +19,8 @@ from calibrant.cli import main
 from calibrant.core.errors import InputError
 from calibrant.data import Predictions
 from calibrant.evaluation.compare import compare
+from calibrant.evaluation.consistency import reliability_bins
 from calibrant.evaluation.models import compare_models
-from calibrant.evaluation.reliability import reliability_bins
 from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.table import Estimate, Figures
 from calibrant.report import chart_data, tables, usage

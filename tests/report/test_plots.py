@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from calibrant import plots
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import softmax
-from calibrant.evaluation.reliability import reliability_bins
+from calibrant.evaluation.consistency import reliability_bins
 
 
 @pytest.fixture(scope="module")

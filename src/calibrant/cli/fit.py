@@ -17,7 +17,7 @@ from calibrant.core.atomic import check_target
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.data import Predictions, open_predictions
 from calibrant.engines.engine import opened
-from calibrant.evaluation.flat import flattened
+from calibrant.evaluation.scan import flattened
 from calibrant.metrics import stream
 from calibrant.shipping.apply import calibrate_predictions
 from calibrant.shipping.artifact import save

@@ -25,11 +25,10 @@ from calibrant.data.guards import shared_rows
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.consistency import consistency_test
-from calibrant.evaluation.flat import flattened
 from calibrant.evaluation.groups import clusters_by, column_groups, columns_by, common_groups, make_grouping
 from calibrant.evaluation.labels import RawScores, repeated
 from calibrant.evaluation.results import Comparison, MethodRow
-from calibrant.evaluation.scan import group_codes, top_columns
+from calibrant.evaluation.scan import flattened, group_codes, top_columns
 from calibrant.evaluation.scoring import Chosen, Scored, chosen_metrics, score
 from calibrant.metrics.record import facts, known_name, number, sign
 from calibrant.metrics.selective import rank_changes

@@ -33,8 +33,7 @@ from calibrant.core.schema import identifiers
 from calibrant.core.softmax import sigmoid, softplus
 from calibrant.evaluation.bootstrap import LEVEL, poisson_table
 from calibrant.evaluation.consistency import NoiseFloor, flipped_sums, noise_floor
-from calibrant.evaluation.flat import about
-from calibrant.evaluation.results import TestColumns
+from calibrant.evaluation.results import TestColumns, about
 from calibrant.evaluation.table import Estimate, Figures, PlainData, Row, Table, figure_cells, metric_columns
 from calibrant.evaluation.verdicts import FEWEST_ERRORS, FEWEST_ROWS, SIGNIFICANCE
 from calibrant.kernels.logistic import newton

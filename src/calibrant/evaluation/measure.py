@@ -1,9 +1,13 @@
-"""Measure predictions: every metric with its interval, the consistency test, the worst classes, a verdict."""
+"""Measure predictions: every metric with its interval, the consistency test, the worst classes, a verdict.
+
+`Measurement` is the result, with the forms it is shown in.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,23 +16,151 @@ from calibrant.core.arrays import check_counts
 from calibrant.core.bins import check_n_bins
 from calibrant.data import Predictions, as_predictions
 from calibrant.engines.engine import Engine
+from calibrant.evaluation import rendering
 from calibrant.evaluation.bootstrap import draw
-from calibrant.evaluation.calibration_loss import mendable
-from calibrant.evaluation.consistency import consistency_test
-from calibrant.evaluation.flat import flattened
-from calibrant.evaluation.groups import clusters_by, column_groups, columns_by, make_grouping
-from calibrant.evaluation.labels import label_figures, repeated
-from calibrant.evaluation.measurement import Measurement
-from calibrant.evaluation.reliability import reliability_bins
-from calibrant.evaluation.scan import scan_predictions
+from calibrant.evaluation.calibration_loss import CalibrationLoss, mendable
+from calibrant.evaluation.consistency import NoiseFloor, consistency_test, reliability_bins
+from calibrant.evaluation.groups import (
+    GroupAnalysis,
+    clusters_by,
+    column_groups,
+    columns_by,
+    group_fields,
+    make_grouping,
+)
+from calibrant.evaluation.labels import LabelFigures, label_figures, repeated
+from calibrant.evaluation.results import MAIN, ClassProfile, about
+from calibrant.evaluation.scan import flattened, scan_predictions
 from calibrant.evaluation.scoring import Chosen, chosen_metrics, class_profile, estimated
+from calibrant.evaluation.table import (
+    Cell,
+    Estimate,
+    Figures,
+    PlainData,
+    Row,
+    Table,
+    figure_cells,
+    metric_columns,
+    plain,
+)
 from calibrant.evaluation.verdicts import TOO_FEW, too_few_to_tell, verdict
+from calibrant.metrics.record import facts
+from calibrant.metrics.reliability import Reliability
 
 LABEL_RESAMPLES = 200
 """Resamples behind the intervals of single labels, of which there may be a thousand."""
 
 COST_OF_ZERO = tuple(-float(np.log(np.float64(np.finfo(dtype).tiny))) for dtype in (np.float32, np.float64))
 """Nats that a probability of 0 for what happened costs: those of the smallest normal number of the dtype."""
+
+
+@dataclass(frozen=True, repr=False)
+class Measurement(PlainData):
+    """What `measure` found; figures are fractions, not percent.
+
+    left_out : metrics that were not computed, with the reason.
+    groups : the figures of every group, where `by` asked for them.
+    task : what the numbers are; see `calibrant.core.schema`.
+    labels : of a multilabel task, the figures of each label by itself.
+    calibration_loss : how much of the log loss a map can mend; None where it was not estimated.
+    warnings : what a reader of the figures should know.
+    """
+
+    n: int
+    n_classes: int
+    n_bins: int
+    resamples: int
+    seed: int
+    verdict: str
+    metrics: Figures
+    noise_floor: NoiseFloor
+    bins: Reliability
+    classes: ClassProfile
+    class_names: tuple[str, ...] | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    groups: GroupAnalysis | None = None
+    task: str = "multiclass"
+    labels: tuple[LabelFigures, ...] = ()
+    calibration_loss: CalibrationLoss | None = None
+    warnings: tuple[str, ...] = ()
+
+    json_fields: ClassVar[tuple[str, ...]] = (
+        "n", "n_classes", "verdict", "metrics", "n_bins", "resamples", "seed", "left_out", "task", "about", "warnings",
+    )  # fmt: skip
+
+    def __repr__(self) -> str:
+        table, what, notes = self._shown(", p-value {:.3g}")
+        return rendering.text(table, said=[what, self.verdict], notes=notes + [f"note: {one}" for one in self.warnings])
+
+    def _repr_html_(self) -> str:
+        table, what, notes = self._shown(" (p = {:.3g})")
+        drawn = [rendering.diagram(self.bins, self.about)]
+        return rendering.notebook(table, said=f"{what}. {self.verdict}", notes=notes, diagrams=drawn)
+
+    def _shown(self, p_value: str) -> tuple[Table, str, list[str]]:
+        """The main figures by their titles, what was measured, and notes, with the p-value in this form."""
+        names = [name for name in MAIN if name in self.metrics]
+        rows = tuple(Row(facts(name).title, {"value": Cell(name, self.metrics[name])}) for name in names)
+        table, floor = Table("metric", {"value": "value [95% interval]"}, rows, intervals=True), self.noise_floor
+        floor_words = f"noise floor of the ECE {100 * floor.mean:.2f} %{p_value.format(floor.p_value)}"
+        what = f"{self.n:,} rows, {self.task}, {self.n_classes} classes, about the {self.about}"
+        return table, what, [floor_words, self.mendable, rendering.raised_words(table)]
+
+    def plot(self, *, ax: Any = None) -> Any:
+        """Draw the reliability diagram and return the axes."""
+        from calibrant.report.plots.reliability import draw_reliability
+
+        return draw_reliability(self.bins, ax, title=self.about)
+
+    def table(self) -> Table:
+        """One row per metric, with the column `value`."""
+        rows = (Row(name, {"value": Cell(name, one)}) for name, one in self.metrics.items())
+        return Table("metric", {"value": "value"}, tuple(rows), self.verdict)
+
+    def label_table(self) -> Table:
+        """Labels of a multilabel task × metrics."""
+        more = {label.name: {"n_positive": Estimate(label.n_positive)} | label.metrics for label in self.labels}
+        rows = tuple(Row(name, figure_cells(figures)) for name, figures in more.items())
+        return Table("label", metric_columns(next(iter(more.values()), ())), rows)
+
+    def to_frame(self) -> Any:
+        """A pandas table: one row per metric with value, low and high."""
+        return self.table().to_frame().rename(columns=lambda name: name.removeprefix("value_"))
+
+    @property
+    def about(self) -> str:
+        """Which class the figures are about: the predicted or the positive one."""
+        return about(self.task)
+
+    @property
+    def mendable(self) -> str:
+        """One sentence about the part of the log loss that a map can mend; empty where it was not estimated."""
+        loss = self.calibration_loss
+        return "" if loss is None else loss.sentence(self.n, self.metrics["nll"].value)
+
+    def worst_classes(self, count: int = 5) -> list[int]:
+        """The classes of largest classwise ECE, worst first."""
+        return np.argsort(-self.classes.ece, kind="stable")[:count].tolist()
+
+    def class_name(self, index: int) -> str:
+        """Its name, or its number."""
+        return str(index) if self.class_names is None else self.class_names[index]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data, as the published schema `measure.json` describes it."""
+        floor, loss, shown = self.noise_floor, self.calibration_loss, ("ece", "over", "under", "accuracy", "count")
+        worst = [
+            {"class": index, "name": self.class_name(index)}
+            | {name: plain(getattr(self.classes, name)[index]) for name in shown}
+            for index in self.worst_classes()
+        ]
+        found = super().to_dict() | {"noise_floor": floor.mean, "p_value": floor.p_value, "noise": floor.to_dict()}
+        found["worst_classes"] = worst
+        if self.groups is not None:
+            found |= group_fields(self.groups)
+        if loss is not None:
+            found["calibration_loss"] = {**loss.to_dict(), "text": self.mendable}
+        return found | ({"labels": plain(self.labels)} if self.labels else {})
 
 
 def measure(

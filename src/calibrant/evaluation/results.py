@@ -10,9 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibrant.evaluation import rendering
-from calibrant.evaluation.consistency import NoiseFloor
-from calibrant.evaluation.flat import about
-from calibrant.evaluation.reliability import reliability_bins
+from calibrant.evaluation.consistency import NoiseFloor, reliability_bins
 from calibrant.evaluation.table import (
     Cell,
     Estimate,
@@ -26,6 +24,11 @@ from calibrant.evaluation.table import (
 )
 from calibrant.metrics.record import facts, known_name, sign
 from calibrant.metrics.reliability import Reliability
+
+
+def about(task: str) -> str:
+    """Which class the figures of a task are about."""
+    return "predicted class" if task in ("multiclass", "pairs") else "positive class"
 
 
 @dataclass(frozen=True)

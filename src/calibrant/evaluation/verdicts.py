@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from calibrant.evaluation.consistency import NoiseFloor
-from calibrant.evaluation.flat import about
+from calibrant.evaluation.results import about
 
 SIGNIFICANCE = 0.05
 

@@ -29,7 +29,7 @@ class Reliability:
     accuracy: np.ndarray
     """Share of right predictions in each bin."""
     count: np.ndarray = field(default_factory=_missing)
-    """Number of rows; this and what follows is filled in by `evaluation.reliability.reliability_bins`, else empty."""
+    """Number of rows; this and what follows is filled in by `evaluation.consistency.reliability_bins`, else empty."""
     accuracy_low: np.ndarray = field(default_factory=_missing)
     """Lower end of the 95% Wilson interval of the accuracy."""
     accuracy_high: np.ndarray = field(default_factory=_missing)

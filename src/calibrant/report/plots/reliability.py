@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibrant.core.errors import InputError
-from calibrant.evaluation.reliability import reliability_bins
+from calibrant.evaluation.consistency import reliability_bins
 from calibrant.metrics.classwise import classwise_over_under
 from calibrant.metrics.inputs import check, top_label
 from calibrant.metrics.reliability import Reliability
