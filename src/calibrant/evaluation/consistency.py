@@ -91,18 +91,10 @@ def consistency_test(
 
 def noise_floor(errors: np.ndarray, observed: float) -> NoiseFloor:
     """The floor and the p-value from the errors (R,) that chance alone gives."""
-    draws = len(errors)
     # sums taken in another order differ in the last bits: a tie must count as a tie
-    at_least = int((errors >= observed - 1e-12).sum())
-    low, critical, high = np.quantile(errors, [0.025, 0.95, 0.975])
-    return NoiseFloor(
-        mean=float(errors.mean()),
-        low=float(low),
-        high=float(high),
-        critical=float(critical),
-        p_value=(1 + at_least) / (draws + 1),
-        draws=draws,
-    )
+    p_value = (1 + int((errors >= observed - 1e-12).sum())) / (len(errors) + 1)
+    low, critical, high = np.quantile(errors, [0.025, 0.95, 0.975]).tolist()
+    return NoiseFloor(float(errors.mean()), low, high, critical, p_value, len(errors))
 
 
 def drawn_right(

@@ -81,7 +81,12 @@ def defer(confidence: Any, correct: Any, share: float) -> Deferral:
     confidence, wrong = _columns(confidence, correct)
     n_kept = len(confidence) - int(np.floor(share * len(confidence) + 1e-9))
     threshold = float(np.partition(confidence, -n_kept)[-n_kept])
-    return _decision(confidence, wrong, threshold)
+    keep = confidence >= threshold
+    kept, errors = int(keep.sum()), int(wrong[keep].sum())
+    deferred = len(keep) - kept
+    deferred_error = float(wrong[~keep].mean()) if deferred else float("nan")
+    ends = clopper_pearson(errors, kept)
+    return Deferral(threshold, kept / len(keep), kept, deferred, errors / kept, *ends, deferred_error)
 
 
 def threshold_for_error(confidence: Any, correct: Any, target: float, *, level: float = 0.95) -> GuaranteedThreshold:
@@ -149,15 +154,6 @@ def thresholds_by_method(
         for row in comparison.rows
         if row.columns is not None
     }
-
-
-def _decision(confidence: np.ndarray, wrong: np.ndarray, threshold: float) -> Deferral:
-    keep = confidence >= threshold
-    kept, errors = int(keep.sum()), int(wrong[keep].sum())
-    deferred = len(keep) - kept
-    low, high = clopper_pearson(errors, kept)
-    deferred_error = float(wrong[~keep].mean()) if deferred else float("nan")
-    return Deferral(threshold, kept / len(keep), kept, deferred, errors / kept, low, high, deferred_error)
 
 
 def _columns(confidence: Any, correct: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -127,7 +127,7 @@ class Cells:
             right = self.share * self.confidence - self.residual
             edges = monotone_edges(ScoreGroups(self.confidence, self.share, right))
             index = np.searchsorted(edges, np.arange(len(right)), side="right") - 1
-        return np.eye(int(index.max()) + 1)[index]
+        return np.eye(max(self.n_bins, int(index.max()) + 1))[index]
 
 
 def class_noise(

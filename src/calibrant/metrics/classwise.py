@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 
-from calibrant.core.arrays import PROBABILITY_TOLERANCE, explain_bad_values
+from calibrant.core.arrays import check_values
 from calibrant.core.bins import BinSums, check_n_bins, mass_index, over, total_gap, under
 from calibrant.core.softmax import softmax
 from calibrant.core.threads import map_blocks, row_blocks
@@ -94,7 +94,7 @@ def classwise_ece(
 @metric(
     "classwise ECE",
     "class",
-    unit="%",
+    percent=True,
     meaning="the gap of every class's probability, averaged",
     interval=ClassGaps("width", lambda g, share, n_classes: total_gap(g, n_classes)),
     also="classwise_ece",
@@ -125,7 +125,7 @@ def sce(
 
 @metric(
     "ACE",
-    unit="%",
+    percent=True,
     meaning="classwise gap over ranges of equal size",
     interval=ClassGaps("mass", lambda g, share, n_classes: (np.abs(g) / share).sum(axis=-1) / g.shape[-1]),
     about="matrix",
@@ -161,7 +161,7 @@ def ace(
 @metric(
     "marginal ECE",
     "marginal",
-    unit="%",
+    percent=True,
     meaning="root mean square of the classwise gaps",
     interval=ClassGaps("mass", lambda g, share, n_classes: np.sqrt((g * g / share).sum(axis=-1) / n_classes)),
     about="matrix",
@@ -239,8 +239,7 @@ def class_mass_bins(checked: Checked, n_bins: int) -> BinSums:
     """Bin sums (K, n_bins) over bins of equal mass; of all rows, since every class's bins depend on all of them."""
     # in float32 many probabilities would tie at 0 or 1, and ties decide which bin of equal mass a row is in
     blocks = map_blocks(lambda block: probability_block(checked, block, np.float64), row_blocks(*checked.matrix.shape))
-    probabilities = np.concatenate(blocks) if checked.from_logits else checked.matrix
-    return BinSums(*class_mass_sums(probabilities, checked.labels, checked.weights, n_bins))
+    return BinSums(*class_mass_sums(np.concatenate(blocks), checked.labels, checked.weights, n_bins))
 
 
 def class_width_bins(checked: Checked, n_bins: int) -> BinSums:
@@ -256,17 +255,9 @@ def class_width_bins(checked: Checked, n_bins: int) -> BinSums:
 
 def probability_block(checked: Checked, block: slice, dtype: Any = None) -> np.ndarray:
     """Checked probabilities of some rows, through the softmax (of this precision) where the matrix holds logits."""
-    dtype = checked.matrix.dtype if dtype is None else dtype
     rows = np.ascontiguousarray(checked.matrix[block])
-    with np.errstate(over="ignore", invalid="ignore"):
-        sound = np.isfinite(rows.sum())
-    if checked.from_logits:
-        if not sound:
-            explain_bad_values(rows, from_logits=True, name=checked.name, first_row=block.start)
-        return softmax(rows.astype(dtype, copy=False))
-    if not (sound and rows.min() >= 0 and np.abs(rows.sum(axis=1) - 1).max() <= PROBABILITY_TOLERANCE):
-        explain_bad_values(rows, from_logits=False, name=checked.name, first_row=block.start)
-    return rows
+    check_values(rows, from_logits=checked.from_logits, name=checked.name, first_row=block.start)
+    return softmax(rows.astype(dtype or rows.dtype, copy=False)) if checked.from_logits else rows
 
 
 def class_mass_sums(

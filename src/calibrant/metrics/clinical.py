@@ -341,7 +341,7 @@ def redrawn_quantile(level: float) -> Callable[[Any], np.ndarray]:
 
 @metric(
     "ICI",
-    unit="%",
+    percent=True,
     meaning="mean gap of the smooth calibration curve",
     interval=Redrawn(redrawn_index),
     about="score",
@@ -370,7 +370,7 @@ def integrated_calibration_index(
 
 @metric(
     "E50",
-    unit="%",
+    percent=True,
     meaning="median gap of the smooth calibration curve",
     interval=Redrawn(redrawn_quantile(0.5)),
     about="score",
@@ -397,7 +397,7 @@ def e50(
 
 @metric(
     "E90",
-    unit="%",
+    percent=True,
     meaning="90th percentile of the gap of the smooth calibration curve",
     interval=Redrawn(redrawn_quantile(0.9)),
     about="score",

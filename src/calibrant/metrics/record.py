@@ -173,29 +173,19 @@ FIGURES: dict[str, Figure] = {}
 """Every number that results hold, by name."""
 
 
-def metric(  # noqa: PLR0917 (the facts of a metric, in the order of `Figure`)
-    label: str = "",
-    column: str = "",
-    unit: str = "",
-    better: int = -1,
-    meaning: str = "",
-    interval: Rule | None = None,
-    *,
-    also: str = "",
-    compared: int = 0,
-    figures: tuple[Figure, ...] = (),
-    about: str = "any",
+def metric(
+    label: str = "", column: str = "", *, figures: tuple[Figure, ...] = (), about: str = "any", **facts: Any
 ) -> Callable[[Function], Function]:
     """Register the function below under its own name; it is returned as it is.
 
     label : where the result is one number. figures : where it is a dataclass; none where it is a vector or a curve.
-    unit : "%" or nothing.
+    facts : further fields of `Figure`.
     """
 
     def registered(function: Function) -> Function:
         name = function.__name__
-        one = Figure(name, label, column or label, unit == "%", better, meaning, interval, also=also, compared=compared)
-        enlist(Metric(name, function, (one,) if label else figures, about))
+        shown = (Figure(name, label, column or label, **facts),) if label else figures
+        enlist(Metric(name, function, shown, about))
         return documented(function)
 
     return registered
@@ -235,10 +225,8 @@ def with_shared_parameters(docstring: str, types: Mapping[str, str]) -> str:
     if HEADING in docstring:
         return docstring.replace(HEADING, HEADING + entries, 1)
     following = NEXT_SECTION.search(docstring)
-    start, rest = (
-        (docstring, "") if following is None else (docstring[: following.start()], docstring[following.start() :])
-    )
-    return f"{start.rstrip()}\n\n{HEADING}{entries}\n{rest}".rstrip()
+    place = len(docstring) if following is None else following.start()
+    return f"{docstring[:place].rstrip()}\n\n{HEADING}{entries}\n{docstring[place:]}".rstrip()
 
 
 def enlist(one: Metric) -> Metric:
@@ -284,22 +272,14 @@ def register_metric(
     name = name or function.__name__
     if name in METRICS and not METRICS[name].plain:
         raise InputError(f"there is a metric {name!r} in the library: give another name")
-    return enlist(user_metric(function, name, label=label, unit=unit, better=better, meaning=meaning, about=about))
+    facts = {"percent": unit == "%", "better": better, "meaning": meaning}
+    return enlist(user_metric(function, name, label, about, **facts))
 
 
-def user_metric(
-    function: Callable[..., Any],
-    name: str,
-    *,
-    label: str = "",
-    unit: str = "",
-    better: int = -1,
-    meaning: str = "",
-    about: str = "any",
-) -> Metric:
+def user_metric(function: Callable[..., Any], name: str, label: str = "", about: str = "any", **facts: Any) -> Metric:
     """The record of a user's function, which is not put into the list."""
     text = label or name.replace("_", " ")
-    one = Figure(name, text, text, unit == "%", better, meaning, Resampled(), compared=9)
+    one = Figure(name, text, text, interval=Resampled(), compared=9, **facts)
     return Metric(name, function, (one,), about, plain=True)
 
 
@@ -333,17 +313,17 @@ def number(name: str, value: float, places: int | None = None) -> str:
     return f"{value:,.{look.places if places is None else places}f}"
 
 
-for _one in (
-    Figure("gap", "gap", "gap", True, 0, "mean confidence minus accuracy"),
-    Figure("noise_floor", "noise floor", "floor", True, 0, "the ECE that a calibrated model would show"),
-    Figure("changed_predictions", "changed predictions", "chg", True, 0, "rows whose decision changed"),
-    Figure("changed_rankings", "changed rankings", "order", True, 0, "pairs whose order was reversed"),
-    Figure("p_beats_best", "P(beats best)", "P", False, 0, "share of paired resamples better than the best", places=2),
-    Figure("fit_seconds", "fit s", "fit", False, 0, "seconds that the fit took", places=2),
-    Figure("n", "rows", "rows", False, 0, "rows behind the figures", places=0),
-    Figure("n_positive", "positives", "positives", False, 0, "rows that have the label", places=0),
-    Figure("mean_rank", "mean rank", "rank", False, 0, "1 is first on every model", places=2),
-    Figure("best_or_tied", "best or tied", "wins", False, 0, "models on which it is best or tied", places=0),
-    Figure("n_parameters", "parameters", "params", False, 0, "learned numbers", places=0),
+for _name, _label, _column, _percent, _places, _meaning in (
+    ("gap", "gap", "gap", True, 2, "mean confidence minus accuracy"),
+    ("noise_floor", "noise floor", "floor", True, 2, "the ECE that a calibrated model would show"),
+    ("changed_predictions", "changed predictions", "chg", True, 2, "rows whose decision changed"),
+    ("changed_rankings", "changed rankings", "order", True, 2, "pairs whose order was reversed"),
+    ("p_beats_best", "P(beats best)", "P", False, 2, "share of paired resamples better than the best"),
+    ("fit_seconds", "fit s", "fit", False, 2, "seconds that the fit took"),
+    ("n", "rows", "rows", False, 0, "rows behind the figures"),
+    ("n_positive", "positives", "positives", False, 0, "rows that have the label"),
+    ("mean_rank", "mean rank", "rank", False, 2, "1 is first on every model"),
+    ("best_or_tied", "best or tied", "wins", False, 0, "models on which it is best or tied"),
+    ("n_parameters", "parameters", "params", False, 0, "learned numbers"),
 ):
-    FIGURES[_one.name] = _one
+    FIGURES[_name] = Figure(_name, _label, _column, _percent, 0, _meaning, places=_places)

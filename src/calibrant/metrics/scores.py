@@ -46,7 +46,9 @@ def brier(
     return mean(check(probabilities, labels, sample_weight, from_logits), "brier")
 
 
-@metric("accuracy", "acc", unit="%", better=1, meaning="share of right predictions", interval=Share("hit"), compared=6)
+@metric(
+    "accuracy", "acc", percent=True, better=1, meaning="share of right predictions", interval=Share("hit"), compared=6
+)
 def accuracy(
     probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
@@ -64,7 +66,7 @@ def accuracy(
 @metric(
     "mean confidence",
     "confidence",
-    unit="%",
+    percent=True,
     better=0,
     meaning="mean probability of the predicted class",
     interval=Mean("confidence"),

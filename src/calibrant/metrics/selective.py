@@ -36,7 +36,7 @@ def aurc_by_cell(draws: Any) -> np.ndarray:
 @metric(
     "confidence AUROC",
     "conf AUROC",
-    unit="%",
+    percent=True,
     better=1,
     meaning="how well confidence tells right from wrong",
     interval=Redrawn(auroc_by_cell, lowest=-np.inf),
@@ -104,7 +104,7 @@ def risk_coverage(
 
 @metric(
     "AURC",
-    unit="%",
+    percent=True,
     meaning="mean error over all deferral rates",
     interval=Redrawn(aurc_by_cell, lowest=-np.inf),
     about="confidence",

@@ -56,11 +56,11 @@ def bin_index(confidence: np.ndarray, weights: np.ndarray | None, n_bins: int, b
 
 def bin_sums(rows: Checked, n_bins: int, binning: str = "width") -> BinSums:
     """Sums over the bins of the top label; those over bins of equal width add up over chunks."""
-    n_bins = check_n_bins(n_bins)
-    if check_choice("binning", binning, ("width", "mass")) == "width":
-        return rows.total(width_bin_sums, n_bins)
+    if binning == "width":
+        return rows.total(width_bin_sums, check_n_bins(n_bins))
     confidence, correct, weights = rows.every(ORDER_OF_ROWS).top()
-    return BinSums(*index_sums(mass_index(confidence, n_bins, weights), confidence, correct, weights, n_bins))
+    index = bin_index(confidence, weights, n_bins, binning)
+    return BinSums(*index_sums(index, confidence, correct, weights, n_bins))
 
 
 def width_bin_sums(rows: Checked, n_bins: int) -> BinSums:
@@ -77,7 +77,7 @@ def width_bin_sums(rows: Checked, n_bins: int) -> BinSums:
 
 @metric(
     "ECE",
-    unit="%",
+    percent=True,
     meaning="mean gap between confidence and accuracy",
     interval=Gaps("width", lambda g, share: total_gap(g), shrunk=True),
     compared=1,
@@ -206,7 +206,7 @@ def over_under_confidence(
 @metric(
     "largest bin (MCE)",
     "MCE",
-    unit="%",
+    percent=True,
     meaning="gap of the worst bin",
     interval=Gaps("width", lambda g, share: (np.abs(g) / share).max(axis=-1)),
 )
@@ -235,7 +235,7 @@ def mce(
 @metric(
     "adaptive ECE",
     "ada",
-    unit="%",
+    percent=True,
     meaning="the same gap over bins of equal size",
     interval=Gaps("mass", lambda g, share: total_gap(g), shrunk=True),
     compared=2,
@@ -267,7 +267,7 @@ def adaptive_ece(
 @metric(
     "debiased ECE",
     "debiased",
-    unit="%",
+    percent=True,
     meaning="the gap with its sampling noise subtracted",
     interval=Gaps("width", lambda g, share: np.sqrt((g**2 / share).sum(axis=-1)), debiased=True),
 )
@@ -303,7 +303,7 @@ _BATCH_ELEMENTS = 1 << 18
 @metric(
     "sweep ECE",
     "sweep",
-    unit="%",
+    percent=True,
     meaning="the gap over as many bins as stay monotone",
     interval=Gaps("monotone", lambda g, share: total_gap(g)),
 )
@@ -425,7 +425,7 @@ def reflected_gaussian(cells: Any, value: float, points: int = 200) -> np.ndarra
 @metric(
     "smooth ECE",
     "smooth",
-    unit="%",
+    percent=True,
     meaning="gap after kernel smoothing, without bins",
     interval=Gaps(reflected_gaussian, lambda g, share: np.abs(g).mean(axis=-1)),
 )
@@ -503,7 +503,7 @@ def soft_membership(cells: Any, value: float) -> np.ndarray:
 @metric(
     "soft ECE",
     "soft",
-    unit="%",
+    percent=True,
     meaning="gap over soft bins, as the training loss measures it",
     interval=Gaps(soft_membership, lambda g, share: np.sqrt((g**2 / share).sum(axis=-1))),
 )
@@ -592,7 +592,7 @@ def path_range(residual: np.ndarray) -> np.ndarray:
 @metric(
     "KS error",
     "KS",
-    unit="%",
+    percent=True,
     meaning="largest gap accumulated over confidence, without bins",
     interval=Gaps(by_cell, lambda g, share: np.abs(np.cumsum(g, axis=-1)).max(axis=-1)),
 )
@@ -616,7 +616,7 @@ def ks_error(
 @metric(
     "Kuiper error",
     "Kuiper",
-    unit="%",
+    percent=True,
     meaning="largest gap over any range of p, without bins",
     interval=Gaps(by_cell, lambda g, share: path_range(g)),
     about="score",
@@ -658,7 +658,7 @@ def laplacian_root(cells: Any, value: float) -> np.ndarray:
 
 @metric(
     "MMCE",
-    unit="%",
+    percent=True,
     meaning="kernel mean of the gap, without bins",
     interval=Gaps(laplacian_root, lambda g, share: np.sqrt((g**2).sum(axis=-1))),
 )
