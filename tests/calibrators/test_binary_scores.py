@@ -15,8 +15,6 @@ from calibrant.core.rows import Rows
 from calibrant.shipping.artifact import from_bytes, to_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
-OWN_FORM = {"shape", "hb", "iso", "spline"}
-"""These act on the positive class when scores are 1-D, so that they differ from the matrix [0, z]."""
 
 
 def problem(n=300, seed=0):
@@ -57,13 +55,13 @@ def test_one_score_per_row(name):
         np.testing.assert_allclose(chances[:, 1], 1 / (1 + np.exp(-calibrated.astype(float))), atol=1e-5)
         assert (fitted.predict(given) == chances.argmax(axis=1)).all()
         np.testing.assert_array_equal(fitted.transform(given[:, None])[:, 0], calibrated)
-    if fitted.keeps_prediction and name not in OWN_FORM:
+    if fitted.keeps_prediction and not fitted.maps_one_score():
         assert (fitted.predict(fresh) == (fresh > 0)).all()
     loaded = from_bytes(to_bytes(fitted)).calibrator
     np.testing.assert_array_equal(loaded.predict_proba(fresh), fitted.predict_proba(fresh))
     assert loaded.task_ == "binary"
     assert fitted.n_parameters_ >= 0
-    if name not in OWN_FORM and "binary" in fitted.tasks and not isinstance(fitted, BinaryCalibrator):
+    if "binary" in fitted.tasks and not fitted.maps_one_score():
         matrix = cal.get(name).fit(np.stack([0 * scores, scores], axis=1), labels, sample_weight=weights)
         expected = matrix.predict_proba(np.stack([0 * fresh, fresh], axis=1))
         np.testing.assert_allclose(fitted.predict_proba(fresh), expected, atol=1e-12)

@@ -47,14 +47,13 @@ def log_features(xp: Any, logits: Any) -> Features:
     return Features(xp.log_softmax_of_rows(logits))
 
 
-class AffineScaling(Calibrator):
+class AffineScaling(Calibrator, requires_logits=True):
     """Base of all forms: penalties, given or chosen by cross-validated NLL, and the fit at them.
 
     A form writes `_penalty(rows)`, what its fit takes, and `_solve(rows, penalty)`, which for a fold also gets
     `start=` and `polish=`. Points are scales and biases (2×K), or (W | b), K×(K+1).
     """
 
-    requires_logits = True
     most_logits: ClassVar[float] = np.inf
     _features = staticmethod(logit_features)
     _full: ClassVar[Any] = False
@@ -100,7 +99,7 @@ class AffineScaling(Calibrator):
         return scale_rows(logits, learned.scale_, learned.bias_)
 
 
-class VectorScaling(AffineScaling):
+class VectorScaling(AffineScaling, additive=True):
     """A scale and a bias per class, s∘z + b (Guo et al. 2017, §4.2).
 
     Minimises mean NLL + μ·mean b_j²: convex, solved to the optimum.
@@ -125,7 +124,6 @@ class VectorScaling(AffineScaling):
     array([0.7, 0.8, 0.6, 0.5, 0.7, 0.5, 0.7, 0.8, 0.7, 0.7])
     """
 
-    additive = True
     learns = {"scale_": Learned(("K",)), "bias_": Learned(("K",))}
 
     def __init__(self, penalty_bias: float | str = 0.0, *, seed: int = 0) -> None:
@@ -159,7 +157,12 @@ class VectorScaling(AffineScaling):
         return fit_vector(rows, penalty_bias=penalty)
 
 
-class StructuredVectorScaling(AffineScaling):
+class StructuredVectorScaling(
+    AffineScaling,
+    cross_fits=True,
+    # folds cut heavy rows into pieces, on the host
+    fits_on_device="unweighted",
+):
     """A temperature, and a scale and a bias per class as far as they lower the held-out NLL (Berta et al. 2025).
 
     u_j = (s + d_j)·z_j + b_j minimises mean NLL + (strength/n)·½·(ρ_d·Σ d² + ρ_b·Σ b²), d in units of the best 1/T:
@@ -188,7 +191,6 @@ class StructuredVectorScaling(AffineScaling):
     array([0.7, 0.7, 0.6, 0.5, 0.7, 0.6, 0.7, 0.7, 0.7, 0.7])
     """
 
-    fits_on_device: ClassVar[Any] = "unweighted"  # folds cut heavy rows into pieces, on the host
     learns = {"scale_": Learned(("K",)), "bias_": Learned(("K",)), "strength_": RECORD}
 
     def __init__(
@@ -244,7 +246,7 @@ def matrix_ridge(n_classes: int, diagonal: float, off_diagonal: float, bias: flo
     return Ridge(strength, np.eye(n_classes, n_classes + 1, dtype=bool))
 
 
-class MatrixScaling(AffineScaling):
+class MatrixScaling(AffineScaling, additive=True):
     """A full matrix and a bias, W·z + b, held to the diagonal (Guo et al. 2017, §4.2; Kull et al. 2019, ODIR).
 
     Minimises mean NLL + λ·mean_{i≠j} w_ij² + μ·mean b_j²: convex, solved to the optimum.
@@ -272,7 +274,6 @@ class MatrixScaling(AffineScaling):
     array([0.7, 0.7, 0.6, 0.5, 0.7, 0.6, 0.7, 0.8, 0.7, 0.7])
     """
 
-    additive = True
     _full = True
     learns = {"matrix_": Learned(("K", "K")), "bias_": Learned(("K",)), "penalties_": RECORD}
 
@@ -309,7 +310,7 @@ class MatrixScaling(AffineScaling):
         return fit_matrix(rows, self._make(), ridge, **path)
 
 
-class DirichletCalibration(MatrixScaling):
+class DirichletCalibration(MatrixScaling, requires_logits=False):
     """Matrix scaling of the log-probabilities, W·log p + b (Kull et al. 2019, eq. 9, with ODIR).
 
     Minimises mean NLL + λ·mean_{i≠j} w_ij² + μ·mean b_j². Unlike matrix scaling it needs only probabilities: a
@@ -328,11 +329,10 @@ class DirichletCalibration(MatrixScaling):
     True
     """
 
-    requires_logits = False
     _features = staticmethod(log_features)
 
 
-class StructuredMatrixScaling(StructuredVectorScaling):
+class StructuredMatrixScaling(StructuredVectorScaling, fits_on_device=False):
     """A temperature, and departures from it as far as they lower the held-out NLL (Berta et al. 2025).
 
     W = s·I + diag(d) + O with O off the diagonal, and a bias b; minimises
@@ -366,7 +366,6 @@ class StructuredMatrixScaling(StructuredVectorScaling):
     ((10, 10), 0.66)
     """
 
-    fits_on_device = False
     most_logits = 1 << 24  # above, a part of the rows chooses: the strength is a prior, worth the same whatever n
     learns = {"matrix_": Learned(("K", "K")), "bias_": Learned(("K",)), "strength_": RECORD}
 

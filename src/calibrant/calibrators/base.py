@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -43,20 +43,25 @@ PRECISE_LOGIT = 64.0
 """float32 logits up to this size give probabilities good to about 1e-6."""
 
 
-class fact:  # noqa: N801 (used as a decorator, as `property` is)
-    """A fact that depends on the parameters: a property of an object, and False on the class."""
+class Fact:
+    """One entry of a method's record of facts, read on the class or on an object.
 
-    def __init__(self, rule: Any) -> None:
-        self.rule = rule
-        self.__doc__ = rule.__doc__
+    An entry that depends on the parameters is a rule: it is asked of an object, and False on the class.
+    """
 
-    def __get__(self, instance: Any, owner: type) -> bool:
-        return instance is not None and bool(self.rule(instance))
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        entry = owner.facts.get(self.name, False)
+        if not callable(entry):
+            return entry
+        return instance is not None and bool(entry(instance))
 
 
-def of_inner(name: str) -> fact:
-    """The fact of this name of the calibrator inside."""
-    return fact(lambda wrapper: getattr(wrapper.calibrator, name))
+def of_inner(name: str) -> Callable[[Any], bool]:
+    """The rule of a fact that is the one of the calibrator inside."""
+    return lambda wrapper: getattr(wrapper.calibrator, name)
 
 
 class Calibrator(TransformerMixin, BaseEstimator):
@@ -66,8 +71,12 @@ class Calibrator(TransformerMixin, BaseEstimator):
     `_map(xp, logits, learned)`, its map from logits to logits over the array API: numpy, torch and ONNX all run that
     one function. Everything around them (the input gate, timing, dtypes, prediction, artifacts, exports) is shared.
 
-    Class-level facts
-    -----------------
+    Facts
+    -----
+    A method declares them in its class statement, `class Shifted(Calibrator, additive=True)`, as the one record
+    `facts`; each can be read on the class and on an object. What depends on the parameters is given as a function of
+    the object.
+
     keeps_prediction : the predicted class of a row never changes.
     keeps_ranking : the order of two rows by confidence never changes.
     additive : the fit reads the logits only through `Rows.total` (and `gather`), so it runs chunk by chunk.
@@ -76,6 +85,12 @@ class Calibrator(TransformerMixin, BaseEstimator):
     few_parameters : five or fewer whatever K, so that its answers on the fit data are about those on new data.
     fits_on_device : the fit takes rows on a GPU though it is not additive; "unweighted": if they have no weights.
     takes_groups : `fit` and predictions take the group of each row.
+    cross_fits : the fit puts rows into folds by their values, which float32 and float64 round differently.
+    searches_in_order : classes are searched one after another, so that their order matters.
+    trains_network : learned by many gradient steps.
+
+    Also declared
+    -------------
     tasks : "multiclass" (logits n×K) and "binary" (one logit per row).
     learns : names, shapes and ranges of what a fit learns; `learns_binary` where a binary fit learns other names.
 
@@ -87,19 +102,30 @@ class Calibrator(TransformerMixin, BaseEstimator):
     logarithm of what a probability of 0 counts as.
     """
 
-    keeps_prediction: ClassVar[Any] = False
-    keeps_ranking: ClassVar[Any] = False
-    additive: ClassVar[Any] = False
-    additive_scores: ClassVar[bool] = False
-    requires_logits: ClassVar[Any] = False
-    few_parameters: ClassVar[Any] = False
-    fits_on_device: ClassVar[Any] = False
+    facts: ClassVar[dict[str, Any]] = {}
+    keeps_prediction = Fact()
+    keeps_ranking = Fact()
+    additive = Fact()
+    additive_scores = Fact()
+    requires_logits = Fact()
+    few_parameters = Fact()
+    fits_on_device = Fact()
+    takes_groups = Fact()
+    cross_fits = Fact()
+    searches_in_order = Fact()
+    trains_network = Fact()
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "binary")
     learns: ClassVar[Mapping[str, Learned]] = {}
     learns_binary: ClassVar[Mapping[str, Learned] | None] = None
-    takes_groups: ClassVar[bool] = False
     task_: str = "multiclass"
     log_floor_: float | None = None
+
+    def __init_subclass__(cls, **facts: Any) -> None:
+        super().__init_subclass__()
+        unknown = [name for name in facts if not isinstance(vars(Calibrator).get(name), Fact)]
+        if unknown:
+            raise TypeError(f"{cls.__name__} declares {', '.join(unknown)}, which is no fact of a calibrator")
+        cls.facts = {**cls.facts, **facts}
 
     def fit(
         self,
@@ -436,7 +462,7 @@ class BinaryCalibrator(Calibrator):
         raise NotImplementedError
 
 
-class Identity(Calibrator):
+class Identity(Calibrator, keeps_prediction=True, few_parameters=True, keeps_ranking=True, additive=True):
     """Leave the logits as they are: the baseline of every method.
 
     Examples
@@ -447,11 +473,6 @@ class Identity(Calibrator):
     >>> bool((Identity().fit(logits, [0, 1]).transform(logits) == logits).all())
     True
     """
-
-    keeps_prediction = True
-    few_parameters = True
-    keeps_ranking = True
-    additive = True
 
     def _fit(self, rows: Rows) -> None:
         pass

@@ -58,7 +58,7 @@ OUTER_SHARE = 0.05
 """The slope beyond the last knot is that over this share of the knots, where it is less than that of the last two."""
 
 
-class BendScaling(BinaryCalibrator):
+class BendScaling(BinaryCalibrator, keeps_ranking=True):
     """A monotone, piecewise linear map of the logit, shrunk to the identity as far as the data ask.
 
     With z the logit of the positive class and t(z) its normal score (Φ⁻¹ of its rank in the fit data),
@@ -98,7 +98,6 @@ class BendScaling(BinaryCalibrator):
     True
     """
 
-    keeps_ranking = True
     learns = {
         "knots_": Learned(("B",), increasing=True),
         "values_": Learned(("B",), increasing=True),

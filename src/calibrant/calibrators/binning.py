@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.calibrators import maps
-from calibrant.calibrators.base import Calibrator, fact
+from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.confidence_bins import (
     ConfidenceBins,
     TopColumns,
@@ -53,7 +53,7 @@ SAMPLE_SHARE = 16
 """One row in so many gives the first estimate."""
 
 
-class WeightScaling(Calibrator):
+class WeightScaling(Calibrator, keeps_prediction=True, keeps_ranking=True, additive=True, few_parameters=True):
     """Mix the probabilities with the uniform distribution, α·p + (1 − α)/K (WS; Frenkel & Goldberger 2022, eq. 6).
 
     With A_i and C_i the accuracy and mean confidence of M equal-mass bins of the confidence, α in [0, 1] is fitted so
@@ -85,10 +85,6 @@ class WeightScaling(Calibrator):
     array([[0.5   , 0.3125, 0.1875]])
     """
 
-    keeps_prediction = True
-    keeps_ranking = True
-    additive = True
-    few_parameters = True
     learns = {"weight_": Learned((), 0.0)}
 
     def __init__(self, objective: str = "least_squares", *, n_bins: int = 13) -> None:
@@ -124,7 +120,13 @@ def least_absolute_weight(confidence: Array, accuracy: Array, mass: Array) -> fl
     return float(ratio[order][np.searchsorted(below, 0.5 * below[-1])])
 
 
-class ConfidenceWeightScaling(Calibrator):
+class ConfidenceWeightScaling(
+    Calibrator,
+    keeps_prediction=True,
+    additive=True,
+    # weights that do not fall keep the order of confidences
+    keeps_ranking=lambda own: bool(own.monotone),
+):
     """Mix with the uniform distribution by a weight per confidence bin (CWS; Frenkel & Goldberger 2022, alg. 1).
 
     In bin i of the confidence, with accuracy A_i and mean confidence C_i, α_i = clip((A_i − 1/K)/(C_i − 1/K), 0, 1):
@@ -158,19 +160,12 @@ class ConfidenceWeightScaling(Calibrator):
     array([0.625])
     """
 
-    keeps_prediction = True
-    additive = True
     learns = {"weights_": Learned(("B",), 0.0, 1.0), "edges_": EDGES}
 
     def __init__(self, n_bins: int | str = 15, *, monotone: bool = False, seed: int = 0) -> None:
         self.n_bins = n_bins
         self.monotone = monotone
         self.seed = seed
-
-    @fact
-    def keeps_ranking(self) -> bool:
-        """Weights that do not fall keep the order of confidences."""
-        return bool(self.monotone)
 
     def _fit(self, rows: Rows) -> None:
         top, n_bins = top_columns(rows), self.n_bins
@@ -231,7 +226,13 @@ def choose_n_bins(top: TopColumns, rows: Rows, seed: int) -> int:
     return candidates[int(np.argmin(scores))]
 
 
-class HistogramBinning(Calibrator):
+class HistogramBinning(
+    Calibrator,
+    # one map of the top confidence keeps it; a map of the positive class need not
+    keeps_prediction=lambda own: own.task_ != "binary" and own.mode == "top_label",
+    # a map per class reads whole columns
+    additive=lambda own: own.mode == "top_label",
+):
     """Replace a probability by the frequency of its equal-mass bin (Zadrozny & Elkan 2001).
 
     Parameters
@@ -269,16 +270,6 @@ class HistogramBinning(Calibrator):
         self.n_bins = n_bins
         self.mode = mode
 
-    @fact
-    def keeps_prediction(self) -> bool:
-        """One map of the top confidence keeps it; a map of the positive class need not."""
-        return self.task_ != "binary" and self.mode == "top_label"
-
-    @fact
-    def additive(self) -> bool:
-        """A map per class reads whole columns."""
-        return self.mode == "top_label"
-
     def _fit_binary(self, rows: Rows) -> None:
         positive = TopColumns(sigmoid(rows.logits.astype(np.float64)), rows.labels, rows.labels == 1)
         self._fit_columns([positive], 1, rows.weights)
@@ -311,7 +302,7 @@ class HistogramBinning(Calibrator):
         return maps.normalised(xp, mapped, logits)
 
 
-class BinTemperatureScaling(Calibrator):
+class BinTemperatureScaling(Calibrator, keeps_prediction=True, additive=True):
     """Divide the logits by a temperature that depends on the row's confidence bin.
 
     Parameters
@@ -349,8 +340,6 @@ class BinTemperatureScaling(Calibrator):
     array([[0.75, 0.25]])
     """
 
-    keeps_prediction = True
-    additive = True
     learns = {"temperatures_": Learned(("B",), SMALL), "edges_": EDGES}
 
     def __init__(

@@ -47,7 +47,15 @@ MEMORY, SHORTEST = 5, 1 / 64
 """Points that the search for a fixed point remembers, and the shortest share of a step that it takes."""
 
 
-class ClassLossScaling(Calibrator):
+class ClassLossScaling(
+    Calibrator,
+    keeps_prediction=of_inner("keeps_prediction"),
+    keeps_ranking=of_inner("keeps_ranking"),
+    additive=of_inner("additive"),
+    few_parameters=of_inner("few_parameters"),
+    requires_logits=of_inner("requires_logits"),
+    trains_network=of_inner("trains_network"),
+):
     """Refit a calibrator so that classes of high loss count more (Jung et al. 2023, eq. 8).
 
     Minimises Σ_i (1 + w_i)·L_i over the parameters of the calibrator, L_i the mean NLL of class i and
@@ -87,11 +95,6 @@ class ClassLossScaling(Calibrator):
     5
     """
 
-    keeps_prediction = of_inner("keeps_prediction")
-    keeps_ranking = of_inner("keeps_ranking")
-    additive = of_inner("additive")
-    few_parameters = of_inner("few_parameters")
-    requires_logits = of_inner("requires_logits")
     learns = {
         "calibrator_": INNER,
         "class_weights_": Learned(("K",), free=False),

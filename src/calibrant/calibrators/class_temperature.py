@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.calibrators.base import Calibrator, fact
+from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import RECORD, SMALL, Learned
 from calibrant.calibrators.maps import like
 from calibrant.calibrators.solvers.folds import content_folds
@@ -52,7 +52,14 @@ ASK_EVERY = 64
 """Classes between two reads of the flags on the device; the launches in between do not wait."""
 
 
-class ClassTemperatureScaling(Calibrator):
+class ClassTemperatureScaling(
+    Calibrator,
+    requires_logits=True,
+    fits_on_device=True,
+    # the search for the lowest ECE moves single rows
+    additive=lambda own: own.objective == "nll",
+    searches_in_order=lambda own: own.objective != "nll",
+):
     """Divide the logits of each class by a temperature of its own, z_j / T_j (CTS; Frenkel & Goldberger 2021, eq. 6).
 
     Parameters
@@ -96,8 +103,6 @@ class ClassTemperatureScaling(Calibrator):
     array([0.0081, 0.0055, 0.0037, 0.0037])
     """
 
-    requires_logits = True
-    fits_on_device = True
     learns = {"temperatures_": Learned(("K",), SMALL), "ece_trace_": RECORD, "accuracy_trace_": RECORD}
 
     def __init__(
@@ -116,11 +121,6 @@ class ClassTemperatureScaling(Calibrator):
         self.max_sweeps = max_sweeps
         self.n_bins = n_bins
         self.grid = grid
-
-    @fact
-    def additive(self) -> bool:
-        """The search for the lowest ECE moves single rows."""
-        return self.objective == "nll"
 
     def _fit(self, rows: Rows) -> None:
         if self.objective == "ece":
@@ -162,7 +162,7 @@ class ClassTemperatureScaling(Calibrator):
         return logits / like(xp, learned.temperatures_, logits)
 
 
-class ShrunkenClassTemperature(Calibrator):
+class ShrunkenClassTemperature(Calibrator, requires_logits=True, cross_fits=True):
     """Class temperatures between one temperature and CTS, T_j = T·(C_j/C)^s (this project's).
 
     C_j are the class temperatures of lowest log loss and C is their geometric mean; the share s is the candidate of
@@ -193,7 +193,6 @@ class ShrunkenClassTemperature(Calibrator):
     array([1.5, 1.5, 1.6, 1.8, 1.5, 1.7, 1.5, 1.4, 1.5, 1.6])
     """
 
-    requires_logits = True
     learns = {
         "temperatures_": Learned(("K",), SMALL),
         "share_": Learned((), 0.0, 1.0, free=False),

@@ -17,7 +17,7 @@ from calibrant.core.rows import Rows
 from calibrant.kernels.mixture import mixture_nll, mixture_squares
 
 
-class EnsembleTemperatureScaling(Calibrator):
+class EnsembleTemperatureScaling(Calibrator, keeps_prediction=True, additive=True, few_parameters=True):
     """A mixture of three distributions, w₁·softmax(z/T) + w₂·softmax(z) + w₃/K (Zhang et al. 2020, eq. 8).
 
     First T minimises the loss of softmax(z/T), then the weights, which are at least 0 and sum to one, that of the
@@ -44,9 +44,6 @@ class EnsembleTemperatureScaling(Calibrator):
     (1.56, (3,))
     """
 
-    keeps_prediction = True
-    additive = True
-    few_parameters = True
     learns = {"temperature_": TEMPERATURE, "weights_": Learned((3,), 0.0, 1.0)}
 
     def __init__(self, loss: str = "nll") -> None:

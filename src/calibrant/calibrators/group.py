@@ -15,7 +15,7 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant.calibrators.base import Calibrator, fact, of_inner
+from calibrant.calibrators.base import Calibrator, of_inner
 from calibrant.calibrators.learned import INNER, INNERS, RECORD, Learned
 from calibrant.calibrators.maps import numpy_space
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
@@ -31,23 +31,22 @@ UNKNOWN = -1
 """The number of a row whose group the fit has not seen."""
 
 
-class GroupedCalibrator(Calibrator):
+class GroupedCalibrator(
+    Calibrator,
+    cross_fits=True,
+    takes_groups=True,
+    requires_logits=of_inner("requires_logits"),
+    # as the inner calibrator, in the task it was fitted to
+    keeps_prediction=lambda own: getattr(own, "calibrator_", own.calibrator).keeps_prediction,
+):
     """Base of calibrators whose `fit`, `transform`, `predict_proba` and `predict` take `groups`, one per row.
 
     `groups` is an array (n,) of names or numbers, or a mapping of two columns, whose intersections are the groups. A
     method writes `_fit` (of rows that carry group numbers), `_answers` and `_map_groups`.
     """
 
-    takes_groups = True
-    requires_logits = of_inner("requires_logits")
-
     def __init__(self, calibrator):
         self.calibrator = calibrator
-
-    @fact
-    def keeps_prediction(self) -> bool:
-        """As the inner calibrator, in the task it was fitted to."""
-        return getattr(self, "calibrator_", self.calibrator).keeps_prediction
 
     @property
     def tasks(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -10,7 +10,7 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators import maps
-from calibrant.calibrators.base import BinaryCalibrator, Calibrator, fact
+from calibrant.calibrators.base import BinaryCalibrator, Calibrator
 from calibrant.calibrators.confidence_bins import mapped_columns
 from calibrant.calibrators.learned import CHANCE, Learned
 from calibrant.core.arrays import Array
@@ -22,7 +22,15 @@ from calibrant.kernels.isotonic import ScoreGroups, isotonic_values, score_group
 from calibrant.kernels.venn_abers import venn_abers_tables
 
 
-class IsotonicCalibration(Calibrator):
+class IsotonicCalibration(
+    Calibrator,
+    # one map of the top confidence keeps it; a map of the positive class need not
+    keeps_prediction=lambda own: own.task_ != "binary" and own.mode == "top_label",
+    # scores of the positive class are never reversed
+    keeps_ranking=lambda own: own.task_ == "binary",
+    # a map per class reads whole columns
+    additive=lambda own: own.mode == "top_label",
+):
     """Map probabilities by the non-decreasing step function of least squares (Zadrozny & Elkan 2002).
 
     The fit is scikit-learn's `IsotonicRegression`; between its knots the map is linear.
@@ -67,21 +75,6 @@ class IsotonicCalibration(Calibrator):
 
     def __init__(self, mode: str = "top_label") -> None:
         self.mode = mode
-
-    @fact
-    def keeps_prediction(self) -> bool:
-        """One map of the top confidence keeps it; a map of the positive class need not."""
-        return self.task_ != "binary" and self.mode == "top_label"
-
-    @fact
-    def keeps_ranking(self) -> bool:
-        """Scores of the positive class are never reversed."""
-        return self.task_ == "binary"
-
-    @fact
-    def additive(self) -> bool:
-        """A map per class reads whole columns."""
-        return self.mode == "top_label"
 
     def _fit_binary(self, rows: Rows) -> None:
         groups = score_groups(rows.logits.astype(np.float64), rows.labels, rows.weights)
@@ -157,7 +150,7 @@ def isotonic_knots(groups: ScoreGroups) -> tuple[Array, Array]:
     return groups.scores[bends], values[bends]
 
 
-class VennAbers(BinaryCalibrator):
+class VennAbers(BinaryCalibrator, keeps_ranking=True):
     """Two isotonic fits, with the new point labelled 0 and labelled 1, bracket its probability (Vovk et al. 2015).
 
     For a new score p₀ and p₁ are the isotonic values at it once it joins the fit data with label 0 or 1; one of the two
@@ -179,7 +172,6 @@ class VennAbers(BinaryCalibrator):
     array([[0.3333, 0.6667]])
     """
 
-    keeps_ranking = True
     learns = {
         "low_knots_": Learned(("M",), increasing=True, free=False),
         "low_values_": Learned(("M+1",), 0.0, 1.0, increasing=True),

@@ -14,7 +14,9 @@ from calibrant.calibrators.learned import INNER
 from calibrant.core.rows import Rows
 
 
-class KeptPrediction(Calibrator):
+class KeptPrediction(
+    Calibrator, keeps_prediction=True, requires_logits=of_inner("requires_logits"), cross_fits=of_inner("cross_fits")
+):
     """Any calibrator, with the class of the largest raw logit kept first.
 
     Methods with class parameters gain likelihood, but change predictions as well, and what that gains in accuracy on
@@ -41,8 +43,6 @@ class KeptPrediction(Calibrator):
     True
     """
 
-    keeps_prediction = True
-    requires_logits = of_inner("requires_logits")
     learns = {"calibrator_": INNER}
 
     def __init__(self, calibrator: Calibrator) -> None:

@@ -25,7 +25,7 @@ HALF_A_ROW = 0.5
 EM_STEPS, EM_TOLERANCE = 500, 1e-9
 
 
-class LabelShift(Calibrator):
+class LabelShift(Calibrator, requires_logits=of_inner("requires_logits"), cross_fits=of_inner("cross_fits")):
     """Any calibrator, for data in which class j has frequency π'_j instead of the fit data's π_j.
 
     The rows are weighted by π'_y/π_y, so that they count as if drawn from the target, and every logit gets the
@@ -56,7 +56,6 @@ class LabelShift(Calibrator):
     0
     """
 
-    requires_logits = of_inner("requires_logits")
     learns = {
         "calibrator_": INNER,
         "prior_": Learned(("K",), 0.0, 1.0),

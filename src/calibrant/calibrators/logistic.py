@@ -36,14 +36,12 @@ SAMPLE_ROWS = 20_000
 BLOCK_ROWS = 1 << 16
 
 
-class LogisticScaling(BinaryCalibrator):
+class LogisticScaling(BinaryCalibrator, few_parameters=True, additive_scores=True):
     """Base of maps sigmoid(slopes · columns + intercept) of highest likelihood.
 
     A method writes `_columns(rows)`: the columns of scores, and the parameters that leave the scores as they are.
     """
 
-    few_parameters = True
-    additive_scores = True
     non_negative: ClassVar[bool] = True
     """Whether every slope is held at or above 0."""
     _columns: Any
@@ -101,7 +99,7 @@ class PlattScaling(LogisticScaling):
         return scores * like(xp, learned.slope_, scores) + like(xp, learned.intercept_, scores)
 
 
-class BetaCalibration(LogisticScaling):
+class BetaCalibration(LogisticScaling, keeps_ranking=True):
     """P(y = 1) = sigmoid(a·ln p − b·ln(1 − p) + c) with a, b ≥ 0 (Kull, Silva Filho & Flach 2017).
 
     Low and high probabilities are stretched apart or together each by its own factor; a = b is Platt scaling. The map
@@ -129,7 +127,6 @@ class BetaCalibration(LogisticScaling):
     (True, True)
     """
 
-    keeps_ranking = True
     learns = {"a_": Learned((), 0.0), "b_": Learned((), 0.0), "intercept_": Learned(())}
 
     def _columns(self, rows: Rows) -> tuple[Columns, list[float]]:
@@ -141,7 +138,7 @@ class BetaCalibration(LogisticScaling):
         return a * low + b * high + c
 
 
-class QuadraticScaling(LogisticScaling):
+class QuadraticScaling(LogisticScaling, keeps_ranking=True):
     """P(y = 1) = sigmoid(c₀ + c₁·s + c₂·s²), increasing on the range of the fit data and linear outside it.
 
     The derivative c₁ + 2·c₂·s is linear, so it is at least 0 on the range where it is at both ends: the fit is a
@@ -172,7 +169,6 @@ class QuadraticScaling(LogisticScaling):
     (3,)
     """
 
-    keeps_ranking = True
     learns = {"coef_": Learned((3,)), "range_": Learned((2,), increasing=True, free=False)}
 
     def _columns(self, rows: Rows) -> tuple[Columns, list[float]]:

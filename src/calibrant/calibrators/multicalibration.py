@@ -9,7 +9,6 @@ import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators import maps
-from calibrant.calibrators.base import fact
 from calibrant.calibrators.group import GroupedCalibrator, group_names, row_losses, surely_gains
 from calibrant.calibrators.learned import INNER, RECORD, Learned
 from calibrant.calibrators.second_stage import top_label
@@ -25,7 +24,11 @@ SURE = 2.0
 """Standard errors by which the held-out log loss must fall before anything is patched."""
 
 
-class Multicalibration(GroupedCalibrator):
+class Multicalibration(
+    GroupedCalibrator,
+    # as the inner calibrator; a patch of one score per row moves it across 1/2 where that is right
+    keeps_prediction=lambda own: own.task_ != "binary" and getattr(own, "calibrator_", own.calibrator).keeps_prediction,
+):
     """Any calibrator, then patches of its confidence for groups of rows (multicalibration; Hébert-Johnson et al. 2018).
 
     With s the log-odds of the inner calibrator's confidence (of the positive class, for one score per row), a row of
@@ -75,11 +78,6 @@ class Multicalibration(GroupedCalibrator):
     def __init__(self, calibrator, *, seed=0):
         self.calibrator = calibrator
         self.seed = seed
-
-    @fact
-    def keeps_prediction(self) -> bool:
-        """As the inner calibrator; a patch of one score per row moves it across 1/2 where that is right."""
-        return self.task_ != "binary" and getattr(self, "calibrator_", self.calibrator).keeps_prediction
 
     @property
     def n_parameters_(self) -> int:

@@ -28,7 +28,9 @@ LOWEST_TEMPERATURE = 1e-3
 """|MLP| may pass through 0; a temperature may not."""
 
 
-class ParameterizedTemperatureScaling(Calibrator):
+class ParameterizedTemperatureScaling(
+    Calibrator, keeps_prediction=True, additive=True, requires_logits=True, trains_network=True
+):
     """z/T(z), T(z) = |MLP(the k largest logits, sorted)| (Tomani et al. 2022).
 
     The network starts as plain temperature scaling and is trained by L-BFGS on the mean of −log p[y] ("nll") or of
@@ -59,9 +61,6 @@ class ParameterizedTemperatureScaling(Calibrator):
     (5000,)
     """
 
-    keeps_prediction = True
-    additive = True
-    requires_logits = True
     learns = {
         "weights_": Learned(many=True),
         "biases_": Learned(many=True),

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators import maps
-from calibrant.calibrators.base import Calibrator, fact
+from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.confidence_bins import map_rows
 from calibrant.calibrators.learned import INNERS, RECORD, Learned
 from calibrant.calibrators.registry import get
@@ -35,7 +35,16 @@ LEAST_LOG = -700.0
 """A held-out log-probability below this counts as this much: its exponential is still a number."""
 
 
-class LinearPool(Calibrator):
+class LinearPool(
+    Calibrator,
+    cross_fits=True,
+    # where all calibrators do
+    keeps_prediction=lambda own: all(one.keeps_prediction for one in own._present()),
+    # where all calibrators do
+    keeps_ranking=lambda own: all(one.keeps_ranking for one in own._present()),
+    # where one of the calibrators does
+    requires_logits=lambda own: any(one.requires_logits for one in own._present()),
+):
     """q = Σ_m w_m·p_m: the average of several calibrators' probabilities, weighted by what they say of held-out rows.
 
     Every calibrator is fitted to all rows, and answers for each row from a fit that has not seen it (`fit_held_out`).
@@ -85,21 +94,6 @@ class LinearPool(Calibrator):
         self.calibrators = calibrators
         self.prior_rows = prior_rows
         self.seed = seed
-
-    @fact
-    def keeps_prediction(self) -> bool:
-        """Where all calibrators do."""
-        return all(one.keeps_prediction for one in self._present())
-
-    @fact
-    def keeps_ranking(self) -> bool:
-        """Where all calibrators do."""
-        return all(one.keeps_ranking for one in self._present())
-
-    @fact
-    def requires_logits(self) -> bool:
-        """Where one of the calibrators does."""
-        return any(one.requires_logits for one in self._present())
 
     @property
     def n_parameters_(self) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators import maps
-from calibrant.calibrators.base import Calibrator, fact, of_inner
+from calibrant.calibrators.base import Calibrator, of_inner
 from calibrant.calibrators.confidence_bins import map_rows
 from calibrant.calibrators.learned import INNER, Learned
 from calibrant.calibrators.logistic import PlattScaling, beta_columns
@@ -59,7 +59,12 @@ CACHED_ELEMENTS = 1 << 17
 """Elements handled at a time: float64 copies of a block stay in the second-level cache."""
 
 
-class SecondStage(Calibrator):
+class SecondStage(
+    Calibrator,
+    # where the inner calibrator is fitted there, and by few parameters
+    fits_on_device=lambda own: can_fit_inner(own.calibrator),
+    cross_fits=lambda own: own.calibrator is not None and not own.calibrator.few_parameters,
+):
     """Base of the maps: the inner calibrator is fitted first, and the map to its answers.
 
     An inner calibrator of more than 5 parameters is more confident on its fit data than on new data; the map is then
@@ -71,11 +76,6 @@ class SecondStage(Calibrator):
     seed: int
     _learn: Any
     _after: Any
-
-    @fact
-    def fits_on_device(self) -> bool:
-        """Where the inner calibrator is fitted there, and by few parameters."""
-        return can_fit_inner(self.calibrator)
 
     def _fresh(self) -> Calibrator:
         return clone(self.calibrator)
@@ -125,7 +125,12 @@ def top_label(logits: Array) -> TopLabel:
     return TopLabel(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-class TopLabelMap(SecondStage):
+class TopLabelMap(
+    SecondStage,
+    keeps_prediction=of_inner("keeps_prediction"),
+    keeps_ranking=of_inner("keeps_ranking"),
+    requires_logits=of_inner("requires_logits"),
+):
     """Remap the confidence c of a calibrator's predicted class: logit g = a·log c − b·log(1 − c) + d, a, b ≥ 0.
 
     The map is monotone, holds the identity (1, 1, 0) and is pulled towards it by a ridge that fades as rows are
@@ -156,9 +161,6 @@ class TopLabelMap(SecondStage):
     True
     """
 
-    keeps_prediction = of_inner("keeps_prediction")
-    keeps_ranking = of_inner("keeps_ranking")
-    requires_logits = of_inner("requires_logits")
     learns = {"calibrator_": INNER, "map_": Learned((3,))}
 
     def __init__(self, calibrator: Calibrator, *, seed: int = 0) -> None:
@@ -192,7 +194,13 @@ def fit_map(log_odds: Array, correct: Array, weights: Array | None) -> tuple[Arr
     return found.point, found.trace
 
 
-class ShapeScaling(SecondStage):
+class ShapeScaling(
+    SecondStage,
+    # as the inner calibrator; of the positive class alone nothing is kept
+    keeps_prediction=lambda own: own.task_ != "binary" and (own.calibrator is None or own.calibrator.keeps_prediction),
+    # as the inner calibrator
+    requires_logits=lambda own: own.calibrator is not None and own.calibrator.requires_logits,
+):
     """Bend the confidence curve, which a temperature only stretches: u_j = Σ_m θ_m·φ_m(j), one θ for all classes.
 
     With l = log p the log-probabilities of an inner calibrator (temperature scaling unless given) and c = max p,
@@ -237,16 +245,6 @@ class ShapeScaling(SecondStage):
     def __init__(self, calibrator: Calibrator | None = None, *, seed: int = 0) -> None:
         self.calibrator = calibrator
         self.seed = seed
-
-    @fact
-    def keeps_prediction(self) -> bool:
-        """As the inner calibrator; of the positive class alone nothing is kept."""
-        return self.task_ != "binary" and (self.calibrator is None or self.calibrator.keeps_prediction)
-
-    @fact
-    def requires_logits(self) -> bool:
-        """As the inner calibrator."""
-        return self.calibrator is not None and self.calibrator.requires_logits
 
     def _fresh(self) -> Calibrator:
         if self.calibrator is None:

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 
 from calibrant.calibrators import maps
-from calibrant.calibrators.base import Calibrator, fact
+from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.confidence_bins import top_columns
 from calibrant.calibrators.learned import CHANCE, Learned
 from calibrant.calibrators.logistic import fit_scores, line_columns, slope_columns, slope_features
@@ -30,7 +30,14 @@ PULL_TO_LINE = 2.0
 """Strength of the pull of its spline to Platt scaling: about as much as two more rows."""
 
 
-class SplineCalibration(Calibrator):
+class SplineCalibration(
+    Calibrator,
+    additive=True,
+    # a map of the top confidence keeps it; a map of the positive class need not
+    keeps_prediction=lambda own: own.task_ != "binary",
+    # scores of the positive class are never reversed
+    keeps_ranking=lambda own: own.task_ == "binary",
+):
     """Correct the top confidence by the slope of a spline through the cumulative error (Gupta et al. 2021).
 
     With rows sorted by confidence c and t the share of rows up to a confidence, the cumulative error is
@@ -65,7 +72,6 @@ class SplineCalibration(Calibrator):
     array([[0.75, 0.25]])
     """
 
-    additive = True
     learns = {
         "knot_values_": Learned(("N",)),
         "confidences_": Learned(("M",), 0.0, 1.0, increasing=True, free=False),
@@ -79,16 +85,6 @@ class SplineCalibration(Calibrator):
 
     def __init__(self, n_knots: int = 6) -> None:
         self.n_knots = n_knots
-
-    @fact
-    def keeps_prediction(self) -> bool:
-        """A map of the top confidence keeps it; a map of the positive class need not."""
-        return self.task_ != "binary"
-
-    @fact
-    def keeps_ranking(self) -> bool:
-        """Scores of the positive class are never reversed."""
-        return self.task_ == "binary"
 
     def _fit_binary(self, rows: Rows) -> None:
         scores, n_knots = rows.logits.astype(np.float64), check_whole(self.n_knots, "n_knots", 3)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.calibrators.base import Calibrator, fact
+from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import TEMPERATURE
 from calibrant.calibrators.maps import like
 from calibrant.calibrators.solvers.temperature import (
@@ -27,7 +27,14 @@ from calibrant.kernels.transform import scale_rows
 OBJECTIVES = ("nll", "ece", "adaptive_ece", "soft_ece")
 
 
-class TemperatureScaling(Calibrator):
+class TemperatureScaling(
+    Calibrator,
+    keeps_prediction=True,
+    few_parameters=True,
+    fits_on_device=True,
+    # equal-mass bins need all rows at once
+    additive=lambda own: own.objective != "adaptive_ece",
+):
     """Divide all logits by one temperature T > 0 (Guo et al. 2017, eq. 9).
 
     Parameters
@@ -63,8 +70,6 @@ class TemperatureScaling(Calibrator):
     True
     """
 
-    keeps_prediction = True
-    few_parameters = True
     learns = {"temperature_": TEMPERATURE}
 
     def __init__(
@@ -85,13 +90,6 @@ class TemperatureScaling(Calibrator):
         self.bandwidth = bandwidth
         self.norm = norm
         self.weighting = weighting
-
-    @fact
-    def additive(self) -> bool:
-        """Equal-mass bins need all rows at once."""
-        return self.objective != "adaptive_ece"
-
-    fits_on_device = True
 
     def _fit(self, rows: Rows) -> None:
         if self.objective not in OBJECTIVES:

@@ -198,7 +198,7 @@ def check_weights(weights: Any, n_rows: int, name: str = "sample_weight") -> np.
     bad = ~(np.isfinite(array) & (array >= 0))
     if bad.any():
         row = int(bad.argmax())
-        raise InputError(f"{name} is {array[row]:g} in row {row}: weights must be finite and 0 or more")
+        raise InputError(f"{name} is {array[row]:g} in row {row}: weights must be 0 or more and finite")
     with np.errstate(over="ignore"):
         total = array.sum()
     if total <= 0:
