@@ -242,10 +242,6 @@ class _Rows:
             self.size = np.ones(len(self.size))
             self.independent = np.bincount(self.found // len(self.size), minlength=len(grouping.names))
 
-    def mean_of(self, column: np.ndarray) -> np.ndarray:
-        """Mean of a column (n,) in each group."""
-        return self.grouping.totals(self.mass * column)[:, 0] / self.total
-
     def by_unit(self, column: np.ndarray) -> csr_array:
         """Sums of a column by group and unit (G, U); a column of (n,) stands for all levels."""
         values = np.bincount(self.pair, np.resize(column, self.pair.shape))
@@ -459,7 +455,7 @@ def _slopes(rows: _Rows) -> tuple[np.ndarray, np.ndarray]:
     residual = mass * (labels - sigmoid(point[code, 0] + point[code, 1] * score))
     influence = residual * (inverse[code, 0] + inverse[code, 1] * score)
     error = np.sqrt(rows.products(influence, influence).sum(axis=1))
-    share = rows.mean_of(rows.correct)
+    share, *_ = rows.interval(rows.correct)
     known = (share > 0) & (share < 1)
     return np.where(known, point[:, 1], np.nan), np.where(known, error, np.nan)
 
@@ -590,19 +586,20 @@ def group_analysis(
         "mce": (sums.norm(float("inf")),), "gap": (gap, gap - half, gap + half),
         "accuracy": rows.interval(rows.correct), "confidence": rows.interval(rows.stated),
     }  # fmt: skip
+    (accuracy, *_), (stated, *_) = figures["accuracy"], figures["confidence"]
     mistaken = 1 - rows.stated
     if about == "positive class":
         mistaken = np.minimum(rows.stated, mistaken)
-        observed, (slope, slope_error) = rows.mean_of(rows.correct), _slopes(rows)
+        slope, slope_error = _slopes(rows)
         width = critical * slope_error
         figures["calibration_slope"] = slope, slope - width, slope + width
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = observed / rows.mean_of(rows.stated)
+            ratio = accuracy / stated
             # the logarithm of O/E is nearly normal; its influence is y/O − p/E
-            factor = np.exp(half / observed)
+            factor = np.exp(half / accuracy)
             figures["observed_expected"] = ratio, ratio / factor, ratio * factor
     figures |= {name: rows.interval(column) for name, column in (scores or {}).items()}
-    accuracy, expected = rows.mean_of(rows.correct), rows.mean_of(mistaken) * rows.count
+    expected = rows.interval(mistaken)[0] * rows.count
     missed = np.minimum(accuracy, 1 - accuracy) * rows.count
     few = (rows.count < FEWEST_ROWS) | ((expected < FEWEST_ERRORS) & (missed < FEWEST_ERRORS))
     chance = _chance_errors(rows, resamples, seed)

@@ -40,47 +40,28 @@ def repeated(predictions: Predictions, by: Any, cluster: Any) -> tuple[Any, Any]
     return groups, rows if clusters is None else clusters[rows]
 
 
-def one_label(predictions: Predictions, place: int) -> Predictions:
-    """One column as a binary problem."""
-    return Predictions(
-        predictions.values[:, place],
-        predictions.labels[:, place],
-        kind=predictions.kind,
-        task="binary",
-        weights=predictions.weights,
-        clusters=predictions.clusters,
-    )
-
-
 def label_figures(predictions: Predictions, *, n_bins: int, resamples: int, seed: int) -> tuple[LabelFigures, ...]:
-    """Figures of each label, with intervals."""
+    """Figures of each label as a binary problem, with intervals."""
     drawn = draw(predictions.n, resamples, seed)
-    names = predictions.class_names or [str(place) for place in range(predictions.n_classes)]
+    names = predictions.class_names or range(predictions.n_classes)
+    given: dict[str, Any] = {"kind": predictions.kind, "task": "binary", "weights": predictions.weights}
     found = []
-    for place, name in enumerate(names):
-        column = one_label(predictions, place)
-        figures = score(RawScores(), column, resamples=drawn, n_bins=n_bins).metrics
+    for name, scores, labels in zip(names, predictions.values.T, predictions.labels.T, strict=True):
+        figures = score(None, Predictions(scores, labels, **given), resamples=drawn, n_bins=n_bins).metrics
         figures.pop("sce", None)  # the same as the ECE where there is one probability
-        found.append(LabelFigures(str(name), int(column.labels.sum()), figures))
+        found.append(LabelFigures(str(name), int(labels.sum()), figures))
     return tuple(found)
 
 
 class RawScores:
-    """Scores as they are: what a method must beat.
-
-    Infinite ones, of probabilities of 0 and 1, are those of the floor of the fit data where there are any; else those
-    of the smallest normal number, which is what a zero costs in `measure`.
-    """
+    """Scores as they are: what a method must beat; infinite ones are those of the floor of the fit data."""
 
     n_parameters_ = 0
     keeps_prediction = keeps_ranking = True
 
-    def __init__(self, floor: float | None = None) -> None:
+    def __init__(self, floor: float) -> None:
         self.floor = floor
 
     def transform(self, logits: np.ndarray) -> np.ndarray:
         """The same logits, finite."""
-        if self.floor is not None:
-            return raised(logits, self.floor, scores=True)
-        most = -float(np.log(np.finfo(logits.dtype).tiny))
-        return np.nan_to_num(logits, posinf=most, neginf=-most)
+        return raised(logits, self.floor, scores=True)
