@@ -29,16 +29,16 @@ class Place:
 
     def fits(self, file: BinaryIO, size: int) -> bool:
         """Whether this is the file that was read up to `offset`, or a copy of it that goes at least as far."""
-        return size >= self.offset and (_head(file, self.offset), _tail(file, self.offset)) == (self.head, self.tail)
+        return size >= self.offset and _samples(file, self.offset) == (self.head, self.tail)
 
     def may_be_copy(self, file: BinaryIO, size: int) -> bool:
         """Whether the file holds no more than what was read: it is shorter and begins as the file that was read."""
-        return 0 < size < self.offset and self.head.startswith(_head(file, size))
+        return 0 < size < self.offset and self.head.startswith(_samples(file, size)[0])
 
     def reach(self, file: BinaryIO, offset: int) -> None:
         """Remember that the file has been read up to `offset`."""
         self.offset, self.inode = offset, os.fstat(file.fileno()).st_ino
-        self.head, self.tail = _head(file, offset), _tail(file, offset)
+        self.head, self.tail = _samples(file, offset)
 
 
 @dataclass
@@ -131,15 +131,11 @@ class LogFile:
         self.places = [current, *(place for place in known if place is not current)][:MAX_PLACES]
 
 
-def _head(file: BinaryIO, offset: int) -> str:
-    """The first bytes, at most SAMPLE_BYTES and none beyond `offset`, as text that JSON can hold."""
-    return os.pread(file.fileno(), min(offset, SAMPLE_BYTES), 0).hex()
-
-
-def _tail(file: BinaryIO, offset: int) -> str:
-    """A digest of the last bytes before `offset`."""
+def _samples(file: BinaryIO, offset: int) -> tuple[str, str]:
+    """The first bytes as text that JSON can hold, and a digest of the last ones before `offset`; SAMPLE_BYTES each."""
     length = min(offset, SAMPLE_BYTES)
-    return hashlib.blake2b(os.pread(file.fileno(), length, offset - length), digest_size=16).hexdigest()
+    head, tail = (os.pread(file.fileno(), length, start) for start in (0, offset - length))
+    return head.hex(), hashlib.blake2b(tail, digest_size=16).hexdigest()
 
 
 class LogFollower(Feed):

@@ -198,9 +198,16 @@ class Monitor(_Kept):
         bad = confidences[~((confidences >= 0) & (confidences <= 1 + 1e-6))]
         if len(bad):
             raise InputError(f"confidence must lie in [0, 1], got {bad[0]:g}")
-        names = self._names(batches, len(flags))
-        if names is not None and not self.n:
-            self._bets = Bets(self.n_bins, BATCHES)
+        names = None if batches is None else _texts(batches)
+        if names is not None:
+            if self.batch is not None:
+                raise InputError(
+                    f"batches are named, but this monitor makes batches of {self.batch}: use one of the two"
+                )
+            if names.shape != flags.shape:
+                raise InputError(f"batches has {len(names)} names, but there are {len(flags)} answers")
+            if not self.n:
+                self._bets = Bets(self.n_bins, BATCHES)
         slack = self._slack(given)
         confidences, flags = np.minimum(confidences, 1.0), flags.astype(bool)
         for start in range(0, len(flags), CHUNK):  # bounded memory for any length
@@ -212,22 +219,16 @@ class Monitor(_Kept):
         self._notice(self._bets.close(), np.array([self.n]))
         self.open_batch = None
 
-    def _names(self, batches: Any, n: int) -> np.ndarray | None:
-        if batches is None:
-            return None
-        if self.batch is not None:
-            raise InputError(f"batches are named, but this monitor makes batches of {self.batch}: use one of the two")
-        names = np.array([str(name) for name in np.atleast_1d(np.asarray(batches)).tolist()], dtype=object)
-        if names.shape != (n,):
-            raise InputError(f"batches has {len(names)} names, but there are {n} answers")
-        return names
-
     def _slack(self, confidence: np.ndarray) -> np.ndarray:
         """How far each true confidence may lie from the given one: half a unit of the last decimal."""
         digits = np.full(len(confidence), self._digits_seen)
         if self.digits is None and self._digits_seen < EXACT and len(digits):
             # decimals depend on confidences only, never on outcomes, so a bet may use all up to its own row
-            digits = np.maximum.accumulate(np.maximum(digits, _decimals(confidence)))
+            found = np.full(len(confidence), EXACT)
+            kind = confidence.dtype if confidence.dtype.kind == "f" else np.dtype(np.float64)
+            for count in range(DIGITS[1], DIGITS[0] - 1, -1):  # float32 values are compared in float32
+                found[np.round(confidence.astype(np.float64), count).astype(kind) == confidence] = count
+            digits = np.maximum.accumulate(np.maximum(digits, found))
             self._digits_seen = int(digits[-1])
         return np.where(digits >= EXACT, 0.0, 0.5 * 10.0**-digits)
 
@@ -245,9 +246,9 @@ class Monitor(_Kept):
         log_wealth = self._bets.play(confidence, correct, slack=slack, ends=ends)
         places = np.arange(len(correct)) if ends is None else np.flatnonzero(ends)
         self._notice(log_wealth, self.n + places + 1)
-        kept = slice(max(0, len(correct) - self.window), None)
-        places = (self.n + np.arange(len(correct))[kept]) % self.window
-        self._confidence[places], self._correct[places] = confidence[kept], correct[kept]
+        # where more answers than the window holds meet in a place, numpy keeps the last
+        places = (self.n + np.arange(len(correct))) % self.window
+        self._confidence[places], self._correct[places] = confidence, correct
         self.n += len(correct)
 
     def _notice(self, log_wealth: np.ndarray, counts: np.ndarray) -> None:
@@ -348,7 +349,7 @@ class GroupMonitor(_Kept):
     def update_answers(self, confidence: Any, correct: Any, groups: Any, *, batches: Any = None) -> None:
         """Take confidences, whether each answer was correct, and its group (each of shape (n,)), in order."""
         confidences, flags = np.atleast_1d(np.asarray(confidence)), np.atleast_1d(np.asarray(correct))
-        names = np.array([str(group) for group in np.atleast_1d(np.asarray(groups, dtype=object)).tolist()], object)
+        names = _texts(groups)
         if names.shape != confidences.shape:
             raise InputError(f"groups has shape {names.shape}, but confidence has {confidences.shape}: give (n,) both")
         before, size = self.total.n, self.settings["batch"]
@@ -415,14 +416,8 @@ def _whole(name: str, value: Any, least: int, most: int) -> int:
     return int(value)
 
 
-def _decimals(confidence: np.ndarray) -> np.ndarray:
-    """Decimals of each value (2 to 6), EXACT where it has more; float32 values are compared in float32."""
-    digits = np.full(len(confidence), EXACT)
-    kind = confidence.dtype if confidence.dtype.kind == "f" else np.dtype(np.float64)
-    values = confidence.astype(np.float64)
-    for count in range(DIGITS[1], DIGITS[0] - 1, -1):
-        digits[np.round(values, count).astype(kind) == confidence] = count
-    return digits
+def _texts(values: Any) -> np.ndarray:
+    return np.array([str(value) for value in np.atleast_1d(np.asarray(values, dtype=object)).tolist()], dtype=object)
 
 
 def _over_under(confidence: np.ndarray, correct: np.ndarray, n_bins: int) -> tuple[np.ndarray, np.ndarray]:
