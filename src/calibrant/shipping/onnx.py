@@ -29,7 +29,7 @@ except ImportError as error:
     raise MissingExtraError("onnx", "onnx") from error
 
 from calibrant.shipping.artifact import kind_of
-from calibrant.shipping.onnx_arrays import Graph, OnnxArray, OnnxSpace
+from calibrant.shipping.onnx_arrays import OnnxArray, OnnxSpace
 
 OPSET = 17
 IR_VERSION = 8
@@ -75,14 +75,14 @@ def to_onnx(calibrator: Any, *, opset: int = OPSET, precision: str = "float64") 
     newest = defs.onnx_opset_version()
     if opset > newest:
         raise InputError(f"opset {opset} does not exist yet: the installed onnx knows 1 to {newest}")
-    graph = Graph(opset=opset, precision=precision)
+    xp = OnnxSpace(opset=opset, precision=precision)
     _check_exportable(calibrator)
     kind = kind_of(calibrator)
     given = helper.make_tensor_value_info(kind, TensorProto.FLOAT, _shapes(calibrator)[0])
     body = helper.make_graph([], "calibrant", [given], [])
     model = helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)], producer_name="calibrant")
     model.ir_version = IR_VERSION
-    xp, scores = _scores(graph, calibrator, kind)
+    scores = _scores(xp, calibrator, kind)
     if kind == "probabilities":
         scores = xp.log(scores) if calibrator.task_ == "multiclass" else xp.log(scores) - xp.log(1.0 - scores)
     _extend(model, calibrator, scores, TensorProto.FLOAT, OUTPUTS[kind], group="group")
@@ -100,12 +100,12 @@ def append_to_model(
     _check_exportable(calibrator)
     tensor, elem_type, found = _find_logits(model, int(calibrator.n_features_in_), output_name)
     taken = _used_names(model)
-    graph = Graph(opset=_opset_of(model), precision=precision, prefix=_free("calibrant", taken))
+    xp = OnnxSpace(opset=_opset_of(model), precision=precision, prefix=_free("calibrant", taken))
     outputs = tuple(_free(name, taken) for name in APPENDED)
     result_type = TensorProto.DOUBLE if elem_type == TensorProto.DOUBLE else TensorProto.FLOAT
     if calibrator.task_ == "binary":  # one score per row may come as (n,) or (n, 1)
-        tensor = graph.node("Reshape", tensor, graph.constant(np.array([-1])))
-    xp, scores = _scores(graph, calibrator, tensor)
+        tensor = xp.node("Reshape", tensor, xp.constant(np.array([-1])))
+    scores = _scores(xp, calibrator, tensor)
     if kind_of(calibrator) == "probabilities" and calibrator.task_ == "multiclass":
         scores = xp.log_softmax_of_rows(scores)
     _extend(model, calibrator, scores, result_type, outputs, group=_free("group", taken))
@@ -137,12 +137,11 @@ def export_onnx(
     return Exported(Path(path), found, outputs, _opset_of(result))
 
 
-def _scores(graph: Graph, calibrator: Any, tensor: str) -> tuple[OnnxSpace, OnnxArray]:
+def _scores(xp: OnnxSpace, calibrator: Any, tensor: str) -> OnnxArray:
     """A tensor of the graph as an array in the graph's precision."""
-    xp = OnnxSpace(graph)
     width = () if calibrator.task_ == "binary" else (int(calibrator.n_features_in_),)
     # the probe's float16 stands for any float: a cast follows
-    return xp, xp.astype(OnnxArray(xp, np.zeros((2, *width), np.float16), tensor), graph.dtype)
+    return xp.astype(OnnxArray(xp, np.zeros((2, *width), np.float16), tensor), xp.float64)
 
 
 def _extend(
@@ -150,7 +149,7 @@ def _extend(
 ) -> None:
     """Run the calibrator's map over an array of the graph, and make its results outputs of the model."""
     xp, task = exact.space, calibrator.task_
-    graph, info = xp.graph, helper.make_tensor_value_info
+    info = helper.make_tensor_value_info
     exact = _without_zeros(xp, exact, calibrator)
     learned = _constants(xp, calibrator._learned())
     if calibrator.takes_groups:
@@ -172,10 +171,10 @@ def _extend(
     results = (xp.astype(result, kind), chances, chosen)
     types = (result_type, result_type, TensorProto.INT64)
     for name, array, elem_type, shape in zip(outputs, results, types, _shapes(calibrator), strict=True):
-        graph.nodes.append(helper.make_node("Identity", [array.tensor], [name], name=f"{graph.prefix}/{name}"))
+        xp.nodes.append(helper.make_node("Identity", [array.tensor], [name], name=f"{xp.prefix}/{name}"))
         model.graph.output.append(info(name, elem_type, shape))
-    model.graph.node.extend(graph.nodes)
-    model.graph.initializer.extend(graph.constants)
+    model.graph.node.extend(xp.nodes)
+    model.graph.initializer.extend(xp.constants)
 
 
 def _shapes(calibrator: Any) -> list[list[Any]]:
@@ -194,17 +193,16 @@ def _without_zeros(xp: OnnxSpace, logits: OnnxArray, calibrator: Any) -> OnnxArr
     floor = calibrator.log_floor_
     if floor is None or calibrator.task_ != "multiclass":
         return logits if floor is None else raise_zeros(xp, logits, floor, scores=True)
-    graph = xp.graph
-    least = graph.constant(np.asarray(-np.finfo(graph.dtype).max, dtype=graph.dtype))
-    infinite = graph.node("Less", graph.node("ReduceMin", logits.tensor, keepdims=0), least)
-    inside = OnnxSpace(graph.body())
+    least = xp.constant(np.asarray(-np.finfo(xp.float64).max, dtype=xp.float64))
+    infinite = xp.node("Less", xp.node("ReduceMin", logits.tensor, keepdims=0), least)
+    inside = xp.body()
     raised = raise_zeros(inside, OnnxArray(inside, logits.value, logits.tensor), floor, scores=False)
     branches = {}
-    for branch, tensor, body in (("then", raised, inside.graph), ("else", logits, graph.body())):
-        result = helper.make_tensor_value_info(graph.name("logits"), graph.onnx_dtype, None)
-        body.nodes.append(helper.make_node("Identity", [tensor.tensor], [result.name]))
+    for branch, array, body in (("then", raised, inside), ("else", logits, xp.body())):
+        result = xp.info(xp.name("logits"), None)
+        body.nodes.append(helper.make_node("Identity", [array.tensor], [result.name]))
         branches[f"{branch}_branch"] = helper.make_graph(body.nodes, branch, [], [result], body.constants)
-    return OnnxArray(xp, raised.value, graph.node("If", infinite, **branches))
+    return OnnxArray(xp, raised.value, xp.node("If", infinite, **branches))
 
 
 def _favour(xp: OnnxSpace, probabilities: OnnxArray, column: OnnxArray) -> OnnxArray:

@@ -46,8 +46,47 @@ class MissingFormError(InputError, AttributeError):
     """A map uses a function that has no ONNX form here."""
 
 
-class Graph:
-    """Nodes and constants under construction; every tensor is named after a prefix, so that none can clash."""
+class OnnxArray(NDArrayOperatorsMixin):
+    """A tensor of the graph with its value in the probe, or a constant that may not be in the graph yet."""
+
+    def __init__(self, space: OnnxSpace, value: Any, tensor: str = "") -> None:
+        self.space, self.value, self.fixed = space, np.asarray(value), not tensor
+        self.dtype, self.ndim = self.value.dtype, self.value.ndim
+        # None stands for the number of rows, which a graph does not know
+        self.shape = self.value.shape if self.fixed else (None, *self.value.shape[1:])
+        self._tensor = tensor
+
+    @property
+    def tensor(self) -> str:
+        """Name of the tensor; a constant enters the graph here."""
+        return self._tensor or self.space.constant(self.value)
+
+    @property
+    def T(self) -> OnnxArray:  # noqa: N802 (the array API's name)
+        """The transposed matrix."""
+        return self.space.matrix_transpose(self)
+
+    def __getitem__(self, index: Any) -> OnnxArray:
+        return self.space.pick(self, index)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> OnnxArray:
+        """The operators of the mixin, as functions of the namespace."""
+        name = ufunc.__name__
+        if name == "not_equal":
+            return self.space.logical_not(self.space.equal(*inputs))
+        return getattr(self.space, RENAMED.get(name, name))(*inputs)
+
+
+class OnnxSpace(Space):
+    """The namespace `xp` that a map sees, with the graph under construction: nodes and constants.
+
+    It has the functions of the array API that ONNX can express. Every tensor is named after a prefix, so that none can
+    clash. All numbers have the graph's precision, so that `float64` and `float32` both mean it.
+    """
+
+    __name__ = "calibrant.onnx"
+    inf, pi, newaxis = float("inf"), float(np.pi), None
+    int64, bool = np.dtype(np.int64), np.dtype(np.bool_)
 
     def __init__(self, *, opset: int, precision: str, prefix: str = "calibrant") -> None:
         if opset < OLDEST_OPSET:
@@ -58,7 +97,8 @@ class Graph:
         if precision not in PRECISIONS:
             raise InputError(f"precision must be float32 or float64, got {precision!r}")
         self.opset, self.prefix, self.precision = opset, prefix, precision
-        self.dtype, self.onnx_dtype = np.dtype(precision), PRECISIONS[precision]
+        self.float64 = self.float32 = np.dtype(precision)
+        self.keeps_order = precision == "float64"
         self.nodes: list[NodeProto] = []
         self.constants: list[TensorProto] = []
         self._known: dict[Any, str] = {}
@@ -86,56 +126,13 @@ class Graph:
         """A name that no other tensor has."""
         return f"{self.prefix}/{operator}_{next(self._numbers)}"
 
-    def body(self) -> Graph:
-        """A graph for the body of a loop, which sees the tensors of this one."""
-        return Graph(opset=self.opset, precision=self.precision, prefix=self.name("body"))
+    def body(self) -> OnnxSpace:
+        """A space for the body of a loop or a branch, which sees the tensors of this one."""
+        return OnnxSpace(opset=self.opset, precision=self.precision, prefix=self.name("body"))
 
-
-class OnnxArray(NDArrayOperatorsMixin):
-    """A tensor of the graph with its value in the probe, or a constant that may not be in the graph yet."""
-
-    def __init__(self, space: OnnxSpace, value: Any, tensor: str = "") -> None:
-        self.space, self.value, self.fixed = space, np.asarray(value), not tensor
-        self.dtype, self.ndim = self.value.dtype, self.value.ndim
-        # None stands for the number of rows, which a graph does not know
-        self.shape = self.value.shape if self.fixed else (None, *self.value.shape[1:])
-        self._tensor = tensor
-
-    @property
-    def tensor(self) -> str:
-        """Name of the tensor; a constant enters the graph here."""
-        return self._tensor or self.space.graph.constant(self.value)
-
-    @property
-    def T(self) -> OnnxArray:  # noqa: N802 (the array API's name)
-        """The transposed matrix."""
-        return self.space.matrix_transpose(self)
-
-    def __getitem__(self, index: Any) -> OnnxArray:
-        return self.space.pick(self, index)
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> OnnxArray:
-        """The operators of the mixin, as functions of the namespace."""
-        name = ufunc.__name__
-        if name == "not_equal":
-            return self.space.logical_not(self.space.equal(*inputs))
-        return getattr(self.space, RENAMED.get(name, name))(*inputs)
-
-
-class OnnxSpace(Space):
-    """The namespace `xp` that a map sees: the functions of the array API that ONNX can express.
-
-    All numbers have the graph's precision, so that `float64` and `float32` both mean it.
-    """
-
-    __name__ = "calibrant.onnx"
-    inf, pi, newaxis = float("inf"), float(np.pi), None
-    int64, bool = np.dtype(np.int64), np.dtype(np.bool_)
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.float64 = self.float32 = graph.dtype
-        self.keeps_order = graph.dtype == np.float64
+    def info(self, name: str, shape: list[Any] | None) -> Any:
+        """A number tensor of the graph as an input or output."""
+        return helper.make_tensor_value_info(name, PRECISIONS[self.precision], shape)
 
     def __getattr__(self, name: str) -> Callable[..., OnnxArray]:
         if name in OPERATORS:
@@ -154,8 +151,8 @@ class OnnxSpace(Space):
             value = function(*(one.value for one in arrays))
         if all(one.fixed for one in arrays):
             return OnnxArray(self, value)
-        given = [*(one.tensor for one in arrays), *map(self.graph.constant, more)]
-        return OnnxArray(self, value, self.graph.node(operator, *given, **attributes))
+        given = [*(one.tensor for one in arrays), *map(self.constant, more)]
+        return OnnxArray(self, value, self.node(operator, *given, **attributes))
 
     def _along_axis(self, name: str, *arrays: Any, axis: int | None = None, **options: Any) -> OnnxArray:
         """One of ALONG_AXIS; the axis is an attribute or an input of the operator, which its opset decides."""
@@ -169,7 +166,7 @@ class OnnxSpace(Space):
             partial(getattr(plain, name), axis=axis, **options),
             {key: int(options[key]) for key in options},
         )
-        if name in ("sum", "expand_dims", "squeeze") or (reduces and self.graph.opset >= AXES_AS_INPUT):
+        if name in ("sum", "expand_dims", "squeeze") or (reduces and self.opset >= AXES_AS_INPUT):
             return self.write(work, operator, *given, more=[np.array([axis or 0])], **attributes)
         where: dict[str, Any] = {"axes": [axis]} if reduces else {"axis": axis or 0}
         return self.write(work, operator, *given, **attributes, **where)
@@ -185,11 +182,11 @@ class OnnxSpace(Space):
         if isinstance(value, OnnxArray):
             return value
         found = np.asarray(value)
-        return OnnxArray(self, found.astype({"f": self.graph.dtype, "b": self.bool}.get(found.dtype.kind, self.int64)))
+        return OnnxArray(self, found.astype({"f": self.float64, "b": self.bool}.get(found.dtype.kind, self.int64)))
 
     def finfo(self, dtype: Any) -> Any:
         """Limits of the graph's precision."""
-        return np.finfo(self.graph.dtype)
+        return np.finfo(self.float64)
 
     def astype(self, x: OnnxArray, dtype: Any, copy: Any = True) -> OnnxArray:
         """Another dtype."""
@@ -269,7 +266,7 @@ class OnnxSpace(Space):
         """How many of the sorted constants x1 (M,) lie below each value of x2 (n,), or at it for side "right"."""
         values, edges = x2[:, None], self.asarray(x1)[None, :]
         below = values >= edges if side == "right" else values > edges
-        return self.astype(self.sum(self.astype(below, self.graph.dtype), axis=1), self.int64)
+        return self.astype(self.sum(self.astype(below, self.float64), axis=1), self.int64)
 
     def softmax_of_rows(self, x: OnnxArray) -> OnnxArray:
         """ONNX's own softmax."""
@@ -285,17 +282,15 @@ class OnnxSpace(Space):
         λ rises from 1: what lies above the cap is capped, and the rest is scaled to what is left. Few rounds suffice,
         where a running sum of sorted logarithms would take log₂K passes; a batch without a crowded row takes none.
         """
-        graph, inner = self.graph, self.graph.body()
-        body = OnnxSpace(inner)
-        start = cap * 0.0
+        body, start = self.body(), cap * 0.0
         crowded = self.max(self.max(shares, axis=1, keepdims=True) - cap, axis=0)
         again = self.squeeze(crowded, axis=0) > 0.0
-        level = OnnxArray(body, start.value, f"{inner.prefix}/level")
+        level = OnnxArray(body, start.value, f"{body.prefix}/level")
         q, limit, whole = (OnnxArray(body, one.value, one.tensor) for one in (shares, cap, total))
         capped = q + level > limit + 1e-12
-        count = body.sum(body.astype(capped, graph.dtype), axis=1, keepdims=True)
+        count = body.sum(body.astype(capped, self.float64), axis=1, keepdims=True)
         rest = body.where(capped, -np.inf, q)
-        peak = body.maximum(body.max(rest, axis=1, keepdims=True), float(np.finfo(graph.dtype).min) / 4)
+        peak = body.maximum(body.max(rest, axis=1, keepdims=True), float(np.finfo(self.float64).min) / 4)
         tail = body.sum(body.exp(rest - peak), axis=1, keepdims=True)
         left = body.maximum(body.exp(whole) - count * body.exp(limit), 0.0)
         # rows whose classes are all at the cap have nothing left to scale: 0/0, and the level stays
@@ -305,18 +300,18 @@ class OnnxSpace(Space):
         go_on = body.squeeze(body.max(peak + raised - limit, axis=0), axis=0) > 1e-12
         info = helper.make_tensor_value_info
         loop = helper.make_graph(
-            inner.nodes,
-            inner.prefix,
+            body.nodes,
+            body.prefix,
             [
-                info(f"{inner.prefix}/round", TensorProto.INT64, []),
-                info(f"{inner.prefix}/again", TensorProto.BOOL, []),
-                info(level.tensor, graph.onnx_dtype, [None, 1]),
+                info(f"{body.prefix}/round", TensorProto.INT64, []),
+                info(f"{body.prefix}/again", TensorProto.BOOL, []),
+                self.info(level.tensor, [None, 1]),
             ],
-            [info(go_on.tensor, TensorProto.BOOL, []), info(raised.tensor, graph.onnx_dtype, [None, 1])],
-            inner.constants,
+            [info(go_on.tensor, TensorProto.BOOL, []), self.info(raised.tensor, [None, 1])],
+            body.constants,
         )
-        most = graph.constant(np.array(shares.shape[1], dtype=np.int64))
-        return OnnxArray(self, start.value, graph.node("Loop", most, again.tensor, start.tensor, body=loop))
+        most = self.constant(np.array(shares.shape[1], dtype=np.int64))
+        return OnnxArray(self, start.value, self.node("Loop", most, again.tensor, start.tensor, body=loop))
 
     def pick(self, x: OnnxArray, index: Any) -> OnnxArray:
         """x[index] for slices, whole numbers, None and arrays of whole numbers into the first axis."""
