@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from tables import FEWER, LARGER, NAMES, SHORT, SHOWN, read, runs_of  # noqa: E402
 
-from calibrant.report.plots.style import MARKERS, NEUTRAL, PALETTE, percent_axis, tidy  # noqa: E402
+from calibrant.report.plots import MARKERS, NEUTRAL, PALETTE, percent_axis, tidy  # noqa: E402
 
 RESOLUTION = 90
 

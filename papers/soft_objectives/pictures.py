@@ -17,8 +17,15 @@ from matplotlib.axes import Axes  # noqa: E402
 from tables import OWN_DECAY, Result, cohens_d, pick, read_results, row_name, table_rows  # noqa: E402
 
 from calibrant.kernels.soft_bins import memberships  # noqa: E402
-from calibrant.report.plots import shift_curves  # noqa: E402
-from calibrant.report.plots.style import MARKERS, NEUTRAL, PALETTE, axes_or_new, percent_axis, tidy  # noqa: E402
+from calibrant.report.plots import (  # noqa: E402
+    MARKERS,
+    NEUTRAL,
+    PALETTE,
+    axes_or_new,
+    percent_axis,
+    shift_curves,
+    tidy,
+)
 
 Rows = dict[str, list[Result]]
 RESOLUTION = 90

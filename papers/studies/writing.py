@@ -12,9 +12,20 @@ import numpy as np
 
 from calibrant.core.atomic import atomic_write
 from calibrant.core.bins import width_edges, width_index
-from calibrant.report.plots.curves import class_loss_trace, loss_traces
-from calibrant.report.plots.reliability import class_calibration, class_temperature_vs_accuracy, reliability_diagram
-from calibrant.report.plots.style import MARKERS, NEUTRAL, OVER, PALETTE, UNDER, percent_axis, tidy
+from calibrant.report.plots import (
+    MARKERS,
+    NEUTRAL,
+    OVER,
+    PALETTE,
+    UNDER,
+    class_calibration,
+    class_loss_trace,
+    class_temperature_vs_accuracy,
+    loss_traces,
+    percent_axis,
+    reliability_diagram,
+    tidy,
+)
 from studies.descent import share_of_worst
 from studies.study import Study
 

@@ -101,7 +101,7 @@ def test_several_models(store):
 def test_names_that_would_collide_stay_apart():
     from calibrant.report.trackers import _allowed
 
-    assert _allowed({"ts+top": 1, "ts_top": 2, "ts-top": 3}) == {"ts_top": 1, "ts_top_2": 2, "ts-top": 3}
+    assert _allowed("", {"ts+top": 1, "ts_top": 2, "ts-top": 3}) == {"ts_top": 1, "ts_top_2": 2, "ts-top": 3}
 
 
 def test_without_mlflow_and_without_a_comparison_it_is_one_line(table, monkeypatch):

@@ -108,7 +108,7 @@ class Measurement(PlainData):
 
     def plot(self, *, ax: Any = None) -> Any:
         """Draw the reliability diagram and return the axes."""
-        from calibrant.report.plots.reliability import draw_reliability
+        from calibrant.report.plots import draw_reliability
 
         return draw_reliability(self.bins, ax, title=self.about)
 

@@ -245,7 +245,7 @@ class Comparison(PlainData):
 
     def plot(self, method: str | None = None, *, ax: Any = None) -> Any:
         """Draw the reliability diagram of a method, the best one by default, and return the axes."""
-        from calibrant.report.plots.reliability import draw_reliability
+        from calibrant.report.plots import draw_reliability
 
         method = method or self.best or self.rows[0].method
         return draw_reliability(self.bins(method), ax, title=method)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,21 +13,22 @@ from calibrant.evaluation.verdicts import SIGNIFICANCE, too_few_to_tell
 from calibrant.metrics.record import facts as metric_facts
 from calibrant.report.chart_data import baseline
 from calibrant.report.methods import full_name
-from calibrant.report.wording import wording
+from calibrant.report.wording import POSITIVE, wording
 
 NEARLY_ALWAYS, MOSTLY = 0.005, 0.025
 """Shares of resamples in which the old model may be better, for two degrees of certainty."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A question, its answer in a few words, and the figures behind it; `code` and **bold** are marked."""
+class Answer(NamedTuple):
+    """A question, its answer in a few words, and the figures behind it; `code` and **bold** are marked.
+
+    kind : `good`, `bad` or `open`: how the answer is marked beside its words.
+    """
 
     question: str
     short: str
     detail: str
     kind: str = ""
-    """`good`, `bad` or `open`: how the answer is marked beside its words."""
 
 
 def answers(comparison: Comparison) -> list[Answer]:
@@ -35,109 +36,84 @@ def answers(comparison: Comparison) -> list[Answer]:
     if comparison.best is None:
         reason = "Every method failed; the reasons are listed below."
         return [Answer("Is it calibrated?", "Unknown", reason, "open")]
-    best = comparison.row(comparison.best)
-    before = comparison.row(baseline(comparison))
-    return [_calibrated(comparison, before), _choice(comparison, before, best), _sureness(comparison, before, best)]
+    before, best = comparison.row(baseline(comparison)), comparison.row(comparison.best)
+    return [
+        Answer("Is it calibrated?", *_calibrated(comparison, before)),
+        Answer("What should I use?", *_choice(comparison, before, best)),
+        Answer("How sure is that?", *_sureness(comparison, before, best)),
+    ]
 
 
-def _calibrated(comparison: Comparison, before: MethodRow) -> Answer:
-    question, words = "Is it calibrated?", wording(comparison)
-    gap, floor = 100 * before.metrics["ece"].value, before.noise_floor
-    over, under = before.metrics["over_confidence"].value, before.metrics["under_confidence"].value
-    positive = words.about == "positive class"
+Said = tuple[str, str, str]
+"""What is said in a few words, the figures behind it, and its kind."""
+
+
+def _calibrated(comparison: Comparison, before: MethodRow) -> Said:
+    words, floor, columns = wording(comparison), before.noise_floor, before.columns
+    ece, over, under = (before.metrics[name].value for name in ("ece", "over_confidence", "under_confidence"))
+    positive = words is POSITIVE
     subject = "probabilities miss the share of positives" if positive else "confidence misses accuracy"
-    detail = f"On average {subject} by {gap:.2f} points"
-    if before.method != "none":  # the uncalibrated scores were not compared
-        detail = f"After `{before.method}`, {detail[:1].lower()}{detail[1:]}"
-    chance = "" if floor is None else f" chance alone would show about {100 * floor.mean:.2f}"
-    columns = before.columns
-    few = columns is not None and too_few_to_tell(
-        np.asarray(columns.confidence), np.asarray(columns.correct), comparison.weights, comparison.task
-    )
-    if few:
-        return Answer(question, "Too few rows to tell", f"{detail};{chance}.", "open")
+    # without "none" the uncalibrated scores were not compared
+    start = "On average" if before.method == "none" else f"After `{before.method}`, on average"
+    detail = f"{start} {subject} by {100 * ece:.2f} points"
+    chance = "" if floor is None else f"; chance alone would show about {100 * floor.mean:.2f}"
+    if columns is not None:
+        rows = np.asarray(columns.confidence), np.asarray(columns.correct)
+        if too_few_to_tell(*rows, comparison.weights, comparison.task):
+            return "Too few rows to tell", f"{detail}{chance}.", "open"
     if floor is not None and floor.p_value >= SIGNIFICANCE:
-        rows = f"as far as {comparison.n_test:,} rows can tell"
-        return Answer(question, f"Yes, {rows}", f"{detail}, no more than chance explains.", "good")
+        short = f"Yes, as far as {comparison.n_test:,} rows can tell"
+        return short, f"{detail}, no more than chance explains.", "good"
     side = words.high if over > 2 * under else words.low if under > 2 * over else "off in both directions"
-    return Answer(
-        question,
-        f"No, {'probabilities are' if positive else 'it is'} {side}",
-        f"{detail};{chance}." if chance else f"{detail}.",
-        "bad",
-    )
+    return (f"No, {'probabilities are' if positive else 'it is'} {side}", f"{detail}{chance}.", "bad")
 
 
-def _choice(comparison: Comparison, before: MethodRow, best: MethodRow) -> Answer:
-    question, look = "What should I use?", metric_facts(comparison.criterion)
-    value = figure(comparison.criterion, best.metrics[comparison.criterion].value)
+def _choice(comparison: Comparison, before: MethodRow, best: MethodRow) -> Said:
+    name, floor = comparison.criterion, best.noise_floor
+    label, value = metric_facts(name).label, figure(name, best.metrics[name].value)
     if best is before:
         tried = sum(row.error is None for row in comparison.rows) - 1
-        detail = f"None of {tried} other methods has a better {look.label} than {value}."
-        return Answer(question, "The model as it is", detail, "good")
-    start = figure(comparison.criterion, before.metrics[comparison.criterion].value)
-    detail = f"It brings {look.label} from {start} to **{value}**"
-    if comparison.criterion != "ece":
-        detail += f" and the gap to {100 * best.metrics['ece'].value:.2f} points{_rest(best)}"
-    name = full_name(best.method, best.calibrator)
-    detail += f"{_cost(comparison, best)}.{_mended(comparison, before, best)}"
-    return Answer(question, f"{name} `{best.method}`", detail, "good")
+        return ("The model as it is", f"None of {tried} other methods has a better {label} than {value}.", "good")
+    detail = f"It brings {label} from {figure(name, before.metrics[name].value)} to **{value}**"
+    if name != "ece":
+        detail += f" and the gap to {100 * best.metrics['ece'].value:.2f} points"
+        if floor is not None:
+            rest = f", where chance alone would leave about {100 * floor.mean:.2f}"
+            detail += ", which chance alone explains" if floor.p_value >= SIGNIFICANCE else rest
+    if comparison.task != "pairs":  # an answer stays what it is, whatever its confidence
+        what = "decisions at 50%" if wording(comparison) is POSITIVE else "predictions"
+        share = figure("changed_predictions", best.changed_predictions)
+        changed = f"changes {share} of the {what}" if best.changed_predictions > 0 else "changes no prediction"
+        detail += f", and {changed}"
+    # which part of the log loss was miscalibration, where held-out rows show it beyond noise
+    if name == "nll" and not comparison.warnings and before.p_beats_best < MOSTLY:
+        loss, rest_loss = before.metrics["nll"].value, best.metrics["nll"].value
+        detail += f". {loss - rest_loss:.3f} of the {loss:.3f} nats are miscalibration, which a map can mend"
+        detail += "; the rest is the model's"
+    return (f"{full_name(best.method, best.calibrator)} `{best.method}`", f"{detail}.", "good")
 
 
-def _mended(comparison: Comparison, before: MethodRow, best: MethodRow) -> str:
-    """Which part of the log loss was miscalibration, where held-out rows show it beyond noise."""
-    if comparison.criterion != "nll" or comparison.warnings or not before.p_beats_best < MOSTLY:
-        return ""
-    loss, rest = before.metrics["nll"].value, best.metrics["nll"].value
-    return (
-        f" {loss - rest:.3f} of the {loss:.3f} nats are miscalibration, which a map can mend; the rest is the model's."
-    )
-
-
-def _sureness(comparison: Comparison, before: MethodRow, best: MethodRow) -> Answer:
-    question, look = "How sure is that?", metric_facts(comparison.criterion)
+def _sureness(comparison: Comparison, before: MethodRow, best: MethodRow) -> Said:
     if comparison.warnings:
-        return Answer(question, "Not at all", "The test rows are not independent of the fit: see the warning.", "bad")
-    tied = [row.method for row in comparison.rows if row.ties_best and row is not best]
-    names = ", ".join(f"`{name}`" for name in tied[:4])
-    names += f" and {len(tied) - 4} more" if len(tied) > 4 else ""
+        return ("Not at all", "The test rows are not independent of the fit: see the warning.", "bad")
+    tied = [f"`{row.method}`" for row in comparison.rows if row.ties_best and row is not best]
+    names = ", ".join(tied[:4]) + (f" and {len(tied) - 4} more" if len(tied) > 4 else "")
     others = f" Within noise of it: {names}." if tied else " No other method is within noise of it."
     if best is before:
-        short = "No gain can be shown" if tied else "Very"
-        return Answer(question, short, f"{comparison.n_test:,} test rows.{others}", "open" if tied else "good")
-    worse = before.p_beats_best
+        rows = f"{comparison.n_test:,} test rows.{others}"
+        return ("No gain can be shown", rows, "open") if tied else ("Very", rows, "good")
+    worse, look = before.p_beats_best, metric_facts(comparison.criterion)
     short = "Very" if worse < NEARLY_ALWAYS else "Fairly" if worse < MOSTLY else "Not very: the gain may be chance"
     direction = "higher" if look.better > 0 else "lower"
     earlier = "before" if before.method == "none" else f"that of `{before.method}`"
+    share = f"{100 * (1 - worse):.1f}%".replace(".0%", "%").replace("nan%", "–")
+    if 0 < worse <= 0.0005:
+        share = "more than 99.9%"  # almost all is not all
     detail = (
-        f"In {_share(1 - worse)} of {comparison.resamples:,} resamples of {comparison.n_test:,} test rows its "
+        f"In {share} of {comparison.resamples:,} resamples of {comparison.n_test:,} test rows its "
         f"{look.label} is {direction} than {earlier}.{others}"
     )
-    return Answer(question, short, detail, "good" if worse < MOSTLY else "open")
-
-
-def _share(value: float) -> str:
-    """A share of resamples; almost all is not all."""
-    if not np.isfinite(value):
-        return "–"
-    return "more than 99.9%" if 0.9995 <= value < 1 else f"{100 * value:.1f}%".replace(".0%", "%")
-
-
-def _rest(row: MethodRow) -> str:
-    if row.noise_floor is None:
-        return ""
-    if row.noise_floor.p_value >= SIGNIFICANCE:
-        return ", which chance alone explains"
-    return f", where chance alone would leave about {100 * row.noise_floor.mean:.2f}"
-
-
-def _cost(comparison: Comparison, row: MethodRow) -> str:
-    if comparison.task == "pairs":
-        return ""  # an answer stays what it is, whatever its confidence
-    if not row.changed_predictions > 0:
-        return ", and changes no prediction"
-    what = "decisions at 50%" if wording(comparison).about == "positive class" else "predictions"
-    return f", and changes {figure('changed_predictions', row.changed_predictions)} of the {what}"
+    return short, detail, "good" if worse < MOSTLY else "open"
 
 
 def model_answers(table: ModelComparison) -> list[Answer]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -55,22 +55,16 @@ def payload(comparison: Comparison, shift: ShiftCurves | None = None) -> dict[st
     done, words = finished(comparison), wording(comparison)
     groups, decisions = group_tables(comparison), decision_tables(comparison)
     shown = len(shown_groups(comparison)) if groups else 0
-
-    def table(columns_of: Callable[[Comparison, str, TestColumns], Mapping[str, Any]]) -> Columns:
-        return stacked((name, columns_of(comparison, name, columns)) for name, columns in done.items())
-
+    parts = {name: _diagrams(comparison, name, one) | _deferral(comparison, one) for name, one in done.items()}
+    names = ("reliability", "histogram", "means", "coverage", "guarantees")
     return {
         "methods": list(done),
         "before": baseline(comparison),
         "selected": comparison.best if comparison.best in done else next(iter(done), ""),
         "charts": charts(words, shift, groups=shown, decisions=decisions is not None) if done else {},
+        **{name: stacked((method, one[name]) for method, one in parts.items()) for name in names},
         "words": {"mean": words.mean, "share": words.share},
-        "reliability": table(_bins),
-        "histogram": table(_histogram),
-        "means": table(_means),
         "sentences": {name: ece_words(comparison.row(name)) for name in done},
-        "coverage": table(_coverage),
-        "guarantees": table(_guarantees),
         "classes": class_tables(comparison),
         "groups": groups,
         "decisions": decisions,
@@ -101,65 +95,57 @@ def stacked(parts: Iterable[tuple[str, Mapping[str, Any]]], **digits: int) -> Co
     return table
 
 
-def _bins(comparison: Comparison, method: str, _: TestColumns) -> dict[str, Any]:
-    """Bins of the reliability diagram."""
-    bins = comparison.bins(method)
+def _diagrams(comparison: Comparison, method: str, columns: TestColumns) -> dict[str, Any]:
+    """Bins of the reliability diagram, how many rows of either outcome each narrow range of the stated probability
+    holds, and mean confidence and accuracy."""
+    bins, words, edges = (comparison.bins(method), wording(comparison), np.linspace(0, 1, HISTOGRAM_BINS + 1))
     found = {name: getattr(bins, name)[bins.filled] for name in BINS}
-    return found | {"height": found["count"] / max(1, bins.count.max(initial=1))}
+    stated, right = (np.clip(columns.confidence, 0, 1), np.asarray(columns.correct, dtype=bool))
+    histogram = {
+        "left": np.tile(edges[:-1], 2),
+        "outcome": np.repeat([words.yes, words.no], HISTOGRAM_BINS),
+        "rows": np.concatenate([np.histogram(stated[chosen], edges)[0] for chosen in (right, ~right)]),
+    }
+    named = {"confidence": columns.confidence, "accuracy": columns.correct}
+    return {
+        "reliability": found | {"height": found["count"] / max(1, bins.count.max(initial=1))},
+        "histogram": histogram,
+        "means": {name: [np.average(column, weights=comparison.weights)] for name, column in named.items()},
+    }
 
 
 def ece_words(row: MethodRow) -> str:
     """The sentence beside the reliability diagram."""
-    text, floor = f": calibration error {figure('ece', row.metrics['ece'].value)}", row.noise_floor
+    text, floor = (f": calibration error {figure('ece', row.metrics['ece'].value)}", row.noise_floor)
     if floor is not None:
         text += f"; a perfectly calibrated model would show about {figure('ece', floor.mean)}"
         text += f", up to {figure('ece', floor.critical)} by chance"
     return f"{text}."
 
 
-def _histogram(comparison: Comparison, _: str, columns: TestColumns) -> dict[str, Any]:
-    """How many rows of either outcome fall into each narrow range of the stated probability."""
-    words, edges = wording(comparison), np.linspace(0, 1, HISTOGRAM_BINS + 1)
-    stated, right = np.clip(columns.confidence, 0, 1), np.asarray(columns.correct, dtype=bool)
-    return {
-        "left": np.tile(edges[:-1], 2),
-        "outcome": np.repeat([words.yes, words.no], HISTOGRAM_BINS),
-        "rows": np.concatenate([np.histogram(stated[chosen], edges)[0] for chosen in (right, ~right)]),
-    }
-
-
-def _means(comparison: Comparison, _: str, columns: TestColumns) -> dict[str, Any]:
-    """Mean confidence and accuracy."""
-    named = {"confidence": columns.confidence, "accuracy": columns.correct}
-    return {name: [np.average(column, weights=comparison.weights)] for name, column in named.items()}
-
-
-def _sureness(comparison: Comparison, columns: TestColumns) -> tuple[np.ndarray, np.ndarray]:
-    """How sure each decision is (n,) and whether it is right (n,): what deferral is about.
-
-    Columns of a positive class hold its probability and its label; the decision is p ≥ 0.5.
-    """
-    p, correct = np.asarray(columns.confidence), np.asarray(columns.correct)
+def _deferral(comparison: Comparison, columns: TestColumns) -> dict[str, Any]:
+    """Error among the kept rows, its upper bound and the threshold, for every whole percent deferred; and for each
+    target error the threshold that holds it with 95% confidence, None where there is none."""
+    sure, right = np.asarray(columns.confidence), np.asarray(columns.correct)
     if comparison.about == "positive class":
-        return np.maximum(p, 1 - p), np.asarray(columns.prediction) == correct
-    return p, correct
-
-
-def _coverage(comparison: Comparison, _: str, columns: TestColumns) -> dict[str, Any]:
-    """Error among the kept rows, its upper bound and the threshold, for every whole percent deferred."""
-    deferred, curve = np.arange(100) / 100, risk_coverage_curve(*_sureness(comparison, columns))
+        # columns of a positive class hold its probability and its label; the decision is p ≥ 0.5
+        sure, right = (np.maximum(sure, 1 - sure), np.asarray(columns.prediction) == right)
+    deferred, curve = np.arange(100) / 100, risk_coverage_curve(sure, right)
     place = np.minimum(np.searchsorted(curve.coverage, 1 - deferred - 1e-12), len(curve.coverage) - 1)
-    kept = np.rint(curve.coverage[place] * len(columns.confidence)).astype(int)
+    kept = np.rint(curve.coverage[place] * len(sure)).astype(int)
     errors = np.rint(curve.risk[place] * kept).astype(int)
     bound = [clopper_pearson(int(e), int(k), 0.9)[1] for e, k in zip(errors, kept, strict=True)]
-    return {"deferred": deferred, "risk": curve.risk[place], "bound": bound, "threshold": curve.threshold[place]}
-
-
-def _guarantees(comparison: Comparison, _: str, columns: TestColumns) -> dict[str, Any]:
-    """For each target error the threshold that holds it with 95% confidence (None: not reachable), and the rest."""
-    found = [threshold_for_error(*_sureness(comparison, columns), target) for target in TARGET_ERRORS]
-    same = {name: [getattr(one, name) for one in found] for name in ("target", "threshold", "error")}
-    return same | {"deferred": [1 - one.coverage for one in found]}
+    held = [threshold_for_error(sure, right, target) for target in TARGET_ERRORS]
+    guarantees = {name: [getattr(one, name) for one in held] for name in ("target", "threshold", "error")}
+    return {
+        "coverage": {
+            "deferred": deferred,
+            "risk": curve.risk[place],
+            "bound": bound,
+            "threshold": curve.threshold[place],
+        },
+        "guarantees": guarantees | {"deferred": [1 - one.coverage for one in held]},
+    }
 
 
 def shift_table(shift: ShiftCurves) -> Columns:
@@ -261,7 +247,7 @@ def group_tables(comparison: Comparison) -> dict[str, Any] | None:
     shown, focus = shown_groups(comparison), focus_group(comparison)
     bins, gaps = [], []
     for method, analysis in found.items():
-        sums, groups = analysis.groups[focus].bins, [analysis.groups[place] for place in shown]
+        sums, groups = (analysis.groups[focus].bins, [analysis.groups[place] for place in shown])
         if sums is not None:
             full = sums.weight > 0
             weight, stated, seen = (one[full] for one in (sums.weight, sums.confidence, sums.correct))

@@ -34,7 +34,7 @@ CONFIG: dict[str, Any] = {
 }  # fmt: skip
 
 CHOSEN, BEFORE = "datum.method == method", "datum.method == before"
-NOT_ALONE: Any = {"expr": "method != before ? 1 : 0"}
+NOT_ALONE = "method != before ? 1 : 0"
 """What was before calibration is not drawn over itself."""
 PICKED = "datum.index == chosen"
 ROOM_FOR_NUMBERS: Any = {"expr": "width < 400 ? 0 : 1"}
@@ -49,26 +49,24 @@ def charts(
     words: Wording = PREDICTED, shift: ShiftCurves | None = None, *, groups: int = 0, decisions: bool = False
 ) -> dict[str, dict[str, Any]]:
     """Every chart of the page by the id of the place it is drawn in; `groups` is how many there are."""
-    found = dict(_always(words, decisions))
-    if decisions:
-        found["decision"] = _decision()
-    if groups:
-        found |= {"forest": _forest(words, groups), "group-diagram": _group_diagram(words)}
-    if shift is not None:
-        found["shift"] = _shift(list(shift.methods), facts(shift.metric))
-    return found
-
-
-@cache
-def _always(words: Wording, smooth: bool) -> dict[str, dict[str, Any]]:
-    return {
-        "reliability": _reliability(words, smooth),
+    when = "datum.when == 'after'", "datum.when == 'before'"
+    picked, worst = "rows predicted as the picked class", "group that is worst served"
+    found = {
+        "reliability": _reliability(words, decisions),
         "histogram": _histogram(words),
         "class-scatter": _class_scatter(),
-        "class-diagram": _class_diagram(),
+        "class-diagram": _small_diagram("class_bins", picked, *when, words=PREDICTED.about_class(), opacity="0.9"),
         "class-temperature": _class_temperature(),
         "coverage": _coverage(),
     }
+    if decisions:
+        found["decision"] = _decision()
+    if groups:
+        found["forest"] = _forest(words, groups)
+        found["group-diagram"] = _small_diagram("group_bins", worst, CHOSEN, BEFORE, words=words, opacity=NOT_ALONE)
+    if shift is not None:
+        found["shift"] = _shift(list(shift.methods), facts(shift.metric))
+    return found
 
 
 def _finish(layers: list[Any], height: int, description: str, **values: Any) -> dict[str, Any]:
@@ -84,8 +82,8 @@ def _tip(field: str, title: Any = alt.Undefined, form: Any = alt.Undefined) -> A
 
 def _share(channel: Any, field: str, title: str, **scale: Any) -> Any:
     """An axis of shares."""
-    axis = alt.Axis(format=".1~%", tickCount=6)
-    return channel(f"{field}:Q", title=title, scale=alt.Scale(**scale), axis=axis)
+    axis = {"format": ".1~%", "tickCount": 6}
+    return channel(f"{field}:Q", title=title, scale=scale, axis=axis)
 
 
 def _data(name: str, only: str | None = None) -> Any:
@@ -102,8 +100,8 @@ def _sides(names: list[str]) -> dict[str, Any]:
     """Colour and shape of too high, within chance and too low, or of the outer two; the page holds the legend."""
     step = 4 - len(names)
     return {
-        "color": alt.Color("side:N", scale=alt.Scale(domain=names, range=SIDE_COLORS[::step]), legend=None),
-        "shape": alt.Shape("side:N", scale=alt.Scale(domain=names, range=SIDE_SHAPES[::step]), legend=None),
+        "color": alt.Color("side:N", scale={"domain": names, "range": SIDE_COLORS[::step]}, legend=None),
+        "shape": alt.Shape("side:N", scale={"domain": names, "range": SIDE_SHAPES[::step]}, legend=None),
     }
 
 
@@ -134,6 +132,7 @@ def _diagonal() -> Any:
     return line.encode(x="confidence:Q", y="accuracy:Q")
 
 
+@cache
 def _reliability(words: Wording, smooth: bool) -> dict[str, Any]:
     high, middle, low = (f"'{side}'" for side in words.sides)
     side = f"datum.accuracy < datum.noise_low ? {high} : datum.accuracy > datum.noise_high ? {low} : {middle}"
@@ -144,7 +143,7 @@ def _reliability(words: Wording, smooth: bool) -> dict[str, Any]:
         centre="(datum.lower + datum.upper) / 2",
         words="datum.count < 1000 ? format(datum.count, 'd') : format(datum.count, '.2~s')",
     )
-    axes, marks, faded = _bin_axes(words), _sides(words.sides), _when("datum.count < 10", 0.35, 1)
+    axes, marks, faded = (_bin_axes(words), _sides(words.sides), _when("datum.count < 10", 0.35, 1))
     bars = chosen.encode(x="lower:Q", x2="upper:Q", tooltip=axes["tooltip"])
     band = bars.mark_rect(color="var(--muted)", opacity=0.16).encode(y="noise_low:Q", y2="noise_high:Q")
     counts = bars.mark_rect(color="var(--accent)", opacity=0.22).encode(y="zero:Q", y2="top:Q")
@@ -181,42 +180,33 @@ WILSON_HALF = (
 )
 
 
-def _small_diagram(data: str, chosen: str, before: str, words: Wording, **before_look: Any) -> list[Any]:
+@cache
+def _small_diagram(data: str, about: str, chosen: str, before: str, *, words: Wording, opacity: str) -> dict[str, Any]:
     """Bins of a part of the rows with the Wilson interval of their share, which `accuracy` and `count` give."""
     bins = _data(data).transform_calculate(
         accuracy_low=f"max(0, {WILSON_CENTRE} - {WILSON_HALF})",
         accuracy_high=f"min(1, {WILSON_CENTRE} + {WILSON_HALF})",
     )
-    size = alt.Size("count:Q", scale=alt.Scale(domain=[1, 60], range=[25, 220], clamp=True), legend=None)
+    size = alt.Size("count:Q", scale={"domain": [1, 60], "range": [25, 220], "clamp": True}, legend=None)
     faded, axes = _when("datum.count < 10", 0.35, 0.95), _bin_axes(words)
     now = bins.transform_filter(chosen)
     whiskers = now.mark_rule(color="var(--accent)", strokeWidth=1.3)
     whiskers = whiskers.encode(x="confidence:Q", y="accuracy_low:Q", y2="accuracy_high:Q", opacity=faded)
     points = now.mark_point(filled=True, color="var(--accent)").encode(**axes, size=size, opacity=faded)
-    old = bins.transform_filter(before).mark_point(color="var(--before)", strokeWidth=1.5, **before_look)
-    return [_diagonal(), old.encode(**axes, size=size), whiskers, points]
+    old = bins.transform_filter(before).mark_point(color="var(--before)", strokeWidth=1.5, opacity={"expr": opacity})
+    layers = [_diagonal(), old.encode(**axes, size=size), whiskers, points]
+    return _finish(layers, 330, f"Reliability diagram of the {about}", method="", before="none")
 
 
-def _class_diagram() -> dict[str, Any]:
-    words = PREDICTED.about_class()
-    layers = _small_diagram("class_bins", "datum.when == 'after'", "datum.when == 'before'", words, opacity=0.9)
-    return _finish(layers, 330, "Reliability diagram of the rows predicted as the picked class")
-
-
-def _group_diagram(words: Wording) -> dict[str, Any]:
-    layers = _small_diagram("group_bins", CHOSEN, BEFORE, words, opacity=NOT_ALONE)
-    description = "Reliability diagram of the group that is worst served"
-    return _finish(layers, 330, description, method="", before="none")
-
-
+@cache
 def _histogram(words: Wording) -> dict[str, Any]:
     outcomes = alt.Scale(domain=[words.yes, words.no], range=["var(--under)", "var(--over)"])
     stated = words.stated.split(":")[0]
     bars = _data("histogram", CHOSEN).transform_calculate(right_edge="datum.left + 0.025")
     bars = bars.mark_bar(stroke="var(--card)", strokeWidth=0.5).encode(
-        x=alt.X("left:Q", title=stated, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%"), bin="binned"),
+        x=alt.X("left:Q", title=stated, scale={"domain": [0, 1]}, axis={"format": ".0%"}, bin="binned"),
         x2="right_edge:Q",
-        y=alt.Y("rows:Q", title="test rows", stack=True, axis=alt.Axis(format="~s", tickCount=5)),
+        y=alt.Y("rows:Q", title="test rows", stack=True, axis={"format": "~s", "tickCount": 5}),
         color=alt.Color("outcome:N", scale=outcomes, legend=None),
         order=alt.Order("outcome:N", sort="ascending"),
         tooltip=[
@@ -235,7 +225,7 @@ def _histogram(words: Wording) -> dict[str, Any]:
         dx={"expr": "datum.value < 0.5 ? 4 : -4"},
         fontWeight=600,
         color="var(--ink)",
-    ).encode(x="value:Q", y=alt.Y("place:Q", axis=None, scale=alt.Scale(domain=[0, 1])), text="words:N")
+    ).encode(x="value:Q", y=alt.Y("place:Q", axis=None, scale={"domain": [0, 1]}), text="words:N")
     both = alt.layer(bars, alt.layer(rule, labels)).resolve_scale(y="independent")
     return _finish([both], 420, "Histogram of the stated probability, both outcomes stacked", method="")
 
@@ -246,6 +236,7 @@ def _classes(chart: Any, faint: float) -> Any:
     return chart.encode(size=_when(PICKED, 190, 46), opacity=_when(PICKED, 1, faint)).add_params(pick)
 
 
+@cache
 def _class_scatter() -> dict[str, Any]:
     data, marks = _data("class_points"), _sides([PREDICTED.high, PREDICTED.low])
     picked = _data("class_points", PICKED)
@@ -275,11 +266,12 @@ def _class_scatter() -> dict[str, Any]:
     return _finish(layers, 378, "Calibration error of every class against its accuracy", chosen=0)
 
 
+@cache
 def _class_temperature() -> dict[str, Any]:
     data = _data("classes", "isValid(datum.temperature)")
     points = data.mark_point(filled=True, color="var(--accent)", cursor="pointer").encode(
         x=_share(alt.X, "accuracy", "class accuracy", zero=False, nice=True),
-        y=alt.Y("temperature:Q", title="temperature", scale=alt.Scale(zero=False, nice=True)),
+        y=alt.Y("temperature:Q", title="temperature", scale={"zero": False, "nice": True}),
         tooltip=[_tip("name:N", "class"), _tip("accuracy:Q", form=".1%"), _tip("temperature:Q", form=".3~f")],
     )
     one = _constant(temperature=1).mark_rule(**DASHED).encode(y="temperature:Q")
@@ -292,12 +284,13 @@ def _class_temperature() -> dict[str, Any]:
 def _before_and_now(data: str, **encoding: Any) -> list[Any]:
     """The line of the chosen method over that of the one before it."""
     old = _data(data, BEFORE).mark_line(
-        color="var(--before)", strokeWidth=1.6, strokeDash=[4, 3], opacity=NOT_ALONE, clip=True
+        color="var(--before)", strokeWidth=1.6, strokeDash=[4, 3], opacity={"expr": NOT_ALONE}, clip=True
     )
     now = _data(data, CHOSEN).mark_line(color="var(--accent)", strokeWidth=2.3, clip=True)
     return [old.encode(**encoding), now.encode(**encoding)]
 
 
+@cache
 def _coverage() -> dict[str, Any]:
     axes: dict[str, Any] = {
         "x": _share(alt.X, "deferred", "share of rows deferred to a person", domain=[0, 1]),
@@ -318,13 +311,14 @@ def _coverage() -> dict[str, Any]:
     return _finish(layers, 300, description, method="", before="none", share=0.2)
 
 
+@cache
 def _decision() -> dict[str, Any]:
     """Net benefit over thresholds: of the method, before it, of acting on everyone and on no one."""
     # treating all falls without bound: the chart ends a little below zero
-    range_shown = alt.Scale(domain={"expr": "[-0.25 * prevalence, 1.05 * prevalence]"}, nice=False)
+    range_shown = {"domain": {"expr": "[-0.25 * prevalence, 1.05 * prevalence]"}, "nice": False}
     axes: dict[str, Any] = {
         "x": _share(alt.X, "threshold", "threshold: act from this probability on", domain=[0, 1]),
-        "y": alt.Y("benefit:Q", title="net benefit", axis=alt.Axis(format=".2~f", tickCount=6), scale=range_shown),
+        "y": alt.Y("benefit:Q", title="net benefit", axis={"format": ".2~f", "tickCount": 6}, scale=range_shown),
     }
     tooltip = [_tip("method:N"), _tip("threshold:Q", form=".0%"), _tip("benefit:Q", "net benefit", ".4f")]
     everyone = _data("everyone").mark_line(color="var(--muted)", strokeWidth=1.6, clip=True).encode(**axes)
@@ -339,8 +333,8 @@ def _decision() -> dict[str, Any]:
 def _forest(words: Wording, count: int) -> dict[str, Any]:
     """Signed gaps of groups with simultaneous intervals, one line per group."""
     marks, faded = _sides(words.sides), _when("datum.few", 0.4, 1)
-    axis, scale = alt.Axis(format="+.1~%", tickCount=6), alt.Scale(zero=True, nice=True, padding=16)
-    y = alt.Y("group:N", title=None, sort=None, axis=alt.Axis(labelLimit=150, ticks=False, domain=False))
+    axis, scale = ({"format": "+.1~%", "tickCount": 6}, {"zero": True, "nice": True, "padding": 16})
+    y = alt.Y("group:N", title=None, sort=None, axis={"labelLimit": 150, "ticks": False, "domain": False})
     axes: dict[str, Any] = {
         "x": alt.X("gap:Q", title=f"{words.mean} minus {words.share}", axis=axis, scale=scale),
         "y": y,
@@ -358,7 +352,9 @@ def _forest(words: Wording, count: int) -> dict[str, Any]:
     rules = chosen.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2)
     rules = rules.encode(x="low:Q", x2="high:Q", y=y, color=marks["color"], opacity=faded)
     points = chosen.mark_point(filled=True, size=80).encode(**axes, **marks, opacity=faded)
-    old = _data("groups", BEFORE).mark_point(color="var(--before)", size=55, strokeWidth=1.5, opacity=NOT_ALONE)
+    old = _data("groups", BEFORE).mark_point(
+        color="var(--before)", size=55, strokeWidth=1.5, opacity={"expr": NOT_ALONE}
+    )
     height = max(30 * count, min(330, 70 * count))
     description = "Signed calibration gap of every group"
     return _finish([zero, old.encode(**axes), rules, points], height, description, method="", before="none")
@@ -371,19 +367,19 @@ def _shift(methods: list[str], look: Figure) -> dict[str, Any]:
     number = ".1%" if look.percent else ".3f"
     # the same explicit domain lets Vega-Lite draw one legend for colour and shape
     colors = alt.Scale(domain=methods, range=[f"var(--line-{place % 7})" for place in range(len(methods))])
-    legend = alt.Legend(columns=4)
+    legend = {"columns": 4}
     axes = {
-        "x": alt.X("severity:O", title="severity of the shift (0: none)", axis=alt.Axis(labelAngle=0)),
+        "x": alt.X("severity:O", title="severity of the shift (0: none)", axis={"labelAngle": 0}),
         "color": alt.Color("method:N", legend=legend, scale=colors),
     }
-    axis = alt.Axis(format=".0%" if look.percent else "~g")
-    y = alt.Y("value:Q", title=look.heading, axis=axis, scale=alt.Scale(zero=True))
+    axis = {"format": ".0%" if look.percent else "~g"}
+    y = alt.Y("value:Q", title=look.heading, axis=axis, scale={"zero": True})
     lines = data.mark_line().encode(**axes, y=y, strokeWidth=_when("datum.chosen", 3, 1.6))
     bars = data.mark_rule(strokeWidth=1.3).encode(**axes, y="low:Q", y2="high:Q")
     points = data.mark_point(filled=True, size=60, opacity=1).encode(
         **axes,
         y=y,
-        shape=alt.Shape("method:N", legend=legend, scale=alt.Scale(domain=methods)),
+        shape=alt.Shape("method:N", legend=legend, scale={"domain": methods}),
         tooltip=[
             _tip("method:N"),
             _tip("severity:O"),

@@ -52,12 +52,10 @@ def full_name(method: str, calibrator: Any = None) -> str:
     >>> full_name("ts+top")
     'Temperature scaling, then a map of the top confidence'
     """
-    for step in PREFIXES:
-        if method.startswith(step):
-            return full_name(method.removeprefix(step)) + STEPS.get(step, f" ({step})")
-    for step in SUFFIXES:
-        if method.endswith(step):
-            return full_name(method.removesuffix(step)) + STEPS.get(step, f" ({step})")
+    for step in (*PREFIXES, *SUFFIXES):
+        inner = method.removeprefix(step) if step in PREFIXES else method.removesuffix(step)
+        if inner != method:
+            return full_name(inner) + STEPS.get(step, f" ({step})")
     if method == "none":
         return "Uncalibrated"
     known = METHODS.get(method)
@@ -87,7 +85,7 @@ def summary(calibrator: Any) -> str:
 
 def parameters(comparison: Comparison, row: MethodRow, count: int = 5) -> list[tuple[str, str]]:
     """Everything a method learned, with the classes it changed most."""
-    values, temperatures = learned(row.calibrator), class_temperatures(row, comparison.n_classes)
+    values, temperatures = (learned(row.calibrator), class_temperatures(row, comparison.n_classes))
     if temperatures is not None:
         names, order = class_names(comparison), np.argsort(temperatures, kind="stable")
         for words, places in (("most sharpened", order[:count]), ("most damped", order[::-1][:count])):

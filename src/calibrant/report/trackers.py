@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -50,42 +51,35 @@ def log_to_mlflow(
     except ImportError as error:
         raise MissingExtraError("mlflow", "mlflow") from error
 
-    if mlflow.active_run() is not None:
-        return _log(mlflow, comparison, prefix, report, figures)
-    with mlflow.start_run():
-        return _log(mlflow, comparison, prefix, report, figures)
-
-
-def _log(mlflow: Any, comparison: Comparison | ModelComparison, prefix: str, report: bool, figures: bool) -> str:
-    mlflow.log_params({prefix + name: value for name, value in _parameters(comparison).items()})
-    mlflow.log_metrics(_allowed({prefix + name: value for name, value in comparison.metrics(intervals=True).items()}))
-    if figures:
-        drawn = _allowed({prefix + name: figure for name, figure in comparison.figures().items()})
-        for name, figure in drawn.items():
-            mlflow.log_figure(figure, f"{name}.png")
-    mlflow.log_dict(comparison.to_dict(), f"{prefix}comparison.json")
-    if report:
-        with TemporaryDirectory() as folder:
-            page = write_report(comparison, Path(folder) / "report.html")
-            mlflow.log_artifact(str(page), prefix.rstrip("/") or None)
-    return str(mlflow.active_run().info.run_id)
-
-
-def _parameters(comparison: Comparison | ModelComparison) -> dict[str, Any]:
-    shared = {"task": comparison.task, "criterion": comparison.criterion, "best": comparison.best}
-    shared["calibrant_version"] = calibrant.__version__
+    about = {"task": comparison.task, "criterion": comparison.criterion, "best": comparison.best}
+    about["calibrant_version"] = calibrant.__version__
     if isinstance(comparison, ModelComparison):
-        return {**shared, "models": ", ".join(comparison.models)}
-    sizes = ("n_val", "n_test", "n_classes", "n_bins", "resamples", "seed")
-    return {**shared, **{name: getattr(comparison, name) for name in sizes}}
+        about["models"] = ", ".join(comparison.models)
+    else:
+        sizes = ("n_val", "n_test", "n_classes", "n_bins", "resamples", "seed")
+        about |= {name: getattr(comparison, name) for name in sizes}
+    active = mlflow.active_run()
+    with mlflow.start_run() if active is None else nullcontext(active) as run:
+        mlflow.log_params({prefix + name: value for name, value in about.items()})
+        mlflow.log_metrics(_allowed(prefix, comparison.metrics(intervals=True)))
+        for name, figure in _allowed(prefix, comparison.figures() if figures else {}).items():
+            mlflow.log_figure(figure, f"{name}.png")
+        mlflow.log_dict(comparison.to_dict(), f"{prefix}comparison.json")
+        if report:
+            with TemporaryDirectory() as folder:
+                page = write_report(comparison, Path(folder) / "report.html")
+                mlflow.log_artifact(str(page), prefix.rstrip("/") or None)
+        return str(run.info.run_id)
 
 
-def _allowed(values: dict[str, Any]) -> dict[str, Any]:
+def _allowed(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
     """Names that MLflow takes; two that would become one keep apart by a number."""
     found: dict[str, Any] = {}
     for name, value in values.items():
-        plain, count = FORBIDDEN.sub("_", name), 2
-        while plain in found:
-            plain, count = f"{FORBIDDEN.sub('_', name)}_{count}", count + 1
-        found[plain] = value
+        plain = key = FORBIDDEN.sub("_", prefix + name)
+        for count in range(2, len(values) + 2):
+            if key not in found:
+                break
+            key = f"{plain}_{count}"
+        found[key] = value
     return found

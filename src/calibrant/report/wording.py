@@ -19,7 +19,6 @@ class Wording:
     yes, no : the two outcomes of a row.
     """
 
-    about: str
     high: str
     low: str
     stated: str
@@ -46,7 +45,6 @@ class Wording:
 
 
 PREDICTED = Wording(
-    about="predicted class",
     high="too sure",
     low="not sure enough",
     stated="confidence: what the model says",
@@ -67,7 +65,6 @@ PREDICTED = Wording(
 )
 
 POSITIVE = Wording(
-    about="positive class",
     high="too high",
     low="too low",
     stated="probability of the positive class",
@@ -108,7 +105,7 @@ SIZES = {"multiclass": "{:,} classes", "multilabel": "{:,} labels", "binary": "{
 
 def sizes(comparison: Comparison) -> list[str]:
     """How much was compared, on how many rows of what."""
-    labels, failed = comparison.labels, sum(row.error is not None for row in comparison.rows)
+    labels, failed = (comparison.labels, sum(row.error is not None for row in comparison.rows))
     counts = (np.sum(labels), np.mean(labels)) if comparison.task == "binary" else (comparison.n_classes,)
     return [
         f"{len(comparison.rows) - failed} methods" + f", {failed} failed" * (failed > 0),
