@@ -69,7 +69,8 @@ def apply(
 
 def _as_fitted(part: Predictions, artifact: Artifact) -> Predictions:
     """The columns in the artifact's order; two columns become one score where the calibrator was fitted on one."""
-    if (part.task, part.n_classes, artifact.calibrator.task_) == ("multiclass", 2, "binary"):
+    # a method around a network has no task: it is refused later, in a line of its own
+    if part.task == "multiclass" and part.n_classes == 2 and artifact.calibrator.task_ == "binary":
         part = as_predictions(part, task="binary")
     return part if artifact.schema is None else part.aligned(artifact.schema, "the artifact")
 

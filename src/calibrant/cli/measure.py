@@ -86,12 +86,18 @@ def measure(
     at_least : Gate: exit 1 below the limit.
     min_rows : Groups with fewer rows are left out of group gates.
     """
-    how: Any = {
-        "by": by, "cluster": cluster, "n_bins": n_bins, "resamples": resamples, "seed": seed, "decompose": decompose
-    }  # fmt: skip
     with progress_bar(quiet=as_json), opened(engine) as running:
         predictions = open_predictions(file, skip_bad_parts=skip_bad_parts, engine=running, **said)
-        result = run(predictions, engine=running, **how)
+        result = run(
+            predictions,
+            by=by,
+            cluster=cluster,
+            n_bins=n_bins,
+            resamples=resamples,
+            seed=seed,
+            decompose=decompose,
+            engine=running,
+        )
     document = result.to_dict()
     if skip_bad_parts:
         document["skipped_parts"] = list(predictions.skipped)
