@@ -111,14 +111,20 @@ def row_moments(logits: np.ndarray, inverse_temperature: np.ndarray) -> np.ndarr
     """
     moments = np.empty((len(logits), 5))
     for block in row_blocks(len(logits), logits.shape[1], CACHE_ELEMENTS):
-        shifted = logits[block].astype(np.float64)
-        shifted -= shifted.max(axis=1, keepdims=True)
-        weighted = np.exp(inverse_temperature[block, None] * shifted)
-        moments[block, 0] = weighted.sum(axis=1)
-        for power in (1, 2, 3, 4):
-            weighted *= shifted
-            moments[block, power] = weighted.sum(axis=1)
+        moments[block] = block_moments(logits[block].astype(np.float64), inverse_temperature[block])
     return moments
+
+
+def block_moments(values: Any, inverse_temperature: Any) -> Any:
+    """`row_moments` of float64 logits: arrays or tensors."""
+    xp = array_namespace(values)
+    shifted = values - xp.max(values, axis=1, keepdims=True)
+    weighted = xp.exp(inverse_temperature[:, None] * shifted)
+    moments = [xp.sum(weighted, axis=1)]
+    for _ in range(4):
+        weighted *= shifted
+        moments.append(xp.sum(weighted, axis=1))
+    return xp.stack(moments, axis=1)
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.scaling")
@@ -126,11 +132,15 @@ def temperature_confidences(logits: np.ndarray, inverse_temperatures: np.ndarray
     """The top confidence of softmax(β·z) for every row and β, n×G in float64: 1 / Σ exp(β·(z − peak))."""
     confidences = np.empty((len(logits), len(inverse_temperatures)))
     for block in row_blocks(len(logits), logits.shape[1], CACHE_ELEMENTS):
-        shifted = logits[block].astype(np.float64)
-        shifted -= shifted.max(axis=1, keepdims=True)
-        for index, beta in enumerate(inverse_temperatures):
-            confidences[block, index] = 1.0 / np.exp(beta * shifted).sum(axis=1)
+        confidences[block] = block_confidences(logits[block].astype(np.float64), inverse_temperatures)
     return confidences
+
+
+def block_confidences(values: Any, inverse_temperatures: Any) -> Any:
+    """`temperature_confidences` of float64 logits: arrays or tensors."""
+    xp = array_namespace(values)
+    shifted = values - xp.max(values, axis=1, keepdims=True)
+    return xp.stack([1.0 / xp.sum(xp.exp(beta * shifted), axis=1) for beta in inverse_temperatures], axis=1)
 
 
 @statistic(compiled_in="calibrant.kernels.compiled.scaling", array_elements=CACHE_ELEMENTS)

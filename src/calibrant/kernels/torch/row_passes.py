@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.kernels.scaling import block_moments
 from calibrant.kernels.torch.rows import DeviceBlocks
 from calibrant.kernels.torch.tensors import first_maximum, host
 
@@ -88,13 +89,7 @@ def row_moments(rows: DeviceBlocks, inverse_temperature: np.ndarray) -> np.ndarr
     betas = torch.as_tensor(inverse_temperature, device=rows.tensor.device)
 
     def work(block: slice, values: Tensor) -> tuple[Tensor, ...]:
-        values -= values.amax(dim=1, keepdim=True)
-        weighted = (values * betas[block, None]).exp()
-        moments = [weighted.sum(dim=1)]
-        for _ in range(4):
-            weighted = weighted * values.clamp_min(-1e100)
-            moments.append(weighted.sum(dim=1))
-        return (torch.stack(moments, dim=1),)
+        return (block_moments(values, betas[block]),)
 
     return per_row(rows, work)[0]
 

@@ -20,7 +20,7 @@ from calibrant.core.rows import Columns, Rows, SolvedTemperature
 from calibrant.core.statistic import Kernel, Statistic, add
 from calibrant.core.zeros import half_of, sample_stride, warn_of_zeros
 from calibrant.kernels import scaling
-from calibrant.kernels.torch.temperature import fast_fit, temperature_confidences, temperature_sums
+from calibrant.kernels.torch.temperature import fast_fit, temperature_sums
 from calibrant.kernels.torch.tensors import host, row_slices, use_triton
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -219,8 +219,8 @@ class DeviceBlocks:
 
     def confidences_at(self, betas: np.ndarray) -> np.ndarray:
         """The top confidence of softmax(β·z) for every row and β: (n, G) in float64."""
-        self.settle()
-        return host(temperature_confidences(self.tensor, torch.as_tensor(betas, dtype=torch.float64)))
+        parts = [scaling.block_confidences(values, betas.tolist()) for _, values in self.wide_blocks()]
+        return host(torch.cat(parts))
 
     @cached_property
     def labels(self) -> np.ndarray:

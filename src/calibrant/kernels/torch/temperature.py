@@ -76,14 +76,3 @@ def fast_fit(
     if status == CONVERGED and all(map(math.isfinite, (beta, loss, slope))):
         return SolvedTemperature(beta, loss, int(passes))
     return None
-
-
-def temperature_confidences(logits: Tensor, betas: Tensor) -> Tensor:
-    """The top confidence of softmax(β·z) for every row and β: (n, G) in float64."""
-    confidences = torch.empty((len(logits), len(betas)), dtype=torch.float64, device=logits.device)
-    for block in row_slices(*logits.shape):
-        shifted = logits[block].double()
-        shifted = shifted - shifted.amax(dim=1, keepdim=True)
-        for place, beta in enumerate(betas.tolist()):
-            confidences[block, place] = 1.0 / (shifted * beta).exp().sum(dim=1)
-    return confidences
