@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from calibrant import datasets
 from calibrant.core.errors import InputError
 from calibrant.core.schema import identifiers
-from calibrant.data import Predictions, datasets, open_predictions, write_predictions
+from calibrant.data import Predictions, open_predictions, write_predictions
 from calibrant.data.files import EMBEDDED
 
 RNG = np.random.default_rng(0)

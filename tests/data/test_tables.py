@@ -46,7 +46,7 @@ def test_columns_without_a_prefix_need_their_kind(tmp_path: Path) -> None:
 
 def test_both_kinds_in_one_table(tmp_path: Path) -> None:
     path = csv(tmp_path, "label,logit_0,logit_1,prob_0,prob_1\n0,1,2,0.5,0.5\n")
-    with pytest.raises(InputError, match="choose with kind="):
+    with pytest.raises(InputError, match="choose one with kind="):
         open_predictions(path)
     np.testing.assert_array_equal(open_predictions(path, kind="probabilities").values, [[0.5, 0.5]])
 

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -50,6 +50,9 @@ from calibrant.data.source import (
 COMPANIONS = (*LABELS, *WEIGHTS, CLASS_NAMES, CORRECT, LABEL_SHARES, "clusters", "group")
 """Files beside a matrix that belong to it."""
 
+KIND_WORDS = (*KINDS, *SINGLE.values())
+"""Last words of the names of files that hold scores."""
+
 MAX_HEADER = 10_000
 DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError, KeyError),
@@ -75,19 +78,16 @@ def npy_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     """The matrix at `path` and the files beside it that belong to it."""
     path = matrix_path(path)
     kind, word = wanted.kind, kind_word(path.stem)
-    if word is None and is_companion(path):
+    if is_companion(path):
         raise InputError(f"{path} is the companion of a matrix: open the file of the logits or probabilities")
     if word is None and kind is None:
         raise InputError(
             f'{path} does not say what it holds: give kind="logits" or kind="probabilities" (--kind), '
             f"or call the file {path.stem}_logits.npy"
         )
-    found: dict[str, Field] = {word or kind or "": array_field(path)}
-    for companion, name in companions(path.stem).items():
-        beside = path.with_name(name)
-        if beside.is_file():
-            found[companion] = array_field(beside)
-    return found
+    names = {word or kind or "": path.name, **companions(path.stem)}
+    files = {name: path.with_name(file) for name, file in names.items()}
+    return {name: array_field(file) for name, file in files.items() if file.is_file()}
 
 
 def companions(stem: str) -> dict[str, str]:
@@ -99,24 +99,17 @@ def companions(stem: str) -> dict[str, str]:
 
 def matrix_path(path: Path) -> Path:
     """The file itself, or the one of a pair that `NAME.npy` stands for."""
-    if not path.exists():
-        for kind in (*KINDS, *SINGLE.values()):
-            beside = path.with_name(f"{path.stem}_{kind}.npy")
-            if beside.is_file():
-                return beside
-    return path
+    pairs = [path, *(path.with_name(f"{path.stem}_{word}.npy") for word in KIND_WORDS)]
+    return next((file for file in pairs if file.exists()), path)
 
 
 def is_companion(path: Path) -> bool:
     """Is this the labels, weights or class names of another file?"""
-    return kind_word(path.stem) is None and any(
-        path.stem == word or path.stem.endswith(f"_{word}") for word in COMPANIONS
-    )
+    return kind_word(path.stem) is None and kind_word(path.stem, COMPANIONS) is not None
 
 
-def kind_word(stem: str) -> str | None:
+def kind_word(stem: str, words: Sequence[str] = KIND_WORDS) -> str | None:
     """The word at the end of a file's name that says what it holds."""
-    words = (*KINDS, *SINGLE.values())
     return next((word for word in words if stem == word or stem.endswith(f"_{word}")), None)
 
 
@@ -215,7 +208,9 @@ class MemberField(Field):
             for first in range(start, stop, rows):
                 count = min(rows, stop - first)
                 raw = np.empty(count * each, np.uint8)
-                got = stream.readinto(raw.data)  # type: ignore[attr-defined]
+                # in small bites: zipfile unpacks each into a copy of its own
+                bites = (raw.data[place : place + 2**20] for place in range(0, len(raw), 2**20))
+                got = sum(map(stream.readinto, bites))  # type: ignore[attr-defined]
                 if got < len(raw):
                     raise InputError(f"{self.called} ends after {got} of {len(raw)} bytes: the file is truncated")
                 if first + count == self.shape[0]:
@@ -323,10 +318,11 @@ def _refuse_bombs(path: Path) -> None:
     """Raise where a member of an archive of torch unpacks to much more than it is, or describes too many objects."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
-            for member in archive.infolist():
-                check_expansion(member.file_size, member.compress_size, f"{path}: {member.filename[:60]}", 2**20)
-                if member.filename.endswith("data.pkl") and member.file_size > MAX_TEXT_BYTES:
-                    raise InputError(f"{path}: data.pkl has {member.file_size} bytes, over {MAX_TEXT_BYTES}")
+            members = archive.infolist()
+        for member in members:
+            check_expansion(member.file_size, member.compress_size, f"{path}: {member.filename[:60]}", 2**20)
+            if member.filename.endswith("data.pkl") and member.file_size > MAX_TEXT_BYTES:
+                raise InputError(f"{path}: data.pkl has {member.file_size} bytes, over {MAX_TEXT_BYTES}")
 
 
 def pickle_fields(path: Path, wanted: Wanted) -> dict[str, Field]:

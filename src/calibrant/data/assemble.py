@@ -1,19 +1,23 @@
-"""From the named arrays of a file or frame to `Predictions`: one set of names and one wording for all formats."""
+"""From the named arrays of a file or frame to `Predictions`: which is what, by one set of names for all formats.
+
+In a table, columns that stand side by side for one matrix are joined: those of the scores, of several labels, and of
+the shares of annotators.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.core.arrays import as_array, check_real
+from calibrant.core.arrays import check_real
 from calibrant.core.errors import InputError
-from calibrant.core.schema import FLAT, check_kind, resolve_task
+from calibrant.core.schema import class_key, number_order
 from calibrant.data import columns as known
-from calibrant.data.columns import Wanted, score_kind, split_names
+from calibrant.data.columns import KNOWN, Wanted, picked, prefix_of, score_kind, split_names
 from calibrant.data.predictions import Predictions, Words, join
-from calibrant.data.source import MAX_TEXT_BYTES, BrokenField, Field, Fields
+from calibrant.data.source import MAX_TEXT_BYTES, ArrayField, BrokenField, Field, Fields
 
 FEW_ROWS = 10
 """One file of many is not judged by fewer rows: a few may look like probabilities by chance."""
@@ -21,186 +25,236 @@ FEW_ROWS = 10
 
 def assemble(fields: Mapping[str, Field], name: str, split: str = "", wanted: Wanted | None = None) -> Predictions:
     """Check the arrays that belong together and join them; `wanted` names them, or replaces those of the file."""
-    wanted = wanted or Wanted()
-    key, kind, task = _score_key(fields, name, split, wanted)
-    scores, roles = fields[key], _Roles(fields, name, split, wanted, key)
-    if task is None and len(scores.shape) == 1 and roles.only_correct():
-        task = "pairs"
-    labels = roles.labels(pairs=task == "pairs")
-    task = wanted.task or task
-    label_shape = None if labels is None else np.shape(labels)
-    one = len(scores.shape) > 2 or resolve_task(task, scores.shape, label_shape, f"{name}: {key}") in FLAT
-    columns = {"labels": labels, "label_shares": roles.label_shares() if labels is None else None}
-    columns |= {"weights": roles.weights(), "clusters": roles.clusters()}
+    wanted, called = wanted or Wanted(), name or "the table"
+    if isinstance(fields, Fields):
+        _add_correct(fields)
+    chosen = _choose(fields, called, split, wanted)
+    if isinstance(fields, Fields):
+        fields = _arranged(fields, chosen, wanted, called)
+    file, task = _File(fields, called, split, chosen.key), chosen.task
+    scores, correct = fields[chosen.key], file.prefix + known.CORRECT
+    if task is None and len(scores.shape) == 1 and correct in fields and wanted.labels in (None, known.CORRECT):
+        task = "pairs" if _label_key(fields, split) is None else None
+    usual: list[str | None] = [correct] if task == "pairs" else []
+    if task != "pairs" and wanted.labels is None:
+        usual = [_label_key(fields, split)]
+    keys = {"labels": file.find(wanted.labels, "labels", usual)}
+    shares = file.prefix + known.LABEL_SHARES
+    if keys["labels"] is None and shares in fields:
+        keys["label_shares"] = shares
+    elif keys["labels"] is None and wanted.require_labels:
+        missing = correct if task == "pairs" else f"{file.prefix}labels"
+        raise InputError(f"{called} has no {missing}, only {listing(fields)}: add them, or give labels= (--labels)")
+    keys["weights"] = file.find(wanted.weights, "weights", file.all(known.WEIGHTS))
+    keys["clusters"] = file.find(wanted.cluster, "cluster", file.all(known.CLUSTERS))
+    groups = {word: file.find(word, "by") for word in wanted.by}
+    group = file.find(None, "by", file.all(known.GROUPS))
+    if group is not None and group not in groups.values():
+        groups["group"] = group
     found = join(
         scores,
-        columns,
-        roles.groups(),
-        kind,
-        task,
-        Words(name, key, roles.label_word, roles.weight_word),
-        class_names=roles.class_names(None if one else scores.shape[1]),
+        {word: file.read(key, texts=word in ("labels", "clusters")) for word, key in keys.items()},
+        {word: file.read(key) for word, key in groups.items()},
+        chosen.kind,
+        wanted.task or task,
+        Words(
+            name, chosen.key, *(keys[word] if isinstance(keys[word], str) else word for word in ("labels", "weights"))
+        ),
+        class_names=file.class_names() if wanted.class_names is None else wanted.class_names,
         ignore_index=wanted.ignore_index,
         guard=(FEW_ROWS if wanted.part else 2) if wanted.guard else None,
     )
-    found.extras = {} if wanted.ignore_index is not None else roles.extras()
+    found.extras = {} if wanted.ignore_index is not None else file.extras()
     if isinstance(fields, Fields):
         found.notes = fields.notes
-        found.score_columns = tuple(fields.members.get(key, (key,)))
+        found.score_columns = tuple(fields.members.get(chosen.key, (chosen.key,)))
     return found
 
 
-def _score_key(fields: Mapping[str, Field], name: str, split: str, wanted: Wanted) -> tuple[str, str, str | None]:
-    """The array of the scores, its kind, and the task as far as names tell it."""
-    check_kind(wanted.kind)
-    prefix = f"{split}_" if split else ""
+class _Choice(NamedTuple):
+    """The array of the scores, its kind, the task as far as names tell it; and its columns in a table, by class."""
+
+    key: str
+    kind: str
+    task: str | None = None
+    columns: Sequence[str] = ()
+    classes: Sequence[str] = ()
+
+
+def _choose(fields: Mapping[str, Field], name: str, split: str, wanted: Wanted) -> _Choice:
+    """Which array or columns hold the scores."""
+    prefix, table = f"{split}_" if split else "", isinstance(fields, Fields)
     if wanted.scores is not None:
         return _named_scores(fields, name, prefix, wanted)
-    present = [word for word in known.SCORES if prefix + word in fields]
-    kinds = sorted({known.SCORES[word] for word in present})
+    wide: dict[str, dict[str, str]] = {}
+    for column in fields if table else ():
+        if mark := prefix_of(column):
+            wide.setdefault(known.PREFIXES[mark], {})[column] = column[len(mark) :]
+    present = {word: kind for word, kind in known.SCORES.items() if prefix + word in fields}
+    kinds = {*present.values(), *wide}
     if wanted.kind is None and len(kinds) == 2:
         raise InputError(f"{name} has both {prefix}logits and {prefix}probabilities: choose one with kind= or --kind")
-    chosen = wanted.kind or (kinds[0] if kinds else "")
-    words = [word for word in present if known.SCORES[word] == chosen]
+    kind = wanted.kind or next(iter(kinds), "")
+    words = [word for word in present if present[word] == kind]
+    columns = wide.get(kind, {})
+    if columns and words:
+        some = next(iter(columns))
+        many = f"--scores '{some[: len(prefix_of(some))]}*'"
+        raise InputError(f"{name} has {words[0]} and {some}: choose with {many} or --scores {words[0]}")
+    if columns:
+        return _Choice(kind, kind, None, list(columns), list(columns.values()))
     if words:
-        exact = [word for word in words if word == chosen]
-        if not exact and len(words) > 1:
+        word = kind if kind in words else words[0]
+        if word != kind and len(words) > 1:
             raise InputError(f"{name} has {', '.join(words)}: choose one with scores= or --scores")
-        return prefix + (exact or words)[0], chosen, None
-    paired = prefix + known.CONFIDENCE in fields and prefix + known.CORRECT in fields
-    if paired and wanted.kind in (None, "probabilities"):
-        return prefix + known.CONFIDENCE, "probabilities", "pairs"
-    if prefix + known.PREDICTIONS in fields and prefix + known.LABEL_IDS in fields:
-        return prefix + known.PREDICTIONS, wanted.kind or "logits", None
+        return _Choice(prefix + word, kind)
+    return _unmarked(fields, name, split, wanted, named=bool(kinds))
+
+
+def _unmarked(fields: Mapping[str, Field], name: str, split: str, wanted: Wanted, *, named: bool) -> _Choice:
+    """Scores whose names do not say their kind; `named`: there are others that say another kind."""
+    prefix = f"{split}_" if split else ""
+    paired = [word for word, labels in known.PARTNERS.items() if {prefix + word, prefix + labels} <= set(fields)]
+    if known.CONFIDENCE in paired and wanted.kind != "logits":
+        return _Choice(prefix + known.CONFIDENCE, "probabilities", "pairs")
+    if known.PREDICTIONS in paired:
+        return _Choice(prefix + known.PREDICTIONS, wanted.kind or "logits")
     if split in fields:  # a matrix under a bare name, such as shift_noise_3: the caller must say what it holds
         if wanted.kind is None:
             raise InputError(f'{name}: {split} does not say what it holds: give kind="logits" or kind="probabilities"')
-        return split, wanted.kind, None
-    raise _no_scores(fields, name, split, wanted.kind)
+        return _Choice(split, wanted.kind)
+    splits = [word for word in split_names(fields) if word and word != split]
+    if isinstance(fields, Fields) and wanted.kind and not named and not splits:
+        return _named_by_labels(fields, name, wanted)
+    missing = f"{prefix}{wanted.kind}" if wanted.kind else f"{prefix}logits or {prefix}probabilities"
+    remedy = "give the n×K matrix that name, or name it with --scores"
+    if splits:
+        remedy = f"pick a part with {name.partition('#')[0]}#{splits[0]}"
+        remedy += f" (parts: {', '.join(splits)})" if len(splits) > 1 else ""
+    raise InputError(f"{name} has no {missing}, only {listing(fields)}: {remedy}")
 
 
-def _named_scores(fields: Mapping[str, Field], name: str, prefix: str, wanted: Wanted) -> tuple[str, str, str | None]:
+def _named_scores(fields: Mapping[str, Field], name: str, prefix: str, wanted: Wanted) -> _Choice:
+    """The array or the columns that the caller names."""
     word = str(wanted.scores)
     key = _either(fields, prefix, word)
-    if key is None:
+    columns = picked(list(fields), word, "scores", name) if key is None and isinstance(fields, Fields) else []
+    if key is None and not columns:
         raise InputError(f"{name} has no {prefix}{word} for the scores, only {listing(fields)}")
     kind = wanted.kind or score_kind(word)
     if kind is None:
         raise InputError(f"{name}: {word} does not say what it holds: give --kind logits or --kind probabilities")
     pairs = word == known.CONFIDENCE and prefix + known.CORRECT in fields and wanted.labels in (None, known.CORRECT)
-    return key, kind, "pairs" if pairs else None
+    return _Choice(key or word, kind, "pairs" if pairs else None, columns, _endings(columns, word))
 
 
-def _no_scores(fields: Mapping[str, Field], name: str, split: str, kind: str | None) -> InputError:
-    prefix = f"{split}_" if split else ""
-    wanted = f"{prefix}{kind}" if kind else f"{prefix}logits or {prefix}probabilities"
-    splits = [word for word in split_names(fields) if word and word != split]
-    remedy = "give the n×K matrix that name, or name it with --scores"
-    if splits:
-        remedy = f"pick a part with {name.partition('#')[0]}#{splits[0]}"
-        remedy += f" (parts: {', '.join(splits)})" if len(splits) > 1 else ""
-    return InputError(f"{name} has no {wanted}, only {listing(fields)}: {remedy}")
+def _named_by_labels(found: Mapping[str, Field], called: str, wanted: Wanted) -> _Choice:
+    """With `kind` alone: the columns of numbers, if the labels name every one of them.
+
+    A column that no label names may as well be an age or a loss: it is not a class unless the caller says so.
+    """
+    other = {*KNOWN, *wanted.by, str(wanted.labels), str(wanted.weights), str(wanted.cluster)}
+    rest = [name for name in found if name not in other and name.lower() not in known.ROW_NAMES]
+    rest = [name for name in rest if len(found[name].shape) == 1 and found[name].read().dtype.kind in "fiu"]
+    words = (str(wanted.labels), *known.LABELS, *known.OTHER_LABELS)
+    label = next((found[word].read() for word in words if word in found), np.empty(0))
+    labelled = {class_key(value) for value in np.unique(label.astype(str)).tolist()}
+    strange = [name for name in rest if class_key(name) not in labelled]
+    if strange or len(rest) < 2:
+        named = [name for name in rest if name not in strange]
+        advice = f"--scores {','.join(named if len(named) > 1 else rest)}"
+        raise InputError(
+            f"{called} has no columns logit_... or probability_..., and no label names "
+            f"{', '.join(strange)[:100] or 'a column'}: choose the scores, such as {advice} (scores=), "
+            f"among {', '.join(found)[:200]}"
+        )
+    return _Choice(str(wanted.kind), str(wanted.kind), None, rest, rest)
 
 
-class _Roles:
-    """Everything of a file that has an entry per row, beside the scores, by its role."""
+def _endings(columns: list[str], text: str) -> list[str]:
+    """What distinguishes the columns: the part that `*` stands for, or the names without a known prefix."""
+    head, star, tail = text.partition("*")
+    if star and "," not in text:
+        return [column[len(head) : len(column) - len(tail)] for column in columns]
+    plain = [column[len(prefix_of(column)) :] for column in columns]
+    return plain if all(map(prefix_of, columns)) else columns
 
-    def __init__(self, fields: Mapping[str, Field], name: str, split: str, wanted: Wanted, key: str) -> None:
-        self.fields, self.name, self.split, self.wanted, self.key = fields, name, split, wanted, key
+
+def _arranged(found: Fields, chosen: _Choice, wanted: Wanted, called: str) -> Fields:
+    """The fields of a table with those columns joined that stand side by side for one matrix."""
+    columns, classes = list(chosen.columns), list(chosen.classes)
+    order = number_order(classes)
+    if order is not None:
+        columns, classes = [columns[place] for place in order], [str(place) for place in range(len(order))]
+    matrices = {chosen.key: columns} if columns else {}
+    keys = [class_key(word) for word in classes]
+    labels = wanted.labels
+    if isinstance(labels, str) and labels not in found:
+        named = picked(list(found), labels, "labels", called)
+        matrices[labels] = _by_class(dict(zip(_endings(named, labels), named, strict=True)), keys) or named
+    marks: dict[str, Sequence[str]] = {known.LABEL_SHARES: known.SHARE_PREFIXES}
+    if labels is None and len(keys) > 1 and not any(word in found for word in known.LABELS):
+        marks["labels"] = known.LABEL_PREFIXES
+    for key, prefixes in marks.items():
+        marked = {name[len(prefix_of(name, prefixes)) :]: name for name in found if prefix_of(name, prefixes)}
+        if whole := _by_class(marked, keys):
+            matrices[key] = whole
+    members = [column for group in matrices.values() for column in group]
+    twice = next((name for name in (*KNOWN, *members) if name in found.twice), None)
+    if twice is not None:
+        raise InputError(f"{called} has two columns called {twice!r}: rename one of them")
+    joined = {key: found[first].beside([found[one] for one in rest], key) for key, (first, *rest) in matrices.items()}
+    made = Fields({name: field for name, field in found.items() if name not in members} | joined)
+    made.notes, made.members = found.notes, matrices
+    if len(classes) > 1 and order is None and known.CLASS_NAMES not in made:
+        made[known.CLASS_NAMES] = ArrayField(np.array(classes, dtype=str))
+    return made
+
+
+def _by_class(columns: Mapping[str, str], keys: list[str]) -> list[str]:
+    """Columns by what their names end on, in the order of the classes; nothing unless there is one for each class."""
+    places = {class_key(ending): column for ending, column in columns.items()}
+    return [places[key] for key in keys] if set(places) == set(keys) else []
+
+
+def _add_correct(made: Fields) -> None:
+    """Where a table gives a confidence, the answer and the true label: an answer is correct if it is the label."""
+    predicted = next((word for word in known.PREDICTED if word in made), None)
+    label = next((word for word in (*known.LABELS, *known.OTHER_LABELS) if word in made), None)
+    if known.CONFIDENCE in made and known.CORRECT not in made and predicted is not None and label is not None:
+        answers, truth = (made[word].read().astype(str).tolist() for word in (predicted, label))
+        same = [class_key(one) == class_key(other) for one, other in zip(answers, truth, strict=True)]
+        made[known.CORRECT] = ArrayField(np.array(same))
+        del made[label]
+        made.notes = (*made.notes, f"correct is where {predicted} equals {label}")
+
+
+class _File:
+    """The arrays of one part of a file that have an entry per row, beside the scores."""
+
+    def __init__(self, fields: Mapping[str, Field], name: str, split: str, key: str) -> None:
+        self.fields, self.name, self.split, self.key = fields, name, split, key
         self.prefix = f"{split}_" if split else ""
         self.n_rows = fields[key].shape[0] if fields[key].shape else 0
-        self.label_word, self.weight_word = "labels", "weights"
         self.used = {key}
 
-    def only_correct(self) -> bool:
-        """Does the file say which rows are correct, and nothing else that could be labels?"""
-        there = self.prefix + known.CORRECT in self.fields
-        return there and self.wanted.labels in (None, known.CORRECT) and _label_key(self.fields, self.split) is None
+    def all(self, words: Iterable[str]) -> list[str]:
+        """Usual names, with the prefix of the part."""
+        return [self.prefix + word for word in words]
 
-    def labels(self, *, pairs: bool) -> Any:
-        """The labels, read; None where there are none and none are needed."""
-        given = self.wanted.labels
-        if given is not None and not isinstance(given, str):
-            return as_array(given, f"{self.name}: labels")
-        key = _label_key(self.fields, self.split, pairs=pairs) if given is None else self._find(given, "labels")
-        if key is None:
-            if self.wanted.require_labels and self.prefix + known.LABEL_SHARES not in self.fields:
-                raise InputError(
-                    f"{self.name} has no {self.prefix}{known.CORRECT if pairs else 'labels'}, only "
-                    f"{listing(self.fields)}: add them, or give labels= (--labels)"
-                )
-            return None
-        self.label_word = key
-        return self._read(key, texts=True)
-
-    def label_shares(self) -> Any:
-        """The shares of annotators, or None."""
-        key = self.prefix + known.LABEL_SHARES
-        return self._read(key) if key in self.fields else None
-
-    def weights(self) -> Any:
-        """The weights, read, or None."""
-        found = self._column(self.wanted.weights, "weights", known.WEIGHTS)
-        self.weight_word = found if isinstance(found, str) else "weights"
-        return self._read(found).reshape(self.n_rows) if isinstance(found, str) else found
-
-    def clusters(self) -> Any:
-        """What is independent of each other, or None."""
-        found = self._column(self.wanted.cluster, "cluster", known.CLUSTERS)
-        if isinstance(found, str):
-            return self._read(found, texts=True)
-        return None if found is None else np.asarray(found)
-
-    def groups(self) -> dict[str, np.ndarray]:
-        """The columns that `by` names, or the one called group."""
-        keys = {word: self._find(word, "by") for word in self.wanted.by}
-        own = self._column(None, "by", known.GROUPS)
-        if own is not None and own not in keys.values():
-            keys["group"] = own
-        return {word: self._read(key, texts=True) for word, key in keys.items()}
-
-    def class_names(self, expected: int | None) -> list[str] | None:
-        """Names of the classes."""
-        names = None if self.wanted.class_names is None else list(self.wanted.class_names)
-        if names is None:
-            key = _either(self.fields, self.prefix, known.CLASS_NAMES)
-            if key is None:
-                return None
-            self.used.add(key)
-            names = _read_names(self.fields[key], f"{self.name}: {key}")
-        if expected is not None and len(names) != expected:
-            raise InputError(
-                f"{self.name}: {known.CLASS_NAMES} has {len(names)} names, but {self.key} has {expected} columns"
-            )
-        return names
-
-    def extras(self) -> dict[str, Field]:
-        """What else has an entry per row."""
-        others = [f"{split}_" for split in split_names(self.fields) if split and split != self.split]
-        found = {}
-        for key, field in self.fields.items():
-            mine = key.startswith(self.prefix) and not any(key.startswith(other) for other in others)
-            if not mine or key in self.used or isinstance(field, BrokenField):
-                continue
-            if field.shape[:1] == (self.n_rows,):
-                found[key[len(self.prefix) :]] = field
-        return found
-
-    def _column(self, given: Any, option: str, words: tuple[str, ...]) -> Any:
-        """An array as given, or the key of the column that the caller or one of the usual words names."""
+    def find(self, given: Any, option: str, usual: Iterable[str | None] = ()) -> Any:
+        """An array as given, or the name of the one that the caller names, or that has a usual name."""
         if isinstance(given, str):
-            return self._find(given, option)
-        own = next((self.prefix + word for word in words if self.prefix + word in self.fields), None)
-        return own if given is None else given
+            key = _either(self.fields, self.prefix, given)
+            if key is None:
+                raise InputError(f"{self.name} has no {self.prefix}{given} for --{option}, only {listing(self.fields)}")
+            return key
+        return next((key for key in usual if key in self.fields), None) if given is None else given
 
-    def _find(self, word: str, option: str) -> str:
-        key = _either(self.fields, self.prefix, word)
-        if key is None:
-            raise InputError(f"{self.name} has no {self.prefix}{word} for --{option}, only {listing(self.fields)}")
-        return key
-
-    def _read(self, key: str, *, texts: bool = False) -> np.ndarray:
-        """A column, read only after its length is known to fit."""
+    def read(self, key: Any, *, texts: bool = True) -> Any:
+        """A column by name, read only after its length is known to fit; an array as it is."""
+        if not isinstance(key, str):
+            return key
         field, called = self.fields[key], f"{self.name}: {key}"
         if not texts:
             check_real(field.dtype, called)
@@ -208,7 +262,29 @@ class _Roles:
             rows = field.shape[0] if field.shape else 1
             raise InputError(f"{called} has {rows} rows, but {self.key} has {self.n_rows}")
         self.used.add(key)
-        return field.read()
+        array = field.read()
+        return array if texts or array.shape[1:] != (1,) else array[:, 0]
+
+    def class_names(self) -> list[str] | None:
+        """Names of the classes."""
+        key = _either(self.fields, self.prefix, known.CLASS_NAMES)
+        if key is None:
+            return None
+        self.used.add(key)
+        return _read_names(self.fields[key], f"{self.name}: {key}")
+
+    def extras(self) -> dict[str, Field]:
+        """What else has an entry per row."""
+        others = tuple(f"{split}_" for split in split_names(self.fields) if split and split != self.split)
+        return {
+            key[len(self.prefix) :]: field
+            for key, field in self.fields.items()
+            if key.startswith(self.prefix)
+            and not key.startswith(others)
+            and key not in self.used
+            and not isinstance(field, BrokenField)
+            and field.shape[:1] == (self.n_rows,)
+        }
 
 
 def _either(fields: Mapping[str, Field], prefix: str, word: str) -> str | None:
@@ -216,16 +292,13 @@ def _either(fields: Mapping[str, Field], prefix: str, word: str) -> str | None:
     return next((key for key in (prefix + word, word) if key in fields), None)
 
 
-def _label_key(fields: Mapping[str, Field], split: str, *, pairs: bool = False) -> str | None:
+def _label_key(fields: Mapping[str, Field], split: str) -> str | None:
     """`val_labels` for `val`; for `shift_noise_3` also `shift_noise_labels` and `shift_labels`."""
-    prefix = f"{split}_" if split else ""
-    if pairs:
-        return prefix + known.CORRECT if prefix + known.CORRECT in fields else None
     words = split.split("_") if split else []
     # labels without the prefix belong to the arrays without it
     families = ["_".join([*words[:length], ""]) for length in range(len(words), 0, -1)] or [""]
     choices = [[family + word for word in known.LABELS] for family in families]
-    for keys in (*choices, [prefix + word for word in known.OTHER_LABELS]):
+    for keys in (*choices, [families[0] + word for word in known.OTHER_LABELS]):
         there = [key for key in keys if key in fields]
         if len(there) > 1:
             raise InputError(f"{' and '.join(there)} may both be the labels: choose one with labels= or --labels")

@@ -121,26 +121,18 @@ def is_pattern(address: str) -> bool:
     return PATTERN.search(address) is not None and not Path(address).exists()
 
 
-def matching(pattern: str) -> list[Path]:
-    """The files that match a pattern, sorted by name; `**` goes into folders."""
-    return keep_parts([Path(name) for name in sorted(glob.glob(pattern, recursive=True))], pattern)
-
-
-def part_paths(folder: Path) -> list[Path]:
-    """The files of a folder that hold rows, sorted by name."""
-    return keep_parts(sorted(folder.iterdir()), str(folder))
+def part_paths(address: Path) -> list[Path]:
+    """The files of a folder, or those that match a pattern (`**` goes into folders), that hold rows, sorted by name."""
+    folder = address.is_dir()
+    found = address.iterdir() if folder else map(Path, glob.glob(str(address), recursive=True))
+    parts = [path for path in sorted(found, key=str) if holds_rows(path) and path.is_file()]
+    if not parts:
+        what = "is a folder without" if folder else "matches no"
+        raise InputError(f"{address} {what} prediction files ({', '.join(sorted(READERS))})")
+    return parts
 
 
 def holds_rows(path: Path) -> bool:
     """Does the name say so? Hidden files and the companions of `.npy` matrices hold none."""
     hidden = path.name.startswith((".", "_"))
     return not hidden and suffix_of(path) in READERS and not (path.suffix == ".npy" and is_companion(path))
-
-
-def keep_parts(paths: list[Path], name: str) -> list[Path]:
-    """Those files that hold rows."""
-    parts = [path for path in paths if holds_rows(path) and path.is_file()]
-    if not parts:
-        what = "is a folder without" if Path(name).is_dir() else "matches no"
-        raise InputError(f"{name} {what} prediction files ({', '.join(sorted(READERS))})")
-    return parts

@@ -22,42 +22,33 @@ def shared_rows(val: Predictions, test: Predictions) -> str:
     if val.source.shape[1] != test.source.shape[1]:
         return ""
     word = next((word for word in IDS if word in val.extras and word in test.extras), None)
-    if word is not None:
-        return _shared_ids(val, test, word)  # identifiers that differ outweigh scores that coincide
+    if word is not None:  # identifiers that differ outweigh scores that coincide
+        ids, others = (np.unique(one.extras[word].read()) for one in (val, test))
+        both = len(np.intersect1d(ids, others))
+        few = both <= SHARED * min(len(ids), len(others))
+        return "" if few else f"{both:,} of the {test.n:,} test rows have the {word} of a fit row"
     mine, theirs = _hashes(val), _hashes(test)
-    if len(mine) == len(theirs) and np.array_equal(mine, theirs):
+    if np.array_equal(mine, theirs):
         return f"all {test.n:,} test rows are the fit rows"
     once_mine, once_theirs = _once(mine), _once(theirs)
     fewest = min(len(once_mine), len(once_theirs))
     if fewest < SHARED * min(val.n, test.n):
         return ""  # too few distinct scores to tell
     both = len(np.intersect1d(once_mine, once_theirs))
-    return (
-        f"{both:,} of the {test.n:,} test rows have exactly the scores of a fit row" if both > SHARED * fewest else ""
-    )
-
-
-def _shared_ids(val: Predictions, test: Predictions, word: str) -> str:
-    mine, theirs = np.unique(val.extras[word].read()), np.unique(test.extras[word].read())
-    both = len(np.intersect1d(mine, theirs))
-    few = both <= SHARED * min(len(mine), len(theirs))
-    return "" if few else f"{both:,} of the {test.n:,} test rows have the {word} of a fit row"
+    few = both <= SHARED * fewest
+    return "" if few else f"{both:,} of the {test.n:,} test rows have exactly the scores of a fit row"
 
 
 def _hashes(predictions: Predictions) -> np.ndarray:
-    """A 64-bit hash of the scores of each row."""
+    """A 64-bit hash of the scores of each row: random odd multiples of their bits, summed modulo 2⁶⁴."""
     width = predictions.source.shape[1]
-    odd = np.random.default_rng(20).integers(1, 2**63, 2 * width, dtype=np.uint64) | np.uint64(1)
-    blocks = predictions.source.blocks(0, predictions.n, max(1, 2**22 // width))
-    return np.concatenate([_hash(block, odd) for block in blocks])
-
-
-def _hash(block: np.ndarray, odd: np.ndarray) -> np.ndarray:
-    bits = np.ascontiguousarray(block, dtype=np.float64).view(np.uint64)
-    with np.errstate(over="ignore"):
-        mixed = (bits ^ (bits >> np.uint64(29))) * odd[: bits.shape[1]]
-        mixed ^= mixed >> np.uint64(32)
-        return (mixed * odd[bits.shape[1] :]).sum(axis=1, dtype=np.uint64)
+    odd = np.random.default_rng(20).integers(1, 2**63, width, dtype=np.uint64) | np.uint64(1)
+    hashes = []
+    for block in predictions.source.blocks(0, predictions.n, max(1, 2**22 // width)):
+        bits = np.ascontiguousarray(block, dtype=np.float64).view(np.uint64)
+        # numbers of few digits have zeros behind: the upper half of the bits goes there too
+        hashes.append((bits ^ (bits >> np.uint64(32))) @ odd)
+    return np.concatenate(hashes)
 
 
 def _once(hashes: np.ndarray) -> np.ndarray:

@@ -14,7 +14,6 @@ the smallest one listed and no less than 1e-6: a top-20 list says nothing more a
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ import numpy as np
 from calibrant.core import progress
 from calibrant.core.errors import InputError
 from calibrant.core.schema import number_order
-from calibrant.data.columns import CLASS_NAMES, LABELS, OTHER_LABELS, Wanted, arrange
+from calibrant.data.columns import CLASS_NAMES, LABELS, OTHER_LABELS, Wanted
 from calibrant.data.source import ArrayField, Field, Fields
 from calibrant.data.tables import memory_array
 
@@ -41,30 +40,28 @@ CHOICE_LABELS = (*LABELS, "answer", "target", "gold", "correct_answer", *OTHER_L
 
 def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     """The keys of the objects as columns."""
-    columns: dict[str, list[Any]] = {}
-    n_rows = 0
-    for n_rows, row in enumerate(json_rows(path), 1):
-        for key, value in row.items():
-            column = columns.setdefault(key, [])
-            if len(column) == n_rows - 1:
-                column.append(value)
-    if not n_rows:
+    rows = list(json_rows(path))
+    if not rows:
         raise InputError(f"{path} is empty: give one JSON object per line")
+    keys = dict.fromkeys(key for row in rows for key in row)
+    scored = {"logits", "probabilities", "confidence", "probability", str(wanted.scores)} & set(keys)
+    columns: dict[str, list[Any]] = {}
+    # scores first: they say in which order objects of labels are read
+    for key in sorted(keys, key=lambda key: key not in ("logits", "probabilities")):
+        missing = next((line for line, row in enumerate(rows, 1) if key not in row), None)
+        if missing is None:
+            columns[key] = [row[key] for row in rows]
+        elif key in scored or key in LABELS:
+            raise InputError(f"{path}: {key} is missing in line {missing}")
     found = Fields()
-    choices = next((key for key in (TOP_LOGPROBS, LOGPROBS) if len(columns.get(key, ())) == n_rows), None)
-    scored = {"logits", "probabilities", "confidence", "probability", str(wanted.scores)} & set(columns)
+    choices = next((key for key in (TOP_LOGPROBS, LOGPROBS) if key in columns), None)
     if choices is not None and not scored:
         _choices(found, path, columns, choices, wanted)
-    # scores first: they say in which order objects of labels are read
-    for key, column in sorted(columns.items(), key=lambda item: item[0] not in ("logits", "probabilities")):
-        if len(column) == n_rows and key not in found:
-            field = _column(column, f"{path}: {key}", found)
-            if field is not None:
-                found[key] = field
-    short = {key: len(column) for key, column in columns.items() if len(column) < n_rows}
-    for key in {*scored, *LABELS} & set(short):
-        raise InputError(f"{path}: {key} is missing in line {short[key] + 1}")
-    return arrange(found, list(found), wanted, str(path))
+    for key, column in columns.items():
+        field = None if key in found else _column(column, f"{path}: {key}", found)
+        if field is not None:
+            found[key] = field
+    return found
 
 
 def json_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -132,42 +129,33 @@ def _choices(found: Fields, path: Path, columns: dict[str, list[Any]], key: str,
     given = wanted.labels if isinstance(wanted.labels, str) else None
     label = next((word for word in (given, *CHOICE_LABELS) if word in columns), None)
     rows = [_options(value, f"{path}: {key} in row {row}") for row, value in enumerate(columns[key])]
-    listed = all(isinstance(value, dict) and _plain(value) for value in columns[key])
-    options = _class_options(rows, columns.get(label or "", []), wanted, listed)
+    if wanted.class_names is not None:
+        options = list(wanted.class_names)
+    elif all(isinstance(value, dict) and _plain(value) for value in columns[key]):
+        options = sorted({option for row in rows for option in row})
+    else:
+        options = sorted({str(answer).strip() for answer in columns.get(label or "", [])})
     if len(options) < 2:
         raise InputError(
             f"{path}: {key} names {len(options)} options; name them with class_names= (--class-names A,B,C)"
         )
-    logits = np.empty((len(rows), len(options)))
-    missing = 0
-    for row, have in enumerate(rows):
-        own = [have.get(option) for option in options]
-        gaps = own.count(None)
-        if gaps == len(options):
-            raise InputError(f"{path}: {key} in row {row} lists none of the options {', '.join(options)[:60]}")
-        if gaps:
-            missing += gaps
-            floor = _floor([value for value in own if value is not None], gaps)
-            own = [floor if value is None else value for value in own]
-        logits[row] = own
-    found["logits"] = ArrayField(logits)
+    logits = np.array([[row.get(option, np.nan) for option in options] for row in rows])
+    gaps = np.isnan(logits)
+    if gaps.all(axis=1).any():
+        row = int(gaps.all(axis=1).argmax())
+        raise InputError(f"{path}: {key} in row {row} lists none of the options {', '.join(options)[:60]}")
+    left = np.maximum(1 - np.nansum(np.exp(np.minimum(logits, 0)), axis=1, keepdims=True), 0)
+    share = left / np.maximum(gaps.sum(axis=1, keepdims=True), 1)
+    floor = np.minimum(np.log(np.maximum(share, SMALLEST)), np.nanmin(logits, axis=1, keepdims=True))
+    found["logits"] = ArrayField(np.where(gaps, floor, logits))
     found[CLASS_NAMES] = ArrayField(np.array(options, dtype=str))
     if label is not None and label not in LABELS and given is None:
         found["labels"] = ArrayField(np.array([str(item).strip() for item in columns[label]], dtype=str))
-    if missing:
+    if gaps.any():
         found.notes = (
-            f"{missing} options are not listed in their row: each got what is left of the probability, shared among "
+            f"{gaps.sum()} options are not listed in their row: each got what is left of the probability, shared among "
             f"those missing, but no more than the smallest listed and no less than {SMALLEST:g}",
         )
-
-
-def _class_options(rows: list[dict[str, float]], answers: list[Any], wanted: Wanted, listed: bool) -> list[str]:
-    """The options: as given, the keys of plain objects, or else the answers that occur."""
-    if wanted.class_names is not None:
-        return [str(name) for name in wanted.class_names]
-    if listed:
-        return sorted({option for row in rows for option in row})
-    return sorted({str(answer).strip() for answer in answers})
 
 
 def _plain(value: dict[str, Any]) -> bool:
@@ -192,9 +180,7 @@ def _pairs(value: Any, called: str) -> list[tuple[str, Any]]:
             value = value["content"][0]
         elif isinstance(value, dict) and isinstance(value.get(TOP_LOGPROBS), (list, dict)):
             value = value[TOP_LOGPROBS]
-        elif (isinstance(value, list) and value and isinstance(value[0], list)) or (
-            isinstance(value, list) and value and isinstance(value[0], dict) and "token" not in value[0]
-        ):
+        elif isinstance(value, list) and value and not (isinstance(value[0], dict) and "token" in value[0]):
             value = value[0]
         else:
             break
@@ -203,8 +189,3 @@ def _pairs(value: Any, called: str) -> list[tuple[str, Any]]:
     if isinstance(value, list) and value and all(isinstance(item, dict) and "token" in item for item in value):
         return [(str(item["token"]), item.get("logprob")) for item in value]
     raise InputError(f"{called} is neither an object of log-probabilities nor a list of token and logprob")
-
-
-def _floor(listed: list[float], gaps: int) -> float:
-    left = max(1.0 - math.fsum(math.exp(min(value, 0.0)) for value in listed), 0.0)
-    return min(math.log(max(left / gaps, SMALLEST)), *listed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,5 @@ def _matrix(values: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     options = np.array([len(row) for row in rows])
     if options.min() < 1 or options.max() < 2:
         raise InputError(f"{name} must hold two or more options, got {options.min()}")
-    matrix = np.full((len(rows), int(options.max())), -np.inf)
-    for place, row in enumerate(rows):
-        matrix[place, : len(row)] = row
+    matrix = np.array(list(zip_longest(*rows, fillvalue=-np.inf))).T
     return matrix, options

@@ -1,4 +1,7 @@
-"""`open_predictions`: an address, a frame or arrays in, `Predictions` out."""
+"""`open_predictions`: an address, a frame or arrays in, `Predictions` out.
+
+Many files, the parts of a folder, of a pattern such as `parts/*.npz`, or of a bucket, are one set of predictions.
+"""
 
 from __future__ import annotations
 
@@ -6,34 +9,36 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from calibrant.core import progress
 from calibrant.core.arrays import look_like_probabilities
-from calibrant.core.errors import InputError
-from calibrant.core.schema import check_kind, check_task, resolve_task
+from calibrant.core.errors import InputError, NoRowsError
+from calibrant.core.schema import check_kind, check_task, identifiers, resolve_task
 from calibrant.data.arrays import array_field
 from calibrant.data.assemble import assemble
-from calibrant.data.columns import LABEL_IDS, PREDICTIONS, Wanted, arrange, split_names
+from calibrant.data.chunks import Chunk, cut, part_error
+from calibrant.data.columns import LABEL_IDS, PREDICTIONS, Wanted, split_names
 from calibrant.data.files import (
     HOLDS_PARTS,
     display_name,
     is_pattern,
     locate,
-    matching,
     naming,
     open_file,
     part_paths,
     reader_of,
     suffix_of,
 )
-from calibrant.data.parts import open_all, without_bad_parts
-from calibrant.data.predictions import Predictions
+from calibrant.data.predictions import PER_ROW, Predictions
 from calibrant.data.remote import expand, open_remote
-from calibrant.data.source import DifferenceSource
+from calibrant.data.source import DifferenceSource, PartsSource
 from calibrant.data.tables import column_fields, frame_columns
+from calibrant.engines.engine import opened
 
 
 def open_predictions(
@@ -114,12 +119,12 @@ def open_predictions(
     )
     if not isinstance(path, (str, os.PathLike)):
         return from_object(path, wanted)
-    text, one = os.fspath(path).removeprefix("file://"), replace(wanted, part=True)
-    if _is_remote(text):
+    text = os.fspath(path).removeprefix("file://")
+    addresses: Sequence[Any]
+    if remote := _is_remote(text):
         addresses, split = expand(text)
         if addresses == [text.rpartition("#")[0] or text]:
             return open_remote(addresses[0], split, wanted)
-        joined = open_all(addresses, text, lambda part: open_remote(part, split, one), skip_bad_parts=skip_bad_parts)
     else:
         file, split = locate(text)
         if not file.is_dir() and not is_pattern(str(file)):
@@ -127,9 +132,118 @@ def open_predictions(
         if any(given is not None and not isinstance(given, str) for given in (wanted.labels, wanted.weights)):
             what = "is a folder" if file.is_dir() else "stands for several files"
             raise InputError(f"{file} {what}: labels and weights must be in its files")
-        found = part_paths(file) if file.is_dir() else matching(str(file))
-        joined = open_all(found, str(file), lambda part: open_file(part, split, one), skip_bad_parts=skip_bad_parts)
-    return without_bad_parts(joined, engine) if skip_bad_parts else joined
+        addresses, text = part_paths(file), str(file)
+    joined = _open_all(addresses, split, replace(wanted, part=True), text, remote, skip_bad_parts)
+    return _without_bad_parts(joined, engine) if skip_bad_parts else joined
+
+
+def _open_all(  # noqa: PLR0917
+    addresses: Sequence[Any], split: str, wanted: Wanted, name: str, remote: bool, skip_bad_parts: bool
+) -> Predictions:
+    """Open every part and join them in order; all must agree in kind, classes and in having labels and weights.
+
+    A part that cannot be opened is an error that names it; with `skip_bad_parts` it is left out and listed in
+    `Predictions.skipped`. A part of 0 rows adds nothing.
+    """
+    good: list[Predictions] = []
+    skipped: list[str] = []
+    empty = 0
+    for number, address in enumerate(addresses):
+        try:
+            part = (open_remote if remote else open_file)(address, split, wanted)
+            good.append(_alike(good[0], part) if good else part)
+        except NoRowsError:
+            empty += 1
+        except InputError as error:
+            named = part_error(error, str(address), number, len(addresses))
+            if not skip_bad_parts:
+                raise named from error
+            skipped.append(str(named))
+        progress.step(f"opening {name}", number + 1, len(addresses))
+    if not good and empty:
+        raise NoRowsError(f"{name}: {empty} of {len(addresses)} parts have 0 rows, and no other can be read")
+    return _joined(good, name, skipped)
+
+
+def _without_bad_parts(predictions: Predictions, engine: Any) -> Predictions:
+    """Read everything once, and leave out the parts in which something cannot be read or is no logit or probability."""
+    with opened(engine) as running:
+        found = running.run(_trouble, cut(predictions), lambda left, right: {**right, **left})
+    if not found:
+        return predictions
+    borders = pairwise(accumulate((piece.shape[0] for piece in predictions.source.pieces()), initial=0))
+    good = [predictions[first:last] for part, (first, last) in enumerate(borders) if part not in found]
+    return _joined(good, predictions.name, [*predictions.skipped, *(found[part] for part in sorted(found))])
+
+
+def _trouble(chunk: Chunk) -> dict[int, str]:
+    """The number of the part and what is wrong with it; nothing if all is well."""
+    try:
+        for _ in chunk.values(check=True):
+            pass
+    except InputError as error:
+        return {chunk.part: str(error)}
+    return {}
+
+
+def _alike(first: Predictions, part: Predictions) -> Predictions:
+    """A part with the columns of the first in order; an InputError where they differ in what else they hold."""
+    part = part.aligned(first.schema, first.name)
+    facts = [
+        (
+            one.task,
+            one.kind,
+            one.has_labels,
+            *(getattr(one, word) is not None for word in PER_ROW[1:]),
+            sorted(one.groups),
+        )
+        for one in (first, part)
+    ]
+    for word, ours, theirs in zip(FACTS, *facts, strict=True):
+        if ours != theirs:
+            raise InputError(f"{first.name} and {part.name} differ in {word}: {str(ours)[:60]} and {str(theirs)[:60]}")
+    return part
+
+
+FACTS = ("task", "kind", "having labels", "having weights", "having label shares", "having clusters", "groups")
+
+
+def _joined(parts: list[Predictions], name: str, skipped: list[str]) -> Predictions:
+    """The rows of all parts, one after another."""
+    if not parts:
+        raise InputError(f"{name}: all {len(skipped)} parts are bad; the first: {skipped[0]}")
+    columns = {word: [getattr(part, word) for part in parts] for word in PER_ROW if word != "clusters"}
+    return parts[0]._like(
+        PartsSource([part.source for part in parts], name),
+        whole=False,
+        **{word: None if there[0] is None else np.concatenate(there) for word, there in columns.items()},
+        groups={word: _joined_identifiers([part.groups[word] for part in parts]) for word in parts[0].groups},
+        clusters=_clusters(parts),
+        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+        skipped=tuple(skipped),
+        _checked=False,
+    )
+
+
+def _joined_identifiers(columns: list[np.ndarray]) -> np.ndarray:
+    """Groups or clusters of all parts; as exact text where numbers of one part would lose digits beside another's."""
+    kinds = {column.dtype.kind for column in columns}
+    if len(kinds) == 1 or (kinds <= set("fiub") and all(np.nanmax(np.abs(column)) < 2**53 for column in columns)):
+        return np.concatenate(columns)
+    coded = [identifiers(column) for column in columns]
+    return np.concatenate([np.array(names)[codes] for codes, names in coded])
+
+
+def _clusters(parts: list[Predictions]) -> np.ndarray | None:
+    """Clusters of all parts; numbers that only count the images of one file must not meet those of another."""
+    columns = [part.clusters for part in parts if part.clusters is not None]
+    if not all(part.local_clusters for part in parts):
+        return _joined_identifiers(columns) if columns else None
+    found, first = [], 0
+    for clusters in columns:
+        found.append(clusters + first)
+        first += int(clusters.max()) + 1
+    return np.concatenate(found)
 
 
 def describe(*, by: Any = None, class_names: Sequence[str] | None = None, **options: Any) -> Wanted:
@@ -192,8 +306,9 @@ def from_object(given: Any, wanted: Wanted, name: str = "") -> Predictions:
         return _retold(given, wanted)
     if hasattr(given, PREDICTIONS) and hasattr(given, LABEL_IDS):
         given = {PREDICTIONS: _first(given.predictions), LABEL_IDS: _first(given.label_ids)}
-    if isinstance(given, (tuple, list)) and len(given) in (2, 3):
-        return _from_pair(given, wanted, name)
+    pair = isinstance(given, (tuple, list)) and len(given) in (2, 3)
+    if pair:  # bare scores are logits
+        given = dict(zip((wanted.kind or "logits", "labels", "weights"), given, strict=False))
     columns = dict(given) if isinstance(given, Mapping) else frame_columns(given)
     if columns is None:
         raise InputError(
@@ -201,7 +316,13 @@ def from_object(given: Any, wanted: Wanted, name: str = "") -> Predictions:
             f".predictions and .label_ids, or a pair (scores, labels), got {type(given).__name__}"
         )
     found = column_fields({str(word): column for word, column in columns.items()})
-    return assemble(arrange(found, list(found), wanted, name or "the table"), name, "", wanted)
+    made = assemble(found, name, "", wanted)
+    if pair and wanted.kind is None and made.flat and look_like_probabilities(made.values):
+        raise InputError(
+            f"{name or 'scores'}: all {made.n} lie in [0, 1], as probabilities do and logits may: say "
+            "kind='probabilities' or kind='logits'"
+        )
+    return made
 
 
 def as_predictions(given: Any, name: str = "", **options: Any) -> Predictions:
@@ -209,34 +330,6 @@ def as_predictions(given: Any, name: str = "", **options: Any) -> Predictions:
     if isinstance(given, (str, os.PathLike)):
         return open_predictions(given, **options)
     return from_object(given, describe(**options), name)
-
-
-def _from_pair(given: Any, wanted: Wanted, name: str) -> Predictions:
-    """(scores, labels) or (scores, labels, weights); bare scores are logits."""
-    scores, labels, *rest = given
-    for option in ("scores", "labels", "weights", "cluster"):
-        if isinstance(getattr(wanted, option), str):
-            raise InputError(f"{option}={getattr(wanted, option)!r} names a column, but a pair of arrays has no names")
-    if wanted.by:
-        raise InputError(f"by={wanted.by[0]!r} names a column, but a pair of arrays has no names: give Predictions")
-    made = Predictions(
-        scores,
-        labels,
-        kind=wanted.kind,
-        task=wanted.task,
-        weights=rest[0] if rest else wanted.weights,
-        clusters=wanted.cluster,
-        class_names=wanted.class_names,
-        ignore_index=wanted.ignore_index,
-        name=name,
-    )
-    made.refuse_probabilities()
-    if wanted.kind is None and made.kind == "logits" and made.flat and look_like_probabilities(made.values):
-        raise InputError(
-            f"{name or 'scores'}: all {made.n} lie in [0, 1], as probabilities do and logits may: say "
-            "kind='probabilities' or kind='logits'"
-        )
-    return made
 
 
 def _retold(given: Predictions, wanted: Wanted) -> Predictions:
@@ -250,17 +343,14 @@ def _retold(given: Predictions, wanted: Wanted) -> Predictions:
             raise InputError(f"{given.name or 'the predictions'} hold a {given.task} task, not {wanted.task}")
         made = given.with_source(DifferenceSource(given.source, given.kind), "logits")
         made.task = "binary"
-    columns = {word: given.column(word) for word in wanted.by}
-    clusters = wanted.cluster
-    if isinstance(clusters, str):
-        clusters = given.column(clusters)
-    if (columns and set(columns) != set(given.groups)) or clusters is not None:
-        made = made.with_source(made.source, checked=made._checked)
-        made.groups = {**given.groups, **columns}
-        made.clusters = given.clusters if clusters is None else np.asarray(clusters)
-        if made.clusters is not None and len(made.clusters) != made.n:
-            raise InputError(f"clusters has {len(made.clusters)} rows, but the predictions have {made.n}")
-    return made
+    columns = {word: given.column(word) for word in wanted.by if word not in given.groups}
+    changed: dict[str, Any] = {"groups": {**given.groups, **columns}} if columns else {}
+    if wanted.cluster is not None:
+        clusters = given.column(wanted.cluster) if isinstance(wanted.cluster, str) else np.asarray(wanted.cluster)
+        if len(clusters) != made.n:
+            raise InputError(f"clusters has {len(clusters)} rows, but the predictions have {made.n}")
+        changed["clusters"] = clusters
+    return made._like(made.source, **changed) if changed else made
 
 
 def _first(value: Any) -> Any:

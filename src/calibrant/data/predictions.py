@@ -569,9 +569,7 @@ def named_groups(groups: Any, prefix: str = "") -> dict[str, np.ndarray]:
     """Columns of groups by name; a single column is called "group"."""
     if groups is None:
         return {}
-    known = isinstance(groups, (Mapping, np.ndarray, list, tuple))
-    frame = None if known else frame_columns(groups)
-    columns = frame or (groups if isinstance(groups, Mapping) else {"group": groups})
+    columns = groups if isinstance(groups, Mapping) else frame_columns(groups) or {"group": groups}
     return {str(word): as_array(column, f"{prefix}{word}") for word, column in columns.items()}
 
 
@@ -580,8 +578,15 @@ def _flattened(scores: np.ndarray, columns: Columns, groups: Columns, called: st
     if "labels" not in columns:
         raise InputError(f"{called} has shape {scores.shape}: labels must tell which axis holds the classes")
     places = columns["labels"].shape
-    axis = class_axis(scores.shape, places, called)
-    rows = scores.reshape(-1) if axis is None else np.moveaxis(scores, axis, -1).reshape(-1, scores.shape[axis])
+    shape, last = scores.shape, scores.ndim - 1
+    fits = [axis for axis in {1, last} if shape[:axis] + shape[axis + 1 :] == places]
+    if len(fits) > 1:
+        raise InputError(f"{called} has shape {shape} and labels {places}: the classes may be axis 1 or the last one")
+    if not fits and shape != places:
+        raise InputError(
+            f"{called} has shape {shape}, but labels {places}: give labels of the shape without the classes"
+        )
+    rows = np.moveaxis(scores, fits[0], -1).reshape(-1, shape[fits[0]]) if fits else scores.reshape(-1)
 
     def flat(column: np.ndarray) -> np.ndarray:
         """One entry per place of a column that has one per place or one per image."""
@@ -592,18 +597,6 @@ def _flattened(scores: np.ndarray, columns: Columns, groups: Columns, called: st
     return ArrayField(rows), spread, {word: flat(column) for word, column in groups.items()}
 
 
-def class_axis(shape: tuple[int, ...], places: tuple[int, ...], called: str) -> int | None:
-    """The axis of the classes in scores whose labels have the shape `places`; None where each place has one score."""
-    if shape == places:
-        return None
-    fits = [axis for axis in {1, len(shape) - 1} if shape[:axis] + shape[axis + 1 :] == places]
-    if len(fits) == 1:
-        return fits[0]
-    if fits:
-        raise InputError(f"{called} has shape {shape} and labels {places}: the classes may be axis 1 or the last one")
-    raise InputError(f"{called} has shape {shape}, but labels {places}: give labels of the shape without the classes")
-
-
 def fits_in_memory(nbytes: int) -> bool:
     """Whether so many bytes may be held in memory as one array."""
     return nbytes <= CHUNK_BYTES or nbytes <= MEMORY_SHARE * spare_memory()
@@ -611,10 +604,8 @@ def fits_in_memory(nbytes: int) -> bool:
 
 def check_task_values(task: str, block: np.ndarray, *, from_logits: bool, name: str, first_row: int = 0) -> None:
     """Raise unless the values are logits or probabilities of the task."""
-    if task == "multiclass":
-        check_values(block, from_logits=from_logits, name=name, first_row=first_row)
-    else:
-        check_score_values(block, from_logits=from_logits, name=name, first_row=first_row)
+    check = check_values if task == "multiclass" else check_score_values
+    check(block, from_logits=from_logits, name=name, first_row=first_row)
 
 
 def to_logits(probabilities: np.ndarray, task: str) -> np.ndarray:

@@ -94,14 +94,19 @@ def _open_local(address: str, split: str, wanted: Wanted) -> Predictions:
 def fetch(address: str) -> Path:
     """A local copy of a remote file, with the companions of an `.npy` matrix beside it."""
     system, path = _system(address)
+    file = Path(path)
     try:
         key = hashlib.sha256(f"{address} {system.ukey(path)}".encode()).hexdigest()[:24]
-        folder = _cache() / key
+        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        folder = Path(base) / "calibrant" / "parts" / key
         if not folder.is_dir():
             fresh = folder.with_name(f"{key}.{os.getpid()}.{time.monotonic_ns()}")
             fresh.mkdir(parents=True)
-            for name in [path, *_companions(system, path)]:
-                system.get_file(name, str(fresh / Path(name).name))
+            system.get_file(path, str(fresh / file.name))
+            for name in companions(file.stem).values() if file.suffix == ".npy" else ():
+                beside = path.removesuffix(file.name) + name
+                if system.exists(beside):
+                    system.get_file(beside, str(fresh / name))
             try:
                 fresh.rename(folder)
             except OSError:  # another process was first
@@ -112,7 +117,7 @@ def fetch(address: str) -> Path:
     except Exception as error:
         raise _unreachable(address, error) from error
     _touch(folder)
-    return folder / Path(path).name
+    return folder / file.name
 
 
 def _system(address: str) -> tuple[Any, str]:
@@ -130,21 +135,6 @@ def _unreachable(address: str, error: Exception) -> InputError:
     # every file system raises its own errors: missing file, no credentials, no route
     reason = "there is no such file" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())[:200]
     return InputError(f"{address} cannot be read: {reason or type(error).__name__}")
-
-
-def _companions(system: Any, path: str) -> list[str]:
-    file = Path(path)
-    if file.suffix != ".npy":
-        return []
-    beside = [path[: -len(file.name)] + name for name in companions(file.stem).values()]
-    return [name for name in beside if system.exists(name)]
-
-
-def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(base) / "calibrant" / "parts"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _touch(folder: Path) -> None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
@@ -402,13 +403,16 @@ class BrokenField(Field):
 
 
 class Fields(dict[str, Field]):
-    """Fields of a file by name, with what the reader had to decide."""
+    """Columns of a table by name, with what the reader had to decide."""
 
     notes: tuple[str, ...] = ()
+    twice: Collection[str] = ()
+    """Names that several columns of the file have."""
     members: Mapping[str, list[str]] = MappingProxyType({})
     """Columns of the file behind a matrix, where it has several."""
 
 
+@dataclass(eq=False)
 class RawField(Field):
     """An array of a shape and a dtype that begins `offset` bytes into a file.
 
@@ -419,31 +423,27 @@ class RawField(Field):
     keeps : what must live as long as the field or its rows are used, such as the owner of a scratch file.
     """
 
-    def __init__(  # noqa: PLR0917
-        self,
-        path: Path,
-        offset: int,
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        fortran: bool,
-        called: str,
-        keeps: Any = None,
-    ) -> None:
-        self.path, self.offset, self.shape, self.stored, self.called = path, offset, shape, dtype, called
-        self.fortran, self.keeps = fortran, keeps
-        self.dtype = np.dtype(np.float32) if dtype == BFLOAT16 else dtype
-        self.stamp = _stamp(path)
-        self.count = math.prod(shape)
-        needed, held = self.count * dtype.itemsize, self.stamp[0] - offset
+    path: Path
+    offset: int
+    shape: tuple[int, ...]
+    stored: np.dtype[Any]
+    fortran: bool
+    called: str
+    keeps: Any = None
+
+    def __post_init__(self) -> None:
+        self.dtype = np.dtype(np.float32) if self.stored == BFLOAT16 else self.stored
+        self.stamp = _stamp(self.path)
+        needed, held = math.prod(self.shape) * self.stored.itemsize, self.stamp[0] - self.offset
         if needed > held:
             raise InputError(
-                f"{called} promises {needed} bytes of data (shape {shape}, {self.dtype}), "
+                f"{self.called} promises {needed} bytes of data (shape {self.shape}, {self.dtype}), "
                 f"but {max(held, 0)} are there: the file is truncated"
             )
 
     def read(self) -> np.ndarray:
         """The whole array, in memory."""
-        return self._values(0, self.count).reshape(self.shape, order="F" if self.fortran else "C")
+        return self._values(0, math.prod(self.shape)).reshape(self.shape, order="F" if self.fortran else "C")
 
     def source(self, name: str) -> Source:
         """Its rows."""

@@ -4,7 +4,7 @@
     0,1.0,2.5,-0.5
 
 A table is its columns by name and a way to stream batches of some of them. Which columns are the scores, the labels and
-the weights is decided in `calibrant.data.columns`; a column that nobody asks for, such as a path, is not converted.
+the weights is decided in `calibrant.data.assemble`; a column that nobody asks for, such as a path, is not converted.
 Text is parsed once, into the Arrow format: in memory while it is small, in a temporary file beyond that. The separator
 is the one of `,` `;` tab `|` that occurs most often in the header; beside `;`, tab and `|` numbers may have decimal
 commas. Parquet columns of lists hold K numbers per row; class names are a JSON list in the schema's metadata.
@@ -18,6 +18,7 @@ import io
 import re
 import zlib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.schema import typed
 from calibrant.data import columns as known
 from calibrant.data.arrays import names_field
-from calibrant.data.columns import PREFIXES, SHARE_PREFIXES, Wanted, arrange, canonical, picked
+from calibrant.data.columns import PREFIXES, SHARE_PREFIXES, Wanted, canonical, picked
 from calibrant.data.scratch import Scratch
 from calibrant.data.source import (
     MAX_TEXT_BYTES,
@@ -58,6 +59,7 @@ SEPARATORS = (",", ";", "\t", "|")
 DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
 
 
+@dataclass(eq=False)
 class Table(ABC):
     """Columns by name, of which batches of rows can be read; the file is opened for every pass, so that its address can
     be sent to another process.
@@ -68,14 +70,17 @@ class Table(ABC):
     keeps : what must live as long as the table, such as the owner of a scratch file.
     """
 
-    def __init__(
-        self, where: Any, called: str, names: Sequence[str] = (), decimal: str | None = None, keeps: Any = None
-    ) -> None:
-        self.where, self.called, self.decimal, self.keeps = where, called, decimal, keeps
-        self.size = where.stat().st_size if isinstance(where, Path) else where.size
+    where: Any
+    called: str
+    names: Sequence[str] = ()
+    decimal: str | None = None
+    keeps: Any = None
+
+    def __post_init__(self) -> None:
+        self.size = self.where.stat().st_size if isinstance(self.where, Path) else self.where.size
         with self._damage():
             schema, self.lengths = self._described()
-        self.names, self.types, self.metadata = list(names or schema.names), list(schema.types), schema.metadata or {}
+        self.names, self.types, self.metadata = self.names or schema.names, schema.types, schema.metadata or {}
         self.n_rows = sum(self.lengths)
 
     @abstractmethod
@@ -308,10 +313,10 @@ def _dtype(arrow_type: Any) -> np.dtype[Any]:
 def table_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     """The columns of a parquet or Arrow file."""
     kind = ParquetTable if path.suffix.lower() == ".parquet" else ArrowTable
-    return _fields(kind(path, str(path)), wanted)
+    return _fields(kind(path, str(path)))
 
 
-def _fields(table: Table, wanted: Wanted) -> dict[str, Field]:
+def _fields(table: Table) -> dict[str, Field]:
     check_counts((table.n_rows,), table.called)
     found = Fields()
     names = canonical(table.names)
@@ -321,7 +326,8 @@ def _fields(table: Table, wanted: Wanted) -> dict[str, Field]:
     if known.CLASS_NAMES.encode() in table.metadata:
         text = table.metadata[known.CLASS_NAMES.encode()]
         found[known.CLASS_NAMES] = names_field(text, f"{table.called}: {known.CLASS_NAMES}")
-    return arrange(found, names, wanted, table.called)
+    found.twice = [name for name, times in Counter(names).items() if times > 1]
+    return found
 
 
 @dataclass(frozen=True)
@@ -341,8 +347,8 @@ class TextForm:
         return csv.reader(text, delimiter=self.separator)
 
 
-def text_form(lines: IO[bytes], path: Path) -> tuple[TextForm, bytes]:
-    """What the header says, and the first line behind it; leaves the stream at the second."""
+def text_form(lines: IO[bytes], path: Path) -> TextForm:
+    """What the header and the first line behind it say."""
     header = lines.readline(MAX_TEXT_BYTES)
     if not header.strip():
         raise InputError(f"{path} is empty: a table needs the header label,logit_0,logit_1,...")
@@ -364,7 +370,7 @@ def text_form(lines: IO[bytes], path: Path) -> tuple[TextForm, bytes]:
     row_names = len(cells) == len(names) + 1  # R writes row names without a name for their column
     comma = separator != "," and any(DECIMAL_COMMA.fullmatch(cell) for cell in cells)
     names = [name.strip() for name in names]
-    return TextForm(["", *names] if row_names else names, separator, "," if comma else ".", encoding, row_names), first
+    return TextForm(["", *names] if row_names else names, separator, "," if comma else ".", encoding, row_names)
 
 
 def csv_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
@@ -372,11 +378,11 @@ def csv_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     import pyarrow as pa
 
     with opened_text(path) as lines:
-        form, _ = text_form(lines, path)
+        form = text_form(lines, path)
     numbers, encoding = _number_columns(form.names, wanted), form.encoding
     while True:
         try:
-            return _fields(_parsed(path, form, numbers, encoding), wanted)
+            return _fields(_parsed(path, form, numbers, encoding))
         except pa.ArrowInvalid as error:
             words = " ".join(str(error).split())
             column = re.search(r"column #(\d+)", words)

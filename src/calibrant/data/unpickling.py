@@ -49,23 +49,6 @@ class PredictionOutput(NamedTuple):
     num_samples: Any = None
 
 
-_NUMPY = np.array(0.0).__reduce__()[0].__module__.rpartition(".")[0]
-_KNOWN: dict[tuple[str, str], Any] = {
-    **{
-        (f"numpy.{core}.{module}", name): getattr(sys.modules[f"{_NUMPY}.{module}"], name)
-        for core in ("core", "_core")
-        for module, name in (("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer"))
-    },
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("collections", "OrderedDict"): collections.OrderedDict,
-    ("transformers.trainer_utils", "PredictionOutput"): PredictionOutput,
-    ("transformers.trainer_utils", "EvalLoopOutput"): PredictionOutput,
-    ("transformers.trainer_utils", "EvalPrediction"): EvalPrediction,
-}
-"""The only names that a pickle may use, and what they stand for."""
-
-
 def _encode(text: str, encoding: str = "latin1") -> bytes:
     """How protocols 0 to 2 write bytes; other codecs of the standard library could unpack without end."""
     if encoding not in ("latin1", "latin-1"):
@@ -73,37 +56,45 @@ def _encode(text: str, encoding: str = "latin1") -> bytes:
     return text.encode("latin-1")
 
 
+_NUMPY = np.array(0.0).__reduce__()[0].__module__.rpartition(".")[0]
+_KNOWN: dict[tuple[str, str], Any] = {
+    **{
+        (f"numpy.{core}.{module}", name): getattr(sys.modules[f"{_NUMPY}.{module}"], name)
+        for core in ("core", "_core")
+        for module, name in (("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer"))
+    },
+    ("_codecs", "encode"): _encode,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("collections", "OrderedDict"): collections.OrderedDict,
+    ("transformers.trainer_utils", "PredictionOutput"): PredictionOutput,
+    ("transformers.trainer_utils", "EvalLoopOutput"): PredictionOutput,
+    ("transformers.trainer_utils", "EvalPrediction"): EvalPrediction,
+}
+"""The only names that a pickle may use, beside those of torch, and what they stand for."""
+
+
 class ClosedUnpickler(pickle.Unpickler):
     """The standard unpickler, which finds only what builds arrays."""
 
     def find_class(self, module: str, name: str) -> Any:
         """What stands for a known name; an error for any other."""
-        if (module, name) == ("_codecs", "encode"):
-            return _encode
-        if module in ("torch", "torch._utils", "torch.storage"):
-            return _torch(module, name)
-        if (module, name) not in _KNOWN:
-            raise _would_call(module, name)
-        return _KNOWN[module, name]
+        known = _torch_names() if module in ("torch", "torch._utils", "torch.storage") else _KNOWN
+        if (module, name) not in known:
+            remedy = "; save a table with to_parquet or to_csv" if module.startswith(("pandas", "polars")) else ""
+            raise RefusedError(f"it would call {module}.{name}"[:90] + f": {NOTHING_RUNS}{remedy}")
+        return known[module, name]
 
 
-def _torch(module: str, name: str) -> Any:
+def _torch_names() -> dict[tuple[str, str], Any]:
     import torch
 
-    known = {
+    return {
         ("torch._utils", "_rebuild_tensor_v2"): torch._utils._rebuild_tensor_v2,
         ("torch._utils", "_rebuild_parameter"): torch._utils._rebuild_parameter,
         ("torch.storage", "_load_from_bytes"): lambda data: torch.load(io.BytesIO(data), weights_only=True),
         ("torch", "Size"): torch.Size,
     }
-    if (module, name) not in known:
-        raise _would_call(module, name)
-    return known[module, name]
-
-
-def _would_call(module: str, name: str) -> RefusedError:
-    remedy = "; save a table with to_parquet or to_csv" if module.startswith(("pandas", "polars")) else ""
-    return RefusedError(f"it would call {module}.{name}"[:90] + f": {NOTHING_RUNS}{remedy}")
 
 
 def named_arrays(content: Any, kind: str, room: int) -> dict[str, np.ndarray]:
@@ -157,10 +148,8 @@ def _name(content: Any, kind: str) -> dict[str, Any]:
     if isinstance(content, (tuple, list)) and content:
         if all(isinstance(item, dict) for item in content):
             return _joined(list(content))
-        if len(content) in (2, 3) and _is_array(content[0]):
-            return dict(zip((kind, "labels", "weights"), content, strict=False))
-        pairs = [pair for pair in content if isinstance(pair, (tuple, list)) and len(pair) in (2, 3)]
-        if len(pairs) == len(content) and len(pairs) in SPLITS:
+        pairs = [content] if _is_array(content[0]) else content
+        if len(pairs) in SPLITS and all(isinstance(pair, (tuple, list)) and len(pair) in (2, 3) for pair in pairs):
             return {
                 f"{split}_{word}" if split else word: array
                 for split, pair in zip(SPLITS[len(pairs)], pairs, strict=True)

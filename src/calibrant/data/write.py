@@ -11,7 +11,7 @@ import os
 import struct
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -22,7 +22,7 @@ from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.core.schema import class_key, class_number
 from calibrant.data.arrays import DTYPES, LOCAL_HEADER, METADATA, kind_word
-from calibrant.data.columns import CLASS_NAMES, CORRECT, LABEL_SHARES, PREFIXES, SCORES, SINGLE, canonical
+from calibrant.data.columns import CLASS_NAMES, CORRECT, LABEL_SHARES, PREFIXES, SCORES, SINGLE, canonical, prefix_of
 from calibrant.data.files import HOLDS_PARTS, reader_of, suffix_of
 from calibrant.data.json_lines import LOGPROBS, TOP_LOGPROBS, json_rows
 from calibrant.data.predictions import Predictions
@@ -258,12 +258,12 @@ def _wide(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, 
 @contextmanager
 def csv_writer(path: Path, separator: str = ",") -> Iterator[Any]:
     """A writer of rows to a file, packed where its name says so."""
-    with ExitStack() as stack:
-        stream: Any = stack.enter_context(path.open("wb"))
-        if path.suffix.lower() == ".gz":
-            packed = gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=3, filename="", mtime=0)
-            stream = stack.enter_context(packed)
-        text = stack.enter_context(io.TextIOWrapper(stream, encoding="utf-8", newline=""))
+    packed = path.suffix.lower() == ".gz"
+    with (
+        path.open("wb") as raw,
+        gzip.GzipFile("", "wb", 3, raw, mtime=0) if packed else nullcontext(raw) as stream,
+        io.TextIOWrapper(stream, encoding="utf-8", newline="") as text,
+    ):
         yield csv.writer(text, delimiter=separator, lineterminator="\n")
 
 
@@ -317,7 +317,7 @@ def rewrite(given: Predictions, calibrated: Predictions, source: Path, target: P
 def _renamed(name: str, kind: str) -> str:
     """The name of a column of scores under another kind."""
     low = name.lower()
-    prefix = next((prefix for prefix in PREFIXES if low.startswith(prefix)), "")
+    prefix = prefix_of(name)
     said = SCORES.get(low) or PREFIXES.get(prefix)
     if said is None or said == kind:
         return name
@@ -329,7 +329,7 @@ def _renamed(name: str, kind: str) -> str:
 
 def _rewrite_text(calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:
     with opened_text(source) as lines:
-        form, _ = text_form(lines, source)
+        form = text_form(lines, source)
     names = canonical(form.names)
     places = [names.index(name) for name in renamed]
     header = [renamed.get(name, own) for name, own in zip(names, form.names, strict=True)]
@@ -365,16 +365,17 @@ def _rewrite_parquet(calibrated: Predictions, source: Path, temporary: Path, ren
 
 def _rewrite_jsonl(calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:
     scores = (row for chunk in calibrated.chunks() for row in chunk.values.reshape(chunk.n, -1).tolist())
-    places = {key: place for place, key in enumerate(calibrated.schema.keys)}
+    key, keys = next(iter(renamed)), calibrated.schema.keys
     with temporary.open("w", encoding="utf-8") as file:
         for row, value in zip(json_rows(source), scores, strict=True):
             changed = {renamed.get(word, word): item for word, item in row.items()}
             if len(renamed) > 1:  # a key per class
                 changed |= dict(zip(renamed.values(), value, strict=True))
-            elif (key := next(iter(renamed))) in row:
+            elif isinstance(row.get(key), dict):  # each row has an order of its own
+                named = dict(zip(keys, value, strict=True))
+                changed[renamed[key]] = {word: named[class_key(word)] for word in row[key]}
+            elif key in row:
                 changed[renamed[key]] = value[0] if calibrated.flat else value
-                if isinstance(row[key], dict):  # each row has an order of its own
-                    changed[renamed[key]] = {word: value[places[class_key(word)]] for word in row[key]}
             else:  # log-probabilities of options
                 changed = {word: item for word, item in row.items() if word not in (LOGPROBS, TOP_LOGPROBS)}
                 changed[calibrated.kind] = dict(zip(calibrated.class_names or (), value, strict=True))

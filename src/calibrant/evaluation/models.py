@@ -290,7 +290,7 @@ def _named(models: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
 def _halves(name: str, model: Any, kind: str | None, task: str | None) -> tuple[Any, Any]:
     """The rows to fit on and to measure on."""
     from calibrant.data import as_predictions
-    from calibrant.data.datasets import Dataset
+    from calibrant.datasets import Dataset
 
     hint = ""
     if isinstance(model, str | os.PathLike):
