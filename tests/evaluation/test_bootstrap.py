@@ -125,6 +125,15 @@ def test_intervals_cover_a_known_error_and_hold_the_estimate():
     assert missed <= 14  # 6 expected; 14 has a chance below 0.2%
 
 
+def test_bins_without_rows_do_not_narrow_the_interval():
+    missed = 0
+    for seed in range(120):
+        confidence, correct = columns(2000, seed, gap=0.05)  # all lie above 0.2: three bins are empty
+        found = estimates(["ece"], confidence, correct, draw(2000, 200, seed))["ece"]
+        missed += not found.low <= 0.05 <= found.high
+    assert missed <= 14  # 6 expected; with the common gap spread over empty bins there were 20
+
+
 def test_interval_of_calibrated_data_starts_at_zero():
     starts = []
     for seed in range(60):

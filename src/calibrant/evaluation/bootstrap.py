@@ -204,12 +204,12 @@ def shrunk_direction(residual: np.ndarray, noise: np.ndarray, share: np.ndarray)
 
     The pattern of ĝ over bins is partly noise, whose norm grows with the number of bins: along t·ĝ the interval of an
     error that is the same in all bins would start and end too low (coverage 88 to 92% where it is to be 95%). The
-    factor is that of James and Stein, from the mean squared deviations of the resamples.
+    factor is that of James and Stein, from the mean squared deviations of the resamples. Bins of no share stay at 0.
     """
-    common = share * residual.sum()
+    common, safe = share * residual.sum(), np.where(share > 0, share, 1.0)
     apart = residual - common
-    squares = float((apart**2 / share).sum())
-    chance = float(((noise - share * noise.sum(axis=1, keepdims=True)) ** 2 / share).sum(axis=1).mean())
+    squares = float((apart**2 / safe).sum())
+    chance = float(((noise - share * noise.sum(axis=1, keepdims=True)) ** 2 / safe).sum(axis=1).mean())
     return common + max(0.0, 1 - chance / squares) * apart if squares > 0 else common
 
 

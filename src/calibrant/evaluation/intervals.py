@@ -265,7 +265,7 @@ class Intervals:
             return rule.norm(g, safe) ** 2 - correction
 
         statistic = squares if rule.debiased else None
-        line = shrunk_direction(residual, noise, safe) if rule.shrunk else None
+        line = shrunk_direction(residual, noise, share) if rule.shrunk else None
         found = inverted_interval(norm, residual, noise, value=value, statistic=statistic, direction=line)
         return found, norm(residual + noise)
 
