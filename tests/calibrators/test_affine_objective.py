@@ -9,7 +9,7 @@ import pytest
 
 import calibrant
 from calibrant.calibrators.affine import log_features, logit_features
-from calibrant.calibrators.solvers import likelihood, penalties
+from calibrant.calibrators.solvers import likelihood
 from calibrant.calibrators.solvers.likelihood import Affine, Ridge, fit_matrix, on_numpy
 from calibrant.core.rows import Rows
 
@@ -71,11 +71,11 @@ def test_a_large_problem_chooses_its_penalty_on_one_split_of_a_part_of_the_rows(
     def loss(part, point):
         return abs(point[0] - 2) * part.n
 
-    assert penalties.choose(rows, [4, 3, 2, 1, 0], fit, loss, seed=0) == 2
+    assert likelihood.choose(rows, [4, 3, 2, 1, 0], fit, loss, seed=0) == 2
     assert [n for _, n in seen] == [600] * 15
     seen.clear()
-    monkeypatch.setattr(penalties, "LARGE", 1000)
-    assert penalties.choose(rows, [4, 3, 2, 1, 0], fit, loss, seed=0, most_logits=2250) == 2
+    monkeypatch.setattr(likelihood, "LARGE", 1000)
+    assert likelihood.choose(rows, [4, 3, 2, 1, 0], fit, loss, seed=0, most_logits=2250) == 2
     assert seen == [(4, 300), (3, 300), (2, 300), (1, 300)]
 
 

@@ -13,9 +13,16 @@ from sklearn.base import clone
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import RECORD, Learned
 from calibrant.calibrators.maps import like
-from calibrant.calibrators.solvers.likelihood import Ridge, Solution, fit_matrix, on_numpy
-from calibrant.calibrators.solvers.penalties import check_penalty, choose
-from calibrant.calibrators.solvers.scales import common_unit, fit_vector
+from calibrant.calibrators.solvers.likelihood import (
+    Ridge,
+    Solution,
+    check_penalty,
+    choose,
+    common_unit,
+    fit_matrix,
+    fit_vector,
+    on_numpy,
+)
 from calibrant.calibrators.solvers.temperature import fit_inverse_temperature
 from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning

@@ -226,13 +226,29 @@ def choose_n_bins(top: TopColumns, rows: Rows, seed: int) -> int:
     return candidates[int(np.argmin(scores))]
 
 
-class HistogramBinning(
+class ProbabilityMap(
     Calibrator,
     # one map of the top confidence keeps it; a map of the positive class need not
     keeps_prediction=lambda own: own.task_ != "binary" and own.mode == "top_label",
     # a map per class reads whole columns
     additive=lambda own: own.mode == "top_label",
 ):
+    """Base of maps of the top confidence (one map), or of each class's probability; or of that of a positive class.
+
+    A method writes `_mapped(xp, chances, learned)`: probabilities (n×C) through the C maps, as many as `values_` has.
+    """
+
+    mode: str
+    _mapped: Any
+
+    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+        if learned.values_.shape[0] == 1:
+            accuracy = self._mapped(xp, xp.confidence(logits), learned)
+            return maps.with_confidence(xp, logits, maps.log_odds(xp, accuracy))
+        return maps.normalised(xp, self._mapped(xp, xp.class_chances(logits), learned), logits)
+
+
+class HistogramBinning(ProbabilityMap):
     """Replace a probability by the frequency of its equal-mass bin (Zadrozny & Elkan 2001).
 
     Parameters
@@ -288,18 +304,11 @@ class HistogramBinning(
             step("histogram binning", j + 1, n_columns)
 
     def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
-        inner, values = learned.edges_[0, 1:-1], learned.values_[0, :]
-        chance = maps.sigmoid(xp, maps.wide(xp, scores))
-        # bins are (lo, hi], the outer ones open-ended
-        index = xp.searchsorted(inner, chance, side="left")
-        return maps.like(xp, maps.log_odds(xp, xp.take(values, index)), scores)
+        chances = maps.sigmoid(xp, maps.wide(xp, scores))[:, None]
+        return maps.like(xp, maps.log_odds(xp, self._mapped(xp, chances, learned)[:, 0]), scores)
 
-    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        if learned.edges_.shape[0] == 1:
-            bin_index = xp.place(xp.confidence(logits), learned.edges_[0])
-            return maps.with_confidence(xp, logits, maps.log_odds(xp, learned.values_[0][bin_index]))
-        mapped = xp.steps_by_class(xp.class_chances(logits), learned.edges_, learned.values_)
-        return maps.normalised(xp, mapped, logits)
+    def _mapped(self, xp: Any, chances: Any, learned: Any) -> Any:
+        return xp.steps_by_class(chances, learned.edges_, learned.values_)
 
 
 class BinTemperatureScaling(Calibrator, keeps_prediction=True, additive=True):

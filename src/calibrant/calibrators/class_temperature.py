@@ -19,7 +19,7 @@ from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import RECORD, SMALL, Learned
 from calibrant.calibrators.maps import like
 from calibrant.calibrators.solvers.folds import content_folds
-from calibrant.calibrators.solvers.scales import fit_vector
+from calibrant.calibrators.solvers.likelihood import fit_vector
 from calibrant.calibrators.solvers.temperature import temperature_grid
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.core.arrays import Array, check_whole

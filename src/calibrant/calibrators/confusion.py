@@ -23,12 +23,15 @@ from calibrant.calibrators.solvers.likelihood import (
     Objective,
     Ridge,
     Solution,
+    check_penalty,
+    common_unit,
     in_wide,
     minimise,
+    newton_sums,
     on_numpy,
+    vector_objective,
+    walk,
 )
-from calibrant.calibrators.solvers.penalties import check_penalty, walk
-from calibrant.calibrators.solvers.scales import common_unit, newton_sums, vector_objective
 from calibrant.calibrators.solvers.temperature import fit_inverse_temperature
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError

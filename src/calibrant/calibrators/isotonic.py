@@ -10,7 +10,8 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators import maps
-from calibrant.calibrators.base import BinaryCalibrator, Calibrator
+from calibrant.calibrators.base import BinaryCalibrator
+from calibrant.calibrators.binning import ProbabilityMap
 from calibrant.calibrators.confidence_bins import mapped_columns
 from calibrant.calibrators.learned import CHANCE, Learned
 from calibrant.core.arrays import Array
@@ -23,13 +24,9 @@ from calibrant.kernels.venn_abers import venn_abers_tables
 
 
 class IsotonicCalibration(
-    Calibrator,
-    # one map of the top confidence keeps it; a map of the positive class need not
-    keeps_prediction=lambda own: own.task_ != "binary" and own.mode == "top_label",
+    ProbabilityMap,
     # scores of the positive class are never reversed
     keeps_ranking=lambda own: own.task_ == "binary",
-    # a map per class reads whole columns
-    additive=lambda own: own.mode == "top_label",
 ):
     """Map probabilities by the non-decreasing step function of least squares (Zadrozny & Elkan 2002).
 
@@ -121,14 +118,10 @@ class IsotonicCalibration(
             maps = np.split(np.asarray(joined, dtype=np.float64), self.offsets_[1:-1])
             return np.stack([np.pad(one, (0, width - len(one)), mode="edge") for one in maps])
 
-        return SimpleNamespace(knots=table(self.knots_), values=table(self.values_))
+        return SimpleNamespace(knots_=table(self.knots_), values_=table(self.values_))
 
-    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        if learned.knots.shape[0] == 1:
-            accuracy = xp.interpolate(xp.confidence(logits), learned.knots[0], learned.values[0])
-            return maps.with_confidence(xp, logits, maps.log_odds(xp, accuracy))
-        mapped = xp.lines_by_class(xp.class_chances(logits), learned.knots, learned.values)
-        return maps.normalised(xp, mapped, logits)
+    def _mapped(self, xp: Any, chances: Any, learned: Any) -> Any:
+        return xp.lines_by_class(chances, learned.knots_, learned.values_)
 
 
 def isotonic_knots(groups: ScoreGroups) -> tuple[Array, Array]:

@@ -13,7 +13,7 @@ import numpy as np
 from calibrant.calibrators.base import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
 from calibrant.calibrators.maps import like, numpy_space
-from calibrant.calibrators.solvers.penalties import check_penalty
+from calibrant.calibrators.solvers.likelihood import check_penalty
 from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows, score_range

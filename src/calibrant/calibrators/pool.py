@@ -13,10 +13,10 @@ from sklearn.base import clone
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.confidence_bins import map_rows
+from calibrant.calibrators.ensemble_temperature import minimise_on_simplex
 from calibrant.calibrators.learned import INNERS, RECORD, Learned
 from calibrant.calibrators.registry import get
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
-from calibrant.calibrators.solvers.simplex import minimise_on_simplex
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows, two_columns
 from calibrant.core.statistic import use_compiled
