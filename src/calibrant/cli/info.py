@@ -10,7 +10,7 @@ from calibrant.cli import options
 from calibrant.cli.terminal import answer, printable
 from calibrant.metrics.record import facts as metric_facts
 from calibrant.report.methods import learned
-from calibrant.shipping.artifact import digest_of, from_bytes, read_content
+from calibrant.shipping.artifact import read_artifact
 
 MAX_NAMES = 8
 
@@ -18,8 +18,7 @@ MAX_NAMES = 8
 @options.verb
 def info(artifact: str, *, as_json: bool = False) -> None:
     """Say what an artifact is: method, classes, when and from what it was learned, and how good it was there."""
-    content = read_content(artifact)
-    found = from_bytes(content)
+    found = read_artifact(artifact)
     calibrator, names = found.calibrator, found.class_names
     facts = {
         "method": found.method,
@@ -31,8 +30,8 @@ def info(artifact: str, *, as_json: bool = False) -> None:
         **{name: getattr(found, name) for name in ("created", "source", "n", "fingerprint", "before", "after")},
         "parameters": {name: _plain(value) for name, value in sorted(calibrator.get_params(deep=False).items())},
         "learned": dict(sorted(learned(calibrator))),
-        "digest": digest_of(content),
-        "bytes": len(content),
+        "digest": found.digest,
+        "bytes": os.path.getsize(artifact),
         "format": found.format,
         "library": found.library,
     }

@@ -65,8 +65,10 @@ def serve(
         drain_seconds=drain,
     )
     served = ArtifactFile(artifact).load()
-    loaded, digest = served.artifact, served.digest if reload else ""
-    desk = FeedbackDesk(state=monitor_state, artifact=digest, batch=batch, by=by, false_alarm_rate=false_alarm_rate)
+    loaded = served.artifact
+    desk = FeedbackDesk(
+        state=monitor_state, artifact=served.digest, batch=batch, by=by, false_alarm_rate=false_alarm_rate
+    )
 
     def announce(address: str) -> None:
         facts = {"address": address, "method": loaded.method, "n_classes": loaded.n_classes}

@@ -88,6 +88,8 @@ class Artifact:
     format: int = FORMAT
     created: str | None = None
     source: str | None = None
+    digest: str = ""
+    """Name of the file's content; empty where the calibrator comes from no file."""
 
     @property
     def schema(self) -> Schema | None:
@@ -148,26 +150,17 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
 
 def read_artifact(path: str | os.PathLike[str]) -> Artifact:
     """The calibrator of a file together with what the header says about it."""
-    content = read_content(path)
-    try:
-        return from_bytes(content)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-
-
-def read_content(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of an artifact, whose size and first bytes have been looked at before."""
     if os.path.exists(path) and not os.path.isfile(path):
         what = "a folder" if os.path.isdir(path) else "a pipe or a device"
         raise InputError(f"{path} is {what}: give an artifact, such as cal.safetensors")
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb") as file:  # the size and the first bytes before the rest is read
             _check_prefix(file.read(8), os.path.getsize(path))
+        return from_bytes(Path(path).read_bytes())
     except FileNotFoundError as error:
         raise InputError(f"{path}: there is no such file") from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    return Path(path).read_bytes()
 
 
 def kind_of(calibrator: Any) -> str:
@@ -229,7 +222,8 @@ def from_bytes(content: bytes) -> Artifact:
         ) from error
     if header["kind"] != "logits":
         calibrator.kind_ = header["kind"]
-    return Artifact(**{**header, "calibrator": calibrator, "class_names": None if names is None else tuple(names)})
+    header |= {"calibrator": calibrator, "class_names": None if names is None else tuple(names)}
+    return Artifact(**header, digest=digest_of(content))
 
 
 def read_header(content: bytes) -> dict[str, Any]:

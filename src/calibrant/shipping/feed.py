@@ -39,12 +39,13 @@ class Feed(Stateful):
     batch : a number of answers per bet, or the field that names the batch of an answer.
     by : the field that names the group of an answer; the monitor is a `GroupMonitor` then.
     id : the field that names an answer: one that comes twice counts once.
-    id_is_optional : whether answers without that field are taken.
     state_file : a file that keeps what is known between runs; `notes` has what there is to say about it.
     settings : further parameters of `Monitor`.
     """
 
     STATE = ("n_duplicates", "monitor")
+    id_is_optional = False
+    """Whether answers without the field `id` are taken."""
 
     def __init__(
         self,
@@ -52,13 +53,12 @@ class Feed(Stateful):
         batch: Any = None,
         by: str | None = None,
         id: str | None = None,
-        id_is_optional: bool = False,
         state_file: Any = None,
         **settings: Any,
     ) -> None:
         size = int(batch) if batch is not None and str(batch).isdigit() else None
         self.monitor = (Monitor if by is None else GroupMonitor)(batch=size, **settings)
-        self.batch, self.by, self.id, self.id_is_optional = None if size else batch, by, id, id_is_optional
+        self.batch, self.by, self.id = None if size else batch, by, id
         chosen = {name: value for name, value in self.monitor.settings.items() if name != "seed"}
         self.choices = {**chosen, "batch": size or batch, "by": by, "id": id}
         self.seen: dict[int, None] = {}
@@ -178,13 +178,15 @@ class FeedbackDesk(Feed):
     `Feed`.
     """
 
+    id_is_optional = True
+
     def __init__(self, *, state: Any = None, artifact: str = "", **choices: Any) -> None:
         self._lock = threading.Lock()
         self.artifact = artifact
         self._report: tuple[int, dict[str, Any]] | None = None
         self._unsaved = False
         self.n_stale = self.n_resets = 0
-        super().__init__(id="id", id_is_optional=True, state_file=state, **choices)
+        super().__init__(id="id", state_file=state, **choices)
 
     def take(self, records: list[Any]) -> dict[str, Any]:
         """Give outcomes to the monitor: all of them, or none where one is unsound."""

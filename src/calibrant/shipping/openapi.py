@@ -7,13 +7,20 @@ from typing import Any
 from calibrant.core.schema import KINDS
 from calibrant.shipping.http_codec import ARROW, JSON, LARGEST_LOGIT, NDJSON, NPY, Wanted
 
+
+def _list(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
 BINARY = {"schema": {"type": "string", "format": "binary"}}
 PROBLEM = {
     "description": "what is wrong, in one line: 400 malformed, 408 too slow, 413 too large, 415, 422 does not fit, 503 "
     "overloaded",
-    "content": {
-        JSON: {"schema": {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}}
-    },
+    "content": {JSON: {"schema": _object({"error": {"type": "string"}})}},
 }
 CHANCE = {"type": "number", "minimum": 0, "maximum": 1}
 NUMBER = {"type": "number", "minimum": -LARGEST_LOGIT, "maximum": LARGEST_LOGIT}
@@ -27,7 +34,7 @@ ANSWER = {
     },
     "description": "or probabilities (or logits) and label instead of confidence and correct; an id counts once",
 }
-OUTCOMES = {"type": "object", "required": ["answers"], "properties": {"answers": {"type": "array", "items": ANSWER}}}
+OUTCOMES = _object({"answers": _list(ANSWER)})
 READS = {
     "/calibrator": "What is served",
     "/monitor": "What the monitor knows",
@@ -84,14 +91,6 @@ def _calibrate(wanted: Wanted) -> dict[str, Any]:
     }
     parameters = [{**choice, "name": name, "description": words} for name, words in options.items()]
     return {**described, "parameters": parameters}
-
-
-def _list(items: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": items}
-
-
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "required": list(properties), "properties": properties}
 
 
 PAGE = """<!doctype html>

@@ -21,7 +21,7 @@ import numpy as np
 import calibrant
 from calibrant.core.errors import FitWarning, InputError, MissingExtraError
 from calibrant.core.schema import KINDS, Schema, identifier
-from calibrant.shipping.artifact import Artifact, digest_of, from_bytes, read_content
+from calibrant.shipping.artifact import Artifact, read_artifact
 from calibrant.shipping.feed import FeedbackDesk, parse_record
 from calibrant.shipping.http_codec import FORMATS, JSON, NDJSON, MalformedBodyError, Wanted, decode_rows, encode
 from calibrant.shipping.openapi import PAGE, openapi
@@ -90,12 +90,16 @@ class Served:
 
     artifact: Artifact
     schema: Schema
-    digest: str
     groups: frozenset[str] | None = None
     """Names of the groups that a calibrator per group knows; None for any other calibrator."""
 
+    @property
+    def digest(self) -> str:
+        """A short name of the artifact's content."""
+        return self.artifact.digest[:12]
+
     @classmethod
-    def of(cls, artifact: Artifact, content: bytes = b"") -> Served:
+    def of(cls, artifact: Artifact) -> Served:
         """An artifact that has been tried on one row."""
         schema, calibrator = artifact.schema, artifact.calibrator
         if schema is None:
@@ -105,7 +109,7 @@ class Served:
             groups = frozenset(identifier(name) for name in calibrator.groups_)
             # answers say how many rows got the pooled fit; a warning per request would only fill the log
             warnings.filterwarnings("ignore", message=".*group", category=FitWarning)
-        served = cls(artifact, schema, digest_of(content)[:12] if content else "", groups)
+        served = cls(artifact, schema, groups)
         served.answer(np.zeros(1) if schema.flat else np.zeros((1, schema.n_classes)), "probabilities")
         return served
 
@@ -171,11 +175,7 @@ class ArtifactFile:
     def load(self) -> Served:
         """The artifact there is now."""
         self._signature = self._look()
-        content = read_content(self.path)
-        try:
-            return Served.of(from_bytes(content), content)
-        except InputError as error:
-            raise InputError(f"{self.path}: {error}") from error
+        return Served.of(read_artifact(self.path))
 
     def changed(self) -> bool:
         """Whether the file is another one than at the last `load`; a missing file is waited for."""
