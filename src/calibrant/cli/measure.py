@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -151,26 +152,22 @@ def check(
         if not large:
             raise InputError(f"no group has {min_rows} rows, so there is nothing to check: lower --min-rows")
         asked += [(group, "at most", {"ece": max_group_ece}) for group in large]
-    checks = [
-        _compare(place, kind, name, limit)
-        for place, kind, limits in asked
-        for name, limit in limits.items()
-        if limit is not None
-    ]
+    checks = []
+    for place, kind, limits in asked:
+        metrics, group = place["metrics"], {"group": place["by"], "n": place["n"]} if "by" in place else {}
+        for name, limit in limits.items():
+            if limit is None:
+                continue
+            found = metrics.get(name, metrics.get(known_name(name)))
+            if found is None:
+                raise InputError(f"there is no {name} in this measurement: it has {', '.join(sorted(metrics))}")
+            value = found["value"] if isinstance(found, dict) else found
+            # a figure that could not be computed fails its check
+            value = None if value is None or not math.isfinite(value) else float(value)
+            passed = value is not None and (value >= limit if kind == "at least" else value <= limit)
+            one = {"metric": name, "kind": kind, "value": value, "limit": limit, "passed": passed}
+            checks.append(one | group)
     return {"passed": all(one["passed"] for one in checks), "checks": checks} if checks else None
-
-
-def _compare(place: dict[str, Any], kind: str, name: str, limit: float) -> dict[str, Any]:
-    """One check of the whole document or of a group; a figure that could not be computed fails it."""
-    metrics = place["metrics"]
-    found = metrics.get(name, metrics.get(known_name(name)))
-    if found is None:
-        raise InputError(f"there is no {name} in this measurement: it has {', '.join(sorted(metrics))}")
-    value = found["value"] if isinstance(found, dict) else found
-    value = None if value is None or not math.isfinite(value) else float(value)
-    passed = value is not None and (value >= limit if kind == "at least" else value <= limit)
-    group = {"group": place["by"], "n": place["n"]} if "by" in place else {}
-    return {"metric": name, "kind": kind, "value": value, "limit": limit, "passed": passed, **group}
 
 
 def words(gate: dict[str, Any]) -> str:
@@ -278,9 +275,7 @@ def _figures(out: Output, result: Measurement) -> None:
 
 
 def _figure(name: str, estimate: Estimate) -> Text:
-    def shown(name: str, value: float) -> str:
-        return number(name, value, 3)
-
+    shown = partial(number, places=3)
     label = facts(name).label + (" " if facts(name).percent else "†")
     value = (f"{shown(name, estimate.value):>6} ", "bold")
     return Text.assemble(f"{label:<18}", value, (f"{bounds(name, estimate, shown):<15}", GREY))

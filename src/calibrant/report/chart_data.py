@@ -57,6 +57,10 @@ def payload(comparison: Comparison, shift: ShiftCurves | None = None) -> dict[st
     shown = len(shown_groups(comparison)) if groups else 0
     parts = {name: _diagrams(comparison, name, one) | _deferral(comparison, one) for name, one in done.items()}
     names = ("reliability", "histogram", "means", "coverage", "guarantees")
+    curves = []
+    if shift is not None:
+        for name, mean, error in zip(shift.methods, shift.mean, shift.sem, strict=True):
+            curves.append((name, {"severity": shift.severities, "value": mean, "error": error}))
     return {
         "methods": list(done),
         "before": baseline(comparison),
@@ -69,7 +73,7 @@ def payload(comparison: Comparison, shift: ShiftCurves | None = None) -> dict[st
         "groups": groups,
         "decisions": decisions,
         "smooth": smooth_table(comparison),
-        "shift": None if shift is None else shift_table(shift),
+        "shift": stacked(curves, value=5, error=5) if curves else None,
     }
 
 
@@ -146,13 +150,6 @@ def _deferral(comparison: Comparison, columns: TestColumns) -> dict[str, Any]:
         },
         "guarantees": guarantees | {"deferred": [1 - one.coverage for one in held]},
     }
-
-
-def shift_table(shift: ShiftCurves) -> Columns:
-    """A metric over severities, with its standard error."""
-    values = zip(shift.methods, shift.mean, shift.sem, strict=True)
-    parts = ((name, {"severity": shift.severities, "value": mean, "error": sem}) for name, mean, sem in values)
-    return stacked(parts, value=5, error=5)
 
 
 def class_tables(comparison: Comparison) -> dict[str, Any]:

@@ -91,44 +91,38 @@ NARROW_INCHES = 4.0
 """Figures below this width, such as a journal's column, get a smaller legend."""
 
 
-def legend(ax: Axes, *, heading: str | None = None) -> float:
-    """A legend above the axes, where it covers nothing, in as many columns as fit; returns its height in points."""
-    _, words = ax.get_legend_handles_labels()
-    figure = ax.get_figure(root=True)
-    if not words or figure is None:
-        return 0.0
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import TextPath
-
-    inches = float(figure.get_size_inches()[0])
-    size = FontProperties(size="x-small" if inches < NARROW_INCHES else "small").get_size_in_points()
-    # an entry is a handle, a gap and its word; a wider gap parts the columns
-    entry = 2.4 * size + max(TextPath((0, 0), word, size=size).get_extents().width for word in words)
-    room = 72 * inches * ax.get_position().width + 1.2 * size
-    columns = int(np.clip(room // (entry + 1.2 * size), 1, min(3, len(words))))
-    ax.legend(
-        loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, title=heading, alignment="left", frameon=False,
-        fontsize=size, title_fontsize=size, borderaxespad=0.3, borderpad=0.2, labelspacing=0.25, columnspacing=1.2,
-        handlelength=1.6,
-    )  # fmt: skip
-    return 1.35 * size * (-(-len(words) // columns) + (heading is not None)) + 4
-
-
 def tidy(
     ax: Axes, *, x: str = "", y: str = "", title: str | None = None, heading: str | None = None, percent: str = ""
 ) -> Axes:
     """Name the axes, put legend (under `heading`) and title above them, take away what carries no information.
 
-    The axes in `percent` ("x", "y" or "xy") show fractions as percent.
+    The axes in `percent` ("x", "y" or "xy") show fractions as percent. The legend stands where it covers nothing, in as
+    many columns as fit.
     """
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextPath
+
     for name in percent:
         percent_axis(ax.xaxis if name == "x" else ax.yaxis)
     ax.set(xlabel=x, ylabel=y)
-    height = legend(ax, heading=heading)
+    ax.spines[["top", "right"]].set_visible(False)
+    _, words = ax.get_legend_handles_labels()
+    figure, height = ax.get_figure(root=True), 0.0
+    if words and figure is not None:
+        inches = float(figure.get_size_inches()[0])
+        size = FontProperties(size="x-small" if inches < NARROW_INCHES else "small").get_size_in_points()
+        # an entry is a handle, a gap and its word; a wider gap parts the columns
+        entry = 2.4 * size + max(TextPath((0, 0), word, size=size).get_extents().width for word in words)
+        room = 72 * inches * ax.get_position().width + 1.2 * size
+        columns = int(np.clip(room // (entry + 1.2 * size), 1, min(3, len(words))))
+        ax.legend(
+            loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, title=heading, alignment="left", frameon=False,
+            fontsize=size, title_fontsize=size, borderaxespad=0.3, borderpad=0.2, labelspacing=0.25,
+            columnspacing=1.2, handlelength=1.6,
+        )  # fmt: skip
+        height = 1.35 * size * (-(-len(words) // columns) + (heading is not None)) + 4
     if title:
         ax.set_title(title, pad=6 + height)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
     return ax
 
 
