@@ -245,8 +245,8 @@ def names_field(text: Any, called: str) -> ArrayField:
     """Class names from a JSON list of texts."""
     try:
         names = json.loads(text)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise InputError(f"{called} is not a JSON list of texts") from error
+    except (ValueError, TypeError, RecursionError):
+        names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f"{called} is not a JSON list of texts")
     return ArrayField(np.array(names, dtype=str))

@@ -58,9 +58,11 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     if choices is not None and not scored:
         _choices(found, path, columns, choices, wanted)
     for key, column in columns.items():
-        field = None if key in found else _column(column, f"{path}: {key}", found)
-        if field is not None:
-            found[key] = field
+        if key not in found:
+            called = f"{path}: {key}"
+            array = _objects(column, called, found) if isinstance(column[0], dict) else memory_array(column, called)
+            if array is not None:
+                found[key] = ArrayField(array)
     return found
 
 
@@ -98,15 +100,7 @@ def _parsed(line: bytes, called: str) -> dict[str, Any]:
     return row
 
 
-def _column(column: list[Any], called: str, found: Fields) -> Field | None:
-    """A column of numbers, texts, lists of numbers or objects of numbers; None for anything else."""
-    if isinstance(column[0], dict):
-        return _objects(column, called, found)
-    array = memory_array(column, called)
-    return None if array is None else ArrayField(array)
-
-
-def _objects(column: list[Any], called: str, found: Fields) -> Field | None:
+def _objects(column: list[Any], called: str, found: Fields) -> np.ndarray | None:
     """Numbers by name, the same names in every row."""
     names = list(column[0])
     order = number_order(names)
@@ -121,7 +115,7 @@ def _objects(column: list[Any], called: str, found: Fields) -> Field | None:
         names = known
     if order is None and called.endswith((": logits", ": probabilities")):
         found[CLASS_NAMES] = ArrayField(np.array(names, dtype=str))
-    return ArrayField(np.array([[item[name] for name in names] for item in column], dtype=np.float64))
+    return np.array([[item[name] for name in names] for item in column], dtype=np.float64)
 
 
 def _choices(found: Fields, path: Path, columns: dict[str, list[Any]], key: str, wanted: Wanted) -> None:

@@ -315,8 +315,7 @@ def from_object(given: Any, wanted: Wanted, name: str = "") -> Predictions:
             f"{name or 'predictions'} must be Predictions, a path, a frame, a dictionary of arrays, an object with "
             f".predictions and .label_ids, or a pair (scores, labels), got {type(given).__name__}"
         )
-    found = column_fields({str(word): column for word, column in columns.items()})
-    made = assemble(found, name, "", wanted)
+    made = assemble(column_fields(columns), name, "", wanted)
     if pair and wanted.kind is None and made.flat and look_like_probabilities(made.values):
         raise InputError(
             f"{name or 'scores'}: all {made.n} lie in [0, 1], as probabilities do and logits may: say "

@@ -163,7 +163,7 @@ class Predictions:
             raise InputError(f"{words.prefix}give either labels or correct, and not both")
         columns = {"labels": labels if correct is None else correct, "label_shares": label_shares}
         columns |= {"weights": weights, "clusters": clusters}
-        field = ArrayField(as_array(values, words.scores_called))
+        field = ArrayField(as_array(values, words.prefix + words.scores))
         own = named_groups(groups, words.prefix)
         made = join(
             field, columns, own, said or "logits", task, words, class_names=class_names, ignore_index=ignore_index
@@ -435,11 +435,6 @@ class Words:
         """The file, where there is one."""
         return f"{self.name}: " if self.name else ""
 
-    @property
-    def scores_called(self) -> str:
-        """File and name of the scores."""
-        return self.prefix + self.scores
-
 
 Columns = dict[str, np.ndarray]
 """What has an entry per row, by name."""
@@ -462,7 +457,7 @@ def join(  # noqa: PLR0917
     columns : labels, label_shares, weights and clusters; None for what is not there.
     guard : rows from which on logits that look like probabilities are an error; None for no such check.
     """
-    called = words.scores_called
+    called = words.prefix + words.scores
     own = {word: as_array(column, words.prefix + word) for word, column in columns.items() if column is not None}
     dense = len(scores.shape) > 2
     local = dense and "clusters" not in own

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import re
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import accumulate
@@ -318,11 +317,8 @@ def table_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
 
 def _fields(table: Table) -> dict[str, Field]:
     check_counts((table.n_rows,), table.called)
-    found = Fields()
     names = canonical(table.names)
-    for place, name in enumerate(names):
-        if name:
-            found[name] = TableField(table, [place], name)
+    found = Fields({name: TableField(table, [place], name) for place, name in enumerate(names) if name})
     if known.CLASS_NAMES.encode() in table.metadata:
         text = table.metadata[known.CLASS_NAMES.encode()]
         found[known.CLASS_NAMES] = names_field(text, f"{table.called}: {known.CLASS_NAMES}")
@@ -340,11 +336,6 @@ class TextForm:
     encoding: str
     row_names: bool
     """Is there one more column in the rows than in the header?"""
-
-    def reader(self, lines: IO[bytes]) -> Any:
-        """The rows after the header, as lists of cells."""
-        text = io.TextIOWrapper(lines, encoding=self.encoding, errors="replace", newline="")
-        return csv.reader(text, delimiter=self.separator)
 
 
 def text_form(lines: IO[bytes], path: Path) -> TextForm:
@@ -480,9 +471,9 @@ def frame_columns(given: Any) -> dict[str, Any] | None:
     return columns
 
 
-def column_fields(columns: dict[str, Any]) -> Fields:
+def column_fields(columns: Mapping[Any, Any]) -> Fields:
     """Columns in memory as fields, under their canonical names; what is not an array is left out."""
-    names = canonical(list(columns))
+    names = canonical([str(word) for word in columns])
     arrays = {word: memory_array(column, word) for word, column in zip(names, columns.values(), strict=True)}
     return Fields({word: ArrayField(array) for word, array in arrays.items() if array is not None})
 

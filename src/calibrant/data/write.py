@@ -337,7 +337,8 @@ def _rewrite_text(calibrated: Predictions, source: Path, temporary: Path, rename
     with opened_text(source) as lines, csv_writer(temporary, form.separator) as writer:
         lines.readline(MAX_TEXT_BYTES)
         writer.writerow(header[1:] if form.row_names else header)
-        for cells in form.reader(lines):
+        text = io.TextIOWrapper(lines, encoding=form.encoding, errors="replace", newline="")
+        for cells in csv.reader(text, delimiter=form.separator):
             if cells:
                 for place, value in zip(places, next(scores), strict=True):
                     cells[place] = value.replace(".", form.decimal)
