@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.learned import RECORD, Learned
+from calibrant.calibrators.learned import MATRIX, PER_CLASS, RECORD
 from calibrant.calibrators.maps import like
 from calibrant.calibrators.solvers.likelihood import (
     Ridge,
@@ -93,7 +93,7 @@ class AffineScaling(Calibrator, requires_logits=True):
         else:
             self.scale_, self.bias_ = point
 
-    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+    def _map(self, xp, logits, learned):
         bias = like(xp, learned.bias_, logits)
         if self._full:
             return xp.matmul(self._features(xp, logits).shared, like(xp, learned.matrix_, logits).T) + bias
@@ -131,7 +131,7 @@ class VectorScaling(AffineScaling, additive=True):
     array([0.7, 0.8, 0.6, 0.5, 0.7, 0.5, 0.7, 0.8, 0.7, 0.7])
     """
 
-    learns = {"scale_": Learned(("K",)), "bias_": Learned(("K",))}
+    learns = {"scale_": PER_CLASS, "bias_": PER_CLASS}
 
     def __init__(self, penalty_bias: float | str = 0.0, *, seed: int = 0) -> None:
         self.penalty_bias = penalty_bias
@@ -198,7 +198,7 @@ class StructuredVectorScaling(
     array([0.7, 0.7, 0.6, 0.5, 0.7, 0.6, 0.7, 0.7, 0.7, 0.7])
     """
 
-    learns = {"scale_": Learned(("K",)), "bias_": Learned(("K",)), "strength_": RECORD}
+    learns = {"scale_": PER_CLASS, "bias_": PER_CLASS, "strength_": RECORD}
 
     def __init__(
         self, strength: float | str = "cv", *, penalty_diagonal: float = 1.0, penalty_bias: float = 1.0, seed: int = 0
@@ -282,7 +282,7 @@ class MatrixScaling(AffineScaling, additive=True):
     """
 
     _full = True
-    learns = {"matrix_": Learned(("K", "K")), "bias_": Learned(("K",)), "penalties_": RECORD}
+    learns = {"matrix_": MATRIX, "bias_": PER_CLASS, "penalties_": RECORD}
 
     def __init__(
         self, penalty_off_diagonal: float | str | None = None, penalty_bias: float | str | None = None, seed: int = 0
@@ -374,7 +374,7 @@ class StructuredMatrixScaling(StructuredVectorScaling, fits_on_device=False):
     """
 
     most_logits = 1 << 24  # above, a part of the rows chooses: the strength is a prior, worth the same whatever n
-    learns = {"matrix_": Learned(("K", "K")), "bias_": Learned(("K",)), "strength_": RECORD}
+    learns = {"matrix_": MATRIX, "bias_": PER_CLASS, "strength_": RECORD}
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import expit, ndtri
@@ -125,7 +125,7 @@ class BendScaling(BinaryCalibrator, keeps_ranking=True):
         high = min((values[-1] - values[-1 - j]) / (knots[-1] - knots[-1 - j]) for j in reaches)
         self.slopes_ = np.array([low, high])
 
-    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+    def _map_binary(self, xp, scores, learned):
         given, knots, zero = maps.wide(xp, scores), learned.knots_, xp.zeros_like(scores)
         calibrated = maps.interpolate(xp, given, knots, learned.values_)
         calibrated = calibrated + learned.slopes_[0] * xp.minimum(given - knots[0], zero)

@@ -105,7 +105,7 @@ class WeightScaling(Calibrator, keeps_prediction=True, keeps_ranking=True, addit
             weight = least_absolute_weight(confidence, accuracy, bins.mass[bins.filled])
         self.weight_ = float(np.clip(weight, 0.0, 1.0))
 
-    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+    def _map(self, xp, logits, learned):
         return maps.mix_with_uniform(xp, logits, learned.weight_)
 
 
@@ -178,7 +178,7 @@ class ConfidenceWeightScaling(
         if self.monotone:
             self.weights_ = rising_weights(self.weights_, bins, rows.n_classes)
 
-    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+    def _map(self, xp, logits, learned):
         bin_index = xp.place(xp.confidence(logits), learned.edges_)
         return maps.mix_with_uniform(xp, logits, learned.weights_[bin_index])
 
@@ -241,7 +241,7 @@ class ProbabilityMap(
     mode: str
     _mapped: Any
 
-    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+    def _map(self, xp, logits, learned):
         if learned.values_.shape[0] == 1:
             accuracy = self._mapped(xp, xp.confidence(logits), learned)
             return maps.with_confidence(xp, logits, maps.log_odds(xp, accuracy))
@@ -303,11 +303,11 @@ class HistogramBinning(ProbabilityMap):
             self.values_[j] = fill_empty(np.clip(bins.accuracy, margin, 1.0 - margin), bins.filled)
             step("histogram binning", j + 1, n_columns)
 
-    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+    def _map_binary(self, xp, scores, learned):
         chances = maps.sigmoid(xp, maps.wide(xp, scores))[:, None]
         return maps.like(xp, maps.log_odds(xp, self._mapped(xp, chances, learned)[:, 0]), scores)
 
-    def _mapped(self, xp: Any, chances: Any, learned: Any) -> Any:
+    def _mapped(self, xp, chances, learned):
         return xp.steps_by_class(chances, learned.edges_, learned.values_)
 
 
@@ -396,7 +396,7 @@ class BinTemperatureScaling(Calibrator, keeps_prediction=True, additive=True):
             step("bin temperatures", position + 1, len(grid))
         return best
 
-    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+    def _map(self, xp, logits, learned):
         bin_index = xp.place(xp.confidence(logits), learned.edges_)
         inverse = maps.like(xp, (1.0 / learned.temperatures_)[bin_index], logits)
         return maps.keep_prediction(xp, logits * inverse, maps.prediction(xp, logits))
@@ -513,7 +513,7 @@ class KeptBinEquations(BinEquations):
             chosen = np.flatnonzero(active[index])
             rows, index = rows.take(chosen), index[chosen]
 
-        def part(block: slice) -> Array:
+        def part(block):
             return self._kernels[1](rows.logits[block], inverse[index[block]])
 
         moments = np.concatenate(map_blocks(part, row_blocks(len(index), rows.n_classes)))

@@ -212,7 +212,7 @@ class ClassLossScaling(
         gaps = float(total_gap(sums[1] - sums[2], rows.total_weight))
         self._trace.append((float((1 + self.class_weights_) @ self._losses), float(spread), gaps))
 
-    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+    def _map(self, xp, logits, learned):
         return self.calibrator_._map(xp, logits, learned.calibrator_)
 
     def _transform(self, logits: Array) -> Array:

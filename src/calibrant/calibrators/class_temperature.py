@@ -157,7 +157,7 @@ class ClassTemperatureScaling(
         self.ece_trace_, self.accuracy_trace_ = np.array(outcomes).T
         self.objective_trace_, self.n_iter_ = self.ece_trace_, len(outcomes) - 1
 
-    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+    def _map(self, xp, logits, learned):
         # division, not a product with 1/T: logits that tie in the search tie here
         return logits / like(xp, learned.temperatures_, logits)
 
@@ -236,7 +236,7 @@ class ShrunkenClassTemperature(Calibrator, requires_logits=True, cross_fits=True
         self.share_losses_ = losses / rows.total_weight
         return SHARES[int(np.argmin(self.share_losses_.round(12)))]
 
-    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+    def _map(self, xp, logits, learned):
         return logits / like(xp, learned.temperatures_, logits)
 
 
@@ -274,7 +274,7 @@ class ClassSearch:
     def _start_sums(self) -> tuple[Array, Array]:
         """Bin gaps (bins × grid) of one temperature for all classes, and the doubtful (row, grid) pairs left out."""
 
-        def part(block: slice) -> tuple[Array, Array]:
+        def part(block):
             rows = self.rows.logits[block], self.rows.labels[block], self.weights[block]
             return temperature_sums(*rows, self.grid, self.n_bins)
 
@@ -313,7 +313,7 @@ class ClassSearch:
             return False
         tried = self.grid[positions]
 
-        def part(block: slice) -> tuple[Array, Array]:
+        def part(block):
             return class_sums(rows.take(block), tried, self.temperatures[j], self.n_bins)
 
         ece = np.full(len(self.grid), np.inf)
@@ -376,7 +376,7 @@ class ClassSearch:
         """The leading class of each (chosen) row of z/T, computed in full; one class may be left out."""
         rows = np.arange(self.rows.n)[chosen]
 
-        def part(block: slice) -> Top:
+        def part(block):
             scores = self.rows.logits[rows[block]] / temperatures
             if without is not None:
                 scores[:, without] = -np.inf

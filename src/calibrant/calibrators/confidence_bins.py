@@ -112,7 +112,7 @@ def map_rows(work: Callable[[slice], Array], logits: Array) -> Array:
     """Join work(block) over blocks of rows, run on all cores, into one array like the logits."""
     result = np.empty_like(logits)
 
-    def part(block: slice) -> None:
+    def part(block):
         result[block] = work(block)
 
     map_blocks(part, row_blocks(len(logits), logits[:1].size, 1 << 18))

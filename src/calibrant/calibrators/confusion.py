@@ -13,7 +13,7 @@ from numpy import inf
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.learned import RECORD, TEMPERATURE, Learned
+from calibrant.calibrators.learned import MATRIX, PER_CLASS, RECORD, TEMPERATURE
 from calibrant.calibrators.second_stage import SAME_SHAPE, bent_losses
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.solvers.likelihood import (
@@ -271,9 +271,9 @@ class ConfusionScaling(PathScaling):
 
     learns = {
         "temperature_": TEMPERATURE,
-        "scale_": Learned(("K",)),
-        "matrix_": Learned(("K", "K")),
-        "bias_": Learned(("K",)),
+        "scale_": PER_CLASS,
+        "matrix_": MATRIX,
+        "bias_": PER_CLASS,
         "penalties_": RECORD,
     }
 
@@ -354,7 +354,7 @@ class ConfusionScaling(PathScaling):
             found.matrix_ = found.matrix_[:0]
         return found
 
-    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+    def _map(self, xp, logits, learned):
         confused = learned.matrix_.shape[0] > 0
         inputs = confusion_features(xp, maps.wide(xp, logits), 1.0 / learned.temperature_, confused)
         scores = inputs.own[0] * learned.scale_ + learned.bias_
@@ -425,9 +425,9 @@ class JointScaling(PathScaling):
 
     learns = {
         "temperature_": TEMPERATURE,
-        "linear_": Learned(("K", "K")),
-        "matrix_": Learned(("K", "K")),
-        "bias_": Learned(("K",)),
+        "linear_": MATRIX,
+        "matrix_": MATRIX,
+        "bias_": PER_CLASS,
         "penalties_": RECORD,
     }
 
@@ -477,7 +477,7 @@ class JointScaling(PathScaling):
         self.matrix_, self.linear_ = point[:, :n_classes].copy(), point[:, n_classes:-1].copy()
         self.bias_ = point[:, -1].copy()
 
-    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+    def _map(self, xp, logits, learned):
         inputs = joint_features(xp, maps.wide(xp, logits), 1.0 / learned.temperature_).shared
         weights = xp.concat([xp.matrix_transpose(learned.matrix_), xp.matrix_transpose(learned.linear_)], axis=0)
         return maps.like(xp, xp.matmul(inputs, weights) + learned.bias_, logits)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 
@@ -91,7 +90,7 @@ class EnsembleTemperatureScaling(Calibrator, keeps_prediction=True, additive=Tru
         if not converged:
             warnings.warn(f"the weights did not converge in {len(trace)} steps", FitWarning, stacklevel=5)
 
-    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+    def _map(self, xp, logits, learned):
         weights = like(xp, learned.weights_, logits)
         mixed = weights[0] * xp.softmax_of_rows(logits * like(xp, 1.0 / learned.temperature_, logits))
         mixed = mixed + weights[1] * xp.softmax_of_rows(logits) + weights[2] / logits.shape[1]

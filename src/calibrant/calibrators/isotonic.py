@@ -80,7 +80,7 @@ class IsotonicCalibration(
     def _transform_binary(self, scores: Array) -> Array:
         return probability_log_odds(np.interp(scores, self.knots_, self.values_)).astype(scores.dtype)
 
-    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+    def _map_binary(self, xp, scores, learned):
         share = maps.interpolate(xp, maps.wide(xp, scores), learned.knots_, learned.values_)
         return maps.like(xp, maps.log_odds(xp, share), scores)
 
@@ -120,7 +120,7 @@ class IsotonicCalibration(
 
         return SimpleNamespace(knots_=table(self.knots_), values_=table(self.values_))
 
-    def _mapped(self, xp: Any, chances: Any, learned: Any) -> Any:
+    def _mapped(self, xp, chances, learned):
         return xp.lines_by_class(chances, learned.knots_, learned.values_)
 
 
@@ -185,7 +185,7 @@ class VennAbers(BinaryCalibrator, keeps_ranking=True):
         scores = given if given.ndim == 1 else given[:, 1] - given[:, 0]
         return np.stack(_ends(maps.numpy_space, scores, self._learned()), axis=1)
 
-    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+    def _map_binary(self, xp, scores, learned):
         low, high = _ends(xp, scores, learned)
         return xp.astype(xp.log(high) - xp.log1p(-low), scores.dtype)
 

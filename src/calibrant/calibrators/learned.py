@@ -43,6 +43,7 @@ class Learned(NamedTuple):
 
 
 TEMPERATURE = Learned((), SMALL, LARGE)
+PER_CLASS, MATRIX = Learned(("K",)), Learned(("K", "K"))
 EDGES = Learned(("B+1",), 0.0, 1.0, increasing=True, free=False)
 CHANCE = (1e-12, 1.0 - 1e-12)
 """Range of probabilities whose log-odds are taken."""

@@ -95,7 +95,7 @@ class PlattScaling(LogisticScaling):
     def _columns(self, rows: Rows) -> tuple[Columns, list[float]]:
         return line_columns, [1.0, 0.0]
 
-    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+    def _map_binary(self, xp, scores, learned):
         return scores * like(xp, learned.slope_, scores) + like(xp, learned.intercept_, scores)
 
 
@@ -132,7 +132,7 @@ class BetaCalibration(LogisticScaling, keeps_ranking=True):
     def _columns(self, rows: Rows) -> tuple[Columns, list[float]]:
         return beta_columns, [1.0, 1.0, 0.0]
 
-    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+    def _map_binary(self, xp, scores, learned):
         a, b, c = (like(xp, one, scores) for one in (learned.a_, learned.b_, learned.intercept_))
         low, high = beta_features(xp, scores)
         return a * low + b * high + c
@@ -191,7 +191,7 @@ class QuadraticScaling(LogisticScaling, keeps_ranking=True):
         if ends.min() < -1e-6 * (1 + np.abs(self.coef_).max()):
             raise InputError("QuadraticScaling.coef_ falls within range_: the map must increase there")
 
-    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+    def _map_binary(self, xp, scores, learned):
         coef, ends = like(xp, learned.coef_, scores), like(xp, learned.range_, scores)
         inside = xp.minimum(xp.maximum(scores, ends[0]), ends[1])
         # the slope at the ends is 0 or more up to rounding
@@ -280,7 +280,7 @@ def column_sums(scores: Array, labels: Array, weights: Array | None, make: Colum
     """Σw, Σw·(x − middle) and Σw·(x − middle)² of the columns."""
     weight = np.ones(len(scores)) if weights is None else weights
 
-    def part(block: slice) -> tuple[Any, ...]:
+    def part(block):
         away = make(scores[block]) - middle[:, None]
         return weight[block].sum(), away @ weight[block], (away * away) @ weight[block]
 
@@ -298,7 +298,7 @@ def score_sums(  # noqa: PLR0917 (a statistic takes its parameters by position)
 ) -> tuple[Any, ...]:
     """Summed log loss, gradient and Hessian at a point, in units of the columns."""
 
-    def part(block: slice) -> tuple[Any, ...]:
+    def part(block):
         columns = units.scale(make(scores[block]))
         return logistic_sums(columns, labels[block], None if weights is None else weights[block], point)
 
@@ -312,7 +312,7 @@ def _blocks(scores: Array) -> list[slice]:
 def stacked(features: Callable[..., Sequence[Any]], scores: Array, **options: Any) -> Array:
     """The features (d, n) of scores (n,) in float64, as a method's map reads them, on all cores."""
 
-    def part(block: slice) -> Array:
+    def part(block):
         return np.stack(features(numpy_space, scores[block].astype(np.float64), **options))
 
     return np.concatenate(map_blocks(part, _blocks(scores)), axis=1)

@@ -170,7 +170,7 @@ class ParameterizedTemperatureScaling(
         if not 0 <= self.held_out_share < 1:
             raise InputError(f"held_out_share must lie in [0, 1), got {self.held_out_share}")
 
-    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+    def _map(self, xp, logits, learned):
         calibrated = wide(xp, logits) / _temperatures(xp, logits, learned)
         return xp.keep_increasing(like(xp, calibrated, logits), logits)
 

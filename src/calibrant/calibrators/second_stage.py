@@ -100,7 +100,7 @@ class SecondStage(
         learned = self._learned()
         return map_rows(lambda block: self._after(maps.numpy_space, logits[block], learned), logits)
 
-    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+    def _map(self, xp, logits, learned):
         return self._after(xp, self.calibrator_._map(xp, logits, learned.calibrator_), learned)
 
 
@@ -114,7 +114,7 @@ class TopLabel(NamedTuple):
 def top_label(logits: Array) -> TopLabel:
     """Prediction and log-odds of its confidence: the peak minus the log-sum-exp of all other logits."""
 
-    def part(block: slice) -> TopLabel:
+    def part(block):
         others, prediction = logits[block].astype(np.float64), logits[block].argmax(axis=1)
         every = np.arange(len(others))
         peaks = others[every, prediction]
@@ -177,7 +177,7 @@ class TopLabelMap(
         self.map_, self.objective_trace_ = fit_map(top.log_odds, top.prediction == rows.labels, rows.weights)
         self.n_iter_ = max(1, len(self.objective_trace_) - 1)
 
-    def _after(self, xp: Any, logits: Any, learned: Any) -> Any:
+    def _after(self, xp, logits, learned):
         """Log-probabilities whose predicted class has log-odds a·log c − b·log(1 − c) + d."""
 
         def change(log_odds: Any) -> Any:
@@ -259,7 +259,7 @@ class ShapeScaling(
         found = fit_logistic(columns, rows.labels, rows.weights, pull=pull)
         self.shape_, self.objective_trace_, self.n_iter_ = found.point, found.trace, max(1, len(found.trace))
 
-    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+    def _map_binary(self, xp, scores, learned):
         wide = maps.wide(xp, self.calibrator_._map_binary(xp, scores, learned.calibrator_))
         bent = learned.shape_[4] + xp.zeros_like(wide)
         for j, column in enumerate(positive_features(xp, wide)):
@@ -271,7 +271,7 @@ class ShapeScaling(
         self.shape_ = solution.point
         solution.report(self, warn=False)
 
-    def _after(self, xp: Any, logits: Any, learned: Any) -> Any:
+    def _after(self, xp, logits, learned):
         """Log-probabilities Σ_m θ_m·φ_m of calibrated logits (n×K), their prediction kept first."""
         inputs, shape = features(xp, xp.log_softmax_of_rows(maps.wide(xp, logits))), learned.shape_
         bent = inputs[0] * shape[0] + inputs[1] * shape[1] + inputs[2] * shape[2] + inputs[3] * shape[3]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy.interpolate import CubicSpline
 
@@ -100,7 +98,7 @@ class SplineCalibration(
         self.knots_, self.slopes_, self.start_ = knots, found.point[:-1], float(found.point[-1])
         self.objective_trace_, self.n_iter_ = found.trace, max(1, len(found.trace))
 
-    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+    def _map_binary(self, xp, scores, learned):
         knots, slopes, start = (maps.like(xp, one, scores) for one in (learned.knots_, learned.slopes_, learned.start_))
         result = start + xp.zeros_like(scores)
         for j, column in enumerate(slope_features(xp, scores, knots)):
@@ -130,6 +128,6 @@ class SplineCalibration(
         self.confidences_ = confidence[chosen]
         self.values_ = np.clip(calibrated, margin, 1.0 - margin)[chosen]
 
-    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+    def _map(self, xp, logits, learned):
         accuracy = xp.interpolate(xp.confidence(logits), learned.confidences_, learned.values_)
         return maps.with_confidence(xp, logits, maps.log_odds(xp, accuracy))

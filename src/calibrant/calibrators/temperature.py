@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -122,7 +121,7 @@ class TemperatureScaling(
             raise InputError(f"weighting must be 'bin' or 'label', got {self.weighting!r}")
         return float(self.bandwidth), float(self.norm), self.weighting
 
-    def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
+    def _map(self, xp, logits, learned):
         return xp.keep_increasing(logits * like(xp, 1.0 / learned.temperature_, logits), logits)
 
     def _transform(self, logits: np.ndarray) -> np.ndarray:

@@ -216,7 +216,7 @@ def _deal(stratum: Array, hashes: Array, mass: Array, n_folds: int) -> Array:
 def _scan(logits: Array, salt: np.uint64) -> tuple[Array, Array]:
     """A hash of each row that the order of its columns does not change, and the place of its largest value."""
 
-    def part(block: slice) -> tuple[Array, Array]:
+    def part(block):
         bits = _bits(logits[block])
         return _mix(_mix(bits ^ salt).sum(axis=1, dtype=np.uint64)), logits[block].argmax(axis=1)
 

@@ -74,7 +74,7 @@ def fit_labels(
     columns = data.columns.transpose(1, 0, 2)
 
     def evaluate(points: Array, which: Array) -> tuple[Array, Array, Array]:
-        def part(block: slice) -> tuple[Array, ...]:
+        def part(block):
             chosen = block if len(which) == n_labels else which[block]
             return batch_sums(columns[chosen], data.labels[chosen], data.weights, points[block])
 
