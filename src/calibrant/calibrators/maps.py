@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -349,6 +349,13 @@ def with_mapped_confidence(xp: Any, logits: Any, change: Callable[[Any], Any]) -
 def normalised(xp: Any, mapped: Any, logits: Any) -> Any:
     """Log-probabilities of rows of positive numbers (n×K), divided by their sum."""
     return like(xp, log_probabilities(xp, mapped / xp.sum(mapped, axis=1, keepdims=True)), logits)
+
+
+def each_array(learned: Any, make: Callable[[Any], Any]) -> Any:
+    """What was learned, with `make(array)` in place of every array."""
+    if isinstance(learned, SimpleNamespace):
+        return SimpleNamespace(**{name: each_array(value, make) for name, value in vars(learned).items()})
+    return [each_array(one, make) for one in learned] if isinstance(learned, list) else make(learned)
 
 
 def raise_zeros(xp: Any, logits: Any, log_floor: float, *, scores: bool) -> Any:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from calibrant.calibrators.maps import torch_space
+from calibrant.calibrators.maps import each_array, torch_space
 from calibrant.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,22 +56,10 @@ def fit_inner(calibrator: Calibrator, rows: Any) -> Any:
 
 def device_map(calibrator: Calibrator, device: Any) -> Any:
     """A fitted calibrator's map from logits to logits, as a function of tensors on a device."""
-    xp, learned = torch_space(), as_tensors(calibrator._learned(), device)
-    return lambda block: calibrator._map_either(xp, block, learned)
-
-
-def as_tensors(learned: SimpleNamespace, device: Any) -> SimpleNamespace:
-    """What was learned as float64 tensors on a device."""
     import torch
 
-    def one(value: Any) -> Any:
-        if isinstance(value, SimpleNamespace):
-            return as_tensors(value, device)
-        if isinstance(value, list):
-            return [one(item) for item in value]
-        return torch.as_tensor(value, device=device) if isinstance(value, np.ndarray) else value
-
-    return SimpleNamespace(**{name: one(value) for name, value in vars(learned).items()})
+    xp, learned = torch_space(), each_array(calibrator._learned(), lambda one: torch.as_tensor(one, device=device))
+    return lambda block: calibrator._map_either(xp, block, learned)
 
 
 def _check(calibrator: Calibrator, logits: Any) -> None:

@@ -153,6 +153,4 @@ class LearnedModule(nn.Module):
             logits = raise_zeros(xp, logits, floor, scores=self.calibrator.task_ != "multiclass")
         if groups is not None:
             return self.calibrator._map_groups(xp, logits, groups, self.learned)
-        if logits.ndim == 1:
-            return self.calibrator._map_binary(xp, logits, self.learned)
-        return self.calibrator._map(xp, logits, self.learned)
+        return self.calibrator._map_either(xp, logits, self.learned)

@@ -11,14 +11,13 @@ import contextlib
 import os
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.maps import raise_zeros
+from calibrant.calibrators.maps import each_array, raise_zeros
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError, MissingExtraError
 
@@ -151,13 +150,13 @@ def _extend(
     xp, task = exact.space, calibrator.task_
     info = helper.make_tensor_value_info
     exact = _without_zeros(xp, exact, calibrator)
-    learned = _constants(xp, calibrator._learned())
+    learned = each_array(calibrator._learned(), xp.asarray)
     if calibrator.takes_groups:
         model.graph.input.append(info(group, TensorProto.INT64, ["n"]))
         codes = OnnxArray(xp, np.zeros(2, np.int64), group)
         calibrated = result = calibrator._map_groups(xp, exact, codes, learned)
     else:
-        calibrated = result = (calibrator._map_binary if task == "binary" else calibrator._map)(xp, exact, learned)
+        calibrated = result = calibrator._map_either(xp, exact, learned)
     if task == "binary":
         exact, calibrated = (xp.stack([xp.zeros_like(one), one], axis=1) for one in (exact, calibrated))
     kind = helper.tensor_dtype_to_np_dtype(result_type)
@@ -212,13 +211,6 @@ def _favour(xp: OnnxSpace, probabilities: OnnxArray, column: OnnxArray) -> OnnxA
     return xp.with_entry(xp.minimum(probabilities, own * below), column, own)
 
 
-def _constants(xp: OnnxSpace, learned: Any) -> Any:
-    """What was learned, as constants of the graph."""
-    if isinstance(learned, SimpleNamespace):
-        return SimpleNamespace(**{name: _constants(xp, value) for name, value in vars(learned).items()})
-    return [_constants(xp, one) for one in learned] if isinstance(learned, list) else xp.asarray(learned)
-
-
 def _check_exportable(calibrator: Any) -> None:
     """Raise InputError for what is no map from logits to logits."""
     if not isinstance(calibrator, Calibrator):
@@ -239,14 +231,15 @@ def _find_logits(model: Any, n_classes: int, output_name: str | None) -> tuple[s
         with contextlib.suppress(RuntimeError, ValueError, shape_inference.InferenceError):
             with_shapes = shape_inference.infer_shapes(model)
     outputs = {value.name: value.type.tensor_type for value in with_shapes.graph.output}
-    sizes = {name: _sizes(kind) for name, kind in outputs.items()}
-    shown = {name: f"({', '.join(map(str, found))})" if found else "(unknown)" for name, found in sizes.items()}
-    # one score per row may come as (n,) or (n, 1); an output of unknown sizes may be what is meant
-    fitting = [
-        name
-        for name, kind in outputs.items()
-        if kind.elem_type in FLOATS and (not kind.HasField("shape") or _may_be_logits(sizes[name], n_classes))
-    ]
+    fitting, shown = [], {}
+    for name, kind in outputs.items():
+        sizes = [size.dim_value or size.dim_param or "?" for size in kind.shape.dim]
+        shown[name] = f"({', '.join(map(str, sizes))})" if sizes else "(unknown)"
+        # one score per row may come as (n,) or (n, 1); an output of unknown sizes may be what is meant
+        wide = len(sizes) == 2 and (isinstance(sizes[1], str) or sizes[1] == n_classes)
+        fits = wide or (len(sizes) == n_classes == 1) or not kind.HasField("shape")
+        if fits and kind.elem_type in FLOATS:
+            fitting.append(name)
     if output_name is None:
         if len(fitting) != 1:
             listed = ", ".join(f"{name} {size}" for name, size in shown.items())
@@ -264,17 +257,6 @@ def _find_logits(model: Any, n_classes: int, output_name: str | None) -> tuple[s
         if output_name in node.output and node.op_type in NORMALISERS:
             return node.input[0], elem_type, f"what the {node.op_type} of output {output_name} reads"
     return output_name, elem_type, f"output {output_name}"
-
-
-def _sizes(tensor: Any) -> list[int | str]:
-    """Sizes of an output: numbers, names, or "?"; none where the model does not say."""
-    return [size.dim_value or size.dim_param or "?" for size in tensor.shape.dim]
-
-
-def _may_be_logits(sizes: list[int | str], n_classes: int) -> bool:
-    if len(sizes) == 1:
-        return n_classes == 1
-    return len(sizes) == 2 and (isinstance(sizes[1], str) or sizes[1] == n_classes)
 
 
 def _opset_of(model: Any) -> int:

@@ -162,10 +162,8 @@ class OnnxSpace(Space):
             raise InputError(f"a method's map takes xp.{name} over all axes, but rows are calibrated one by one")
         if reduces or name == "argmax":
             options.setdefault("keepdims", False)
-        work, attributes = (
-            partial(getattr(plain, name), axis=axis, **options),
-            {key: int(options[key]) for key in options},
-        )
+        work = partial(getattr(plain, name), axis=axis, **options)
+        attributes = {key: int(value) for key, value in options.items()}
         if name in ("sum", "expand_dims", "squeeze") or (reduces and self.opset >= AXES_AS_INPUT):
             return self.write(work, operator, *given, more=[np.array([axis or 0])], **attributes)
         where: dict[str, Any] = {"axes": [axis]} if reduces else {"axis": axis or 0}
@@ -298,18 +296,11 @@ class OnnxSpace(Space):
         raised = body.maximum(level, body.where(tail > 0.0, scaled, level))
         # another round would change nothing where the largest of the rest fits below the cap
         go_on = body.squeeze(body.max(peak + raised - limit, axis=0), axis=0) > 1e-12
-        info = helper.make_tensor_value_info
-        loop = helper.make_graph(
-            body.nodes,
-            body.prefix,
-            [
-                info(f"{body.prefix}/round", TensorProto.INT64, []),
-                info(f"{body.prefix}/again", TensorProto.BOOL, []),
-                self.info(level.tensor, [None, 1]),
-            ],
-            [info(go_on.tensor, TensorProto.BOOL, []), self.info(raised.tensor, [None, 1])],
-            body.constants,
-        )
+        info, flag = helper.make_tensor_value_info, TensorProto.BOOL
+        given = [info(f"{body.prefix}/round", TensorProto.INT64, []), info(f"{body.prefix}/again", flag, [])]
+        results = [info(go_on.tensor, flag, []), self.info(raised.tensor, [None, 1])]
+        given.append(self.info(level.tensor, [None, 1]))
+        loop = helper.make_graph(body.nodes, body.prefix, given, results, body.constants)
         most = self.constant(np.array(shares.shape[1], dtype=np.int64))
         return OnnxArray(self, start.value, self.node("Loop", most, again.tensor, start.tensor, body=loop))
 
