@@ -251,3 +251,11 @@ def test_probabilities_are_not_taken_for_logits() -> None:
     for call in (fitted.transform, fitted.predict_proba, fitted.predict):
         with pytest.raises(InputError, match=r"logits are probabilities: .* give their logarithms"):
             call(two)
+
+
+def test_masked_arrays_are_refused_and_never_left_out():
+    logits, labels = np.random.default_rng(0).normal(size=(6, 3)), np.arange(6) % 3
+    weights = np.ma.masked_equal(np.arange(6.0), 2.0)
+    for given in ((logits, labels, weights), {"logits": logits, "labels": labels, "weights": weights}):
+        with pytest.raises(InputError, match="weights is a masked array with 1 masked values"):
+            open_predictions(given)

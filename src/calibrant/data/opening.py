@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core import progress
-from calibrant.core.arrays import look_like_probabilities
+from calibrant.core.arrays import as_array, look_like_probabilities
 from calibrant.core.errors import InputError, NoRowsError
 from calibrant.core.schema import check_kind, check_task, identifiers, resolve_task
 from calibrant.data.arrays import array_field
@@ -308,7 +308,9 @@ def from_object(given: Any, wanted: Wanted, name: str = "") -> Predictions:
         given = {PREDICTIONS: _first(given.predictions), LABEL_IDS: _first(given.label_ids)}
     pair = isinstance(given, (tuple, list)) and len(given) in (2, 3)
     if pair:  # bare scores are logits
-        given = dict(zip((wanted.kind or "logits", "labels", "weights"), given, strict=False))
+        words = (wanted.kind or "logits", "labels", "weights")
+        given = {word: as_array(value, word) for word, value in zip(words, given, strict=False) if value is not None}
+        wanted = replace(wanted, require_labels=False)
     columns = dict(given) if isinstance(given, Mapping) else frame_columns(given)
     if columns is None:
         raise InputError(

@@ -487,6 +487,8 @@ def memory_array(column: Any, name: str) -> np.ndarray | None:
     try:
         array = as_array(column, name)
     except InputError:
+        if isinstance(column, np.ma.MaskedArray):  # to leave out masked weights would change the answer
+            raise
         return None
     if array.dtype.kind == "O" and array.ndim == 1 and len(array):
         if isinstance(array[0], (list, tuple, np.ndarray)):
