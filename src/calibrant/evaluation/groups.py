@@ -30,13 +30,13 @@ from calibrant.core.bins import BinSums, check_n_bins, over, total_gap, under, w
 from calibrant.core.bins import place as range_of
 from calibrant.core.errors import InputError
 from calibrant.core.schema import identifiers
-from calibrant.core.softmax import sigmoid, softplus
+from calibrant.core.softmax import sigmoid
 from calibrant.evaluation.bootstrap import LEVEL, poisson_table
 from calibrant.evaluation.consistency import NoiseFloor, flipped_sums, noise_floor
 from calibrant.evaluation.results import TestColumns, about
 from calibrant.evaluation.table import Estimate, Figures, PlainData, Row, Table, figure_cells, metric_columns
 from calibrant.evaluation.verdicts import FEWEST_ERRORS, FEWEST_ROWS, SIGNIFICANCE
-from calibrant.kernels.logistic import newton
+from calibrant.kernels.logistic import Pull, fit_logistic, logistic_sums
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.clinical import Z_95
 from calibrant.metrics.inputs import hits
@@ -422,42 +422,28 @@ def groups_differ(
 
 SMALLEST_CHANCE = 1e-12
 SLOPE_RIDGE = 1e-6
-"""Pull of a and b to 0 and 1, per row: where a group is separable its slope stays finite."""
-SLOPE_GAP = 1e-13
-"""Log loss that a further Newton step would gain before the last one."""
+"""Pull of slope and intercept to 1 and 0, per row: where a group is separable its slope stays finite."""
 
 
 def _slopes(rows: _Rows) -> tuple[np.ndarray, np.ndarray]:
     """Slope of each group and its sandwich standard error; NaN where a group has one outcome only."""
-    grouping = rows.grouping
-    code, n_groups = grouping.codes.ravel(), len(grouping.names)
-    chance, labels, mass = (np.resize(one, code.shape) for one in (rows.stated, rows.correct, rows.mass))
+    chance, codes = rows.stated, rows.grouping.codes
     score = np.log(np.maximum(chance, SMALLEST_CHANCE)) - np.log(np.maximum(1 - chance, SMALLEST_CHANCE))
-    pull = SLOPE_RIDGE * np.maximum(rows.total, 1.0)[:, None]
-    centre = np.tile([0.0, 1.0], (n_groups, 1))
-
-    def total(*columns: np.ndarray) -> np.ndarray:
-        return np.stack([np.bincount(code, column, minlength=n_groups) for column in columns], axis=1)
-
-    def evaluate(points: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        every = centre.copy()
-        every[which] = points
-        log_odds = every[code, 0] + every[code, 1] * score
-        chance = sigmoid(log_odds)
-        residual, curve = mass * (chance - labels), mass * chance * (1 - chance)
-        loss = total(mass * softplus(np.where(labels > 0.5, -log_odds, log_odds))) + pull / 2 * (every - centre) ** 2
-        gradient = total(residual, residual * score) + pull * (every - centre)
-        hessian = total(curve, curve * score, curve * score, curve * score**2) + pull * np.eye(2).ravel()
-        return loss.sum(axis=1)[which], gradient[which], hessian.reshape(-1, 2, 2)[which]
-
-    point, _, _ = newton(evaluate, centre, np.full(2, -np.inf), gap=SLOPE_GAP)
-    inverse = np.linalg.inv(evaluate(point, np.arange(n_groups))[2])[:, 1]
-    residual = mass * (labels - sigmoid(point[code, 0] + point[code, 1] * score))
-    influence = residual * (inverse[code, 0] + inverse[code, 1] * score)
-    error = np.sqrt(rows.products(influence, influence).sum(axis=1))
     share, *_ = rows.interval(rows.correct)
-    known = (share > 0) & (share < 1)
-    return np.where(known, point[:, 1], np.nan), np.where(known, error, np.nan)
+    slope, influence = np.full(len(share), np.nan), np.zeros(codes.shape)
+    for level, code in enumerate(codes):
+        order = np.argsort(code, kind="stable")
+        for inside in np.split(order, np.flatnonzero(np.diff(code[order])) + 1):
+            group = code[inside[0]]
+            if 0 < share[group] < 1:
+                given = score[None, inside], rows.correct[inside], rows.mass[inside]
+                strength = SLOPE_RIDGE * max(rows.total[group], 1.0) * np.eye(2)
+                point = fit_logistic(*given, pull=Pull(np.array([1.0, 0.0]), strength)).point
+                own, other = np.linalg.inv(logistic_sums(*given, point)[2] + strength)[0]
+                residual = rows.mass[inside] * (rows.correct[inside] - sigmoid(point[0] * score[inside] + point[1]))
+                slope[group], influence[level, inside] = point[0], residual * (own * score[inside] + other)
+    error = np.sqrt(rows.products(influence.ravel(), influence.ravel()).sum(axis=1))
+    return slope, np.where(np.isfinite(slope), error, np.nan)
 
 
 @dataclass(frozen=True)
