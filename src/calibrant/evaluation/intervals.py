@@ -234,8 +234,7 @@ class Intervals:
     def _means(self) -> np.ndarray:
         """Deviations (R, F) of the means of all columns that rules ask for."""
         columns = [self.drawn.take(self.rows.column(name)).astype(np.float64) for name in self.columns]
-        mass = np.ones(len(columns[0])) if self.rows.weights is None else self.drawn.take(self.rows.weights)
-        return self.drawn.mean_draws(np.stack(columns, axis=1), mass)
+        return self.drawn.mean_draws(np.stack(columns, axis=1), self.drawn.take(self.rows.mass))
 
     def _share(self, value: float, draws: np.ndarray, found: Interval) -> Interval:
         """Exact ends where few rows are wrong, or right: resamples of few errors vary too little.
@@ -292,13 +291,10 @@ class Intervals:
             most = max(20, NOISE_ELEMENTS // (self.rows.n_classes * self.n_bins))
             most = most if self.paired else min(most, CLASS_RESAMPLES)
             draws = self.rows.draws.first(most if binning == "width" else MASS_RESAMPLES)
-            options = {"draws": draws, "n_bins": self.n_bins, "binning": binning}
-            self.noises[binning] = class_noise(self.rows.kept, *self._kept_rows(), **options)
+            labels, weights = draws.take(self.rows.labels), self.rows.weights
+            given = self.rows.kept, labels, None if weights is None else draws.take(weights)
+            self.noises[binning] = class_noise(*given, draws=draws, n_bins=self.n_bins, binning=binning)
         return self.noises[binning]
-
-    def _kept_rows(self) -> tuple[np.ndarray, np.ndarray | None]:
-        draws, weights = self.rows.draws, self.rows.weights
-        return draws.take(self.rows.labels), None if weights is None else draws.take(weights)
 
     def _class_spread(self, rule: ClassSpread, value: float) -> Found:
         draws = self.rows.draws
@@ -307,8 +303,7 @@ class Intervals:
         present = np.isfinite(means)
         if present.sum() < 2:
             return (value, value), np.full(len(draws.counts), value)
-        labels, weights = self._kept_rows()
-        mass = np.ones(len(labels)) if weights is None else weights
+        labels, mass = draws.take(self.rows.labels), draws.take(self.rows.mass)
         place, count = np.cumsum(present)[labels] - 1, int(present.sum())  # of many classes few may occur
         column = draws.take(self.rows.column(rule.column))
         own, sums = (np.bincount(place, one, count) for one in (mass, mass * column))
@@ -320,7 +315,7 @@ class Intervals:
 
     def _resampled(self, metric: Metric, figure: Figure, value: float) -> Found:
         probabilities, labels = self.drawn.take(self.rows.probabilities), self.drawn.take(self.rows.labels)
-        mass = np.ones(len(labels)) if self.rows.weights is None else self.drawn.take(self.rows.weights)
+        mass = self.drawn.take(self.rows.mass)
         counts = self.drawn.first(FUNCTION_RESAMPLES).by_row.T
         figures = [
             metric.values(probabilities, labels, sample_weight=weights)[figure.name]

@@ -163,7 +163,7 @@ def class_profile(rows: ScannedRows, n_bins: int) -> ClassProfile:
     """Calibration, accuracy and loss of each class."""
     columns, labels, sums = rows.columns(), rows.labels, class_sums(rows, n_bins, "width")
     n_classes = rows.n_classes
-    mass = np.ones(len(labels)) if rows.weights is None else rows.weights
+    mass = rows.mass
     count = np.bincount(labels, mass, minlength=n_classes)
     predicted = np.bincount(columns.prediction, mass, minlength=n_classes)
     cell = columns.prediction * n_bins + width_index(columns.confidence, n_bins)

@@ -89,6 +89,11 @@ class Checked:
         return "logits" if self.from_logits else "probabilities"
 
     @property
+    def mass(self) -> np.ndarray:
+        """The weight of each row (n,)."""
+        return np.ones(len(self.labels)) if self.weights is None else self.weights
+
+    @property
     def flat(self) -> bool:
         """Is there one score per row?"""
         return self.task != "multiclass"

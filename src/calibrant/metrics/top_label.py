@@ -128,8 +128,7 @@ def ece(
 
 def label_error(rows: Checked, sums: BinSums, p: float, members: Callable[[slice], np.ndarray]) -> float:
     """(1/n Σ_ij u_ij·|A_j − c_i|^p)^(1/p) for bins of these sums, and memberships u (m, M) of a block of rows."""
-    confidence, _, weights = rows.every(ORDER_OF_ROWS).top()
-    mass = np.ones(len(confidence)) if weights is None else weights
+    confidence, mass = rows.every(ORDER_OF_ROWS).top()[0], rows.mass
     accuracy = sums.correct / np.where(sums.weight > 0, sums.weight, 1.0)
 
     def part(block: slice) -> float:
@@ -556,11 +555,11 @@ def soft_ece(
 
 def soft_sums(rows: Checked, n_bins: int, temperature: float) -> np.ndarray:
     """Σw·u, Σw·u·c, Σw·u·a and Σw·u·c² of the soft bins (4, M), eq. 8-10."""
-    confidence, correct, weights = rows.top()
+    confidence, correct, _ = rows.top()
+    mass = rows.mass
 
     def part(block: slice) -> np.ndarray:
-        c = confidence[block].astype(np.float64)
-        w = np.ones(len(c)) if weights is None else weights[block]
+        c, w = confidence[block].astype(np.float64), mass[block]
         return np.stack([w, w * c, w * correct[block], w * c * c]) @ memberships(c, n_bins, temperature)
 
     return np.sum(map_blocks(part, row_blocks(len(confidence), n_bins)), axis=0)
