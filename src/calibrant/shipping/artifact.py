@@ -326,15 +326,11 @@ def _answers(calibrator: Any, method: str, n_classes: int) -> list[np.ndarray]:
 
 
 def _probes(calibrator: Any, n_classes: int) -> list[np.ndarray]:
-    """Rows whose confidence runs from 1/K to 1 and whose size runs to 1e4, in both dtypes; scores if it takes those."""
+    """Rows from a tie to logits beyond 1e4, sure and unsure, in both dtypes; scores if it takes those."""
     n_rows = max(4, min(64, 4_000_000 // n_classes))
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(n_rows, n_classes))
-    winner = rng.integers(0, n_classes, n_rows)
-    rows[np.arange(n_rows), winner] += np.linspace(0, np.log(n_classes) + 12, n_rows)
-    large = rng.uniform(-1e4, 1e4, size=(4, n_classes))
-    flat = np.zeros((1, n_classes))
-    rows = np.concatenate([rows, large, flat, flat + 1e4])
+    sizes = np.geomspace(0.1, 1e4, n_rows)[:, None]
+    rows = np.random.default_rng(0).normal(size=(n_rows, n_classes)) * sizes
+    rows = np.concatenate([rows, np.zeros((1, n_classes)), np.full((1, n_classes), 1e4)])
     rows = rows[:, 1] - rows[:, 0] if calibrator.task_ == "binary" else rows
     return [rows, rows.astype(np.float32)]
 

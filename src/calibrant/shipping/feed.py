@@ -12,8 +12,7 @@ import numpy as np
 
 from calibrant.core.errors import InputError
 from calibrant.core.schema import identifier
-from calibrant.core.softmax import softmax
-from calibrant.shipping.monitor import GroupMonitor, Monitor
+from calibrant.shipping.monitor import GroupMonitor, Monitor, top_answers
 from calibrant.shipping.state import StateFile, Stateful
 
 FORMATS = '{"confidence": 0.9, "correct": true}, {"probabilities": […], "label": 3} or {"logits": […], "label": 3}'
@@ -134,32 +133,21 @@ def answer_of(record: Any) -> tuple[float, bool]:
     """
     if not isinstance(record, dict):
         raise InputError(f"an answer is no object; it is {FORMATS}")
-    label = record.get("label")
     if "confidence" in record:
         confidence, correct = record["confidence"], record.get("correct")
         if "prediction" in record and "label" in record:
-            correct = record["prediction"] == label
+            correct = record["prediction"] == record["label"]
         if type(confidence) not in (int, float) or not 0 <= confidence <= 1:
             raise InputError(f"confidence is {str(confidence)[:40]!r}, but must lie in [0, 1]")
         if not isinstance(correct, bool) and correct not in (0, 1):
             raise InputError(f"correct is {str(correct)[:40]!r}, but must be true or false")
         return float(confidence), bool(correct)
     kind = next((kind for kind in ("probabilities", "logits") if kind in record), "")
-    if not kind:
-        raise InputError(f"no confidence, probabilities or logits; a line is {FORMATS}")
-    try:
-        values = np.array(record[kind], dtype=np.float64)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise InputError(f"{kind} must be a list of numbers") from error
-    if values.ndim != 1 or len(values) < 2 or not np.isfinite(values).all():
-        raise InputError(f"{kind} must be a list of at least 2 finite numbers")
-    if type(label) is not int or not 0 <= label < len(values):
-        raise InputError(f"label is {str(label)[:40]!r}, but must be a whole number from 0 to {len(values) - 1}")
-    if kind == "logits":
-        values = softmax(values)
-    elif values.min() < 0 or values.max() > 1.001 or abs(values.sum() - 1) > 1e-3:
-        raise InputError("probabilities must lie in [0, 1] and sum to 1")
-    return float(min(values.max(), 1.0)), bool(values.argmax() == label)
+    label = record.get("label")
+    if not kind or type(label) is not int:
+        raise InputError(f"no confidence, or no probabilities or logits with a whole number as label; give {FORMATS}")
+    sure, right = top_answers([record[kind]], [label], from_logits=kind == "logits")
+    return float(min(sure[0], 1.0)), bool(right[0])
 
 
 def _field(record: dict[str, Any], name: Any) -> str:

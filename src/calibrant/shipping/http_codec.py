@@ -110,7 +110,7 @@ def encode(values: np.ndarray, content_type: str, predictions: np.ndarray, kind:
     """Probabilities or calibrated logits, (n×K) or (n,), as a response body; JSON and Arrow bring predictions too."""
     if content_type == NPY:
         buffer = io.BytesIO()
-        np.lib.format.write_array(buffer, np.ascontiguousarray(values), allow_pickle=False)
+        np.save(buffer, np.ascontiguousarray(values), allow_pickle=False)
         return buffer.getvalue()
     if content_type == ARROW:
         return _to_arrow(values, predictions, kind)

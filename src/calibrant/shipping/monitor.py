@@ -175,13 +175,7 @@ class Monitor(_Kept):
 
     def update(self, probabilities: Any, labels: Any, *, from_logits: bool = False, batches: Any = None) -> None:
         """Take predictions (n×K) and their true labels (n,), in the order they happened."""
-        name = "logits" if from_logits else "probabilities"
-        matrix = check_matrix(probabilities, name)
-        check_values(matrix, from_logits=from_logits, name=name)
-        indices = check_labels(labels, len(matrix), matrix.shape[1], against=name)
-        if from_logits:
-            matrix = softmax(matrix.astype(np.float64, copy=False))
-        self.update_answers(matrix.max(axis=1), matrix.argmax(axis=1) == indices, batches=batches)
+        self.update_answers(*top_answers(probabilities, labels, from_logits=from_logits), batches=batches)
 
     def update_answers(self, confidence: Any, correct: Any, *, batches: Any = None) -> None:
         """Take confidences (n,) in [0, 1] and whether each answer was correct (n,), in the order they happened.
@@ -407,6 +401,17 @@ def group_share(index: int) -> float:
     while index >= first + size:
         first, block, size = first + size, block + 1, 2 * size
     return 0.5 ** (block + 1) / size
+
+
+def top_answers(values: Any, labels: Any, *, from_logits: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Confidence of the predicted class of each row (n,), and whether it is the label (n,)."""
+    name = "logits" if from_logits else "probabilities"
+    matrix = check_matrix(values, name)
+    check_values(matrix, from_logits=from_logits, name=name)
+    indices = check_labels(labels, len(matrix), matrix.shape[1], against=name)
+    if from_logits:
+        matrix = softmax(matrix.astype(np.float64, copy=False))
+    return matrix.max(axis=1), matrix.argmax(axis=1) == indices
 
 
 def _whole(name: str, value: Any, least: int, most: int) -> int:

@@ -400,9 +400,19 @@ class Service:
     async def running(self) -> AsyncIterator[None]:
         """The service's own task: looking at the artifact's file and keeping the monitor's state."""
         hurry = asyncio.Event()
+
+        async def look() -> None:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(hurry.wait(), LOOK_SECONDS)
+                hurry.clear()
+                await asyncio.to_thread(self._save)
+                if self._file is not None and self._file.changed():
+                    await asyncio.to_thread(self._reload, self._file)
+
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError, AttributeError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hurry.set)
-        task = asyncio.create_task(self._look(hurry))
+        task = asyncio.create_task(look())
         try:
             yield
         finally:
@@ -411,15 +421,6 @@ class Service:
                 await task
             self._save()
             self._threads.shutdown(wait=False, cancel_futures=True)
-
-    async def _look(self, hurry: asyncio.Event) -> None:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(hurry.wait(), LOOK_SECONDS)
-            hurry.clear()
-            await asyncio.to_thread(self._save)
-            if self._file is not None and self._file.changed():
-                await asyncio.to_thread(self._reload, self._file)
 
     def _reload(self, file: ArtifactFile) -> None:
         try:
