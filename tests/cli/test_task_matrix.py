@@ -148,7 +148,7 @@ def test_files_give_the_answer_in_memory(task: str, form: str, tmp_path: Path, r
     artifact, output = tmp_path / "cal.safetensors", tmp_path / f"out.{'npz' if form in ('pt', 'pkl') else form}"
     code, out, err = run("fit", files[0], "-m", method, "-o", artifact, "--json")
     assert code == 0, err
-    from calibrant.calibrators.task_methods import task_method
+    from calibrant.calibrators.prepare import task_method
 
     memory = in_memory(val)
     fitted = task_method(method, task).fit(memory.logits, memory.labels)
@@ -213,6 +213,6 @@ def test_methods_that_do_not_serve_a_task_say_so(task: str, method: str, tmp_pat
     assert code == 2
     assert err.startswith("error: ")
     assert err.count("\n") == 1
-    from calibrant.calibrators.task_methods import task_names
+    from calibrant.calibrators.prepare import task_names
 
     assert method not in task_names(task)

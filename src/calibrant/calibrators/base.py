@@ -29,7 +29,7 @@ from calibrant.core.arrays import (
     look_like_probabilities,
     probabilities_error,
 )
-from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.errors import FitWarning, InputError, warn_user
 from calibrant.core.rows import Rows, sums_finitely, two_columns
 from calibrant.core.softmax import softmax
 from calibrant.core.threads import map_blocks, one_blas_thread, row_blocks
@@ -221,7 +221,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         answers = self.fit_held_out(rows, content_folds(rows, FOLDS, seed))
         if self._told_of_fold:
             why = f"the next stage learns from fits that leave out a fold, and one of them: {self._told_of_fold}"
-            warnings.warn(why, FitWarning, 4)
+            warn_user(why)
         return answers
 
     def transform(self, logits: Any) -> np.ndarray:

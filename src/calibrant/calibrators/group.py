@@ -19,7 +19,7 @@ from calibrant.calibrators.base import Calibrator, of_inner
 from calibrant.calibrators.learned import INNER, INNERS, RECORD, Learned
 from calibrant.calibrators.maps import numpy_space
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
-from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.errors import FitWarning, InputError, warn_user
 from calibrant.core.rows import Rows, two_columns
 from calibrant.core.schema import identifiers
 from calibrant.core.softmax import log_softmax, softmax
@@ -119,7 +119,7 @@ class GroupedCalibrator(
             count = int((codes == UNKNOWN).sum())
             found = f"{count} rows are of groups that the fit has not seen ({listed}): they get the pooled fit"
         if not quiet and (codes == UNKNOWN).any():
-            warnings.warn(found, FitWarning, stacklevel=3)
+            warn_user(found)
         return codes
 
     def _fit_binary(self, rows: Rows) -> None:

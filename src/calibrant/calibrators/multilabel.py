@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from calibrant.calibrators.prepare import in_pieces
 from calibrant.calibrators.registry import get, resolve
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds, divided
 from calibrant.calibrators.solvers.shrunken import Labelled, fit_labels, summed_losses
-from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.errors import InputError, warn_user
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import sigmoid
 
@@ -154,11 +153,9 @@ class MultilabelCalibrator(Calibrator):
         positives = rows.mass() @ rows.labels
         rare = pooled_only | (np.minimum(positives, rows.total_weight - positives) < FEWEST)
         if rare.any() and not pooled_only:
-            warnings.warn(
+            warn_user(
                 f"{int(rare.sum())} of {rows.n_classes} labels have fewer than {FEWEST} rows of either value: they get "
-                "the map of all labels together",
-                FitWarning,
-                stacklevel=6,
+                "the map of all labels together"
             )
         columns = [Rows(rows.logits[:, j], rows.labels[:, j], rows.weights) for j in np.flatnonzero(~rare)]
         if rare.any():
@@ -175,11 +172,7 @@ class MultilabelCalibrator(Calibrator):
         positives = rows.mass() @ rows.labels
         empty = int(((positives == 0) | (positives == rows.mass().sum())).sum())
         if empty:
-            warnings.warn(
-                f"{empty} of {rows.n_classes} labels have one value in all rows: they lean on the pooled map",
-                FitWarning,
-                stacklevel=5,
-            )
+            warn_user(f"{empty} of {rows.n_classes} labels have one value in all rows: they lean on the pooled map")
         self.family_ = families[0]
         if len(families) > 1 or isinstance(strength, str):
             found = {family: self._choose(family, rows, strength) for family in families}

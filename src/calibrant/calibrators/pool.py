@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any
@@ -17,7 +16,7 @@ from calibrant.calibrators.ensemble_temperature import minimise_on_simplex
 from calibrant.calibrators.learned import INNERS, RECORD, Learned
 from calibrant.calibrators.registry import get
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
-from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.errors import InputError, warn_user
 from calibrant.core.rows import Rows, two_columns
 from calibrant.core.statistic import use_compiled
 from calibrant.kernels.rows import scan
@@ -221,7 +220,7 @@ def pool_weights(
     count = ratios.shape[1]
     weights, trace, converged = minimise_on_simplex(evaluate, np.full(count, 1.0 / count))
     if not converged:
-        warnings.warn(f"the weights of the pool did not converge in {len(trace)} steps", FitWarning, stacklevel=2)
+        warn_user(f"the weights of the pool did not converge in {len(trace)} steps")
     weights = np.where(weights < SMALLEST_WEIGHT, 0.0, weights)
     return weights / weights.sum(), np.array(trace)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import validate_data
 
+from calibrant.calibrators.registry import get, names, resolve
 from calibrant.calibrators.solvers.folds import divided
 from calibrant.core.arrays import (
     check_counts,
@@ -177,6 +178,41 @@ def check_task_method(calibrator: Any, task: str, name: str = "", n_classes: int
     if wanted not in served and not two:
         called = name or type(calibrator).__name__
         raise InputError(f"{called} serves {' and '.join(served)} tasks, not {task}: see calibrant.methods()")
+
+
+LABEL_METHODS = ("none", "auto", "platt", "beta", "quad")
+"""Short names for many labels that are tried by default: each stands for a `MultilabelCalibrator` of that map."""
+
+
+def task_names(task: str) -> list[str]:
+    """Short names of the listed methods that serve a task; pairs are a binary task of being right.
+
+    >>> task_names("multilabel")[0], "ts" in task_names("pairs")
+    ('none', True)
+    """
+    if task == "multilabel":
+        return list(LABEL_METHODS)
+    return names("multiclass" if task == "multiclass" else "binary")
+
+
+def task_method(name: str, task: str, n_classes: int | None = None) -> Any:
+    """The unfitted calibrator that a short name stands for in a task; an InputError where it serves another one."""
+    known = name if name in ("auto", "multilabel") else resolve(name)
+    if task != "multilabel" or known in ("none", "multilabel"):
+        calibrator = get(name)
+        if task != "multilabel":
+            check_task_method(calibrator, task, name, n_classes)
+        return calibrator
+    if known not in LABEL_METHODS and not _maps_one_score(known):
+        served = ", ".join(dict.fromkeys([*LABEL_METHODS, *filter(_maps_one_score, names("binary"))]))
+        raise InputError(f"{name} does not serve the task multilabel: these do: {served}")
+    return get("multilabel", calibrator=known)
+
+
+def _maps_one_score(name: str) -> bool:
+    made = get(name)
+    check_over_logits(made, name)
+    return made.maps_one_score()
 
 
 def check_names(estimator: Any, given: Any, matrix: np.ndarray, *, reset: bool) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.group import GroupCalibrator
+from calibrant.calibrators.prepare import task_method
 from calibrant.calibrators.registry import resolve
-from calibrant.calibrators.task_methods import task_method
 from calibrant.cli import options
 from calibrant.cli.terminal import answer, progress_bar, skipped_words, warn
 from calibrant.core import progress

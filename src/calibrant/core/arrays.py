@@ -8,12 +8,11 @@ fused kernels that read the matrix anyway call `explain_bad_values` only when th
 from __future__ import annotations
 
 import sys
-import warnings
 from typing import Any
 
 import numpy as np
 
-from calibrant.core.errors import FitWarning, InputError, NoRowsError
+from calibrant.core.errors import InputError, NoRowsError, warn_user
 
 Array = np.ndarray
 """What the numeric functions take and return; the shape stands in their docstrings."""
@@ -231,11 +230,9 @@ def check_counts(weights: np.ndarray | None, name: str = "sample_weight") -> Non
             f"(2 is the row twice): multiply by n / sum = {n_rows / total if total > 1e-300 else np.inf:.4g}"
         )
     if total > MANY_COUNTS * n_rows:
-        warnings.warn(
+        warn_user(
             f"{name} has a mean of {total / n_rows:.4g}: each row counts as that many independent rows; if that is not "
-            "meant, multiply by n / sum",
-            FitWarning,
-            stacklevel=3,
+            "meant, multiply by n / sum"
         )
 
 

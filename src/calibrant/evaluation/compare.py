@@ -12,8 +12,7 @@ import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator, Identity
-from calibrant.calibrators.prepare import check_over_logits
-from calibrant.calibrators.task_methods import task_method, task_names
+from calibrant.calibrators.prepare import check_over_logits, task_method, task_names
 from calibrant.core import progress
 from calibrant.core.arrays import check_counts
 from calibrant.core.bins import check_n_bins
