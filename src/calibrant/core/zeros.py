@@ -16,6 +16,9 @@ from calibrant.core.softmax import logsumexp
 SAMPLED_ROWS, SAMPLED_ELEMENTS = 2000, 1 << 22
 """Most rows and numbers of the sample."""
 
+SHORT_ROW = 100
+"""Up to this many classes the sample is transposed, which takes a fifth of the time."""
+
 LOWEST_LOG = float(np.log(np.finfo(np.float64).tiny))
 """No floor lies below the smallest normal number."""
 
@@ -52,10 +55,12 @@ def _lowest_log_probability(logits: np.ndarray) -> float:
     if not len(logits):
         return 0.0
     with np.errstate(invalid="ignore", over="ignore"):
-        below = logits.min(axis=1)
+        # numpy reduces short rows one by one, but the columns of a copy several rows at a time
+        columns = np.ascontiguousarray(logits.T) if logits.shape[1] <= SHORT_ROW else logits.T
+        below = columns.min(axis=0)
         if np.isneginf(below).any():
-            below = np.where(np.isneginf(logits), np.inf, logits).min(axis=1)
-        depth = below.astype(np.float64) - logits.max(axis=1)
+            below = np.where(np.isneginf(columns), np.inf, columns).min(axis=0)
+        depth = below.astype(np.float64) - columns.max(axis=0)
         # the log-mass of a row is its peak plus at most log K: no other row can hold the smallest probability
         few = np.flatnonzero(depth <= depth.min() + np.log(logits.shape[1]))
         return float((below[few] - logsumexp(logits[few].astype(np.float64))).min()) if len(few) else 0.0
