@@ -102,9 +102,9 @@ def stacked(parts: Iterable[tuple[str, Mapping[str, Any]]], **digits: int) -> Co
 def _diagrams(comparison: Comparison, method: str, columns: TestColumns) -> dict[str, Any]:
     """Bins of the reliability diagram, how many rows of either outcome each narrow range of the stated probability
     holds, and mean confidence and accuracy."""
-    bins, words, edges = (comparison.bins(method), wording(comparison), np.linspace(0, 1, HISTOGRAM_BINS + 1))
+    bins, words, edges = comparison.bins(method), wording(comparison), np.linspace(0, 1, HISTOGRAM_BINS + 1)
     found = {name: getattr(bins, name)[bins.filled] for name in BINS}
-    stated, right = (np.clip(columns.confidence, 0, 1), np.asarray(columns.correct, dtype=bool))
+    stated, right = np.clip(columns.confidence, 0, 1), np.asarray(columns.correct, dtype=bool)
     histogram = {
         "left": np.tile(edges[:-1], 2),
         "outcome": np.repeat([words.yes, words.no], HISTOGRAM_BINS),
@@ -120,7 +120,7 @@ def _diagrams(comparison: Comparison, method: str, columns: TestColumns) -> dict
 
 def ece_words(row: MethodRow) -> str:
     """The sentence beside the reliability diagram."""
-    text, floor = (f": calibration error {figure('ece', row.metrics['ece'].value)}", row.noise_floor)
+    text, floor = f": calibration error {figure('ece', row.metrics['ece'].value)}", row.noise_floor
     if floor is not None:
         text += f"; a perfectly calibrated model would show about {figure('ece', floor.mean)}"
         text += f", up to {figure('ece', floor.critical)} by chance"
@@ -133,7 +133,7 @@ def _deferral(comparison: Comparison, columns: TestColumns) -> dict[str, Any]:
     sure, right = np.asarray(columns.confidence), np.asarray(columns.correct)
     if comparison.about == "positive class":
         # columns of a positive class hold its probability and its label; the decision is p ≥ 0.5
-        sure, right = (np.maximum(sure, 1 - sure), np.asarray(columns.prediction) == right)
+        sure, right = np.maximum(sure, 1 - sure), np.asarray(columns.prediction) == right
     deferred, curve = np.arange(100) / 100, risk_coverage_curve(sure, right)
     place = np.minimum(np.searchsorted(curve.coverage, 1 - deferred - 1e-12), len(curve.coverage) - 1)
     kept = np.rint(curve.coverage[place] * len(sure)).astype(int)

@@ -13,7 +13,7 @@ import altair as alt
 
 from calibrant.evaluation.shift import ShiftCurves
 from calibrant.metrics.record import Figure, facts
-from calibrant.report.wording import PREDICTED, Wording
+from calibrant.report.wording import PICKED_CLASS, PREDICTED, Wording
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif'
 
@@ -55,7 +55,7 @@ def charts(
         "reliability": _reliability(words, decisions),
         "histogram": _histogram(words),
         "class-scatter": _class_scatter(),
-        "class-diagram": _small_diagram("class_bins", picked, *when, words=PREDICTED.about_class(), opacity="0.9"),
+        "class-diagram": _small_diagram("class_bins", picked, *when, words=PICKED_CLASS, opacity="0.9"),
         "class-temperature": _class_temperature(),
         "coverage": _coverage(),
     }
@@ -143,7 +143,7 @@ def _reliability(words: Wording, smooth: bool) -> dict[str, Any]:
         centre="(datum.lower + datum.upper) / 2",
         words="datum.count < 1000 ? format(datum.count, 'd') : format(datum.count, '.2~s')",
     )
-    axes, marks, faded = (_bin_axes(words), _sides(words.sides), _when("datum.count < 10", 0.35, 1))
+    axes, marks, faded = _bin_axes(words), _sides(words.sides), _when("datum.count < 10", 0.35, 1)
     bars = chosen.encode(x="lower:Q", x2="upper:Q", tooltip=axes["tooltip"])
     band = bars.mark_rect(color="var(--muted)", opacity=0.16).encode(y="noise_low:Q", y2="noise_high:Q")
     counts = bars.mark_rect(color="var(--accent)", opacity=0.22).encode(y="zero:Q", y2="top:Q")
@@ -156,21 +156,18 @@ def _reliability(words: Wording, smooth: bool) -> dict[str, Any]:
         x="confidence:Q", y="accuracy_low:Q", y2="accuracy_high:Q", color=marks["color"], opacity=faded
     )
     points = chosen.mark_point(filled=True, size=75).encode(**axes, **marks, opacity=faded)
-    curve = _smooth_layers(words) if smooth else []
-    layers = [band, _diagonal(), *curve, counts, numbers, old_line, old_points, whiskers, points]
+    layers = [band, _diagonal(), counts, numbers, old_line, old_points, whiskers, points]
+    if smooth:
+        # the flexible calibration curve with its 95% band
+        data = _data("smooth", CHOSEN).encode(x=alt.X("probability:Q", title=words.stated))
+        area, line = (
+            data.mark_area(color="var(--accent)", opacity=0.14),
+            data.mark_line(color="var(--accent)", strokeWidth=2),
+        )
+        area = area.encode(y=alt.Y("low:Q", title=words.seen), y2="high:Q")
+        layers[2:2] = [area, line.encode(y=alt.Y("observed:Q", title=words.seen))]
     description = "Reliability diagram: accuracy against confidence in bins"
     return _finish(layers, 430, description, method="", before="none", show_before=True)
-
-
-def _smooth_layers(words: Wording) -> list[Any]:
-    """The flexible calibration curve of the chosen method and its 95% band."""
-    data = _data("smooth", CHOSEN).encode(x=alt.X("probability:Q", title=words.stated))
-    band = data.mark_area(color="var(--accent)", opacity=0.14)
-    line = data.mark_line(color="var(--accent)", strokeWidth=2)
-    return [
-        band.encode(y=alt.Y("low:Q", title=words.seen), y2="high:Q"),
-        line.encode(y=alt.Y("observed:Q", title=words.seen)),
-    ]
 
 
 WILSON_CENTRE = "(datum.accuracy + 1.9207 / datum.count) / (1 + 3.8415 / datum.count)"
@@ -333,7 +330,7 @@ def _decision() -> dict[str, Any]:
 def _forest(words: Wording, count: int) -> dict[str, Any]:
     """Signed gaps of groups with simultaneous intervals, one line per group."""
     marks, faded = _sides(words.sides), _when("datum.few", 0.4, 1)
-    axis, scale = ({"format": "+.1~%", "tickCount": 6}, {"zero": True, "nice": True, "padding": 16})
+    axis, scale = {"format": "+.1~%", "tickCount": 6}, {"zero": True, "nice": True, "padding": 16}
     y = alt.Y("group:N", title=None, sort=None, axis={"labelLimit": 150, "ticks": False, "domain": False})
     axes: dict[str, Any] = {
         "x": alt.X("gap:Q", title=f"{words.mean} minus {words.share}", axis=axis, scale=scale),

@@ -85,7 +85,7 @@ def summary(calibrator: Any) -> str:
 
 def parameters(comparison: Comparison, row: MethodRow, count: int = 5) -> list[tuple[str, str]]:
     """Everything a method learned, with the classes it changed most."""
-    values, temperatures = (learned(row.calibrator), class_temperatures(row, comparison.n_classes))
+    values, temperatures = learned(row.calibrator), class_temperatures(row, comparison.n_classes)
     if temperatures is not None:
         names, order = class_names(comparison), np.argsort(temperatures, kind="stable")
         for words, places in (("most sharpened", order[:count]), ("most damped", order[::-1][:count])):

@@ -308,7 +308,7 @@ def class_calibration(
     ([1.0, 0.5], True)
     """
     rows = check(probabilities, labels, None, from_logits)
-    count, correct = (np.bincount(rows.labels, minlength=rows.n_classes), top_label(rows, None, None, from_logits)[1])
+    count, correct = np.bincount(rows.labels, minlength=rows.n_classes), top_label(rows, None, None, from_logits)[1]
     hits = np.bincount(rows.labels, weights=correct, minlength=rows.n_classes)
     accuracy = np.divide(hits, count, out=np.full(rows.n_classes, np.nan), where=count > 0)
     parts = classwise_over_under(rows, None, n_bins=n_bins)  # type: ignore[arg-type]
@@ -355,7 +355,7 @@ def class_temperature_vs_accuracy(
     >>> class_temperature_vs_accuracy([1.5, 2.0], [0.9, 0.6], single_temperature=1.7).get_ylabel()
     'temperature'
     """
-    values, accuracy = (np.asarray(temperatures, dtype=float), np.asarray(class_accuracy, dtype=float))
+    values, accuracy = np.asarray(temperatures, dtype=float), np.asarray(class_accuracy, dtype=float)
     if values.shape != accuracy.shape or values.ndim != 1:
         raise InputError(
             f"temperatures have shape {values.shape}, but class_accuracy has {accuracy.shape}: give one value per class"

@@ -34,10 +34,6 @@ class Wording:
     histogram_reads: str
     deferral_lead: str
 
-    def about_class(self) -> Wording:
-        """The same for the rows predicted as one class."""
-        return replace(self, stated="confidence when it says this class", seen="how often it is right")
-
     @property
     def sides(self) -> list[str]:
         """Too high, within chance, too low."""
@@ -85,6 +81,10 @@ POSITIVE = Wording(
     deferral_lead="A row is decided as positive from a probability of 50% on, and is as sure as the larger of p and "
     "1 − p. If someone else decides the least sure rows, how many errors remain?",
 )
+
+
+PICKED_CLASS = replace(PREDICTED, stated="confidence when it says this class", seen="how often it is right")
+"""Of the rows predicted as one class."""
 
 
 def wording(comparison: Comparison) -> Wording:
