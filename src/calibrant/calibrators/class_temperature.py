@@ -28,8 +28,8 @@ from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
 from calibrant.core.threads import map_blocks, row_blocks
-from calibrant.kernels.class_search import ClassRows, class_hits, class_sums, temperature_sums
-from calibrant.kernels.scaling import vector_sums
+from calibrant.kernels.class_search import ClassRows, class_hits, class_sums, start_sums
+from calibrant.kernels.scaling import block_confidences, temperature_confidences, vector_sums
 
 SMALLEST_SCALE = 1e-6
 """Temperatures stay positive: no scale 1/T falls below this share of its unit."""
@@ -259,6 +259,8 @@ EVERY = slice(None)
 class ClassSearch:
     """Rows under class temperatures that change one at a time."""
 
+    start_elements = BLOCK_ELEMENTS
+
     def __init__(self, rows: Any, grid: Array, n_bins: int) -> None:
         self.rows, self.grid, self.n_bins = rows, grid, n_bins
         self.weights = np.ones(rows.n) if rows.weights is None else rows.weights
@@ -275,10 +277,15 @@ class ClassSearch:
         """Bin gaps (bins × grid) of one temperature for all classes, and the doubtful (row, grid) pairs left out."""
 
         def part(block):
-            rows = self.rows.logits[block], self.rows.labels[block], self.weights[block]
-            return temperature_sums(*rows, self.grid, self.n_bins)
+            return start_sums(*self._scaled(block), self.weights[block], self.n_bins)
 
-        return summed(part, row_blocks(self.rows.n, self.rows.n_classes, BLOCK_ELEMENTS))
+        width = max(self.rows.n_classes, len(self.grid))
+        return summed(part, row_blocks(self.rows.n, width, self.start_elements))
+
+    def _scaled(self, block: slice) -> tuple[Array, Array]:
+        """The confidence of each row at each temperature of the grid (n × grid), and whether it is right (n,)."""
+        logits = self.rows.logits[block]
+        return temperature_confidences(logits, 1.0 / self.grid), logits.argmax(axis=1) == self.rows.labels[block]
 
     def refresh(self) -> tuple[float, float]:
         """Recompute every row from its logits; the present ECE and accuracy."""
@@ -419,6 +426,8 @@ def class_search(rows: Any, grid: Array, n_bins: int) -> ClassSearch:
 class DeviceClassSearch(ClassSearch):
     """`ClassSearch` with the rows' state on the device; the answer is the same."""
 
+    start_elements = 1 << 22
+
     def __init__(self, rows: Any, grid: Array, n_bins: int) -> None:
         from calibrant.kernels.torch import triton_classes
         from calibrant.kernels.torch.rows import on_device_of
@@ -477,11 +486,12 @@ class DeviceClassSearch(ClassSearch):
     def _host(self, values: Any) -> Array:
         return np.array(values.cpu())
 
-    def _start_sums(self) -> tuple[Array, Array]:
-        from calibrant.kernels.torch.classes import start_sums
+    def _scaled(self, block: slice) -> tuple[Array, Array]:
+        from calibrant.kernels.torch.tensors import first_maximum
 
-        rows = self.device_rows
-        return start_sums(rows.tensor, rows.target, self.launches.weights, self.grid, self.n_bins)
+        values = self.device_rows.tensor[block].double()
+        confidence = block_confidences(values, (1.0 / self.grid).tolist())
+        return self._host(confidence), self._host(first_maximum(values) == self.device_rows.target[block])
 
     def _in_full(self, temperatures: Array, chosen: Any = EVERY, without: int | None = None) -> Top:
         from calibrant.kernels.torch.classes import scaled_top

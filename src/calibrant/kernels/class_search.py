@@ -17,36 +17,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrant.core.threads import row_blocks
-
 DOUBT = 1e-10
 """A confidence this close to a bin edge (in bins) is left to the caller, who recomputes its row as a whole."""
 
 STRETCH = 1.5
 """Ratio of the last to the first temperature of a stretch."""
 
-CACHE_ELEMENTS = 1 << 15
-"""Elements handled at a time where whole rows are needed: they stay in the second-level cache."""
 
-
-def temperature_sums(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, grid: np.ndarray, n_bins: int
+def start_sums(
+    confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray, n_bins: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Bin gaps Σ w·(correct − confidence) (bins × grid) of z/t, and the doubtful (row, grid) pairs they leave out."""
-    gaps, doubtful = np.zeros((n_bins, len(grid))), [np.empty((0, 2), dtype=np.int64)]
-    for block in row_blocks(len(logits), logits.shape[1], CACHE_ELEMENTS):
-        shifted = logits[block].astype(np.float64)
-        winner = shifted.argmax(axis=1)
-        shifted -= shifted[np.arange(len(shifted)), winner][:, None]
-        scaled, confidence = np.empty_like(shifted), np.empty((len(grid), len(shifted)))
-        for position, temperature in enumerate(grid):
-            np.multiply(shifted, 1.0 / temperature, out=scaled)
-            np.exp(scaled, out=scaled).sum(axis=1, out=confidence[position])
-        np.reciprocal(confidence, out=confidence)
-        credit = weights[block] * (winner == labels[block]) - weights[block] * confidence
-        pairs = _add_to_bins(gaps, confidence, credit, np.arange(len(grid))[:, None])
-        doubtful.append(np.stack([block.start + pairs[1], pairs[0]], axis=1))
-    return gaps, np.concatenate(doubtful)
+    """Bin gaps Σ w·(correct − confidence) (bins × grid) of confidences (n × grid), and the doubtful (row, grid) pairs
+    they leave out."""
+    gaps = np.zeros((n_bins, confidence.shape[1]))
+    credit = weights[:, None] * (correct[:, None] - confidence)
+    return gaps, np.stack(_add_to_bins(gaps, confidence, credit, np.arange(gaps.shape[1])), axis=1)
 
 
 class ClassRows(NamedTuple):
