@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.core.errors import InputError
-from calibrant.shipping import log_file
-from calibrant.shipping.log_file import LogFollower
-from calibrant.shipping.state import DamagedStateError, dump_state, parse_state
+from calibrant.shipping import feed
+from calibrant.shipping.feed import DamagedStateError, LogFollower, dump_state, parse_state
 
 
 def lines(start: int, stop: int) -> str:
@@ -139,8 +138,8 @@ def test_every_line_counts_once_whatever_the_pieces(tmp_path_factory, sizes, cut
 
 
 def test_long_lines_are_passed_over(tmp_path, again, monkeypatch):
-    monkeypatch.setattr(log_file, "BATCH_BYTES", 4096)
-    monkeypatch.setattr(log_file, "MAX_LINE_BYTES", 2048)
+    monkeypatch.setattr(feed, "BATCH_BYTES", 4096)
+    monkeypatch.setattr(feed, "MAX_LINE_BYTES", 2048)
     log = tmp_path / "answers.jsonl"
     log.write_text(lines(0, 10) + "x" * 3000 + "\n" + lines(10, 20) + "y" * 9000)
     watch = LogFollower(str(log))

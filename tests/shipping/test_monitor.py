@@ -14,10 +14,18 @@ from hypothesis import strategies as st
 import calibrant
 from calibrant.core.errors import InputError
 from calibrant.monitor import GroupMonitor, Monitor
-from calibrant.shipping.e_process import BATCHES, BIN_SHIFTS, CLAIMS, ROWS, SHARES, Bets, _waiting
-from calibrant.shipping.feed import answer_of, parse_record
-from calibrant.shipping.log_file import LogFollower
-from calibrant.shipping.monitor import MAX_GROUPS, group_share
+from calibrant.shipping.feed import LogFollower, answer_of, parse_record
+from calibrant.shipping.monitor import (
+    BATCHES,
+    BIN_SHIFTS,
+    CLAIMS,
+    MAX_GROUPS,
+    ROWS,
+    SHARES,
+    Bets,
+    _waiting,
+    group_share,
+)
 
 
 def calibrated(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ import typer
 from calibrant.cli import options
 from calibrant.cli.terminal import CHECK_FAILED, answer, printable, warn
 from calibrant.core.errors import InputError
-from calibrant.shipping.log_file import LogFollower
+from calibrant.shipping.feed import LogFollower
 
 
 @options.verb
