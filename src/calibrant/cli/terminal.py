@@ -5,22 +5,16 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from calibrant.core import progress
 
 CHECK_FAILED = 1
 """Exit code where the work was done and its answer is no."""
-
-PATIENCE_SECONDS = 1.0
-"""Work that is shorter shows no bar."""
 
 CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]")
 """What can move the cursor, change colours or turn text around: everything of the kind but tab and newline."""
@@ -62,30 +56,6 @@ def answer(as_json: bool, document: Mapping[str, Any], lines: Iterable[str]) -> 
         typer.echo(line)
 
 
-@contextmanager
-def progress_bar(quiet: bool = False) -> Iterator[None]:
+def progress_bar(quiet: bool = False) -> AbstractContextManager[None]:
     """Show the steps of whatever runs inside the block on stderr: on a terminal, once the work passes a second."""
-    if quiet or not sys.stderr.isatty():
-        yield
-        return
-    words, note = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[note]}"))
-    columns = (words, BarColumn(), TextColumn("{task.percentage:>3.0f}%"), note, TimeElapsedColumn())
-    display = Progress(*columns, console=Console(stderr=True), transient=True)
-    tasks: dict[str, TaskID] = {}
-    started = time.monotonic()
-
-    def step(stage: str, done: int, total: int | None, note: str) -> None:
-        if time.monotonic() - started < PATIENCE_SECONDS:
-            return
-        display.start()
-        kind = stage.rstrip("0123456789 ")  # "pass 7" takes the line of "pass 6"
-        if kind not in tasks:
-            tasks[kind] = display.add_task(plain(stage), total=total, note="")
-        display.update(tasks[kind], description=plain(stage), completed=done, total=total, note=plain(note))
-
-    try:
-        with progress.listen(step):
-            yield
-    finally:
-        if tasks:
-            display.stop()
+    return nullcontext() if quiet or not sys.stderr.isatty() else progress.shown()

@@ -6,6 +6,7 @@ Bars need no library: they are HTML below a notebook's cell, and one line on sta
 from __future__ import annotations
 
 import atexit
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -92,6 +93,17 @@ def _notebook() -> Any:
     return shell if shell is not None and hasattr(shell, "kernel") else None
 
 
+@contextmanager
+def shown() -> Iterator[None]:
+    """Show the steps made inside the block in a line on standard error, which is empty at its end."""
+    bars = _Bars(_Line())
+    try:
+        with listen(bars.step):
+            yield
+    finally:
+        bars.clear()
+
+
 class _Bars:
     """Which stages run and how far they are; several can be nested."""
 
@@ -143,7 +155,9 @@ class _Line:
     width = 0
 
     def show(self, stages: list[tuple[int, int | None, str]]) -> None:
-        text = "  ".join(_text(*stage) for stage in stages)[:120]
+        # a line that a terminal breaks could not be written over; names of files may hold control characters
+        words = "  ".join(_text(*stage) for stage in stages)[: shutil.get_terminal_size((121, 24)).columns - 1]
+        text = "".join(sign if sign.isprintable() else "?" for sign in words)
         if text or self.width:
             sys.stderr.write("\r" + text.ljust(self.width) + ("" if text else "\r"))
             sys.stderr.flush()
