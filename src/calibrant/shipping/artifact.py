@@ -231,15 +231,12 @@ def read_header(content: bytes) -> dict[str, Any]:
     size = int.from_bytes(content[:8], "little")
     try:
         outer = json.loads(content[8 : 8 + size])
-        metadata = outer.get("__metadata__", {})
-        if METADATA_KEY not in metadata:
-            raise InputError("this safetensors file was not written by calibrant: its header has no 'calibrant' entry")
-        header = json.loads(metadata[METADATA_KEY])
-        found = header["format"]
-    except InputError:
-        raise
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        text = outer.get("__metadata__", {}).get(METADATA_KEY)
+        header = json.loads(text or "{}")
+        found = header.get("format")
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"the header is not readable ({type(error).__name__}: {error})") from error
+    _need(text, "this safetensors file was not written by calibrant: its header has no 'calibrant' entry")
     _need(len(outer) <= MAX_TENSORS + 1, f"the file holds {len(outer) - 1} arrays, above the limit of {MAX_TENSORS}")
     _need(
         type(found) is int and found == FORMAT,
@@ -387,8 +384,6 @@ def _calibrator(described: Any, tensors: Arrays, n_classes: int | None) -> Any:
     name, parameters, learned = described["class"], described["parameters"], described["learned"]
     cls: Any = find_class(str(name))
     _need(cls is not None, f"class {name!r} is not one of calibrant's calibrators: calibrant.register it first")
-    objects = isinstance(parameters, dict) and isinstance(learned, dict)
-    _need(objects, f"parameters and learned of {name} must be objects")
     settings, state = (
         {key: _decoded(value, tensors, n_classes, key) for key, value in values.items()}
         for values in (parameters, learned)
@@ -449,6 +444,6 @@ def _check_declared(cls: Any, learned: dict[str, Any]) -> None:
     _need(not stray, f"{cls.__name__} cannot have learned a {stray}: its class does not declare it in `learns`")
 
 
-def _need(condition: bool, message: str) -> None:
+def _need(condition: Any, message: str) -> None:
     if not condition:
         raise InputError(message)
