@@ -181,7 +181,7 @@ class MultilabelCalibrator(Calibrator):
             self.strength_ = found[self.family_][0]
         data = self._data(self.family_, rows)
         pooled = data.pooled()
-        self.pooled_, self.coef_ = pooled.point, fit_labels(data, pooled, float(self.strength_))
+        self.pooled_, self.coef_ = pooled.centre, fit_labels(data, pooled, float(self.strength_))
 
     def _method(self) -> tuple[str, ...] | Calibrator:
         """Families of maps that are shrunk, or the calibrator of single labels."""

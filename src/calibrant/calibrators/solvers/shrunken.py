@@ -8,19 +8,19 @@ halfway between the pooled fit and its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from calibrant.core.arrays import Array
+from calibrant.core.softmax import softplus
 from calibrant.core.threads import map_blocks, row_blocks
-from calibrant.kernels.logistic import batch_sums, fit_logistic, logistic_sums, newton
+from calibrant.kernels.logistic import Pull, batch_sums, fit_logistic, logistic_sums, newton
 
 BLOCK_ELEMENTS = 1 << 16
 
 
-@dataclass(frozen=True)
-class Labelled:
+class Labelled(NamedTuple):
     """Columns (d, L, n), labels (L, n) of 0.0 and 1.0, row weights (n,) or None, and whether slopes stay above 0."""
 
     columns: Array
@@ -35,10 +35,9 @@ class Labelled:
             np.ascontiguousarray(self.columns[:, :, rows]), self.labels[:, rows], weights, self.non_negative
         )
 
-    def pooled(self) -> Pooled:
-        """The fit of all labels together."""
-        size = len(self.columns)
-        flat = self.columns.reshape(size, -1)
+    def pooled(self) -> Pull:
+        """The fit of all labels together (d + 1,), and the metric M (d + 1, d + 1) of a pull to it."""
+        flat = self.columns.reshape(len(self.columns), -1)
         labels = self.labels.reshape(-1)
         weights = None if self.weights is None else np.tile(self.weights, len(self.labels))
         rate = float(np.average(labels, weights=weights))
@@ -49,27 +48,18 @@ class Labelled:
         point = fit_logistic(flat, labels, weights, non_negative=self.non_negative).point
         hessian = logistic_sums(flat, labels, weights, point)[2]
         metric = hessian / hessian[-1, -1]
-        return Pooled(point, metric + 1e-9 * np.diag(np.diag(metric)))
-
-
-@dataclass(frozen=True)
-class Pooled:
-    """The pooled parameters (d + 1,) and the metric M (d + 1, d + 1) of the pull."""
-
-    point: Array
-    metric: Array
+        return Pull(point, metric + 1e-9 * np.diag(np.diag(metric)))
 
 
 def fit_labels(
-    data: Labelled, pooled: Pooled, strength: float, start: Array | None = None, *, tolerance: float = 1e-6
+    data: Labelled, pooled: Pull, strength: float, start: Array | None = None, *, tolerance: float = 1e-6
 ) -> Array:
     """Parameters of every label (L, d + 1) at a strength of the pull; infinity gives the pooled ones."""
     n_labels = len(data.labels)
-    begin = np.tile(pooled.point, (n_labels, 1)) if start is None else start
+    alike = np.tile(pooled.centre, (n_labels, 1))
     if np.isinf(strength):
-        return np.tile(pooled.point, (n_labels, 1))
-
-    pull = strength * pooled.metric
+        return alike
+    pull = strength * pooled.strength
     lower = np.append(np.full(len(data.columns), 0.0 if data.non_negative else -np.inf), -np.inf)
     columns = data.columns.transpose(1, 0, 2)
 
@@ -81,20 +71,15 @@ def fit_labels(
         # the blocks are of labels, so that no sum depends on how many threads there are
         parts = map_blocks(part, row_blocks(len(which), data.labels.shape[1], BLOCK_ELEMENTS))
         loss, gradient, hessian = (np.concatenate(one) for one in zip(*parts, strict=True))
-        offset = points - pooled.point
+        offset = points - pooled.centre
         bent = offset @ pull
         return loss + 0.5 * (bent * offset).sum(axis=1), gradient + bent, hessian + pull
 
-    return newton(evaluate, begin, lower, gap=tolerance**2)[0]
-
-
-def scores_of(columns: Array, points: Array) -> Array:
-    """Calibrated log-odds (L, n)."""
-    return np.einsum("dln,ld->ln", columns, points[:, :-1]) + points[:, -1:]
+    return newton(evaluate, alike if start is None else start, lower, gap=tolerance**2)[0]
 
 
 def summed_losses(data: Labelled, points: Array) -> Array:
     """Weighted sum of the log loss of each label (L,)."""
-    score = scores_of(data.columns, points)
-    losses = np.maximum(score, 0.0) + np.log1p(np.exp(-np.abs(score))) - data.labels * score
+    score = np.einsum("dln,ld->ln", data.columns, points[:, :-1]) + points[:, -1:]
+    losses = softplus(score) - data.labels * score
     return losses.sum(axis=1) if data.weights is None else losses @ data.weights
