@@ -18,13 +18,8 @@ def index_sums(
     index: np.ndarray, confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None, n_bins: int
 ) -> np.ndarray:
     """Σw, Σw·confidence and Σw·correct of the rows that share an index, as a (3, n_bins) array."""
-    weighted = confidence if weights is None else weights * confidence
-    hits = correct if weights is None else weights * correct
-    sums = np.empty((3, n_bins))
-    sums[0] = np.bincount(index, weights, minlength=n_bins)
-    sums[1] = np.bincount(index, weighted, minlength=n_bins)
-    sums[2] = np.bincount(index, hits, minlength=n_bins)
-    return sums
+    columns = (confidence, correct) if weights is None else (weights * confidence, weights * correct)
+    return np.array([np.bincount(index, one, minlength=n_bins) for one in (weights, *columns)], dtype=np.float64)
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.bins")
@@ -38,8 +33,6 @@ def class_width_sums(
     cell = (index + np.arange(n_classes) * n_bins).ravel()
     spread = None if weights is None else np.repeat(weights, n_classes)
     mass = probabilities.ravel() if weights is None else (probabilities * weights[:, None]).ravel()
-    sums = np.empty((3, n_classes * n_bins))
-    sums[0] = np.bincount(cell, spread, minlength=n_classes * n_bins)
-    sums[1] = np.bincount(cell, mass, minlength=n_classes * n_bins)
-    sums[2] = np.bincount(of_label, weights, minlength=n_classes * n_bins)
-    return sums.reshape(3, n_classes, n_bins)
+    columns = (cell, spread), (cell, mass), (of_label, weights)
+    sums = [np.bincount(place, column, minlength=n_classes * n_bins) for place, column in columns]
+    return np.array(sums, dtype=np.float64).reshape(3, n_classes, n_bins)

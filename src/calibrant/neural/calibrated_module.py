@@ -74,13 +74,12 @@ class CalibratedModule(nn.Module):
         logits = logits_in(self.model(*given, **named))
         if groups is not None and tuple(groups.shape) != (logits.shape[0],):
             raise InputError(f"groups have shape {tuple(groups.shape)}, but the model returned {logits.shape[0]} rows")
-        if self.task == "binary":
-            logits = self._one_column(logits)
-        elif logits.ndim < 2 or logits.shape[1] != self.n_classes:
-            raise InputError(
-                f"the model returned shape {tuple(logits.shape)}, but the calibrator was fitted on "
-                f"{self.n_classes} classes"
-            )
+        binary, shape = self.task == "binary", tuple(logits.shape)
+        if not (len(shape) == 1 or shape[1:] == (1,) if binary else shape[1:2] == (self.n_classes,)):
+            expected = "one score per row" if binary else f"{self.n_classes} classes"
+            raise InputError(f"the model returned shape {shape}, but the calibrator was fitted on {expected}")
+        if binary and len(shape) == 2:
+            logits = logits[:, 0]
         wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
         if wide.ndim > 2:
             if groups is not None:
@@ -94,15 +93,6 @@ class CalibratedModule(nn.Module):
             with torch.autocast(wide.device.type, enabled=False):
                 return self._finish(self.calibration(wide, groups))
         return self._finish(self.calibration(wide, groups))
-
-    def _one_column(self, logits: Tensor) -> Tensor:
-        if logits.ndim == 2 and logits.shape[1] == 1:
-            return logits[:, 0]
-        if logits.ndim != 1:
-            raise InputError(
-                f"the model returned shape {tuple(logits.shape)}, but the calibrator was fitted on one score per row"
-            )
-        return logits
 
     def _finish(self, calibrated: Tensor) -> Tensor:
         if self.output == "logits":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -115,11 +116,7 @@ def interleaved_epoch(
     """
     means = []
     for loader, is_held_out in ((majority, False), (held_out, True)):
-
-        def loss(logits: Tensor, labels: Tensor, part: bool = is_held_out) -> Tensor:
-            return objective(logits, labels, held_out=part)
-
-        values = []
+        loss, values = partial(objective, held_out=is_held_out), []
         for batch in loader:
             value = step(batch, loss)
             if not isinstance(value, Tensor):

@@ -21,7 +21,7 @@ from calibrant.core import progress
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import SolvedTemperature
 from calibrant.data import Predictions
-from calibrant.kernels.torch.columns import BinSums, Columns, columns
+from calibrant.kernels.torch.columns import MEANS, BinSums, Columns, columns
 from calibrant.kernels.torch.temperature import fast_fit, fast_sums
 from calibrant.kernels.torch.tensors import row_slices
 from calibrant.neural.collect import device_of, evaluation_mode, logits_in, on_device
@@ -39,9 +39,6 @@ SPACING, N_NODES = 0.2, 5
 
 FARTHEST = 1.5
 """How far, in log T, the nodes move where the optimum lies outside them."""
-
-MEANS = {"nll": "nll", "brier": "brier", "accuracy": "correct", "confidence": "confidence", "entropy": "entropy"}
-"""Metrics that are means of a column of `BinSums`."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from calibrant.core.errors import InputError
-from calibrant.kernels.torch.columns import BinSums, columns
+from calibrant.kernels.torch.columns import MEANS, BinSums, columns
 from calibrant.metrics.chunks import Streaming, streaming, update_all
 
 NAMES = ("ece", "mce", "nll", "brier", "accuracy", "confidence")
@@ -72,9 +72,7 @@ class CalibrationMetrics:
         found = columns(values, target, from_logits=self.from_logits, entropy=self.entropy)
         self.sums.add(found, target, weights, ignore_index=self.ignore_index)
         if self.others:
-            kept = (
-                torch.ones_like(target, dtype=torch.bool) if self.ignore_index is None else target != self.ignore_index
-            )
+            kept = slice(None) if self.ignore_index is None else target != self.ignore_index
             own = None if weights is None else weights[kept].cpu().numpy()
             update_all(self.others, values[kept], target[kept].cpu().numpy(), own, from_logits=self.from_logits)
 
@@ -115,11 +113,7 @@ def metrics_of(sums: BinSums, *, entropy: bool = False) -> dict[str, Tensor]:
     found = {
         "ece": sums.ece()[0],
         "mce": torch.where(weight > 0, gap / weight.clamp_min(1e-300), 0.0).amax(),
-        "nll": sums.mean("nll")[0],
-        "brier": sums.mean("brier")[0],
-        "accuracy": sums.mean("correct")[0],
-        "confidence": sums.mean("confidence")[0],
-        **({"entropy": sums.mean("entropy")[0]} if entropy else {}),
+        **{name: sums.mean(slot)[0] for name, slot in MEANS.items() if entropy or name != "entropy"},
     }
     is_bad = sums.slot("bad")[0] > 0
     return {name: torch.where(is_bad, torch.nan, value) for name, value in found.items()}

@@ -20,6 +20,9 @@ from calibrant.kernels.torch.tensors import first_maximum, row_slices, use_trito
 SLOTS = ("weight", "confidence", "correct", "nll", "brier", "entropy", "rows", "bad")
 """The sums after those of the bins, in their order; the first six are weighted."""
 
+MEANS = {"nll": "nll", "brier": "brier", "accuracy": "correct", "confidence": "confidence", "entropy": "entropy"}
+"""Metrics that are means of a column of `BinSums`."""
+
 
 class Columns(NamedTuple):
     """Of each row: numbers (4, n) confidence, NLL, Brier, entropy; prediction (n,); flags (2, n) correct, good.
