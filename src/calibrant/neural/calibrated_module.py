@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from calibrant.calibrators.maps import raise_zeros, torch_space
 from calibrant.calibrators.prepare import check_over_logits
 from calibrant.core.errors import InputError
+from calibrant.kernels.torch.tensors import widened
 from calibrant.neural.collect import device_of, logits_in
 
 OUTPUTS = ("probabilities", "log_probabilities", "logits")
@@ -80,7 +81,7 @@ class CalibratedModule(nn.Module):
             raise InputError(f"the model returned shape {shape}, but the calibrator was fitted on {expected}")
         if binary and len(shape) == 2:
             logits = logits[:, 0]
-        wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+        wide = widened(logits)
         if wide.ndim > 2:
             if groups is not None:
                 raise InputError(f"groups are per row, but the model returned maps of shape {tuple(logits.shape)}")

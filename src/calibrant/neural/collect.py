@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from calibrant.core import progress
 from calibrant.core.errors import InputError
 from calibrant.data import Predictions
+from calibrant.kernels.torch.tensors import widened
 
 ROW_SUM_TOLERANCE = 1e-3
 
@@ -181,7 +182,7 @@ def run_model(model: nn.Module, inputs: Any, device: torch.device) -> Tensor:
             f"the model returned shape {tuple(logits.shape)} for {n_rows} rows: "
             f"logits of shape ({n_rows}, K ≥ 2) are needed"
         )
-    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    return widened(logits)
 
 
 def on_device(inputs: Mapping[str, Any], device: torch.device) -> dict[str, Any]:

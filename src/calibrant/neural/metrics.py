@@ -15,6 +15,7 @@ from torch import Tensor
 
 from calibrant.core.errors import InputError
 from calibrant.kernels.torch.columns import MEANS, BinSums, columns
+from calibrant.kernels.torch.tensors import rows_of_maps
 from calibrant.metrics.chunks import Streaming, streaming, update_all
 
 NAMES = ("ece", "mce", "nll", "brier", "accuracy", "confidence")
@@ -128,9 +129,7 @@ def as_rows(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         raise InputError(
             f"labels must have shape {expected} for logits {tuple(logits.shape)}, got {tuple(labels.shape)}"
         )
-    if logits.ndim > 2:
-        logits = logits.movedim(1, -1).reshape(-1, logits.shape[1])
-    return logits, labels.reshape(-1).long()
+    return logits if logits.ndim == 2 else rows_of_maps(logits), labels.reshape(-1).long()
 
 
 def dense_rows(logits: Tensor, labels: Tensor, *, ignore_index: int | None = None) -> tuple[Tensor, Tensor]:

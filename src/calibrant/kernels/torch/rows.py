@@ -21,7 +21,7 @@ from calibrant.core.statistic import Kernel, Statistic, add
 from calibrant.core.zeros import half_of, sample_stride, warn_of_zeros
 from calibrant.kernels import scaling
 from calibrant.kernels.torch.temperature import fast_fit, temperature_sums
-from calibrant.kernels.torch.tensors import host, row_slices, use_triton
+from calibrant.kernels.torch.tensors import host, row_slices, use_triton, widened
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -282,11 +282,6 @@ class DeviceBlocks:
     def _block(self, block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         logits = host(widened(self.tensor[block]))
         return logits, host(self.target[block]), None if self.mass is None else host(self.mass[block])
-
-
-def widened(values: Tensor) -> Tensor:
-    """float16 and bfloat16 as float32, which the host knows."""
-    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
 def device_blocks(logits: Tensor, labels: Any, weights: Any) -> DeviceBlocks:

@@ -48,3 +48,13 @@ def _first_true(flags: Tensor) -> Tensor:
 def host(values: Tensor) -> np.ndarray:
     """The values as an array on the host."""
     return values.detach().cpu().numpy()
+
+
+def widened(values: Tensor) -> Tensor:
+    """float16 and bfloat16 as float32: what the host knows, and what losses work in."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def rows_of_maps(maps: Tensor) -> Tensor:
+    """Dense maps (N, K, …) with one row (K,) per position; rows (n, K) as they are."""
+    return maps.movedim(1, -1).reshape(-1, maps.shape[1])

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from calibrant.core.errors import InputError
+from calibrant.kernels.torch.tensors import widened
 from calibrant.metrics.top_label import bin_temperature
 from calibrant.neural.losses.module import loss_module
 from calibrant.neural.losses.terms import (
@@ -26,7 +27,6 @@ from calibrant.neural.losses.terms import (
     power,
     root,
     top_label,
-    wide,
 )
 
 
@@ -246,7 +246,7 @@ def soft_marginal_ece(
     check_norm(norm)
     softness = bin_temperature(n_bins, temperature, decay)
     check_batch(logits, labels)
-    probabilities = wide(logits).softmax(dim=1)
+    probabilities = widened(logits).softmax(dim=1)
     every = memberships(probabilities, n_bins, softness)
     own = labels.long().unsqueeze(1)
     misses = probabilities.scatter_add(1, own, torch.full_like(probabilities[:, :1], -1.0))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from calibrant.core.errors import InputError
+from calibrant.kernels.torch.tensors import rows_of_maps
 from calibrant.neural.losses.module import loss_module
 from calibrant.neural.losses.terms import check_tensors, log_probabilities, of_label
 
@@ -58,8 +59,8 @@ def row_batch(logits: Tensor, labels: Tensor, class_weights: Tensor | None, igno
         expected = tuple(logits.shape) if is_shares else shape
         if tuple(labels.shape) != expected:
             raise InputError(f"labels have shape {tuple(labels.shape)}, but {expected} goes with {tuple(logits.shape)}")
-        labels = _as_rows(labels) if is_shares else labels.reshape(-1)
-        logits = _as_rows(logits)
+        labels = rows_of_maps(labels) if is_shares else labels.reshape(-1)
+        logits = rows_of_maps(logits)
     shares = kept = None
     if is_shares:
         if labels.shape != logits.shape:
@@ -88,10 +89,6 @@ def _checked_weights(class_weights: Tensor, log_p: Tensor) -> Tensor:
     if weights.shape != (log_p.shape[1],):
         raise InputError(f"class_weights have shape {tuple(weights.shape)}, but there are {log_p.shape[1]} classes")
     return weights
-
-
-def _as_rows(values: Tensor) -> Tensor:
-    return values.movedim(1, -1).reshape(-1, values.shape[1])
 
 
 def cross_entropy(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from calibrant.core.errors import InputError
+from calibrant.kernels.torch.tensors import widened
 
 FORMS = ("mean", "worst")
 """How the losses of the groups of a batch become one."""
@@ -38,15 +39,10 @@ def check_batch(logits: Tensor, labels: Tensor) -> None:
         raise InputError(f"labels are on {labels.device}, but the logits are on {logits.device}: move one of them")
 
 
-def wide(logits: Tensor) -> Tensor:
-    """The logits in float32 or wider, whatever autocast gave."""
-    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-
-
 def log_probabilities(logits: Tensor, labels: Tensor) -> Tensor:
     """log softmax(z) of a checked batch."""
     check_batch(logits, labels)
-    return wide(logits).log_softmax(dim=1)
+    return widened(logits).log_softmax(dim=1)
 
 
 def of_label(values: Tensor, labels: Tensor) -> Tensor:
@@ -57,7 +53,7 @@ def of_label(values: Tensor, labels: Tensor) -> Tensor:
 def top_label(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Confidence c = max p, and correctness a ∈ {0, 1} without gradient, of a checked batch (n,)."""
     check_batch(logits, labels)
-    confidence, predicted = wide(logits).softmax(dim=1).max(dim=1)
+    confidence, predicted = widened(logits).softmax(dim=1).max(dim=1)
     return confidence, (predicted == labels).to(confidence.dtype)
 
 
