@@ -24,11 +24,11 @@ from calibrant.cli.terminal import CHECK_FAILED, answer, printable, progress_bar
 from calibrant.core.errors import InputError
 from calibrant.data import open_predictions
 from calibrant.engines.engine import opened
-from calibrant.evaluation.measure import Measurement
+from calibrant.evaluation.consistency import SIGNIFICANCE
+from calibrant.evaluation.measure import TOO_FEW, Measurement
 from calibrant.evaluation.measure import measure as run
 from calibrant.evaluation.rendering import bounds, figure, raised_words
 from calibrant.evaluation.table import Estimate, Row, Table, figure_cells
-from calibrant.evaluation.verdicts import SIGNIFICANCE, TOO_FEW
 from calibrant.metrics.record import facts, known_name, number
 
 BAR = 40

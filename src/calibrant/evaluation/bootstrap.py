@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
-from scipy.special import betaincinv
+from scipy.special import betaincinv, pdtr
 
 from calibrant.core.arrays import check_whole
 from calibrant.metrics.top_label import increasing_root
@@ -136,13 +136,8 @@ def draw(n_rows: int, resamples: int, seed: int, clusters: np.ndarray | None = N
 @cache
 def poisson_table() -> np.ndarray:
     """65,536 counts whose frequencies are those of Poisson(1) to 16 bits."""
-    probability, cumulative, edges = np.exp(-1.0), 0.0, []
-    for count in range(1, 12):
-        cumulative += probability
-        edges.append(cumulative)
-        probability /= count
     quantile = (np.arange(1 << 16) + 0.5) / (1 << 16)
-    return np.searchsorted(edges, quantile).astype(np.float32)
+    return np.searchsorted(pdtr(np.arange(11), 1.0), quantile).astype(np.float32)
 
 
 def percentile_interval(draws: np.ndarray, value: float, level: float = LEVEL) -> tuple[float, float]:

@@ -17,15 +17,14 @@ from calibrant.core import progress
 from calibrant.core.arrays import check_counts
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import FitWarning, InputError
-from calibrant.core.zeros import log_floor_of
+from calibrant.core.zeros import log_floor_of, raised
 from calibrant.data import Predictions, as_predictions
 from calibrant.data.chunks import SPILL_BYTES
 from calibrant.data.guards import shared_rows
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.consistency import consistency_test
-from calibrant.evaluation.groups import clusters_by, column_groups, columns_by, common_groups, make_grouping
-from calibrant.evaluation.labels import RawScores, repeated
+from calibrant.evaluation.groups import clusters_by, column_groups, columns_by, common_groups, make_grouping, repeated
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.scan import flattened, group_codes, top_columns
 from calibrant.evaluation.scoring import Chosen, Scored, chosen_metrics, score
@@ -179,6 +178,20 @@ def resolve_methods(methods: Methods, task: str = "multiclass", n_classes: int |
             names = (wanted, *(f"{wanted} {count}" for count in range(2, len(methods) + 1)))
             chosen[next(name for name in names if name not in chosen)] = method
     return chosen
+
+
+class RawScores:
+    """Scores as they are: what a method must beat; infinite ones are those of the floor of the fit data."""
+
+    n_parameters_ = 0
+    keeps_prediction = keeps_ranking = True
+
+    def __init__(self, floor: float) -> None:
+        self.floor = floor
+
+    def transform(self, logits: np.ndarray) -> np.ndarray:
+        """The same logits, finite."""
+        return raised(logits, self.floor, scores=True)
 
 
 class _Trial:

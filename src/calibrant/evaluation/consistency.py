@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from calibrant.core.bins import check_n_bins, total_gap, width_index
 from calibrant.evaluation.table import PlainData
@@ -17,6 +18,10 @@ from calibrant.kernels.bins import index_sums
 from calibrant.metrics.clinical import Z_95
 from calibrant.metrics.reliability import Reliability, reliability
 from calibrant.metrics.top_label import bin_index
+
+SIGNIFICANCE = 0.05
+FEWEST_ROWS, FEWEST_ERRORS = 30, 5
+"""Below these no verdict is given."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,18 @@ def consistency_test(
     return noise_floor(errors, observed)
 
 
+def too_few_to_tell(
+    confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None, task: str = "multiclass"
+) -> bool:
+    """Fewer than 30 rows, or fewer than 5 errors both expected and observed; of a binary task, also events."""
+    mass = np.ones(len(correct)) if weights is None else weights
+    stated, seen = confidence.astype(np.float64), correct.astype(np.float64)
+    most = max(float(mass @ (1 - stated)), float(mass @ (1 - seen)))
+    if task == "binary":
+        most = min(most, max(float(mass @ stated), float(mass @ seen)))
+    return len(correct) < FEWEST_ROWS or most < FEWEST_ERRORS
+
+
 def noise_floor(errors: np.ndarray, observed: float) -> NoiseFloor:
     """The floor and the p-value from the errors (R,) that chance alone gives."""
     # sums taken in another order differ in the last bits: a tie must count as a tie
@@ -110,61 +127,42 @@ def drawn_right(
     if len(confidence) * draws <= ROW_DRAWS_LIMIT:
         onehot = np.zeros((len(confidence), n_bins), dtype=np.float32)
         onehot[np.arange(len(confidence)), index] = 1.0 if weights is None else weights
-        return _by_row(confidence, onehot, draws, generator)
+        # 32 random bits: 24-bit floats would never draw an error of a confidence above 1 − 6e-8
+        threshold, certain = np.minimum(confidence * 2.0**32, 2.0**32 - 1).astype(np.uint32), confidence >= 1.0
+        result, block = np.empty((draws, n_bins)), max(1, 4_000_000 // len(confidence))
+        for start in range(0, draws, block):
+            size = min(block, draws - start), len(confidence)
+            right = certain | (generator.integers(0, 1 << 32, size=size, dtype=np.uint32) < threshold)
+            result[start : start + block] = right.astype(np.float32) @ onehot
+        return result
     if weights is not None:
         mean = np.bincount(index, weights * confidence, minlength=n_bins)
         variance = np.bincount(index, weights**2 * confidence * (1 - confidence), minlength=n_bins)
         return mean + np.sqrt(variance) * generator.standard_normal((draws, n_bins))
     order = np.lexsort((confidence, index))
-    starts = _cell_starts(index[order])
+    # cells begin at every edge of a bin and every n/CELLS rows
+    steps = np.arange(0, len(order), max(1, len(order) // CELLS))
+    starts = np.union1d(steps, np.flatnonzero(np.diff(index[order])) + 1)
     counts = np.diff(np.append(starts, len(order)))
     means = np.clip(np.add.reduceat(confidence[order], starts) / counts, 0.0, 1.0)
     drawn = generator.binomial(counts, means, size=(draws, len(counts)))
-    result = np.zeros((draws, n_bins))
-    cell_bin = index[order][starts]
-    for present in np.unique(cell_bin):
-        result[:, present] = drawn[:, cell_bin == present].sum(axis=1)
-    return result
+    return drawn @ np.eye(n_bins)[index[order][starts]]
 
 
 def flipped_sums(
     index: np.ndarray, residual: np.ndarray, clusters: np.ndarray, n_cells: int, *, draws: int, seed: int
 ) -> np.ndarray:
     """Sums of residuals (n,) by cell (R, n_cells) when whole clusters change their sign at random."""
-    from scipy.sparse import coo_array
-
     generator = np.random.default_rng([seed, 13])
     n_clusters = int(clusters.max()) + 1
-    table = coo_array((residual, (index, clusters)), shape=(n_cells, n_clusters)).tocsr()
+    table = csr_array((residual, (index, clusters)), shape=(n_cells, n_clusters))
     result = np.empty((draws, n_cells))
     block = max(1, 8_000_000 // n_clusters)
     for start in range(0, draws, block):
-        size = min(block, draws - start)
-        signs = 2.0 * generator.integers(0, 2, size=(n_clusters, size), dtype=np.int8) - 1.0
-        result[start : start + size] = (table @ signs).T
+        size = n_clusters, min(block, draws - start)
+        signs = 2.0 * generator.integers(0, 2, size=size, dtype=np.int8) - 1.0
+        result[start : start + block] = (table @ signs).T
     return result
-
-
-def _by_row(confidence: np.ndarray, onehot: np.ndarray, draws: int, generator: np.random.Generator) -> np.ndarray:
-    # 32 random bits: 24-bit floats would never draw an error of a confidence above 1 − 6e-8
-    threshold = np.minimum(confidence * 2.0**32, 2.0**32 - 1).astype(np.uint32)
-    certain = confidence >= 1.0
-    result = np.empty((draws, onehot.shape[1]))
-    block = max(1, 4_000_000 // len(confidence))
-    for start in range(0, draws, block):
-        size = min(block, draws - start)
-        right = generator.integers(0, 1 << 32, size=(size, len(confidence)), dtype=np.uint32) < threshold
-        right[:, certain] = True
-        result[start : start + size] = right.astype(np.float32) @ onehot
-    return result
-
-
-def _cell_starts(sorted_index: np.ndarray) -> np.ndarray:
-    """Where the cells of rows sorted by bin, then by confidence, begin: every bin edge and every n/CELLS rows."""
-    n = len(sorted_index)
-    edges = np.flatnonzero(np.diff(sorted_index)) + 1
-    steps = np.arange(0, n, max(1, n // CELLS))
-    return np.unique(np.concatenate(([0], edges, steps)))
 
 
 def reliability_bins(

@@ -15,8 +15,8 @@ from scipy.special import ndtr
 
 from calibrant.core.errors import InputError
 from calibrant.evaluation import rendering
+from calibrant.evaluation.consistency import SIGNIFICANCE
 from calibrant.evaluation.table import NAN, Cell, Estimate, PlainData, Row, Table
-from calibrant.evaluation.verdicts import SIGNIFICANCE
 from calibrant.metrics.clinical import Z_95
 from calibrant.metrics.record import facts, known_name, number, sign
 

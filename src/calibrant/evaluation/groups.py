@@ -32,10 +32,16 @@ from calibrant.core.errors import InputError
 from calibrant.core.schema import identifiers
 from calibrant.core.softmax import sigmoid
 from calibrant.evaluation.bootstrap import LEVEL, poisson_table
-from calibrant.evaluation.consistency import NoiseFloor, flipped_sums, noise_floor
+from calibrant.evaluation.consistency import (
+    FEWEST_ERRORS,
+    FEWEST_ROWS,
+    SIGNIFICANCE,
+    NoiseFloor,
+    flipped_sums,
+    noise_floor,
+)
 from calibrant.evaluation.results import TestColumns, about
 from calibrant.evaluation.table import Estimate, Figures, PlainData, Row, Table, figure_cells, metric_columns
-from calibrant.evaluation.verdicts import FEWEST_ERRORS, FEWEST_ROWS, SIGNIFICANCE
 from calibrant.kernels.logistic import Pull, fit_logistic, logistic_sums
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.clinical import Z_95
@@ -171,6 +177,22 @@ def clusters_by(predictions: Any, cluster: Any) -> np.ndarray | None:
     """The cluster of each row, numbered by first appearance: a named column, an array, or what the predictions have."""
     given = predictions.clusters if cluster is None else _column(predictions, cluster)
     return cluster_codes(given, predictions.n)
+
+
+def repeated(predictions: Any, by: Any, cluster: Any) -> tuple[Any, Any]:
+    """Groups and clusters for the rows that figures are made of.
+
+    A row of many labels, or with label shares, stands for several of them: they share its group, and form a cluster.
+    """
+    if predictions.task == "multilabel":
+        rows = np.repeat(np.arange(predictions.n), predictions.n_classes)
+    elif predictions.label_shares is not None:
+        rows = np.nonzero(predictions.label_shares)[0]
+    else:
+        return by, cluster
+    groups = None if by is None else {name: column[rows] for name, column in columns_by(predictions, by).items()}
+    clusters = clusters_by(predictions, cluster)
+    return groups, rows if clusters is None else clusters[rows]
 
 
 def _column(predictions: Any, given: Any) -> np.ndarray:

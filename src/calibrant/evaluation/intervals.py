@@ -14,7 +14,6 @@ from functools import cached_property
 import numpy as np
 
 from calibrant.core.bins import mass_index, width_edges, width_index
-from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.evaluation.bootstrap import (
     Resamples,
     clopper_pearson,
@@ -153,7 +152,7 @@ def class_noise(
         classes, rows = np.nonzero((probabilities > width_edges(n_bins, probabilities.dtype)[1]).T)
         index = width_index(probabilities[rows, classes], n_bins)
     else:
-        places = _mass_indices(probabilities, weights, n_bins)
+        places = np.stack([mass_index(column, n_bins, weights) for column in np.ascontiguousarray(probabilities.T)])
         classes, rows = np.nonzero(places)
         index = places[classes, rows]
     entries, counts = gaps[rows, classes], draws.by_row
@@ -174,16 +173,6 @@ def class_noise(
     sums -= (observed / mass.sum()).astype(np.float32)[:, :, None]
     sums *= np.float32(draws.shrink)
     return np.ascontiguousarray(sums.reshape(n_classes * n_bins, -1).T)
-
-
-def _mass_indices(probabilities: np.ndarray, weights: np.ndarray | None, n_bins: int) -> np.ndarray:
-    """Equal-mass bin of every probability within its class, (K, m)."""
-    columns = np.ascontiguousarray(probabilities.T)
-
-    def part(block: slice) -> np.ndarray:
-        return np.stack([mass_index(column, n_bins, weights) for column in columns[block]])
-
-    return np.concatenate(map_blocks(part, row_blocks(*columns.shape)))
 
 
 class Intervals:

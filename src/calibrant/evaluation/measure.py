@@ -19,7 +19,13 @@ from calibrant.engines.engine import Engine
 from calibrant.evaluation import rendering
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.calibration_loss import CalibrationLoss, mendable
-from calibrant.evaluation.consistency import NoiseFloor, consistency_test, reliability_bins
+from calibrant.evaluation.consistency import (
+    SIGNIFICANCE,
+    NoiseFloor,
+    consistency_test,
+    reliability_bins,
+    too_few_to_tell,
+)
 from calibrant.evaluation.groups import (
     GroupAnalysis,
     clusters_by,
@@ -27,11 +33,11 @@ from calibrant.evaluation.groups import (
     columns_by,
     group_fields,
     make_grouping,
+    repeated,
 )
-from calibrant.evaluation.labels import LabelFigures, label_figures, repeated
 from calibrant.evaluation.results import MAIN, ClassProfile, about
 from calibrant.evaluation.scan import flattened, scan_predictions
-from calibrant.evaluation.scoring import Chosen, chosen_metrics, class_profile, estimated
+from calibrant.evaluation.scoring import Chosen, chosen_metrics, class_profile, estimated, score
 from calibrant.evaluation.table import (
     Cell,
     Estimate,
@@ -43,15 +49,24 @@ from calibrant.evaluation.table import (
     metric_columns,
     plain,
 )
-from calibrant.evaluation.verdicts import TOO_FEW, too_few_to_tell, verdict
 from calibrant.metrics.record import facts
 from calibrant.metrics.reliability import Reliability
 
+TOO_FEW = "too few rows to tell"
 LABEL_RESAMPLES = 200
 """Resamples behind the intervals of single labels, of which there may be a thousand."""
 
 COST_OF_ZERO = tuple(-float(np.log(np.float64(np.finfo(dtype).tiny))) for dtype in (np.float32, np.float64))
 """Nats that a probability of 0 for what happened costs: those of the smallest normal number of the dtype."""
+
+
+@dataclass(frozen=True)
+class LabelFigures(PlainData):
+    """One label by itself: its name, how many rows have it, and figures about its positive class."""
+
+    name: str
+    n_positive: int
+    metrics: Figures
 
 
 @dataclass(frozen=True, repr=False)
@@ -273,21 +288,52 @@ def _hints(predictions: Predictions, nll: np.ndarray) -> tuple[str, ...]:
     return tuple(found)
 
 
+def verdict(over: float, under: float, floor: NoiseFloor, task: str = "multiclass") -> str:
+    """One line: which way and by how much confidence departs from accuracy, if by more than chance.
+
+    over, under : the parts of the ECE where confidence is too high and too low. Points are percentage points of mean
+    confidence minus accuracy. Where bins err in both directions, so that the
+    mean hides more than half of the error, both directions are named.
+    """
+    if floor.p_value >= SIGNIFICANCE:
+        return "indistinguishable from calibrated"
+    ece, gap = over + under, over - under
+    positive, mixed = about(task) == "positive class", f"miscalibrated by {100 * ece:.1f} points"
+    high, low, net = (f"{100 * part:.1f}" for part in (over, under, abs(gap)))
+    if abs(gap) >= ece / 2:
+        if positive:
+            return f"probabilities of the positive class are {net} points too {'high' if gap > 0 else 'low'}"
+        return f"{'overconfident' if gap > 0 else 'underconfident'} by {net} points"
+    if positive:
+        return (
+            f"{mixed}: probabilities of the positive class are too high by {high} in some ranges, "
+            f"too low by {low} in others"
+        )
+    return f"{mixed}: overconfident by {high} in some ranges of confidence, underconfident by {low} in others"
+
+
 def _measure_labels(
     predictions: Predictions, by: Any, cluster: np.ndarray, decompose: bool | None, **options: Any
 ) -> Measurement:
     """All labels together, and each by itself."""
     together = measure(flattened(predictions), by=by, cluster=cluster, decompose=False, **options)
     few, clusters = together.verdict == TOO_FEW, cluster[:: predictions.n_classes]  # of a row, not of its labels
-    fewer = min(options["resamples"], LABEL_RESAMPLES)
-    figures = label_figures(predictions, n_bins=options["n_bins"], resamples=fewer, seed=options["seed"])
+    drawn = draw(predictions.n, min(options["resamples"], LABEL_RESAMPLES), options["seed"])
+    given: dict[str, Any] = {"kind": predictions.kind, "task": "binary", "weights": predictions.weights}
+    found = []
+    names = predictions.class_names or range(predictions.n_classes)
+    for name, scores, labels in zip(names, predictions.values.T, predictions.labels.T, strict=True):
+        own = Predictions(scores, labels, **given)
+        figures = score(None, own, resamples=drawn, n_bins=options["n_bins"]).metrics
+        figures.pop("sce", None)  # the same as the ECE where there is one probability
+        found.append(LabelFigures(str(name), int(labels.sum()), figures))
     return replace(
         together,
         n=predictions.n,
         n_classes=predictions.n_classes,
         class_names=predictions.class_names,
         task="multilabel",
-        labels=figures,
+        labels=tuple(found),
         calibration_loss=None if few else mendable(predictions, clusters, options["seed"], decompose),
         warnings=predictions.notes,
     )

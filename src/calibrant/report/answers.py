@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from calibrant.evaluation.consistency import SIGNIFICANCE, too_few_to_tell
 from calibrant.evaluation.models import ModelComparison
 from calibrant.evaluation.rendering import figure
 from calibrant.evaluation.results import Comparison, MethodRow
-from calibrant.evaluation.verdicts import SIGNIFICANCE, too_few_to_tell
 from calibrant.metrics.record import facts as metric_facts
 from calibrant.report.chart_data import baseline
 from calibrant.report.methods import full_name

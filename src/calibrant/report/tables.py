@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrant.evaluation.bootstrap import draw
+from calibrant.evaluation.consistency import SIGNIFICANCE
 from calibrant.evaluation.rendering import figure
 from calibrant.evaluation.results import EXTRAS, Comparison, TestColumns
 from calibrant.evaluation.scoring import column_estimates
 from calibrant.evaluation.table import Cell, Estimate, Row, Table
-from calibrant.evaluation.verdicts import SIGNIFICANCE
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.record import facts
 from calibrant.metrics.top_label import ece
