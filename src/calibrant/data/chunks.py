@@ -52,39 +52,33 @@ class Chunk:
         """Number of rows."""
         return self.predictions.n
 
-    def values(self, *, check: bool, most: int | None = None, elements: int = STREAM_ELEMENTS) -> Iterator[np.ndarray]:
-        """Blocks in order, up to `most` rows; `check` raises at values that are no logits or probabilities."""
-        source, done = self.predictions.source, 0
+    def values(
+        self, *, check: bool, most: int | None = None, elements: int = STREAM_ELEMENTS
+    ) -> Iterator[tuple[slice, np.ndarray]]:
+        """Places and values of blocks in order, up to `most` rows; `check` raises at values that are no scores."""
         with self.naming():
-            for block in source.blocks(0, min(most or self.n, self.n), max(1, elements // source.shape[1])):
-                if check:
-                    self.predictions.check_block(block, done)
-                yield block
-                done += len(block)
+            rows = max(1, elements // self.predictions.source.shape[1])
+            yield from self.predictions.blocks(rows, check=check, most=most)
 
     def blocks(self, *, check: bool, most: int | None = None) -> Iterator[tuple[Any, ...]]:
         """Number of the first row, logits (m, K) or (m,) as a calibrator sees them, labels and weights of blocks."""
-        given, done = self.predictions, 0
-        for block in self.values(check=check, most=most):
+        given = self.predictions
+        for own, block in self.values(check=check, most=most):
             logits = block[:, 0] if given.flat else block
             if given.kind == "probabilities":
                 logits = to_logits(logits, given.task)
             if self.log_floor is not None:
                 logits = raised(logits, self.log_floor)
-            own = slice(done, done + len(block))
             labels = given.labels[own].astype(np.int64, copy=False)
-            yield self.first_row + done, logits, labels, None if given.weights is None else given.weights[own]
-            done = own.stop
+            yield self.first_row + own.start, logits, labels, None if given.weights is None else given.weights[own]
 
     def parts(self) -> Iterator[Predictions]:
         """The rows as predictions in memory, values unchecked; nearly always all at once."""
-        done = 0
-        for block in self.values(check=False, elements=CHUNK_ELEMENTS):
-            source = ArraySource(block, self.predictions.source.locate(done)[0])
-            part = self.predictions._part(source, slice(done, done + len(block)), checked=True)
+        for own, block in self.values(check=False, elements=CHUNK_ELEMENTS):
+            source = ArraySource(block, self.predictions.source.locate(own.start)[0])
+            part = self.predictions._part(source, own, checked=True)
             part._labels = part.labels.astype(np.int64, copy=False)
             yield part
-            done += len(block)
 
     @contextmanager
     def naming(self) -> Iterator[None]:
@@ -120,7 +114,7 @@ def cut(predictions: Predictions, *, elements: int = CHUNK_ELEMENTS) -> list[Chu
     found, offset = [], 0
     for part, piece in enumerate(pieces):
         for start, stop in pairwise([*piece.cuts(rows), piece.shape[0]]):
-            source = piece if stop - start == piece.shape[0] else SliceSource(piece, start, stop)
+            source = piece if stop - start == piece.shape[0] else SliceSource(piece, range(start, stop))
             own = bare._part(source, slice(offset + start, offset + stop), checked=False)
             found.append(Chunk(own, offset + start, part, len(pieces)))
         offset += piece.shape[0]

@@ -111,12 +111,12 @@ class Predictions:
     source: Source
     kind: str
     task: str
-    weights: np.ndarray | None
-    label_shares: np.ndarray | None
-    groups: dict[str, np.ndarray]
-    clusters: np.ndarray | None
-    class_names: tuple[str, ...] | None
     field: str
+    weights: np.ndarray | None = None
+    label_shares: np.ndarray | None = None
+    groups: Mapping[str, np.ndarray] = MappingProxyType({})
+    clusters: np.ndarray | None = None
+    class_names: tuple[str, ...] | None = None
     skipped: tuple[str, ...] = ()
     extras: Mapping[str, Field] = MappingProxyType({})
     notes: tuple[str, ...] = ()
@@ -181,23 +181,20 @@ class Predictions:
         source: Source,
         kind: str,
         labels: np.ndarray | None,
-        weights: np.ndarray | None = None,
-        class_names: Sequence[str] | None = None,
         *,
         task: str = "multiclass",
-        label_shares: np.ndarray | None = None,
-        groups: Mapping[str, np.ndarray] | None = None,
-        clusters: np.ndarray | None = None,
         field: str = "",
         checked: bool = False,
+        **columns: Any,
     ) -> Predictions:
-        """Predictions whose values come from a source; labels and the other columns have passed their checks."""
+        """Predictions whose values come from a source; labels and the other columns have passed their checks.
+
+        columns : weights, label_shares, groups, clusters and class_names, where there are any.
+        """
         made = cls.__new__(cls)
         made.source, made.kind, made.task, made.field = source, kind, task, field or kind
-        made.class_names = None if class_names is None else tuple(class_names)
-        made.weights, made.label_shares, made.clusters = weights, label_shares, clusters
-        made.groups = dict(groups or {})
         made._labels, made._checked = labels, checked
+        made.__dict__.update(columns)
         return made
 
     @property
@@ -268,10 +265,19 @@ class Predictions:
         """Consecutive parts in memory, of `rows` rows or about 64 MB each, with their values checked."""
         if rows is not None and rows < 1:
             raise InputError(f"a chunk needs at least 1 row, got {rows}")
-        start = 0
-        for block in self._checked_blocks(rows):
-            yield self._part(ArraySource(block, self.name), slice(start, start + len(block)), checked=True)
-            start += len(block)
+        for own, block in self._checked_blocks(rows):
+            yield self._part(ArraySource(block, self.name), own, checked=True)
+
+    def blocks(self, rows: int, *, check: bool, most: int | None = None) -> Iterator[tuple[slice, np.ndarray]]:
+        """Places and values of consecutive rows, as stored; `check` raises unless they are logits or probabilities."""
+        done = 0
+        for block in self.source.blocks(0, min(most or self.n, self.n), rows):
+            if check:
+                called, row = self.called(done)
+                check_task_values(self.task, block, from_logits=self.kind == "logits", name=called, first_row=row)
+            own = slice(done, done + len(block))
+            yield own, block
+            done = own.stop
 
     def rows(self) -> Rows:
         """Everything in memory, as calibrators take it."""
@@ -340,17 +346,14 @@ class Predictions:
 
     def __getitem__(self, index: Any) -> Predictions:
         """Rows by slice, number, numbers or mask; a plain slice is not read until its values are asked for."""
-        if isinstance(index, (int, np.integer)):
-            place = range(self.n)[index]
-            index = slice(place, place + 1)
-        if isinstance(index, slice):
-            start, stop, step = index.indices(self.n)
-            if step == 1:
-                stop = max(start, stop)
-                return self._part(SliceSource(self.source, start, stop), slice(start, stop), checked=self._checked)
+        if isinstance(index, (int, np.integer, slice)):
+            found = range(self.n)[index]
+            rows = range(found, found + 1) if isinstance(found, int) else found
+            if rows.step == 1:
+                own = slice(rows.start, rows.stop)
+                return self._part(SliceSource(self.source, rows), own, checked=self._checked)
         places = np.arange(self.n)[index]
-        picked = self.values[places]
-        return self._part(ArraySource(picked, self.name), places, checked=True)
+        return self._part(ArraySource(self.values[places], self.name), places, checked=True)
 
     def __repr__(self) -> str:
         where = f" of {self.name}" if self.name else ""
@@ -375,22 +378,13 @@ class Predictions:
         groups = {name: column[index] for name, column in self.groups.items()}
         return self._like(source, whole=False, groups=groups, _checked=checked, **taken)
 
-    def _checked_blocks(self, rows: int | None = None) -> Iterator[np.ndarray]:
+    def _checked_blocks(self, rows: int | None = None) -> Iterator[tuple[slice, np.ndarray]]:
         rows = rows or max(1, CHUNK_BYTES // (self.source.shape[1] * self.dtype.itemsize))
-        done = 0
-        for block in self.source.blocks(0, self.n, rows):
-            if not self._checked:
-                self.check_block(block, done)
-            yield block
-            done += len(block)
-            if done > rows:
-                progress.step(f"reading {self.name}", done, self.n)
+        for own, block in self.blocks(rows, check=not self._checked):
+            yield own, block
+            if own.stop > rows:
+                progress.step(f"reading {self.name}", own.stop, self.n)
         self._checked = True
-
-    def check_block(self, block: np.ndarray, first: int) -> None:
-        """Raise unless the values of consecutive rows, from row `first` on, are logits or probabilities."""
-        called, row = self.called(first)
-        check_task_values(self.task, block, from_logits=self.kind == "logits", name=called, first_row=row)
 
     def called(self, row: int) -> tuple[str, int]:
         """What error messages call the values of a row: file and field, and the number of the row there."""
@@ -405,16 +399,17 @@ class Predictions:
                 pass
             return whole
         values = np.empty(self.source.shape, self.dtype)
-        done = 0
-        for block in self._checked_blocks():
-            values[done : done + len(block)] = block
-            done += len(block)
+        for own, block in self._checked_blocks():
+            values[own] = block
         return values
 
     def _convert(self) -> np.ndarray:
         if self._converted is not None:
             return self._converted
-        converted = (to_probabilities if self.kind == "logits" else to_logits)(self.values, self.task)
+        if self.kind == "probabilities":
+            converted = to_logits(self.values, self.task)
+        else:
+            converted = softmax(self.values) if self.task == "multiclass" else sigmoid(self.values)
         if converted.nbytes <= CHUNK_BYTES:
             # small enough to keep: callers ask again and again
             self._converted = converted
@@ -489,10 +484,10 @@ def join(  # noqa: PLR0917
         source.refuse_probabilities(called, guard)
     if two:
         source, kind = DifferenceSource(source, kind), "logits"
-    names = None if class_names is None else tuple(class_names)
-    schema = Schema(task, kind, 2 if task in FLAT else source.shape[1], names)
-    made = _joined(source, schema, own, groups, words)
-    made._checked, made.local_clusters = in_memory, local
+    made = Predictions.from_source(source, kind, None, task=task, field=words.scores, checked=in_memory, groups=groups)
+    made.class_names = None if class_names is None else tuple(class_names)
+    made.local_clusters = local
+    _add_columns(made, own, words)
     return made
 
 
@@ -509,39 +504,27 @@ def _rows_without(label: int, labels: np.ndarray, n_rows: int, words: Words) -> 
     return kept
 
 
-def _joined(source: Source, schema: Schema, own: Columns, groups: Columns, words: Words) -> Predictions:
-    """Predictions after a check of everything but the scores against their shape."""
-    n_rows, names = source.shape[0], schema.class_names
-    if names is not None and len(names) != schema.n_classes:
+def _add_columns(made: Predictions, own: Columns, words: Words) -> None:
+    """Check everything but the scores against their shape, and add labels and the like."""
+    n_rows, names, n_classes = made.n, made.class_names, made.n_classes
+    if names is not None and len(names) != n_classes:
         raise InputError(
-            f"{words.prefix}class_names has {len(names)} names, but {words.scores} has {schema.n_classes} columns"
+            f"{words.prefix}class_names has {len(names)} names, but {words.scores} has {n_classes} columns"
         )
-    labels, label_shares, clusters = own.get("labels"), own.get("label_shares"), own.get("clusters")
-    if labels is not None:
-        labels = schema.labels(labels, words.prefix + words.labels, words.scores, n_rows)
-    if label_shares is not None:
-        if schema.task != "multiclass" or labels is not None:
+    if "labels" in own:
+        made._labels = made.schema.labels(own["labels"], words.prefix + words.labels, words.scores, n_rows)
+    if "label_shares" in own:
+        if made.task != "multiclass" or "labels" in own:
             raise InputError(f"{words.prefix}label_shares stand in place of the labels of a multiclass task")
-        label_shares = check_shares(label_shares, source.shape, f"{words.prefix}label_shares")
-    for word, column in (groups if clusters is None else {**groups, "clusters": clusters}).items():
+        made.label_shares = check_shares(own["label_shares"], made.source.shape, f"{words.prefix}label_shares")
+    made.clusters = own.get("clusters")
+    for word, column in (made.groups if made.clusters is None else {**made.groups, "clusters": made.clusters}).items():
         if column.shape != (n_rows,):
             raise InputError(
                 f"{words.prefix}{word} has shape {column.shape}, but {words.scores} has {n_rows} rows: "
                 "give one entry per row"
             )
-    weights = check_weights(own.get("weights"), n_rows, words.prefix + words.weights)
-    return Predictions.from_source(
-        source,
-        schema.kind,
-        labels,
-        weights,
-        names,
-        task=schema.task,
-        label_shares=label_shares,
-        groups=groups,
-        clusters=clusters,
-        field=words.scores,
-    )
+    made.weights = check_weights(own.get("weights"), n_rows, words.prefix + words.weights)
 
 
 def refuse_one_hot(labels: np.ndarray, scores: np.ndarray, kind: str, name: str, against: str) -> None:
@@ -606,8 +589,3 @@ def check_task_values(task: str, block: np.ndarray, *, from_logits: bool, name: 
 def to_logits(probabilities: np.ndarray, task: str) -> np.ndarray:
     """Logits of probabilities: logarithms of a row over classes, log odds of single scores."""
     return log_stored(probabilities) if task == "multiclass" else log_odds(probabilities)
-
-
-def to_probabilities(logits: np.ndarray, task: str) -> np.ndarray:
-    """Probabilities of logits: softmax of a row over classes, sigmoid of single scores."""
-    return softmax(logits) if task == "multiclass" else sigmoid(logits)

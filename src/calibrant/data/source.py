@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,30 +85,44 @@ BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """numpy has no bfloat16: the upper half of a float32, marked by this dtype until it is widened."""
 
 
-class Source(ABC):
-    """An n×K matrix that can be read block by block.
+class Readable:
+    """Rows that are read block by block.
 
     Attributes
     ----------
-    name : str
-        What error messages call it, usually the file.
-    shape : tuple of int
-        (n, K).
-    dtype : numpy.dtype
-        dtype of the blocks: float32 or float64.
+    shape, dtype
+        Those of all rows.
+    behind : Readable, optional
+        What the rows are made from, one from one, unless a method says otherwise.
     """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    behind: Any = None
+
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """Consecutive blocks of at most `rows` rows that cover start … stop − 1."""
+        raise NotImplementedError
+
+    def whole(self) -> np.ndarray | None:
+        """All rows as one array where that costs no copy, otherwise None."""
+        return None
+
+    def check_unchanged(self) -> None:
+        """Raise InputError where the file behind is no longer the one that was opened; memory never changes."""
+        if self.behind is not None:
+            self.behind.check_unchanged()
+
+    def cuts(self, rows: int) -> list[int]:
+        """Rows about `rows` apart, 0 among them, at which reading may begin without reading what lies before."""
+        return list(range(0, self.shape[0], rows)) if self.behind is None else self.behind.cuts(rows)
+
+
+class Source(Readable):
+    """An n×K matrix of float32 or float64; `name` is what error messages call it, usually the file."""
 
     name: str
     shape: tuple[int, int]
-    dtype: np.dtype[Any]
-
-    @abstractmethod
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
-        """Consecutive blocks of at most `rows` rows that cover start … stop − 1."""
-
-    def whole(self) -> np.ndarray | None:
-        """The matrix as one array where that costs no copy, otherwise None."""
-        return None
 
     def locate(self, row: int) -> tuple[str, int]:
         """The file a row came from, and its number there."""
@@ -118,13 +131,6 @@ class Source(ABC):
     def pieces(self) -> list[Source]:
         """The sources behind, one after another, each of which can be sent to another process by itself."""
         return [self]
-
-    def check_unchanged(self) -> None:  # noqa: B027 (most sources have nothing to check)
-        """Raise InputError where the file behind is no longer the one that was opened; memory never changes."""
-
-    def cuts(self, rows: int) -> list[int]:
-        """Rows about `rows` apart, 0 among them, at which reading may begin without reading what lies before."""
-        return list(range(0, self.shape[0], rows))
 
     def refuse_probabilities(self, called: str, fewest: int = 2) -> None:
         """Raise if two or more rows (`fewest`) of what is called logits all lie in [0, 1] and sum to one."""
@@ -156,55 +162,42 @@ class ArraySource(Source):
 
 
 class ViewSource(Source):
-    """Rows made from those of another source; one from one, unless a view says otherwise."""
+    """Rows made from those of another source: from all of them, or from the numbers `rows`, one from one."""
 
-    def __init__(self, source: Source, shape: tuple[int, int]) -> None:
-        self.name, self.dtype, self.shape = source.name, source.dtype, shape
-        self._source = source
-
-    def check_unchanged(self) -> None:
-        """Ask the source behind."""
-        self._source.check_unchanged()
+    def __init__(self, source: Source, rows: range | np.ndarray | None = None, width: int = 0) -> None:
+        self.name, self.dtype, self.behind = source.name, source.dtype, source
+        self.rows = range(source.shape[0]) if rows is None else rows
+        self.shape = (len(self.rows), width or source.shape[1])
 
     def locate(self, row: int) -> tuple[str, int]:
         """The place in the source behind."""
-        return self._source.locate(row)
-
-    def cuts(self, rows: int) -> list[int]:
-        """Those of the source behind."""
-        return self._source.cuts(rows)
+        return self.behind.locate(int(self.rows[row]))
 
 
 class SliceSource(ViewSource):
     """Consecutive rows of another source."""
 
-    def __init__(self, source: Source, start: int, stop: int) -> None:
-        super().__init__(source, (stop - start, source.shape[1]))
-        self._start, self._stop = start, stop
+    rows: range
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """Blocks of the source behind."""
-        return self._source.blocks(self._start + start, self._start + stop, rows)
+        return self.behind.blocks(self.rows.start + start, self.rows.start + stop, rows)
 
     def whole(self) -> np.ndarray | None:
         """A view of the whole behind."""
-        whole = self._source.whole()
-        return None if whole is None else whole[self._start : self._stop]
-
-    def locate(self, row: int) -> tuple[str, int]:
-        """The place in the source behind."""
-        return self._source.locate(self._start + row)
+        whole = self.behind.whole()
+        return None if whole is None else whole[self.rows.start : self.rows.stop]
 
     def pieces(self) -> list[Source]:
         """The pieces of the source behind, the first and the last cut to size."""
         return [
-            piece if last - first == piece.shape[0] else SliceSource(piece, first, last)
-            for piece, first, last in _overlaps(self._source.pieces(), self._start, self._stop)
+            piece if last - first == piece.shape[0] else SliceSource(piece, range(first, last))
+            for piece, first, last in _overlaps(self.behind.pieces(), self.rows.start, self.rows.stop)
         ]
 
     def cuts(self, rows: int) -> list[int]:
         """Those of the source behind."""
-        return [0, *(cut - self._start for cut in self._source.cuts(rows) if self._start < cut < self._stop)]
+        return [0, *(cut - self.rows.start for cut in self.behind.cuts(rows) if cut in self.rows[1:])]
 
 
 def _overlaps(parts: Iterable[Source], start: int, stop: int) -> Iterator[tuple[Source, int, int]]:
@@ -248,37 +241,31 @@ class PartsSource(Source):
 class TakenSource(ViewSource):
     """Rows of another source in ascending order, some of them several times or not at all."""
 
-    def __init__(self, source: Source, rows: np.ndarray) -> None:
-        super().__init__(source, (len(rows), source.shape[1]))
-        self._rows = rows
+    rows: np.ndarray
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """Blocks gathered from the span of the source that holds their rows."""
         for first in range(start, stop, rows):
-            own = self._rows[first : min(first + rows, stop)]
+            own = self.rows[first : min(first + rows, stop)]
             lowest, highest = int(own[0]), int(own[-1]) + 1
-            span = np.concatenate(list(self._source.blocks(lowest, highest, rows)))
+            span = np.concatenate(list(self.behind.blocks(lowest, highest, rows)))
             yield span[own - lowest]
-
-    def locate(self, row: int) -> tuple[str, int]:
-        """The place in the source behind."""
-        return self._source.locate(int(self._rows[row]))
 
     def cuts(self, rows: int) -> list[int]:
         """Anywhere: each block reads the span that holds its rows."""
-        return Source.cuts(self, rows)
+        return list(range(0, self.shape[0], rows))
 
 
 class DifferenceSource(ViewSource):
     """The log odds (n×1) of the second of two columns: z₁ − z₀, or log p₁ − log p₀ of probabilities."""
 
     def __init__(self, source: Source, kind: str) -> None:
-        super().__init__(source, (source.shape[0], 1))
+        super().__init__(source, width=1)
         self._kind = kind
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """Differences of the blocks of the source behind."""
-        for block in self._source.blocks(start, stop, rows):
+        for block in self.behind.blocks(start, stop, rows):
             logits = block
             if self._kind == "probabilities":
                 name, row = self.locate(start)
@@ -293,20 +280,17 @@ class PickedSource(ViewSource):
     """Some columns of another source."""
 
     def __init__(self, source: Source, places: list[int]) -> None:
-        super().__init__(source, (source.shape[0], len(places)))
+        super().__init__(source, width=len(places))
         self._places = places
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """Copies of the columns."""
-        for block in self._source.blocks(start, stop, rows):
+        for block in self.behind.blocks(start, stop, rows):
             yield np.ascontiguousarray(block[:, self._places])
 
 
-class Field:
-    """One named array of a file, not yet read."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+class Field(Readable):
+    """One named array of a file, not yet read; blocks are rows as they are stored, of any shape that reads so."""
 
     def read(self) -> np.ndarray:
         """The whole array."""
@@ -315,21 +299,6 @@ class Field:
     def source(self, name: str) -> Source:
         """The rows of a matrix, to be read in blocks."""
         return FieldSource(self, name)
-
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
-        """Consecutive rows of a matrix as they are stored, of any shape that reads row by row."""
-        raise NotImplementedError
-
-    def whole(self) -> np.ndarray | None:
-        """A map of the array, where there is one."""
-        return None
-
-    def check_unchanged(self) -> None:
-        """Raise InputError where the file is no longer the one that was opened."""
-
-    def cuts(self, rows: int) -> list[int]:
-        """Rows about `rows` apart, 0 among them, at which `blocks` may begin without reading what lies before."""
-        return list(range(0, self.shape[0], rows))
 
     def beside(self, others: Sequence[Field], key: str) -> Field:
         """This column and others side by side, as one matrix that is called `key`."""
@@ -345,27 +314,19 @@ class FieldSource(Source):
     """The rows of a field of a file, read in blocks and widened to float32 or float64."""
 
     def __init__(self, field: Field, name: str) -> None:
-        self.name, self._field = name, field
+        self.name, self.behind = name, field
         rows, width = (*field.shape, 1)[:2]  # one score per row is a matrix of one column
         self.shape, self.dtype = (rows, width), widen(np.empty(0, field.dtype)).dtype
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """Blocks of the field."""
-        for block in self._field.blocks(start, stop, rows):
+        for block in self.behind.blocks(start, stop, rows):
             yield widen(block).reshape(-1, self.shape[1])
 
     def whole(self) -> np.ndarray | None:
         """The map of the field, if its dtype needs no widening."""
-        whole = self._field.whole() if self._field.dtype == self.dtype else None
+        whole = self.behind.whole() if self.behind.dtype == self.dtype else None
         return None if whole is None else whole.reshape(self.shape)
-
-    def check_unchanged(self) -> None:
-        """Ask the field."""
-        self._field.check_unchanged()
-
-    def cuts(self, rows: int) -> list[int]:
-        """Those of the field."""
-        return self._field.cuts(rows)
 
 
 class ArrayField(Field):

@@ -44,7 +44,7 @@ def flattened(predictions: Predictions) -> Predictions:
         FlattenedSource(predictions.source),
         predictions.kind,
         predictions.labels.reshape(-1),
-        None if predictions.weights is None else np.repeat(predictions.weights, width),
+        weights=None if predictions.weights is None else np.repeat(predictions.weights, width),
         task="binary",
         groups={name: np.repeat(column, width) for name, column in predictions.groups.items()},
         clusters=np.repeat(np.arange(n) if predictions.clusters is None else predictions.clusters, width),

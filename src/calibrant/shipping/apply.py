@@ -11,17 +11,15 @@ from calibrant.calibrators.prepare import check_over_logits
 from calibrant.core.schema import Schema
 from calibrant.core.softmax import log_softmax
 from calibrant.data.predictions import Predictions
-from calibrant.data.source import Source
+from calibrant.data.source import Source, ViewSource
 from calibrant.shipping.artifact import kind_of
 
 
-class CalibratedSource(Source):
+class CalibratedSource(ViewSource):
     """The calibrated logits (or probabilities) of predictions, computed block by block when read."""
 
     def __init__(self, calibrator: Any, predictions: Predictions, kind: str) -> None:
-        self.name = predictions.name
-        self.shape = predictions.source.shape
-        self.dtype = predictions.dtype
+        super().__init__(predictions.source)
         self._calibrator, self._predictions, self._kind = calibrator, predictions, kind
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
@@ -37,10 +35,6 @@ class CalibratedSource(Source):
                 found = found.reshape(part.n, -1)[:, -1:]  # the positive class
             yield found.astype(self.dtype, copy=False)
 
-    def locate(self, row: int) -> tuple[str, int]:
-        """The place in the predictions behind."""
-        return self._predictions.source.locate(row)
-
     def pieces(self) -> list[Source]:
         """One for each piece of the predictions behind, without their labels: all that another process needs."""
         behind = self._predictions
@@ -53,10 +47,6 @@ class CalibratedSource(Source):
             )
             first = own.stop
         return [CalibratedSource(self._calibrator, piece, self._kind) for piece in pieces]
-
-    def cuts(self, rows: int) -> list[int]:
-        """Those of the predictions behind."""
-        return self._predictions.source.cuts(rows)
 
 
 def calibrate_predictions(calibrator: Any, predictions: Predictions, kind: str = "logits") -> Predictions:
