@@ -150,6 +150,13 @@ def test_bad_strengths_are_refused(shrink):
         cal.GroupCalibrator(cal.TemperatureScaling(), shrink=shrink).fit(logits, labels, groups=ward)
 
 
+def test_groups_of_many_labels_are_refused():
+    labels = np.eye(3, dtype=int)[np.arange(30) % 3]
+    predictions = cal.Predictions(probabilities=np.full((30, 3), 0.4), labels=labels, groups={"ward": ["a", "b"] * 15})
+    with pytest.raises(InputError, match="groups of many labels are not calibrated"):
+        cal.GroupCalibrator(cal.MultilabelCalibrator("platt")).fit(predictions)
+
+
 def test_predictions_are_kept_where_the_inner_method_keeps_them():
     logits, labels, ward = rows()
     fitted = cal.GroupCalibrator(cal.TemperatureScaling(), shrink=20.0).fit(logits, labels, groups=ward)

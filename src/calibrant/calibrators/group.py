@@ -78,6 +78,8 @@ class GroupedCalibrator(
 
     def _begin(self, rows: Rows) -> Rows:
         """Rows without group numbers are one group, and numbers that came without names get none."""
+        if rows.labels.ndim == 2:
+            raise InputError("groups of many labels are not calibrated: fit each label by itself, as task binary")
         if rows.groups is None or "groups_" not in vars(self):
             codes = np.zeros(rows.n, dtype=np.intp) if rows.groups is None else rows.groups
             self.groups_, self.columns_ = np.full(int(codes.max()) + 1, "", dtype=object), []
