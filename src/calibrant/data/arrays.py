@@ -54,10 +54,7 @@ KIND_WORDS = (*KINDS, *SINGLE.values())
 """Last words of the names of files that hold scores."""
 
 MAX_HEADER = 10_000
-DAMAGE = (
-    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError, KeyError),
-    *(OverflowError, UnicodeError),
-)
+DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError, KeyError, OverflowError)
 """What zipfile raises for damaged, encrypted or exotic archives."""
 
 LOCAL_HEADER = 30
@@ -65,13 +62,20 @@ LOCAL_HEADER = 30
 DTYPES: dict[str, np.dtype[Any]] = {
     **{f"F{8 * size}": np.dtype(f"<f{size}") for size in (8, 4, 2)},
     "BF16": BFLOAT16,
-    **{f"I{8 * size}": np.dtype(f"<i{size}") for size in (8, 4, 2, 1)},
-    **{f"U{8 * size}": np.dtype(f"<u{size}") for size in (8, 4, 2, 1)},
+    **{f"{sign}{8 * size}": np.dtype(f"<{sign.lower()}{size}") for sign in "IU" for size in (8, 4, 2, 1)},
     "BOOL": np.dtype("?"),
 }
 """Types of safetensors."""
 
 METADATA = "__metadata__"
+
+NUMPY_GLOBALS: list[Any] = [
+    np.array(0.0).__reduce__()[0],
+    np.ndarray,
+    np.dtype,
+    *(type(np.dtype(word)) for word in ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u1", "?", "U1", "S1")),
+]
+"""What torch may call to build arrays of numpy in a dictionary of tensors."""
 
 
 def npy_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
@@ -86,14 +90,13 @@ def npy_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
             f"or call the file {path.stem}_logits.npy"
         )
     names = {word or kind or "": path.name, **companions(path.stem)}
-    files = {name: path.with_name(file) for name, file in names.items()}
-    return {name: array_field(file) for name, file in files.items() if file.is_file()}
+    return {name: array_field(path.with_name(file)) for name, file in names.items() if path.with_name(file).is_file()}
 
 
 def companions(stem: str) -> dict[str, str]:
     """What may lie beside a matrix whose file has this name without `.npy`, and the names of those files."""
     word = kind_word(stem)
-    prefix = stem[: -len(word)] if word else f"{stem}_"
+    prefix = stem.removesuffix(word) if word else f"{stem}_"
     return {companion: f"{prefix}{companion}.npy" for companion in COMPANIONS}
 
 
@@ -233,26 +236,6 @@ class MemberField(Field):
 
 def safetensors_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     """Every tensor of the file, unread."""
-    header, start = _safetensors_header(path)
-    metadata = header.pop(METADATA, {})
-    found = {name: _or_broken(_tensor_field, path, name, entry, start) for name, entry in header.items()}
-    if isinstance(metadata, dict) and CLASS_NAMES in metadata:
-        found[CLASS_NAMES] = names_field(metadata[CLASS_NAMES], f"{path}: {CLASS_NAMES}")
-    return found
-
-
-def names_field(text: Any, called: str) -> ArrayField:
-    """Class names from a JSON list of texts."""
-    try:
-        names = json.loads(text)
-    except (ValueError, TypeError, RecursionError):
-        names = None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise InputError(f"{called} is not a JSON list of texts")
-    return ArrayField(np.array(names, dtype=str))
-
-
-def _safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -268,7 +251,22 @@ def _safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
         raise InputError(f"{path}: the safetensors header is not JSON: {text[:40]!r}") from error
     if not isinstance(header, dict):
         raise InputError(f"{path}: the safetensors header is a {type(header).__name__}, not an object")
-    return header, 8 + length
+    metadata = header.pop(METADATA, {})
+    found = {name: _or_broken(_tensor_field, path, name, entry, 8 + length) for name, entry in header.items()}
+    if isinstance(metadata, dict) and CLASS_NAMES in metadata:
+        found[CLASS_NAMES] = names_field(metadata[CLASS_NAMES], f"{path}: {CLASS_NAMES}")
+    return found
+
+
+def names_field(text: Any, called: str) -> ArrayField:
+    """Class names from a JSON list of texts."""
+    try:
+        names = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{called} is not a JSON list of texts")
+    return ArrayField(np.array(names, dtype=str))
 
 
 def _tensor_field(path: Path, name: str, entry: Any, start: int) -> RawField:
@@ -295,7 +293,7 @@ def torch_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     try:
         with reading(path, "file of torch", DAMAGE):
             _refuse_bombs(path)
-            with torch.serialization.safe_globals(_numpy_globals()):
+            with torch.serialization.safe_globals(NUMPY_GLOBALS):
                 content = torch.load(path, map_location="cpu", weights_only=True)
             found = unpickling.named_arrays(content, wanted.kind or "logits", 2 * size + 2**20)
     except InputError:
@@ -305,13 +303,6 @@ def torch_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
         words = f"it would call {call[1]}: {unpickling.NOTHING_RUNS}" if call else " ".join(str(error).split())[:200]
         raise InputError(f"{path} cannot be read as a file of torch: {words}") from error
     return {name: ArrayField(array) for name, array in found.items()}
-
-
-def _numpy_globals() -> list[Any]:
-    """What torch may call to build arrays of numpy in a dictionary of tensors."""
-    reconstruct = np.array(0.0).__reduce__()[0]
-    dtypes = [type(np.dtype(word)) for word in ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u1", "?", "U1", "S1")]
-    return [reconstruct, np.ndarray, np.dtype, *dtypes]
 
 
 def _refuse_bombs(path: Path) -> None:

@@ -23,20 +23,17 @@ def shared_rows(val: Predictions, test: Predictions) -> str:
         return ""
     word = next((word for word in IDS if word in val.extras and word in test.extras), None)
     if word is not None:  # identifiers that differ outweigh scores that coincide
-        ids, others = (np.unique(one.extras[word].read()) for one in (val, test))
-        both = len(np.intersect1d(ids, others))
-        few = both <= SHARED * min(len(ids), len(others))
-        return "" if few else f"{both:,} of the {test.n:,} test rows have the {word} of a fit row"
-    mine, theirs = _hashes(val), _hashes(test)
-    if np.array_equal(mine, theirs):
-        return f"all {test.n:,} test rows are the fit rows"
-    once_mine, once_theirs = _once(mine), _once(theirs)
-    fewest = min(len(once_mine), len(once_theirs))
-    if fewest < SHARED * min(val.n, test.n):
-        return ""  # too few distinct scores to tell
-    both = len(np.intersect1d(once_mine, once_theirs))
-    few = both <= SHARED * fewest
-    return "" if few else f"{both:,} of the {test.n:,} test rows have exactly the scores of a fit row"
+        what, mine, theirs = f"the {word}", *(np.unique(one.extras[word].read()) for one in (val, test))
+    else:
+        hashes, others = _hashes(val), _hashes(test)
+        if np.array_equal(hashes, others):
+            return f"all {test.n:,} test rows are the fit rows"
+        what, mine, theirs = "exactly the scores", _once(hashes), _once(others)
+        if min(len(mine), len(theirs)) < SHARED * min(val.n, test.n):
+            return ""  # too few distinct scores to tell
+    both = len(np.intersect1d(mine, theirs))
+    few = both <= SHARED * min(len(mine), len(theirs))
+    return "" if few else f"{both:,} of the {test.n:,} test rows have {what} of a fit row"
 
 
 def _hashes(predictions: Predictions) -> np.ndarray:

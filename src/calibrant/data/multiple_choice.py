@@ -48,14 +48,15 @@ def multiple_choice(
     if normalise not in NORMALISE:
         raise InputError(f"normalise must be one of {', '.join(NORMALISE)}, got {normalise!r}")
     scores, options = _matrix(option_log_likelihoods, "option_log_likelihoods")
-    if np.isnan(scores).any() or (scores > 0).any():
-        row = int(np.flatnonzero(np.isnan(scores).any(axis=1) | (scores > 0).any(axis=1))[0])
+    wrong = ~(scores <= 0).all(axis=1)  # above 0, or not a number
+    if wrong.any():
+        row = int(wrong.argmax())
         raise InputError(f"option_log_likelihoods of question {row} are no logarithms of probabilities: {scores[row]}")
     given = np.asarray(labels)
     if given.shape == (len(scores),) and given.dtype.kind in "iu" and len(given):
-        beyond = np.flatnonzero((given >= options) | (given < 0))
-        if len(beyond):
-            row = int(beyond[0])
+        beyond = (given >= options) | (given < 0)
+        if beyond.any():
+            row = int(beyond.argmax())
             raise InputError(f"label of question {row} is {given[row]}, but it has options 0..{options[row] - 1}")
         if class_names is not None and len(class_names) == scores.shape[1]:
             given = np.array([str(name) for name in class_names])[given]  # places, also where names are numbers

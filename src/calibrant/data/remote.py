@@ -112,8 +112,6 @@ def fetch(address: str) -> Path:
             except OSError:  # another process was first
                 shutil.rmtree(fresh)
             _shrink(folder)
-    except InputError:
-        raise
     except Exception as error:
         raise _unreachable(address, error) from error
     _touch(folder)

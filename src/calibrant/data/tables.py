@@ -16,14 +16,14 @@ import csv
 import gzip
 import re
 import zlib
-from abc import ABC, abstractmethod
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -59,9 +59,10 @@ DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
 
 
 @dataclass(eq=False)
-class Table(ABC):
+class Table:
     """Columns by name, of which batches of rows can be read; the file is opened for every pass, so that its address can
-    be sent to another process.
+    be sent to another process. An Arrow file (feather), or parsed text in that format; its groups of rows are record
+    batches.
 
     where : a path, or a buffer in memory.
     names : of the columns in the file; several may be equal.
@@ -82,20 +83,36 @@ class Table(ABC):
         self.names, self.types, self.metadata = self.names or schema.names, schema.types, schema.metadata or {}
         self.n_rows = sum(self.lengths)
 
-    @abstractmethod
+    @contextmanager
+    def _open(self, columns: list[int] | None) -> Iterator[Any]:
+        import pyarrow as pa
+
+        options = pa.ipc.IpcReadOptions(included_fields=columns, use_threads=False)
+        with (
+            # read, not mapped: a map of a file that another process cuts short ends this process
+            pa.OSFile(str(self.where)) if isinstance(self.where, Path) else pa.BufferReader(self.where) as stream,
+            pa.ipc.open_file(stream, options=options) as file,
+        ):
+            yield file
+
     def _described(self) -> tuple[Any, list[int]]:
         """The schema, and the rows of the groups that are stored together."""
+        with self._open(None) as file, self._open([0]) as first:
+            return file.schema, [first.get_batch(group).num_rows for group in range(file.num_record_batches)]
 
-    @abstractmethod
     def _stream(self, columns: list[int], group: int, rows: int) -> Iterator[Any]:
         """Batches of these columns in order, of at most `rows` rows, from a group on."""
+        order = np.argsort(np.argsort(columns)).tolist()  # the file keeps its own order of columns
+        with self._open(sorted(columns)) as file:
+            for place in range(group, len(self.lengths)):
+                batch = file.get_batch(place).select(order)
+                for offset in range(0, batch.num_rows, rows):
+                    yield batch.slice(offset, rows)
 
     def batches(self, columns: list[int], start: int, rows: int) -> Iterator[tuple[int, Any]]:
         """(number of the first row, batch of these columns in order), from a batch that holds row `start` on."""
-        first = group = 0
-        while group < len(self.lengths) and first + self.lengths[group] <= start:
-            first += self.lengths[group]
-            group += 1
+        group = bisect(list(accumulate(self.lengths)), start)
+        first = sum(self.lengths[:group])
         with self._damage():
             for batch in self._stream(columns, group, rows):
                 yield first, batch
@@ -122,50 +139,22 @@ class Table(ABC):
 class ParquetTable(Table):
     """A parquet file; its groups are row groups."""
 
-    def _open(self) -> Any:
+    def _file(self) -> Any:
         import pyarrow.parquet as pq
 
         return pq.ParquetFile(self.where, buffer_size=2**20, pre_buffer=False)
 
     def _described(self) -> tuple[Any, list[int]]:
-        with self._open() as file:
+        with self._file() as file:
             groups = range(file.metadata.num_row_groups)
             return file.schema_arrow, [file.metadata.row_group(group).num_rows for group in groups]
 
     def _stream(self, columns: list[int], group: int, rows: int) -> Iterator[Any]:
         names = [self.names[place] for place in columns]
         groups = list(range(group, len(self.lengths)))
-        with self._open() as file:
+        with self._file() as file:
             for batch in file.iter_batches(batch_size=rows, row_groups=groups, columns=names, use_threads=False):
                 yield batch.select(names)
-
-
-class ArrowTable(Table):
-    """An Arrow file (feather), or parsed text in that format; its groups are record batches."""
-
-    @contextmanager
-    def _open(self, columns: list[int] | None) -> Iterator[Any]:
-        import pyarrow as pa
-
-        options = pa.ipc.IpcReadOptions(included_fields=columns, use_threads=False)
-        with (
-            # read, not mapped: a map of a file that another process cuts short ends this process
-            pa.OSFile(str(self.where)) if isinstance(self.where, Path) else pa.BufferReader(self.where) as stream,
-            pa.ipc.open_file(stream, options=options) as file,
-        ):
-            yield file
-
-    def _described(self) -> tuple[Any, list[int]]:
-        with self._open(None) as file, self._open([0]) as first:
-            return file.schema, [first.get_batch(group).num_rows for group in range(file.num_record_batches)]
-
-    def _stream(self, columns: list[int], group: int, rows: int) -> Iterator[Any]:
-        order = np.argsort(np.argsort(columns)).tolist()  # the file keeps its own order of columns
-        with self._open(sorted(columns)) as file:
-            for place in range(group, len(self.lengths)):
-                batch = file.get_batch(place).select(order)
-                for offset in range(0, batch.num_rows, rows):
-                    yield batch.slice(offset, rows)
 
 
 class TableField(Field):
@@ -292,9 +281,9 @@ def _values(column: Any) -> np.ndarray:
         column = column.dictionary_decode()
     if types.is_decimal(column.type):
         column = column.cast("float64")
-    if column.null_count and not types.is_floating(column.type):
-        return np.array(column.to_pylist(), dtype=object)
-    return np.array(column.to_pylist(), dtype=str) if _is_text(column) else column.to_numpy(zero_copy_only=False)
+    if _is_text(column) or (column.null_count and not types.is_floating(column.type)):
+        return np.array(column.to_pylist(), dtype=object if column.null_count else str)
+    return column.to_numpy(zero_copy_only=False)
 
 
 def _dtype(arrow_type: Any) -> np.dtype[Any]:
@@ -311,7 +300,7 @@ def _dtype(arrow_type: Any) -> np.dtype[Any]:
 
 def table_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     """The columns of a parquet or Arrow file."""
-    kind = ParquetTable if path.suffix.lower() == ".parquet" else ArrowTable
+    kind = ParquetTable if path.suffix.lower() == ".parquet" else Table
     return _fields(kind(path, str(path)))
 
 
@@ -326,8 +315,7 @@ def _fields(table: Table) -> dict[str, Field]:
     return found
 
 
-@dataclass(frozen=True)
-class TextForm:
+class TextForm(NamedTuple):
     """How a text file is written: its columns, what separates them, and the decimal mark."""
 
     names: list[str]
@@ -370,10 +358,14 @@ def csv_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
 
     with opened_text(path) as lines:
         form = text_form(lines, path)
-    numbers, encoding = _number_columns(form.names, wanted), form.encoding
+    plain = canonical(form.names)
+    words = {*known.SCORES, *known.PARTNERS, *known.WEIGHTS, str(wanted.weights)}
+    words |= set(picked(plain, wanted.scores)) if wanted.scores is not None else set()
+    prefixes = (*PREFIXES, *SHARE_PREFIXES)
+    numbers = {place for place, name in enumerate(plain) if name in words or name.lower().startswith(prefixes)}
     while True:
         try:
-            return _fields(_parsed(path, form, numbers, encoding))
+            return _fields(_parsed(path, form, numbers))
         except pa.ArrowInvalid as error:
             words = " ".join(str(error).split())
             column = re.search(r"column #(\d+)", words)
@@ -382,7 +374,7 @@ def csv_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
                 row, expected, got = map(int, ragged.groups())
                 raise InputError(f"{path} has {got} columns in row {row - 1}, but {expected} in the header") from error
             if "UTF8" in words:
-                encoding = "latin-1"
+                form = form._replace(encoding="latin-1")
             elif column is not None:
                 numbers -= {int(column[1])}  # its cells are looked at when it is asked for
             elif "straddl" in words or "block" in words:
@@ -391,15 +383,7 @@ def csv_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
                 raise InputError(f"{path} cannot be cut into columns: {words[:120]}") from error
 
 
-def _number_columns(names: list[str], wanted: Wanted) -> set[int]:
-    plain = canonical(names)
-    words = {*known.SCORES, *known.PARTNERS, *known.WEIGHTS, str(wanted.weights)}
-    words |= set(picked(plain, wanted.scores)) if wanted.scores is not None else set()
-    prefixes = (*PREFIXES, *SHARE_PREFIXES)
-    return {place for place, name in enumerate(plain) if name in words or name.lower().startswith(prefixes)}
-
-
-def _parsed(path: Path, form: TextForm, numbers: set[int], encoding: str) -> ArrowTable:
+def _parsed(path: Path, form: TextForm, numbers: set[int]) -> Table:
     """The text in the Arrow format, in memory or, of a large file, in a scratch file."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
@@ -413,7 +397,9 @@ def _parsed(path: Path, form: TextForm, numbers: set[int], encoding: str) -> Arr
         try:
             batches = arrow_csv.open_csv(
                 lines,
-                arrow_csv.ReadOptions(column_names=ids, use_threads=False, block_size=BLOCK_BYTES, encoding=encoding),
+                arrow_csv.ReadOptions(
+                    column_names=ids, use_threads=False, block_size=BLOCK_BYTES, encoding=form.encoding
+                ),
                 arrow_csv.ParseOptions(delimiter=form.separator),
                 arrow_csv.ConvertOptions(
                     column_types=types, null_values=[""], strings_can_be_null=False, decimal_point=form.decimal
@@ -429,7 +415,7 @@ def _parsed(path: Path, form: TextForm, numbers: set[int], encoding: str) -> Arr
                 raise
     where = sink.getvalue() if scratch is None else scratch.path
     sink.close()
-    return ArrowTable(where, str(path), form.names, form.decimal, scratch)
+    return Table(where, str(path), form.names, form.decimal, scratch)
 
 
 @contextmanager

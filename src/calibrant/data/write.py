@@ -29,6 +29,9 @@ from calibrant.data.predictions import Predictions
 from calibrant.data.source import MAX_TEXT_BYTES, TakenSource
 from calibrant.data.tables import ParquetTable, opened_text, text_form
 
+ONE = {"logits": "logit", "probabilities": "probability"}
+"""What one score of a kind is called."""
+
 ALIGNMENT = 64
 ZIP64_EXTRA = 20
 """Bytes of the extra field that holds 64-bit sizes in a local header."""
@@ -98,9 +101,16 @@ def score_word(predictions: Predictions) -> str:
     return SINGLE.get((predictions.task, predictions.kind), predictions.kind)
 
 
-def _chunks(predictions: Predictions) -> Iterator[tuple[Predictions, dict[str, np.ndarray]]]:
-    """Consecutive rows in memory, and what they hold beside the scores."""
-    columns, start = columns_of(predictions), 0
+def single_word(predictions: Predictions) -> str:
+    """What tables and lines call one score."""
+    return SINGLE.get((predictions.task, predictions.kind), ONE[predictions.kind])
+
+
+def _chunks(
+    predictions: Predictions, columns: Mapping[str, np.ndarray]
+) -> Iterator[tuple[Predictions, dict[str, np.ndarray]]]:
+    """Consecutive rows in memory, and those of columns beside the scores."""
+    start = 0
     for chunk in predictions.chunks():
         yield chunk, {name: column[start : start + chunk.n] for name, column in columns.items()}
         start += chunk.n
@@ -131,9 +141,9 @@ def _stored(parts: Mapping[str, Predictions], *, names: bool = True) -> dict[str
             columns[CLASS_NAMES] = np.array(predictions.class_names, dtype=str)
         shape = (predictions.n,) if predictions.flat else predictions.source.shape
         scores = _Stored(shape, predictions.dtype, (chunk.values for chunk in predictions.chunks()))
-        stored = {name: _Stored(array.shape, array.dtype, [array]) for name, array in columns.items()}
-        for name, array in {score_word(predictions): scores, **stored}.items():
-            found[f"{split}_{name}" if split else name] = array
+        prefix = f"{split}_" if split else ""
+        found[prefix + score_word(predictions)] = scores
+        found |= {prefix + name: _Stored(array.shape, array.dtype, [array]) for name, array in columns.items()}
     return found
 
 
@@ -141,7 +151,7 @@ def _write_npy(parts: dict[str, Predictions], path: Path) -> list[Path]:
     """The matrix and, beside it, its labels, weights and class names."""
     (predictions,) = parts.values()
     word, own = kind_word(path.stem), score_word(predictions)
-    prefix = path.stem[: -len(word)] if word else f"{path.stem}_"
+    prefix = path.stem.removesuffix(word) if word else f"{path.stem}_"
     if word not in (None, own, predictions.kind):
         raise InputError(f"{path} says {word}, but {predictions.name or 'the input'} holds {predictions.kind}")
     arrays = _stored({"": predictions})
@@ -194,8 +204,10 @@ def _write_parquet(parts: dict[str, Predictions], path: Path) -> None:
     (predictions,) = parts.values()
     word, names = score_word(predictions), predictions.class_names
     metadata = None if names is None else {CLASS_NAMES: json.dumps(names)}
-    rows = ({word: chunk.values, **columns} for chunk, columns in _chunks(predictions))
-    tables = ({name: arrow_array(array) for name, array in row.items()} for row in rows)
+    chunks = _chunks(predictions, columns_of(predictions))
+    tables = (
+        {name: arrow_array(array) for name, array in {word: chunk.values, **own}.items()} for chunk, own in chunks
+    )
     _save_tables((pa.table(table, metadata=metadata) for table in tables), path)
 
 
@@ -219,19 +231,13 @@ def arrow_array(array: np.ndarray) -> Any:
 def _write_csv(parts: dict[str, Predictions], path: Path) -> None:
     """One part with enough digits to read back the same numbers."""
     (predictions,) = parts.values()
-    names = predictions.class_names or [str(index) for index in range(predictions.n_classes)]
-    one = "logit" if predictions.kind == "logits" else "probability"
-    scores = [SINGLE.get((predictions.task, predictions.kind), one)]
-    if not predictions.flat:
-        scores = [f"{one}_{name}" for name in names]
-    header: list[str] = []
+    names = predictions.class_names or range(predictions.n_classes)
+    one = single_word(predictions)
+    columns = _wide(columns_of(predictions), names)
     with csv_writer(path, "\t" if ".tsv" in path.suffixes else ",") as writer:
-        for chunk, columns in _chunks(predictions):
-            wide = _wide(columns, names)
-            if not header:
-                header = [*wide, *scores]
-                writer.writerow(header)
-            cells = [column.tolist() for column in wide.values()]
+        writer.writerow([*columns, *([one] if predictions.flat else [f"{one}_{name}" for name in names])])
+        for chunk, rows in _chunks(predictions, columns):
+            cells = [column.tolist() for column in rows.values()]
             writer.writerows(zip(*cells, *zip(*shown_rows(chunk), strict=True), strict=True))
 
 
@@ -242,16 +248,16 @@ def shown_rows(chunk: Predictions) -> Iterator[list[str]]:
         yield [f"{value:.{digits}g}" for value in row]
 
 
-def _wide(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
+def _wide(columns: Mapping[str, np.ndarray], names: Sequence[Any]) -> dict[str, np.ndarray]:
     """Matrices as one column each."""
     found: dict[str, np.ndarray] = {}
     for name, array in columns.items():
+        one = {"labels": "label", "weights": "weight", LABEL_SHARES: "label_share"}.get(name, name)
         if array.ndim == 1:
-            found[{"labels": "label", "weights": "weight"}.get(name, name)] = array
+            found[one] = array
         elif array.ndim == 2:
-            prefix = {"labels": "label", LABEL_SHARES: "label_share"}.get(name, name)
             inner = names if array.shape[1] == len(names) else range(array.shape[1])
-            found.update({f"{prefix}_{word}": array[:, place] for place, word in enumerate(inner)})
+            found |= {f"{one}_{word}": array[:, place] for place, word in enumerate(inner)}
     return found
 
 
@@ -270,7 +276,7 @@ def csv_writer(path: Path, separator: str = ",") -> Iterator[Any]:
 def _write_jsonl(parts: dict[str, Predictions], path: Path) -> None:
     """One part, an object per row."""
     (predictions,) = parts.values()
-    key = "logit" if (predictions.task, predictions.kind) == ("binary", "logits") else score_word(predictions)
+    key = single_word(predictions) if predictions.flat else predictions.kind
     label = {"pairs": CORRECT, "multilabel": "labels"}.get(predictions.task, "label")
     with path.open("w", encoding="utf-8") as file:
         for chunk in predictions.chunks():
@@ -297,8 +303,8 @@ WRITERS: dict[str, Callable[[dict[str, Predictions], Path], Any]] = {
 
 def can_rewrite(given: Predictions, source: Path, target: Path) -> bool:
     """Is the output a table of the same format, whose rows are those of the input?"""
-    work = REWRITERS.get(suffix_of(source))
-    same = work is not None and work is REWRITERS.get(suffix_of(target))
+    work = WRITERS.get(suffix_of(source))
+    same = work in REWRITERS and work is WRITERS.get(suffix_of(target))
     return same and source.is_file() and bool(given.score_columns) and not isinstance(given.source, TakenSource)
 
 
@@ -310,7 +316,7 @@ def rewrite(given: Predictions, calibrated: Predictions, source: Path, target: P
     """
     renamed = {name: _renamed(name, calibrated.kind) for name in given.score_columns}
     with atomic_write(target) as temporary:
-        REWRITERS[suffix_of(source)](calibrated, source, temporary, renamed)
+        REWRITERS[WRITERS[suffix_of(source)]](calibrated, source, temporary, renamed)
     return target
 
 
@@ -323,8 +329,7 @@ def _renamed(name: str, kind: str) -> str:
         return name
     if low in ("logits", "probabilities", "probs"):
         return kind
-    one = {"logits": "logit", "probabilities": "probability"}[kind]
-    return one if low in SCORES else f"{one}_{name[len(prefix) :]}"
+    return ONE[kind] if low in SCORES else f"{ONE[kind]}_{name[len(prefix) :]}"
 
 
 def _rewrite_text(calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:
@@ -383,9 +388,9 @@ def _rewrite_jsonl(calibrated: Predictions, source: Path, temporary: Path, renam
             file.write(json.dumps(changed, ensure_ascii=False) + "\n")
 
 
-REWRITERS: dict[str, Callable[..., None]] = {
-    **dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz"), _rewrite_text),
-    ".parquet": _rewrite_parquet,
-    **dict.fromkeys((".jsonl", ".ndjson"), _rewrite_jsonl),
+REWRITERS: dict[Any, Callable[..., None]] = {
+    _write_csv: _rewrite_text,
+    _write_parquet: _rewrite_parquet,
+    _write_jsonl: _rewrite_jsonl,
 }
-"""Suffix to the function that writes a table anew; only within one of them a layout is kept."""
+"""What writes a table to what writes one anew; only within one of them a layout is kept."""
