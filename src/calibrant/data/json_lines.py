@@ -79,20 +79,18 @@ def json_rows(path: Path) -> Iterator[dict[str, Any]]:
                 progress.step(f"parsing {path.name}", number)
 
 
+def _refuse(word: str) -> Any:
+    raise ValueError(f"it holds {word}, but every number must be finite")
+
+
 def _parsed(line: bytes, called: str) -> dict[str, Any]:
     """One JSON object; an InputError for anything else, and for NaN and Infinity, which JSON does not have."""
     if len(line) > MAX_LINE:
         raise InputError(f"{called} has over {MAX_LINE} bytes")
     if line.count(b"[") + line.count(b"{") > MAX_BRACKETS:
         raise InputError(f"{called} holds over {MAX_BRACKETS} lists and objects")
-
-    def refuse(word: str) -> Any:
-        raise InputError(f"{called} holds {word}, which is not JSON: every number must be finite")
-
     try:
-        row = json.loads(line, parse_constant=refuse)
-    except InputError:
-        raise
+        row = json.loads(line, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{called} is not JSON: {' '.join(str(error).split())[:80]}") from error
     if not isinstance(row, dict):
@@ -157,18 +155,8 @@ def _plain(value: dict[str, Any]) -> bool:
 
 
 def _options(value: Any, called: str) -> dict[str, float]:
-    """Log-probability by option of one row; tokens that differ in white space are one option."""
-    found: dict[str, float] = {}
-    for token, logprob in _pairs(value, called):
-        if type(logprob) not in (int, float):
-            raise InputError(f"{called}: the log-probability of {token[:20]!r} is no number")
-        option = token.strip()
-        found[option] = float(np.logaddexp(found[option], logprob)) if option in found else float(logprob)
-    return found
-
-
-def _pairs(value: Any, called: str) -> list[tuple[str, Any]]:
-    """(token, log-probability) from any of the shapes in which services give them: those of the first token."""
+    """Log-probability by option of one row, from any of the shapes in which services give them: those of the first
+    token; tokens that differ in white space are one option."""
     for _ in range(4):
         if isinstance(value, dict) and isinstance(value.get("content"), list) and value["content"]:
             value = value["content"][0]
@@ -179,7 +167,15 @@ def _pairs(value: Any, called: str) -> list[tuple[str, Any]]:
         else:
             break
     if isinstance(value, dict) and _plain(value):
-        return list(value.items())
-    if isinstance(value, list) and value and all(isinstance(item, dict) and "token" in item for item in value):
-        return [(str(item["token"]), item.get("logprob")) for item in value]
-    raise InputError(f"{called} is neither an object of log-probabilities nor a list of token and logprob")
+        pairs = list(value.items())
+    elif isinstance(value, list) and value and all(isinstance(item, dict) and "token" in item for item in value):
+        pairs = [(str(item["token"]), item.get("logprob")) for item in value]
+    else:
+        raise InputError(f"{called} is neither an object of log-probabilities nor a list of token and logprob")
+    found: dict[str, float] = {}
+    for token, logprob in pairs:
+        if type(logprob) not in (int, float):
+            raise InputError(f"{called}: the log-probability of {token[:20]!r} is no number")
+        option = token.strip()
+        found[option] = float(np.logaddexp(found.get(option, -np.inf), float(logprob)))
+    return found

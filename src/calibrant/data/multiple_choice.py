@@ -53,7 +53,7 @@ def multiple_choice(
         row = int(wrong.argmax())
         raise InputError(f"option_log_likelihoods of question {row} are no logarithms of probabilities: {scores[row]}")
     given = np.asarray(labels)
-    if given.shape == (len(scores),) and given.dtype.kind in "iu" and len(given):
+    if given.shape == (len(scores),) and given.dtype.kind in "iu":
         beyond = (given >= options) | (given < 0)
         if beyond.any():
             row = int(beyond.argmax())
@@ -79,7 +79,7 @@ def _matrix(values: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     try:
         rows = [np.asarray(row, dtype=np.float64) for row in (values if ragged else as_array(values, name))]
     except (TypeError, ValueError):
-        raise InputError(f"{name} must hold a sequence of numbers per question") from None
+        rows = []
     if not rows or any(row.ndim != 1 for row in rows):
         raise InputError(f"{name} must hold a sequence of numbers per question, (n, C)")
     options = np.array([len(row) for row in rows])

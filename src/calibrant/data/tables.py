@@ -23,7 +23,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,6 +55,8 @@ SMALL_TEXT = 2**24
 
 VECTOR_BATCH = 2**20
 SEPARATORS = (",", ";", "\t", "|")
+"""Of those that occur equally often, the first one counts."""
+
 DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
 
 
@@ -168,7 +170,7 @@ class TableField(Field):
         first = table.types[columns[0]]
         self.lists = types.is_list(first) or types.is_large_list(first) or types.is_fixed_size_list(first)
         items = [first.value_type] if self.lists else [table.types[place] for place in columns]
-        self.dtype = np.result_type(*map(_dtype, items)) if len(items) > 1 else _dtype(items[0])
+        self.dtype = np.result_type(*map(_dtype, items))
         self.shape: tuple[int, ...] = (table.n_rows,)
         if self.lists:
             heads = (batch.column(0)[0].as_py() for _, batch in table.batches(columns, 0, 1))
@@ -326,17 +328,17 @@ class TextForm(NamedTuple):
     """Is there one more column in the rows than in the header?"""
 
 
-def text_form(lines: IO[bytes], path: Path) -> TextForm:
+def text_form(path: Path) -> TextForm:
     """What the header and the first line behind it say."""
-    header = lines.readline(MAX_TEXT_BYTES)
+    with opened_text(path) as lines:
+        header, first = (lines.readline(MAX_TEXT_BYTES) for _ in range(2))
     if not header.strip():
         raise InputError(f"{path} is empty: a table needs the header label,logit_0,logit_1,...")
     try:
         text, encoding = header.decode("utf-8-sig"), "utf-8"
     except UnicodeDecodeError:
         text, encoding = header.decode("latin-1"), "latin-1"
-    separator = max(SEPARATORS, key=lambda mark: (text.count(mark), mark == ","))
-    first = lines.readline(MAX_TEXT_BYTES)
+    separator = max(SEPARATORS, key=text.count)
     if max(len(header), len(first)) == MAX_TEXT_BYTES:
         raise InputError(f"{path} has a line of over {MAX_TEXT_BYTES} bytes")
     try:
@@ -356,8 +358,7 @@ def csv_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     """The columns of a text file; those whose names say scores or weights are parsed as numbers, all others as text."""
     import pyarrow as pa
 
-    with opened_text(path) as lines:
-        form = text_form(lines, path)
+    form = text_form(path)
     plain = canonical(form.names)
     words = {*known.SCORES, *known.PARTNERS, *known.WEIGHTS, str(wanted.weights)}
     words |= set(picked(plain, wanted.scores)) if wanted.scores is not None else set()
@@ -377,7 +378,7 @@ def csv_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
                 form = form._replace(encoding="latin-1")
             elif column is not None:
                 numbers -= {int(column[1])}  # its cells are looked at when it is asked for
-            elif "straddl" in words or "block" in words:
+            elif "block" in words:
                 raise InputError(f"{path} has a line of over {BLOCK_BYTES} bytes") from error
             else:
                 raise InputError(f"{path} cannot be cut into columns: {words[:120]}") from error
@@ -421,11 +422,10 @@ def _parsed(path: Path, form: TextForm, numbers: set[int]) -> Table:
 @contextmanager
 def opened_text(path: Path) -> Iterator[Any]:
     """The bytes of a text file, unpacked where it is gzipped."""
-    try:
-        with path.open("rb") as raw:
-            yield _Gunzip(fileobj=raw) if path.suffix.lower() == ".gz" else raw
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{path} is not a whole gzip file: {error}") from error
+    packed = path.suffix.lower() == ".gz"
+    damage = (EOFError, zlib.error, gzip.BadGzipFile)
+    with reading(path, "gzip file" if packed else "table", damage), path.open("rb") as raw:
+        yield _Gunzip(fileobj=raw) if packed else raw
 
 
 class _Gunzip(gzip.GzipFile):

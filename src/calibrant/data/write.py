@@ -262,7 +262,7 @@ def _wide(columns: Mapping[str, np.ndarray], names: Sequence[Any]) -> dict[str, 
 
 
 @contextmanager
-def csv_writer(path: Path, separator: str = ",") -> Iterator[Any]:
+def csv_writer(path: Path, separator: str) -> Iterator[Any]:
     """A writer of rows to a file, packed where its name says so."""
     packed = path.suffix.lower() == ".gz"
     with (
@@ -333,8 +333,7 @@ def _renamed(name: str, kind: str) -> str:
 
 
 def _rewrite_text(calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:
-    with opened_text(source) as lines:
-        form = text_form(lines, source)
+    form = text_form(source)
     names = canonical(form.names)
     places = [names.index(name) for name in renamed]
     header = [renamed.get(name, own) for name, own in zip(names, form.names, strict=True)]
