@@ -26,7 +26,7 @@ from calibrant.evaluation.table import Estimate, Figures
 from calibrant.report import chart_data, tables, usage
 from calibrant.report.answers import answers
 from calibrant.report.methods import STEPS, full_name, learned, readable
-from calibrant.report.page import embedded_json, render, write_report
+from calibrant.report.page import embedded, render, write_report
 
 LIMIT = 3_000_000
 NASTY = (
@@ -98,7 +98,7 @@ def test_texts_from_data_stay_text(build_comparison: Callable[..., Comparison]) 
 
 def test_embedded_json_comes_back_whole() -> None:
     value = {"a": ["</script>", "<!--", "&amp;", "ü", None, 1.5], "b": NASTY}
-    text = embedded_json(value)
+    text = embedded(value)
     assert not set("<>&") & set(text)
     assert json.loads(text) == {"a": value["a"], "b": list(NASTY)}
 

@@ -101,7 +101,7 @@ class Multicalibration(
         weights = rows.mass()
         finite = np.flatnonzero(np.isfinite(log_odds) & (weights > 0))
         mass = None if rows.weights is None else weights[finite]
-        knots = weighted_quantile(log_odds[finite], np.array(QUANTILES), mass) if len(finite) else np.zeros(1)
+        knots = weighted_quantile(np.array(QUANTILES), log_odds[finite], mass) if len(finite) else np.zeros(1)
         self.knots_ = np.unique(knots)
         members = self._members()
         data = Patched(hats(log_odds, self.knots_), log_odds, correct, weights, rows.groups)

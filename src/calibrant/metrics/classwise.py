@@ -94,9 +94,9 @@ def classwise_ece(
 @metric(
     "classwise ECE",
     "class",
+    "the gap of every class's probability, averaged",
+    ClassGaps("width", lambda g, share, n_classes: total_gap(g, n_classes)),
     percent=True,
-    meaning="the gap of every class's probability, averaged",
-    interval=ClassGaps("width", lambda g, share, n_classes: total_gap(g, n_classes)),
     also="classwise_ece",
     compared=3,
 )
@@ -125,9 +125,10 @@ def sce(
 
 @metric(
     "ACE",
+    "ACE",
+    "classwise gap over ranges of equal size",
+    ClassGaps("mass", lambda g, share, n_classes: (np.abs(g) / share).sum(axis=-1) / g.shape[-1]),
     percent=True,
-    meaning="classwise gap over ranges of equal size",
-    interval=ClassGaps("mass", lambda g, share, n_classes: (np.abs(g) / share).sum(axis=-1) / g.shape[-1]),
     about="matrix",
 )
 def ace(
@@ -161,9 +162,9 @@ def ace(
 @metric(
     "marginal ECE",
     "marginal",
+    "root mean square of the classwise gaps",
+    ClassGaps("mass", lambda g, share, n_classes: np.sqrt((g * g / share).sum(axis=-1) / n_classes)),
     percent=True,
-    meaning="root mean square of the classwise gaps",
-    interval=ClassGaps("mass", lambda g, share, n_classes: np.sqrt((g * g / share).sum(axis=-1) / n_classes)),
     about="matrix",
 )
 def marginal_ece(
@@ -239,7 +240,17 @@ def class_mass_bins(checked: Checked, n_bins: int) -> BinSums:
     """Bin sums (K, n_bins) over bins of equal mass; of all rows, since every class's bins depend on all of them."""
     # in float32 many probabilities would tie at 0 or 1, and ties decide which bin of equal mass a row is in
     blocks = map_blocks(lambda block: probability_block(checked, block, np.float64), row_blocks(*checked.matrix.shape))
-    return BinSums(*class_mass_sums(np.concatenate(blocks), checked.labels, checked.weights, n_bins))
+    probabilities = np.concatenate(blocks)
+
+    def part(block: slice) -> np.ndarray:
+        sums = []
+        for j in range(block.start, block.stop):
+            column = np.ascontiguousarray(probabilities[:, j])
+            index = mass_index(column, n_bins, checked.weights)
+            sums.append(index_sums(index, column, checked.labels == j, checked.weights, n_bins))
+        return np.stack(sums, axis=1)
+
+    return BinSums(*np.concatenate(map_blocks(part, row_blocks(*probabilities.T.shape)), axis=1))
 
 
 def class_width_bins(checked: Checked, n_bins: int) -> BinSums:
@@ -258,46 +269,6 @@ def probability_block(checked: Checked, block: slice, dtype: Any = None) -> np.n
     rows = np.ascontiguousarray(checked.matrix[block])
     check_values(rows, from_logits=checked.from_logits, name=checked.name, first_row=block.start)
     return softmax(rows.astype(dtype or rows.dtype, copy=False)) if checked.from_logits else rows
-
-
-def class_mass_sums(
-    probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, n_bins: int
-) -> np.ndarray:
-    """Σw, Σw·p_j and Σw·1{y=j} of each class and equal-mass bin, as a (3, K, n_bins) array."""
-    by_label = np.argsort(labels, kind="stable")
-    of_class = np.searchsorted(labels[by_label], np.arange(probabilities.shape[1] + 1))
-
-    def part(block: slice) -> np.ndarray:
-        columns = np.ascontiguousarray(probabilities[:, block].T)
-        sums = np.empty((3, len(columns), n_bins))
-        for row, j in enumerate(range(block.start, block.stop)):
-            members = by_label[of_class[j] : of_class[j + 1]]
-            if weights is None:
-                sums[:, row] = _sorted_sums(columns[row], members, n_bins)
-            else:
-                index = mass_index(columns[row], n_bins, weights)
-                sums[:, row] = index_sums(index, columns[row], labels == j, weights, n_bins)
-        return sums
-
-    blocks = row_blocks(probabilities.shape[1], probabilities.shape[0])
-    return np.concatenate(map_blocks(part, blocks), axis=1)
-
-
-def _sorted_sums(column: np.ndarray, members: np.ndarray, n_bins: int) -> np.ndarray:
-    """The sums of one class from its sorted values: sorting them alone is far faster than finding their order."""
-    n = len(column)
-    ordered = np.sort(column)
-    # bin k opens at the first tied group whose lowest rank r has floor(M·r/n) ≥ k
-    opens = -(-np.arange(n_bins) * n // n_bins)
-    inside = (opens > 0) & (opens < n)
-    cut = np.flatnonzero(inside)[ordered[opens[inside]] == ordered[opens[inside] - 1]]
-    opens[cut] = np.searchsorted(ordered, ordered[opens[cut]], side="right")
-    edges = np.append(opens, n)
-    running = np.concatenate(([0.0], np.cumsum(ordered, dtype=np.float64)))
-    lowest = np.append(ordered, np.inf)[opens[1:]]
-    bin_of_member = np.searchsorted(lowest, column[members], side="right")
-    hits = np.bincount(bin_of_member, minlength=n_bins)
-    return np.stack([np.diff(edges), np.diff(running[edges]), hits])
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ positives found, net benefit of acting.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,9 +72,10 @@ def redrawn_ratio(draws: Any) -> np.ndarray:
 
 @metric(
     "slope",
+    "slope",
+    "1 is perfect; below 1 p is too extreme",
+    Redrawn(redrawn_slope, lowest=-np.inf),
     better=0,
-    meaning="1 is perfect; below 1 p is too extreme",
-    interval=Redrawn(redrawn_slope, lowest=-np.inf),
     about="score",
 )
 def calibration_slope(
@@ -97,10 +98,10 @@ def calibration_slope(
     """
     checked = check_binary(probabilities, labels, sample_weight, from_logits)
     log_odds, positive, weights = checked.log_odds, checked.positive, checked.weights
-    counted = log_odds if weights is None else log_odds[weights > 0]
-    pull = None
-    if counted.min() == counted.max() or separable(log_odds, positive, weights, either=True):
-        why = "all probabilities are equal" if counted.min() == counted.max() else "a threshold separates the classes"
+    counted = log_odds[checked.mass > 0]
+    pull, equal = None, np.ptp(counted) == 0
+    if equal or separable(log_odds, positive, weights, either=True):
+        why = "all probabilities are equal" if equal else "a threshold separates the classes"
         warnings.warn(
             f"calibration_slope: {why}, so the slope has no finite estimate; a weak pull to 1 was added",
             FitWarning,
@@ -112,9 +113,10 @@ def calibration_slope(
 
 @metric(
     "intercept",
+    "intercept",
+    "0 is perfect; above 0 p is too low on average",
+    Redrawn(redrawn_intercept, lowest=-np.inf),
     better=0,
-    meaning="0 is perfect; above 0 p is too low on average",
-    interval=Redrawn(redrawn_intercept, lowest=-np.inf),
     about="score",
 )
 def calibration_intercept(
@@ -136,9 +138,8 @@ def calibration_intercept(
     1.0986
     """
     checked = check_binary(probabilities, labels, sample_weight, from_logits)
-    log_odds, weights, positive = checked.log_odds, checked.weights, checked.positive
-    weight = np.ones(len(log_odds)) if weights is None else weights
-    total, observed = float(weight.sum()), float(weight @ positive)
+    log_odds, weight = checked.log_odds, checked.mass
+    total, observed = float(weight.sum()), float(weight @ checked.positive)
     if observed in (0.0, total):
         warnings.warn(
             "calibration_intercept: all labels are equal, so the intercept has no finite estimate; half a row of the "
@@ -157,14 +158,7 @@ def calibration_intercept(
     return low + increasing_root(surplus, tolerance=1e-15, steps=100) * (high - low)
 
 
-@metric(
-    "O:E ratio",
-    "O:E",
-    better=0,
-    meaning="events seen for each event expected",
-    interval=Redrawn(redrawn_ratio),
-    about="score",
-)
+@metric("O:E ratio", "O:E", "events seen for each event expected", Redrawn(redrawn_ratio), better=0, about="score")
 def observed_expected(
     probabilities: PositiveProbabilities,
     labels: BinaryLabels,
@@ -237,7 +231,7 @@ def flexible_calibration(
     """
     checked = check_binary(probabilities, labels, sample_weight, from_logits, weights_are="counts")
     curve = Curve(checked)
-    counted = checked.log_odds if checked.weights is None else checked.log_odds[checked.weights > 0]
+    counted = checked.log_odds[checked.mass > 0]
     grid = np.linspace(counted.min(), counted.max(), GRID_SIZE)
     design = curve.design(grid)
     score = curve.point @ design
@@ -270,7 +264,7 @@ def spline_knots(log_odds: np.ndarray, weights: np.ndarray | None = None) -> np.
     total = float(len(log_odds)) if weights is None else float(weights.sum())
     for needed, percentiles in KNOTS:
         if total >= needed:
-            knots = weighted_quantile(log_odds, np.array(percentiles) / 100, weights)
+            knots = weighted_quantile(np.array(percentiles) / 100, log_odds, weights)
             if (np.diff(knots) > 1e-9 * (1 + np.abs(knots[1:]))).all():
                 return knots
     return np.empty(0)
@@ -289,7 +283,7 @@ def spline_columns(log_odds: np.ndarray, knots: np.ndarray) -> np.ndarray:
     return np.stack([log_odds, *(term / (last - knots[0]) ** 2 for term in terms)])
 
 
-def weighted_quantile(values: np.ndarray, shares: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+def weighted_quantile(shares: Any, values: np.ndarray, weights: np.ndarray | None = None) -> Any:
     """Quantiles by linear interpolation at share·(n − 1); a row of weight w counts as w rows."""
     if weights is None:
         return np.quantile(values, shares)
@@ -300,7 +294,7 @@ def weighted_quantile(values: np.ndarray, shares: np.ndarray, weights: np.ndarra
     before = np.concatenate(([0.0], np.cumsum(mass)))
     last = before[:-1] + np.maximum(mass - 1.0, 0.0)
     places = np.stack([before[:-1], last], axis=1).ravel()
-    return np.interp(np.asarray(shares) * max(before[-1] - 1.0, 0.0), places, np.repeat(ordered, 2))
+    return np.interp(shares * max(before[-1] - 1.0, 0.0), places, np.repeat(ordered, 2))
 
 
 def _gaps(
@@ -325,27 +319,17 @@ def redrawn_index(draws: Any) -> np.ndarray:
     return (redrawn_gaps(draws) * draws.weight).sum(axis=1) / np.maximum(draws.weight.sum(axis=1), 1e-300)
 
 
-def redrawn_quantile(level: float) -> Callable[[Any], np.ndarray]:
+def redrawn_quantile(draws: Any, level: float) -> np.ndarray:
     """A quantile of the gaps of every resample (R,)."""
-
-    def quantile(draws: Any) -> np.ndarray:
-        gaps = redrawn_gaps(draws)
-        order = np.argsort(gaps, axis=1)
-        weight = np.take_along_axis(draws.weight, order, axis=1)
-        share = np.cumsum(weight, axis=1) / np.maximum(draws.weight.sum(axis=1, keepdims=True), 1e-300)
-        place = np.minimum((share < level).sum(axis=1), gaps.shape[1] - 1)
-        return np.take_along_axis(np.take_along_axis(gaps, order, axis=1), place[:, None], axis=1)[:, 0]
-
-    return quantile
+    gaps = redrawn_gaps(draws)
+    order = np.argsort(gaps, axis=1)
+    running = np.cumsum(np.take_along_axis(draws.weight, order, axis=1), axis=1)
+    share = running / np.maximum(draws.weight.sum(axis=1, keepdims=True), 1e-300)
+    place = np.minimum((share < level).sum(axis=1), gaps.shape[1] - 1)
+    return np.take_along_axis(gaps, order, axis=1)[np.arange(len(gaps)), place]
 
 
-@metric(
-    "ICI",
-    percent=True,
-    meaning="mean gap of the smooth calibration curve",
-    interval=Redrawn(redrawn_index),
-    about="score",
-)
+@metric("ICI", "ICI", "mean gap of the smooth calibration curve", Redrawn(redrawn_index), percent=True, about="score")
 def integrated_calibration_index(
     probabilities: PositiveProbabilities,
     labels: BinaryLabels,
@@ -364,15 +348,15 @@ def integrated_calibration_index(
     >>> round(integrated_calibration_index(np.full(100, 0.25), np.arange(100) < 50), 4)
     0.25
     """
-    gaps, weights = _gaps(probabilities, labels, sample_weight, from_logits)
-    return weighted_mean(gaps, weights)
+    return weighted_mean(*_gaps(probabilities, labels, sample_weight, from_logits))
 
 
 @metric(
     "E50",
+    "E50",
+    "median gap of the smooth calibration curve",
+    Redrawn(partial(redrawn_quantile, level=0.5)),
     percent=True,
-    meaning="median gap of the smooth calibration curve",
-    interval=Redrawn(redrawn_quantile(0.5)),
     about="score",
 )
 def e50(
@@ -391,15 +375,15 @@ def e50(
     >>> round(e50(np.full(100, 0.25), np.arange(100) < 50), 4)
     0.25
     """
-    gaps, weights = _gaps(probabilities, labels, sample_weight, from_logits)
-    return float(weighted_quantile(gaps, np.array([0.5]), weights)[0])
+    return float(weighted_quantile(0.5, *_gaps(probabilities, labels, sample_weight, from_logits)))
 
 
 @metric(
     "E90",
+    "E90",
+    "90th percentile of the gap of the smooth calibration curve",
+    Redrawn(partial(redrawn_quantile, level=0.9)),
     percent=True,
-    meaning="90th percentile of the gap of the smooth calibration curve",
-    interval=Redrawn(redrawn_quantile(0.9)),
     about="score",
 )
 def e90(
@@ -418,16 +402,15 @@ def e90(
     >>> round(e90(np.full(100, 0.25), np.arange(100) < 50), 4)
     0.25
     """
-    gaps, weights = _gaps(probabilities, labels, sample_weight, from_logits)
-    return float(weighted_quantile(gaps, np.array([0.9]), weights)[0])
+    return float(weighted_quantile(0.9, *_gaps(probabilities, labels, sample_weight, from_logits)))
 
 
 @metric(
     "ROC AUC",
     "AUC",
+    "chance that a positive gets a higher p than a negative",
+    Redrawn(auroc_by_cell),
     better=1,
-    meaning="chance that a positive gets a higher p than a negative",
-    interval=Redrawn(auroc_by_cell),
     about="score",
 )
 def roc_auc(
@@ -462,9 +445,9 @@ def precision_by_cell(draws: Any) -> np.ndarray:
 @metric(
     "average precision",
     "AP",
+    "area under the precision-recall curve",
+    Redrawn(precision_by_cell),
     better=1,
-    meaning="area under the precision-recall curve",
-    interval=Redrawn(precision_by_cell),
     about="score",
 )
 def average_precision(

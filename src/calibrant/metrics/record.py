@@ -174,17 +174,24 @@ FIGURES: dict[str, Figure] = {}
 
 
 def metric(
-    label: str = "", column: str = "", *, figures: tuple[Figure, ...] = (), about: str = "any", **facts: Any
+    label: str = "",
+    column: str = "",
+    meaning: str = "",
+    interval: Rule | None = None,
+    *,
+    figures: tuple[Figure, ...] = (),
+    about: str = "any",
+    **facts: Any,
 ) -> Callable[[Function], Function]:
     """Register the function below under its own name; it is returned as it is.
 
-    label : where the result is one number. figures : where it is a dataclass; none where it is a vector or a curve.
+    label, column, meaning, interval : where the result is one number. figures : where it is a dataclass; none where it is a vector or a curve.
     facts : further fields of `Figure`.
     """
 
     def registered(function: Function) -> Function:
         name = function.__name__
-        shown = (Figure(name, label, column or label, **facts),) if label else figures
+        shown = (Figure(name, label, column or label, meaning=meaning, interval=interval, **facts),) if label else figures
         enlist(Metric(name, function, shown, about))
         return documented(function)
 

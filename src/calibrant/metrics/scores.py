@@ -10,7 +10,7 @@ from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, ch
 from calibrant.metrics.record import Mean, Share, metric
 
 
-@metric("NLL", meaning="log loss: surprise at the true class, in nats", interval=Mean("nll"), compared=4)
+@metric("NLL", "NLL", "log loss: surprise at the true class, in nats", Mean("nll"), compared=4)
 def nll(
     probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
@@ -28,7 +28,7 @@ def nll(
     return mean(check(probabilities, labels, sample_weight, from_logits), "nll")
 
 
-@metric("Brier", meaning="squared error of all probabilities", interval=Mean("brier"), compared=5)
+@metric("Brier", "Brier", "squared error of all probabilities", Mean("brier"), compared=5)
 def brier(
     probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
@@ -46,9 +46,7 @@ def brier(
     return mean(check(probabilities, labels, sample_weight, from_logits), "brier")
 
 
-@metric(
-    "accuracy", "acc", percent=True, better=1, meaning="share of right predictions", interval=Share("hit"), compared=6
-)
+@metric("accuracy", "acc", "share of right predictions", Share("hit"), percent=True, better=1, compared=6)
 def accuracy(
     probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
@@ -66,10 +64,10 @@ def accuracy(
 @metric(
     "mean confidence",
     "confidence",
+    "mean probability of the predicted class",
+    Mean("confidence"),
     percent=True,
     better=0,
-    meaning="mean probability of the predicted class",
-    interval=Mean("confidence"),
 )
 def confidence(
     probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
@@ -85,9 +83,7 @@ def confidence(
     return mean(check(probabilities, labels, sample_weight, from_logits), "confidence")
 
 
-@metric(
-    "mean entropy", "entropy", better=0, meaning="mean spread of the probabilities, in nats", interval=Mean("entropy")
-)
+@metric("mean entropy", "entropy", "mean spread of the probabilities, in nats", Mean("entropy"), better=0)
 def entropy(
     probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:

@@ -36,10 +36,10 @@ def aurc_by_cell(draws: Any) -> np.ndarray:
 @metric(
     "confidence AUROC",
     "conf AUROC",
+    "how well confidence tells right from wrong",
+    Redrawn(auroc_by_cell, lowest=-np.inf),
     percent=True,
     better=1,
-    meaning="how well confidence tells right from wrong",
-    interval=Redrawn(auroc_by_cell, lowest=-np.inf),
     about="confidence",
 )
 def confidence_auroc(
@@ -104,9 +104,10 @@ def risk_coverage(
 
 @metric(
     "AURC",
+    "AURC",
+    "mean error over all deferral rates",
+    Redrawn(aurc_by_cell, lowest=-np.inf),
     percent=True,
-    meaning="mean error over all deferral rates",
-    interval=Redrawn(aurc_by_cell, lowest=-np.inf),
     about="confidence",
 )
 def aurc(
@@ -123,26 +124,16 @@ def aurc(
     >>> round(aurc([[0.75, 0.25], [0.0, 1.0]], [1, 1]), 4)
     0.25
     """
+    from scipy.special import digamma  # here, since the import alone takes longer than most metrics
+
     groups = confidence_groups(probabilities, labels, sample_weight, from_logits, weights_are="counts")
     weight, wrong = groups.weight[::-1], (groups.weight - groups.positive)[::-1]
     rate = wrong / weight
     kept = np.concatenate(([0.0], np.cumsum(weight)))
     wrong_before = np.concatenate(([0.0], np.cumsum(wrong)[:-1]))
     # within a group risk(k) = rate + (wrong_before − rate·kept)/k, and Σ 1/k is a difference of harmonic numbers
-    harmonic = np.diff(_digamma(kept + 1))
+    harmonic = np.diff(digamma(kept + 1))
     return float((weight * rate + (wrong_before - rate * kept[:-1]) * harmonic).sum() / kept[-1])
-
-
-def _digamma(x: np.ndarray) -> np.ndarray:
-    """ψ(x) for x ≥ 1 to 1e-13; the import of scipy.special alone takes longer than all the rest of a measurement.
-
-    ψ(x) = ψ(x+6) − Σ 1/(x+i), and the asymptotic series in 1/(x+6)² from there.
-    """
-    far = x + 6.0
-    square = 1 / far**2
-    series = square * (1 / 12 - square * (1 / 120 - square * (1 / 252 - square * (1 / 240 - square * (1 / 132)))))
-    shift = sum(1 / (x + step) for step in range(6))
-    return np.log(far) - 0.5 / far - series + square**6 * (691 / 32760) - shift
 
 
 @documented

@@ -77,9 +77,10 @@ def width_bin_sums(rows: Checked, n_bins: int) -> BinSums:
 
 @metric(
     "ECE",
+    "ECE",
+    "mean gap between confidence and accuracy",
+    Gaps("width", lambda g, share: total_gap(g), shrunk=True),
     percent=True,
-    meaning="mean gap between confidence and accuracy",
-    interval=Gaps("width", lambda g, share: total_gap(g), shrunk=True),
     compared=1,
 )
 def ece(
@@ -205,9 +206,9 @@ def over_under_confidence(
 @metric(
     "largest bin (MCE)",
     "MCE",
+    "gap of the worst bin",
+    Gaps("width", lambda g, share: (np.abs(g) / share).max(axis=-1)),
     percent=True,
-    meaning="gap of the worst bin",
-    interval=Gaps("width", lambda g, share: (np.abs(g) / share).max(axis=-1)),
 )
 def mce(
     probabilities: Probabilities,
@@ -234,9 +235,9 @@ def mce(
 @metric(
     "adaptive ECE",
     "ada",
+    "the same gap over bins of equal size",
+    Gaps("mass", lambda g, share: total_gap(g), shrunk=True),
     percent=True,
-    meaning="the same gap over bins of equal size",
-    interval=Gaps("mass", lambda g, share: total_gap(g), shrunk=True),
     compared=2,
 )
 def adaptive_ece(
@@ -266,9 +267,9 @@ def adaptive_ece(
 @metric(
     "debiased ECE",
     "debiased",
+    "the gap with its sampling noise subtracted",
+    Gaps("width", lambda g, share: np.sqrt((g**2 / share).sum(axis=-1)), debiased=True),
     percent=True,
-    meaning="the gap with its sampling noise subtracted",
-    interval=Gaps("width", lambda g, share: np.sqrt((g**2 / share).sum(axis=-1)), debiased=True),
 )
 def debiased_ece(
     probabilities: Probabilities,
@@ -302,9 +303,9 @@ _BATCH_ELEMENTS = 1 << 18
 @metric(
     "sweep ECE",
     "sweep",
+    "the gap over as many bins as stay monotone",
+    Gaps("monotone", lambda g, share: total_gap(g)),
     percent=True,
-    meaning="the gap over as many bins as stay monotone",
-    interval=Gaps("monotone", lambda g, share: total_gap(g)),
 )
 def sweep_ece(
     probabilities: Probabilities,
@@ -424,9 +425,9 @@ def reflected_gaussian(cells: Any, value: float, points: int = 200) -> np.ndarra
 @metric(
     "smooth ECE",
     "smooth",
+    "gap after kernel smoothing, without bins",
+    Gaps(reflected_gaussian, lambda g, share: np.abs(g).mean(axis=-1)),
     percent=True,
-    meaning="gap after kernel smoothing, without bins",
-    interval=Gaps(reflected_gaussian, lambda g, share: np.abs(g).mean(axis=-1)),
 )
 def smooth_ece(
     probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
@@ -502,9 +503,9 @@ def soft_membership(cells: Any, value: float) -> np.ndarray:
 @metric(
     "soft ECE",
     "soft",
+    "gap over soft bins, as the training loss measures it",
+    Gaps(soft_membership, lambda g, share: np.sqrt((g**2 / share).sum(axis=-1))),
     percent=True,
-    meaning="gap over soft bins, as the training loss measures it",
-    interval=Gaps(soft_membership, lambda g, share: np.sqrt((g**2 / share).sum(axis=-1))),
 )
 def soft_ece(
     probabilities: Probabilities,
@@ -591,9 +592,9 @@ def path_range(residual: np.ndarray) -> np.ndarray:
 @metric(
     "KS error",
     "KS",
+    "largest gap accumulated over confidence, without bins",
+    Gaps(by_cell, lambda g, share: np.abs(np.cumsum(g, axis=-1)).max(axis=-1)),
     percent=True,
-    meaning="largest gap accumulated over confidence, without bins",
-    interval=Gaps(by_cell, lambda g, share: np.abs(np.cumsum(g, axis=-1)).max(axis=-1)),
 )
 def ks_error(
     probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
@@ -615,9 +616,9 @@ def ks_error(
 @metric(
     "Kuiper error",
     "Kuiper",
+    "largest gap over any range of p, without bins",
+    Gaps(by_cell, lambda g, share: path_range(g)),
     percent=True,
-    meaning="largest gap over any range of p, without bins",
-    interval=Gaps(by_cell, lambda g, share: path_range(g)),
     about="score",
 )
 def kuiper_error(
@@ -657,9 +658,10 @@ def laplacian_root(cells: Any, value: float) -> np.ndarray:
 
 @metric(
     "MMCE",
+    "MMCE",
+    "kernel mean of the gap, without bins",
+    Gaps(laplacian_root, lambda g, share: np.sqrt((g**2).sum(axis=-1))),
     percent=True,
-    meaning="kernel mean of the gap, without bins",
-    interval=Gaps(laplacian_root, lambda g, share: np.sqrt((g**2).sum(axis=-1))),
 )
 def mmce(
     probabilities: Probabilities,

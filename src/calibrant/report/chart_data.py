@@ -35,6 +35,7 @@ THRESHOLD_FIGURES = ("sensitivity", "specificity", "ppv", "npv", "flagged")
 BINS = (
     "lower", "upper", "confidence", "accuracy", "accuracy_low", "accuracy_high", "noise_low", "noise_high", "count",
 )  # fmt: skip
+GAPS = ("group", "rows", "gap", "low", "high", "few", "side")
 
 Columns = dict[str, list[Any]]
 
@@ -57,10 +58,6 @@ def payload(comparison: Comparison, shift: ShiftCurves | None = None) -> dict[st
     shown = len(shown_groups(comparison)) if groups else 0
     parts = {name: _diagrams(comparison, name, one) | _deferral(comparison, one) for name, one in done.items()}
     names = ("reliability", "histogram", "means", "coverage", "guarantees")
-    curves = []
-    if shift is not None:
-        for name, mean, error in zip(shift.methods, shift.mean, shift.sem, strict=True):
-            curves.append((name, {"severity": shift.severities, "value": mean, "error": error}))
     return {
         "methods": list(done),
         "before": baseline(comparison),
@@ -73,8 +70,15 @@ def payload(comparison: Comparison, shift: ShiftCurves | None = None) -> dict[st
         "groups": groups,
         "decisions": decisions,
         "smooth": smooth_table(comparison),
-        "shift": stacked(curves, value=5, error=5) if curves else None,
+        "shift": None if shift is None else shift_table(shift),
     }
+
+
+def shift_table(shift: ShiftCurves) -> Columns:
+    """The mean of each method at every severity, with its standard error."""
+    curves = zip(shift.methods, shift.mean, shift.sem, strict=True)
+    parts = ((name, {"severity": shift.severities, "value": mean, "error": error}) for name, mean, error in curves)
+    return stacked(parts, value=5, error=5)
 
 
 def rounded(values: Any, digits: int = 4) -> list[Any]:
@@ -105,15 +109,14 @@ def _diagrams(comparison: Comparison, method: str, columns: TestColumns) -> dict
     bins, words, edges = comparison.bins(method), wording(comparison), np.linspace(0, 1, HISTOGRAM_BINS + 1)
     found = {name: getattr(bins, name)[bins.filled] for name in BINS}
     stated, right = np.clip(columns.confidence, 0, 1), np.asarray(columns.correct, dtype=bool)
-    histogram = {
-        "left": np.tile(edges[:-1], 2),
-        "outcome": np.repeat([words.yes, words.no], HISTOGRAM_BINS),
-        "rows": np.concatenate([np.histogram(stated[chosen], edges)[0] for chosen in (right, ~right)]),
-    }
     named = {"confidence": columns.confidence, "accuracy": columns.correct}
     return {
         "reliability": found | {"height": found["count"] / max(1, bins.count.max(initial=1))},
-        "histogram": histogram,
+        "histogram": {
+            "left": np.tile(edges[:-1], 2),
+            "outcome": np.repeat([words.yes, words.no], HISTOGRAM_BINS),
+            "rows": np.concatenate([np.histogram(stated[chosen], edges)[0] for chosen in (right, ~right)]),
+        },
         "means": {name: [np.average(column, weights=comparison.weights)] for name, column in named.items()},
     }
 
@@ -244,22 +247,16 @@ def group_tables(comparison: Comparison) -> dict[str, Any] | None:
     shown, focus = shown_groups(comparison), focus_group(comparison)
     bins, gaps = [], []
     for method, analysis in found.items():
-        sums, groups = (analysis.groups[focus].bins, [analysis.groups[place] for place in shown])
+        sums, groups = analysis.groups[focus].bins, [analysis.groups[place] for place in shown]
         if sums is not None:
-            full = sums.weight > 0
-            weight, stated, seen = (one[full] for one in (sums.weight, sums.confidence, sums.correct))
+            weight, stated, seen = np.stack([sums.weight, sums.confidence, sums.correct])[:, sums.weight > 0]
             bins.append((method, {"confidence": stated / weight, "accuracy": seen / weight, "count": weight}))
-        estimates = [one.metrics["gap"] for one in groups]
-        columns: dict[str, Any] = {
-            "group": [one.name for one in groups],
-            "rows": [one.n for one in groups],
-            "gap": [one.value for one in estimates],
-            "low": [one.low for one in estimates],
-            "high": [one.high for one in estimates],
-            "few": [one.too_few for one in groups],
-            "side": [words.sides[1 - (one.low > 0) + (one.high < 0)] for one in estimates],
-        }
-        gaps.append((method, columns))
+        rows = []
+        for one in groups:
+            gap = one.metrics["gap"]
+            side = words.sides[1 - (gap.low > 0) + (gap.high < 0)]
+            rows.append((one.name, one.n, gap.value, gap.low, gap.high, one.too_few, side))
+        gaps.append((method, dict(zip(GAPS, zip(*rows, strict=True), strict=True))))
     return {
         "gaps": stacked(gaps),
         "bins": stacked(bins),

@@ -76,8 +76,14 @@ def _finish(layers: list[Any], height: int, description: str, **values: Any) -> 
     return chart.properties(autosize={"type": "fit-x", "contains": "padding"}).to_dict() | {"config": CONFIG}
 
 
-def _tip(field: str, title: Any = alt.Undefined, form: Any = alt.Undefined) -> Any:
-    return alt.Tooltip(field, title=title, format=form)
+def _tips(form: str | None, **titles: str) -> list[Any]:
+    """What fields of one format are called when pointed at; those without a format are names."""
+    if form is None:
+        return [alt.Tooltip(field, type="nominal", title=title) for field, title in titles.items()]
+    return [alt.Tooltip(field, type="quantitative", title=title, format=form) for field, title in titles.items()]
+
+
+METHOD = _tips(None, method="method")
 
 
 def _share(channel: Any, field: str, title: str, **scale: Any) -> Any:
@@ -114,14 +120,9 @@ def _bin_axes(words: Wording) -> dict[str, Any]:
     return {
         "x": _share(alt.X, "confidence", words.stated, domain=[0, 1]),
         "y": _share(alt.Y, "accuracy", words.seen, domain=[0, 1]),
-        "tooltip": [
-            _tip("method:N", "method"),
-            _tip("confidence:Q", words.mean, ".1%"),
-            _tip("accuracy:Q", words.share, ".1%"),
-            _tip("accuracy_low:Q", "interval from", ".1%"),
-            _tip("accuracy_high:Q", "to", ".1%"),
-            _tip("count:Q", "rows", ",.0f"),
-        ],
+        "tooltip": METHOD
+        + _tips(".1%", confidence=words.mean, accuracy=words.share, accuracy_low="interval from", accuracy_high="to")
+        + _tips(",.0f", count="rows"),
     }
 
 
@@ -160,12 +161,11 @@ def _reliability(words: Wording, smooth: bool) -> dict[str, Any]:
     if smooth:
         # the flexible calibration curve with its 95% band
         data = _data("smooth", CHOSEN).encode(x=alt.X("probability:Q", title=words.stated))
-        area, line = (
-            data.mark_area(color="var(--accent)", opacity=0.14),
-            data.mark_line(color="var(--accent)", strokeWidth=2),
+        area = data.mark_area(color="var(--accent)", opacity=0.14).encode(
+            y=alt.Y("low:Q", title=words.seen), y2="high:Q"
         )
-        area = area.encode(y=alt.Y("low:Q", title=words.seen), y2="high:Q")
-        layers[2:2] = [area, line.encode(y=alt.Y("observed:Q", title=words.seen))]
+        line = data.mark_line(color="var(--accent)", strokeWidth=2).encode(y=alt.Y("observed:Q", title=words.seen))
+        layers[2:2] = [area, line]
     description = "Reliability diagram: accuracy against confidence in bins"
     return _finish(layers, 430, description, method="", before="none", show_before=True)
 
@@ -206,16 +206,11 @@ def _histogram(words: Wording) -> dict[str, Any]:
         y=alt.Y("rows:Q", title="test rows", stack=True, axis={"format": "~s", "tickCount": 5}),
         color=alt.Color("outcome:N", scale=outcomes, legend=None),
         order=alt.Order("outcome:N", sort="ascending"),
-        tooltip=[
-            _tip("left:Q", "from", ".1%"),
-            _tip("right_edge:Q", "to", ".1%"),
-            _tip("outcome:N", "outcome"),
-            _tip("rows:Q", "rows", ","),
-        ],
+        tooltip=_tips(".1%", left="from", right_edge="to") + _tips(None, outcome="outcome") + _tips(",", rows="rows"),
     )
     means = _data("means", CHOSEN)
     rule = means.mark_rule(strokeWidth=1.5, strokeDash=[5, 3], color="var(--ink)").encode(
-        x="value:Q", tooltip=[_tip("what:N", "mean"), _tip("value:Q", form=".1%")]
+        x="value:Q", tooltip=_tips(None, what="mean") + _tips(".1%", value="value")
     )
     labels = means.mark_text(
         align={"expr": "datum.value < 0.5 ? 'left' : 'right'"},
@@ -247,14 +242,9 @@ def _class_scatter() -> dict[str, Any]:
         x=_share(alt.X, "accuracy", "class accuracy", zero=False, nice=True),
         y=_share(alt.Y, "error", "calibration error", zero=True, nice=True),
         **marks,
-        tooltip=[
-            _tip("name:N", "class"),
-            _tip("accuracy:Q", form=".1%"),
-            _tip("side:N", "side"),
-            _tip("error:Q", "error", ".1%"),
-            _tip("old_error:Q", "error before", ".1%"),
-            _tip("rows:Q", "test rows", ","),
-        ],
+        tooltip=_tips(None, name="class", side="side")
+        + _tips(".1%", accuracy="accuracy", error="error", old_error="error before")
+        + _tips(",", rows="test rows"),
     )
     place = picked.encode(x="accuracy:Q", y="error:Q")
     ring = place.mark_point(size=330, strokeWidth=1.6, color="var(--ink)", opacity=1)
@@ -269,7 +259,9 @@ def _class_temperature() -> dict[str, Any]:
     points = data.mark_point(filled=True, color="var(--accent)", cursor="pointer").encode(
         x=_share(alt.X, "accuracy", "class accuracy", zero=False, nice=True),
         y=alt.Y("temperature:Q", title="temperature", scale={"zero": False, "nice": True}),
-        tooltip=[_tip("name:N", "class"), _tip("accuracy:Q", form=".1%"), _tip("temperature:Q", form=".3~f")],
+        tooltip=_tips(None, name="class")
+        + _tips(".1%", accuracy="accuracy")
+        + _tips(".3~f", temperature="temperature"),
     )
     one = _constant(temperature=1).mark_rule(**DASHED).encode(y="temperature:Q")
     label = data.transform_filter(PICKED).mark_text(dy=-14, fontWeight=600, fontSize=12)
@@ -292,12 +284,10 @@ def _coverage() -> dict[str, Any]:
     axes: dict[str, Any] = {
         "x": _share(alt.X, "deferred", "share of rows deferred to a person", domain=[0, 1]),
         "y": _share(alt.Y, "risk", "errors among the rows kept", zero=True, nice=True),
-        "tooltip": [
-            _tip("method:N"),
-            _tip("deferred:Q", "deferred", ".0%"),
-            _tip("risk:Q", "error among the kept", ".2%"),
-            _tip("threshold:Q", form=".3f"),
-        ],
+        "tooltip": METHOD
+        + _tips(".0%", deferred="deferred")
+        + _tips(".2%", risk="error among the kept")
+        + _tips(".3f", threshold="threshold"),
     }
     chosen = _data("coverage", CHOSEN)
     bound = chosen.mark_area(color="var(--accent)", opacity=0.13).encode(**axes, y2="bound:Q")
@@ -317,7 +307,7 @@ def _decision() -> dict[str, Any]:
         "x": _share(alt.X, "threshold", "threshold: act from this probability on", domain=[0, 1]),
         "y": alt.Y("benefit:Q", title="net benefit", axis={"format": ".2~f", "tickCount": 6}, scale=range_shown),
     }
-    tooltip = [_tip("method:N"), _tip("threshold:Q", form=".0%"), _tip("benefit:Q", "net benefit", ".4f")]
+    tooltip = METHOD + _tips(".0%", threshold="threshold") + _tips(".4f", benefit="net benefit")
     everyone = _data("everyone").mark_line(color="var(--muted)", strokeWidth=1.6, clip=True).encode(**axes)
     nobody = _constant(benefit=0).mark_rule(color="var(--ink)", strokeWidth=1).encode(y="benefit:Q")
     cut = _data("thresholds", CHOSEN).transform_filter("abs(datum.threshold - cut) < 0.005")
@@ -335,14 +325,10 @@ def _forest(words: Wording, count: int) -> dict[str, Any]:
     axes: dict[str, Any] = {
         "x": alt.X("gap:Q", title=f"{words.mean} minus {words.share}", axis=axis, scale=scale),
         "y": y,
-        "tooltip": [
-            _tip("method:N"),
-            _tip("group:N"),
-            _tip("rows:Q", form=","),
-            _tip("gap:Q", form="+.1%"),
-            _tip("low:Q", "interval from", "+.1%"),
-            _tip("high:Q", "to", "+.1%"),
-        ],
+        "tooltip": METHOD
+        + _tips(None, group="group")
+        + _tips(",", rows="rows")
+        + _tips("+.1%", gap="gap", low="interval from", high="to"),
     }
     chosen = _data("groups", CHOSEN)
     zero = _constant(gap=0).mark_rule(**DASHED).encode(x="gap:Q")
@@ -377,11 +363,6 @@ def _shift(methods: list[str], look: Figure) -> dict[str, Any]:
         **axes,
         y=y,
         shape=alt.Shape("method:N", legend=legend, scale={"domain": methods}),
-        tooltip=[
-            _tip("method:N"),
-            _tip("severity:O"),
-            _tip("value:Q", look.heading, number),
-            _tip("error:Q", "± standard error", number),
-        ],
+        tooltip=METHOD + _tips(None, severity="severity") + _tips(number, value=look.heading, error="± standard error"),
     )
     return _finish([lines, bars, points], 320, f"{look.heading} over the severity of the shift", method="")

@@ -199,7 +199,7 @@ def marked(text: str) -> Markup:
     return Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", bold))  # noqa: S704 (escaped above)
 
 
-def embedded_json(value: Any) -> Markup:
+def embedded(value: Any) -> Markup:
     """JSON that may stand inside a script element: no text of the data can close it or open a comment."""
     text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     text = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -218,14 +218,7 @@ def sort_value(value: float) -> str:
 
 
 FILTERS = {
-    "bounds": bounds,
-    "digest": digest,
-    "embedded": embedded_json,
-    "facts": facts,
-    "figure": figure,
-    "full_name": full_name,
-    "marked": marked,
-    "raised": raised,
-    "sort_value": sort_value,
-    "summary": summary,
+    one.__name__: one
+    for one in (bounds, digest, embedded, facts, figure, full_name, marked, raised, sort_value, summary)
 }
+"""What templates call by its own name."""
