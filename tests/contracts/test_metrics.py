@@ -222,7 +222,7 @@ BAD = {
     "logits": (np.array([[5.0, -1.0]]), [0], None, r"from_logits=True"),
     "sums": (np.array([[0.5, 0.4]]), [0], None, "sum to 0.9, off by 0.1"),
     "nan": (np.array([[np.nan, 0.5]]), [0], None, "contains NaN in row 0, column 0"),
-    "weights negative": (np.full((2, 2), 0.5), [0, 1], [1, -1], "weights must be finite and 0 or more"),
+    "weights negative": (np.full((2, 2), 0.5), [0, 1], [1, -1], "weights must be 0 or more and finite"),
     "weights zero": (np.full((2, 2), 0.5), [0, 1], [0, 0], "at least one weight must be positive"),
 }
 

@@ -185,14 +185,15 @@ def metric(
 ) -> Callable[[Function], Function]:
     """Register the function below under its own name; it is returned as it is.
 
-    label, column, meaning, interval : where the result is one number. figures : where it is a dataclass; none where it is a vector or a curve.
+    label, column, meaning, interval : where the result is one number. figures : where it is a dataclass; none where it
+        is a vector or a curve.
     facts : further fields of `Figure`.
     """
 
     def registered(function: Function) -> Function:
         name = function.__name__
-        shown = (Figure(name, label, column or label, meaning=meaning, interval=interval, **facts),) if label else figures
-        enlist(Metric(name, function, shown, about))
+        one = Figure(name, label, column or label, meaning=meaning, interval=interval, **facts)
+        enlist(Metric(name, function, (one,) if label else figures, about))
         return documented(function)
 
     return registered
