@@ -27,7 +27,7 @@ from calibrant import metrics
 from calibrant.data import Predictions
 from calibrant.evaluation.bootstrap import draw, percentile_interval
 from calibrant.evaluation.consistency import consistency_test
-from calibrant.evaluation.groups import cluster_codes, group_analysis, make_grouping
+from calibrant.evaluation.groups import group_analysis, make_grouping
 
 PARTS = ("chance", "clusters", "files", "speed")
 SCENES = {
@@ -67,7 +67,7 @@ def chance(runs: int) -> None:
 def clusters(runs: int) -> None:
     """Coverage of the accuracy and of the gaps of groups, and false alarms of the ECE, with clusters and without."""
     n_clusters, size = 150, 10
-    code = cluster_codes(np.repeat(np.arange(n_clusters), size), n_clusters * size)
+    code = np.repeat(np.arange(n_clusters), size)
     counts = {name: [0, 0] for name in ("accuracy", "gaps of 3 groups", "ECE p < .05", "group test p < .05")}
     for seed in range(runs):
         generator = np.random.default_rng([seed, 10])

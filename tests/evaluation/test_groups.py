@@ -8,12 +8,13 @@ from scipy.stats import norm
 
 from calibrant import metrics
 from calibrant.core.errors import InputError
+from calibrant.core.schema import identifiers
 from calibrant.core.softmax import softmax
 from calibrant.data import Predictions
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.compare import compare
 from calibrant.evaluation.consistency import consistency_test
-from calibrant.evaluation.groups import cluster_codes, encode, group_analysis, groups_differ, make_grouping
+from calibrant.evaluation.groups import encode, group_analysis, groups_differ, make_grouping
 from calibrant.evaluation.measure import measure
 
 
@@ -90,7 +91,7 @@ def test_59_doubled_rows_leave_cluster_intervals_alone_and_shrink_plain_ones():
 
 
 def test_cluster_draws_are_sums_over_whole_clusters():
-    clusters = cluster_codes(np.random.default_rng(0).integers(0, 40, 300), 300)
+    clusters, _ = identifiers(np.random.default_rng(0).integers(0, 40, 300))
     drawn = draw(300, 20, 0, clusters)
     column = np.random.default_rng(1).normal(size=300)
     expected = drawn.counts[:, clusters] @ column

@@ -16,12 +16,13 @@ from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core.arrays import check_counts, check_whole
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
-from calibrant.core.softmax import finite_log_odds, log_softmax, sigmoid, softplus
+from calibrant.core.softmax import finite_log_odds, sigmoid, softplus
 from calibrant.core.zeros import log_floor_of, raised
 from calibrant.data import Predictions, as_predictions
 from calibrant.data.predictions import CHUNK_BYTES
 from calibrant.data.source import ArraySource
 from calibrant.evaluation.table import PlainData
+from calibrant.metrics.inputs import Checked
 
 UNITS = {"nll": "nats", "brier": "Brier units"}
 
@@ -148,9 +149,14 @@ def cross_validated(
     before, after = (_losses(scores, labels, score) for scores in (rows.logits, _cross_fitted(make, rows, fold)))
     mass, gain = rows.mass(), before - after
     value, whole, rest = (float(np.average(column, weights=mass)) for column in (gain, before, after))
+    # what each row adds to the deviation of the mean; a weight of 2 is the row twice: its two copies are independent
+    centred = mass * (gain - value)
+    squares: np.ndarray = centred**2 / np.where(mass > 0, mass, 1.0)
+    if opened.clusters is not None:
+        squares = np.bincount(np.unique(opened.clusters, return_inverse=True)[1], centred) ** 2
     return CalibrationLoss(
         value=value,
-        standard_error=_standard_error(mass * (gain - value), mass, opened.clusters),
+        standard_error=float(np.sqrt(squares.sum()) / mass.sum()),
         score=whole,
         refinement=rest,
         metric=score,
@@ -186,26 +192,12 @@ def _cross_fitted(make: Callable[[], Any], rows: Rows, fold: np.ndarray) -> np.n
 
 def _losses(scores: np.ndarray, labels: np.ndarray, score: str) -> np.ndarray:
     """Loss of each row (n,): of the logits of classes, of one score, or the mean over scores of labels."""
-    every = np.arange(len(labels))
     if scores.shape == labels.shape:
         losses = softplus(np.where(labels == 1, -scores, scores))
         if score == "brier":
             losses = (sigmoid(scores) - labels) ** 2
         return losses.reshape(len(labels), -1).mean(axis=1)
-    log_probabilities = log_softmax(scores)
-    if score == "nll":
-        return -log_probabilities[every, labels]
-    probabilities = np.exp(log_probabilities)
-    return (probabilities**2).sum(axis=1) - 2 * probabilities[every, labels] + 1
-
-
-def _standard_error(centred: np.ndarray, weight: np.ndarray, clusters: np.ndarray | None) -> float:
-    """Of the mean of a column, given what each row adds to its deviation."""
-    # a weight of 2 is the row twice: its two copies are independent rows
-    squares: np.ndarray = centred**2 / np.where(weight > 0, weight, 1.0)
-    if clusters is not None:
-        squares = np.bincount(np.unique(clusters, return_inverse=True)[1], centred) ** 2
-    return float(np.sqrt(squares.sum()) / weight.sum())
+    return Checked(scores, labels, None, from_logits=True).column(score)
 
 
 FEWEST_ROWS, FEWEST_CLUSTERS = 50, 10

@@ -27,7 +27,7 @@ from calibrant.evaluation.consistency import consistency_test
 from calibrant.evaluation.groups import clusters_by, column_groups, columns_by, common_groups, make_grouping, repeated
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.scan import flattened, group_codes, top_columns
-from calibrant.evaluation.scoring import Chosen, Scored, chosen_metrics, score
+from calibrant.evaluation.scoring import Chosen, chosen_metrics, score
 from calibrant.metrics.record import facts, known_name, number, sign
 from calibrant.metrics.selective import rank_changes
 
@@ -115,12 +115,12 @@ def compare(
     drawn = draw(seen.n, resamples, seed, clusters)
     grouping = None if by is None else make_grouping(columns_by(seen, by), seen.n)
     shared: dict[str, Any] = {"weights": seen.weights, "clusters": clusters, "n_bins": n_bins}
-    rows, scored = [], {}
+    rows, drawings = [], {}
     for place, (name, calibrator) in enumerate(chosen.items()):
         progress.step("comparing methods", place, len(chosen), name)
-        row, figures = trial.run(name, calibrator, resamples=drawn, n_bins=n_bins, metrics=measured)
-        if figures is not None:
-            scored[name], columns = figures, figures.columns
+        row, draws = trial.run(name, calibrator, resamples=drawn, n_bins=n_bins, metrics=measured)
+        if (columns := row.columns) is not None:
+            drawings[name] = draws
             changed = np.average(columns.prediction != trial.before.prediction, weights=seen.weights)
             row = replace(
                 row,
@@ -151,7 +151,7 @@ def compare(
         task=test.task,
         warnings=(*given.notes, *((f"{SHARED_WORDS}: {same}",) if same else ())),
     )
-    return _judged(comparison, scored)
+    return _judged(comparison, drawings)
 
 
 def resolve_methods(methods: Methods, task: str = "multiclass", n_classes: int | None = None) -> dict[str, Any]:
@@ -223,8 +223,8 @@ class _Trial:
         calibrator.fit(rows.logits, rows.labels, sample_weight=rows.weights, **options)
         return calibrator
 
-    def run(self, name: str, calibrator: Any, **options: Any) -> tuple[MethodRow, Scored | None]:
-        """Fit and measure one method; `options` are those of `score`."""
+    def run(self, name: str, calibrator: Any, **options: Any) -> tuple[MethodRow, dict[str, np.ndarray]]:
+        """Fit and measure one method, with the draws of its figures; `options` are those of `score`."""
         started = time.perf_counter()
         try:
             if isinstance(calibrator, Exception):
@@ -234,52 +234,51 @@ class _Trial:
                 fitted = self.fit(calibrator)
             seconds = time.perf_counter() - started
             codes, notes = group_codes(fitted, self.test_groups, self.test.n)
-            figures = score(fitted, self.test, engine=self.engine, codes=codes, **options)
+            figures, draws, columns, classes = score(fitted, self.test, engine=self.engine, codes=codes, **options)
             n_parameters = int(fitted.n_parameters_)
         except Exception as error:
             reason = " ".join(f"{error}".split()) or type(error).__name__
-            return MethodRow(name, error=reason, fit_seconds=time.perf_counter() - started), None
+            return MethodRow(name, error=reason, fit_seconds=time.perf_counter() - started), {}
         said = dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, FitWarning))
         if self.val.kind == "probabilities" and isinstance(fitted, Calibrator) and fitted.requires_logits:
             notes += ("made for logits, fitted on logarithms of probabilities",)
         row = MethodRow(
             name,
             calibrator=fitted,
-            metrics=figures.metrics,
+            metrics=figures,
             fit_seconds=seconds,
             n_parameters=n_parameters,
-            columns=figures.columns,
-            classes=figures.classes,
+            columns=columns,
+            classes=classes,
             warnings=(*said, *notes),
         )
-        return row, figures
+        return row, draws
 
 
-def _judged(comparison: Comparison, scored: Mapping[str, Scored]) -> Comparison:
+def _judged(comparison: Comparison, draws: Mapping[str, Mapping[str, np.ndarray]]) -> Comparison:
     """With the best by the criterion and the chance of beating it, ties in every column, and the verdict."""
     # where a figure is known of no method, the first stands for the best
-    orders = {metric: comparison.ranking(metric) or list(scored) for metric in comparison.metric_names}
+    orders = {metric: comparison.ranking(metric) or list(draws) for metric in comparison.metric_names}
     best, second, *_ = [*orders.get(comparison.criterion, []), None, None]
     rows = comparison.by_method
-    for method, own in scored.items():
-        beats = {metric: _p_beats(own, scored[order[0]], metric) for metric, order in orders.items()}
+
+    def p_beats(challenger: str, best: str, metric: str) -> float:
+        """Share of resamples in which the challenger is better; equal figures count half."""
+        values = {name: comparison.row(name).metrics[metric].value for name in (challenger, best)}
+        # around the estimates: a resampled ECE is biased upwards, its spread is what we need
+        own, theirs = (values[name] + draws[name][metric] - draws[name][metric].mean() for name in (challenger, best))
+        difference = sign(metric) * (own - theirs)
+        # what differs by rounding only is equal
+        slack = 1e-9 * max(abs(values[best]), 1e-9)
+        return float((difference < -slack).mean() + 0.5 * (np.abs(difference) <= slack).mean())
+
+    for method in draws:
+        beats = {metric: p_beats(method, order[0], metric) for metric, order in orders.items()}
         ties = tuple(one for one, order in orders.items() if order[0] == method or beats[one] > TIE_TAIL)
         chance, tied = beats[comparison.criterion], comparison.criterion in ties
         rows[method] = replace(rows[method], p_beats_best=chance, ties_best=tied, ties=ties)
     ranked = replace(comparison, rows=tuple(rows.values()), best=best, second=second)
     return replace(ranked, verdict=comparison_verdict(ranked))
-
-
-def _p_beats(challenger: Scored, best: Scored, metric: str) -> float:
-    """Share of resamples in which the challenger is better; equal figures count half."""
-    # around the estimates: a resampled ECE is biased upwards, its spread is what we need
-    value, theirs = (
-        one.metrics[metric].value + one.draws[metric] - one.draws[metric].mean() for one in (challenger, best)
-    )
-    difference = sign(metric) * (value - theirs)
-    # what differs by rounding only is equal
-    slack = 1e-9 * max(abs(best.metrics[metric].value), 1e-9)
-    return float((difference < -slack).mean() + 0.5 * (np.abs(difference) <= slack).mean())
 
 
 def comparison_verdict(comparison: Comparison) -> str:

@@ -41,7 +41,7 @@ from calibrant.evaluation.consistency import (
     noise_floor,
 )
 from calibrant.evaluation.results import TestColumns, about
-from calibrant.evaluation.table import Estimate, Figures, PlainData, Row, Table, figure_cells, metric_columns
+from calibrant.evaluation.table import Estimate, Figures, PlainData, Row, Table, figure_cells, metric_columns, plain
 from calibrant.kernels.logistic import Pull, fit_logistic, logistic_sums
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.clinical import Z_95
@@ -150,18 +150,6 @@ def _quantiles(column: np.ndarray, count: int) -> np.ndarray:
     return np.where(known, np.array(words)[np.searchsorted(edges, column).clip(max=len(edges))], "missing")
 
 
-def cluster_codes(clusters: Any, n_rows: int) -> np.ndarray | None:
-    """The cluster of each row (n,) by first appearance; None where every row is a cluster of its own."""
-    if clusters is None:
-        return None
-    code, found = identifiers(clusters, n_rows, "clusters")
-    if len(found) == n_rows:
-        return None
-    if len(found) < 2:
-        raise InputError("all rows are in one cluster: at least 2 are needed, and intervals need some 20 or more")
-    return code
-
-
 def columns_by(predictions: Any, by: Any) -> dict[str, np.ndarray]:
     """The columns to group by: names of columns of the predictions, one array of a value per row, or a mapping."""
     if isinstance(by, Mapping):
@@ -174,9 +162,17 @@ def columns_by(predictions: Any, by: Any) -> dict[str, np.ndarray]:
 
 
 def clusters_by(predictions: Any, cluster: Any) -> np.ndarray | None:
-    """The cluster of each row, numbered by first appearance: a named column, an array, or what the predictions have."""
+    """The cluster of each row, numbered by first appearance: a named column, an array, or what the predictions have.
+
+    None where there are none, or every row is a cluster of its own.
+    """
     given = predictions.clusters if cluster is None else _column(predictions, cluster)
-    return cluster_codes(given, predictions.n)
+    if given is None:
+        return None
+    code, found = identifiers(given, predictions.n, "clusters")
+    if len(found) == 1 < predictions.n:
+        raise InputError("all rows are in one cluster: at least 2 are needed, and intervals need some 20 or more")
+    return code if len(found) < predictions.n else None
 
 
 def repeated(predictions: Any, by: Any, cluster: Any) -> tuple[Any, Any]:
@@ -541,7 +537,7 @@ class GroupAnalysis:
 def group_fields(analysis: GroupAnalysis) -> dict[str, Any]:
     """What a measurement's JSON says about its groups."""
     return {
-        "groups": [one.to_dict() for one in analysis.groups],
+        "groups": plain(analysis.groups),
         "groups_verdict": analysis.verdict,
         "groups_differ": analysis.differ.to_dict(),
         "worst_group": None if analysis.worst is None else analysis.groups[analysis.worst].by,
@@ -582,7 +578,7 @@ def group_analysis(
     """
     check_n_bins(n_bins)
     n_rows = grouping.codes.shape[1]
-    if len(confidence) != len(correct) or len(confidence) != n_rows:
+    if not len(confidence) == len(correct) == n_rows:
         raise InputError(f"confidence has {len(confidence)} rows, but there are {n_rows} groups of rows")
     rows = _Rows(np.asarray(confidence), np.asarray(correct), weights, clusters, grouping, n_bins)
     gap, error, critical, p_gap = _simultaneous(rows, resamples, seed)
@@ -628,10 +624,8 @@ def group_analysis(
     differ = groups_differ(
         rows.stated, rows.correct, rows.mass, grouping, clusters, n_bins=n_bins, draws=resamples, seed=seed
     )
-    worst = _worst_served(groups)
     pooled = float(np.average(rows.stated - rows.correct, weights=rows.mass))
-    words = _verdict(groups, worst, differ.p_value, pooled, about)
-    return GroupAnalysis(grouping.columns, groups, differ, critical, worst, words)
+    return GroupAnalysis(grouping.columns, groups, differ, critical, *_worst_served(groups, differ, pooled, about))
 
 
 def column_groups(columns: RowColumns | TestColumns, grouping: Grouping, task: str, **options: Any) -> GroupAnalysis:
@@ -652,21 +646,21 @@ def _order(one: GroupFigures, columns: Sequence[str]) -> list[tuple[Any, ...]]:
     return places
 
 
-def _worst_served(groups: Sequence[GroupFigures]) -> int | None:
-    """The group with the largest gap that is certain: the one whose interval keeps furthest from 0."""
+def _worst_served(
+    groups: Sequence[GroupFigures], differ: Heterogeneity, pooled: float, about: str
+) -> tuple[int | None, str]:
+    """Place of the group whose interval of the gap keeps furthest from 0, and one sentence.
+
+    It says who is worst served and by how much, beside all rows together, whose gap is `pooled`.
+    """
+    tested = f"groups {'differ' if differ.p_value < SIGNIFICANCE else 'do not differ beyond chance'} "
+    tested += "(p ≤ 0.001)" if differ.p_value <= 0.001 else f"(p = {differ.p_value:.3f})"
     gaps = [one.metrics["gap"] for one in groups]
     away = [0.0 if one.too_few else max(0.0, gap.low, -gap.high) for one, gap in zip(groups, gaps, strict=True)]
-    return int(np.argmax(away)) if max(away) > 0 else None
-
-
-def _verdict(groups: Sequence[GroupFigures], worst: int | None, p_value: float, pooled: float, about: str) -> str:
-    """One sentence: who is worst served and by how much, beside all rows together."""
-    tested = f"groups {'differ' if p_value < SIGNIFICANCE else 'do not differ beyond chance'} "
-    tested += "(p ≤ 0.001)" if p_value <= 0.001 else f"(p = {p_value:.3f})"
-    if worst is None:
-        return f"no group departs from calibration beyond chance; {tested}"
-    one = groups[worst]
-    gap = one.metrics["gap"]
+    worst = int(np.argmax(away))
+    if not away[worst] > 0:
+        return None, f"no group departs from calibration beyond chance; {tested}"
+    one, gap = groups[worst], gaps[worst]
     words = ("overconfident", "underconfident")
     if about == "positive class":
         words = ("risk overestimated", "risk underestimated")
@@ -677,4 +671,4 @@ def _verdict(groups: Sequence[GroupFigures], worst: int | None, p_value: float, 
     )
     if "observed_expected" in one.metrics:
         sentence += f", {one.metrics['observed_expected'].value:.2f} times the expected events"
-    return f"{sentence}; all rows together: {words[pooled < 0]} by {100 * abs(pooled):.1f}; {tested}"
+    return worst, f"{sentence}; all rows together: {words[pooled < 0]} by {100 * abs(pooled):.1f}; {tested}"

@@ -92,10 +92,8 @@ class Cells:
     @cached_property
     def noise(self) -> np.ndarray:
         """Deviations (R, L) of the cells' residuals."""
-        column, count = self.weights * self.gap, len(self.confidence)
         total = np.maximum(self.resamples.sums(self.weights[:, None]), 1e-300)
-        drawn = self.resamples.cell_sums(self.cell, column, count) / total
-        return self.resamples.shrink * (drawn - np.bincount(self.cell, column, count) / self.weights.sum())
+        return self.resamples.shrink * (self.excess[0] / self.weights.sum() - self.excess[1:] / total)
 
     @cached_property
     def weight(self) -> np.ndarray:
@@ -250,7 +248,7 @@ class Intervals:
 
         def squares(g: np.ndarray) -> np.ndarray:
             # debiased is compared with debiased
-            return rule.norm(g, safe) ** 2 - correction
+            return norm(g) ** 2 - correction
 
         statistic = squares if rule.debiased else None
         line = shrunk_direction(residual, noise, share) if rule.shrunk else None

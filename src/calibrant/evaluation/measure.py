@@ -324,7 +324,7 @@ def _measure_labels(
     names = predictions.class_names or range(predictions.n_classes)
     for name, scores, labels in zip(names, predictions.values.T, predictions.labels.T, strict=True):
         own = Predictions(scores, labels, **given)
-        figures = score(None, own, resamples=drawn, n_bins=options["n_bins"]).metrics
+        figures, *_ = score(None, own, resamples=drawn, n_bins=options["n_bins"])
         figures.pop("sce", None)  # the same as the ECE where there is one probability
         found.append(LabelFigures(str(name), int(labels.sum()), figures))
     return replace(

@@ -160,7 +160,7 @@ def group_codes(calibrator: Any, groups: np.ndarray | None, n_rows: int) -> tupl
 def top_columns(predictions: Predictions, engine: str | Engine = "local") -> RowColumns:
     """Confidence, prediction and correctness of every row, from a pass that also checks every value."""
     with opened(engine) as running:
-        parts = running.run(_top, cut(predictions), lambda left, right: left + right)
+        parts = running.run(_top, cut(predictions), add)
     return RowColumns(*map(np.concatenate, zip(*parts, strict=True)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,16 +63,6 @@ def chosen_metrics(wanted: Chosen, task: str, *, compared: bool = False, criteri
 
 def _only(one: Metric, names: Sequence[str]) -> Metric:
     return replace(one, figures=tuple(figure for figure in one.figures if figure.name in names))
-
-
-@dataclass(frozen=True)
-class Scored:
-    """One method's test figures, and the draws (R,) of each metric for paired comparisons."""
-
-    columns: TestColumns
-    classes: ClassProfile
-    metrics: Figures
-    draws: dict[str, np.ndarray]
 
 
 def estimated(
@@ -145,8 +135,11 @@ def score(
     engine: str | Engine = "local",
     metrics: Sequence[Metric] | None = None,
     codes: np.ndarray | None = None,
-) -> Scored:
-    """Figures of a fitted calibrator on test predictions, from one pass over them; `codes` as in `scan_predictions`."""
+) -> tuple[Figures, dict[str, np.ndarray], TestColumns, ClassProfile]:
+    """Figures of a fitted calibrator on test predictions, from one pass over them; `codes` as in `scan_predictions`.
+
+    With the figures come the draws (R,) of each for paired comparisons, and what is known of every row and class.
+    """
     rows = scan_predictions(test, resamples, n_bins=n_bins, calibrator=calibrator, codes=codes, engine=engine)
     metrics = chosen_metrics(None, rows.task, compared=True) if metrics is None else metrics
     figures, draws, _ = estimated(metrics, rows, resamples, n_bins, paired=True)
@@ -156,7 +149,7 @@ def score(
     # thirty methods of a million rows are kept side by side: no wider than what diagrams can show
     narrow = columns.prediction.astype(np.int32), columns.nll.astype(np.float32), columns.brier.astype(np.float32)
     shown = TestColumns(columns.confidence, columns.correct, *narrow)
-    return Scored(shown, class_profile(rows, n_bins), figures, draws)
+    return figures, draws, shown, class_profile(rows, n_bins)
 
 
 def class_profile(rows: ScannedRows, n_bins: int) -> ClassProfile:

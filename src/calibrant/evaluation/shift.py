@@ -117,7 +117,12 @@ def shift(
         for row, (method, calibrator) in enumerate(calibrators.items()):
             predictions = given.aligned(known.get(method) or reference, method)
             logits = predictions.logits
-            _check_classes(method, calibrator, predictions)
+            if calibrator is not None:
+                check_over_logits(calibrator, method)
+            fitted = getattr(calibrator, "n_features_in_", predictions.n_classes)
+            if fitted != predictions.n_classes:
+                where = predictions.name or "the shifted data"
+                raise InputError(f"{where} has {predictions.n_classes} classes, but {method} was fitted on {fitted}")
             probabilities = softmax(logits) if calibrator is None else calibrator.predict_proba(logits)
             figure = function(probabilities, predictions.labels, sample_weight=predictions.weights, **options)
             if not isinstance(figure, int | float | np.number):
@@ -172,15 +177,6 @@ def _metric(metric: str | Callable[..., float]) -> tuple[str, Callable[..., floa
     if known_name(metric) not in METRICS:
         raise InputError(f"no metric is called {metric!r}; there are: {', '.join(METRICS)}")
     return metric, METRICS[known_name(metric)].function
-
-
-def _check_classes(method: str, calibrator: Any, predictions: Predictions) -> None:
-    if calibrator is not None:
-        check_over_logits(calibrator, method)
-    known = getattr(calibrator, "n_features_in_", predictions.n_classes)
-    if known != predictions.n_classes:
-        where = predictions.name or "the shifted data"
-        raise InputError(f"{where} has {predictions.n_classes} classes, but {method} was fitted on {known}")
 
 
 def _bundle(path: Path) -> dict[tuple[str, int], Predictions]:
