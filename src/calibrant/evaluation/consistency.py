@@ -100,10 +100,10 @@ def too_few_to_tell(
     """Fewer than 30 rows, or fewer than 5 errors both expected and observed; of a binary task, also events."""
     mass = np.ones(len(correct)) if weights is None else weights
     stated, seen = confidence.astype(np.float64), correct.astype(np.float64)
-    most = max(float(mass @ (1 - stated)), float(mass @ (1 - seen)))
+    most = max(mass @ (1 - stated), mass @ (1 - seen))
     if task == "binary":
-        most = min(most, max(float(mass @ stated), float(mass @ seen)))
-    return len(correct) < FEWEST_ROWS or most < FEWEST_ERRORS
+        most = min(most, max(mass @ stated, mass @ seen))
+    return bool(len(correct) < FEWEST_ROWS or most < FEWEST_ERRORS)
 
 
 def noise_floor(errors: np.ndarray, observed: float) -> NoiseFloor:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from calibrant.core.bins import mass_index, width_edges, width_index
 from calibrant.evaluation.bootstrap import (
@@ -31,8 +32,6 @@ from calibrant.metrics.top_label import bin_sums, monotone_edges
 FINE_CELLS = 256
 FEW_ERRORS = 10
 """Below so many errors (or right rows) the interval of a share is exact."""
-MANY_CELLS = 300_000
-"""Classes × bins from which empty ones are left out."""
 FUNCTION_RESAMPLES = 200
 """Calls of a function that has no rule of its own."""
 
@@ -138,7 +137,7 @@ def class_noise(
 ) -> np.ndarray:
     """Deviations (R, K·M) of the classes' residuals over "width" or "mass" bins; rows (m, K) as `draws` resamples them.
 
-    Only entries beyond the first bin are summed one by one, class by class: of equal width, it holds nearly all of a
+    Only entries beyond the first bin are summed one by one: of equal width, it holds nearly all of a
     row's probabilities. The first bin is what remains of the class's total, which is one small matrix product.
     """
     m, n_classes = probabilities.shape
@@ -150,25 +149,18 @@ def class_noise(
         classes, rows = np.nonzero((probabilities > width_edges(n_bins, probabilities.dtype)[1]).T)
         index = width_index(probabilities[rows, classes], n_bins)
     else:
-        places = np.stack([mass_index(column, n_bins, weights) for column in np.ascontiguousarray(probabilities.T)])
-        classes, rows = np.nonzero(places)
-        index = places[classes, rows]
-    entries, counts = gaps[rows, classes], draws.by_row
-    sums = np.zeros((n_classes, n_bins, counts.shape[1]), dtype=np.float32)
-    starts = np.searchsorted(classes, np.arange(n_classes + 1))
-    for j in np.flatnonzero(np.diff(starts)):  # of many classes few have an entry beyond the first bin
-        mine = slice(starts[j], starts[j + 1])
-        own, of_own = rows[mine], counts
-        if 2 * len(own) < m:
-            own, of_own = np.arange(len(own)), counts[own]
-        table = np.zeros((n_bins, len(of_own)), dtype=np.float32)
-        table[index[mine], own] = entries[mine]
-        np.matmul(table, of_own, out=sums[j])
-    observed = np.bincount(classes * n_bins + index, entries, n_classes * n_bins).reshape(n_classes, n_bins)
-    observed[:, 0] = gaps.sum(axis=0, dtype=np.float64) - observed.sum(axis=1)
+        by_class = np.stack([mass_index(column, n_bins, weights) for column in np.ascontiguousarray(probabilities.T)])
+        classes, rows = np.nonzero(by_class)
+        index = by_class[classes, rows]
+    places, shape = (classes * n_bins + index, rows), (n_classes * n_bins, m)
+    table, counts = csr_array((gaps[rows, classes], places), shape=shape), draws.by_row
+    observed, sums = (
+        part.reshape(n_classes, n_bins, -1) for part in (table.sum(axis=1, dtype=np.float64), table @ counts)
+    )
+    observed[:, 0, 0] = gaps.sum(axis=0, dtype=np.float64) - observed.sum(axis=(1, 2))
     sums[:, 0] = gaps.T @ counts - sums.sum(axis=1)
     sums /= np.maximum(draws.sums(mass[:, None])[:, 0], 1e-300).astype(np.float32)
-    sums -= (observed / mass.sum()).astype(np.float32)[:, :, None]
+    sums -= (observed / mass.sum()).astype(np.float32)
     sums *= np.float32(draws.shrink)
     return np.ascontiguousarray(sums.reshape(n_classes * n_bins, -1).T)
 
@@ -257,20 +249,15 @@ class Intervals:
 
     def _class_gaps(self, rule: ClassGaps, value: float) -> Found:
         sums = class_sums(self.rows, self.n_bins, rule.binning)
-        width = rule.binning == "width"
-        noise, most = self._class_noise(rule.binning), CLASS_RESAMPLES if width else None
+        noise = self._class_noise(rule.binning)
         residual = sums.excess.ravel()
         share = (sums.weight / sums.weight.sum(axis=-1, keepdims=True)).ravel()
-        if width and len(residual) > MANY_CELLS:
-            # of very many classes nearly all bins of equal width are empty
-            filled = share > 0
-            residual, noise, share = residual[filled], noise[:, filled], share[filled]
         safe = np.where(share > 0, share, 1.0).astype(np.float32)
 
         def norm(g: np.ndarray) -> np.ndarray:
             return rule.norm(g, safe, len(sums.weight))
 
-        return inverted_interval(norm, residual, noise[:most], value=value), norm(residual + noise)
+        return inverted_interval(norm, residual, noise[:CLASS_RESAMPLES], value=value), norm(residual + noise)
 
     def _class_noise(self, binning: str) -> np.ndarray:
         """Deviations (R, K·M) of the residuals of classes, found once for each kind of bins."""

@@ -155,15 +155,15 @@ def score(
 def class_profile(rows: ScannedRows, n_bins: int) -> ClassProfile:
     """Calibration, accuracy and loss of each class."""
     columns, labels, sums = rows.columns(), rows.labels, class_sums(rows, n_bins, "width")
-    n_classes = rows.n_classes
-    mass = rows.mass
-    count = np.bincount(labels, mass, minlength=n_classes)
+    n_classes, mass = rows.n_classes, rows.mass
+    count, right, lost = (
+        np.bincount(labels, mass * column, minlength=n_classes) for column in (1, columns.correct, columns.nll)
+    )
     predicted = np.bincount(columns.prediction, mass, minlength=n_classes)
     cell = columns.prediction * n_bins + width_index(columns.confidence, n_bins)
     gaps = np.bincount(cell, mass * (columns.confidence - columns.correct), minlength=n_classes * n_bins)
     with np.errstate(invalid="ignore", divide="ignore"):
-        accuracy = np.bincount(labels, mass * columns.correct, minlength=n_classes) / count
-        nll = np.bincount(labels, mass * columns.nll, minlength=n_classes) / count
+        accuracy, nll = right / count, lost / count
         top = gaps.reshape(n_classes, n_bins) / predicted[:, None]
     return ClassProfile(
         ece=sums.norm(1),
