@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.core.arrays import check_real
 from calibrant.core.errors import InputError
 from calibrant.core.schema import class_key, number_order
 from calibrant.data import columns as known
@@ -25,31 +24,30 @@ FEW_ROWS = 10
 
 def assemble(fields: Mapping[str, Field], name: str, split: str = "", wanted: Wanted | None = None) -> Predictions:
     """Check the arrays that belong together and join them; `wanted` names them, or replaces those of the file."""
-    wanted, called = wanted or Wanted(), name or "the table"
+    wanted, called, prefix = wanted or Wanted(), name or "the table", f"{split}_" if split else ""
     if isinstance(fields, Fields):
         _add_correct(fields)
-    chosen = _choose(fields, called, split, wanted)
+    chosen = _choose(fields, called, prefix, wanted)
     if isinstance(fields, Fields):
         fields = _arranged(fields, chosen, wanted, called)
-    file, task = _File(fields, called, split, chosen.key), chosen.task
-    scores, correct = fields[chosen.key], file.prefix + known.CORRECT
+    file, task = _File(fields, called, prefix, chosen.key), chosen.task
+    scores, correct = fields[chosen.key], prefix + known.CORRECT
     if task is None and len(scores.shape) == 1 and correct in fields and wanted.labels in (None, known.CORRECT):
         task = "pairs" if _label_key(fields, split) is None else None
-    usual: list[str | None] = [correct] if task == "pairs" else []
-    if task != "pairs" and wanted.labels is None:
-        usual = [_label_key(fields, split)]
-    keys = {"labels": file.find(wanted.labels, "labels", usual)}
-    shares = file.prefix + known.LABEL_SHARES
+    keys = {"labels": file.find(wanted.labels, "labels", [known.CORRECT] if task == "pairs" else ())}
+    if keys["labels"] is None and task != "pairs":
+        keys["labels"] = _label_key(fields, split)
+    shares = prefix + known.LABEL_SHARES
     if keys["labels"] is None and shares in fields:
         keys["label_shares"] = shares
     elif keys["labels"] is None and wanted.require_labels:
-        missing = correct if task == "pairs" else f"{file.prefix}labels"
+        missing = correct if task == "pairs" else f"{prefix}labels"
         raise InputError(f"{called} has no {missing}, only {listing(fields)}: add them, or give labels= (--labels)")
-    keys["weights"] = file.find(wanted.weights, "weights", file.all(known.WEIGHTS))
-    keys["clusters"] = file.find(wanted.cluster, "cluster", file.all(known.CLUSTERS))
+    keys["weights"] = file.find(wanted.weights, "weights", known.WEIGHTS)
+    keys["clusters"] = file.find(wanted.cluster, "cluster", known.CLUSTERS)
     groups = {word: file.find(word, "by") for word in wanted.by}
-    group = file.find(None, "by", file.all(known.GROUPS))
-    if group is not None and group not in groups.values():
+    group = file.find(None, "by", known.GROUPS)
+    if group not in (None, *groups.values()):
         groups["group"] = group
     found = join(
         scores,
@@ -81,13 +79,12 @@ class _Choice(NamedTuple):
     classes: Sequence[str] = ()
 
 
-def _choose(fields: Mapping[str, Field], name: str, split: str, wanted: Wanted) -> _Choice:
+def _choose(fields: Mapping[str, Field], name: str, prefix: str, wanted: Wanted) -> _Choice:
     """Which array or columns hold the scores."""
-    prefix, table = f"{split}_" if split else "", isinstance(fields, Fields)
     if wanted.scores is not None:
         return _named_scores(fields, name, prefix, wanted)
     wide: dict[str, dict[str, str]] = {}
-    for column in fields if table else ():
+    for column in fields if isinstance(fields, Fields) else ():
         if mark := prefix_of(column):
             wide.setdefault(known.PREFIXES[mark], {})[column] = column[len(mark) :]
     present = {word: kind for word, kind in known.SCORES.items() if prefix + word in fields}
@@ -108,12 +105,12 @@ def _choose(fields: Mapping[str, Field], name: str, split: str, wanted: Wanted) 
         if word != kind and len(words) > 1:
             raise InputError(f"{name} has {', '.join(words)}: choose one with scores= or --scores")
         return _Choice(prefix + word, kind)
-    return _unmarked(fields, name, split, wanted, named=bool(kinds))
+    return _unmarked(fields, name, prefix, wanted, named=bool(kinds))
 
 
-def _unmarked(fields: Mapping[str, Field], name: str, split: str, wanted: Wanted, *, named: bool) -> _Choice:
+def _unmarked(fields: Mapping[str, Field], name: str, prefix: str, wanted: Wanted, *, named: bool) -> _Choice:
     """Scores whose names do not say their kind; `named`: there are others that say another kind."""
-    prefix = f"{split}_" if split else ""
+    split = prefix[:-1]
     paired = [word for word, labels in known.PARTNERS.items() if {prefix + word, prefix + labels} <= set(fields)]
     if known.CONFIDENCE in paired and wanted.kind != "logits":
         return _Choice(prefix + known.CONFIDENCE, "probabilities", "pairs")
@@ -232,32 +229,27 @@ def _add_correct(made: Fields) -> None:
 class _File:
     """The arrays of one part of a file that have an entry per row, beside the scores."""
 
-    def __init__(self, fields: Mapping[str, Field], name: str, split: str, key: str) -> None:
-        self.fields, self.name, self.split, self.key = fields, name, split, key
-        self.prefix = f"{split}_" if split else ""
+    def __init__(self, fields: Mapping[str, Field], name: str, prefix: str, key: str) -> None:
+        self.fields, self.name, self.prefix, self.key = fields, name, prefix, key
         self.n_rows = fields[key].shape[0] if fields[key].shape else 0
         self.used = {key}
 
-    def all(self, words: Iterable[str]) -> list[str]:
-        """Usual names, with the prefix of the part."""
-        return [self.prefix + word for word in words]
-
-    def find(self, given: Any, option: str, usual: Iterable[str | None] = ()) -> Any:
+    def find(self, given: Any, option: str, usual: Iterable[str] = ()) -> Any:
         """An array as given, or the name of the one that the caller names, or that has a usual name."""
         if isinstance(given, str):
             key = _either(self.fields, self.prefix, given)
             if key is None:
                 raise InputError(f"{self.name} has no {self.prefix}{given} for --{option}, only {listing(self.fields)}")
             return key
-        return next((key for key in usual if key in self.fields), None) if given is None else given
+        if given is not None:
+            return given
+        return next((self.prefix + word for word in usual if self.prefix + word in self.fields), None)
 
     def read(self, key: Any, *, texts: bool = True) -> Any:
         """A column by name, read only after its length is known to fit; an array as it is."""
         if not isinstance(key, str):
             return key
         field, called = self.fields[key], f"{self.name}: {key}"
-        if not texts:
-            check_real(field.dtype, called)
         if field.shape[:1] != (self.n_rows,):
             rows = field.shape[0] if field.shape else 1
             raise InputError(f"{called} has {rows} rows, but {self.key} has {self.n_rows}")
@@ -271,11 +263,19 @@ class _File:
         if key is None:
             return None
         self.used.add(key)
-        return _read_names(self.fields[key], f"{self.name}: {key}")
+        field, called = self.fields[key], f"{self.name}: {key}"
+        if field.dtype.kind not in "US" or len(field.shape) != 1:
+            raise InputError(f"{called} must be a list of texts, got dtype {field.dtype} of shape {field.shape}")
+        if field.nbytes > MAX_TEXT_BYTES:
+            raise InputError(f"{called} takes {field.nbytes} bytes, but at most {MAX_TEXT_BYTES} are read")
+        try:
+            return [item.decode() if isinstance(item, bytes) else str(item) for item in field.read().tolist()]
+        except UnicodeDecodeError as error:
+            raise InputError(f"{called} is not UTF-8 text: {error}") from error
 
     def extras(self) -> dict[str, Field]:
         """What else has an entry per row."""
-        others = tuple(f"{split}_" for split in split_names(self.fields) if split and split != self.split)
+        others = tuple(f"{split}_" for split in split_names(self.fields) if split and split != self.prefix[:-1])
         return {
             key[len(self.prefix) :]: field
             for key, field in self.fields.items()
@@ -305,18 +305,6 @@ def _label_key(fields: Mapping[str, Field], split: str) -> str | None:
         if there:
             return there[0]
     return None
-
-
-def _read_names(field: Field, called: str) -> list[str]:
-    """Class names from an array of texts."""
-    if field.dtype.kind not in "US" or len(field.shape) != 1:
-        raise InputError(f"{called} must be a list of texts, got dtype {field.dtype} of shape {field.shape}")
-    if field.nbytes > MAX_TEXT_BYTES:
-        raise InputError(f"{called} takes {field.nbytes} bytes, but at most {MAX_TEXT_BYTES} are read")
-    try:
-        return [item.decode() if isinstance(item, bytes) else str(item) for item in field.read().tolist()]
-    except UnicodeDecodeError as error:
-        raise InputError(f"{called} is not UTF-8 text: {error}") from error
 
 
 def listing(fields: Mapping[str, Any], most: int = 12) -> str:

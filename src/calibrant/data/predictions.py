@@ -568,8 +568,7 @@ def _flattened(scores: np.ndarray, columns: Columns, groups: Columns, called: st
 
     def flat(column: np.ndarray) -> np.ndarray:
         """One entry per place of a column that has one per place or one per image."""
-        each = 1 if column.shape == places else math.prod(places[1:])
-        return np.repeat(column.reshape(-1) if each == 1 else column, each, axis=0)
+        return column.reshape(-1) if column.shape == places else np.repeat(column, math.prod(places[1:]), axis=0)
 
     spread = {word: flat(column) for word, column in {"clusters": np.arange(places[0]), **columns}.items()}
     return ArrayField(rows), spread, {word: flat(column) for word, column in groups.items()}
