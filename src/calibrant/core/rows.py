@@ -42,11 +42,9 @@ class SolvedTemperature(NamedTuple):
 class Blocks(Protocol):
     """Scores that are not an array at hand: `data.chunks.FileBlocks`, `kernels.torch.rows.DeviceBlocks`."""
 
-    on_device: bool
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of all scores."""
+    on_device: bool = False
+    shape: tuple[int, ...]
+    """Of all scores."""
 
     @property
     def log_floor(self) -> float:
@@ -62,10 +60,12 @@ class Blocks(Protocol):
         """About so many rows."""
 
     def weighted(self, weights: np.ndarray | None) -> Blocks:
-        """The same scores for rows with other weights."""
+        """The same scores for rows with other weights: these, where weights are sent with each block."""
+        return self
 
     def solved_temperature(self) -> SolvedTemperature | None:
         """The temperature of the lowest NLL, where it is found faster than by sums."""
+        return None
 
     def array(self) -> np.ndarray:
         """All scores as one array."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from calibrant.core import progress
 from calibrant.core.errors import InputError
-from calibrant.core.rows import SAMPLED_ROWS, Columns, Rows, fingerprint_of_sample
+from calibrant.core.rows import SAMPLED_ROWS, Blocks, Columns, Rows, fingerprint_of_sample
 from calibrant.core.statistic import Kernel, Statistic, add
 from calibrant.core.threads import BLOCK_ELEMENTS
 from calibrant.core.zeros import log_floor_of, raised, sample_stride, warn_of_zeros
@@ -56,8 +56,8 @@ class Chunk:
         self, *, check: bool, most: int | None = None, elements: int = STREAM_ELEMENTS
     ) -> Iterator[tuple[slice, np.ndarray]]:
         """Places and values of blocks in order, up to `most` rows; `check` raises at values that are no scores."""
+        rows = max(1, elements // self.predictions.source.shape[1])
         with self.naming():
-            rows = max(1, elements // self.predictions.source.shape[1])
             yield from self.predictions.blocks(rows, check=check, most=most)
 
     def blocks(self, *, check: bool, most: int | None = None) -> Iterator[tuple[Any, ...]]:
@@ -141,15 +141,13 @@ def file_rows(predictions: Predictions, engine: Engine) -> Rows:
     return Rows(None, predictions.labels, predictions.weights, clusters=predictions.clusters, blocks=blocks)
 
 
-class FileBlocks:
+class FileBlocks(Blocks):
     """Scores on disk.
 
     Memory: a block of 8 MB of float32 per thread. Values are checked in the first pass over them. Sums are taken block
     by block inside a chunk and chunk by chunk in order, so they have the same bits on every engine and on any number of
     workers.
     """
-
-    on_device = False
 
     def __init__(self, predictions: Predictions, engine: Engine) -> None:
         self.predictions, self.engine = predictions, engine
@@ -219,13 +217,6 @@ class FileBlocks:
         places = self._sample.labels
         own = None if rows.weights is None else rows.weights[places]
         return Rows(self._sample.logits, rows.labels[places], own, each=rows.each)
-
-    def weighted(self, weights: np.ndarray | None) -> FileBlocks:
-        """Itself: weights are sent with each chunk."""
-        return self
-
-    def solved_temperature(self) -> None:
-        """Only sums find it."""
 
     def array(self) -> np.ndarray:
         """All scores as one array: in memory, or in a scratch copy on disk.

@@ -161,12 +161,16 @@ class Predictions:
         words = Words(name, word, "labels" if correct is None else "correct")
         if labels is not None and correct is not None:
             raise InputError(f"{words.prefix}give either labels or correct, and not both")
-        columns = {"labels": labels if correct is None else correct, "label_shares": label_shares}
-        columns |= {"weights": weights, "clusters": clusters}
-        field = ArrayField(as_array(values, words.prefix + words.scores))
-        own = named_groups(groups, words.prefix)
+        answers = labels if correct is None else correct
         made = join(
-            field, columns, own, said or "logits", task, words, class_names=class_names, ignore_index=ignore_index
+            ArrayField(as_array(values, words.prefix + word)),
+            {"labels": answers, "label_shares": label_shares, "weights": weights, "clusters": clusters},
+            named_groups(groups, words.prefix),
+            said or "logits",
+            task,
+            words,
+            class_names=class_names,
+            ignore_index=ignore_index,
         )
         self.__dict__ = made.__dict__
 
@@ -494,10 +498,10 @@ def join(  # noqa: PLR0917
 def _rows_without(label: int, labels: np.ndarray, n_rows: int, words: Words) -> np.ndarray:
     """Places of the rows that do not have an ignored label."""
     called = words.prefix + words.labels
-    if len(labels) != n_rows:
-        raise InputError(f"{called} has {len(labels)} rows, but {words.scores} has {n_rows}")
-    if labels.ndim != 1:
-        raise InputError(f"ignore_index needs {called} with one class per row")
+    if labels.shape != (n_rows,):
+        raise InputError(
+            f"ignore_index needs one class per row: {called} has shape {labels.shape}, but {words.scores} {n_rows} rows"
+        )
     kept = np.flatnonzero(labels != label)
     if not len(kept):
         raise InputError(f"{called} is {label} in all {n_rows} rows: nothing is left to read")
