@@ -478,9 +478,9 @@ def join(  # noqa: PLR0917
         own, groups = ({word: column[kept] for word, column in some.items()} for some in (own, groups))
     in_memory = isinstance(scores, ArrayField)
     if in_memory:
-        source = ArraySource(next(source.blocks(0, source.shape[0], source.shape[0])), words.name)
-        kind_of_values = "multiclass" if two else task
-        check_task_values(kind_of_values, source.array, from_logits=kind == "logits", name=called)
+        values = next(source.blocks(0, source.shape[0], source.shape[0]))
+        source = ArraySource(values, words.name)
+        check_task_values("multiclass" if two else task, values, from_logits=kind == "logits", name=called)
     if task == "multilabel" and told is None and label_shape == scores.shape:
         head = next(iter(source.blocks(0, min(64, source.shape[0]), 64)))
         refuse_one_hot(own["labels"], head, kind, words.prefix + words.labels, words.scores)

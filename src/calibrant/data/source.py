@@ -143,24 +143,6 @@ class Source(Readable):
             raise probabilities_error(rows, called, 'give kind="probabilities" (--kind probabilities)')
 
 
-class ArraySource(Source):
-    """A matrix in memory."""
-
-    def __init__(self, array: np.ndarray, name: str = "") -> None:
-        self.name = name
-        self.array = widen(array if array.ndim > 1 else array[:, None])
-        self.shape, self.dtype = self.array.shape, self.array.dtype
-
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
-        """Views of the array."""
-        for first in range(start, stop, rows):
-            yield self.array[first : min(first + rows, stop)]
-
-    def whole(self) -> np.ndarray:
-        """The array itself."""
-        return self.array
-
-
 class ViewSource(Source):
     """Rows made from those of another source: from all of them, or from the numbers `rows`, one from one."""
 
@@ -339,9 +321,21 @@ class ArrayField(Field):
         """The array."""
         return self._array
 
-    def source(self, name: str) -> Source:
-        """Its rows."""
-        return ArraySource(self._array, name)
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """Views of the array."""
+        for first in range(start, stop, rows):
+            yield self._array[first : min(first + rows, stop)]
+
+    def whole(self) -> np.ndarray:
+        """The array itself."""
+        return self._array
+
+
+class ArraySource(FieldSource):
+    """A matrix in memory."""
+
+    def __init__(self, array: np.ndarray, name: str = "") -> None:
+        super().__init__(ArrayField(widen(array)), name)
 
 
 class BrokenField(Field):
