@@ -144,13 +144,13 @@ def test_interval_of_calibrated_data_starts_at_zero():
 
 def test_inverted_interval_of_one_clear_gap_is_the_normal_interval():
     noise = 0.01 * np.random.default_rng(0).standard_normal((20_000, 1))
-    low, high = inverted_interval(total_gap, np.array([0.2]), noise)
+    low, high = inverted_interval(total_gap, np.array([0.2]), noise, value=0.2)
     assert low == pytest.approx(0.2 - 0.0196, abs=6e-4)
     assert high == pytest.approx(0.2 + 0.0196, abs=6e-4)
 
 
 def test_inverted_interval_of_nothing():
-    assert inverted_interval(total_gap, np.zeros(3), np.zeros((10, 3))) == (0.0, 0.0)
+    assert inverted_interval(total_gap, np.zeros(3), np.zeros((10, 3)), value=0.0) == (0.0, 0.0)
 
 
 def test_percentile_interval_holds_the_value():

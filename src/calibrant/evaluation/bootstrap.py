@@ -80,14 +80,14 @@ class Resamples:
         order = generator.permutation(units)
         fitting = int(np.searchsorted(np.cumsum(np.bincount(unit, minlength=units)[order]), n_rows, side="right"))
         chosen = np.sort(order[: max(fitting, min(units, FEWEST_CLUSTERS))])
-        place = np.full(units, -1)
-        place[chosen] = np.arange(len(chosen))
-        kept = np.flatnonzero(place[unit] >= 0)
+        kept = np.flatnonzero(np.isin(unit, chosen))
         if len(kept) > n_rows:
             kept = np.sort(generator.choice(kept, n_rows, replace=False))
         rows = kept if self.rows is None else self.rows[kept]
         shrink = self.shrink * float(np.sqrt(len(chosen) / units))
-        return Resamples(self.counts[:, chosen], rows, shrink, None if self.unit is None else place[unit[kept]])
+        return Resamples(
+            self.counts[:, chosen], rows, shrink, None if self.unit is None else np.searchsorted(chosen, unit[kept])
+        )
 
     def sums(self, columns: np.ndarray) -> np.ndarray:
         """Sums (R, F) of columns (m, F) of the resampled rows."""
@@ -140,18 +140,17 @@ def poisson_table() -> np.ndarray:
     return np.searchsorted(pdtr(np.arange(11), 1.0), quantile).astype(np.float32)
 
 
-def percentile_interval(draws: np.ndarray, value: float, level: float = LEVEL) -> tuple[float, float]:
-    """The central `level` of the draws (R,), widened where needed to hold the value itself.
+def percentile_interval(draws: np.ndarray, value: float) -> tuple[float, float]:
+    """The central 95% of the draws (R,), widened where needed to hold the value itself.
 
-    >>> low, high = percentile_interval(np.arange(101.0), 50.0, level=0.9)
+    >>> low, high = percentile_interval(np.arange(201.0), 100.0)
     >>> round(low, 6), round(high, 6)
-    (5.0, 95.0)
+    (5.0, 195.0)
     """
     finite = draws[np.isfinite(draws)]
     if len(finite) == 0 or not np.isfinite(value):
         return float("nan"), float("nan")
-    tail = (1 - level) / 2
-    low, high = np.quantile(finite, [tail, 1 - tail])
+    low, high = np.quantile(finite, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return min(float(low), value), max(float(high), value)
 
 
@@ -160,7 +159,7 @@ def inverted_interval(
     residual: np.ndarray,
     noise: np.ndarray,
     *,
-    value: float | None = None,
+    value: float,
     statistic: Norm | None = None,
     ceiling: float = 1.0,
     direction: np.ndarray | None = None,
@@ -172,7 +171,7 @@ def inverted_interval(
     norm : the error as a function of residuals (…, F).
     residual : ĝ, the observed residuals (F,).
     noise : d* = g* − ĝ of each resample (R, F).
-    value : the figure that is reported, which the interval must hold; ‖ĝ‖ if None.
+    value : the figure that is reported, which the interval must hold.
     statistic : what is compared, where it is not the norm itself (a debiased error).
     ceiling : the largest value the error can take.
     direction : along which the test is inverted (F,), where ĝ itself holds too much noise.
@@ -180,7 +179,6 @@ def inverted_interval(
     line = residual if direction is None else direction
     statistic = norm if statistic is None else statistic
     observed = float(statistic(residual))
-    value = float(norm(residual)) if value is None else value
     # a selection, since np.quantile sorts twice
     last = len(noise) - 1
     place = min(int(np.ceil((1 + LEVEL) / 2 * len(noise))), last)

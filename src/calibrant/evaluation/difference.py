@@ -184,7 +184,11 @@ def diff(old: Any, new: Any) -> Difference:
         raise InputError(f"{names[0]} has figures of {said[0]}, but {names[1]} of {said[1]}: no method is in both")
     added += [f"model {name}" for name in second if name not in first]
     removed += [f"model {name}" for name in first if name not in second]
-    found = tuple(_adjusted(changes)), tuple(headlines)
+    # the verdicts that hold when 5% of those beyond noise may be wrong (Benjamini & Hochberg 1995)
+    p_values = np.sort([one.p_value for one in changes if np.isfinite(one.p_value)])
+    passed = p_values <= SIGNIFICANCE * np.arange(1, len(p_values) + 1) / max(1, len(p_values))
+    limit = p_values[passed].max(initial=-1.0)
+    found = tuple(_judged(one, limit) for one in changes), tuple(headlines)
     return Difference(*found, tuple(added), tuple(removed), tuple(notes), criterion)
 
 
@@ -255,14 +259,6 @@ def _judged(one: Change, limit: float) -> Change:
     elif facts(one.metric).better == 0:
         verdict = "changed"
     return replace(one, verdict=verdict)
-
-
-def _adjusted(changes: list[Change]) -> list[Change]:
-    """The verdicts that hold when 5% of those beyond noise may be wrong (Benjamini & Hochberg 1995)."""
-    p_values = np.sort([one.p_value for one in changes if np.isfinite(one.p_value)])
-    passed = p_values <= SIGNIFICANCE * np.arange(1, len(p_values) + 1) / max(1, len(p_values))
-    limit = p_values[passed].max(initial=-1.0)
-    return [_judged(one, limit) for one in changes]
 
 
 def _headline(one: Change) -> str:

@@ -226,6 +226,7 @@ class _Rows:
 
     unit : what is resampled (n,): rows of one finest group, range of confidence and outcome; or whole clusters.
     size : Poisson mean of each unit (U,), by which its draws are divided.
+    claimed : variance of each row (n,) if the stated confidence is true.
     independent : rows or clusters of each group (G,).
     """
 
@@ -242,6 +243,7 @@ class _Rows:
         self.stated = np.clip(confidence.astype(np.float64), 0.0, 1.0)
         self.correct = correct.astype(np.float64)
         self.mass = np.ones(len(correct)) if weights is None else np.asarray(weights, dtype=np.float64)
+        self.claimed = self.mass**2 * self.stated * (1 - self.stated)
         self.index = width_index(confidence, n_bins)
         # edges of the bins, and finer ones near 0 and 1
         self.edges = np.unique(np.concatenate([width_edges(n_bins), NEAR_THE_ENDS, 1 - NEAR_THE_ENDS]))
@@ -301,7 +303,7 @@ def _simultaneous(rows: _Rows, resamples: int, seed: int) -> tuple[np.ndarray, n
     parts = rows.parts(rows.stated - rows.correct)
     weight, gap, spread, own = moments(parts, np.ones(len(rows.size)))
     # at least what the stated confidences imply: a group without an error still has noise
-    claimed = rows.grouping.totals(rows.mass**2 * rows.stated * (1 - rows.stated))[:, 0]
+    claimed = rows.grouping.totals(rows.claimed)[:, 0]
     error = np.where(rows.independent >= 2, np.sqrt(np.maximum(spread, claimed)) / weight, np.nan)
     known = error > 0
     if not known.any():
@@ -344,10 +346,8 @@ def _chance_errors(rows: _Rows, draws: int, seed: int) -> np.ndarray:
         levels = (flipped_sums(code * n_bins + rows.index, residual, rows.clusters, size, **given) for code in codes)
         return sum(total_gap(sums.reshape(draws, -1, n_bins), rows.total) for sums in levels)
     found, first, unit = np.unique(rows.range, return_index=True, return_inverse=True)
-    count, stated, square = (
-        np.bincount(unit, column)
-        for column in (rows.mass, rows.mass * rows.stated, rows.mass**2 * rows.stated * (1 - rows.stated))
-    )
+    columns = rows.mass, rows.mass * rows.stated, rows.claimed
+    count, stated, square = (np.bincount(unit, column) for column in columns)
     trials, chance = count.astype(np.int64), np.clip(stated / np.where(count > 0, count, 1.0), 0.0, 1.0)
     # from units to the bins of every group that they belong to
     bins = codes[:, first] * n_bins + range_of(rows.edges[found % len(rows.edges) + 1], width_edges(n_bins))
@@ -409,10 +409,7 @@ def groups_differ(
         table = csr_array((mass * residual, (cell, clusters)))
         variance = (table * table).sum(axis=1)
     else:
-        joint, squares = (
-            np.bincount(cell * n_bins + index, column, minlength=n_cells * n_bins).reshape(n_cells, n_bins)
-            for column in (mass, mass**2)
-        )
+        joint, squares = (grouping.totals(column, index, n_bins)[-n_cells:] for column in (mass, mass**2))
         spread = np.bincount(index, mass * residual**2, minlength=n_bins) / safe
         spread *= np.where(count > 1, count / np.maximum(count - 1, 1), 0.0)
         share, own = joint / safe, squares.sum(axis=0)
