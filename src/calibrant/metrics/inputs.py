@@ -213,7 +213,16 @@ def check(
     name = "logits" if from_logits else "probabilities"
     flat = one_score or np.ndim(probabilities) == 1
     if flat:
-        values = _check_scores(probabilities, name, from_logits)
+        shape = np.shape(probabilities)
+        if len(shape) == 2 and shape[1] == 2:
+            raise InputError(
+                f"{name} has shape {shape}, but this metric asks about one positive class: give the column of the "
+                "positive class, for instance probabilities[:, 1]"
+            )
+        values = check_scores(probabilities, name)
+        if not from_logits and values.max() <= 1 + PROBABILITY_TOLERANCE:
+            values = np.minimum(values, values.dtype.type(1))
+        check_score_values(values, from_logits=from_logits, name=name)
         indices, n_classes = check_outcomes(labels, len(values)), 2
     else:
         device = on_device(probabilities) and probabilities.ndim == 2
@@ -229,20 +238,6 @@ def check(
 
 check_binary = partial(check, one_score=True)
 """Pass one probability per row, labels 0/1 and weights through the gate."""
-
-
-def _check_scores(probabilities: Any, name: str, from_logits: bool) -> np.ndarray:
-    shape = np.shape(probabilities)
-    if len(shape) == 2 and shape[1] == 2:
-        raise InputError(
-            f"{name} has shape {shape}, but this metric asks about one positive class: give the column of the positive "
-            "class, for instance probabilities[:, 1]"
-        )
-    scores = check_scores(probabilities, name)
-    if not from_logits and scores.max() <= 1 + PROBABILITY_TOLERANCE:
-        scores = np.minimum(scores, scores.dtype.type(1))
-    check_score_values(scores, from_logits=from_logits, name=name)
-    return scores
 
 
 def top_label(

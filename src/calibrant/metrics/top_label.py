@@ -495,16 +495,14 @@ def _spectrum(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray |
     return np.fft.rfft(np.concatenate([grid, grid[::-1]])) / (len(wide) if weights is None else weights.sum())
 
 
-def soft_membership(cells: Any, value: float) -> np.ndarray:
-    """Memberships (L, M) of cells in the soft bins."""
-    return memberships(cells.confidence, 15, 0.01)
-
-
 @metric(
     "soft ECE",
     "soft",
     "gap over soft bins, as the training loss measures it",
-    Gaps(soft_membership, lambda g, share: np.sqrt((g**2 / share).sum(axis=-1))),
+    Gaps(
+        lambda cells, value: memberships(cells.confidence, 15, 0.01),
+        lambda g, share: np.sqrt((g**2 / share).sum(axis=-1)),
+    ),
     percent=True,
 )
 def soft_ece(

@@ -70,7 +70,8 @@ def charts(
 
 
 def _finish(layers: list[Any], height: int, description: str, **values: Any) -> dict[str, Any]:
-    """Layers as one chart; the page sets what `values` names (method, class, threshold) and gives the data."""
+    """Layers as one chart; the page sets the methods and what `values` names (class, threshold) and gives the data."""
+    values = {"method": "", "before": "none", **values}
     chart = alt.layer(*layers).add_params(*(alt.param(name=name, value=value) for name, value in values.items()))
     chart = chart.properties(height=height, description=description, width="container")
     return chart.properties(autosize={"type": "fit-x", "contains": "padding"}).to_dict() | {"config": CONFIG}
@@ -167,7 +168,7 @@ def _reliability(words: Wording, smooth: bool) -> dict[str, Any]:
         line = data.mark_line(color="var(--accent)", strokeWidth=2).encode(y=alt.Y("observed:Q", title=words.seen))
         layers[2:2] = [area, line]
     description = "Reliability diagram: accuracy against confidence in bins"
-    return _finish(layers, 430, description, method="", before="none", show_before=True)
+    return _finish(layers, 430, description, show_before=True)
 
 
 WILSON_CENTRE = "(datum.accuracy + 1.9207 / datum.count) / (1 + 3.8415 / datum.count)"
@@ -192,7 +193,7 @@ def _small_diagram(data: str, about: str, chosen: str, before: str, *, words: Wo
     points = now.mark_point(filled=True, color="var(--accent)").encode(**axes, size=size, opacity=faded)
     old = bins.transform_filter(before).mark_point(color="var(--before)", strokeWidth=1.5, opacity={"expr": opacity})
     layers = [_diagonal(), old.encode(**axes, size=size), whiskers, points]
-    return _finish(layers, 330, f"Reliability diagram of the {about}", method="", before="none")
+    return _finish(layers, 330, f"Reliability diagram of the {about}")
 
 
 @cache
@@ -219,7 +220,7 @@ def _histogram(words: Wording) -> dict[str, Any]:
         color="var(--ink)",
     ).encode(x="value:Q", y=alt.Y("place:Q", axis=None, scale={"domain": [0, 1]}), text="words:N")
     both = alt.layer(bars, alt.layer(rule, labels)).resolve_scale(y="independent")
-    return _finish([both], 420, "Histogram of the stated probability, both outcomes stacked", method="")
+    return _finish([both], 420, "Histogram of the stated probability, both outcomes stacked")
 
 
 def _classes(chart: Any, faint: float) -> Any:
@@ -295,7 +296,7 @@ def _coverage() -> dict[str, Any]:
     dot = here.mark_point(filled=True, size=90, color="var(--ink)", opacity=1).encode(**axes)
     layers = [bound, *_before_and_now("coverage", **axes), here.mark_rule(**CUT).encode(x="deferred:Q"), dot]
     description = "Errors that remain among the kept rows over the share deferred"
-    return _finish(layers, 300, description, method="", before="none", share=0.2)
+    return _finish(layers, 300, description, share=0.2)
 
 
 @cache
@@ -314,7 +315,7 @@ def _decision() -> dict[str, Any]:
     lines = _before_and_now("thresholds", **axes, tooltip=tooltip)
     layers = [everyone, nobody, *lines, cut.mark_rule(**CUT).encode(x="threshold:Q")]
     description = "Decision curve: net benefit over the threshold"
-    return _finish(layers, 300, description, method="", before="none", cut=0.2, prevalence=0.5)
+    return _finish(layers, 300, description, cut=0.2, prevalence=0.5)
 
 
 def _forest(words: Wording, count: int) -> dict[str, Any]:
@@ -340,7 +341,7 @@ def _forest(words: Wording, count: int) -> dict[str, Any]:
     )
     height = max(30 * count, min(330, 70 * count))
     description = "Signed calibration gap of every group"
-    return _finish([zero, old.encode(**axes), rules, points], height, description, method="", before="none")
+    return _finish([zero, old.encode(**axes), rules, points], height, description)
 
 
 def _shift(methods: list[str], look: Figure) -> dict[str, Any]:
@@ -365,4 +366,4 @@ def _shift(methods: list[str], look: Figure) -> dict[str, Any]:
         shape=alt.Shape("method:N", legend=legend, scale={"domain": methods}),
         tooltip=METHOD + _tips(None, severity="severity") + _tips(number, value=look.heading, error="± standard error"),
     )
-    return _finish([lines, bars, points], 320, f"{look.heading} over the severity of the shift", method="")
+    return _finish([lines, bars, points], 320, f"{look.heading} over the severity of the shift")

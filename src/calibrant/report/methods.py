@@ -15,7 +15,7 @@ from calibrant.report.wording import class_names
 def innermost(calibrator: Any) -> list[Any]:
     """A calibrator and those it wraps, outermost first."""
     chain: list[Any] = []
-    while calibrator is not None and len(chain) < 5:
+    while calibrator is not None:
         chain.append(calibrator)
         calibrator = vars(calibrator).get("calibrator_")
     return chain

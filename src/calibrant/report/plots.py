@@ -192,13 +192,16 @@ def draw_reliability(
 ) -> Axes:
     """Draw bins that have intervals: bars from the diagonal to the accuracy, whiskers, the noise band, counts below."""
     ax = axes_or_new(ax)
-    gap = bins.accuracy - bins.confidence
-    ax.fill_between(*_band_outline(bins), color=NEUTRAL, alpha=0.18, linewidth=0, label="chance alone")
+    full, gap, widths = bins.filled, bins.accuracy - bins.confidence, bins.upper - bins.lower
+    # the band lies around the diagonal: the offset of each bin is carried over the bin's whole width
+    x = np.stack([bins.lower, bins.upper], axis=1)[full]
+    band = np.stack([bins.noise_low, bins.noise_high]) - bins.confidence
+    low, high = np.clip(band[:, full, None] + x, 0, 1)
+    ax.fill_between(x.ravel(), low.ravel(), high.ravel(), color=NEUTRAL, alpha=0.18, linewidth=0, label="chance alone")
     ax.plot([0, 1], [0, 1], color=NEUTRAL, linewidth=1, linestyle=(0, (4, 3)))
     for side, color, word in ((gap < 0, OVER, "too sure"), (gap >= 0, UNDER, "not sure enough")):
-        width = (bins.upper - bins.lower)[side]
         ax.bar(
-            bins.lower[side], gap[side], width, bottom=bins.confidence[side], align="edge",
+            bins.lower[side], gap[side], widths[side], bottom=bins.confidence[side], align="edge",
             color=color, alpha=0.25, linewidth=0, label=word if side.any() else None,
         )  # fmt: skip
     whiskers = np.clip([bins.accuracy - bins.accuracy_low, bins.accuracy_high - bins.accuracy], 0, None)
@@ -208,28 +211,13 @@ def draw_reliability(
     )  # fmt: skip
     ax.set(xlim=(0, 1), ylim=(0, 1))
     if counts:
-        _draw_counts(bins, ax)
+        twin, most = ax.twinx(), int(bins.count.max(initial=1))
+        twin.bar(bins.lower, bins.count, widths, align="edge", color=NEUTRAL, alpha=0.35, linewidth=0)
+        twin.set(ylim=(0, 5 * most), yticks=[0, most])
+        twin.tick_params(labelsize="x-small", length=2, labelcolor=NEUTRAL)
+        twin.spines[["top", "left"]].set_visible(False)
     heading = f"ECE {bins.ece:.2%}, n = {bins.n:,}"
     return tidy(ax, x="confidence", y="accuracy", title=title, heading=heading, percent="xy")
-
-
-def _band_outline(bins: Reliability) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    # the band lies around the diagonal: the offset of each bin is carried over the bin's whole width
-    full = bins.filled
-    x = np.stack([bins.lower[full], bins.upper[full]], axis=1).ravel()
-    shift = np.repeat(bins.confidence[full], 2)
-    low, high = (np.clip(np.repeat(band[full], 2) - shift + x, 0, 1) for band in (bins.noise_low, bins.noise_high))
-    return x, low, high
-
-
-def _draw_counts(bins: Reliability, ax: Axes) -> None:
-    twin, most = ax.twinx(), int(bins.count.max(initial=1))
-    twin.bar(bins.lower, bins.count, bins.upper - bins.lower, align="edge", color=NEUTRAL, alpha=0.35, linewidth=0)
-    twin.set_ylim(0, 5 * most)
-    twin.set_yticks([0, most])
-    twin.tick_params(labelsize="x-small", length=2, labelcolor=NEUTRAL)
-    for side in ("top", "left"):
-        twin.spines[side].set_visible(False)
 
 
 def accuracy_confidence_curve(
@@ -308,9 +296,8 @@ def class_calibration(
     ([1.0, 0.5], True)
     """
     rows = check(probabilities, labels, None, from_logits)
-    count, correct = np.bincount(rows.labels, minlength=rows.n_classes), top_label(rows, None, None, from_logits)[1]
-    hits = np.bincount(rows.labels, weights=correct, minlength=rows.n_classes)
-    accuracy = np.divide(hits, count, out=np.full(rows.n_classes, np.nan), where=count > 0)
+    count, hits = (np.bincount(rows.labels, one, minlength=rows.n_classes) for one in (None, rows.top()[1]))
+    accuracy = hits / np.where(count > 0, count, np.nan)
     parts = classwise_over_under(rows, None, n_bins=n_bins)  # type: ignore[arg-type]
     return ClassCalibration(accuracy, parts.over, parts.under, count)
 

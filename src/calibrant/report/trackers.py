@@ -77,9 +77,9 @@ def _allowed(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in values.items():
         plain = key = FORBIDDEN.sub("_", prefix + name)
-        for count in range(2, len(values) + 2):
-            if key not in found:
-                break
+        count = 1
+        while key in found:
+            count += 1
             key = f"{plain}_{count}"
         found[key] = value
     return found
