@@ -99,6 +99,16 @@ def test_missing_options_get_the_stated_floor(tmp_path: Path) -> None:
     assert "2 options are not listed" in found.notes[0]
 
 
+def test_lists_of_tokens_may_differ_in_length(tmp_path: Path) -> None:
+    token = '{"token": "%s", "logprob": %s}'
+    lists = (f"{token % ('A', -0.3)}, {token % (' B', -2)}", token % ("A", -0.3))
+    rows = [
+        f'{{"top_logprobs": [{tokens}], "answer": "{answer}"}}\n' for tokens, answer in zip(lists, "AB", strict=True)
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(rows))
+    assert open_predictions(tmp_path / "a.jsonl").logits[0].tolist() == [-0.3, -2.0]
+
+
 def test_parts_and_extras_of_every_task(tmp_path: Path) -> None:
     arrays = {"confidence": RISK, "correct": EVENT > 0, "question": np.arange(40)}
     np.savez(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 import re
 import struct
 import subprocess
@@ -289,19 +290,17 @@ def torch_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
         import torch
     except ImportError as error:
         raise MissingExtraError("torch", "torch") from error
-    size = path.stat().st_size
-    try:
-        with reading(path, "file of torch", DAMAGE):
-            _refuse_bombs(path)
+    with reading(path, "file of torch", (Exception,)):  # torch raises errors of many kinds
+        _refuse_bombs(path)
+        try:
             with torch.serialization.safe_globals(NUMPY_GLOBALS):
                 content = torch.load(path, map_location="cpu", weights_only=True)
-            found = unpickling.named_arrays(content, wanted.kind or "logits", 2 * size + 2**20)
-    except InputError:
-        raise
-    except Exception as error:  # torch raises its own errors, and several lines of advice for code
-        call = re.search(r"GLOBAL (\S+)", str(error))
-        words = f"it would call {call[1]}: {unpickling.NOTHING_RUNS}" if call else " ".join(str(error).split())[:200]
-        raise InputError(f"{path} cannot be read as a file of torch: {words}") from error
+        except pickle.UnpicklingError as error:  # several lines of advice for code
+            call = re.search(r"GLOBAL (\S+)", str(error))
+            if call is None:
+                raise
+            raise InputError(f"it would call {call[1]}: {unpickling.NOTHING_RUNS}") from error
+        found = unpickling.named_arrays(content, wanted.kind or "logits", 2 * path.stat().st_size + 2**20)
     return {name: ArrayField(array) for name, array in found.items()}
 
 

@@ -49,9 +49,7 @@ HOLDS_PARTS = (".npz", ".safetensors", ".p", ".pkl", ".pickle", ".pt", ".pth")
 
 def suffix_of(path: Path) -> str:
     """The suffix that decides the format: `.csv.gz` is one."""
-    name = path.name.lower()
-    packed = (".csv.gz", ".tsv.gz")
-    return name[-len(packed[0]) :] if name.endswith(packed) else path.suffix.lower()
+    return next((suffix for suffix in READERS if path.name.lower().endswith(suffix)), path.suffix.lower())
 
 
 def reader_of(path: Path) -> Callable[..., Any]:

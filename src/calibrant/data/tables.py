@@ -466,8 +466,6 @@ def column_fields(columns: Mapping[Any, Any]) -> Fields:
 
 def memory_array(column: Any, name: str) -> np.ndarray | None:
     """A column as an array; a column of lists as a matrix; None for what is no array."""
-    if isinstance(column, (str, bytes)) or column is None:
-        return None
     if isinstance(column, list) and column and isinstance(column[0], (list, tuple)):
         return _stacked(column, name)
     try:
@@ -485,14 +483,16 @@ def memory_array(column: Any, name: str) -> np.ndarray | None:
 
 
 def _stacked(rows: list[Any], name: str) -> np.ndarray | None:
-    """A matrix of rows of equal length; None where they do not hold numbers."""
-    width = len(rows[0])
-    for place, row in enumerate(rows):
-        length = len(row) if isinstance(row, (list, tuple, np.ndarray)) else 0
-        if length != width:
-            raise InputError(f"{name} has {length} numbers in row {place}, but {width} in the first")
+    """A matrix of rows of equal length; None where they do not hold numbers, of whatever length they are."""
+    lengths = [len(row) if isinstance(row, (list, tuple, np.ndarray)) else 0 for row in rows]
+    width = lengths[0]
+    odd = next((place for place, length in enumerate(lengths) if length != width), None)
     try:
-        matrix = np.array(rows)
+        matrix = np.array(rows if odd is None else rows[:1])
     except ValueError:  # lists inside, of several lengths
         return None
-    return matrix if matrix.dtype.kind in "fiub" else None
+    if matrix.dtype.kind not in "fiub" or not width:
+        return None
+    if odd is not None:
+        raise InputError(f"{name} has {lengths[odd]} numbers in row {odd}, but {width} in the first")
+    return matrix

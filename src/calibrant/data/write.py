@@ -73,7 +73,11 @@ def write_predictions(predictions: Predictions | Mapping[str, Predictions], path
 
 def columns_of(predictions: Predictions) -> dict[str, np.ndarray]:
     """Everything with an entry per row but the scores, by the names that files use."""
-    labels = None if predictions._labels is None else _written_labels(predictions)
+    labels = predictions._labels
+    numbers = [class_number(name) for name in predictions.class_names or ()]
+    if labels is not None and predictions.task != "multilabel" and any(number is not None for number in numbers):
+        # a reader matches labels to names first: where one of the names is a number, labels are names too
+        labels = np.array(predictions.class_names if None in numbers else numbers)[labels]
     own = {
         LABEL_SHARES: predictions.label_shares,
         CORRECT if predictions.task == "pairs" else "labels": labels,
@@ -86,14 +90,6 @@ def columns_of(predictions: Predictions) -> dict[str, np.ndarray]:
         if name not in found and name != predictions.kind and column.dtype.kind != "O":
             found[name] = column
     return found
-
-
-def _written_labels(predictions: Predictions) -> np.ndarray:
-    """Class numbers; the names where one of them is a number, since a reader matches labels to names first."""
-    numbers = [class_number(name) for name in predictions.class_names or ()]
-    if predictions.task == "multilabel" or not any(number is not None for number in numbers):
-        return predictions.labels
-    return np.array(predictions.class_names if None in numbers else numbers)[predictions.labels]
 
 
 def score_word(predictions: Predictions) -> str:
