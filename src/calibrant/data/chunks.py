@@ -114,7 +114,7 @@ def cut(predictions: Predictions, *, elements: int = CHUNK_ELEMENTS) -> list[Chu
     found, offset = [], 0
     for part, piece in enumerate(pieces):
         for start, stop in pairwise([*piece.cuts(rows), piece.shape[0]]):
-            source = piece if stop - start == piece.shape[0] else SliceSource(piece, range(start, stop))
+            source = SliceSource(piece, range(start, stop))
             own = bare._part(source, slice(offset + start, offset + stop), checked=False)
             found.append(Chunk(own, offset + start, part, len(pieces)))
         offset += piece.shape[0]

@@ -547,7 +547,7 @@ def refuse_one_hot(labels: np.ndarray, scores: np.ndarray, kind: str, name: str,
         )
 
 
-def named_groups(groups: Any, prefix: str = "") -> dict[str, np.ndarray]:
+def named_groups(groups: Any, prefix: str) -> dict[str, np.ndarray]:
     """Columns of groups by name; a single column is called "group"."""
     if groups is None:
         return {}

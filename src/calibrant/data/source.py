@@ -171,9 +171,9 @@ class SliceSource(ViewSource):
         return None if whole is None else whole[self.rows.start : self.rows.stop]
 
     def pieces(self) -> list[Source]:
-        """The pieces of the source behind, the first and the last cut to size."""
+        """The pieces of the source behind, cut to size."""
         return [
-            piece if last - first == piece.shape[0] else SliceSource(piece, range(first, last))
+            SliceSource(piece, range(first, last))
             for piece, first, last in _overlaps(self.behind.pieces(), self.rows.start, self.rows.stop)
         ]
 
