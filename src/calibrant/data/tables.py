@@ -360,10 +360,10 @@ def csv_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
 
     form = text_form(path)
     plain = canonical(form.names)
-    words = {*known.SCORES, *known.PARTNERS, *known.WEIGHTS, str(wanted.weights)}
-    words |= set(picked(plain, wanted.scores)) if wanted.scores is not None else set()
+    numeric = {*known.SCORES, *known.PARTNERS, *known.WEIGHTS, str(wanted.weights)}
+    numeric |= set(picked(plain, wanted.scores)) if wanted.scores is not None else set()
     prefixes = (*PREFIXES, *SHARE_PREFIXES)
-    numbers = {place for place, name in enumerate(plain) if name in words or name.lower().startswith(prefixes)}
+    numbers = {place for place, name in enumerate(plain) if name in numeric or name.lower().startswith(prefixes)}
     while True:
         try:
             return _fields(_parsed(path, form, numbers))

@@ -182,7 +182,7 @@ def _write_safetensors(parts: dict[str, Predictions], path: Path) -> None:
     arrays, end = _stored(parts, names=False), 0
     for name, array in arrays.items():
         if array.dtype not in words:
-            raise InputError(f"{path}: {name} holds texts, which safetensors cannot: write .npz, .parquet or .csv")
+            raise InputError(f"{name} holds texts, which safetensors cannot: write .npz, .parquet or .csv")
         first, end = end, end + math.prod(array.shape) * array.dtype.itemsize
         header[name] = {"dtype": words[array.dtype], "shape": array.shape, "data_offsets": [first, end]}
     text = json.dumps(header).encode()
