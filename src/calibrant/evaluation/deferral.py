@@ -116,14 +116,11 @@ def threshold_for_error(confidence: Any, correct: Any, target: float, *, level: 
     n = len(np.asarray(confidence))
     fewest = 3 * np.log(1 / (1 - level)) / target
     best = GuaranteedThreshold(target, level, float("inf"), 0.0, 0, float("nan"), float("nan"))
-    last_place = -1
-    for step in range(1, CANDIDATES + 1):
-        place = int(np.searchsorted(curve.coverage, step / CANDIDATES - 1e-12))
+    for place in np.unique(np.searchsorted(curve.coverage, np.arange(1, CANDIDATES + 1) / CANDIDATES - 1e-12)):
         kept = round(curve.coverage[place] * n)
         # a sample too small for 3·log(1/δ)/target rows still gets one try, with everything kept
-        if place == last_place or (kept < fewest and kept < n):
+        if kept < fewest and kept < n:
             continue
-        last_place = place
         errors = round(curve.risk[place] * kept)
         bound = clopper_pearson(errors, kept, 2 * level - 1)[1] if level > 0.5 else 1.0
         if bound > target:

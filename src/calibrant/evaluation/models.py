@@ -62,8 +62,9 @@ class ModelComparison(PlainData):
 
     def ranks(self) -> np.ndarray:
         """Rank (methods, models) by the deciding metric, 1 for the best; ties share, and failures come last."""
-        found = [[self.estimate(method, model) for model in self.models] for method in self.methods]
-        values = np.array([[np.nan if one is None else one.value for one in row] for row in found])
+        missing = Estimate(np.nan)
+        found = [[self.estimate(method, model) or missing for model in self.models] for method in self.methods]
+        values = np.array([[one.value for one in row] for row in found])
         return np.asarray(rankdata(np.where(np.isfinite(values), sign(self.criterion) * values, np.inf), axis=0))
 
     def mean_ranks(self) -> dict[str, float]:

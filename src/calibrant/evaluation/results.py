@@ -263,12 +263,12 @@ class Comparison(PlainData):
         With `intervals` the ends of the 95% intervals follow as `…_low` and `…_high`; what is not finite is left out.
         """
         named = self.by_method | ({"best": self.row(self.best)} if self.best else {})
-        ends = {"": "value", "_low": "low", "_high": "high"} if intervals else {"": "value"}
         found = {
-            f"{name}/{metric}{suffix}": float(getattr(estimate, end))
+            f"{name}/{metric}{suffix}": float(value)
             for name, row in named.items()
-            for metric, estimate in row.metrics.items()
-            for suffix, end in ends.items()
+            for metric, one in row.metrics.items()
+            for suffix, value in (("", one.value), ("_low", one.low), ("_high", one.high))
+            if intervals or not suffix
         }
         return {name: value for name, value in found.items() if np.isfinite(value)}
 

@@ -74,9 +74,8 @@ def estimated(
     found = Figures()
     draws: dict[str, np.ndarray] = {}
     left_out: dict[str, str] = {}
-    n = len(rows.labels)
     for one in metrics:
-        if reason := _too_large(one, n, rows.n_classes):
+        if reason := _too_large(one, len(rows.labels), rows.n_classes):
             left_out |= {figure.name: reason for figure in one.figures}
             continue
         values = _values(one, rows, n_bins)
@@ -165,14 +164,5 @@ def class_profile(rows: ScannedRows, n_bins: int) -> ClassProfile:
     with np.errstate(invalid="ignore", divide="ignore"):
         accuracy, nll = right / count, lost / count
         top = gaps.reshape(n_classes, n_bins) / predicted[:, None]
-    return ClassProfile(
-        ece=sums.norm(1),
-        over=over(sums.excess),
-        under=under(sums.excess),
-        accuracy=accuracy,
-        nll=nll,
-        count=count,
-        predicted=predicted,
-        top_over=over(top),
-        top_under=under(top),
-    )
+    parts = over(sums.excess), under(sums.excess)
+    return ClassProfile(sums.norm(1), *parts, accuracy, nll, count, predicted, over(top), under(top))

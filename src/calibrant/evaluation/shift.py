@@ -51,11 +51,12 @@ class ShiftCurves(PlainData):
     def table(self) -> Table:
         """Methods × severities: the mean over corruptions with its within-subject interval."""
         names, rows = [str(severity) for severity in self.severities], []
-        for method, *ends in zip(self.methods, self.mean, self.half_width, strict=True):
-            found = [
-                Estimate(float(mean), float(mean - half), float(mean + half)) for mean, half in zip(*ends, strict=True)
-            ]
-            rows.append(Row(method, {name: Cell(self.metric, one) for name, one in zip(names, found, strict=True)}))
+        for method, *ends in zip(self.methods, self.mean.tolist(), self.half_width.tolist(), strict=True):
+            cells = {
+                name: Cell(self.metric, Estimate(mean, mean - half, mean + half))
+                for name, mean, half in zip(names, *ends, strict=True)
+            }
+            rows.append(Row(method, cells))
         return Table("method", {name: f"severity {name}" for name in names}, tuple(rows), intervals=True)
 
     def to_frame(self) -> Any:
