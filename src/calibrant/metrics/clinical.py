@@ -274,13 +274,10 @@ def spline_columns(log_odds: np.ndarray, knots: np.ndarray) -> np.ndarray:
     """s and, for k knots, the k − 2 cubic terms that are linear beyond the outer knots (k − 1, n)."""
     if len(knots) == 0:
         return log_odds[None]
-    last, before = knots[-1], knots[-2]
-    *cubes, near, tail = np.maximum(log_odds - knots[:, None], 0.0) ** 3
-    terms = [
-        cube - near * (last - knot) / (last - before) + tail * (before - knot) / (last - before)
-        for cube, knot in zip(cubes, knots, strict=False)
-    ]
-    return np.stack([log_odds, *(term / (last - knots[0]) ** 2 for term in terms)])
+    last, before, inner = knots[-1], knots[-2], knots[:-2, None]
+    cubes = np.maximum(log_odds - knots[:, None], 0.0) ** 3
+    terms = cubes[:-2] - cubes[-2] * (last - inner) / (last - before) + cubes[-1] * (before - inner) / (last - before)
+    return np.vstack([log_odds, terms / (last - knots[0]) ** 2])
 
 
 def weighted_quantile(shares: Any, values: np.ndarray, weights: np.ndarray | None = None) -> Any:
@@ -547,10 +544,9 @@ def _score_at(share: np.ndarray, fitted: np.ndarray, score: str) -> np.ndarray:
     """Mean score (k,) of groups of rows with these shares of positives that are all given the fitted probability."""
     if score == "brier":
         return share * (1 - fitted) ** 2 + (1 - share) * fitted**2
-    with np.errstate(divide="ignore", invalid="ignore"):
-        of_positive = np.where(share > 0, share * np.log(fitted), 0.0)
-        of_negative = np.where(share < 1, (1 - share) * np.log1p(-fitted), 0.0)
-    return -(of_positive + of_negative)
+    from scipy.special import xlog1py, xlogy  # here, since the import alone takes longer than most metrics
+
+    return -(xlogy(share, fitted) + xlog1py(1 - share, -fitted))
 
 
 THRESHOLDS = np.arange(1, 100) / 100
