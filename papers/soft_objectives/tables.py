@@ -233,11 +233,14 @@ def marginal_table(results: list[Result], rows: dict[str, list[Result]]) -> str:
 
 def reweighted_table(results: list[Result], rows: dict[str, list[Result]]) -> str:
     """The reweighted MMCE on CIFAR-100 over β, beside the primary loss alone and with the plain MMCE."""
-    tried = [run for run in results if run["setting"]["secondary"] == "mmce_weighted"]
+    by_setting: dict[Setting, list[Result]] = {}
+    for run in sorted(results, key=lambda run: (run["setting"]["weight"], run["seed"])):
+        if run["setting"]["secondary"] == "mmce_weighted":
+            by_setting.setdefault(Setting(**run["setting"]), []).append(run)
     body = []
     for primary in PRIMARY:
-        mine = sorted((run for run in tried if run["setting"]["primary"] == primary), key=parameters)
-        for runs in [rows[f"{primary}+none"], rows[f"{primary}+mmce"], *([run] for run in mine)]:
+        tried = [runs for setting, runs in by_setting.items() if setting.primary == primary]
+        for runs in [rows[f"{primary}+none"], rows[f"{primary}+mmce"], *tried]:
             cells = [percent(pick(runs, "test", "none", key)) for key in ("accuracy", "ece", "mass_ece")]
             cells.append(percent(pick(runs, "test", "ts", "mass_ece")))
             body.append([row_name(runs[0]), parameters(runs[0]), str(len(runs)), *cells])

@@ -67,12 +67,12 @@ def test_bend_reads_weights_as_counts_and_forgets_rows_of_weight_zero():
 @pytest.mark.parametrize(
     ("scores", "labels"),
     [
-        (np.zeros(50), np.arange(50) % 2),
+        (np.full(50, -0.1), np.arange(50) % 2),
         (np.arange(50.0) - 25, (np.arange(50) > 24).astype(int)),
         (np.arange(50.0), np.ones(50, dtype=int)),
         (np.repeat([-700.0, 700.0], 25), np.arange(50) % 2),
         (np.array([0.3, 0.4]), np.array([0, 1])),
-        (1e-4 * np.arange(400.0), (np.arange(400) > 150).astype(int)),
+        (1e-4 * np.arange(-10.0, 390.0), (np.arange(400) > 150).astype(int)),
     ],
 )
 def test_bend_survives_extremes(scores, labels):
