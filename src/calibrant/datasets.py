@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.data.files import embedded_names as names
 from calibrant.data.opening import open_predictions
@@ -36,7 +37,7 @@ def load(name: str) -> Dataset:
     return Dataset(name, open_predictions(f"{name}#val"), open_predictions(f"{name}#test"))
 
 
-def long_tailed_indices(labels: Any, ratio: float, seed: int = 0) -> np.ndarray:
+def long_tailed_indices(labels: Any, ratio: float, seed: int = 0) -> Array:
     """Places of a long-tailed subset: class i keeps floor(n₀·ρ^(i/(K−1))) of its rows (Jung et al. 2023, eq. 16).
 
     Parameters

@@ -16,6 +16,7 @@ from calibrant.calibrators.pool import PRIOR_ROWS, LinearPool, pool_rows, pool_w
 from calibrant.calibrators.registry import get
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core import progress
+from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows, two_columns
 from calibrant.kernels.rows import scan
@@ -176,7 +177,7 @@ class AutoCalibrator(Calibrator, cross_fits=True):
             held_out = candidate.fit_held_out(data.rows, data.fold)
         return self._judge(candidate, held_out, data, [one.message for one in caught])
 
-    def _judge(self, calibrator: Any, held_out: np.ndarray, data: _Data, said: list[Any]) -> _Trial:
+    def _judge(self, calibrator: Any, held_out: Array, data: _Data, said: list[Any]) -> _Trial:
         """What held-out answers are worth: their loss, and what they change in being right."""
         rows = data.rows
         gain = (held_out.argmax(axis=1) == rows.labels).astype(np.float64) - data.right
@@ -223,7 +224,7 @@ class AutoCalibrator(Calibrator, cross_fits=True):
             f"of accuracy: {name} would reach {self._sign * free.mean:.4f}."
         )
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
+    def _transform(self, logits: Array) -> Array:
         return self.calibrator_._transform(logits)
 
     def _candidates(self, n_classes: int) -> dict[str, Any]:
@@ -246,7 +247,7 @@ class AutoCalibrator(Calibrator, cross_fits=True):
             raise InputError(f"no candidates{rule} among {len(given)}: give at least one, for example 'ts'")
         return built
 
-    def _folds(self, rows: Rows) -> np.ndarray:
+    def _folds(self, rows: Rows) -> Array:
         """The fold of each row (n,)."""
         if isinstance(self.cv, (int, np.integer)) and not isinstance(self.cv, bool) and self.cv >= 2:
             return content_folds(rows, min(int(self.cv), rows.n), self.seed)
@@ -255,7 +256,7 @@ class AutoCalibrator(Calibrator, cross_fits=True):
             raise InputError(f"cv must be a whole number of at least 2, or the fold of each row, got {self.cv!r}")
         return given
 
-    def _losses(self, held_out: np.ndarray, data: _Data) -> np.ndarray:
+    def _losses(self, held_out: Array, data: _Data) -> Array:
         """Loss of every held-out row, or of every fold where the criterion is no mean over rows."""
         rows, fold = data.rows, data.fold
         if self.criterion in BY_ROW:
@@ -284,7 +285,7 @@ class AutoCalibrator(Calibrator, cross_fits=True):
             raise InputError(f"criterion {self.criterion!r} is no metric: use nll, brier, ece or another metric's name")
         return function
 
-    def _row_weights(self, rows: Rows) -> np.ndarray | None:
+    def _row_weights(self, rows: Rows) -> Array | None:
         """Weights of the losses: those of the rows where there is one loss per row."""
         return rows.weights if self.criterion in BY_ROW else None
 
@@ -339,8 +340,8 @@ class _Data(NamedTuple):
     """The rows, the fold of each, and whether the network itself is right."""
 
     rows: Rows
-    fold: np.ndarray
-    right: np.ndarray
+    fold: Array
+    right: Array
 
 
 class _Trial(NamedTuple):
@@ -350,15 +351,15 @@ class _Trial(NamedTuple):
     """
 
     calibrator: Any
-    held_out: np.ndarray
-    losses: np.ndarray
+    held_out: Array
+    losses: Array
     mean: float
-    gain: np.ndarray
+    gain: Array
     lowers: bool
     said: list[Any]
 
 
-def _standard_error(difference: np.ndarray, weights: np.ndarray | None) -> float:
+def _standard_error(difference: Array, weights: Array | None) -> float:
     """Of a mean; a weight of 2 counts as the row twice."""
     mass = np.ones(len(difference)) if weights is None else weights
     total = mass.sum()

@@ -21,6 +21,7 @@ from calibrant.calibrators.prepare import check_names, prepared, ready
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.tensors import answer_tensor
 from calibrant.core.arrays import (
+    Array,
     check_matrix,
     check_score_matrix,
     check_scores,
@@ -163,7 +164,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
             self.n_rows_, self.fingerprint_ = rows.n, name or rows.fingerprint() or None
         return self
 
-    def _group_numbers(self, groups: Any, n_rows: int) -> np.ndarray | None:
+    def _group_numbers(self, groups: Any, n_rows: int) -> Array | None:
         """The number of each row's group, for methods that take groups."""
         if groups is not None:
             raise InputError(
@@ -185,7 +186,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
             self._fit_either(begun)
         return self
 
-    def fit_held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
+    def fit_held_out(self, rows: Rows, fold: Array) -> Array:
         """Learn from all rows, and return for each row the answer of a fit without its fold (n×K, or n if binary).
 
         A second stage that learns from these answers, or a score taken on them, sees the calibrator as new data will.
@@ -210,7 +211,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         """Has the method a map for one score that is more than its map for two classes?"""
         return cls._fit_binary is not Calibrator._fit_binary
 
-    def fit_for_next(self, rows: Rows, seed: int) -> np.ndarray:
+    def fit_for_next(self, rows: Rows, seed: int) -> Array:
         """Learn from all rows, and return answers (n×K, or n if binary) on them from which a second stage may learn.
 
         They are this fit's own where `few_parameters` is true, else held-out ones: a calibrator of many parameters is
@@ -224,7 +225,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
             warn_user(why)
         return answers
 
-    def transform(self, logits: Any) -> np.ndarray:
+    def transform(self, logits: Any) -> Array:
         """Calibrated logits of the input's shape and dtype; probability methods return log-probabilities."""
         check_is_fitted(self)
         if is_tensor(logits) and self.task_ != "multilabel":
@@ -232,7 +233,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         calibrated = self._calibrated(self._admitted(logits))
         return calibrated[:, None] if self.task_ == "binary" and np.ndim(logits) == 2 else calibrated
 
-    def predict_proba(self, logits: Any) -> np.ndarray:
+    def predict_proba(self, logits: Any) -> Array:
         """Calibrated probabilities (n×K), or (n×2) of one score per row; rows sum to one."""
         check_is_fitted(self)
         if is_tensor(logits):
@@ -248,7 +249,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
                 probabilities[large] = keep_winner(exact.astype(np.float32), exact.argmax(axis=1))
         return probabilities
 
-    def predict(self, logits: Any) -> np.ndarray:
+    def predict(self, logits: Any) -> Array:
         """The class of highest calibrated probability of each row; the first of equals."""
         return self._predicted(self.transform(logits))
 
@@ -276,7 +277,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         """
         raise NotImplementedError
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
+    def _transform(self, logits: Array) -> Array:
         """`_map` in numpy, block by block; a method may put a fused kernel here that gives the same answer."""
         learned = self._learned()
         return map_rows(lambda block: self._map(numpy_space, logits[block], learned), logits)
@@ -296,7 +297,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         calibrated = self._map(xp, xp.stack([xp.zeros_like(scores), scores], axis=1), learned)
         return calibrated[:, 1] - calibrated[:, 0]
 
-    def _transform_binary(self, scores: np.ndarray) -> np.ndarray:
+    def _transform_binary(self, scores: Array) -> Array:
         if type(self)._map_binary is Calibrator._map_binary:
             calibrated = self._transform(two_columns(scores))
             return calibrated[:, 1] - calibrated[:, 0]
@@ -316,7 +317,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
     def _check_learned(self) -> None:
         """Raise InputError where what was learned is unsound in a way that shapes and ranges do not show."""
 
-    def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
+    def _held_out(self, rows: Rows, fold: Array) -> Array:
         """Fit on all rows and answer for each from a fit without its fold; methods that cross-fit anyway override."""
         self._fit_either(rows)
         answers = np.empty_like(rows.logits)
@@ -325,10 +326,10 @@ class Calibrator(TransformerMixin, BaseEstimator):
             answers[out] = self._without(rows, fold != part)._answers_on(rows.take(out))
         return answers
 
-    def _answers_on(self, rows: Any) -> np.ndarray:
+    def _answers_on(self, rows: Any) -> Array:
         return self._calibrated(rows.logits)
 
-    def _without(self, rows: Any, kept: np.ndarray) -> Calibrator:
+    def _without(self, rows: Any, kept: Array) -> Calibrator:
         """A fit to some of the rows; this one where they hold no weight."""
         part = rows.take(np.flatnonzero(kept))
         if not part.n or not part.total_weight > 0:
@@ -364,20 +365,20 @@ class Calibrator(TransformerMixin, BaseEstimator):
         self.objective_trace_ = np.empty(0)
         return rows
 
-    def _calibrated(self, given: np.ndarray) -> np.ndarray:
+    def _calibrated(self, given: Array) -> Array:
         """Calibrated logits of a matrix (n×K), or of scores (n,)."""
         return self._transform_binary(given) if given.ndim == 1 else self._transform(given)
 
-    def _predicted(self, calibrated: np.ndarray) -> np.ndarray:
+    def _predicted(self, calibrated: Array) -> Array:
         binary = self.task_ == "binary"
         return self.classes_[(calibrated.reshape(-1) > 0).astype(np.intp) if binary else calibrated.argmax(axis=1)]
 
-    def _probabilities(self, given: np.ndarray) -> np.ndarray:
+    def _probabilities(self, given: Array) -> Array:
         calibrated = self._calibrated(given)
         calibrated = two_columns(calibrated) if given.ndim == 1 else calibrated
         return keep_winner(softmax(calibrated), calibrated.argmax(axis=1))
 
-    def _admitted(self, values: Any) -> np.ndarray:
+    def _admitted(self, values: Any) -> Array:
         """A matrix (n×K), or one score per row (n,), that may enter a prediction; zeros (−inf) get the fit's floor.
 
         The one place where the values of a prediction's input are looked at.
@@ -419,7 +420,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         return tags
 
 
-def keep_winner(probabilities: np.ndarray, winner: np.ndarray) -> np.ndarray:
+def keep_winner(probabilities: Array, winner: Array) -> Array:
     """The same array; where rounding made another class win, this one gets the next larger number.
 
     At a very high temperature logits differ by less than probabilities can.

@@ -19,6 +19,7 @@ from calibrant.calibrators.base import Calibrator, of_inner
 from calibrant.calibrators.learned import INNER, INNERS, RECORD, Learned
 from calibrant.calibrators.maps import numpy_space
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
+from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning, InputError, warn_user
 from calibrant.core.rows import Rows, two_columns
 from calibrant.core.schema import identifiers
@@ -53,7 +54,7 @@ class GroupedCalibrator(
         """Those of the inner calibrator."""
         return self.calibrator.tasks
 
-    def _group_numbers(self, groups: Any, n_rows: int) -> np.ndarray:
+    def _group_numbers(self, groups: Any, n_rows: int) -> Array:
         """The number of each row's group; without groups all rows are one group."""
         if isinstance(groups, Mapping) and not 1 <= len(groups) <= 2:
             raise InputError(
@@ -86,28 +87,28 @@ class GroupedCalibrator(
             rows = replace(rows, groups=codes)
         return super()._begin(rows)
 
-    def transform(self, logits: Any, groups: Any = None) -> np.ndarray:
+    def transform(self, logits: Any, groups: Any = None) -> Array:
         """Calibrated logits of the input's shape and dtype; a row of an unseen group gets the pooled fit."""
         check_is_fitted(self)
         answers = self.transform_codes(logits, self.group_codes(groups, len(logits)))
         return answers[:, None] if self.task_ == "binary" and np.ndim(logits) == 2 else answers
 
-    def predict_proba(self, logits: Any, groups: Any = None) -> np.ndarray:
+    def predict_proba(self, logits: Any, groups: Any = None) -> Array:
         """Calibrated probabilities (n×K), or (n×2) of one score per row; rows sum to one."""
         calibrated = self.transform(logits, groups)
         if self.task_ == "binary":
             calibrated = two_columns(calibrated.reshape(-1))
         return softmax(calibrated)
 
-    def predict(self, logits: Any, groups: Any = None) -> np.ndarray:
+    def predict(self, logits: Any, groups: Any = None) -> Array:
         """The class of highest calibrated probability of each row; the first of equals."""
         return self._predicted(self.transform(logits, groups))
 
-    def transform_codes(self, logits: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    def transform_codes(self, logits: Array, codes: Array) -> Array:
         """`transform` of rows whose group numbers are known already."""
         return self._answers(self._admitted(logits), codes)
 
-    def group_codes(self, groups: Any, n_rows: int, *, quiet: bool = False) -> np.ndarray:
+    def group_codes(self, groups: Any, n_rows: int, *, quiet: bool = False) -> Array:
         """The number of each row's group (n,), −1 where the fit has not seen it, with a warning unless `quiet`."""
         if len(self.groups_) == 1 and (groups is None or self.groups_[0] == ""):
             return np.zeros(n_rows, dtype=np.intp)
@@ -127,13 +128,13 @@ class GroupedCalibrator(
     def _fit_binary(self, rows: Rows) -> None:
         self._fit(rows)
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
+    def _transform(self, logits: Array) -> Array:
         return self._answers(logits, np.full(len(logits), UNKNOWN if len(self.groups_) > 1 else 0))
 
-    def _transform_binary(self, scores: np.ndarray) -> np.ndarray:
+    def _transform_binary(self, scores: Array) -> Array:
         return self._transform(scores)
 
-    def _answers_on(self, rows: Any) -> np.ndarray:
+    def _answers_on(self, rows: Any) -> Array:
         return self._answers(rows.logits, rows.groups)
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
@@ -143,7 +144,7 @@ class GroupedCalibrator(
     def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
         return self._map(xp, scores, learned)
 
-    def _answers(self, given: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    def _answers(self, given: Array, codes: Array) -> Array:
         """Calibrated logits of a matrix (n×K), or of scores (n,), whose rows belong to these groups."""
         return self._map_groups(numpy_space, given, codes, self._learned())
 
@@ -152,20 +153,20 @@ class GroupedCalibrator(
         raise NotImplementedError
 
 
-def row_losses(answers: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def row_losses(answers: Array, labels: Array) -> Array:
     """Log loss of each row (n,) of calibrated logits (n×K) or scores (n,)."""
     matrix = (two_columns(answers) if answers.ndim == 1 else answers).astype(np.float64)
     return -np.maximum(log_softmax(matrix)[np.arange(len(labels)), labels], -745.0)
 
 
-def surely_gains(gain: np.ndarray, weights: np.ndarray, n_errors: float) -> bool:
+def surely_gains(gain: Array, weights: Array, n_errors: float) -> bool:
     """Whether the mean gain of the rows exceeds so many of its standard errors."""
     mean = np.average(gain, weights=weights)
     variance = np.average((gain - mean) ** 2, weights=weights)
     return bool(mean > n_errors * np.sqrt(variance / weights.sum()))
 
 
-def group_names(groups: Any, n_rows: int) -> np.ndarray:
+def group_names(groups: Any, n_rows: int) -> Array:
     """The name of each row's group (n,), as text; one nameless group where there are none."""
     if groups is None:
         return np.full(n_rows, "", dtype=str)
@@ -296,7 +297,7 @@ class GroupCalibrator(GroupedCalibrator):
         """The fits of the groups, with the number of each group."""
         return zip(self.calibrators_, np.flatnonzero(self.shares_).tolist(), strict=True)
 
-    def _answers(self, given: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    def _answers(self, given: Array, codes: Array) -> Array:
         answers = self.calibrator_._calibrated(given)
         for fitted, group in self._fits():
             mine = np.flatnonzero(codes == group)
@@ -332,12 +333,12 @@ def some_of_all(rows: Any, weight: float, seed: int) -> Any:
     return replace(some, weights=some.mass() * (weight / some.total_weight))
 
 
-def shares_of(weight: np.ndarray, strength: float) -> np.ndarray:
+def shares_of(weight: Array, strength: float) -> Array:
     """λ = n/(n + k)."""
     return np.where(weight > 0, weight / np.maximum(weight + strength, 1e-300), 0.0)
 
 
-def _mix(pooled: np.ndarray, own: np.ndarray, share: np.ndarray) -> np.ndarray:
+def _mix(pooled: Array, own: Array, share: Array) -> Array:
     """(1 − λ)·pooled + λ·own, of which a part of no share counts nothing even where it is −∞."""
     share = share if pooled.ndim == 1 else share[:, None]
     with np.errstate(invalid="ignore"):
@@ -345,5 +346,5 @@ def _mix(pooled: np.ndarray, own: np.ndarray, share: np.ndarray) -> np.ndarray:
     return np.where(share == 0, pooled, np.where(share == 1, own, mixed)).astype(pooled.dtype, copy=False)
 
 
-def _weights_of(rows: Any, n_groups: int) -> np.ndarray:
+def _weights_of(rows: Any, n_groups: int) -> Array:
     return np.bincount(rows.groups, rows.weights, minlength=n_groups).astype(np.float64)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, of_inner
 from calibrant.calibrators.confidence_bins import map_rows
 from calibrant.calibrators.learned import INNER
+from calibrant.core.arrays import Array
 from calibrant.core.rows import Rows
 
 
@@ -51,7 +51,7 @@ class KeptPrediction(
     def _fit(self, rows: Rows) -> None:
         self.calibrator_ = clone(self.calibrator).fit_rows(rows)
 
-    def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
+    def _held_out(self, rows: Rows, fold: Array) -> Array:
         self.calibrator_ = clone(self.calibrator)
         answers = self.calibrator_.fit_held_out(rows, fold)
         return map_rows(lambda block: put_first(maps.numpy_space, answers[block], rows.logits[block]), answers)

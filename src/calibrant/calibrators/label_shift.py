@@ -13,7 +13,7 @@ from calibrant.calibrators.base import Calibrator, of_inner
 from calibrant.calibrators.confusion import ConfusionScaling
 from calibrant.calibrators.learned import INNER, Learned
 from calibrant.calibrators.solvers.likelihood import Dense, minimise
-from calibrant.core.arrays import check_matrix, check_values
+from calibrant.core.arrays import Array, check_matrix, check_values
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
 from calibrant.core.statistic import statistic
@@ -75,7 +75,7 @@ class LabelShift(Calibrator, requires_logits=of_inner("requires_logits"), cross_
     def _fit(self, rows: Rows) -> None:
         self.calibrator_ = clone(self.calibrator).fit_rows(self.corrected(rows))
 
-    def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
+    def _held_out(self, rows: Rows, fold: Array) -> Array:
         self.calibrator_ = clone(self.calibrator)
         return self.calibrator_.fit_held_out(self.corrected(rows), fold)
 
@@ -96,7 +96,7 @@ class LabelShift(Calibrator, requires_logits=of_inner("requires_logits"), cross_
         return self.calibrator_._map(xp, logits + maps.like(xp, learned.offset_, logits), learned.calibrator_)
 
 
-def _target(given: Any, rows: Rows, prior: np.ndarray) -> np.ndarray:
+def _target(given: Any, rows: Rows, prior: Array) -> Array:
     if isinstance(given, str):
         if given != "uniform":
             raise InputError(f"target_prior must be 'uniform', K frequencies or unlabelled logits, got {given!r}")
@@ -117,7 +117,7 @@ def _target(given: Any, rows: Rows, prior: np.ndarray) -> np.ndarray:
     return array / array.sum()
 
 
-def estimate_prior(probabilities: np.ndarray, prior: np.ndarray) -> np.ndarray:
+def estimate_prior(probabilities: Array, prior: Array) -> Array:
     """π' of unlabelled data from calibrated probabilities (m×K) that assume π: expectation maximisation.
 
     Each step re-weights the probabilities by π'/π and takes their mean as the new π' (Saerens et al. 2002, eq. 2.11).
@@ -136,19 +136,19 @@ def estimate_prior(probabilities: np.ndarray, prior: np.ndarray) -> np.ndarray:
 
 @statistic
 def offset_sums(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, direction: np.ndarray, point: np.ndarray
-) -> tuple[float, np.ndarray, np.ndarray]:
+    logits: Array, labels: Array, weights: Array, direction: Array, point: Array
+) -> tuple[float, Array, Array]:
     """Σ w·NLL of softmax(β·z + τ·v), its gradient (2,) and Hessian (2×2) by (β, τ): a statistic for `Rows.total`."""
     scores = logits.astype(np.float64)
     return bent_sums(np.stack([scores, np.broadcast_to(direction, scores.shape)]), labels, weights, point)
 
 
-def fit_offset(rows: Rows, direction: np.ndarray) -> float:
+def fit_offset(rows: Rows, direction: Array) -> float:
     """τ/β of the lowest weighted NLL; 0 where the priors agree and τ means nothing."""
     if np.ptp(direction) < 1e-12:
         return 0.0
 
-    def sums(point: np.ndarray, last: bool) -> tuple[float, np.ndarray, np.ndarray]:
+    def sums(point: Array, last: bool) -> tuple[float, Array, Array]:
         return rows.total(offset_sums, direction, point)
 
     start = np.ones(2)

@@ -19,6 +19,7 @@ from array_api_compat import numpy as numpy_functions
 from calibrant.calibrators import confidence_bins
 from calibrant.core import bins
 from calibrant.core import softmax as numpy_softmax
+from calibrant.core.arrays import Array
 from calibrant.core.zeros import floor_score
 from calibrant.kernels.rows import scan
 from calibrant.kernels.transform import restore_prediction
@@ -156,49 +157,49 @@ class NumpySpace(Space):
         """By the method."""
         return values.astype(dtype, copy=copy)
 
-    def largest(self, logits: np.ndarray, count: int) -> np.ndarray:
+    def largest(self, logits: Array, count: int) -> Array:
         """The largest logits of each row, largest first, in float64 (n×count)."""
         n_classes = logits.shape[1]
         top = logits if count == n_classes else np.partition(logits, n_classes - count, axis=1)[:, n_classes - count :]
         return np.sort(top, axis=1)[:, ::-1].astype(np.float64)
 
-    def confidence(self, logits: np.ndarray) -> np.ndarray:
+    def confidence(self, logits: Array) -> Array:
         """By the scan that the fits take."""
         return scan(logits, None, from_logits=True, columns="top").confidence[:, None]
 
-    def class_chances(self, logits: np.ndarray) -> np.ndarray:
+    def class_chances(self, logits: Array) -> Array:
         """By the columns that the fits take."""
         return np.stack(list(confidence_bins.class_probabilities(logits)), axis=1)
 
-    def with_entry(self, matrix: np.ndarray, column: np.ndarray, value: Any) -> np.ndarray:
+    def with_entry(self, matrix: Array, column: Array, value: Any) -> Array:
         """One copy, where a mask and a choice would pass over the matrix twice."""
         changed = matrix.copy()
         changed[np.arange(len(matrix)), column[:, 0]] = value if np.ndim(value) == 0 else value[:, 0]
         return changed
 
-    def entry(self, matrix: np.ndarray, column: np.ndarray) -> np.ndarray:
+    def entry(self, matrix: Array, column: Array) -> Array:
         """Twice as fast as `take_along_axis`."""
         return matrix[np.arange(len(matrix)), column[:, 0]][:, None]
 
-    def keep_increasing(self, scores: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    def keep_increasing(self, scores: Array, logits: Array) -> Array:
         """Only rows that rounding changed are touched."""
         restore_prediction(logits, scores)
         return scores
 
-    def bins_by_class(self, chances: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    def bins_by_class(self, chances: Array, edges: Array) -> Array:
         """By bisection, column by column: no table of n×K×M comparisons."""
         return np.stack([bins.place(column, own) for column, own in zip(chances.T, edges, strict=True)], axis=1)
 
-    def lines_by_class(self, chances: np.ndarray, knots: np.ndarray, values: np.ndarray) -> np.ndarray:
+    def lines_by_class(self, chances: Array, knots: Array, values: Array) -> Array:
         """By bisection, column by column."""
         columns = zip(chances.T, knots, values, strict=True)
         return np.stack([np.interp(column, own, heights) for column, own, heights in columns], axis=1)
 
-    def logcumsumexp(self, values: np.ndarray, axis: int) -> np.ndarray:
+    def logcumsumexp(self, values: Array, axis: int) -> Array:
         """log Σ_{i ≤ j} exp(v_i)."""
         return np.logaddexp.accumulate(values, axis=axis)
 
-    def capped(self, shares: np.ndarray, cap: np.ndarray, total: np.ndarray) -> np.ndarray:
+    def capped(self, shares: Array, cap: Array, total: Array) -> Array:
         """In place, crowded rows only: sorting all would cost more than the rest of the map."""
         crowded = np.flatnonzero(shares.max(axis=1) > cap[:, 0])
         if len(crowded):

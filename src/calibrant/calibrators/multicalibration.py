@@ -14,6 +14,7 @@ from calibrant.calibrators.learned import INNER, RECORD, Learned
 from calibrant.calibrators.second_stage import top_label
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.solvers.patches import Patched, fit_patches, hats, patch_path
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.metrics.clinical import weighted_quantile
 
@@ -84,7 +85,7 @@ class Multicalibration(
         """Those of the inner calibrator and of the patches."""
         return self.calibrator_.n_parameters_ + (self.values_[:-1].size if self.rounds_ else 0)
 
-    def _group_numbers(self, groups: Any, n_rows: int) -> np.ndarray:
+    def _group_numbers(self, groups: Any, n_rows: int) -> Array:
         codes = super()._group_numbers(groups, n_rows)
         self._owners = []
         for column in groups.values() if isinstance(groups, Mapping) and len(groups) == 2 else ():
@@ -110,7 +111,7 @@ class Multicalibration(
         self.values_ = np.vstack([values, np.zeros(len(self.knots_))])
         self.n_iter_ = max(1, self.rounds_)
 
-    def _members(self) -> np.ndarray:
+    def _members(self) -> Array:
         """Which finest groups make up each group that may be patched (P, G): all rows, columns, intersections."""
         n_groups = len(self.groups_)
         sets = [np.ones((1, n_groups), dtype=bool), np.eye(n_groups, dtype=bool)]
@@ -118,7 +119,7 @@ class Multicalibration(
             sets.append(np.arange(owner.max() + 1)[:, None] == owner)
         return np.unique(np.concatenate(sets), axis=0)
 
-    def _rounds(self, rows: Any, inner: np.ndarray, data: Patched, members: np.ndarray) -> int:
+    def _rounds(self, rows: Any, inner: Array, data: Patched, members: Array) -> int:
         """The number of rounds of the lowest held-out log loss, by the rule of the class."""
         if rows.total_weight < 8 * FOLDS:
             return 0
@@ -140,13 +141,13 @@ class Multicalibration(
         gain = row_losses(inner, rows.labels) - row_losses(self._shifted(inner, shifts[best]), rows.labels)
         return best if surely_gains(gain, data.weights, SURE) else 0
 
-    def _top(self, inner: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _top(self, inner: Array, labels: Array) -> tuple[Array, Array]:
         if inner.ndim == 1:
             return inner.astype(np.float64), labels == 1
         top = top_label(inner)
         return top.log_odds, top.prediction == labels
 
-    def _shifted(self, inner: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    def _shifted(self, inner: Array, shift: Array) -> Array:
         if inner.ndim == 1:
             return inner + shift.astype(inner.dtype)
         return maps.with_mapped_confidence(maps.numpy_space, inner, lambda present: present + shift[:, None])
@@ -172,7 +173,7 @@ class Multicalibration(
         return change(answers[:, None])[:, 0] if binary else maps.with_mapped_confidence(xp, answers, change)
 
 
-def _shift_at(xp: Any, log_odds: Any, knots: np.ndarray, values: Any) -> Any:
+def _shift_at(xp: Any, log_odds: Any, knots: Array, values: Any) -> Any:
     """The patch (n, 1) of log-odds (n, 1), from a function that gives the values (n, 1) at a knot."""
     shift = values(0)
     for place in range(len(knots) - 1):

@@ -16,6 +16,7 @@ from calibrant.calibrators.prepare import in_pieces
 from calibrant.calibrators.registry import get, resolve
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds, divided
 from calibrant.calibrators.solvers.shrunken import Labelled, fit_labels, summed_losses
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError, warn_user
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import sigmoid
@@ -116,13 +117,13 @@ class MultilabelCalibrator(Calibrator):
         self.n_iter_, self.objective_trace_ = 1, np.empty(0)
         return rows
 
-    def predict_proba(self, logits: Any) -> np.ndarray:
+    def predict_proba(self, logits: Any) -> Array:
         """Calibrated probability of each label (n×L)."""
         check_is_fitted(self)
         scores = self._admitted(logits)
         return sigmoid(self._transform(scores.astype(np.float64))).astype(scores.dtype)
 
-    def _predicted(self, calibrated: np.ndarray) -> np.ndarray:
+    def _predicted(self, calibrated: Array) -> Array:
         """1 where the calibrated probability of a label is above ½ (n×L)."""
         return (calibrated > 0).astype(np.int64)
 

@@ -16,6 +16,7 @@ from calibrant.calibrators.ensemble_temperature import minimise_on_simplex
 from calibrant.calibrators.learned import INNERS, RECORD, Learned
 from calibrant.calibrators.registry import get
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError, warn_user
 from calibrant.core.rows import Rows, two_columns
 from calibrant.core.statistic import use_compiled
@@ -100,7 +101,7 @@ class LinearPool(
         return sum(int(one.n_parameters_) for one in self.calibrators_) + len(self.weights_) - 1
 
     @classmethod
-    def of(cls, fitted: Sequence[Any], weights: np.ndarray) -> LinearPool:
+    def of(cls, fitted: Sequence[Any], weights: Array) -> LinearPool:
         """The pool of calibrators that were fitted to the same rows; those of weight 0 are left out."""
         pool = cls([clone(one) for one in fitted])
         first = fitted[0]
@@ -110,7 +111,7 @@ class LinearPool(
         pool.fit_seconds_ = float(sum(one.fit_seconds_ for one in fitted))
         return pool
 
-    def _take(self, fitted: Any, weights: np.ndarray) -> None:
+    def _take(self, fitted: Any, weights: Array) -> None:
         self.places_ = np.flatnonzero(weights)
         self.calibrators_, self.weights_ = [fitted[place] for place in self.places_], weights[self.places_]
 
@@ -138,11 +139,11 @@ class LinearPool(
     def _fit_binary(self, rows: Rows) -> None:
         self._fit(rows)
 
-    def _held_out(self, rows: Rows, fold: np.ndarray) -> np.ndarray:
+    def _held_out(self, rows: Rows, fold: Array) -> Array:
         # the weights are learned from all rows: what a row adds to its own answer is far below the noise
         return pool_rows(self._pooled(rows, fold), self.weights_)
 
-    def _pooled(self, rows: Rows, fold: np.ndarray) -> list[np.ndarray]:
+    def _pooled(self, rows: Rows, fold: Array) -> list[Array]:
         """Learn everything; the held-out answers of the calibrators that have weight."""
         members = self._members()
         answers = [one.fit_held_out(rows, fold) for one in members]
@@ -154,13 +155,13 @@ class LinearPool(
         self.n_iter_ = max(1, len(self.objective_trace_) - 1)
         return [answers[place] for place in self.places_]
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
+    def _transform(self, logits: Array) -> Array:
         if logits.ndim == 2 and not use_compiled(logits.size):  # block by block through all members
             return super()._transform(logits)
         pooled = pool_rows([one._calibrated(logits) for one in self.calibrators_], self.weights_)
         return self._kept(maps.numpy_space, pooled, logits)
 
-    def _transform_binary(self, scores: np.ndarray) -> np.ndarray:
+    def _transform_binary(self, scores: Array) -> Array:
         return self._transform(scores)
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
@@ -185,9 +186,7 @@ class LinearPool(
             )
 
 
-def pool_weights(
-    log_probabilities: np.ndarray, row_weights: np.ndarray | None, prior_rows: float
-) -> tuple[np.ndarray, np.ndarray]:
+def pool_weights(log_probabilities: Array, row_weights: Array | None, prior_rows: float) -> tuple[Array, Array]:
     """Weights (M,) that maximise Σ log Σ_m w_m·p_m + prior_rows·Σ_m log w_m, and the mean loss at each step.
 
     `log_probabilities` (n×M) are what each calibrator says of the true class. In ratios to the row's largest, so that
@@ -204,7 +203,7 @@ def pool_weights(
     ratios = np.exp(raised - peak[:, None])
     prior = prior_rows / total
 
-    def evaluate(weights: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    def evaluate(weights: Array) -> tuple[float, Array, Array]:
         mixed = np.maximum(ratios @ weights, 1e-300)
         shares = ratios / mixed[:, None]
         weighted = mass[:, None] * shares
@@ -225,13 +224,13 @@ def pool_weights(
     return weights / weights.sum(), np.array(trace)
 
 
-def true_log_probabilities(answers: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def true_log_probabilities(answers: Array, labels: Array) -> Array:
     """log p of the true class of each row (n,), of logits (n×K) or scores (n,)."""
     matrix = two_columns(answers) if answers.ndim == 1 else answers
     return -scan(matrix, labels, from_logits=True, columns="scores").nll.astype(np.float64)
 
 
-def pool_rows(answers: Sequence[np.ndarray], weights: np.ndarray) -> np.ndarray:
+def pool_rows(answers: Sequence[Array], weights: Array) -> Array:
     """`pool_answers` in the dtype of the answers, block by block."""
     space = maps.numpy_space
     return map_rows(lambda block: pool_answers(space, [one[block] for one in answers], weights), answers[0])

@@ -13,6 +13,7 @@ from sklearn.utils.validation import validate_data
 from calibrant.calibrators.registry import get, names, resolve
 from calibrant.calibrators.solvers.folds import divided
 from calibrant.core.arrays import (
+    Array,
     check_counts,
     check_label_matrix,
     check_labels,
@@ -215,7 +216,7 @@ def _maps_one_score(name: str) -> bool:
     return made.maps_one_score()
 
 
-def check_names(estimator: Any, given: Any, matrix: np.ndarray, *, reset: bool) -> None:
+def check_names(estimator: Any, given: Any, matrix: Array, *, reset: bool) -> None:
     """Learn (`reset`) or compare the number and the names of the columns, as scikit-learn does."""
     if isinstance(given, np.ndarray) and not hasattr(estimator, "feature_names_in_"):
         # what `validate_data` comes to where nobody names columns, without its search for tables

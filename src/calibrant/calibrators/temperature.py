@@ -18,6 +18,7 @@ from calibrant.calibrators.solvers.temperature import (
     temperature_grid,
     width_errors,
 )
+from calibrant.core.arrays import Array
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
@@ -74,7 +75,7 @@ class TemperatureScaling(
     def __init__(
         self,
         objective: str = "nll",
-        grid: Sequence[float] | np.ndarray | None = None,
+        grid: Sequence[float] | Array | None = None,
         refine: bool = False,
         n_bins: int = 15,
         *,
@@ -102,7 +103,7 @@ class TemperatureScaling(
             self.temperature_, self.objective_trace_ = self._search(rows)
         self.n_iter_ = len(self.objective_trace_)
 
-    def _search(self, rows: Rows) -> tuple[float, np.ndarray]:
+    def _search(self, rows: Rows) -> tuple[float, Array]:
         n_bins = check_n_bins(self.n_bins)
         if self.objective == "soft_ece":
             errors = soft_errors(rows, n_bins, *self._soft_options())
@@ -124,6 +125,6 @@ class TemperatureScaling(
     def _map(self, xp, logits, learned):
         return xp.keep_increasing(logits * like(xp, 1.0 / learned.temperature_, logits), logits)
 
-    def _transform(self, logits: np.ndarray) -> np.ndarray:
+    def _transform(self, logits: Array) -> Array:
         inverse = np.full(logits.shape[1], 1.0 / self.temperature_)
         return scale_rows(logits, inverse, None, keep_prediction=True)

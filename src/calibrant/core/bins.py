@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import check_whole
+from calibrant.core.arrays import Array, check_whole
 
 RANK_SLACK = 1e-12
 """A rank so little below the border of two bins lies on it, where ranks are sums of fractional weights."""
@@ -23,7 +23,7 @@ def check_n_bins(n_bins: int) -> int:
     return check_whole(n_bins, "n_bins", 1)
 
 
-def width_edges(n_bins: int, dtype: np.typing.DTypeLike = np.float64) -> np.ndarray:
+def width_edges(n_bins: int, dtype: np.typing.DTypeLike = np.float64) -> Array:
     """The n_bins + 1 edges j/M, rounded to the dtype of the confidences that meet them.
 
     Rounding the edge as the data were rounded keeps a float32 0.2 and a float64 0.2 in the same bin.
@@ -31,12 +31,12 @@ def width_edges(n_bins: int, dtype: np.typing.DTypeLike = np.float64) -> np.ndar
     return (np.arange(n_bins + 1) / n_bins).astype(dtype)
 
 
-def width_index(confidence: np.ndarray, n_bins: int) -> np.ndarray:
+def width_index(confidence: Array, n_bins: int) -> Array:
     """Equal-width bin of each confidence: (lo, hi], a confidence of 0 in the first bin."""
     return place(confidence, width_edges(n_bins, confidence.dtype))
 
 
-def mass_index(confidence: np.ndarray, n_bins: int, weights: np.ndarray | None = None) -> np.ndarray:
+def mass_index(confidence: Array, n_bins: int, weights: Array | None = None) -> Array:
     """Equal-mass bin floor(M·rank/n); ties share the lowest rank of their group.
 
     With weights, the rank of a row is the weight of all strictly smaller confidences and n their total,
@@ -58,17 +58,17 @@ def mass_index(confidence: np.ndarray, n_bins: int, weights: np.ndarray | None =
     return index
 
 
-def rank_slack(weights: np.ndarray | None) -> float:
+def rank_slack(weights: Array | None) -> float:
     """0 where ranks are exact, as sums of whole weights are; else `RANK_SLACK`."""
     return 0.0 if weights is None or (weights == np.rint(weights)).all() else RANK_SLACK
 
 
-def cumulate(weights: np.ndarray) -> np.ndarray:
+def cumulate(weights: Array) -> Array:
     """0 and the running sums, added up in extended precision where the machine has it."""
     return np.concatenate(([0.0], np.cumsum(weights, dtype=np.longdouble)))
 
 
-def quantile_edges(confidence: np.ndarray, n_bins: int, weights: np.ndarray | None = None) -> np.ndarray:
+def quantile_edges(confidence: Array, n_bins: int, weights: Array | None = None) -> Array:
     """Edges that hold about the same mass of the fit data, for calibrators that must place new points.
 
     Linear interpolation of the sorted confidences at n·j/M, the first edge opened to 0 and the last to 1.
@@ -90,12 +90,12 @@ def quantile_edges(confidence: np.ndarray, n_bins: int, weights: np.ndarray | No
     return edges
 
 
-def place(confidence: np.ndarray, edges: np.ndarray) -> np.ndarray:
+def place(confidence: Array, edges: Array) -> Array:
     """Bin of each confidence between given edges, (lo, hi], the outer bins open-ended."""
     return np.searchsorted(edges[1:-1], confidence, side="left")
 
 
-def total_gap(gaps: np.ndarray, total: Any = 1.0, axis: int = -1) -> Any:
+def total_gap(gaps: Array, total: Any = 1.0, axis: int = -1) -> Any:
     """Σ_b |Σw·confidence − Σw·correct| / Σw: the ECE, from the signed gap sums of the bins along one axis.
 
     >>> float(total_gap(np.array([3.0, -1.0]), 10.0))
@@ -104,12 +104,12 @@ def total_gap(gaps: np.ndarray, total: Any = 1.0, axis: int = -1) -> Any:
     return np.abs(gaps).sum(axis=axis) / total
 
 
-def over(excess: np.ndarray) -> np.ndarray:
+def over(excess: Array) -> Array:
     """Σ_b max(0, g_b): the part of the error where confidence exceeds accuracy."""
     return np.maximum(excess, 0).sum(axis=-1)
 
 
-def under(excess: np.ndarray) -> np.ndarray:
+def under(excess: Array) -> Array:
     """Σ_b max(0, −g_b): the part of the error where accuracy exceeds confidence."""
     return over(-excess)
 
@@ -118,32 +118,32 @@ def under(excess: np.ndarray) -> np.ndarray:
 class BinSums:
     """Σw, Σw·confidence and Σw·correct of each bin; any leading axes (classes, resamples) are kept."""
 
-    weight: np.ndarray
-    confidence: np.ndarray
-    correct: np.ndarray
+    weight: Array
+    confidence: Array
+    correct: Array
 
     def __add__(self, other: BinSums) -> BinSums:
         return BinSums(self.weight + other.weight, self.confidence + other.confidence, self.correct + other.correct)
 
     @property
-    def excess(self) -> np.ndarray:
+    def excess(self) -> Array:
         """Signed gap of each bin as a share of the whole: (n_b/n)·(C_b − A_b); over-confidence is positive."""
         return (self.confidence - self.correct) / self.weight.sum(axis=-1, keepdims=True)
 
     @property
-    def gap(self) -> np.ndarray:
+    def gap(self) -> Array:
         """C_b − A_b; 0 in an empty bin."""
         return (self.confidence - self.correct) / np.where(self.weight > 0, self.weight, 1.0)
 
     @property
-    def noise_squared(self) -> np.ndarray:
+    def noise_squared(self) -> Array:
         """Σ_b (n_b/n)·A_b(1−A_b)/(n_b−1), what noise alone adds to the squared error; bins of fewer than 2 give 0."""
         counted = self.weight >= 2
         accuracy = self.correct / np.where(counted, self.weight, 1.0)
         noise = np.where(counted, accuracy * (1 - accuracy) / np.where(counted, self.weight - 1, 1.0), 0.0)
         return (self.weight * noise).sum(axis=-1) / self.weight.sum(axis=-1)
 
-    def norm(self, p: float) -> np.ndarray:
+    def norm(self, p: float) -> Array:
         """(Σ_b (n_b/n)·|A_b − C_b|^p)^(1/p), over the last axis."""
         if p == 1:
             return total_gap(self.excess)

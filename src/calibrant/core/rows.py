@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from calibrant.core.arrays import check_score_values, check_values, sums_finitely
+from calibrant.core.arrays import Array, check_score_values, check_values, sums_finitely
 from calibrant.core.errors import InputError
 from calibrant.core.statistic import Kernel, Statistic, add, statistic
 from calibrant.core.threads import BLOCK_ELEMENTS, map_blocks, row_blocks
@@ -53,13 +53,13 @@ class Blocks(Protocol):
     def sums(self, statistic: Statistic, parameters: tuple[Any, ...], rows: Rows) -> tuple[Any, ...]:
         """Sum of `statistic(logits, labels, weights, *parameters)` over all blocks, in order."""
 
-    def gather(self, columns: Columns, parameters: tuple[Any, ...], rows: Rows) -> Sequence[np.ndarray]:
+    def gather(self, columns: Columns, parameters: tuple[Any, ...], rows: Rows) -> Sequence[Array]:
         """Arrays with an entry per row."""
 
     def sample(self, rows: Rows, size: int) -> Rows:
         """About so many rows."""
 
-    def weighted(self, weights: np.ndarray | None) -> Blocks:
+    def weighted(self, weights: Array | None) -> Blocks:
         """The same scores for rows with other weights: these, where weights are sent with each block."""
         return self
 
@@ -67,7 +67,7 @@ class Blocks(Protocol):
         """The temperature of the lowest NLL, where it is found faster than by sums."""
         return None
 
-    def array(self) -> np.ndarray:
+    def array(self) -> Array:
         """All scores as one array."""
 
     def fingerprint(self, rows: Rows) -> str:
@@ -89,10 +89,10 @@ class Rows:
     """
 
     logits: Any
-    labels: np.ndarray
-    weights: np.ndarray | None = None
-    groups: np.ndarray | None = None
-    clusters: np.ndarray | None = None
+    labels: Array
+    weights: Array | None = None
+    groups: Array | None = None
+    clusters: Array | None = None
     each: Callable[..., Iterable[Block]] | None = None
     blocks: Blocks | None = None
     settled: bool = True
@@ -138,11 +138,11 @@ class Rows:
         """Sum of the weights; n where there are none."""
         return float(self.n) if self.weights is None else float(self.weights.sum())
 
-    def mass(self) -> np.ndarray:
+    def mass(self) -> Array:
         """The weight of each row (n,)."""
         return np.ones(self.n) if self.weights is None else self.weights
 
-    def class_weight(self) -> np.ndarray:
+    def class_weight(self) -> Array:
         """Total weight of each class (K,); 0 for a class that is absent."""
         if self.each is not None:
             return self.total(_class_weight)[0]
@@ -152,7 +152,7 @@ class Rows:
         """One score per row as two-class logits [0, z]; a matrix is itself."""
         return replace(self, logits=two_columns(self.logits)) if self.one_score else self
 
-    def take(self, index: np.ndarray | slice) -> Rows:
+    def take(self, index: Array | slice) -> Rows:
         """The rows at these places; of rows that are not in memory the others get the weight 0."""
         if self.blocks is not None:
             chosen = np.zeros(self.n)
@@ -194,7 +194,7 @@ class Rows:
         elements = min(max(self.size // 16, SMALLEST_BLOCK), BLOCK_ELEMENTS)
         return reduce(add, self._map(work, elements))
 
-    def gather(self, columns: Columns, *parameters: Any) -> Sequence[np.ndarray]:
+    def gather(self, columns: Columns, *parameters: Any) -> Sequence[Array]:
         """Arrays with an entry per row, joined in the order of the rows; every row has its own label alone."""
         if self.blocks is not None:
             return self.blocks.gather(columns, parameters, self)
@@ -229,7 +229,7 @@ class Rows:
         (factors,) = self.gather(factor)
         return self.with_weights(self.mass() * factors)
 
-    def with_weights(self, weights: np.ndarray | None) -> Rows:
+    def with_weights(self, weights: Array | None) -> Rows:
         """The same rows with other weights."""
         return replace(self, weights=weights, blocks=None if self.blocks is None else self.blocks.weighted(weights))
 
@@ -281,7 +281,7 @@ class Smoothing:
 
     share: float
 
-    def __call__(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> Iterable[Block]:
+    def __call__(self, logits: Array, labels: Array, weights: Array | None) -> Iterable[Block]:
         """The block once with its own labels, and once with each label."""
         ones = np.ones(len(labels)) if weights is None else weights
         yield logits, labels, (1 - self.share) * ones
@@ -294,26 +294,26 @@ class Smoothing:
 class Largest:
     """Numbers of which + keeps the larger ones, for statistics of extremes."""
 
-    values: np.ndarray
+    values: Array
 
     def __add__(self, other: Largest) -> Largest:
         return Largest(np.maximum(self.values, other.values))
 
 
-def score_range(rows: Rows) -> np.ndarray:
+def score_range(rows: Rows) -> Array:
     """Lowest and highest score of the rows that count, by label: (2, 2), (inf, −inf) where there are none."""
     return rows.total(_score_range)[0].values * (-1.0, 1.0)
 
 
 @statistic
-def _score_range(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> tuple[Largest]:
+def _score_range(scores: Array, labels: Array, weights: Array | None) -> tuple[Largest]:
     counted = np.ones(len(labels), bool) if weights is None else weights > 0
     parts = [scores[counted & (labels == label)] for label in (0, 1)]
     extremes = [(-one.min(initial=np.inf), one.max(initial=-np.inf)) for one in parts]
     return (Largest(np.array(extremes)),)
 
 
-def two_columns(scores: np.ndarray) -> np.ndarray:
+def two_columns(scores: Array) -> Array:
     """The matrix [0, z] (n×2) of scores (n,)."""
     return np.stack([np.zeros_like(scores), scores], axis=1)
 
@@ -339,16 +339,14 @@ def _summed(
 
 
 @statistic
-def _class_weight(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray]:
+def _class_weight(logits: Array, labels: Array, weights: Array | None) -> tuple[Array]:
     return (np.bincount(labels, weights=weights, minlength=logits.shape[1]).astype(np.float64),)
 
 
 SAMPLED_ROWS = 256
 
 
-def fingerprint_of_sample(
-    shape: tuple[int, ...], sample: np.ndarray, labels: np.ndarray, weights: np.ndarray | None
-) -> str:
+def fingerprint_of_sample(shape: tuple[int, ...], sample: Array, labels: Array, weights: Array | None) -> str:
     """`sha256:` and 32 hex digits over the shape, all labels, all weights and 256 evenly spaced rows of the logits.
 
     It recognises a data set at the cost of a millisecond; it is no proof against someone who forges one. float32

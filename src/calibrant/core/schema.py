@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import as_array, check_label_matrix, check_labels, check_outcomes
+from calibrant.core.arrays import Array, as_array, check_label_matrix, check_labels, check_outcomes
 from calibrant.core.errors import InputError
 
 KINDS = ("logits", "probabilities")
@@ -184,7 +184,7 @@ class Schema:
         """Names that a label may be; the names of many labels are not, since each of them is 0 or 1."""
         return self.class_names if self.class_names is not None and self.task != "multilabel" else ()
 
-    def _by_name(self, array: np.ndarray, name: str) -> np.ndarray:
+    def _by_name(self, array: Array, name: str) -> Array:
         """Places of the names, or the numbers that texts spell where no class name is a number."""
         flat, width = array.reshape(-1), array[:1].size if array.ndim else 1
         found, codes = np.unique(flat, return_inverse=True) if flat.dtype.kind != "O" else _distinct(flat, name)
@@ -295,7 +295,7 @@ def joined_identifier(values: Sequence[Any]) -> str:
     return " & ".join(identifier(value).replace("&", "&&") for value in values)
 
 
-def identifiers(values: Any, n_rows: int | None = None, name: str = "ids") -> tuple[np.ndarray, list[str]]:
+def identifiers(values: Any, n_rows: int | None = None, name: str = "ids") -> tuple[Array, list[str]]:
     """The number of each row's identifier (n,), by first appearance, and the identifiers as exact text.
 
     values : one entry per row, or a mapping of columns, whose combinations are the identifiers then.
@@ -326,7 +326,7 @@ def identifiers(values: Any, n_rows: int | None = None, name: str = "ids") -> tu
     return code, texts
 
 
-def typed(cells: np.ndarray) -> np.ndarray:
+def typed(cells: Array) -> Array:
     """Cells of a text file as numbers, where every one that is not empty is a number and none loses a digit.
 
     >>> typed(np.array(["1", "20"])).dtype.kind, typed(np.array(["1.5", ""])).tolist(), typed(np.array(["01"])).tolist()
@@ -345,7 +345,7 @@ def typed(cells: np.ndarray) -> np.ndarray:
     return np.array([float(cell or "nan") for cell in found.tolist()])[codes]
 
 
-def _column(values: Any) -> np.ndarray:
+def _column(values: Any) -> Array:
     """An array (n,) of a sequence; numpy would make one type of numbers and texts, or a matrix of tuples."""
     if isinstance(values, (list, tuple)):
         kinds = {type(value) for value in values}
@@ -356,7 +356,7 @@ def _column(values: Any) -> np.ndarray:
     return np.asarray(values)
 
 
-def _by_appearance(distinct: Any) -> tuple[np.ndarray, np.ndarray]:
+def _by_appearance(distinct: Any) -> tuple[Array, Array]:
     """Distinct values in the order in which they first appear, and the place of each row's value among them."""
     found, first, inverse = distinct
     order = np.argsort(first, kind="stable")
@@ -365,7 +365,7 @@ def _by_appearance(distinct: Any) -> tuple[np.ndarray, np.ndarray]:
     return found[order], rank[inverse.reshape(-1)]
 
 
-def _distinct(array: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
+def _distinct(array: Array, name: str) -> tuple[Array, Array]:
     """Distinct objects by first appearance, and the place of each; an InputError for what is not a label."""
     places: dict[Any, int] = {}
     codes = np.empty(array.size, np.intp)

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 
-def logsumexp(logits: np.ndarray) -> np.ndarray:
+
+def logsumexp(logits: Array) -> Array:
     """log Σ_j exp(z_j) of each row."""
     peak = logits.max(axis=-1, keepdims=True)
     return (np.log(np.exp(_below(logits, peak)).sum(axis=-1, keepdims=True)) + peak)[..., 0]
 
 
-def log_softmax(logits: np.ndarray) -> np.ndarray:
+def log_softmax(logits: Array) -> Array:
     """z − logsumexp(z) of each row."""
     shifted = _below(logits, logits.max(axis=-1, keepdims=True))
     shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return shifted
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
+def softmax(logits: Array) -> Array:
     """exp(z) / Σ_j exp(z_j) of each row."""
     exponentials = _below(logits, logits.max(axis=-1, keepdims=True))
     np.exp(exponentials, out=exponentials)
@@ -30,30 +32,30 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return exponentials
 
 
-def log_stored(probabilities: np.ndarray) -> np.ndarray:
+def log_stored(probabilities: Array) -> Array:
     """The logarithms of stored probabilities; of a zero −inf, which `core.zeros` gives a value."""
     with np.errstate(divide="ignore"):
         return np.log(probabilities)
 
 
-def log_probabilities(probabilities: np.ndarray) -> np.ndarray:
+def log_probabilities(probabilities: Array) -> Array:
     """Logits that softmax maps back to these probabilities; a zero becomes the smallest normal number."""
     return np.log(np.maximum(probabilities, np.finfo(probabilities.dtype).tiny))
 
 
-def _below(logits: np.ndarray, peak: np.ndarray) -> np.ndarray:
+def _below(logits: Array, peak: Array) -> Array:
     # the gap of two finite logits may exceed the dtype: as −Inf its exponential is the same 0
     with np.errstate(over="ignore"):
         return logits - peak
 
 
-def log_odds(probabilities: np.ndarray) -> np.ndarray:
+def log_odds(probabilities: Array) -> Array:
     """log p − log(1 − p) of every element; −inf at 0 and inf at 1."""
     one = probabilities.dtype.type(1)
     return log_stored(probabilities) - log_stored(one - probabilities)
 
 
-def sigmoid(log_odds: np.ndarray) -> np.ndarray:
+def sigmoid(log_odds: Array) -> Array:
     """1/(1 + exp(−s)) without overflow; ±inf give 1 and 0.
 
     >>> sigmoid(np.array([-np.inf, 0.0, 800.0])).tolist()
@@ -64,19 +66,19 @@ def sigmoid(log_odds: np.ndarray) -> np.ndarray:
     return np.where(log_odds >= 0, share, small * share)
 
 
-def softplus(log_odds: np.ndarray) -> np.ndarray:
+def softplus(log_odds: Array) -> Array:
     """log(1 + exp(s)): minus the log of the probability that the sign of s speaks against."""
     return np.maximum(log_odds, 0.0) + np.log1p(np.exp(-np.abs(log_odds)))
 
 
-def probability_log_odds(probability: np.ndarray) -> np.ndarray:
+def probability_log_odds(probability: Array) -> Array:
     """log p − log(1 − p) in float64; −inf at 0 and inf at 1."""
     wide = np.asarray(probability, dtype=np.float64)
     with np.errstate(divide="ignore"):
         return np.log(wide) - np.log1p(-wide)
 
 
-def finite_log_odds(log_odds: np.ndarray, floor: tuple[float, float] | None = None) -> np.ndarray:
+def finite_log_odds(log_odds: Array, floor: tuple[float, float] | None = None) -> Array:
     """±inf replaced by the log-odds of a floor: of half the smallest positive p and half the smallest 1 − p.
 
     `floor` gives the lowest and the highest log-odds that infinite values take; None reads them off these values.
@@ -89,7 +91,7 @@ def finite_log_odds(log_odds: np.ndarray, floor: tuple[float, float] | None = No
     return np.where(infinite, np.where(wide < 0, lowest, highest), wide)
 
 
-def odds_floor(log_odds: np.ndarray) -> tuple[float, float]:
+def odds_floor(log_odds: Array) -> tuple[float, float]:
     """Log-odds that stand for p = 0 and p = 1: p half the smallest positive one, 1 − p half the smallest positive one.
 
     Where all values are infinite nothing is known about their size, and p = ¼ and ¾ are taken.

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.core.threads import row_blocks
 
 COMPILED_FROM = 2_000_000
@@ -168,9 +169,9 @@ def add(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...]:
 def _in_float64(
     form: Callable[..., tuple[Any, ...]],
     elements: int,
-    logits: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
+    logits: Array,
+    labels: Array,
+    weights: Array | None,
     *parameters: Any,
 ) -> tuple[Any, ...]:
     def part(block: slice) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.core.errors import warn_user
 from calibrant.core.softmax import logsumexp
 
@@ -28,7 +29,7 @@ def sample_stride(n_rows: int, n_classes: int) -> int:
     return max(1, -(-n_rows // max(1, min(SAMPLED_ROWS, SAMPLED_ELEMENTS // n_classes))))
 
 
-def log_floor_of(sample: np.ndarray, *, one_score: bool) -> float:
+def log_floor_of(sample: Array, *, one_score: bool) -> float:
     """log of half the smallest positive probability of logits (n×K), or of scores of any shape.
 
     At most half of 1/K: where every positive probability is 1, they say nothing about the size of the others.
@@ -51,7 +52,7 @@ def half_of(lowest: float, n_classes: int) -> float:
     return max(min(lowest, -float(np.log(n_classes))) - float(np.log(2.0)), LOWEST_LOG)
 
 
-def _lowest_log_probability(logits: np.ndarray) -> float:
+def _lowest_log_probability(logits: Array) -> float:
     if not len(logits):
         return 0.0
     with np.errstate(invalid="ignore", over="ignore"):
@@ -66,7 +67,7 @@ def _lowest_log_probability(logits: np.ndarray) -> float:
         return float((below[few] - logsumexp(logits[few].astype(np.float64))).min()) if len(few) else 0.0
 
 
-def raised(logits: np.ndarray, log_floor: float, *, scores: bool = False) -> np.ndarray:
+def raised(logits: Array, log_floor: float, *, scores: bool = False) -> Array:
     """The same logits with every −inf replaced by that of the floor; of `scores`, each an own log-odds, every ±inf."""
     infinite = np.isinf(logits)
     if not infinite.any():

@@ -29,6 +29,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.core.schema import KINDS
 from calibrant.data import unpickling
@@ -183,7 +184,7 @@ class MemberField(Field):
                 f"but {member.file_size - self.begins} are there"
             )
 
-    def read(self) -> np.ndarray:
+    def read(self) -> Array:
         """The whole array; its checksum is compared on the way."""
         with self._open() as stream:
             array = np.lib.format.read_array(stream, max_header_size=MAX_HEADER)
@@ -204,7 +205,7 @@ class MemberField(Field):
         raw = RawField(self.path, offset, self.shape, self.dtype, self.fortran, self.called, self.keeps)
         return raw.source(name)
 
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Blocks in order; the rows before `start` are unpacked and dropped."""
         each = self.nbytes // self.shape[0]
         with self._open() as stream:

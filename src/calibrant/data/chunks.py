@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core import progress
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.core.rows import SAMPLED_ROWS, Blocks, Columns, Rows, fingerprint_of_sample
 from calibrant.core.statistic import Kernel, Statistic, add
@@ -54,7 +55,7 @@ class Chunk:
 
     def values(
         self, *, check: bool, most: int | None = None, elements: int = STREAM_ELEMENTS
-    ) -> Iterator[tuple[slice, np.ndarray]]:
+    ) -> Iterator[tuple[slice, Array]]:
         """Places and values of blocks in order, up to `most` rows; `check` raises at values that are no scores."""
         rows = max(1, elements // self.predictions.source.shape[1])
         with self.naming():
@@ -188,9 +189,9 @@ class FileBlocks(Blocks):
         self._settle()
         self.n_passes += 1
         n_rows = self.shape[0]
-        found: list[np.ndarray] = []
+        found: list[Array] = []
 
-        def put(*parts: tuple[int, list[np.ndarray]] | None) -> None:
+        def put(*parts: tuple[int, list[Array]] | None) -> None:
             for first_row, arrays in filter(None, parts):
                 for array in arrays[len(found) :]:
                     large = n_rows * 16 > SPILL_BYTES
@@ -218,7 +219,7 @@ class FileBlocks(Blocks):
         own = None if rows.weights is None else rows.weights[places]
         return Rows(self._sample.logits, rows.labels[places], own, each=rows.each)
 
-    def array(self) -> np.ndarray:
+    def array(self) -> Array:
         """All scores as one array: in memory, or in a scratch copy on disk.
 
         A large uncompressed file is read into memory if it fits, as a map would end the process where another one cuts
@@ -272,7 +273,7 @@ class FileBlocks(Blocks):
             self._chunks = [replace(chunk, log_floor=self.log_floor) for chunk in self._chunks]
         return sums
 
-    def _marked_rows(self, stride: int) -> np.ndarray:
+    def _marked_rows(self, stride: int) -> Array:
         """Every stride-th row, as the first pass met them."""
         if not self._marked:
             self._settle()
@@ -301,7 +302,7 @@ class FileBlocks(Blocks):
 
         return self.engine.run(work, chunks, told)
 
-    def _scratch(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    def _scratch(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
         scratch = Scratch()
         self._scratches.append(scratch)
         return np.memmap(scratch.path, dtype, "w+", shape=shape)
@@ -325,17 +326,17 @@ def _summed(chunk: Chunk, *, work: Work, check: bool, marks: tuple[int, ...]) ->
     return sums, marked, n_zero
 
 
-def _gathered(chunk: Chunk, *, form: Work, parameters: tuple[Any, ...]) -> tuple[int, list[np.ndarray]]:
+def _gathered(chunk: Chunk, *, form: Work, parameters: tuple[Any, ...]) -> tuple[int, list[Array]]:
     parts = [form(*block, *parameters) for _, *block in chunk.blocks(check=False)]
     return chunk.first_row, [np.concatenate(columns) for columns in zip(*parts, strict=True)]
 
 
-def _head(chunk: Chunk, *, most: int) -> list[np.ndarray]:
+def _head(chunk: Chunk, *, most: int) -> list[Array]:
     # blocks may be read into the same memory: a copy outlives the next one
     return [np.array(logits) for _, logits, *_ in chunk.blocks(check=True, most=most)]
 
 
-def _nothing(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> Sums:
+def _nothing(logits: Array, labels: Array, weights: Array | None) -> Sums:
     return ()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.data.predictions import Predictions
 
 SHARED = 0.2
@@ -36,7 +37,7 @@ def shared_rows(val: Predictions, test: Predictions) -> str:
     return "" if few else f"{both:,} of the {test.n:,} test rows have {what} of a fit row"
 
 
-def _hashes(predictions: Predictions) -> np.ndarray:
+def _hashes(predictions: Predictions) -> Array:
     """A 64-bit hash of the scores of each row: random odd multiples of their bits, summed modulo 2⁶⁴."""
     width = predictions.source.shape[1]
     odd = np.random.default_rng(20).integers(1, 2**63, width, dtype=np.uint64) | np.uint64(1)
@@ -48,6 +49,6 @@ def _hashes(predictions: Predictions) -> np.ndarray:
     return np.concatenate(hashes)
 
 
-def _once(hashes: np.ndarray) -> np.ndarray:
+def _once(hashes: Array) -> Array:
     values, counts = np.unique(hashes, return_counts=True)
     return values[counts == 1]

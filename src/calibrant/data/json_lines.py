@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core import progress
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.core.schema import number_order
 from calibrant.data.columns import CLASS_NAMES, LABELS, OTHER_LABELS, Wanted
@@ -98,7 +99,7 @@ def _parsed(line: bytes, called: str) -> dict[str, Any]:
     return row
 
 
-def _objects(column: list[Any], called: str, found: Fields) -> np.ndarray | None:
+def _objects(column: list[Any], called: str, found: Fields) -> Array | None:
     """Numbers by name, the same names in every row."""
     names = list(column[0])
     order = number_order(names)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import as_array
+from calibrant.core.arrays import Array, as_array
 from calibrant.core.errors import InputError
 from calibrant.data.predictions import Predictions
 
@@ -73,7 +73,7 @@ def multiple_choice(
     return Predictions(logits=scores, labels=given, groups=groups, clusters=clusters, class_names=class_names)
 
 
-def _matrix(values: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+def _matrix(values: Any, name: str) -> tuple[Array, Array]:
     """A float64 matrix, padded with −inf where a question has fewer options, and the options of each question."""
     ragged = isinstance(values, (list, tuple))
     try:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core import progress
-from calibrant.core.arrays import as_array, look_like_probabilities
+from calibrant.core.arrays import Array, as_array, look_like_probabilities
 from calibrant.core.errors import InputError, NoRowsError
 from calibrant.core.schema import check_kind, check_task, identifiers, resolve_task
 from calibrant.data.arrays import array_field
@@ -225,7 +225,7 @@ def _joined(parts: list[Predictions], name: str, skipped: list[str]) -> Predicti
     )
 
 
-def _joined_identifiers(columns: list[np.ndarray]) -> np.ndarray:
+def _joined_identifiers(columns: list[Array]) -> Array:
     """Groups or clusters of all parts; as exact text where numbers of one part would lose digits beside another's."""
     kinds = {column.dtype.kind for column in columns}
     if len(kinds) == 1 or (kinds <= set("fiub") and all(np.nanmax(np.abs(column)) < 2**53 for column in columns)):
@@ -234,7 +234,7 @@ def _joined_identifiers(columns: list[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.array(names)[codes] for codes, names in coded])
 
 
-def _clusters(parts: list[Predictions]) -> np.ndarray | None:
+def _clusters(parts: list[Predictions]) -> Array | None:
     """Clusters of all parts; numbers that only count the images of one file must not meet those of another."""
     columns = [part.clusters for part in parts if part.clusters is not None]
     if not all(part.local_clusters for part in parts):

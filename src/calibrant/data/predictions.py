@@ -14,6 +14,7 @@ import numpy as np
 from calibrant.core import progress
 from calibrant.core.arrays import (
     PROBABILITY_TOLERANCE,
+    Array,
     as_array,
     check_matrix_shape,
     check_real,
@@ -112,10 +113,10 @@ class Predictions:
     kind: str
     task: str
     field: str
-    weights: np.ndarray | None = None
-    label_shares: np.ndarray | None = None
-    groups: Mapping[str, np.ndarray] = MappingProxyType({})
-    clusters: np.ndarray | None = None
+    weights: Array | None = None
+    label_shares: Array | None = None
+    groups: Mapping[str, Array] = MappingProxyType({})
+    clusters: Array | None = None
     class_names: tuple[str, ...] | None = None
     skipped: tuple[str, ...] = ()
     extras: Mapping[str, Field] = MappingProxyType({})
@@ -123,10 +124,10 @@ class Predictions:
     local_clusters: bool = False
     spread: bool = False
     score_columns: tuple[str, ...] = ()
-    _labels: np.ndarray | None
+    _labels: Array | None
     _checked: bool
-    _values: np.ndarray | None = None
-    _converted: np.ndarray | None = None
+    _values: Array | None = None
+    _converted: Array | None = None
 
     def __init__(
         self,
@@ -184,7 +185,7 @@ class Predictions:
         cls,
         source: Source,
         kind: str,
-        labels: np.ndarray | None,
+        labels: Array | None,
         *,
         task: str = "multiclass",
         field: str = "",
@@ -239,7 +240,7 @@ class Predictions:
         return self._labels is not None or self.label_shares is not None
 
     @property
-    def labels(self) -> np.ndarray:
+    def labels(self) -> Array:
         """Class numbers (n,), outcomes (n,) or (n, L), int64; an InputError where there are none."""
         if self._labels is None:
             where = self.name or "these predictions"
@@ -249,19 +250,19 @@ class Predictions:
         return self._labels
 
     @property
-    def values(self) -> np.ndarray:
+    def values(self) -> Array:
         """The values (n, K), or (n,) for one score per row, as stored, float16 widened; large files are mapped."""
         if self._values is None:
             self._values = self._load()
         return self._values[:, 0] if self.flat else self._values
 
     @property
-    def logits(self) -> np.ndarray:
+    def logits(self) -> Array:
         """Logits of the shape of `values`; of probabilities, their logarithms, or log odds of single scores."""
         return self.values if self.kind == "logits" else self._convert()
 
     @property
-    def probabilities(self) -> np.ndarray:
+    def probabilities(self) -> Array:
         """Probabilities of the shape of `values`; of logits, their softmax, or sigmoid of single scores."""
         return self.values if self.kind == "probabilities" else self._convert()
 
@@ -272,7 +273,7 @@ class Predictions:
         for own, block in self._checked_blocks(rows):
             yield self._part(ArraySource(block, self.name), own, checked=True)
 
-    def blocks(self, rows: int, *, check: bool, most: int | None = None) -> Iterator[tuple[slice, np.ndarray]]:
+    def blocks(self, rows: int, *, check: bool, most: int | None = None) -> Iterator[tuple[slice, Array]]:
         """Places and values of consecutive rows, as stored; `check` raises unless they are logits or probabilities."""
         done = 0
         for block in self.source.blocks(0, min(most or self.n, self.n), rows):
@@ -327,7 +328,7 @@ class Predictions:
             raise InputError(f"class_names has {len(class_names)} names, but {self.field} has {self.n_classes} columns")
         return self._like(self.source, class_names=None if class_names is None else tuple(map(str, class_names)))
 
-    def column(self, word: str) -> np.ndarray:
+    def column(self, word: str) -> Array:
         """A column of groups or any other column of the file, by name."""
         if word in self.groups:
             return self.groups[word]
@@ -374,7 +375,7 @@ class Predictions:
         made.__dict__.update(source=source, _values=None, _converted=None, **changed)
         return made
 
-    def _part(self, source: Source, index: slice | np.ndarray, checked: bool) -> Self:
+    def _part(self, source: Source, index: slice | Array, checked: bool) -> Self:
         if not source.shape[0]:
             raise InputError(f"the selection holds 0 of the {self.n} rows, while a minimum of 1 is required")
         columns = {word: getattr(self, word) for word in PER_ROW}
@@ -382,7 +383,7 @@ class Predictions:
         groups = {name: column[index] for name, column in self.groups.items()}
         return self._like(source, whole=False, groups=groups, _checked=checked, **taken)
 
-    def _checked_blocks(self, rows: int | None = None) -> Iterator[tuple[slice, np.ndarray]]:
+    def _checked_blocks(self, rows: int | None = None) -> Iterator[tuple[slice, Array]]:
         rows = rows or max(1, CHUNK_BYTES // (self.source.shape[1] * self.dtype.itemsize))
         for own, block in self.blocks(rows, check=not self._checked):
             yield own, block
@@ -395,7 +396,7 @@ class Predictions:
         name, row = self.source.locate(row)
         return f"{name}: {self.field}" if name else self.field, row
 
-    def _load(self) -> np.ndarray:
+    def _load(self) -> Array:
         whole = self.source.whole()
         # the pages of a map are gone when another process cuts the file short: what fits is read
         if whole is not None and (isinstance(self.source, ArraySource) or not fits_in_memory(whole.nbytes)):
@@ -407,7 +408,7 @@ class Predictions:
             values[own] = block
         return values
 
-    def _convert(self) -> np.ndarray:
+    def _convert(self) -> Array:
         if self._converted is not None:
             return self._converted
         if self.kind == "probabilities":
@@ -495,7 +496,7 @@ def join(  # noqa: PLR0917
     return made
 
 
-def _rows_without(label: int, labels: np.ndarray, n_rows: int, words: Words) -> np.ndarray:
+def _rows_without(label: int, labels: Array, n_rows: int, words: Words) -> Array:
     """Places of the rows that do not have an ignored label."""
     called = words.prefix + words.labels
     if labels.shape != (n_rows,):
@@ -531,7 +532,7 @@ def _add_columns(made: Predictions, own: Columns, words: Words) -> None:
     made.weights = check_weights(own.get("weights"), n_rows, words.prefix + words.weights)
 
 
-def refuse_one_hot(labels: np.ndarray, scores: np.ndarray, kind: str, name: str, against: str) -> None:
+def refuse_one_hot(labels: Array, scores: Array, kind: str, name: str, against: str) -> None:
     """Raise where a matrix of labels may be one-hot classes: then a task of several labels must be said.
 
     scores : some rows of the scores. Classes have one 1 per row, and probabilities that sum to one; many labels that
@@ -547,7 +548,7 @@ def refuse_one_hot(labels: np.ndarray, scores: np.ndarray, kind: str, name: str,
         )
 
 
-def named_groups(groups: Any, prefix: str) -> dict[str, np.ndarray]:
+def named_groups(groups: Any, prefix: str) -> dict[str, Array]:
     """Columns of groups by name; a single column is called "group"."""
     if groups is None:
         return {}
@@ -555,7 +556,7 @@ def named_groups(groups: Any, prefix: str) -> dict[str, np.ndarray]:
     return {str(word): as_array(column, f"{prefix}{word}") for word, column in columns.items()}
 
 
-def _flattened(scores: np.ndarray, columns: Columns, groups: Columns, called: str) -> tuple[Field, Columns, Columns]:
+def _flattened(scores: Array, columns: Columns, groups: Columns, called: str) -> tuple[Field, Columns, Columns]:
     """Dense outputs (N×K×H×W, or N×T×K of tokens) as rows, one cluster per image unless clusters are given."""
     if "labels" not in columns:
         raise InputError(f"{called} has shape {scores.shape}: labels must tell which axis holds the classes")
@@ -570,7 +571,7 @@ def _flattened(scores: np.ndarray, columns: Columns, groups: Columns, called: st
         )
     rows = np.moveaxis(scores, fits[0], -1).reshape(-1, shape[fits[0]]) if fits else scores.reshape(-1)
 
-    def flat(column: np.ndarray) -> np.ndarray:
+    def flat(column: Array) -> Array:
         """One entry per place of a column that has one per place or one per image."""
         return column.reshape(-1) if column.shape == places else np.repeat(column, math.prod(places[1:]), axis=0)
 
@@ -583,12 +584,12 @@ def fits_in_memory(nbytes: int) -> bool:
     return nbytes <= CHUNK_BYTES or nbytes <= MEMORY_SHARE * spare_memory()
 
 
-def check_task_values(task: str, block: np.ndarray, *, from_logits: bool, name: str, first_row: int = 0) -> None:
+def check_task_values(task: str, block: Array, *, from_logits: bool, name: str, first_row: int = 0) -> None:
     """Raise unless the values are logits or probabilities of the task."""
     check = check_values if task == "multiclass" else check_score_values
     check(block, from_logits=from_logits, name=name, first_row=first_row)
 
 
-def to_logits(probabilities: np.ndarray, task: str) -> np.ndarray:
+def to_logits(probabilities: Array, task: str) -> Array:
     """Logits of probabilities: logarithms of a row over classes, log odds of single scores."""
     return log_stored(probabilities) if task == "multiclass" else log_odds(probabilities)

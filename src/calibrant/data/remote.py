@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.data.arrays import companions
 from calibrant.data.columns import Wanted
@@ -69,7 +68,7 @@ class FetchedSource(Source):
         self._address, self._split = address, split
         self._wanted = Wanted(wanted.kind, opened.task, wanted.scores, require_labels=False)
 
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Blocks of the fetched file."""
         local = _open_local(self._address, self._split, self._wanted).source
         if local.shape != self.shape:

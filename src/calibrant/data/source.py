@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import check_values, look_like_probabilities, probabilities_error, widen
+from calibrant.core.arrays import Array, check_values, look_like_probabilities, probabilities_error, widen
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import log_stored
 
@@ -100,11 +100,11 @@ class Readable:
     dtype: np.dtype[Any]
     behind: Any = None
 
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Consecutive blocks of at most `rows` rows that cover start … stop − 1."""
         raise NotImplementedError
 
-    def whole(self) -> np.ndarray | None:
+    def whole(self) -> Array | None:
         """All rows as one array where that costs no copy, otherwise None."""
         return None
 
@@ -146,7 +146,7 @@ class Source(Readable):
 class ViewSource(Source):
     """Rows made from those of another source: from all of them, or from the numbers `rows`, one from one."""
 
-    def __init__(self, source: Source, rows: range | np.ndarray | None = None, width: int = 0) -> None:
+    def __init__(self, source: Source, rows: range | Array | None = None, width: int = 0) -> None:
         self.name, self.dtype, self.behind = source.name, source.dtype, source
         self.rows = range(source.shape[0]) if rows is None else rows
         self.shape = (len(self.rows), width or source.shape[1])
@@ -161,11 +161,11 @@ class SliceSource(ViewSource):
 
     rows: range
 
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Blocks of the source behind."""
         return self.behind.blocks(self.rows.start + start, self.rows.start + stop, rows)
 
-    def whole(self) -> np.ndarray | None:
+    def whole(self) -> Array | None:
         """A view of the whole behind."""
         whole = self.behind.whole()
         return None if whole is None else whole[self.rows.start : self.rows.stop]
@@ -199,7 +199,7 @@ class PartsSource(Source):
         self.shape = (sum(part.shape[0] for part in parts), parts[0].shape[1])
         self.dtype = np.result_type(*(part.dtype for part in parts))
 
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Blocks of the parts in turn, in their common dtype."""
         for part, first, last in _overlaps(self._parts, start, stop):
             for block in part.blocks(first, last, rows):
@@ -223,9 +223,9 @@ class PartsSource(Source):
 class TakenSource(ViewSource):
     """Rows of another source in ascending order, some of them several times or not at all."""
 
-    rows: np.ndarray
+    rows: Array
 
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Blocks gathered from the span of the source that holds their rows."""
         for first in range(start, stop, rows):
             own = self.rows[first : min(first + rows, stop)]
@@ -245,7 +245,7 @@ class DifferenceSource(ViewSource):
         super().__init__(source, width=1)
         self._kind = kind
 
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Differences of the blocks of the source behind."""
         for block in self.behind.blocks(start, stop, rows):
             logits = block
@@ -265,7 +265,7 @@ class PickedSource(ViewSource):
         super().__init__(source, width=len(places))
         self._places = places
 
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Copies of the columns."""
         for block in self.behind.blocks(start, stop, rows):
             yield np.ascontiguousarray(block[:, self._places])
@@ -274,7 +274,7 @@ class PickedSource(ViewSource):
 class Field(Readable):
     """One named array of a file, not yet read; blocks are rows as they are stored, of any shape that reads so."""
 
-    def read(self) -> np.ndarray:
+    def read(self) -> Array:
         """The whole array."""
         raise NotImplementedError
 
@@ -300,12 +300,12 @@ class FieldSource(Source):
         rows, width = (*field.shape, 1)[:2]  # one score per row is a matrix of one column
         self.shape, self.dtype = (rows, width), widen(np.empty(0, field.dtype)).dtype
 
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Blocks of the field."""
         for block in self.behind.blocks(start, stop, rows):
             yield widen(block).reshape(-1, self.shape[1])
 
-    def whole(self) -> np.ndarray | None:
+    def whole(self) -> Array | None:
         """The map of the field, if its dtype needs no widening."""
         whole = self.behind.whole() if self.behind.dtype == self.dtype else None
         return None if whole is None else whole.reshape(self.shape)
@@ -314,19 +314,19 @@ class FieldSource(Source):
 class ArrayField(Field):
     """An array that is already in memory."""
 
-    def __init__(self, array: np.ndarray) -> None:
+    def __init__(self, array: Array) -> None:
         self._array, self.shape, self.dtype = array, array.shape, array.dtype
 
-    def read(self) -> np.ndarray:
+    def read(self) -> Array:
         """The array."""
         return self._array
 
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Views of the array."""
         for first in range(start, stop, rows):
             yield self._array[first : min(first + rows, stop)]
 
-    def whole(self) -> np.ndarray:
+    def whole(self) -> Array:
         """The array itself."""
         return self._array
 
@@ -334,7 +334,7 @@ class ArrayField(Field):
 class ArraySource(FieldSource):
     """A matrix in memory."""
 
-    def __init__(self, array: np.ndarray, name: str = "") -> None:
+    def __init__(self, array: Array, name: str = "") -> None:
         super().__init__(ArrayField(widen(array)), name)
 
 
@@ -352,7 +352,7 @@ class BrokenField(Field):
             raise self._error
         raise AttributeError(name)
 
-    def read(self) -> np.ndarray:
+    def read(self) -> Array:
         """Raise."""
         raise self._error
 
@@ -396,7 +396,7 @@ class RawField(Field):
                 f"but {max(held, 0)} are there: the file is truncated"
             )
 
-    def read(self) -> np.ndarray:
+    def read(self) -> Array:
         """The whole array, in memory."""
         return self._values(0, math.prod(self.shape)).reshape(self.shape, order="F" if self.fortran else "C")
 
@@ -404,13 +404,13 @@ class RawField(Field):
         """Its rows."""
         return ArraySource(np.ascontiguousarray(self.read()), name) if self.fortran else super().source(name)
 
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Consecutive rows in memory."""
         width = math.prod(self.shape[1:])
         for first in range(start, stop, rows):
             yield self._values(first * width, (min(first + rows, stop) - first) * width)
 
-    def _values(self, first: int, count: int) -> np.ndarray:
+    def _values(self, first: int, count: int) -> Array:
         """Consecutive values; bfloat16 as float32."""
         self.check_unchanged()
         found = np.fromfile(self.path, self.stored, count, offset=self.offset + first * self.stored.itemsize)
@@ -428,7 +428,7 @@ class RawField(Field):
                 "another process writes to it; read a copy, or wait until it is finished"
             )
 
-    def whole(self) -> np.ndarray | None:
+    def whole(self) -> Array | None:
         """One map of the array, if no other user may write to the file.
 
         It is private: writable like any array, so that compiled kernels need no second version for read-only arrays,

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant.core import progress
-from calibrant.core.arrays import as_array
+from calibrant.core.arrays import Array, as_array
 from calibrant.core.errors import InputError
 from calibrant.core.schema import typed
 from calibrant.data import columns as known
@@ -188,7 +188,7 @@ class TableField(Field):
             raise InputError(f"{bad.called} must hold one real number per row")  # type: ignore[attr-defined]
         return TableField(self.table, columns, key, matrix=True)
 
-    def read(self) -> np.ndarray:
+    def read(self) -> Array:
         """The whole column or matrix; texts become numbers where they all are, whole numbers that miss some objects."""
         check_expansion(self.nbytes, self.table.size, self.called)
         if len(self.shape) == 2:
@@ -205,7 +205,7 @@ class TableField(Field):
         check_expansion(self.nbytes, self.table.size, self.called)
         return super().source(name)
 
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Blocks in order; what lies before `start` is not read where the format allows it."""
         at = start
         for first, batch in self.table.batches(self.columns, start, rows):
@@ -226,7 +226,7 @@ class TableField(Field):
         """Those of the table."""
         return self.table.cuts(rows)
 
-    def _lists(self, lists: Any, first_row: int) -> np.ndarray:
+    def _lists(self, lists: Any, first_row: int) -> Array:
         width = self.shape[1]
         if lists.null_count:
             row = first_row + lists.is_null().index(True).as_py()
@@ -240,7 +240,7 @@ class TableField(Field):
         values = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), width)
         return values if values.flags.writeable else values.copy()  # arrow's own buffers are read-only
 
-    def _numbers(self, column: Any, place: int, first_row: int) -> np.ndarray:
+    def _numbers(self, column: Any, place: int, first_row: int) -> Array:
         """A column as numbers; an InputError that names the first cell that is not one."""
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -275,7 +275,7 @@ def _is_text(column: Any) -> bool:
     return types.is_string(column.type) or types.is_large_string(column.type)
 
 
-def _values(column: Any) -> np.ndarray:
+def _values(column: Any) -> Array:
     """A column as an array: texts as such, and as objects where whole numbers or texts are missing."""
     from pyarrow import types
 
@@ -464,7 +464,7 @@ def column_fields(columns: Mapping[Any, Any]) -> Fields:
     return Fields({word: ArrayField(array) for word, array in arrays.items() if array is not None})
 
 
-def memory_array(column: Any, name: str) -> np.ndarray | None:
+def memory_array(column: Any, name: str) -> Array | None:
     """A column as an array; a column of lists as a matrix; None for what is no array."""
     if isinstance(column, list) and column and isinstance(column[0], (list, tuple)):
         return _stacked(column, name)
@@ -482,7 +482,7 @@ def memory_array(column: Any, name: str) -> np.ndarray | None:
     return array if array.ndim else None
 
 
-def _stacked(rows: list[Any], name: str) -> np.ndarray | None:
+def _stacked(rows: list[Any], name: str) -> Array | None:
     """A matrix of rows of equal length; None where they do not hold numbers, of whatever length they are."""
     lengths = [len(row) if isinstance(row, (list, tuple, np.ndarray)) else 0 for row in rows]
     width = lengths[0]

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from calibrant.core.arrays import Array
+
 SPLITS = {1: ("",), 2: ("val", "test"), 3: ("train", "val", "test")}
 ROOM_PER_BYTE = 10
 """Bytes of memory that a byte of the file may take: two bytes hold a small integer, which takes eight in an array."""
@@ -97,14 +99,14 @@ def _torch_names() -> dict[tuple[str, str], Any]:
     }
 
 
-def named_arrays(content: Any, kind: str, room: int) -> dict[str, np.ndarray]:
+def named_arrays(content: Any, kind: str, room: int) -> dict[str, Array]:
     """The arrays of a container under the names of its layout; what is not an array is left out.
 
     room : bytes that the content may take, with every reference to a part of it spelled out.
     """
     _refuse_repetition(content, room)
     named = content if isinstance(content, dict) else _name(content, kind)
-    found: dict[str, np.ndarray] = {}
+    found: dict[str, Array] = {}
     for key, value in named.items():
         for word, item in value.items() if isinstance(value, dict) else [("", value)]:
             if not isinstance(key, str) or not isinstance(word, str):
@@ -116,7 +118,7 @@ def named_arrays(content: Any, kind: str, room: int) -> dict[str, np.ndarray]:
     return found
 
 
-def _array(value: Any) -> np.ndarray | None:
+def _array(value: Any) -> Array | None:
     """An array of numbers or texts; None for anything else."""
     if isinstance(value, (list, tuple)):
         try:

@@ -18,6 +18,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.core.schema import class_key, class_number
@@ -71,7 +72,7 @@ def write_predictions(predictions: Predictions | Mapping[str, Predictions], path
     return [target]
 
 
-def columns_of(predictions: Predictions) -> dict[str, np.ndarray]:
+def columns_of(predictions: Predictions) -> dict[str, Array]:
     """Everything with an entry per row but the scores, by the names that files use."""
     labels = predictions._labels
     numbers = [class_number(name) for name in predictions.class_names or ()]
@@ -102,9 +103,7 @@ def single_word(predictions: Predictions) -> str:
     return SINGLE.get((predictions.task, predictions.kind), ONE[predictions.kind])
 
 
-def _chunks(
-    predictions: Predictions, columns: Mapping[str, np.ndarray]
-) -> Iterator[tuple[Predictions, dict[str, np.ndarray]]]:
+def _chunks(predictions: Predictions, columns: Mapping[str, Array]) -> Iterator[tuple[Predictions, dict[str, Array]]]:
     """Consecutive rows in memory, and those of columns beside the scores."""
     start = 0
     for chunk in predictions.chunks():
@@ -117,7 +116,7 @@ class _Stored(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    blocks: Iterable[np.ndarray]
+    blocks: Iterable[Array]
 
     def write(self, file: IO[bytes], *, header: bool = True) -> None:
         """Its bytes, in the npy format or without a header."""
@@ -216,7 +215,7 @@ def _save_tables(tables: Iterator[Any], path: Path) -> None:
             writer.write_table(table)
 
 
-def arrow_array(array: np.ndarray) -> Any:
+def arrow_array(array: Array) -> Any:
     """A column of numbers or texts, or of lists of as many numbers as the matrix has columns."""
     import pyarrow as pa
 
@@ -244,9 +243,9 @@ def shown_rows(chunk: Predictions) -> Iterator[list[str]]:
         yield [f"{value:.{digits}g}" for value in row]
 
 
-def _wide(columns: Mapping[str, np.ndarray], names: Sequence[Any]) -> dict[str, np.ndarray]:
+def _wide(columns: Mapping[str, Array], names: Sequence[Any]) -> dict[str, Array]:
     """Matrices as one column each."""
-    found: dict[str, np.ndarray] = {}
+    found: dict[str, Array] = {}
     for name, array in columns.items():
         one = {"labels": "label", "weights": "weight", LABEL_SHARES: "label_share"}.get(name, name)
         if array.ndim == 1:

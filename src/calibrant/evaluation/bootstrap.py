@@ -24,7 +24,7 @@ from functools import cache, cached_property
 import numpy as np
 from scipy.special import betaincinv, pdtr
 
-from calibrant.core.arrays import check_whole
+from calibrant.core.arrays import Array, check_whole
 from calibrant.metrics.top_label import increasing_root
 
 LEVEL = 0.95
@@ -47,17 +47,17 @@ class Resamples:
     unit : the unit of each resampled row (m,), or None where each row is one.
     """
 
-    counts: np.ndarray
-    rows: np.ndarray | None
+    counts: Array
+    rows: Array | None
     shrink: float
-    unit: np.ndarray | None = None
+    unit: Array | None = None
 
     @cached_property
-    def by_row(self) -> np.ndarray:
+    def by_row(self) -> Array:
         """The counts of the resampled rows (m, R), each row's together."""
         return np.ascontiguousarray((self.counts if self.unit is None else self.counts[:, self.unit]).T)
 
-    def take(self, column: np.ndarray) -> np.ndarray:
+    def take(self, column: Array) -> Array:
         """The resampled rows of a column (n, …)."""
         return column if self.rows is None else column[self.rows]
 
@@ -89,20 +89,20 @@ class Resamples:
             self.counts[:, chosen], rows, shrink, None if self.unit is None else np.searchsorted(chosen, unit[kept])
         )
 
-    def sums(self, columns: np.ndarray) -> np.ndarray:
+    def sums(self, columns: Array) -> Array:
         """Sums (R, F) of columns (m, F) of the resampled rows."""
         if self.unit is not None:
             units = self.counts.shape[1]
             columns = np.stack([np.bincount(self.unit, column, minlength=units) for column in columns.T], axis=1)
         return (self.counts @ np.ascontiguousarray(columns, dtype=np.float32)).astype(np.float64)
 
-    def cell_sums(self, cell: np.ndarray, column: np.ndarray, n_cells: int) -> np.ndarray:
+    def cell_sums(self, cell: Array, column: Array, n_cells: int) -> Array:
         """Sums (R, L) of a column (m,) of the resampled rows by the cell of each row (m,)."""
         table = np.zeros((self.counts.shape[1], n_cells), dtype=np.float32)
         np.add.at(table, (np.arange(len(cell)) if self.unit is None else self.unit, cell), column)
         return (self.counts @ table).astype(np.float64)
 
-    def mean_draws(self, columns: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    def mean_draws(self, columns: Array, mass: Array) -> Array:
         """Weighted means (R, F) of columns (m, F), as deviations from the mean over all m rows, scaled to n rows."""
         # centred first: float32 products then lose nothing of a small spread around a large mean
         centred = columns - (mass @ columns) / mass.sum()
@@ -110,7 +110,7 @@ class Resamples:
         return self.shrink * self.sums(mass[:, None] * centred) / np.maximum(weight, 1e-300)
 
 
-def draw(n_rows: int, resamples: int, seed: int, clusters: np.ndarray | None = None) -> Resamples:
+def draw(n_rows: int, resamples: int, seed: int, clusters: Array | None = None) -> Resamples:
     """The counts of `resamples` Poisson resamples of n rows, or of whole clusters.
 
     clusters : the cluster of each row (n,), numbered from 0 by first appearance, or None where rows are independent.
@@ -134,13 +134,13 @@ def draw(n_rows: int, resamples: int, seed: int, clusters: np.ndarray | None = N
 
 
 @cache
-def poisson_table() -> np.ndarray:
+def poisson_table() -> Array:
     """65,536 counts whose frequencies are those of Poisson(1) to 16 bits."""
     quantile = (np.arange(1 << 16) + 0.5) / (1 << 16)
     return np.searchsorted(pdtr(np.arange(11), 1.0), quantile).astype(np.float32)
 
 
-def percentile_interval(draws: np.ndarray, value: float) -> tuple[float, float]:
+def percentile_interval(draws: Array, value: float) -> tuple[float, float]:
     """The central 95% of the draws (R,), widened where needed to hold the value itself.
 
     >>> low, high = percentile_interval(np.arange(201.0), 100.0)
@@ -156,13 +156,13 @@ def percentile_interval(draws: np.ndarray, value: float) -> tuple[float, float]:
 
 def inverted_interval(
     norm: Norm,
-    residual: np.ndarray,
-    noise: np.ndarray,
+    residual: Array,
+    noise: Array,
     *,
     value: float,
     statistic: Norm | None = None,
     ceiling: float = 1.0,
-    direction: np.ndarray | None = None,
+    direction: Array | None = None,
 ) -> tuple[float, float]:
     """Interval of a calibration error ‖g‖ by inverting its test along t·ĝ, or along another direction.
 
@@ -192,7 +192,7 @@ def inverted_interval(
     return min(end(place), value), max(min(end(last - place), ceiling), value)
 
 
-def shrunk_direction(residual: np.ndarray, noise: np.ndarray, share: np.ndarray) -> np.ndarray:
+def shrunk_direction(residual: Array, noise: Array, share: Array) -> Array:
     """Residuals (F,) of bins with their spread around the common gap shrunk by what noise alone gives it.
 
     The pattern of ĝ over bins is partly noise, whose norm grows with the number of bins: along t·ĝ the interval of an

@@ -13,7 +13,7 @@ from sklearn.base import clone
 from calibrant.calibrators.multilabel import MultilabelCalibrator
 from calibrant.calibrators.registry import get
 from calibrant.calibrators.solvers.folds import content_folds
-from calibrant.core.arrays import check_counts, check_whole
+from calibrant.core.arrays import Array, check_counts, check_whole
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import finite_log_odds, sigmoid, softplus
@@ -151,7 +151,7 @@ def cross_validated(
     value, whole, rest = (float(np.average(column, weights=mass)) for column in (gain, before, after))
     # what each row adds to the deviation of the mean; a weight of 2 is the row twice: its two copies are independent
     centred = mass * (gain - value)
-    squares: np.ndarray = centred**2 / np.where(mass > 0, mass, 1.0)
+    squares: Array = centred**2 / np.where(mass > 0, mass, 1.0)
     if opened.clusters is not None:
         squares = np.bincount(np.unique(opened.clusters, return_inverse=True)[1], centred) ** 2
     return CalibrationLoss(
@@ -166,7 +166,7 @@ def cross_validated(
     )
 
 
-def _folds(rows: Rows, clusters: np.ndarray | None, folds: int, seed: int) -> np.ndarray:
+def _folds(rows: Rows, clusters: Array | None, folds: int, seed: int) -> Array:
     """The fold of each row (n,); rows of one cluster share it, because they are no independent check of each other."""
     if clusters is None or (count := len(np.unique(clusters))) == rows.n:
         return content_folds(rows, folds, seed)
@@ -176,7 +176,7 @@ def _folds(rows: Rows, clusters: np.ndarray | None, folds: int, seed: int) -> np
     return content_folds(replace(rows, weights=None, clusters=clusters), folds, seed)
 
 
-def _cross_fitted(make: Callable[[], Any], rows: Rows, fold: np.ndarray) -> np.ndarray:
+def _cross_fitted(make: Callable[[], Any], rows: Rows, fold: Array) -> Array:
     """What a fit without a row's fold makes of its scores."""
     calibrated = np.empty_like(rows.logits)
     for part in np.unique(fold):
@@ -190,7 +190,7 @@ def _cross_fitted(make: Callable[[], Any], rows: Rows, fold: np.ndarray) -> np.n
     return calibrated
 
 
-def _losses(scores: np.ndarray, labels: np.ndarray, score: str) -> np.ndarray:
+def _losses(scores: Array, labels: Array, score: str) -> Array:
     """Loss of each row (n,): of the logits of classes, of one score, or the mean over scores of labels."""
     if scores.shape == labels.shape:
         losses = softplus(np.where(labels == 1, -scores, scores))
@@ -212,7 +212,7 @@ VECTOR_ROWS = 25
 
 
 def mendable(
-    predictions: Predictions, clusters: np.ndarray | None, seed: int, decompose: bool | None
+    predictions: Predictions, clusters: Array | None, seed: int, decompose: bool | None
 ) -> CalibrationLoss | None:
     """The cross-validated calibration loss by a map that takes less than about half a second.
 

@@ -14,7 +14,7 @@ from sklearn.base import clone
 from calibrant.calibrators.base import Calibrator, Identity
 from calibrant.calibrators.prepare import check_over_logits, task_method, task_names
 from calibrant.core import progress
-from calibrant.core.arrays import check_counts
+from calibrant.core.arrays import Array, check_counts
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.zeros import log_floor_of, raised
@@ -189,7 +189,7 @@ class RawScores:
     def __init__(self, floor: float) -> None:
         self.floor = floor
 
-    def transform(self, logits: np.ndarray) -> np.ndarray:
+    def transform(self, logits: Array) -> Array:
         """The same logits, finite."""
         return raised(logits, self.floor, scores=True)
 
@@ -206,8 +206,8 @@ class _Trial:
         large = val.n * val.n_classes * val.dtype.itemsize > SPILL_BYTES
         self.rows = val.rows() if mapped or not large else None
         self.before = top_columns(test, engine)
-        self.groups: np.ndarray | None = None
-        self.test_groups: np.ndarray | None = None
+        self.groups: Array | None = None
+        self.test_groups: Array | None = None
 
     def fit(self, calibrator: Any) -> Any:
         """A fitted copy of the calibrator."""
@@ -223,7 +223,7 @@ class _Trial:
         calibrator.fit(rows.logits, rows.labels, sample_weight=rows.weights, **options)
         return calibrator
 
-    def run(self, name: str, calibrator: Any, **options: Any) -> tuple[MethodRow, dict[str, np.ndarray]]:
+    def run(self, name: str, calibrator: Any, **options: Any) -> tuple[MethodRow, dict[str, Array]]:
         """Fit and measure one method, with the draws of its figures; `options` are those of `score`."""
         started = time.perf_counter()
         try:
@@ -255,7 +255,7 @@ class _Trial:
         return row, draws
 
 
-def _judged(comparison: Comparison, draws: Mapping[str, Mapping[str, np.ndarray]]) -> Comparison:
+def _judged(comparison: Comparison, draws: Mapping[str, Mapping[str, Array]]) -> Comparison:
     """With the best by the criterion and the chance of beating it, ties in every column, and the verdict."""
     # where a figure is known of no method, the first stands for the best
     orders = {metric: comparison.ranking(metric) or list(draws) for metric in comparison.metric_names}

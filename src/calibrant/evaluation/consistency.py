@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.sparse import csr_array
 
+from calibrant.core.arrays import Array
 from calibrant.core.bins import check_n_bins, total_gap, width_index
 from calibrant.evaluation.table import PlainData
 from calibrant.kernels.bins import index_sums
@@ -47,14 +48,14 @@ CELLS = 2048
 
 
 def consistency_test(
-    confidence: np.ndarray,
-    correct: np.ndarray,
+    confidence: Array,
+    correct: Array,
     *,
     n_bins: int = 15,
-    weights: np.ndarray | None = None,
+    weights: Array | None = None,
     draws: int = 1000,
     seed: int = 0,
-    clusters: np.ndarray | None = None,
+    clusters: Array | None = None,
 ) -> NoiseFloor:
     """Noise floor and p-value of the equal-width top-label ECE.
 
@@ -94,9 +95,7 @@ def consistency_test(
     return noise_floor(errors, observed)
 
 
-def too_few_to_tell(
-    confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None, task: str = "multiclass"
-) -> bool:
+def too_few_to_tell(confidence: Array, correct: Array, weights: Array | None, task: str = "multiclass") -> bool:
     """Fewer than 30 rows, or fewer than 5 errors both expected and observed; of a binary task, also events."""
     mass = np.ones(len(correct)) if weights is None else weights
     stated, seen = confidence.astype(np.float64), correct.astype(np.float64)
@@ -106,7 +105,7 @@ def too_few_to_tell(
     return bool(len(correct) < FEWEST_ROWS or most < FEWEST_ERRORS)
 
 
-def noise_floor(errors: np.ndarray, observed: float) -> NoiseFloor:
+def noise_floor(errors: Array, observed: float) -> NoiseFloor:
     """The floor and the p-value from the errors (R,) that chance alone gives."""
     # sums taken in another order differ in the last bits: a tie must count as a tie
     p_value = (1 + int((errors >= observed - 1e-12).sum())) / (len(errors) + 1)
@@ -114,9 +113,7 @@ def noise_floor(errors: np.ndarray, observed: float) -> NoiseFloor:
     return NoiseFloor(float(errors.mean()), low, high, critical, p_value, len(errors))
 
 
-def drawn_right(
-    confidence: np.ndarray, index: np.ndarray, n_bins: int, weights: np.ndarray | None, *, draws: int, seed: int
-) -> np.ndarray:
+def drawn_right(confidence: Array, index: Array, n_bins: int, weights: Array | None, *, draws: int, seed: int) -> Array:
     """Weight of right answers by bin (R, n_bins) when a_i ~ Bernoulli(c_i).
 
     Up to 25 M rows × draws each row is drawn. Beyond, the rows of a bin are cut into cells of neighbouring
@@ -149,9 +146,7 @@ def drawn_right(
     return drawn @ np.eye(n_bins)[index[order][starts]]
 
 
-def flipped_sums(
-    index: np.ndarray, residual: np.ndarray, clusters: np.ndarray, n_cells: int, *, draws: int, seed: int
-) -> np.ndarray:
+def flipped_sums(index: Array, residual: Array, clusters: Array, n_cells: int, *, draws: int, seed: int) -> Array:
     """Sums of residuals (n,) by cell (R, n_cells) when whole clusters change their sign at random."""
     generator = np.random.default_rng([seed, 13])
     n_clusters = int(clusters.max()) + 1
@@ -166,12 +161,12 @@ def flipped_sums(
 
 
 def reliability_bins(
-    confidence: np.ndarray,
-    correct: np.ndarray,
+    confidence: Array,
+    correct: Array,
     *,
     n_bins: int = 15,
     binning: str = "width",
-    weights: np.ndarray | None = None,
+    weights: Array | None = None,
     draws: int = 400,
     seed: int = 0,
 ) -> Reliability:
@@ -201,7 +196,7 @@ def reliability_bins(
     return replace(bins, count=count, accuracy_low=low, accuracy_high=high, noise_low=noise_low, noise_high=noise_high)
 
 
-def wilson_interval(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def wilson_interval(share: Array, count: Array) -> tuple[Array, Array]:
     """95% Wilson score interval of shares out of (effective) counts.
 
     >>> low, high = wilson_interval(np.array([0.5]), np.array([100.0]))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.evaluation.bootstrap import clopper_pearson
 from calibrant.evaluation.results import Comparison
@@ -153,7 +154,7 @@ def thresholds_by_method(
     }
 
 
-def _columns(confidence: Any, correct: Any) -> tuple[np.ndarray, np.ndarray]:
+def _columns(confidence: Any, correct: Any) -> tuple[Array, Array]:
     confidence, correct = np.asarray(confidence), np.asarray(correct)
     if confidence.ndim != 1 or confidence.shape != correct.shape or len(confidence) == 0:
         raise InputError(

@@ -26,6 +26,7 @@ import numpy as np
 from scipy.sparse import csr_array, diags_array
 from scipy.special import chdtrc
 
+from calibrant.core.arrays import Array
 from calibrant.core.bins import BinSums, check_n_bins, over, total_gap, under, width_edges, width_index
 from calibrant.core.bins import place as range_of
 from calibrant.core.errors import InputError
@@ -67,16 +68,16 @@ class Grouping:
     columns : the names of the columns.
     """
 
-    codes: np.ndarray
+    codes: Array
     names: tuple[dict[str, str], ...]
     columns: tuple[str, ...]
 
     @property
-    def cell(self) -> np.ndarray:
+    def cell(self) -> Array:
         """The finest group of each row (n,), numbered from 0."""
         return self.codes[-1] - self.codes[-1].min()
 
-    def totals(self, column: np.ndarray, index: Any = 0, size: int = 1) -> np.ndarray:
+    def totals(self, column: Array, index: Any = 0, size: int = 1) -> Array:
         """Sums of a column (n,) by group and by the index of each row among `size` bins (G, size)."""
         width = len(self.names) * size
         tables = [np.bincount(code * size + index, column, minlength=width) for code in self.codes]
@@ -94,7 +95,7 @@ def make_grouping(columns: Mapping[str, Any], n_rows: int) -> Grouping:
         raise InputError(f"by needs one or two columns, got {len(columns)}: {', '.join(columns) or 'none'}")
     coded = {split_name(name)[0]: encode(values, name, n_rows) for name, values in columns.items()}
     levels = [[column] for column in coded] + [list(coded)] * (len(coded) > 1)
-    codes: list[np.ndarray] = []
+    codes: list[Array] = []
     names: list[dict[str, str]] = []
     for level in levels:
         joint = np.zeros(n_rows, dtype=np.int64)
@@ -112,7 +113,7 @@ def make_grouping(columns: Mapping[str, Any], n_rows: int) -> Grouping:
     return Grouping(np.stack(codes), tuple(names), tuple(coded))
 
 
-def encode(values: Any, name: str, n_rows: int) -> tuple[np.ndarray, list[str]]:
+def encode(values: Any, name: str, n_rows: int) -> tuple[Array, list[str]]:
     """The group of each row (n,) and the groups' labels, by first appearance; measurements are cut into quantiles.
 
     `NAME:5` asks for five quantile groups of a column of numbers.
@@ -138,7 +139,7 @@ def split_name(name: str) -> tuple[str, int]:
     return name, 0
 
 
-def _quantiles(column: np.ndarray, count: int) -> np.ndarray:
+def _quantiles(column: Array, count: int) -> Array:
     """Labels of ranges that hold about the same number of rows; ties share a range."""
     known = np.isfinite(column)
     if not known.any():
@@ -150,7 +151,7 @@ def _quantiles(column: np.ndarray, count: int) -> np.ndarray:
     return np.where(known, np.array(words)[np.searchsorted(edges, column).clip(max=len(edges))], "missing")
 
 
-def columns_by(predictions: Any, by: Any) -> dict[str, np.ndarray]:
+def columns_by(predictions: Any, by: Any) -> dict[str, Array]:
     """The columns to group by: names of columns of the predictions, one array of a value per row, or a mapping."""
     if isinstance(by, Mapping):
         return {str(name): _column(predictions, values) for name, values in by.items()}
@@ -161,7 +162,7 @@ def columns_by(predictions: Any, by: Any) -> dict[str, np.ndarray]:
     return {"group": np.asarray(by)}
 
 
-def clusters_by(predictions: Any, cluster: Any) -> np.ndarray | None:
+def clusters_by(predictions: Any, cluster: Any) -> Array | None:
     """The cluster of each row, numbered by first appearance: a named column, an array, or what the predictions have.
 
     None where there are none, or every row is a cluster of its own.
@@ -191,11 +192,11 @@ def repeated(predictions: Any, by: Any, cluster: Any) -> tuple[Any, Any]:
     return groups, rows if clusters is None else clusters[rows]
 
 
-def _column(predictions: Any, given: Any) -> np.ndarray:
+def _column(predictions: Any, given: Any) -> Array:
     return predictions.column(given) if isinstance(given, str) else np.asarray(given)
 
 
-def common_groups(val: Any, test: Any, by: Any) -> tuple[np.ndarray | None, np.ndarray]:
+def common_groups(val: Any, test: Any, by: Any) -> tuple[Array | None, Array]:
     """The name of each row's group in both sets, numbers cut at the same places; None where `val` lacks a column."""
     after = columns_by(test, by)
     try:
@@ -232,10 +233,10 @@ class _Rows:
 
     def __init__(  # noqa: PLR0917
         self,
-        confidence: np.ndarray,
-        correct: np.ndarray,
-        weights: np.ndarray | None,
-        clusters: np.ndarray | None,
+        confidence: Array,
+        correct: Array,
+        weights: Array | None,
+        clusters: Array | None,
         grouping: Grouping,
         n_bins: int,
     ) -> None:
@@ -262,39 +263,39 @@ class _Rows:
             self.size = np.ones(len(self.size))
             self.independent = np.bincount(self.found // len(self.size), minlength=len(grouping.names))
 
-    def by_unit(self, column: np.ndarray) -> csr_array:
+    def by_unit(self, column: Array) -> csr_array:
         """Sums of a column by group and unit (G, U); a column of (n,) stands for all levels."""
         values = np.bincount(self.pair, np.resize(column, self.pair.shape))
         places = np.divmod(self.found, len(self.size))
         return csr_array((values, places), shape=(len(self.total), len(self.size)))
 
-    def products(self, left: np.ndarray, right: np.ndarray) -> csr_array:
+    def products(self, left: Array, right: Array) -> csr_array:
         """Products of two columns, summed over what varies independently inside the unit: its rows, or the cluster."""
         if self.clusters is None:
             return self.by_unit(left * right)
         return self.by_unit(left) * self.by_unit(right)
 
-    def parts(self, column: np.ndarray) -> tuple[csr_array, ...]:
+    def parts(self, column: Array) -> tuple[csr_array, ...]:
         """What `moments` needs of a column x: W = Σw and S = Σw·x, and the products S², S·W and W²."""
         own, mass = self.mass * column, self.mass
         squares = self.products(own, own), self.products(own, mass), self.products(mass, mass)
         return self.by_unit(mass), self.by_unit(own), *squares
 
-    def interval(self, column: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def interval(self, column: Array) -> tuple[Array, Array, Array]:
         """Mean of a column in each group with a 95% interval of its own."""
         weight, mean, spread, _ = moments(self.parts(column), np.ones(len(self.size)))
         half = np.where(self.independent >= 2, Z_95 * np.sqrt(spread) / weight, np.nan)
         return mean, mean - half, mean + half
 
 
-def moments(parts: tuple[csr_array, ...], ratios: np.ndarray) -> tuple[np.ndarray, ...]:
+def moments(parts: tuple[csr_array, ...], ratios: Array) -> tuple[Array, ...]:
     """Σw, the mean, Σ(S − mean·W)² and ΣW² of each group in each resample (G, r), which has so much of each unit."""
     weight, total, own, cross, square = (part @ ratios for part in parts)
     mean = total / np.where(weight > 0, weight, np.nan)
     return weight, mean, np.maximum(own - 2 * mean * cross + mean**2 * square, 0.0), square
 
 
-def _simultaneous(rows: _Rows, resamples: int, seed: int) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
+def _simultaneous(rows: _Rows, resamples: int, seed: int) -> tuple[Array, Array, float, Array]:
     """The signed gap of each group, its standard error, and two things that hold for all groups at once.
 
     They are the standard errors to either side of an interval, and the p-value of each gap. The error is NaN where
@@ -337,7 +338,7 @@ def _simultaneous(rows: _Rows, resamples: int, seed: int) -> tuple[np.ndarray, n
     return gap, error, max(float(critical), Z_95), np.where(known, p_gap, np.nan)
 
 
-def _chance_errors(rows: _Rows, draws: int, seed: int) -> np.ndarray:
+def _chance_errors(rows: _Rows, draws: int, seed: int) -> Array:
     """The ECE of each group (R, G) under calibration: right with probability c, or clusters with a random sign."""
     codes, n_bins = rows.grouping.codes, rows.n_bins
     if rows.clusters is not None:
@@ -358,7 +359,7 @@ def _chance_errors(rows: _Rows, draws: int, seed: int) -> np.ndarray:
     for start in range(0, draws, block):
         shape = len(found), min(block, draws - start)
         if rows.weights is None:
-            drawn: np.ndarray = generator.binomial(trials[:, None], chance[:, None], size=shape) - stated[:, None]
+            drawn: Array = generator.binomial(trials[:, None], chance[:, None], size=shape) - stated[:, None]
         else:
             drawn = np.sqrt(square)[:, None] * generator.standard_normal(shape)
         gaps = (to_bins @ drawn).reshape(-1, n_bins, shape[1])
@@ -380,11 +381,11 @@ class Heterogeneity(PlainData):
 
 
 def groups_differ(
-    confidence: np.ndarray,
-    correct: np.ndarray,
-    mass: np.ndarray,
+    confidence: Array,
+    correct: Array,
+    mass: Array,
     grouping: Grouping,
-    clusters: np.ndarray | None = None,
+    clusters: Array | None = None,
     *,
     n_bins: int = 15,
     draws: int = 1000,
@@ -440,7 +441,7 @@ SLOPE_RIDGE = 1e-6
 """Pull of slope and intercept to 1 and 0, per row: where a group is separable its slope stays finite."""
 
 
-def _slopes(rows: _Rows) -> tuple[np.ndarray, np.ndarray]:
+def _slopes(rows: _Rows) -> tuple[Array, Array]:
     """Slope of each group and its sandwich standard error; NaN where a group has one outcome only."""
     chance, codes = rows.stated, rows.grouping.codes
     score = np.log(np.maximum(chance, SMALLEST_CHANCE)) - np.log(np.maximum(1 - chance, SMALLEST_CHANCE))
@@ -542,13 +543,13 @@ def group_fields(analysis: GroupAnalysis) -> dict[str, Any]:
 
 
 def group_analysis(
-    confidence: np.ndarray,
-    correct: np.ndarray,
+    confidence: Array,
+    correct: Array,
     grouping: Grouping,
     *,
-    weights: np.ndarray | None = None,
-    clusters: np.ndarray | None = None,
-    scores: dict[str, np.ndarray] | None = None,
+    weights: Array | None = None,
+    clusters: Array | None = None,
+    scores: dict[str, Array] | None = None,
     about: str = "predicted class",
     n_bins: int = 15,
     resamples: int = 1000,
@@ -582,7 +583,7 @@ def group_analysis(
     columns = rows.mass, rows.mass * rows.stated, rows.mass * rows.correct
     sums = BinSums(*(grouping.totals(column, rows.index, n_bins) for column in columns))
     half = critical * error
-    figures: dict[str, tuple[np.ndarray, ...]] = {
+    figures: dict[str, tuple[Array, ...]] = {
         "ece": (sums.norm(1),), "over_confidence": (over(sums.excess),), "under_confidence": (under(sums.excess),),
         "mce": (sums.norm(float("inf")),), "gap": (gap, gap - half, gap + half),
         "accuracy": rows.interval(rows.correct), "confidence": rows.interval(rows.stated),

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 from scipy.sparse import csr_array
 
+from calibrant.core.arrays import Array
 from calibrant.core.bins import mass_index, width_edges, width_index
 from calibrant.evaluation.bootstrap import (
     Resamples,
@@ -60,14 +61,14 @@ class Cells:
 
     def __init__(
         self,
-        confidence: np.ndarray,
-        correct: np.ndarray,
-        weights: np.ndarray | None,
+        confidence: Array,
+        correct: Array,
+        weights: Array | None,
         resamples: Resamples,
         *,
         n_bins: int = 15,
         fine: int = FINE_CELLS,
-        log_odds: np.ndarray | None = None,
+        log_odds: Array | None = None,
     ) -> None:
         """Cut the confidences (n,) at the edges of equal-width bins, equal-mass bins and `fine` equal-mass cells."""
         width, mass = width_index(confidence, n_bins), mass_index(confidence, n_bins, weights)
@@ -89,32 +90,32 @@ class Cells:
         self.cell, self.weights, self.gap, self.right = map(resamples.take, (cell, ones, gap, correct))
 
     @cached_property
-    def noise(self) -> np.ndarray:
+    def noise(self) -> Array:
         """Deviations (R, L) of the cells' residuals."""
         total = np.maximum(self.resamples.sums(self.weights[:, None]), 1e-300)
         return self.resamples.shrink * (self.excess[0] / self.weights.sum() - self.excess[1:] / total)
 
     @cached_property
-    def weight(self) -> np.ndarray:
+    def weight(self) -> Array:
         """Weight of each cell: of the resampled rows themselves first, then of the draws (R+1, L)."""
         return self._table(self.weights)
 
     @cached_property
-    def positive(self) -> np.ndarray:
+    def positive(self) -> Array:
         """Weight of right (positive) rows, in the same way."""
         return self._table(self.weights * self.right)
 
     @cached_property
-    def excess(self) -> np.ndarray:
+    def excess(self) -> Array:
         """Σ w(a − c) of each cell, in the same way."""
         return self._table(-self.weights * self.gap)
 
-    def _table(self, column: np.ndarray) -> np.ndarray:
+    def _table(self, column: Array) -> Array:
         count = len(self.confidence)
         whole = np.bincount(self.cell, column, count)
         return np.vstack([whole, self.resamples.cell_sums(self.cell, column, count)])
 
-    def table(self, gaps: Gaps, value: float) -> np.ndarray:
+    def table(self, gaps: Gaps, value: float) -> Array:
         """What a rule sums of the cells (L, F): bins, or its own table."""
         if callable(gaps.table):
             return gaps.table(self, value)
@@ -127,14 +128,14 @@ class Cells:
 
 
 def class_noise(
-    probabilities: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
+    probabilities: Array,
+    labels: Array,
+    weights: Array | None,
     *,
     draws: Resamples,
     n_bins: int,
     binning: str,
-) -> np.ndarray:
+) -> Array:
     """Deviations (R, K·M) of the classes' residuals over "width" or "mass" bins; rows (m, K) as `draws` resamples them.
 
     Only entries beyond the first bin are summed one by one: of equal width, it holds nearly all of a
@@ -175,7 +176,7 @@ class Intervals:
         self, rows: ScannedRows, drawn: Resamples, figures: Sequence[Figure], n_bins: int, *, paired: bool = False
     ) -> None:
         self.rows, self.drawn, self.n_bins, self.paired = rows, drawn, n_bins, paired
-        self.noises: dict[str, np.ndarray] = {}
+        self.noises: dict[str, Array] = {}
         self.columns = list(dict.fromkeys(one.interval.column for one in figures if isinstance(one.interval, Mean)))
         self.fine = any(
             isinstance(one.interval, Redrawn) or (isinstance(one.interval, Gaps) and one.interval.table not in BINS)
@@ -210,12 +211,12 @@ class Intervals:
         return Cells(*self.rows.top(), self.drawn, n_bins=self.n_bins, fine=fine, log_odds=log_odds)
 
     @cached_property
-    def _means(self) -> np.ndarray:
+    def _means(self) -> Array:
         """Deviations (R, F) of the means of all columns that rules ask for."""
         columns = [self.drawn.take(self.rows.column(name)).astype(np.float64) for name in self.columns]
         return self.drawn.mean_draws(np.stack(columns, axis=1), self.drawn.take(self.rows.mass))
 
-    def _share(self, value: float, draws: np.ndarray, found: Interval) -> Interval:
+    def _share(self, value: float, draws: Array, found: Interval) -> Interval:
         """Exact ends where few rows are wrong, or right: resamples of few errors vary too little.
 
         As many rows count as equally weighted, independent ones would be as noisy: Kish's number, or that of the
@@ -235,10 +236,10 @@ class Intervals:
         safe = np.where(share > 0, share, 1.0)
         correction = float(bin_sums(self.rows, self.n_bins).noise_squared) if rule.debiased else 0.0
 
-        def norm(g: np.ndarray) -> np.ndarray:
+        def norm(g: Array) -> Array:
             return rule.norm(g, safe)
 
-        def squares(g: np.ndarray) -> np.ndarray:
+        def squares(g: Array) -> Array:
             # debiased is compared with debiased
             return norm(g) ** 2 - correction
 
@@ -254,12 +255,12 @@ class Intervals:
         share = (sums.weight / sums.weight.sum(axis=-1, keepdims=True)).ravel()
         safe = np.where(share > 0, share, 1.0).astype(np.float32)
 
-        def norm(g: np.ndarray) -> np.ndarray:
+        def norm(g: Array) -> Array:
             return rule.norm(g, safe, len(sums.weight))
 
         return inverted_interval(norm, residual, noise[:CLASS_RESAMPLES], value=value), norm(residual + noise)
 
-    def _class_noise(self, binning: str) -> np.ndarray:
+    def _class_noise(self, binning: str) -> Array:
         """Deviations (R, K·M) of the residuals of classes, found once for each kind of bins."""
         if binning not in self.noises:
             most = max(20, NOISE_ELEMENTS // (self.rows.n_classes * self.n_bins))

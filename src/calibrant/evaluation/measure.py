@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibrant.core import progress
-from calibrant.core.arrays import check_counts
+from calibrant.core.arrays import Array, check_counts
 from calibrant.core.bins import check_n_bins
 from calibrant.data import Predictions, as_predictions
 from calibrant.engines.engine import Engine
@@ -274,7 +274,7 @@ def measure(
     )
 
 
-def _hints(predictions: Predictions, nll: np.ndarray) -> tuple[str, ...]:
+def _hints(predictions: Predictions, nll: Array) -> tuple[str, ...]:
     """What a reader should know about how the rows were read."""
     found = []
     if predictions.task == "multiclass" and predictions.n_classes == 2:
@@ -313,7 +313,7 @@ def verdict(over: float, under: float, floor: NoiseFloor, task: str = "multiclas
 
 
 def _measure_labels(
-    predictions: Predictions, by: Any, cluster: np.ndarray, decompose: bool | None, **options: Any
+    predictions: Predictions, by: Any, cluster: Array, decompose: bool | None, **options: Any
 ) -> Measurement:
     """All labels together, and each by itself."""
     together = measure(flattened(predictions), by=by, cluster=cluster, decompose=False, **options)

@@ -12,6 +12,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from calibrant.core import progress
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.evaluation import rendering
 from calibrant.evaluation.compare import Methods, compare
@@ -60,7 +61,7 @@ class ModelComparison(PlainData):
         row = self.comparisons[model].by_method.get(method)
         return None if row is None else row.metrics.get(self.criterion)
 
-    def ranks(self) -> np.ndarray:
+    def ranks(self) -> Array:
         """Rank (methods, models) by the deciding metric, 1 for the best; ties share, and failures come last."""
         missing = Estimate(np.nan)
         found = [[self.estimate(method, model) or missing for model in self.models] for method in self.methods]

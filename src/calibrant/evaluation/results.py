@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.evaluation import rendering
 from calibrant.evaluation.consistency import NoiseFloor, reliability_bins
 from calibrant.evaluation.table import (
@@ -37,11 +38,11 @@ class TestColumns:
 
     __test__ = False  # a name pytest must not collect
 
-    confidence: np.ndarray
-    correct: np.ndarray
-    prediction: np.ndarray
-    nll: np.ndarray
-    brier: np.ndarray
+    confidence: Array
+    correct: Array
+    prediction: Array
+    nll: Array
+    brier: Array
 
 
 @dataclass(frozen=True)
@@ -52,15 +53,15 @@ class ClassProfile:
     `top_over` and `top_under` split the ECE of the rows PREDICTED as the class, divided by their number.
     """
 
-    ece: np.ndarray
-    over: np.ndarray
-    under: np.ndarray
-    accuracy: np.ndarray
-    nll: np.ndarray
-    count: np.ndarray
-    predicted: np.ndarray
-    top_over: np.ndarray
-    top_under: np.ndarray
+    ece: Array
+    over: Array
+    under: Array
+    accuracy: Array
+    nll: Array
+    count: Array
+    predicted: Array
+    top_over: Array
+    top_under: Array
 
 
 @dataclass(frozen=True)
@@ -149,8 +150,8 @@ class Comparison(PlainData):
     n_test: int
     n_classes: int
     class_names: tuple[str, ...] | None
-    labels: np.ndarray
-    weights: np.ndarray | None
+    labels: Array
+    weights: Array | None
     noise_floor: NoiseFloor | None
     n_bins: int
     resamples: int

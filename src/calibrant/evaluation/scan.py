@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core import progress
-from calibrant.core.arrays import check_score_values
+from calibrant.core.arrays import Array, check_score_values
 from calibrant.core.bins import BinSums
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import finite_log_odds, probability_log_odds
@@ -60,7 +60,7 @@ class FlattenedSource(Source):
         self.shape = (source.shape[0] * source.shape[1], 1)
         self._source = source
 
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Blocks of the rows behind, cut to size."""
         width = self._source.shape[1]
         for first in range(start, stop, rows):
@@ -85,7 +85,7 @@ class ScannedRows(Checked):
     draws: Any = None
 
     @cached_property
-    def probabilities(self) -> np.ndarray:
+    def probabilities(self) -> Array:
         """The probabilities (n×K), or (n,) of the positive class, that a user's function is given."""
         return self.found.confidence if self.flat else probability_block(self, slice(0, None), np.float64)
 
@@ -96,7 +96,7 @@ def scan_predictions(
     *,
     n_bins: int,
     calibrator: Any = None,
-    codes: np.ndarray | None = None,
+    codes: Array | None = None,
     engine: str | Engine = "local",
 ) -> ScannedRows:
     """One pass over the rows as they are, or as a fitted calibrator transforms them.
@@ -132,7 +132,7 @@ def scan_predictions(
 
 
 def column_rows(
-    columns: RowColumns, draws: Resamples, weights: np.ndarray | None, *, task: str, of_logits: bool
+    columns: RowColumns, draws: Resamples, weights: Array | None, *, task: str, of_logits: bool
 ) -> ScannedRows:
     """Rows of one score per row of which columns are known.
 
@@ -148,7 +148,7 @@ def column_rows(
     return ScannedRows(finite_log_odds(scores), labels, weights, True, task, level=ALL, found=columns, draws=draws)
 
 
-def group_codes(calibrator: Any, groups: np.ndarray | None, n_rows: int) -> tuple[np.ndarray | None, tuple[str, ...]]:
+def group_codes(calibrator: Any, groups: Array | None, n_rows: int) -> tuple[Array | None, tuple[str, ...]]:
     """The group of every row, for a calibrator that takes them, and what a reader should know."""
     if not getattr(calibrator, "takes_groups", False):
         return None, ()
@@ -168,11 +168,11 @@ def _top(chunk: Chunk) -> list[RowColumns]:
     return [_columns(chunk, rows, first, "top") for rows, first in _blocks(chunk)]
 
 
-def _all_values(predictions: Predictions, calibrator: Any, codes: np.ndarray | None) -> np.ndarray:
+def _all_values(predictions: Predictions, calibrator: Any, codes: Array | None) -> Array:
     return np.concatenate([rows.values for chunk in cut(predictions) for rows, _ in _blocks(chunk, calibrator, codes)])
 
 
-def _blocks(chunk: Chunk, calibrator: Any = None, codes: np.ndarray | None = None) -> Iterator[tuple[Checked, int]]:
+def _blocks(chunk: Chunk, calibrator: Any = None, codes: Array | None = None) -> Iterator[tuple[Checked, int]]:
     """The rows of a chunk in memory, and the number of the first among all rows; of many labels, each is a row."""
     row, task = chunk.first_row, chunk.predictions.task
     for part in chunk.parts():
@@ -202,7 +202,7 @@ def _columns(chunk: Chunk, rows: Checked, first: int, wanted: str) -> RowColumns
         return rows.columns(wanted, name=name, first_row=first_row)
 
 
-def _scanned(chunk: Chunk, *, wanted: np.ndarray, n_bins: int, calibrator: Any, codes: np.ndarray | None) -> Part:
+def _scanned(chunk: Chunk, *, wanted: Array, n_bins: int, calibrator: Any, codes: Array | None) -> Part:
     found, kept, sums = [], [], []
     given = chunk.predictions
     for rows, first in _blocks(chunk, calibrator, codes):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.core.bins import over, under, width_index
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.threads import one_blas_thread
@@ -67,12 +68,12 @@ def _only(one: Metric, names: Sequence[str]) -> Metric:
 
 def estimated(
     metrics: Sequence[Metric], rows: ScannedRows, drawn: Resamples, n_bins: int, *, paired: bool = False
-) -> tuple[Figures, dict[str, np.ndarray], dict[str, str]]:
+) -> tuple[Figures, dict[str, Array], dict[str, str]]:
     """Every figure with its interval, the draws behind them, and what was left out and why."""
     figures = [figure for one in metrics for figure in one.figures]
     intervals = Intervals(rows, drawn, figures, n_bins, paired=paired)
     found = Figures()
-    draws: dict[str, np.ndarray] = {}
+    draws: dict[str, Array] = {}
     left_out: dict[str, str] = {}
     for one in metrics:
         if reason := _too_large(one, len(rows.labels), rows.n_classes):
@@ -107,11 +108,11 @@ def column_estimates(
     columns: RowColumns,
     drawn: Resamples,
     *,
-    weights: np.ndarray | None = None,
+    weights: Array | None = None,
     task: str = "binary",
     n_bins: int = 15,
     of_logits: bool = False,
-) -> tuple[Figures, dict[str, np.ndarray]]:
+) -> tuple[Figures, dict[str, Array]]:
     """Figures of rows of which only columns are known, with intervals, and the draws behind them.
 
     names : figures that read confidences, outcomes and losses; an empty sequence stands for all about one score.
@@ -133,8 +134,8 @@ def score(
     n_bins: int,
     engine: str | Engine = "local",
     metrics: Sequence[Metric] | None = None,
-    codes: np.ndarray | None = None,
-) -> tuple[Figures, dict[str, np.ndarray], TestColumns, ClassProfile]:
+    codes: Array | None = None,
+) -> tuple[Figures, dict[str, Array], TestColumns, ClassProfile]:
     """Figures of a fitted calibrator on test predictions, from one pass over them; `codes` as in `scan_predictions`.
 
     With the figures come the draws (R,) of each for paired comparisons, and what is known of every row and class.

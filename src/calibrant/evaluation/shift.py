@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.calibrators.prepare import check_over_logits
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.core.schema import Schema
 from calibrant.core.softmax import softmax
@@ -43,10 +44,10 @@ class ShiftCurves(PlainData):
     methods: tuple[str, ...]
     corruptions: tuple[str, ...]
     severities: tuple[int, ...]
-    values: np.ndarray
-    mean: np.ndarray
-    sem: np.ndarray
-    half_width: np.ndarray
+    values: Array
+    mean: Array
+    sem: Array
+    half_width: Array
 
     def table(self) -> Table:
         """Methods × severities: the mean over corruptions with its within-subject interval."""
@@ -137,7 +138,7 @@ def shift(
     return ShiftCurves(name, tuple(calibrators), corruptions, severities, values, mean, sem, half_width)
 
 
-def within_subject_interval(table: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+def within_subject_interval(table: Array, level: float = 0.95) -> tuple[float, float]:
     """Standard error and half width of a within-subject interval of condition means (Loftus & Masson 1994).
 
     ``MS = Σ_sc (x_sc − x̄_s − x̄_c + x̄)² / ((S−1)(C−1))``, standard error √(MS/S), times t with (S−1)(C−1) degrees of

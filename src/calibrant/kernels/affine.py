@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import array_namespace, device
 
+from calibrant.core.arrays import Array
 from calibrant.core.statistic import add, statistic
 from calibrant.core.threads import row_blocks
 
@@ -37,7 +38,7 @@ class Features(NamedTuple):
         """M: how many parameters a class has."""
         return self.shared.shape[1] + len(self.own) + 1
 
-    def of_class(self, j: int) -> np.ndarray:
+    def of_class(self, j: int) -> Array:
         """All that class j reads, n×M."""
         ones = np.ones((len(self.shared), 1), self.shared.dtype)
         return np.concatenate([self.shared, *(column[:, j : j + 1] for column in self.own), ones], axis=1)
@@ -58,7 +59,7 @@ def scores_of(x: Features, point: Any) -> Any:
     return scores
 
 
-def contract(x: Features, residual: np.ndarray) -> np.ndarray:
+def contract(x: Features, residual: Array) -> Array:
     """The gradient by the parameters (K×M) from that by the scores (n×K)."""
     size = x.shared.shape[1]
     result = np.empty((residual.shape[1], x.n_columns))
@@ -69,9 +70,7 @@ def contract(x: Features, residual: np.ndarray) -> np.ndarray:
     return result
 
 
-def sums_at(
-    x: Features, labels: np.ndarray, weights: np.ndarray | None, point: np.ndarray
-) -> tuple[float, np.ndarray, np.ndarray]:
+def sums_at(x: Features, labels: Array, weights: Array | None, point: Array) -> tuple[float, Array, Array]:
     """Σ w·NLL, its gradient (K×M), and the probabilities (n×K)."""
     probabilities, losses = softmax_and_losses(scores_of(x, point), labels)
     residual = probabilities.copy()
@@ -82,9 +81,7 @@ def sums_at(
     return float(weights @ losses), contract(x, residual), probabilities
 
 
-def product_at(
-    x: Features, weights: np.ndarray | None, probabilities: np.ndarray, direction: np.ndarray
-) -> tuple[np.ndarray]:
+def product_at(x: Features, weights: Array | None, probabilities: Array, direction: Array) -> tuple[Array]:
     """The Hessian of `sums_at` times a direction, both K×M."""
     change = scores_of(x, direction)
     change -= np.einsum("ij,ij->i", probabilities, change)[:, None]
@@ -94,7 +91,7 @@ def product_at(
     return (contract(x, change),)
 
 
-def blocks_at(x: Features, weights: np.ndarray | None, probabilities: np.ndarray) -> tuple[np.ndarray]:
+def blocks_at(x: Features, weights: Array | None, probabilities: Array) -> tuple[Array]:
     """Σ w·q_j(1−q_j)·x̃·x̃ᵀ of each class j, K×M×M: the Hessian without the coupling of classes.
 
     Rows that are certain about a class count with the average x̃·x̃ᵀ: the blocks only steer a solver.
@@ -113,7 +110,7 @@ def blocks_at(x: Features, weights: np.ndarray | None, probabilities: np.ndarray
     return (blocks,)
 
 
-def means_at(x: Features, weights: np.ndarray | None, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def means_at(x: Features, weights: Array | None, probabilities: Array) -> tuple[Array, Array]:
     """Σ w·q_j(1−q_j)·x̃ and the same of x̃² (K×M): the classes' own curvature without correlations."""
     spread = _spread(weights, probabilities)
     return contract(x, spread), contract(Features(x.shared**2, tuple(column**2 for column in x.own)), spread)
@@ -121,34 +118,34 @@ def means_at(x: Features, weights: np.ndarray | None, probabilities: np.ndarray)
 
 @statistic
 def affine_sums(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, make: MakeFeatures, point: np.ndarray
-) -> tuple[float, np.ndarray]:
+    logits: Array, labels: Array, weights: Array | None, make: MakeFeatures, point: Array
+) -> tuple[float, Array]:
     """Loss and gradient of `sums_at` over blocks: a statistic for `Rows.total`."""
     return _by_blocks(logits, labels, weights, make, lambda x, true, weight: sums_at(x, true, weight, point)[:2])
 
 
 @statistic
 def affine_curvature(  # noqa: PLR0917
-    logits: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
+    logits: Array,
+    labels: Array,
+    weights: Array | None,
     make: MakeFeatures,
-    point: np.ndarray,
-    curve: Callable[..., tuple[np.ndarray, ...]],
-    *parameters: np.ndarray,
-) -> tuple[np.ndarray, ...]:
+    point: Array,
+    curve: Callable[..., tuple[Array, ...]],
+    *parameters: Array,
+) -> tuple[Array, ...]:
     """`product_at`, `blocks_at` or `means_at` over blocks whose probabilities are computed anew."""
 
-    def part(x: Features, true: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, ...]:
+    def part(x: Features, true: Array, weight: Array | None) -> tuple[Array, ...]:
         return curve(x, weight, softmax_and_losses(scores_of(x, point), true)[0], *parameters)
 
     return _by_blocks(logits, labels, weights, make, part)
 
 
 def _by_blocks(
-    logits: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
+    logits: Array,
+    labels: Array,
+    weights: Array | None,
     make: MakeFeatures,
     part: Callable[..., tuple[Any, ...]],
 ) -> tuple[Any, ...]:
@@ -161,7 +158,7 @@ def _by_blocks(
     )
 
 
-def _spread(weights: np.ndarray | None, probabilities: np.ndarray) -> np.ndarray:
+def _spread(weights: Array | None, probabilities: Array) -> Array:
     spread = probabilities * (1 - probabilities)
     if weights is not None:
         spread *= weights[:, None].astype(spread.dtype)

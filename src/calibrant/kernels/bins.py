@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.core.bins import width_index
 from calibrant.core.statistic import kernel
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.bins")
-def width_sums(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None, n_bins: int) -> np.ndarray:
+def width_sums(confidence: Array, correct: Array, weights: Array | None, n_bins: int) -> Array:
     """Σw, Σw·confidence and Σw·correct of each equal-width bin, as a (3, n_bins) array."""
     return index_sums(width_index(confidence, n_bins), confidence, correct, weights, n_bins)
 
 
-def index_sums(
-    index: np.ndarray, confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None, n_bins: int
-) -> np.ndarray:
+def index_sums(index: Array, confidence: Array, correct: Array, weights: Array | None, n_bins: int) -> Array:
     """Σw, Σw·confidence and Σw·correct of the rows that share an index, as a (3, n_bins) array."""
     columns = (confidence, correct) if weights is None else (weights * confidence, weights * correct)
     return np.array([np.bincount(index, one, minlength=n_bins) for one in (weights, *columns)], dtype=np.float64)
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.bins")
-def class_width_sums(
-    probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, n_bins: int
-) -> np.ndarray:
+def class_width_sums(probabilities: Array, labels: Array, weights: Array | None, n_bins: int) -> Array:
     """Σw, Σw·p_j and Σw·1{y=j} of each class and equal-width bin, as a (3, K, n_bins) array."""
     n_rows, n_classes = probabilities.shape
     index = width_index(probabilities.ravel(), n_bins).reshape(n_rows, n_classes)

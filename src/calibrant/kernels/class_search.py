@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from calibrant.core.arrays import Array
+
 DOUBT = 1e-10
 """A confidence this close to a bin edge (in bins) is left to the caller, who recomputes its row as a whole."""
 
@@ -24,9 +26,7 @@ STRETCH = 1.5
 """Ratio of the last to the first temperature of a stretch."""
 
 
-def start_sums(
-    confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray, n_bins: int
-) -> tuple[np.ndarray, np.ndarray]:
+def start_sums(confidence: Array, correct: Array, weights: Array, n_bins: int) -> tuple[Array, Array]:
     """Bin gaps Σ w·(correct − confidence) (bins × grid) of confidences (n × grid), and the doubtful (row, grid) pairs
     they leave out."""
     gaps = np.zeros((n_bins, confidence.shape[1]))
@@ -37,31 +37,31 @@ def start_sums(
 class ClassRows(NamedTuple):
     """What the rows are to one class while all other classes are frozen; every column (n,)."""
 
-    values: np.ndarray
+    values: Array
     """The class's raw logit z, float64."""
-    peak: np.ndarray
+    peak: Array
     """The highest scaled logit m of the other classes."""
-    mass: np.ndarray
+    mass: Array
     """S = Σ exp(s_k − m) over the other classes."""
-    takes_ties: np.ndarray
+    takes_ties: Array
     """Whether the class is predicted when its scaled logit equals the peak, bool."""
-    right_others: np.ndarray
+    right_others: Array
     """Whether the best other class is the label, bool."""
-    right_self: np.ndarray
+    right_self: Array
     """Whether this class is the label, bool."""
-    weights: np.ndarray
+    weights: Array
 
-    def take(self, index: np.ndarray | slice) -> ClassRows:
+    def take(self, index: Array | slice) -> ClassRows:
         """The rows at these places."""
         return ClassRows(*(column[index] for column in self))
 
-    def wins(self, temperature: np.ndarray) -> np.ndarray:
+    def wins(self, temperature: Array) -> Array:
         """Whether the class is predicted; true division, as z / T has it."""
         scores = self.values / temperature
         return (scores > self.peak) | ((scores == self.peak) & self.takes_ties)
 
 
-def class_hits(rows: ClassRows, grid: np.ndarray) -> np.ndarray:
+def class_hits(rows: ClassRows, grid: Array) -> Array:
     """Σ w·correct for every temperature of the ascending grid, less the same constant for all."""
     gain = rows.weights * (rows.right_self.astype(np.int8) - rows.right_others)
     reach = np.maximum(rows.values / grid[0], rows.values / grid[-1])
@@ -84,7 +84,7 @@ def class_hits(rows: ClassRows, grid: np.ndarray) -> np.ndarray:
     return np.cumsum(change)[: last + 1]
 
 
-def class_sums(rows: ClassRows, temperatures: np.ndarray, home: float, n_bins: int) -> tuple[np.ndarray, np.ndarray]:
+def class_sums(rows: ClassRows, temperatures: Array, home: float, n_bins: int) -> tuple[Array, Array]:
     """Bin gaps Σ w·(correct − confidence) (bins × temperatures) and the doubtful (row, temperature) pairs left out.
 
     `home` is a temperature at which most rows are in the bin where they stay, usually the present one.
@@ -108,8 +108,8 @@ def class_sums(rows: ClassRows, temperatures: np.ndarray, home: float, n_bins: i
 
 
 def _steady_sums(
-    rows: ClassRows, home_bin: np.ndarray, temperatures: np.ndarray, bounds: np.ndarray, n_bins: int
-) -> tuple[np.ndarray, np.ndarray]:
+    rows: ClassRows, home_bin: Array, temperatures: Array, bounds: Array, n_bins: int
+) -> tuple[Array, Array]:
     """Gaps over the stretches on which a row loses and stays in its home bin, and which those are (stretches × n)."""
     inverse = 1.0 / temperatures[:, None]
     clear_of_tie = -DOUBT * (1.0 + np.abs(rows.peak))
@@ -137,7 +137,7 @@ def _steady_sums(
     return gaps, steady
 
 
-def _stretches(temperatures: np.ndarray) -> np.ndarray:
+def _stretches(temperatures: Array) -> Array:
     """Bounds of consecutive stretches of ascending temperatures."""
     bounds = [0]
     while bounds[-1] < len(temperatures):
@@ -145,7 +145,7 @@ def _stretches(temperatures: np.ndarray) -> np.ndarray:
     return np.array(bounds)
 
 
-def _bin(confidence: np.ndarray, n_bins: int) -> tuple[np.ndarray, np.ndarray]:
+def _bin(confidence: Array, n_bins: int) -> tuple[Array, Array]:
     """Bin of each confidence, and whether an inner edge is too close to be sure of it."""
     place = confidence * n_bins
     nearest = np.rint(place)
@@ -153,9 +153,7 @@ def _bin(confidence: np.ndarray, n_bins: int) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(np.ceil(place) - 1, 0, n_bins - 1).astype(np.intp), doubt
 
 
-def _add_to_bins(
-    gaps: np.ndarray, confidence: np.ndarray, credit: np.ndarray, position: np.ndarray
-) -> tuple[np.ndarray, ...]:
+def _add_to_bins(gaps: Array, confidence: Array, credit: Array, position: Array) -> tuple[Array, ...]:
     """Add each credit to gaps[bin, position]; where a bin is in doubt, nothing is added and the place returned."""
     index, doubt = _bin(confidence, len(gaps))
     credit[doubt] = 0.0

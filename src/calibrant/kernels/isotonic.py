@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.core.statistic import kernel
 from calibrant.core.threads import map_blocks
 
@@ -16,17 +17,17 @@ _ELEMENTS_PER_ROW = 4
 class ScoreGroups(NamedTuple):
     """Distinct scores, ascending, with the weight and the weight of positive labels at each."""
 
-    scores: np.ndarray
-    weight: np.ndarray
-    positive: np.ndarray
+    scores: Array
+    weight: Array
+    positive: Array
 
     @property
-    def excess(self) -> np.ndarray:
+    def excess(self) -> Array:
         """Σ w·(score − label) of each group, where scores are probabilities."""
         return self.weight * self.scores - self.positive
 
 
-def score_groups(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> ScoreGroups:
+def score_groups(scores: Array, labels: Array, weights: Array | None = None) -> ScoreGroups:
     """Rows of equal score as one group; rows of weight 0 are left out.
 
     Parameters
@@ -51,7 +52,7 @@ def score_groups(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | N
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.isotonic")
-def merge_groups(positive: np.ndarray, negative: np.ndarray) -> ScoreGroups:
+def merge_groups(positive: Array, negative: Array) -> ScoreGroups:
     """Groups of the sorted scores of positive and of negative rows."""
     ordered = np.sort(np.concatenate([positive, negative]), kind="stable")  # two runs: one merge
     opens = _opens(ordered)
@@ -61,11 +62,11 @@ def merge_groups(positive: np.ndarray, negative: np.ndarray) -> ScoreGroups:
     return ScoreGroups(distinct, counts, np.diff(upto, prepend=0).astype(np.float64))
 
 
-def _opens(ordered: np.ndarray) -> np.ndarray:
+def _opens(ordered: Array) -> Array:
     return np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
 
 
-def isotonic_values(groups: ScoreGroups) -> np.ndarray:
+def isotonic_values(groups: ScoreGroups) -> Array:
     """Share of positives at each distinct score, non-decreasing, of least squares and of highest likelihood alike."""
     from scipy.optimize import isotonic_regression
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.core.statistic import add
 from calibrant.core.threads import map_blocks, row_blocks
 
@@ -33,9 +34,9 @@ BLOCK_ELEMENTS = 1 << 16
 class Pull:
     """½·(θ − centre)ᵀ·strength·(θ − centre), added to the summed loss."""
 
-    centre: np.ndarray
+    centre: Array
     """(d + 1,): slopes, then the intercept."""
-    strength: np.ndarray
+    strength: Array
     """(d + 1, d + 1), positive semidefinite."""
 
 
@@ -43,19 +44,19 @@ class Pull:
 class LogisticFit:
     """Where the search ended."""
 
-    point: np.ndarray
+    point: Array
     """(d + 1,): slopes, then the intercept."""
-    trace: np.ndarray
+    trace: Array
     """Mean loss, pull included, at each step."""
     converged: bool
 
 
 def fit_logistic(
-    columns: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None = None,
+    columns: Array,
+    labels: Array,
+    weights: Array | None = None,
     *,
-    start: np.ndarray | None = None,
+    start: Array | None = None,
     non_negative: bool = False,
     pull: Pull | None = None,
 ) -> LogisticFit:
@@ -107,31 +108,31 @@ def fit_logistic(
 class Units:
     """Columns in units of their spread around their mean: Newton's steps then lose no digits to a distant origin."""
 
-    mean: np.ndarray
-    spread: np.ndarray
+    mean: Array
+    spread: Array
 
     @classmethod
-    def of(cls, columns: np.ndarray, weights: np.ndarray | None) -> Units:
+    def of(cls, columns: Array, weights: Array | None) -> Units:
         """Those of columns in memory."""
         mean = np.average(columns, axis=1, weights=weights)
         spread = np.sqrt(np.average((columns - mean[:, None]) ** 2, axis=1, weights=weights))
         return cls.made(mean, spread, np.abs(columns).max(axis=1, initial=0.0))
 
     @classmethod
-    def made(cls, mean: np.ndarray, spread: np.ndarray, largest: np.ndarray) -> Units:
+    def made(cls, mean: Array, spread: Array, largest: Array) -> Units:
         """From the mean, spread and largest size of each column; a constant one keeps its unit."""
         # rounding must not blow a constant column up
         return cls(mean, np.where((spread <= 1e-12 * largest) | (spread == 0), 1.0, spread))
 
-    def scale(self, columns: np.ndarray) -> np.ndarray:
+    def scale(self, columns: Array) -> Array:
         """Columns in these units."""
         return (columns - self.mean[:, None]) / self.spread[:, None]
 
-    def inward(self, point: np.ndarray) -> np.ndarray:
+    def inward(self, point: Array) -> Array:
         """Parameters for columns in these units."""
         return np.append(point[:-1] * self.spread, point[-1] + point[:-1] @ self.mean)
 
-    def outward(self, point: np.ndarray) -> np.ndarray:
+    def outward(self, point: Array) -> Array:
         """Parameters for columns as they were."""
         slopes = point[:-1] / self.spread
         return np.append(slopes, point[-1] - slopes @ self.mean)
@@ -147,17 +148,17 @@ class Units:
 
 
 def descend(
-    sums: Callable[[np.ndarray], tuple[Any, ...]],
+    sums: Callable[[Array], tuple[Any, ...]],
     total: float,
-    point: np.ndarray,
-    lower: np.ndarray,
+    point: Array,
+    lower: Array,
     pull: Pull | None,
     *,
     gap: float = GAP,
 ) -> LogisticFit:
     """Newton's method for one problem, whose `sums` are the loss, gradient and Hessian of rows of this total weight."""
 
-    def evaluate(points: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def evaluate(points: Array, which: Array) -> tuple[Array, Array, Array]:
         loss, gradient, hessian = sums(points[0])
         if pull is not None:
             offset = points[0] - pull.centre
@@ -170,12 +171,12 @@ def descend(
 
 
 def newton(
-    evaluate: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]],
-    start: np.ndarray,
-    lower: np.ndarray,
+    evaluate: Callable[[Array, Array], tuple[Array, Array, Array]],
+    start: Array,
+    lower: Array,
     *,
     gap: float,
-) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
+) -> tuple[Array, list[Array], Array]:
     """Newton's method for P small convex problems at once, from P×m points of which no entry falls below `lower` (m,).
 
     `evaluate(points, which)` gives the objectives, gradients and Hessians of the problems at the places `which`. A
@@ -211,7 +212,7 @@ def newton(
     return points, trace, ended
 
 
-def _directions(points: np.ndarray, gradient: np.ndarray, hessian: np.ndarray, lower: np.ndarray) -> np.ndarray:
+def _directions(points: Array, gradient: Array, hessian: Array, lower: Array) -> Array:
     """The step of every problem to the minimum of its local parabola, with no coordinate below its bound.
 
     Coordinates that the step would take below their bound go to the bound, and the others are solved for again.
@@ -232,12 +233,10 @@ def _directions(points: np.ndarray, gradient: np.ndarray, hessian: np.ndarray, l
         held |= crossing
 
 
-def logistic_sums(
-    columns: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, point: np.ndarray
-) -> tuple[float, np.ndarray, np.ndarray]:
+def logistic_sums(columns: Array, labels: Array, weights: Array | None, point: Array) -> tuple[float, Array, Array]:
     """Summed log loss, its gradient (d + 1,) and its Hessian (d + 1, d + 1) at a point, on all cores."""
 
-    def part(block: slice) -> tuple[np.ndarray, ...]:
+    def part(block: slice) -> tuple[Array, ...]:
         weight = None if weights is None else weights[block]
         return batch_sums(columns[None, :, block], labels[None, block], weight, point[None])
 
@@ -246,12 +245,12 @@ def logistic_sums(
 
 
 def batch_sums(
-    columns: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
-    points: np.ndarray,
-    offset: np.ndarray | float = 0.0,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    columns: Array,
+    labels: Array,
+    weights: Array | None,
+    points: Array,
+    offset: Array | float = 0.0,
+) -> tuple[Array, Array, Array]:
     """Log loss (P,), gradient (P×m) and Hessian (P×m×m) of P problems at their points (P×m).
 
     Columns are P×d×n, or 1×d×n where all problems share them; points with d + 1 entries end with an intercept. Labels
@@ -280,9 +279,7 @@ def batch_sums(
     return losses.sum(axis=1), gradient, hessian
 
 
-def separable(
-    scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None, *, either: bool = False
-) -> bool:
+def separable(scores: Array, labels: Array, weights: Array | None = None, *, either: bool = False) -> bool:
     """Does some threshold of the score tell all positives from all negatives, so that no finite optimum exists?
 
     Ties across the classes at the threshold change nothing, and one class alone counts. `either` also accepts

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
+from calibrant.core.arrays import Array
 from calibrant.core.statistic import statistic
 from calibrant.kernels.affine import every, mass_of, softmax_and_losses
 
@@ -15,15 +16,15 @@ BLOCK_ELEMENTS = 1 << 16
 
 @statistic(array_elements=BLOCK_ELEMENTS)
 def mixture_nll(
-    logits: Any, labels: Any, weights: Any, inverse_temperature: float, shares: np.ndarray
-) -> tuple[float, np.ndarray, np.ndarray]:
+    logits: Any, labels: Any, weights: Any, inverse_temperature: float, shares: Array
+) -> tuple[float, Array, Array]:
     """Σ w·(−log m) with m = shares·(p_β(y), p_1(y), 1/K), its gradient (3,) and Hessian (3×3) by the shares."""
     columns = [np.exp(-softmax_and_losses(beta * logits, labels)[1]) for beta in (inverse_temperature, 1.0)]
     return mixed_sums(np.stack([*columns, np.full(len(logits), 1 / logits.shape[1])]), weights, shares)
 
 
 @mixture_nll.on_device
-def _(rows: Any, beta: float, shares: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+def _(rows: Any, beta: float, shares: Array) -> tuple[float, Array, Array]:
     from calibrant.kernels.torch.row_passes import label_shares
 
     # the probabilities of the labels are the same at every point of the search
@@ -32,9 +33,7 @@ def _(rows: Any, beta: float, shares: np.ndarray) -> tuple[float, np.ndarray, np
     return mixed_sums(np.stack(columns), rows.weights, shares)
 
 
-def mixed_sums(
-    columns: np.ndarray, weights: np.ndarray | None, shares: np.ndarray
-) -> tuple[float, np.ndarray, np.ndarray]:
+def mixed_sums(columns: Array, weights: Array | None, shares: Array) -> tuple[float, Array, Array]:
     """`mixture_nll` from the three components' probabilities of the label (3×n)."""
     mixed = np.maximum(shares @ columns, np.finfo(np.float64).tiny)
     weight = np.ones(len(mixed)) if weights is None else weights

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrant.core.arrays import PROBABILITY_TOLERANCE, explain_bad_values
+from calibrant.core.arrays import PROBABILITY_TOLERANCE, Array, explain_bad_values
 from calibrant.core.errors import InputError
 from calibrant.core.statistic import kernel
 from calibrant.core.threads import map_blocks, row_blocks
@@ -25,23 +25,23 @@ LEVELS = {"correct": CORRECT, "top": TOP, "scores": SCORES, "all": ALL}
 class RowColumns(NamedTuple):
     """What one row of the matrix comes down to; columns that were not asked for have length 0."""
 
-    confidence: np.ndarray
+    confidence: Array
     """max_j p_j (n,): in the dtype of the probabilities, float64 from logits."""
-    prediction: np.ndarray
+    prediction: Array
     """The first class of the highest value (n,), int64."""
-    correct: np.ndarray
+    correct: Array
     """prediction == label (n,), bool."""
-    nll: np.ndarray
+    nll: Array
     """−log p_y (n,), float64."""
-    brier: np.ndarray
+    brier: Array
     """Σ_j (p_j − 1{y=j})² (n,), float64."""
-    entropy: np.ndarray
+    entropy: Array
     """−Σ_j p_j log p_j (n,), float64, in nats."""
 
 
 def scan(
-    values: np.ndarray,
-    labels: np.ndarray | None,
+    values: Array,
+    labels: Array | None,
     *,
     from_logits: bool,
     columns: str = "all",
@@ -81,7 +81,7 @@ def scan(
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.rows")
-def scan_probabilities(probabilities: np.ndarray, labels: np.ndarray, level: int) -> tuple[RowColumns, bool]:
+def scan_probabilities(probabilities: Array, labels: Array, level: int) -> tuple[RowColumns, bool]:
     """Columns of a block of probabilities, and whether any value looked wrong."""
     rows = np.arange(len(labels))
     prediction = probabilities.argmax(axis=1)
@@ -108,7 +108,7 @@ def scan_probabilities(probabilities: np.ndarray, labels: np.ndarray, level: int
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.rows")
-def scan_logits(logits: np.ndarray, labels: np.ndarray, level: int) -> tuple[RowColumns, bool]:
+def scan_logits(logits: Array, labels: Array, level: int) -> tuple[RowColumns, bool]:
     """Columns of the softmax of a block of logits, and whether any value looked wrong."""
     rows = np.arange(len(labels))
     prediction = logits.argmax(axis=1)
@@ -137,10 +137,10 @@ def scan_logits(logits: np.ndarray, labels: np.ndarray, level: int) -> tuple[Row
     return RowColumns(1 / total, _kept(prediction, level), correct, nll, brier, entropy), suspicious
 
 
-def _sound(logits: np.ndarray) -> bool:
+def _sound(logits: Array) -> bool:
     """Are these logits finite, or −inf in some columns of a row?"""
     return bool((logits < np.inf).all() and np.isfinite(logits.max(axis=1)).all())
 
 
-def _kept(prediction: np.ndarray, level: int) -> np.ndarray:
+def _kept(prediction: Array, level: int) -> Array:
     return prediction[: len(prediction) if level >= TOP else 0].astype(np.int64, copy=False)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
+from calibrant.core.arrays import Array
 from calibrant.core.statistic import kernel, statistic
 from calibrant.core.threads import even_blocks, row_blocks
 from calibrant.kernels.affine import every, mass_of, softmax_and_losses
@@ -27,7 +28,7 @@ NARROW_ELEMENTS = 1 << 15
 
 @statistic(compiled_in="calibrant.kernels.compiled.scaling", shows_bad_values=5)
 def temperature_sums(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, inverse_temperature: float
+    logits: Array, labels: Array, weights: Array | None, inverse_temperature: float
 ) -> tuple[float, float, float, float, float]:
     """Σ w·NLL of softmax(β·z), and its first four derivatives by β = 1/T, the k-th times β^k.
 
@@ -55,9 +56,7 @@ class ShiftedRows:
     dtype : dtype of the exponentials
     """
 
-    def __init__(
-        self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, dtype: np.dtype | None = None
-    ) -> None:
+    def __init__(self, logits: Array, labels: Array, weights: Array | None, dtype: np.dtype | None = None) -> None:
         values = logits.astype(dtype or _precision(logits), copy=False)
         with np.errstate(over="ignore", invalid="ignore"):
             self.shifted = values - values.max(axis=1, keepdims=True)
@@ -71,23 +70,23 @@ class ShiftedRows:
             square = np.vdot(self.shifted, self.shifted) / self.shifted.size
             return float(np.sqrt(np.maximum(square - np.vdot(mean, mean) / n_rows, 0.0)))
 
-    def totals(self, inverse_temperature: float) -> np.ndarray:
+    def totals(self, inverse_temperature: float) -> Array:
         """The five sums (5,)."""
         with np.errstate(over="ignore", invalid="ignore"):
             return _totals(self.shifted, self.true, self.weights, inverse_temperature)
 
 
-def _precision(logits: np.ndarray) -> np.dtype:
+def _precision(logits: Array) -> np.dtype:
     return np.dtype(np.float64) if logits.size < NARROW_ELEMENTS else logits.dtype
 
 
 def _totals(
-    shifted: np.ndarray,
-    true: np.ndarray,
-    weights: np.ndarray | None,
+    shifted: Array,
+    true: Array,
+    weights: Array | None,
     inverse_temperature: float,
-    out: np.ndarray | None = None,
-) -> np.ndarray:
+    out: Array | None = None,
+) -> Array:
     """The five sums of logits that are shifted row by row to about 0; `true` are those of the labels."""
     beta, ones = shifted.dtype.type(inverse_temperature), np.ones(shifted.shape[1], shifted.dtype)
     scaled = np.multiply(shifted, beta, out=out)
@@ -103,7 +102,7 @@ def _totals(
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.scaling")
-def row_moments(logits: np.ndarray, inverse_temperature: np.ndarray) -> np.ndarray:
+def row_moments(logits: Array, inverse_temperature: Array) -> Array:
     """Σ_j exp(β·x_j)·x_j^k for k = 0 … 4 with x = z − max z, of each row, as (n, 5) in float64.
 
     With S_k these sums: the confidence at temperature 1/β is 1/S₀, its derivative by β −S₁/S₀²; log S₀ is the
@@ -128,7 +127,7 @@ def block_moments(values: Any, inverse_temperature: Any) -> Any:
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.scaling")
-def temperature_confidences(logits: np.ndarray, inverse_temperatures: np.ndarray) -> np.ndarray:
+def temperature_confidences(logits: Array, inverse_temperatures: Array) -> Array:
     """The top confidence of softmax(β·z) for every row and β, n×G in float64: 1 / Σ exp(β·(z − peak))."""
     confidences = np.empty((len(logits), len(inverse_temperatures)))
     for block in row_blocks(len(logits), logits.shape[1], CACHE_ELEMENTS):
@@ -168,13 +167,13 @@ def column_moments(logits: Any, labels: Any, weights: Any) -> tuple[Any, Any, An
 
 @statistic
 def vector_newton(  # noqa: PLR0917 (a statistic takes its parameters by position)
-    logits: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
-    scale: np.ndarray,
-    bias: np.ndarray,
+    logits: Array,
+    labels: Array,
+    weights: Array | None,
+    scale: Array,
+    bias: Array,
     with_hessian: bool = True,
-) -> tuple[float, np.ndarray, np.ndarray]:
+) -> tuple[float, Array, Array]:
     """Loss and gradient of `vector_sums` and, if wanted, the whole Hessian (2K×2K, scales first; else 0×0).
 
     The Hessian is Σ w·D(diag q − q·qᵀ)D' with D the factors z and 1: diagonal blocks less one product of tall
@@ -231,7 +230,7 @@ def vector_product(  # noqa: PLR0917 (a statistic takes its parameters by positi
     return (xp.stack([weight @ (change * logits), weight @ change]),)
 
 
-def _loss_derivatives(sums: np.ndarray, true: np.ndarray) -> np.ndarray:
+def _loss_derivatives(sums: Array, true: Array) -> Array:
     """log Σ exp(x) − x_y, E[x] − x_y and the cumulants of x of each row (5×n) from Σ exp(x)·x^k, k = 0 … 4,
     which are overwritten."""
     derivatives = np.empty_like(sums)
@@ -247,8 +246,8 @@ def _loss_derivatives(sums: np.ndarray, true: np.ndarray) -> np.ndarray:
 
 
 def _class_softmax(
-    values: np.ndarray, labels: np.ndarray, scale: np.ndarray, bias: np.ndarray, probabilities: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+    values: Array, labels: Array, scale: Array, bias: Array, probabilities: Array
+) -> tuple[Array, Array]:
     """Fill `probabilities` (K×n) with the softmax of s∘z + b; return log mass and label's score of each sample."""
     np.multiply(values, scale, out=probabilities)
     probabilities += bias

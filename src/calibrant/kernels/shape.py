@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
+from calibrant.core.arrays import Array
 from calibrant.core.softmax import log_softmax
 from calibrant.core.statistic import kernel, statistic
 from calibrant.core.threads import row_blocks
@@ -70,9 +71,7 @@ def bent_sums(inputs: Any, labels: Any, weights: Any, shape: Any) -> tuple[Any, 
 
 
 @statistic(compiled_in="calibrant.kernels.compiled.shape")
-def bent_losses_of(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, shape: np.ndarray
-) -> tuple[np.ndarray]:
+def bent_losses_of(logits: Array, labels: Array, weights: Array | None, shape: Array) -> tuple[Array]:
     """NLL of each row (n,) of logits once they are bent."""
     losses = np.empty(len(logits))
     for block in row_blocks(len(logits), logits.shape[1], BLOCK_ELEMENTS):
@@ -82,6 +81,6 @@ def bent_losses_of(
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.shape")
-def bent_scores(logits: np.ndarray, shape: np.ndarray) -> np.ndarray:
+def bent_scores(logits: Array, shape: Array) -> Array:
     """Log-probabilities (n×K) of the bent logits, in the dtype of the logits."""
     return log_softmax(np.tensordot(shape, stacked_features(logits), 1)).astype(logits.dtype, copy=False)

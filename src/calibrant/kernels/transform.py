@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrant.core.arrays import explain_bad_values
+from calibrant.core.arrays import Array, explain_bad_values
 from calibrant.core.statistic import kernel
 from calibrant.core.threads import map_blocks, row_blocks
 
 
-def scale_rows(
-    logits: np.ndarray, scale: np.ndarray, bias: np.ndarray | None, *, keep_prediction: bool = False
-) -> np.ndarray:
+def scale_rows(logits: Array, scale: Array, bias: Array | None, *, keep_prediction: bool = False) -> Array:
     """s∘z + b of each row, in the dtype of the logits; raises InputError where a logit is not finite.
 
     With `keep_prediction` (for a scale that is the same for all classes) the predicted class stays the predicted
@@ -31,9 +29,7 @@ def scale_rows(
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.scaling")
-def scale_block(
-    logits: np.ndarray, scale: np.ndarray, bias: np.ndarray, scaled: np.ndarray, keep_prediction: bool
-) -> bool:
+def scale_block(logits: Array, scale: Array, bias: Array, scaled: Array, keep_prediction: bool) -> bool:
     """Fill `scaled` with s∘z + b; False if a logit may not be finite (or if only their sum is not)."""
     with np.errstate(over="ignore", invalid="ignore"):
         finite = bool(np.isfinite(logits.sum(dtype=logits.dtype)))
@@ -45,7 +41,7 @@ def scale_block(
     return finite
 
 
-def restore_prediction(logits: np.ndarray, scaled: np.ndarray) -> None:
+def restore_prediction(logits: Array, scaled: Array) -> None:
     """Where rounding moved the first maximum of a row, lift the old one by the smallest step there is."""
     prediction = logits.argmax(axis=1)
     moved = np.flatnonzero(scaled.argmax(axis=1) != prediction)

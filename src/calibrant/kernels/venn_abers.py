@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.core.statistic import use_compiled
 from calibrant.kernels.isotonic import ScoreGroups
 
@@ -16,7 +17,7 @@ _ELEMENTS_PER_GROUP = 64
 """A group costs the plain loop about as much as this many elements of a matrix."""
 
 
-def venn_abers_tables(groups: ScoreGroups) -> tuple[np.ndarray, np.ndarray]:
+def venn_abers_tables(groups: ScoreGroups) -> tuple[Array, Array]:
     """Isotonic values of a new point labelled 0 and of one labelled 1, each (k + 1,), for k distinct scores.
 
     Entry i of the first belongs to a new score that i of the distinct scores do not exceed (≤), entry i of the second
@@ -28,7 +29,7 @@ def venn_abers_tables(groups: ScoreGroups) -> tuple[np.ndarray, np.ndarray]:
     return low, high
 
 
-def _high(weight: np.ndarray, positive: np.ndarray) -> np.ndarray:
+def _high(weight: Array, positive: Array) -> Array:
     size = len(weight)
     columns = np.cumsum(weight), np.cumsum(positive), np.zeros(size + 2), np.zeros(size + 2), np.zeros(size + 1)
     if use_compiled(_ELEMENTS_PER_GROUP * size):

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 
-from calibrant.core.arrays import check_values
+from calibrant.core.arrays import Array, check_values
 from calibrant.core.bins import BinSums, check_n_bins, mass_index, over, total_gap, under
 from calibrant.core.softmax import softmax
 from calibrant.core.threads import map_blocks, row_blocks
@@ -41,7 +41,7 @@ class _Options(TypedDict, total=False):
 @overload
 def classwise_ece(
     probabilities: Probabilities, labels: ClassIndices, *, average: None = ..., **options: Unpack[_Options]
-) -> np.ndarray: ...
+) -> Array: ...
 @overload
 def classwise_ece(
     probabilities: Probabilities, labels: ClassIndices, *, average: Literal["mean"], **options: Unpack[_Options]
@@ -197,8 +197,8 @@ def marginal_ece(
 class ClasswiseOverUnder:
     """Over- and under-confidence of each class's probability; together they are its classwise ECE."""
 
-    over: np.ndarray
-    under: np.ndarray
+    over: Array
+    under: Array
 
 
 @metric()
@@ -223,7 +223,7 @@ def classwise_over_under(
     return ClasswiseOverUnder(over(sums.excess), under(sums.excess))
 
 
-def class_weights(checked: Checked) -> np.ndarray:
+def class_weights(checked: Checked) -> Array:
     """Σw of the rows of each class (K,)."""
     return np.bincount(checked.labels, checked.weights, minlength=checked.n_classes).astype(np.float64)
 
@@ -242,7 +242,7 @@ def class_mass_bins(checked: Checked, n_bins: int) -> BinSums:
     blocks = map_blocks(lambda block: probability_block(checked, block, np.float64), row_blocks(*checked.matrix.shape))
     probabilities = np.concatenate(blocks)
 
-    def part(block: slice) -> np.ndarray:
+    def part(block: slice) -> Array:
         sums = []
         for j in range(block.start, block.stop):
             column = np.ascontiguousarray(probabilities[:, j])
@@ -257,14 +257,14 @@ def class_width_bins(checked: Checked, n_bins: int) -> BinSums:
     """Bin sums (K, n_bins) over bins of equal width, checking the values on the way."""
     kernel = class_width_sums.form(checked.matrix.size)
 
-    def part(block: slice) -> np.ndarray:
+    def part(block: slice) -> Array:
         weights = None if checked.weights is None else checked.weights[block]
         return kernel(probability_block(checked, block), checked.labels[block], weights, n_bins)
 
     return BinSums(*np.sum(map_blocks(part, row_blocks(*checked.matrix.shape)), axis=0))
 
 
-def probability_block(checked: Checked, block: slice, dtype: Any = None) -> np.ndarray:
+def probability_block(checked: Checked, block: slice, dtype: Any = None) -> Array:
     """Checked probabilities of some rows, through the softmax (of this precision) where the matrix holds logits."""
     rows = np.ascontiguousarray(checked.matrix[block])
     check_values(rows, from_logits=checked.from_logits, name=checked.name, first_row=block.start)
@@ -275,9 +275,9 @@ def probability_block(checked: Checked, block: slice, dtype: Any = None) -> np.n
 class ClasswiseLosses:
     """Mean NLL of each class that occurs, and the spread of these means."""
 
-    classes: np.ndarray
+    classes: Array
     """Classes of positive weight, ascending."""
-    losses: np.ndarray
+    losses: Array
     """Mean NLL of each of them."""
     variance: float
     """Mean squared distance of the losses from their mean."""
@@ -313,7 +313,7 @@ def classwise_losses(
     return ClasswiseLosses(classes, losses, float(losses.var()), float(losses.std()))
 
 
-def class_loss_sums(rows: Checked) -> np.ndarray:
+def class_loss_sums(rows: Checked) -> Array:
     """Σw and Σw·nll of the rows of each class (2, K)."""
     nll, weight = rows.column("nll"), class_weights(rows)
     loss = nll if rows.weights is None else nll * rows.weights

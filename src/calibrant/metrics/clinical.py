@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.softmax import sigmoid
 from calibrant.kernels.isotonic import isotonic_values, score_groups
@@ -39,11 +40,11 @@ REFIT_GAP = 1e-9
 """Log loss, summed over rows, that the last Newton step of a resample may gain."""
 
 
-def refit(columns: np.ndarray, draws: Any, offset: np.ndarray | float = 0.0) -> np.ndarray:
+def refit(columns: Array, draws: Any, offset: Array | float = 0.0) -> Array:
     """Parameters (R, d + 1), intercept last, of the logistic regression of every resample on columns (d, L)."""
     share = draws.positive / np.maximum(draws.weight, 1e-300)
 
-    def evaluate(points: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def evaluate(points: Array, which: Array) -> tuple[Array, Array, Array]:
         loss, gradient, hessian = batch_sums(columns[None], share[which], draws.weight[which], points, offset)
         ridge = RIDGE * np.eye(points.shape[1])
         return loss + 0.5 * RIDGE * (points**2).sum(axis=1), gradient + RIDGE * points, hessian + ridge
@@ -52,18 +53,18 @@ def refit(columns: np.ndarray, draws: Any, offset: np.ndarray | float = 0.0) -> 
     return newton(evaluate, start, np.full(start.shape[1], -np.inf), gap=REFIT_GAP)[0]
 
 
-def redrawn_slope(draws: Any) -> np.ndarray:
+def redrawn_slope(draws: Any) -> Array:
     """The slope of every resample (R,)."""
     units = Units.of(draws.score[None], None)
     return refit(units.scale(draws.score[None]), draws)[:, 0] / units.spread
 
 
-def redrawn_intercept(draws: Any) -> np.ndarray:
+def redrawn_intercept(draws: Any) -> Array:
     """The intercept of every resample (R,)."""
     return refit(np.empty((0, len(draws.score))), draws, draws.score)[:, 0]
 
 
-def redrawn_ratio(draws: Any) -> np.ndarray:
+def redrawn_ratio(draws: Any) -> Array:
     """O:E of every resample (R,)."""
     observed = draws.positive.sum(axis=1)
     expected = observed - draws.excess.sum(axis=1)
@@ -196,15 +197,15 @@ Z_95 = 1.959963984540054
 class FlexibleCalibration:
     """A smooth curve of the observed share of positives over the predicted probability, with a pointwise 95% band."""
 
-    probability: np.ndarray
+    probability: Array
     """Predicted probabilities (101,), from the lowest to the highest of the data, evenly spaced in log-odds."""
-    observed: np.ndarray
+    observed: Array
     """The curve at them."""
-    low: np.ndarray
+    low: Array
     """Lower end of the band."""
-    high: np.ndarray
+    high: Array
     """Upper end of the band."""
-    knots: np.ndarray
+    knots: Array
     """Knots of the restricted cubic spline in log-odds; empty where the curve is a straight line in log-odds."""
 
 
@@ -253,13 +254,13 @@ class Curve:
         hessian = logistic_sums(scaled, positive.astype(np.float64), weights, self.point)[2] + pull.strength
         self.covariance = np.linalg.pinv(hessian, hermitian=True)
 
-    def design(self, log_odds: np.ndarray) -> np.ndarray:
+    def design(self, log_odds: Array) -> Array:
         """The columns, and one of ones, at predicted log-odds (n,)."""
         columns = spline_columns(log_odds, self.knots)
         return np.vstack([self.units.scale(columns), np.ones_like(log_odds)])
 
 
-def spline_knots(log_odds: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+def spline_knots(log_odds: Array, weights: Array | None = None) -> Array:
     """Knots of the restricted cubic spline; empty where there are too few rows or distinct values for three."""
     total = float(len(log_odds)) if weights is None else float(weights.sum())
     for needed, percentiles in KNOTS:
@@ -270,7 +271,7 @@ def spline_knots(log_odds: np.ndarray, weights: np.ndarray | None = None) -> np.
     return np.empty(0)
 
 
-def spline_columns(log_odds: np.ndarray, knots: np.ndarray) -> np.ndarray:
+def spline_columns(log_odds: Array, knots: Array) -> Array:
     """s and, for k knots, the k − 2 cubic terms that are linear beyond the outer knots (k − 1, n)."""
     if len(knots) == 0:
         return log_odds[None]
@@ -280,7 +281,7 @@ def spline_columns(log_odds: np.ndarray, knots: np.ndarray) -> np.ndarray:
     return np.vstack([log_odds, terms / (last - knots[0]) ** 2])
 
 
-def weighted_quantile(shares: Any, values: np.ndarray, weights: np.ndarray | None = None) -> Any:
+def weighted_quantile(shares: Any, values: Array, weights: Array | None = None) -> Any:
     """Quantiles by linear interpolation at share·(n − 1); a row of weight w counts as w rows."""
     if weights is None:
         return np.quantile(values, shares)
@@ -296,14 +297,14 @@ def weighted_quantile(shares: Any, values: np.ndarray, weights: np.ndarray | Non
 
 def _gaps(
     probabilities: PositiveProbabilities, labels: BinaryLabels, sample_weight: RowWeights, from_logits: bool
-) -> tuple[np.ndarray, np.ndarray | None]:
+) -> tuple[Array, Array | None]:
     checked = check_binary(probabilities, labels, sample_weight, from_logits, weights_are="counts")
     curve = Curve(checked)
     observed = sigmoid(curve.point @ curve.design(checked.log_odds))
     return np.abs(observed - checked.probability.astype(np.float64)), checked.weights
 
 
-def redrawn_gaps(draws: Any) -> np.ndarray:
+def redrawn_gaps(draws: Any) -> Array:
     """|c(p) − p| of each cell (R, L), the curve refitted to every resample with the knots of all rows."""
     columns = spline_columns(draws.score, draws.knots)
     scaled = Units.of(columns, None).scale(columns)
@@ -311,12 +312,12 @@ def redrawn_gaps(draws: Any) -> np.ndarray:
     return np.abs(sigmoid(points[:, :-1] @ scaled + points[:, -1:]) - draws.confidence)
 
 
-def redrawn_index(draws: Any) -> np.ndarray:
+def redrawn_index(draws: Any) -> Array:
     """ICI of every resample (R,)."""
     return (redrawn_gaps(draws) * draws.weight).sum(axis=1) / np.maximum(draws.weight.sum(axis=1), 1e-300)
 
 
-def redrawn_quantile(draws: Any, level: float) -> np.ndarray:
+def redrawn_quantile(draws: Any, level: float) -> Array:
     """A quantile of the gaps of every resample (R,)."""
     gaps = redrawn_gaps(draws)
     order = np.argsort(gaps, axis=1)
@@ -431,7 +432,7 @@ def roc_auc(
     return area_under_roc(score_groups(checked.values, checked.positive, checked.weights))
 
 
-def precision_by_cell(draws: Any) -> np.ndarray:
+def precision_by_cell(draws: Any) -> Array:
     """`average_precision` (R,) of rows that count as tied within a cell."""
     with np.errstate(invalid="ignore", divide="ignore"):
         found = np.cumsum(draws.positive[:, ::-1], axis=1)
@@ -540,7 +541,7 @@ def score_decomposition(
     return ScoreDecomposition(max(given - fitted, 0.0), max(base - fitted, 0.0), base, given)
 
 
-def _score_at(share: np.ndarray, fitted: np.ndarray, score: str) -> np.ndarray:
+def _score_at(share: Array, fitted: Array, score: str) -> Array:
     """Mean score (k,) of groups of rows with these shares of positives that are all given the fitted probability."""
     if score == "brier":
         return share * (1 - fitted) ** 2 + (1 - share) * fitted**2
@@ -557,10 +558,10 @@ THRESHOLDS = np.arange(1, 100) / 100
 class DecisionCurve:
     """Net benefit of acting on the model, on everyone and on no one, at each threshold."""
 
-    thresholds: np.ndarray
-    model: np.ndarray
-    treat_all: np.ndarray
-    treat_none: np.ndarray
+    thresholds: Array
+    model: Array
+    treat_all: Array
+    treat_none: Array
 
 
 @dataclass(frozen=True)
@@ -568,16 +569,16 @@ class ThresholdMetrics:
     """What flagging p ≥ threshold does; numbers, or arrays where several thresholds were asked for. NaN where the
     denominator is 0."""
 
-    threshold: float | np.ndarray
-    sensitivity: float | np.ndarray
+    threshold: float | Array
+    sensitivity: float | Array
     """Share of the positives that are flagged."""
-    specificity: float | np.ndarray
+    specificity: float | Array
     """Share of the negatives that are not flagged."""
-    ppv: float | np.ndarray
+    ppv: float | Array
     """Share of the flagged that are positive."""
-    npv: float | np.ndarray
+    npv: float | Array
     """Share of the others that are negative."""
-    flagged: float | np.ndarray
+    flagged: float | Array
     """Share of all rows that are flagged."""
 
 
@@ -589,7 +590,7 @@ def net_benefit(
     *,
     sample_weight: RowWeights = None,
     from_logits: bool = False,
-) -> np.ndarray:
+) -> Array:
     """Net benefit of acting where p ≥ t, ``TP/n − FP/n · t/(1 − t)``, at each threshold (Vickers & Elkin 2006).
 
     Acting on everyone has ``π − (1 − π)·t/(1 − t)``, π the share of positives, and acting on no one has 0:
@@ -681,7 +682,7 @@ def threshold_metrics(
     return ThresholdMetrics(cuts, *columns)
 
 
-def flagged_above(thresholds: ArrayLike, checked: Checked) -> tuple[np.ndarray, ...]:
+def flagged_above(thresholds: ArrayLike, checked: Checked) -> tuple[Array, ...]:
     """Thresholds, the weight of positives and of all rows at or above each, of all rows and of all positives."""
     cuts = np.asarray(thresholds, dtype=np.float64)
     if cuts.size == 0 or not ((cuts >= 0) & (cuts <= 1)).all():

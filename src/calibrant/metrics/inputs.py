@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from calibrant.core.arrays import (
     PROBABILITY_TOLERANCE,
+    Array,
     check_counts,
     check_labels,
     check_matrix,
@@ -73,8 +74,8 @@ class Checked:
     """
 
     values: Any
-    labels: np.ndarray
-    weights: np.ndarray | None
+    labels: Array
+    weights: Array | None
     from_logits: bool
     task: str = "multiclass"
     n_classes: int = 2
@@ -89,7 +90,7 @@ class Checked:
         return "logits" if self.from_logits else "probabilities"
 
     @property
-    def mass(self) -> np.ndarray:
+    def mass(self) -> Array:
         """The weight of each row (n,)."""
         return np.ones(len(self.labels)) if self.weights is None else self.weights
 
@@ -99,7 +100,7 @@ class Checked:
         return self.task != "multiclass"
 
     @cached_property
-    def matrix(self) -> np.ndarray:
+    def matrix(self) -> Array:
         """The values (n×K) in memory; a single score stands for two classes."""
         if callable(self.values):
             return self.values()
@@ -153,33 +154,33 @@ class Checked:
                 entropy = -np.where(sides > 0, sides * np.log(sides), 0.0).sum(axis=0)
         return RowColumns(p, (p >= 0.5).astype(np.int64), positive, nll, brier, entropy)
 
-    def column(self, name: str) -> np.ndarray:
+    def column(self, name: str) -> Array:
         """One number per row: a field of `RowColumns`, or "hit", whether the predicted class is right."""
         if name == "hit":
             return hits(self.columns(), self.task)
         return getattr(self.columns({"nll": "scores", "brier": "scores", "entropy": "all"}.get(name, "correct")), name)
 
-    def top(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    def top(self) -> tuple[Array, Array, Array | None]:
         """Confidence, correctness and weights of every row: all that a top-label metric reads."""
         columns = self.columns()
         return columns.confidence, columns.correct, self.weights
 
     @cached_property
-    def probability(self) -> np.ndarray:
+    def probability(self) -> Array:
         """P(y = 1) of single scores (n,): in the dtype of the probabilities, float64 from logits."""
         return sigmoid(self.values.astype(np.float64)) if self.from_logits else self.values
 
     @cached_property
-    def log_odds(self) -> np.ndarray:
+    def log_odds(self) -> Array:
         """log p − log(1 − p) of single scores, finite: exact 0 and 1 count as half the smallest other p and 1 − p."""
         return finite_log_odds(self.values if self.from_logits else probability_log_odds(self.values))
 
     @property
-    def positive(self) -> np.ndarray:
+    def positive(self) -> Array:
         """Is the label 1 (n,)?"""
         return self.labels == 1
 
-    def losses(self) -> np.ndarray:
+    def losses(self) -> Array:
         """−log of the probability of the label (n,): inf where p = 0 meets y = 1 or p = 1 meets y = 0."""
         wide = self.values.astype(np.float64)
         if self.from_logits:
@@ -188,7 +189,7 @@ class Checked:
             return -np.where(self.positive, np.log(wide), np.log1p(-wide))
 
 
-def hits(columns: Any, task: str) -> np.ndarray:
+def hits(columns: Any, task: str) -> Array:
     """Is the predicted class of each row right (n,)? Of one score per row, class 1 is predicted where p ≥ ½."""
     return columns.prediction == columns.correct if task == "binary" else columns.correct
 
@@ -242,7 +243,7 @@ check_binary = partial(check, one_score=True)
 
 def top_label(
     probabilities: Any, labels: Any, sample_weight: Any, from_logits: bool, *, weights_are: str = "shares"
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+) -> tuple[Array, Array, Array | None]:
     """Confidence, correctness and weights of every row, for a metric that needs their order."""
     rows = check(probabilities, labels, sample_weight, from_logits, weights_are=weights_are)
     return rows.every(ORDER_OF_ROWS).top()
@@ -258,12 +259,12 @@ def confidence_groups(*inputs: Any, **options: Any) -> ScoreGroups:
     return groups._replace(scores=groups.scores.astype(np.float64))
 
 
-def column_sums(rows: Checked, name: str) -> np.ndarray:
+def column_sums(rows: Checked, name: str) -> Array:
     """Σw and Σw·x of a column of the rows, as a (2,) array; an infinite loss of a row of weight 0 counts nothing."""
     return weighted_sums(rows.column(name), rows.weights)
 
 
-def weighted_sums(column: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+def weighted_sums(column: Array, weights: Array | None) -> Array:
     """Σw and Σw·x in float64."""
     column = column.astype(np.float64, copy=False)
     if weights is None:
@@ -281,7 +282,7 @@ def mean(rows: Checked, name: str) -> float:
     return float(total / weight)
 
 
-def weighted_mean(column: np.ndarray, weights: np.ndarray | None) -> float:
+def weighted_mean(column: Array, weights: Array | None) -> float:
     """Weighted mean in float64 of numbers at hand."""
     weight, total = weighted_sums(column, weights)
     return float(total / weight)

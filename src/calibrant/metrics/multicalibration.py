@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.core.threads import row_blocks
 from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label
@@ -99,9 +100,7 @@ class _Walks:
     row, owner : row and group of each step (m,); a row takes a step in each of its groups. spread : of each group (G,).
     """
 
-    def __init__(
-        self, row: np.ndarray, owner: np.ndarray, confidence: np.ndarray, mass: np.ndarray, spread: np.ndarray
-    ) -> None:
+    def __init__(self, row: Array, owner: Array, confidence: Array, mass: Array, spread: Array) -> None:
         self.row, self.confidence, self.mass, self.spread = row, confidence, mass, spread
         stated = confidence[row]
         last = np.append((owner[1:] != owner[:-1]) | (stated[1:] != stated[:-1]), True)
@@ -109,7 +108,7 @@ class _Walks:
         """The last row of each run of tied probabilities: the sums are looked at there."""
         self.starts = np.flatnonzero(np.diff(owner[self.ends], prepend=-1))
 
-    def ranges(self, correct: np.ndarray) -> np.ndarray:
+    def ranges(self, correct: Array) -> Array:
         """The range of each group (r, G) in standard errors under sets of labels (r, n)."""
         excess = self.mass * (correct - self.confidence)
         path = np.cumsum(excess[:, self.row], axis=1)[:, self.ends]
@@ -119,7 +118,7 @@ class _Walks:
         low = np.minimum.reduceat(path, self.starts, axis=1) - before
         return (np.maximum(top, 0.0) - np.minimum(low, 0.0)) / self.spread
 
-    def simulated(self, draws: int, seed: int) -> np.ndarray:
+    def simulated(self, draws: int, seed: int) -> Array:
         """The statistic (R,) of labels drawn from the probabilities; of many rows, by the normal limit."""
         generator = np.random.default_rng([seed, 19])
         n_rows = len(self.confidence)
@@ -129,7 +128,7 @@ class _Walks:
         drawn = (generator.random((part.stop - part.start, n_rows)) < self.confidence for part in parts)
         return np.concatenate([self.ranges(correct).max(axis=1) for correct in drawn])
 
-    def _normal_limit(self, draws: int, generator: np.random.Generator) -> np.ndarray:
+    def _normal_limit(self, draws: int, generator: np.random.Generator) -> Array:
         """Sums over many rows are a random walk with normal steps: runs of rows of equal variance, 256 to a group."""
         variance = self.mass**2 * self.confidence * (1 - self.confidence)
         running = np.cumsum(variance[self.row])[self.ends]
@@ -145,7 +144,7 @@ class _Walks:
         return found
 
 
-def _members(groups: Any, n_rows: int) -> tuple[list[str], np.ndarray, np.ndarray]:
+def _members(groups: Any, n_rows: int) -> tuple[list[str], Array, Array]:
     """Names of all groups, and the rows that belong to them with the number of their group."""
     if isinstance(groups, Sequence) and len(groups) and np.ndim(groups[0]) == 1:
         masks = [np.asarray(mask) for mask in groups]
@@ -169,7 +168,7 @@ def _members(groups: Any, n_rows: int) -> tuple[list[str], np.ndarray, np.ndarra
     return names, np.tile(np.arange(n_rows), len(columns)), np.concatenate(codes)
 
 
-def _words(values: Any, n_rows: int, called: str) -> np.ndarray:
+def _words(values: Any, n_rows: int, called: str) -> Array:
     column = np.asarray(values)
     if column.shape != (n_rows,):
         raise InputError(f"{called} has shape {column.shape}, but there are {n_rows} rows: give one group per row")

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from inspect import cleandoc
 from typing import Any, TypeVar
 
-import numpy as np
-
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.metrics import inputs
 
@@ -45,8 +44,8 @@ class Gaps:
     shrunk : take the pattern of the error over bins less what noise gives it.
     """
 
-    table: str | Callable[[Any, float], np.ndarray]
-    norm: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    table: str | Callable[[Any, float], Array]
+    norm: Callable[[Array, Array], Array]
     debiased: bool = False
     shrunk: bool = False
 
@@ -56,7 +55,7 @@ class ClassGaps:
     """The same of residuals (…, K·M) of K classes over "width" or "mass" bins; the norm is also given K."""
 
     binning: str
-    norm: Callable[[np.ndarray, np.ndarray, int], np.ndarray]
+    norm: Callable[[Array, Array, int], Array]
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Redrawn:
     lowest : what the figure cannot fall below.
     """
 
-    figure: Callable[[Any], np.ndarray]
+    figure: Callable[[Any], Array]
     lowest: float = 0.0
 
 

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.core.bins import over, under, width_edges
 from calibrant.metrics.inputs import ORDER_OF_ROWS, ClassIndices, Probabilities, RowWeights, check
 from calibrant.metrics.record import metric
 from calibrant.metrics.top_label import bin_index, bin_sums
 
 
-def _missing() -> np.ndarray:
+def _missing() -> Array:
     return np.empty(0)
 
 
@@ -20,42 +21,42 @@ def _missing() -> np.ndarray:
 class Reliability:
     """Bins (M,) of confidence; NaN marks the means of an empty bin."""
 
-    edges: np.ndarray
+    edges: Array
     """Bin edges (M+1,); for equal mass, the lowest confidence of each bin and the highest of all."""
-    counts: np.ndarray
+    counts: Array
     """Weight in each bin."""
-    confidence: np.ndarray
+    confidence: Array
     """Mean confidence of each bin."""
-    accuracy: np.ndarray
+    accuracy: Array
     """Share of right predictions in each bin."""
-    count: np.ndarray = field(default_factory=_missing)
+    count: Array = field(default_factory=_missing)
     """Number of rows; this and what follows is filled in by `evaluation.consistency.reliability_bins`, else empty."""
-    accuracy_low: np.ndarray = field(default_factory=_missing)
+    accuracy_low: Array = field(default_factory=_missing)
     """Lower end of the 95% Wilson interval of the accuracy."""
-    accuracy_high: np.ndarray = field(default_factory=_missing)
+    accuracy_high: Array = field(default_factory=_missing)
     """Its upper end."""
-    noise_low: np.ndarray = field(default_factory=_missing)
+    noise_low: Array = field(default_factory=_missing)
     """The accuracy of a calibrated model lies between this …"""
-    noise_high: np.ndarray = field(default_factory=_missing)
+    noise_high: Array = field(default_factory=_missing)
     """… and this in 95% of data sets like this one."""
 
     @property
-    def lower(self) -> np.ndarray:
+    def lower(self) -> Array:
         """Where each bin begins (M,); an equal-width bin is (lower, upper]."""
         return self.edges[:-1]
 
     @property
-    def upper(self) -> np.ndarray:
+    def upper(self) -> Array:
         """Where each bin ends (M,)."""
         return self.edges[1:]
 
     @property
-    def weight(self) -> np.ndarray:
+    def weight(self) -> Array:
         """The same as `counts`."""
         return self.counts
 
     @property
-    def filled(self) -> np.ndarray:
+    def filled(self) -> Array:
         """Which bins hold any weight (M,)."""
         return self.counts > 0
 
@@ -65,12 +66,12 @@ class Reliability:
         return int(self.count.sum())
 
     @property
-    def share(self) -> np.ndarray:
+    def share(self) -> Array:
         """Each bin's part of all weight (M,)."""
         return self.counts / self.counts.sum()
 
     @property
-    def gap(self) -> np.ndarray:
+    def gap(self) -> Array:
         """Confidence minus accuracy (M,); 0 in an empty bin."""
         return np.where(self.filled, self.confidence - self.accuracy, 0.0)
 

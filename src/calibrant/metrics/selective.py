@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibrant.core.arrays import as_array, check_counts, check_matrix, check_weights
+from calibrant.core.arrays import Array, as_array, check_counts, check_matrix, check_weights
 from calibrant.core.errors import InputError
 from calibrant.kernels.isotonic import ScoreGroups
 from calibrant.kernels.rows import scan
@@ -16,7 +16,7 @@ from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, co
 from calibrant.metrics.record import Redrawn, documented, metric
 
 
-def auroc_by_cell(draws: Any) -> np.ndarray:
+def auroc_by_cell(draws: Any) -> Array:
     """Chance (R,) that a right row is in a higher cell than a wrong one, from their weights by cell (R, L)."""
     right, wrong = draws.positive, draws.weight - draws.positive
     below = np.cumsum(wrong, axis=1) - wrong / 2
@@ -24,7 +24,7 @@ def auroc_by_cell(draws: Any) -> np.ndarray:
         return (right * below).sum(axis=1) / (right.sum(axis=1) * wrong.sum(axis=1))
 
 
-def aurc_by_cell(draws: Any) -> np.ndarray:
+def aurc_by_cell(draws: Any) -> Array:
     """`aurc` (R,) of rows that count as tied within a cell."""
     kept = np.cumsum(draws.weight[:, ::-1], axis=1)
     errors = np.cumsum((draws.weight - draws.positive)[:, ::-1], axis=1)
@@ -72,11 +72,11 @@ def area_under_roc(groups: ScoreGroups) -> float:
 class RiskCoverage:
     """Error rate among the most confident share, for every share that a confidence threshold can cut off."""
 
-    coverage: np.ndarray
+    coverage: Array
     """Share of samples kept, ascending, the last 1."""
-    risk: np.ndarray
+    risk: Array
     """Error rate among those kept."""
-    threshold: np.ndarray
+    threshold: Array
     """Keep confidences of at least this."""
 
     def at(self, coverage: float) -> float:
@@ -172,7 +172,7 @@ def rank_changes(
     return reversed_pairs(first, second, weights) / (total * (total - 1) / 2)
 
 
-def reversed_pairs(before: np.ndarray, after: np.ndarray, weights: np.ndarray | None = None) -> float:
+def reversed_pairs(before: Array, after: Array, weights: Array | None = None) -> float:
     """Σ w_i·w_j over the pairs that strictly change their order: the inversions a merge sort meets."""
     # rows tied before stand in the order of after, rows tied after in the order of before: no inversion among them
     order = np.lexsort((after, before))
@@ -199,7 +199,7 @@ def reversed_pairs(before: np.ndarray, after: np.ndarray, weights: np.ndarray | 
     return inversions
 
 
-def _confidences(values: ArrayLike, name: str, from_logits: bool) -> np.ndarray:
+def _confidences(values: ArrayLike, name: str, from_logits: bool) -> Array:
     array = as_array(values, name)
     if array.ndim == 2:
         return scan(check_matrix(array, name), None, from_logits=from_logits, columns="correct", name=name).confidence

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.core.bins import (
     BinSums,
     check_n_bins,
@@ -47,7 +48,7 @@ _ELEMENTS_PER_ROW = 4
 """A binned row costs about as much as this many elements of a matrix: from half a million rows on, compile."""
 
 
-def bin_index(confidence: np.ndarray, weights: np.ndarray | None, n_bins: int, binning: str) -> np.ndarray:
+def bin_index(confidence: Array, weights: Array | None, n_bins: int, binning: str) -> Array:
     """The bin of each row: equal width, or equal mass."""
     if check_choice("binning", binning, ("width", "mass")) == "width":
         return width_index(confidence, check_n_bins(n_bins))
@@ -68,7 +69,7 @@ def width_bin_sums(rows: Checked, n_bins: int) -> BinSums:
     confidence, correct, weights = rows.top()
     kernel = width_sums.form(_ELEMENTS_PER_ROW * len(confidence))
 
-    def part(block: slice) -> np.ndarray:
+    def part(block: slice) -> Array:
         return kernel(confidence[block], correct[block], None if weights is None else weights[block], n_bins)
 
     blocks = row_blocks(len(confidence), _ELEMENTS_PER_ROW)
@@ -127,7 +128,7 @@ def ece(
     return label_error(rows, sums, p, members.__getitem__)
 
 
-def label_error(rows: Checked, sums: BinSums, p: float, members: Callable[[slice], np.ndarray]) -> float:
+def label_error(rows: Checked, sums: BinSums, p: float, members: Callable[[slice], Array]) -> float:
     """(1/n Σ_ij u_ij·|A_j − c_i|^p)^(1/p) for bins of these sums, and memberships u (m, M) of a block of rows."""
     confidence, mass = rows.every(ORDER_OF_ROWS).top()[0], rows.mass
     accuracy = sums.correct / np.where(sums.weight > 0, sums.weight, 1.0)
@@ -141,7 +142,7 @@ def label_error(rows: Checked, sums: BinSums, p: float, members: Callable[[slice
     return max(parts) if np.isinf(p) else float((sum(parts) / sums.weight.sum()) ** (1 / p))
 
 
-def square_sums(rows: Checked, n_bins: int) -> np.ndarray:
+def square_sums(rows: Checked, n_bins: int) -> Array:
     """Σw·c² of each bin (M,)."""
     confidence, _, weights = rows.top()
     squares = confidence.astype(np.float64) ** 2
@@ -149,7 +150,7 @@ def square_sums(rows: Checked, n_bins: int) -> np.ndarray:
     return np.bincount(width_index(confidence, n_bins), squares, minlength=n_bins)
 
 
-def within_and_between(sums: BinSums, squares: np.ndarray) -> float:
+def within_and_between(sums: BinSums, squares: Array) -> float:
     """√ of the mean of (A_b − c_i)²: Σ_b n_b·(A_b − C_b)² plus the variance of confidence within each bin."""
     weight = np.where(sums.weight > 0, sums.weight, 1.0)
     within = squares - sums.confidence**2 / weight
@@ -332,7 +333,7 @@ def sweep_ece(
     return float(BinSums(*(np.diff(cumulate(one).astype(np.float64)[edges]) for one in columns)).norm(p))
 
 
-def monotone_edges(groups: ScoreGroups) -> np.ndarray:
+def monotone_edges(groups: ScoreGroups) -> Array:
     """The first group of each bin of the sweep, and the number of groups."""
     prefix, size = _Prefix(groups), len(groups.weight)
     n_bins = prefix.largest_monotone_count()
@@ -356,7 +357,7 @@ class _Prefix:
         self.changes = np.flatnonzero(rises != 0) + 1
         self.isotonic = bool((rises >= -self.slack * left * right).all())
 
-    def first_group(self, k: np.ndarray, n_bins: np.ndarray | int) -> np.ndarray:
+    def first_group(self, k: Array, n_bins: Array | int) -> Array:
         """The first group of bin k or later: floor(M·rank/n) ≥ k."""
         return np.searchsorted(self.rank, k * self.total / n_bins * (1 - self.slack), side="left")
 
@@ -383,7 +384,7 @@ class _Prefix:
         edges = np.unique(np.append(self.first_group(np.arange(n_bins), n_bins), len(self.rank)))
         return not self._falls(edges[:-2], edges[1:-1], edges[2:]).any()
 
-    def _breaks_at_a_change(self, counts: np.ndarray) -> np.ndarray:
+    def _breaks_at_a_change(self, counts: Array) -> Array:
         counts = counts[:, None]
         last = len(self.rank) - 1
         start, stop = self._bin_of(self.changes[None, :], counts)
@@ -392,11 +393,11 @@ class _Prefix:
         falls = self._falls(before, start, stop) | self._falls(start, stop, after)
         return falls.any(axis=1)
 
-    def _bin_of(self, group: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _bin_of(self, group: Array, counts: Array) -> tuple[Array, Array]:
         k = np.floor(counts * self.rank[group] / self.total * (1 + self.slack))
         return self.first_group(k, counts), self.first_group(k + 1, counts)
 
-    def _falls(self, left: np.ndarray, middle: np.ndarray, right: np.ndarray) -> np.ndarray:
+    def _falls(self, left: Array, middle: Array, right: Array) -> Array:
         """Is the accuracy of groups left…middle above that of middle…right? False where either is empty."""
         weight_left, weight_right = self.weight[middle] - self.weight[left], self.weight[right] - self.weight[middle]
         correct_left = self.correct[middle] - self.correct[left]
@@ -409,7 +410,7 @@ N_CELLS = 4096
 """Cells of [0, 1] the residuals are gathered in."""
 
 
-def reflected_gaussian(cells: Any, value: float, points: int = 200) -> np.ndarray:
+def reflected_gaussian(cells: Any, value: float, points: int = 200) -> Array:
     """Density (L, points) at the midpoints of [0, 1] of a Gaussian around each confidence, reflected at 0 and 1.
 
     The bandwidth is the error itself.
@@ -481,7 +482,7 @@ def increasing_root(function: Callable[[float], float], *, tolerance: float, ste
     return (low * above - high * below) / (above - below)
 
 
-def _spectrum(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+def _spectrum(confidence: Array, correct: Array, weights: Array | None) -> Array:
     """Fourier transform of the residuals on the grid, mirrored at 1 so that it becomes a cosine series."""
     wide = confidence.astype(np.float64, copy=False)
     residual = correct - wide
@@ -552,12 +553,12 @@ def soft_ece(
     return label_error(rows, bins, p, lambda block: memberships(confidence[block], n_bins, softness))
 
 
-def soft_sums(rows: Checked, n_bins: int, temperature: float) -> np.ndarray:
+def soft_sums(rows: Checked, n_bins: int, temperature: float) -> Array:
     """Σw·u, Σw·u·c, Σw·u·a and Σw·u·c² of the soft bins (4, M), eq. 8-10."""
     confidence, correct, _ = rows.top()
     mass = rows.mass
 
-    def part(block: slice) -> np.ndarray:
+    def part(block: slice) -> Array:
         c, w = confidence[block].astype(np.float64), mass[block]
         return np.stack([w, w * c, w * correct[block], w * c * c]) @ memberships(c, n_bins, temperature)
 
@@ -576,12 +577,12 @@ def bin_temperature(n_bins: int, temperature: float, decay: float | None) -> flo
     return float(temperature)
 
 
-def by_cell(cells: Any, value: float) -> np.ndarray:
+def by_cell(cells: Any, value: float) -> Array:
     """Residuals as they are, one per cell of confidences."""
     return np.eye(len(cells.confidence))
 
 
-def path_range(residual: np.ndarray) -> np.ndarray:
+def path_range(residual: Array) -> Array:
     """max_k S_k − min_k S_k of the cumulated residuals S (…, L), S_0 = 0 included."""
     path = np.cumsum(residual, axis=-1)
     return np.maximum(path.max(axis=-1), 0.0) - np.minimum(path.min(axis=-1), 0.0)
@@ -641,7 +642,7 @@ NARROWEST = 0.01
 """The smallest width: exp(1/width) must be finite."""
 
 
-def laplacian_root(cells: Any, value: float) -> np.ndarray:
+def laplacian_root(cells: Any, value: float) -> Array:
     """F (L, L) with F Fᵀ = exp(−|c−c'|/0.4), for sorted confidences: Σ_ij g_i K_ij g_j is the sum of squares of g F.
 
     The kernel is the covariance of a Markov process, whose Cholesky factor has a closed form: what the point j adds

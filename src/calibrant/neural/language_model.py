@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.core import progress
+from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import SolvedTemperature
 from calibrant.data import Predictions
@@ -59,7 +60,7 @@ class TokenMeasurement:
     metrics: dict[str, float]
     groups: dict[str, dict[str, dict[str, float]]]
     solved: SolvedTemperature | None = field(repr=False)
-    rows: dict[str, np.ndarray] | None = field(repr=False)
+    rows: dict[str, Array] | None = field(repr=False)
 
     def fit_temperature(self) -> TemperatureScaling:
         """Temperature scaling of the lowest NLL on these tokens, from the sums of the run."""
@@ -245,7 +246,7 @@ class _Run:
         names = ("position",) if counts is None else tuple(EDGES)
         self.edges = {name: torch.tensor(EDGES[name], device=device) for name in names}
         self.sums = {name: BinSums(n_bins, device, len(EDGES[name]) + 1) for name in names}
-        self.kept: list[tuple[np.ndarray, ...]] | None = [] if keep_rows else None
+        self.kept: list[tuple[Array, ...]] | None = [] if keep_rows else None
         self.n_classes = self.n_sequences = 0
 
     def tokens(self, inputs: dict[str, Any], targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning
 from calibrant.evaluation.bootstrap import clopper_pearson
 from calibrant.evaluation.deferral import risk_coverage_curve, threshold_for_error
@@ -204,7 +205,7 @@ def class_bins(rows: int, n_bins: int) -> int:
     return min(max(int(rows**0.5 / 2), 1), n_bins)
 
 
-def _class_diagrams(columns: TestColumns, shown: np.ndarray, n_bins: int) -> Iterator[np.ndarray]:
+def _class_diagrams(columns: TestColumns, shown: Array, n_bins: int) -> Iterator[Array]:
     """Bins of equal size of the rows predicted as each class."""
     order = np.lexsort((columns.confidence, columns.prediction))
     ends = np.searchsorted(columns.prediction[order], [shown, shown + 1])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.calibrators.registry import METHODS, PREFIXES, SUFFIXES
+from calibrant.core.arrays import Array
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.report.wording import class_names
 
@@ -21,7 +22,7 @@ def innermost(calibrator: Any) -> list[Any]:
     return chain
 
 
-def class_temperatures(row: MethodRow, n_classes: int) -> np.ndarray | None:
+def class_temperatures(row: MethodRow, n_classes: int) -> Array | None:
     """The temperature of each class, where the method learned such a thing."""
     for calibrator in innermost(row.calibrator):
         found = vars(calibrator)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.evaluation import deferral
 from calibrant.evaluation.consistency import reliability_bins
@@ -258,13 +259,13 @@ def accuracy_confidence_curve(
 class ClassCalibration:
     """Calibration of each class: `over` + `under` is its calibration error; NaN accuracy where a class is absent."""
 
-    accuracy: np.ndarray
-    over: np.ndarray
-    under: np.ndarray
-    count: np.ndarray
+    accuracy: Array
+    over: Array
+    under: Array
+    count: Array
 
     @property
-    def ece(self) -> np.ndarray:
+    def ece(self) -> Array:
         """Calibration error of each class."""
         return self.over + self.under
 
@@ -442,9 +443,9 @@ def shift_curves(
 class ClassLossTrace:
     """Losses of every class over the steps (steps×K), their mean weighted by class shares, and their spread."""
 
-    class_losses: np.ndarray
-    total: np.ndarray
-    spread: np.ndarray
+    class_losses: Array
+    total: Array
+    spread: Array
 
     def plot(self, ax: Axes | None = None, *, highlight: int = 3, title: str | None = None) -> Axes:
         """A thin line per class, the `highlight` worst at the last step in colour, the total in black."""
@@ -564,9 +565,9 @@ CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
 class SimplexPaths:
     """Distributions (steps×3) on the way from the start to the uniform one."""
 
-    start: np.ndarray
-    temperature: np.ndarray
-    weight: np.ndarray
+    start: Array
+    temperature: Array
+    weight: Array
 
     def plot(self, ax: Axes | None = None, *, title: str | None = None) -> Axes:
         """Draw both paths in the triangle of all distributions over three classes."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.consistency import SIGNIFICANCE
 from calibrant.evaluation.rendering import figure
@@ -113,7 +114,7 @@ def label_table(comparison: Comparison) -> Table | None:
     positive = labels.sum(axis=0).astype(int)
     few = np.minimum(positive, len(labels) - positive) < FEW_POSITIVES
 
-    def line(name: str, positives: int, figures: np.ndarray, kind: str = "macro", note: str = "") -> Line:
+    def line(name: str, positives: int, figures: Array, kind: str = "macro", note: str = "") -> Line:
         named = zip(LABEL_FIGURES.items(), figures.flat, strict=True)
         cells = {title: Cell(metric, Estimate(value)) for (title, metric), value in named}
         return Line(name, {"Positives": Cell("n_positive", Estimate(positives)), **cells}, note=note, kind=kind)
@@ -131,7 +132,7 @@ def label_table(comparison: Comparison) -> Table | None:
 LABEL_FIGURES = {"ECE before": "ece", "ECE after": "ece", "Log loss before": "nll", "Log loss after": "nll"}
 
 
-def _by_label(columns: TestColumns, width: int, weights: np.ndarray | None, n_bins: int) -> np.ndarray:
+def _by_label(columns: TestColumns, width: int, weights: Array | None, n_bins: int) -> Array:
     """ECE and mean log loss (2, L) of every label."""
     stated, seen, loss = (
         np.asarray(column).reshape(-1, width) for column in (columns.confidence, columns.correct, columns.nll)

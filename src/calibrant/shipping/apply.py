@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from calibrant.calibrators.prepare import check_over_logits
+from calibrant.core.arrays import Array
 from calibrant.core.schema import Schema
 from calibrant.core.softmax import log_softmax
 from calibrant.data.predictions import Predictions
@@ -22,7 +21,7 @@ class CalibratedSource(ViewSource):
         super().__init__(predictions.source)
         self._calibrator, self._predictions, self._kind = calibrator, predictions, kind
 
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Calibrated blocks of the predictions behind."""
         work = self._calibrator.transform if self._kind == "logits" else self._calibrator.predict_proba
         for part in self._predictions[start:stop].chunks(rows):

@@ -37,6 +37,7 @@ import calibrant
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import check_learned, spec_of
 from calibrant.calibrators.registry import find_class, is_around_model
+from calibrant.core.arrays import Array
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import FitWarning, InputError, MissingExtraError
 from calibrant.core.schema import Schema, check_kind
@@ -293,7 +294,7 @@ def _tensors(content: bytes) -> Arrays:
     return tensors
 
 
-def _check_dtype(array: np.ndarray, where: str) -> None:
+def _check_dtype(array: Array, where: str) -> None:
     _need(str(array.dtype) in DTYPES, f"{where} has dtype {array.dtype}, which an artifact cannot hold")
 
 
@@ -315,14 +316,14 @@ def _probe(calibrator: Any, n_classes: int) -> None:
             raise InputError("the saved calibrator gives rows that are not probabilities")
 
 
-def _answers(calibrator: Any, method: str, n_classes: int) -> list[np.ndarray]:
+def _answers(calibrator: Any, method: str, n_classes: int) -> list[Array]:
     """What a method of the calibrator makes of the probes."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # a probe belongs to no group
         return [getattr(calibrator, method)(logits) for logits in _probes(calibrator, n_classes)]
 
 
-def _probes(calibrator: Any, n_classes: int) -> list[np.ndarray]:
+def _probes(calibrator: Any, n_classes: int) -> list[Array]:
     """Rows from a tie to logits beyond 1e4, sure and unsure, in both dtypes; scores if it takes those."""
     n_rows = max(4, min(64, 4_000_000 // n_classes))
     sizes = np.geomspace(0.1, 1e4, n_rows)[:, None]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import check_matrix, check_scores, check_values
+from calibrant.core.arrays import Array, check_matrix, check_scores, check_values
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.core.schema import KINDS
 from calibrant.core.softmax import log_softmax
@@ -62,7 +62,7 @@ class Wanted:
 
 def decode_rows(
     body: bytes, content_type: str, wanted: Wanted, kind: str | None = None
-) -> tuple[np.ndarray, list[Any] | None]:
+) -> tuple[Array, list[Any] | None]:
     """The logits (n×K, or (n,) for a binary calibrator) and groups of a request body.
 
     Shapes are checked, and every number is finite and at most 1e6 in size. JSON and Arrow bodies name what
@@ -81,7 +81,7 @@ def decode_rows(
     return logits, groups
 
 
-def _checked(matrix: np.ndarray, kind: str, wanted: Wanted) -> np.ndarray:
+def _checked(matrix: Array, kind: str, wanted: Wanted) -> Array:
     """The logits of a matrix that has the wanted shape and finite values."""
     if wanted.binary:
         matrix = check_scores(matrix, kind)
@@ -106,7 +106,7 @@ def _checked(matrix: np.ndarray, kind: str, wanted: Wanted) -> np.ndarray:
     return log_softmax(matrix) if wanted.kind == "probabilities" and wanted.task == "multiclass" else matrix
 
 
-def encode(values: np.ndarray, content_type: str, predictions: np.ndarray, kind: str = "probabilities") -> bytes:
+def encode(values: Array, content_type: str, predictions: Array, kind: str = "probabilities") -> bytes:
     """Probabilities or calibrated logits, (n×K) or (n,), as a response body; JSON and Arrow bring predictions too."""
     if content_type == NPY:
         buffer = io.BytesIO()
@@ -119,7 +119,7 @@ def encode(values: np.ndarray, content_type: str, predictions: np.ndarray, kind:
     return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _from_json(body: bytes, wanted: Wanted) -> tuple[str, np.ndarray, list[Any] | None]:
+def _from_json(body: bytes, wanted: Wanted) -> tuple[str, Array, list[Any] | None]:
     _check_structure(body, wanted)
     try:
         document = orjson.loads(body)
@@ -158,7 +158,7 @@ def _check_structure(body: bytes, wanted: Wanted) -> None:
             )
 
 
-def _from_npy(body: bytes) -> np.ndarray:
+def _from_npy(body: bytes) -> Array:
     shape, fortran, dtype, start = _npy_header(body[: body.find(b"\n", 10, MAX_NPY_HEADER) + 1])
     if any(type(size) is not int or not 0 <= size < 2**48 for size in shape):
         raise MalformedBodyError(
@@ -185,7 +185,7 @@ def _npy_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], in
         raise MalformedBodyError(f"the body is not an npy array ({type(error).__name__})") from error
 
 
-def _from_arrow(body: bytes, wanted: Wanted) -> tuple[str, np.ndarray, list[Any] | None]:
+def _from_arrow(body: bytes, wanted: Wanted) -> tuple[str, Array, list[Any] | None]:
     try:
         import pyarrow as pa
         from pyarrow import ipc
@@ -210,7 +210,7 @@ def _from_arrow(body: bytes, wanted: Wanted) -> tuple[str, np.ndarray, list[Any]
         raise MalformedBodyError(f"the body is not an Arrow stream ({type(error).__name__})") from error
 
 
-def _column_matrix(column: Any, name: str, wanted: Wanted) -> np.ndarray:
+def _column_matrix(column: Any, name: str, wanted: Wanted) -> Array:
     import pyarrow as pa
 
     lists = isinstance(column, (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray))
@@ -257,11 +257,11 @@ def _flatbuffer_field(data: bytes, table: int, field: int) -> int:
     return table + offset if offset else 0
 
 
-def _to_arrow(values: np.ndarray, predictions: np.ndarray, kind: str) -> bytes:
+def _to_arrow(values: Array, predictions: Array, kind: str) -> bytes:
     import pyarrow as pa
     from pyarrow import ipc
 
-    def column(array: np.ndarray) -> Any:
+    def column(array: Array) -> Any:
         flat = pa.array(np.ascontiguousarray(array).ravel())
         return flat if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
 

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from calibrant.core.arrays import check_labels, check_matrix, check_values
+from calibrant.core.arrays import Array, check_labels, check_matrix, check_values
 from calibrant.core.bins import width_edges, width_index
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import logsumexp, softmax
@@ -146,7 +146,7 @@ class Bets(Stateful):
         self._open_sum = np.zeros(len(self._shift))
 
     @property
-    def _log_share(self) -> np.ndarray:
+    def _log_share(self) -> Array:
         """Log money of each bet; those on bins share what the claims leave."""
         shares = SHARES[self.plan]
         n_others = len(BIN_SHIFTS) * self.n_bins
@@ -159,12 +159,12 @@ class Bets(Stateful):
 
     def play(
         self,
-        confidence: np.ndarray,
-        correct: np.ndarray,
+        confidence: Array,
+        correct: Array,
         *,
-        slack: float | np.ndarray = 0.0,
-        ends: np.ndarray | None = None,
-    ) -> np.ndarray:
+        slack: float | Array = 0.0,
+        ends: Array | None = None,
+    ) -> Array:
         """Log wealth after each batch that closes among these rows, which come in the order they happened.
 
         `slack` (a number, or one per row) is how far the true confidence may lie from the given one, as after rounding.
@@ -173,7 +173,7 @@ class Bets(Stateful):
         log_factor = self._log_factors(confidence, correct, np.broadcast_to(slack, confidence.shape))
         return self._stake(log_factor if ends is None else self._batch_factors(log_factor, ends))
 
-    def close(self) -> np.ndarray:
+    def close(self) -> Array:
         """Close the open batch, if any; log wealth after it (0 or 1 values)."""
         if not self.n_open:
             return np.empty(0)
@@ -181,7 +181,7 @@ class Bets(Stateful):
         self._open_sum, self.n_open = np.zeros(len(self._shift)), 0
         return self._stake(factor)
 
-    def _stake(self, log_factor: np.ndarray) -> np.ndarray:
+    def _stake(self, log_factor: Array) -> Array:
         """Play the factors (batches × bets); log wealth after each."""
         if not len(log_factor):
             return np.empty(0)
@@ -196,7 +196,7 @@ class Bets(Stateful):
         self._log_stake, self.n = stakes[-1].copy(), self.n + len(log_factor)
         return self._log_wealth(stakes, waiting[1:])
 
-    def _batch_factors(self, log_factor: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    def _batch_factors(self, log_factor: Array, ends: Array) -> Array:
         """log f̄ of every batch that closes here; the rows behind the last end stay in the open batch."""
         stops = np.flatnonzero(ends) + 1
         starts = np.concatenate([[0], stops]).astype(int)
@@ -207,11 +207,11 @@ class Bets(Stateful):
         self._open_sum, self.n_open = sums[-1].copy(), int(counts[-1])
         return np.log(sums[:-1] / counts[:-1, None])
 
-    def _log_wealth(self, log_stakes: np.ndarray, waiting: np.ndarray) -> np.ndarray:
+    def _log_wealth(self, log_stakes: Array, waiting: Array) -> Array:
         """log(Σ_k w_k S_k + waiting) of each row (n × bets)."""
         return logsumexp(np.column_stack([self._log_share + log_stakes, np.log(waiting)]))
 
-    def _log_factors(self, confidence: np.ndarray, correct: np.ndarray, slack: np.ndarray) -> np.ndarray:
+    def _log_factors(self, confidence: Array, correct: Array, slack: Array) -> Array:
         """log f of each row and bet (n × bets), at most fair for every chance in [low, high] = confidence ± slack.
 
         E[f] is linear in the true chance and falls when q lies below the tested value, so a claim below `low` is
@@ -235,7 +235,7 @@ class Bets(Stateful):
         factor[:, len(CLAIMS) :][elsewhere] = 0.0
         return factor
 
-    def _claim(self, chance: np.ndarray) -> np.ndarray:
+    def _claim(self, chance: Array) -> Array:
         """q of every bet (n × bets) for chances (n×1)."""
         logit = np.log(chance) - np.log1p(-chance)
         return 1 / (1 + np.exp(-(logit * self._scale + self._shift)))
@@ -253,7 +253,7 @@ class Bets(Stateful):
         return f"{what} at confidences from {low:.2g} to {high:.2g}"
 
 
-def _waiting(step: np.ndarray, plan: int) -> np.ndarray:
+def _waiting(step: Array, plan: int) -> Array:
     """Share of the money that has not entered by a step: 1 at step 0, falling so slowly that late breaks pay too.
 
     Row by row 1/log2(t + 2): between rows t and 2t about 1/log²t enters, so that a break after t quiet rows costs the
@@ -434,7 +434,7 @@ class Monitor(_Kept):
         self._notice(self._bets.close(), np.array([self.n]))
         self.open_batch = None
 
-    def _slack(self, confidence: np.ndarray) -> np.ndarray:
+    def _slack(self, confidence: Array) -> Array:
         """How far each true confidence may lie from the given one: half a unit of the last decimal."""
         digits = np.full(len(confidence), self._digits_seen)
         if self.digits is None and self._digits_seen < EXACT and len(digits):
@@ -447,7 +447,7 @@ class Monitor(_Kept):
             self._digits_seen = int(digits[-1])
         return np.where(digits >= EXACT, 0.0, 0.5 * 10.0**-digits)
 
-    def _take(self, confidence: np.ndarray, correct: np.ndarray, slack: np.ndarray, names: np.ndarray | None) -> None:
+    def _take(self, confidence: Array, correct: Array, slack: Array, names: Array | None) -> None:
         ends = None
         if self.batch is not None:
             ends = (self._bets.n_open + 1 + np.arange(len(correct))) % self.batch == 0
@@ -466,7 +466,7 @@ class Monitor(_Kept):
         self._confidence[places], self._correct[places] = confidence, correct
         self.n += len(correct)
 
-    def _notice(self, log_wealth: np.ndarray, counts: np.ndarray) -> None:
+    def _notice(self, log_wealth: Array, counts: Array) -> None:
         """Raise the alarm where the log wealth first reaches log 1/α; `counts` are the answers seen by then."""
         crossed = np.flatnonzero(log_wealth >= -math.log(self.false_alarm_rate))
         if self.alarm_at is None and len(crossed):
@@ -624,7 +624,7 @@ def group_share(index: int) -> float:
     return 0.5 ** (block + 1) / size
 
 
-def top_answers(values: Any, labels: Any, *, from_logits: bool) -> tuple[np.ndarray, np.ndarray]:
+def top_answers(values: Any, labels: Any, *, from_logits: bool) -> tuple[Array, Array]:
     """Confidence of the predicted class of each row (n,), and whether it is the label (n,)."""
     name = "logits" if from_logits else "probabilities"
     matrix = check_matrix(values, name)
@@ -642,11 +642,11 @@ def _whole(name: str, value: Any, least: int, most: int) -> int:
     return int(value)
 
 
-def _texts(values: Any) -> np.ndarray:
+def _texts(values: Any) -> Array:
     return np.array([str(value) for value in np.atleast_1d(np.asarray(values, dtype=object)).tolist()], dtype=object)
 
 
-def _over_under(confidence: np.ndarray, correct: np.ndarray, n_bins: int) -> tuple[np.ndarray, np.ndarray]:
+def _over_under(confidence: Array, correct: Array, n_bins: int) -> tuple[Array, Array]:
     """Σ_b max(0, C_b − A_b) and Σ_b max(0, A_b − C_b), sums over n rows, for each row of `correct` (draws×n)."""
     index = width_index(confidence, n_bins)
     member = np.eye(n_bins, dtype=np.float32)[index]

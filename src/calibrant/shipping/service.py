@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import calibrant
+from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning, InputError, MissingExtraError
 from calibrant.core.schema import KINDS, Schema, identifier
 from calibrant.shipping.artifact import Artifact, read_artifact
@@ -118,8 +119,8 @@ class Served:
         return Wanted(self.schema.n_classes, max_rows, self.schema.task, self.groups is not None, self.schema.kind)
 
     def answer(
-        self, logits: np.ndarray, output: str, groups: list[Any] | None = None, pooled: bool = True
-    ) -> tuple[np.ndarray, np.ndarray, int]:
+        self, logits: Array, output: str, groups: list[Any] | None = None, pooled: bool = True
+    ) -> tuple[Array, Array, int]:
         """Probabilities (n×K) or calibrated logits, the predictions, and how many rows got the fit of all groups.
 
         Predictions are (n,), or n×L of 0 and 1 for many labels.
@@ -219,7 +220,7 @@ class Service:
         for note in desk.notes:
             EVENTS.warning("monitor state", extra={"fields": {"note": note}})
         self._n_requests = self._n_bytes = 0
-        self._waiting: dict[Any, list[tuple[np.ndarray, Any]]] = {}
+        self._waiting: dict[Any, list[tuple[Array, Any]]] = {}
         # as many large requests at once as there are processors: more would only take memory
         self._threads = ThreadPoolExecutor(max_workers=max(1, min(8, os.cpu_count() or 1)))
         self._ids = (f"{os.urandom(4).hex()}-{number}".encode() for number in itertools.count(1))
@@ -309,7 +310,7 @@ class Service:
             given = f"{str(kind)[:30]!r} and {output[:30]!r}"
             raise HTTPException(422, f"kind and output must be one of {', '.join(KINDS)}, got {given}")
 
-        def answer(logits: np.ndarray, groups: Any, found: Any = None) -> tuple[bytes, int, int]:
+        def answer(logits: Array, groups: Any, found: Any = None) -> tuple[bytes, int, int]:
             """The answer, its rows, and how many of them were calibrated without their group."""
             values, predictions, pooled = found or served.answer(logits, output, groups, pool)
             return encode(values, answer_type, predictions, output), len(logits), pooled
@@ -329,7 +330,7 @@ class Service:
             headers["x-calibrant-pooled"] = str(pooled)
         return Response(content, media_type=answer_type, headers=headers)
 
-    def _together(self, served: Served, output: str, logits: np.ndarray) -> asyncio.Future[Any]:
+    def _together(self, served: Served, output: str, logits: Array) -> asyncio.Future[Any]:
         """What `Served.answer` gives; small requests that arrive at the same time are computed in one call.
 
         A call for one row takes nearly as long as a call for ten.

@@ -33,6 +33,7 @@ from sklearn.utils.validation import (
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import check_learned
 from calibrant.calibrators.registry import class_names, get, resolve
+from calibrant.core.arrays import Array
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.core.softmax import log_stored
@@ -123,12 +124,12 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         validate_data(self, X, skip_check_array=True)  # remembers the number and the names of the features
         return self
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: Any) -> Array:
         """Calibrated probabilities (n×K), columns in the order of `classes_`."""
         check_is_fitted(self)
         return self._framed(self._probabilities(X), X)
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Any) -> Array:
         """The label of highest calibrated probability."""
         check_is_fitted(self)
         return self.classes_[self._probabilities(X).argmax(axis=1)]
@@ -162,14 +163,14 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         of_estimator = {key: value for key, value in routed.estimator.fit.items() if key != "sample_weight"}
         return _check_method_params(X, of_estimator), dict(routed.splitter.split)
 
-    def _probabilities(self, X: Any) -> np.ndarray:
+    def _probabilities(self, X: Any) -> Array:
         parts = [
             calibrator.predict_proba(self._scores(class_logits(estimator, X, self.classes_)))
             for estimator, calibrator in self.calibrated_pairs_
         ]
         return np.mean(parts, axis=0)
 
-    def _framed(self, probabilities: np.ndarray, X: Any) -> Any:
+    def _framed(self, probabilities: Array, X: Any) -> Any:
         wanted = vars(self).get("_sklearn_output_config", {"transform": "default"})["transform"]
         if wanted == "default":
             return probabilities
@@ -177,7 +178,7 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         return adapter.create_container(probabilities, X, columns=[str(name) for name in self.classes_])
 
     @staticmethod
-    def _scores(logits: np.ndarray) -> np.ndarray:
+    def _scores(logits: Array) -> Array:
         """One score per row where there are two classes."""
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
@@ -212,7 +213,7 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         calibrator = self._calibrate(np.concatenate([logits for _, logits in fits]), data, order)
         return [(_fit_estimator(estimator, data, slice(None)), calibrator)]
 
-    def _calibrate(self, logits: np.ndarray, data: _Data, index: Any) -> Calibrator:
+    def _calibrate(self, logits: Array, data: _Data, index: Any) -> Calibrator:
         weights, method = None if data.weights is None else data.weights[index], self.method
         if isinstance(method, str):
             known = MANY_CLASSES if len(self.classes_) > 2 else {}
@@ -233,14 +234,14 @@ class _Data:
     """The training data: X, y as given, y as class indices, weights or None, and what `fit` and `split` are given."""
 
     X: Any
-    y: np.ndarray
-    labels: np.ndarray
-    weights: np.ndarray | None
+    y: Array
+    labels: Array
+    weights: Array | None
     fit_params: dict[str, Any]
     split_params: dict[str, Any]
 
 
-def _fit_fold(estimator: Any, data: _Data, train: Any, test: Any, classes: np.ndarray) -> tuple[Any, np.ndarray]:
+def _fit_fold(estimator: Any, data: _Data, train: Any, test: Any, classes: Array) -> tuple[Any, Array]:
     fitted = _fit_estimator(estimator, data, train)
     return fitted, class_logits(fitted, _safe_indexing(data.X, test), classes)
 
@@ -255,7 +256,7 @@ def _fit_estimator(estimator: Any, data: _Data, rows: Any) -> Any:
     return fresh.fit(_safe_indexing(data.X, rows), data.y[rows], **given)
 
 
-def class_logits(estimator: Any, X: Any, classes: np.ndarray) -> np.ndarray:
+def class_logits(estimator: Any, X: Any, classes: Array) -> Array:
     """Scores of a fitted classifier as logits (n×K), one column for each of `classes`.
 
     >>> from sklearn.linear_model import LogisticRegression
@@ -287,7 +288,7 @@ def class_logits(estimator: Any, X: Any, classes: np.ndarray) -> np.ndarray:
     return logits
 
 
-def _logarithms(probabilities: np.ndarray) -> np.ndarray:
+def _logarithms(probabilities: Array) -> Array:
     """log p; a zero stays −inf, because what it counts as is learned from the fit data.
 
     With more than two classes positive values below `SMALLEST` are raised to it: naive Bayes gives 1e-200 to classes

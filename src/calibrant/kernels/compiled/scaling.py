@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.kernels import scaling as plain
 from calibrant.kernels import transform
 from calibrant.kernels.compiled.cached import compiled_form, fast, frozen
@@ -163,7 +164,7 @@ def vector_product(logits, labels, weights, scale, bias, direction):  # noqa: PL
 
 
 @transform.scale_block.compiled
-def scale_block(logits: np.ndarray, *rest: Any) -> bool:
+def scale_block(logits: Array, *rest: Any) -> bool:
     """See the numpy twin."""
     return _scale_block(frozen(logits), *rest)
 

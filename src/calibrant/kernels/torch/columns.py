@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.core.arrays import Array
 from calibrant.core.bins import check_n_bins, width_edges
 from calibrant.core.errors import InputError
 from calibrant.kernels.rows import RowColumns
@@ -70,7 +71,7 @@ def _block_columns(values: Tensor, labels: Tensor, from_logits: bool) -> Columns
     return Columns(numbers, prediction, torch.stack([prediction == labels, good]))
 
 
-def host_columns(values: Tensor, labels: np.ndarray, *, from_logits: bool, name: str) -> RowColumns:
+def host_columns(values: Tensor, labels: Array, *, from_logits: bool, name: str) -> RowColumns:
     """The columns of `kernels.rows.scan`, computed on the device and copied to the host."""
     found = columns(values.detach(), torch.as_tensor(labels, device=values.device), from_logits=from_logits)
     numbers, prediction, (correct, good) = (part.cpu().numpy() for part in found)

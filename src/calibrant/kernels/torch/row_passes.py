@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.core.arrays import Array
 from calibrant.kernels.scaling import block_moments
 from calibrant.kernels.torch.rows import DeviceBlocks
 from calibrant.kernels.torch.tensors import first_maximum, host
@@ -27,7 +27,7 @@ def per_row(
     return [host(torch.cat(columns)) for columns in zip(*parts, strict=True)]
 
 
-def top_columns(rows: DeviceBlocks) -> list[np.ndarray]:
+def top_columns(rows: DeviceBlocks) -> list[Array]:
     """Confidence in float64, prediction and correctness of each row.
 
     Near 1 neighbouring float32 numbers are 6e-8 apart: methods that rank confidences would see ties.
@@ -42,7 +42,7 @@ def top_columns(rows: DeviceBlocks) -> list[np.ndarray]:
     return per_row(rows, work)
 
 
-def label_columns(rows: DeviceBlocks, change: Change = None) -> list[np.ndarray]:
+def label_columns(rows: DeviceBlocks, change: Change = None) -> list[Array]:
     """NLL of the label, confidence and correctness of each row."""
 
     def work(block: slice, values: Tensor) -> tuple[Tensor, ...]:
@@ -54,7 +54,7 @@ def label_columns(rows: DeviceBlocks, change: Change = None) -> list[np.ndarray]
     return per_row(rows, work, change)
 
 
-def top_odds(rows: DeviceBlocks, change: Change = None) -> list[np.ndarray]:
+def top_odds(rows: DeviceBlocks, change: Change = None) -> list[Array]:
     """Prediction of each row, and the peak minus the log-sum-exp of all other logits."""
 
     def work(_: slice, values: Tensor) -> tuple[Tensor, ...]:
@@ -66,7 +66,7 @@ def top_odds(rows: DeviceBlocks, change: Change = None) -> list[np.ndarray]:
     return per_row(rows, work, change)
 
 
-def label_shares(rows: DeviceBlocks, beta: float) -> np.ndarray:
+def label_shares(rows: DeviceBlocks, beta: float) -> Array:
     """The probability of the label of each row under softmax(β·z)."""
 
     def work(block: slice, values: Tensor) -> tuple[Tensor, ...]:
@@ -75,7 +75,7 @@ def label_shares(rows: DeviceBlocks, beta: float) -> np.ndarray:
     return per_row(rows, work)[0]
 
 
-def label_gaps(rows: DeviceBlocks) -> np.ndarray:
+def label_gaps(rows: DeviceBlocks) -> Array:
     """The logit of the label minus the highest one of each row."""
 
     def work(block: slice, values: Tensor) -> tuple[Tensor, ...]:
@@ -84,7 +84,7 @@ def label_gaps(rows: DeviceBlocks) -> np.ndarray:
     return per_row(rows, work)[0]
 
 
-def row_moments(rows: DeviceBlocks, inverse_temperature: np.ndarray) -> np.ndarray:
+def row_moments(rows: DeviceBlocks, inverse_temperature: Array) -> Array:
     """`kernels.scaling.row_moments` of the rows: (n, 5)."""
     betas = torch.as_tensor(inverse_temperature, device=rows.tensor.device)
 
@@ -94,7 +94,7 @@ def row_moments(rows: DeviceBlocks, inverse_temperature: np.ndarray) -> np.ndarr
     return per_row(rows, work)[0]
 
 
-def fold_columns(rows: DeviceBlocks, salt: int, odd: int) -> list[np.ndarray]:
+def fold_columns(rows: DeviceBlocks, salt: int, odd: int) -> list[Array]:
     """A hash of each row that the order of its columns does not change, its prediction, and its label's logit.
 
     The integers wrap around at 64 bits as the unsigned ones of the host do.

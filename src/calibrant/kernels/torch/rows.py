@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError, warn_user
 from calibrant.core.rows import Columns, Rows, SolvedTemperature
 from calibrant.core.statistic import Kernel, Statistic, add
@@ -44,13 +45,13 @@ class HostView:
         self.read, self.shape, self.ndim = read, tuple(tensor.shape), tensor.ndim
         self.dtype = np.dtype(str(widened(tensor[:0]).dtype).removeprefix("torch."))
 
-    def __getitem__(self, index: Any) -> np.ndarray:
+    def __getitem__(self, index: Any) -> Array:
         return host(widened(self.read()[torch.as_tensor(index) if isinstance(index, np.ndarray) else index]))
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(self[:], dtype=dtype)
 
 
@@ -115,7 +116,7 @@ class DeviceBlocks:
             values = self.tensor[block]
             yield block, (values if change is None else change(widened(values))).double()
 
-    def gather(self, columns: Columns, parameters: tuple[Any, ...], rows: Rows) -> Sequence[np.ndarray]:
+    def gather(self, columns: Columns, parameters: tuple[Any, ...], rows: Rows) -> Sequence[Array]:
         """Arrays with an entry per row: computed on the device where they have a form there, else on the host."""
         self.settle()
         if isinstance(columns, Kernel) and columns.device_form is not None:
@@ -135,13 +136,13 @@ class DeviceBlocks:
         some = DeviceBlocks(self.tensor[::step], self.target[::step], mass, self.change, settled=True)
         return replace(some.rows(), each=rows.each)
 
-    def weighted(self, weights: np.ndarray | None) -> DeviceBlocks:
+    def weighted(self, weights: Array | None) -> DeviceBlocks:
         """The same rows with other weights; nothing else is copied."""
         self.settle()
         mass = None if weights is None else torch.as_tensor(weights, device=self.tensor.device)
         return DeviceBlocks(self.tensor, self.target, mass, self.change, settled=True)
 
-    def array(self) -> np.ndarray:
+    def array(self) -> Array:
         """All logits on the host, for fits that have no form on the device."""
         self.settle()
         self._warn_of_copy()
@@ -171,7 +172,7 @@ class DeviceBlocks:
         """Rows on a device have no name."""
         return ""
 
-    def fold_columns(self, salt: np.uint64, odd: np.uint64) -> tuple[np.ndarray, ...]:
+    def fold_columns(self, salt: np.uint64, odd: np.uint64) -> tuple[Array, ...]:
         """Hash of each row, its prediction and the logit of its label; the bits are those of the host's hash."""
         from calibrant.kernels.torch.row_passes import fold_columns
 
@@ -186,11 +187,11 @@ class DeviceBlocks:
                 return False
         return True
 
-    def top(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def top(self) -> tuple[Array, Array, Array]:
         """Confidence, prediction and correctness of each row; they are n numbers each, and are kept."""
         return self.remembered("top", self._top)
 
-    def _top(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _top(self) -> tuple[Array, Array, Array]:
         from calibrant.kernels.torch.row_passes import top_columns
 
         confidence, prediction, correct = top_columns(self)
@@ -217,18 +218,18 @@ class DeviceBlocks:
         self.settle()
         return self.solved_temperature()
 
-    def confidences_at(self, betas: np.ndarray) -> np.ndarray:
+    def confidences_at(self, betas: Array) -> Array:
         """The top confidence of softmax(β·z) for every row and β: (n, G) in float64."""
         parts = [scaling.block_confidences(values, betas.tolist()) for _, values in self.wide_blocks()]
         return host(torch.cat(parts))
 
     @cached_property
-    def labels(self) -> np.ndarray:
+    def labels(self) -> Array:
         """The labels (n,) on the host."""
         return host(self.target)
 
     @cached_property
-    def weights(self) -> np.ndarray | None:
+    def weights(self) -> Array | None:
         """The weight of each row (n,) on the host, or None."""
         return None if self.mass is None else host(self.mass)
 
@@ -279,7 +280,7 @@ class DeviceBlocks:
         """Whether the sums run as Triton kernels."""
         return self.fused and use_triton(self.tensor)
 
-    def _block(self, block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    def _block(self, block: slice) -> tuple[Array, Array, Array | None]:
         logits = host(widened(self.tensor[block]))
         return logits, host(self.target[block]), None if self.mass is None else host(self.mass[block])
 
@@ -312,7 +313,7 @@ def _temperature_sums(rows: DeviceBlocks, beta: float) -> tuple[float, ...]:
 
 
 @scaling.vector_sums.on_device
-def _vector_sums(rows: DeviceBlocks, *point: np.ndarray) -> tuple[Any, ...]:
+def _vector_sums(rows: DeviceBlocks, *point: Array) -> tuple[Any, ...]:
     if not (rows.use_fused() and rows.n_classes <= LONGEST):
         return rows.array_sums(scaling.vector_sums, *point)
     from calibrant.kernels.torch import triton_vector
@@ -322,7 +323,7 @@ def _vector_sums(rows: DeviceBlocks, *point: np.ndarray) -> tuple[Any, ...]:
 
 
 @scaling.vector_product.on_device
-def _vector_product(rows: DeviceBlocks, *point: np.ndarray) -> tuple[Any, ...]:
+def _vector_product(rows: DeviceBlocks, *point: Array) -> tuple[Any, ...]:
     if not (rows.use_fused() and rows.n_classes <= LONGEST):
         return rows.array_sums(scaling.vector_product, *point)
     from calibrant.kernels.torch import triton_vector
@@ -330,12 +331,12 @@ def _vector_product(rows: DeviceBlocks, *point: np.ndarray) -> tuple[Any, ...]:
     return (host(triton_vector.vector_product(*_given(rows, point))),)
 
 
-def _given(rows: DeviceBlocks, point: tuple[np.ndarray, ...]) -> tuple[Any, ...]:
+def _given(rows: DeviceBlocks, point: tuple[Array, ...]) -> tuple[Any, ...]:
     """What the Triton kernels of vector scaling take."""
     given = torch.as_tensor(np.vstack(point), dtype=torch.float32, device=rows.tensor.device)
     return rows.tensor, rows.target, rows.mass, given
 
 
-def on_device_of(rows: DeviceBlocks) -> Callable[[np.ndarray], Tensor]:
+def on_device_of(rows: DeviceBlocks) -> Callable[[Array], Tensor]:
     """A function that puts an array where the rows are."""
     return lambda values: torch.as_tensor(values, device=rows.tensor.device)

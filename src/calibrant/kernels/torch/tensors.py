@@ -7,9 +7,10 @@ import os
 from collections.abc import Iterator
 from functools import cache
 
-import numpy as np
 import torch
 from torch import Tensor
+
+from calibrant.core.arrays import Array
 
 BLOCK_ELEMENTS = 1 << 24
 """Numbers of a block: a plain pass over it holds a few float64 copies, and nothing of the size of the input."""
@@ -45,7 +46,7 @@ def _first_true(flags: Tensor) -> Tensor:
     return torch.where(flags, places, flags.shape[1] - 1).amin(dim=1)
 
 
-def host(values: Tensor) -> np.ndarray:
+def host(values: Tensor) -> Array:
     """The values as an array on the host."""
     return values.detach().cpu().numpy()
 
