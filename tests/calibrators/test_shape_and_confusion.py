@@ -15,6 +15,7 @@ from calibrant.calibrators.kept_prediction import put_first
 from calibrant.calibrators.label_shift import estimate_prior
 from calibrant.calibrators.maps import numpy_space as numpy_namespace
 from calibrant.calibrators.second_stage import SAME_SHAPE, SHAPE_PRIOR_ROWS, fit_shape, stacked_features
+from calibrant.core.errors import FitWarning
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax, softmax
 
@@ -192,6 +193,14 @@ def test_held_out_answers_come_from_fits_without_the_row(name):
     whole = clone(one).fit(logits, labels)
     if name in ("ts", "vs"):
         np.testing.assert_allclose(one.predict_proba(logits), whole.predict_proba(logits), atol=1e-9)
+
+
+def test_label_shift_of_scores_that_rank_backwards_follows_the_priors():
+    rng = np.random.default_rng(0)
+    labels = rng.choice(3, 600, p=[0.7, 0.2, 0.1])
+    with pytest.warns(FitWarning, match="temperature"):
+        fitted = LabelShift(TemperatureScaling()).fit(rng.normal(size=(600, 3)) - 2 * np.eye(3)[labels], labels)
+    np.testing.assert_allclose(fitted.offset_, np.log(fitted.target_prior_ / fitted.prior_))
 
 
 def test_label_shift_undoes_a_prior_that_the_network_learned():

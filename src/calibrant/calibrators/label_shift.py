@@ -144,7 +144,7 @@ def offset_sums(
 
 
 def fit_offset(rows: Rows, direction: Array) -> float:
-    """τ/β of the lowest weighted NLL; 0 where the priors agree and τ means nothing."""
+    """τ/β of the lowest weighted NLL; 0 where the priors agree and τ means nothing, 1 where β is not positive."""
     if np.ptp(direction) < 1e-12:
         return 0.0
 
@@ -153,4 +153,5 @@ def fit_offset(rows: Rows, direction: Array) -> float:
 
     start = np.ones(2)
     slope, weight = minimise(Dense(sums, rows.total_weight, 1e-12 * np.eye(2), start, exact=True), start).point
-    return float(weight / slope)
+    # scores that do not rank the classes say nothing of τ: the priors alone decide
+    return float(weight / slope) if slope > 0 else 1.0
