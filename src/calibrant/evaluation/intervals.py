@@ -250,10 +250,11 @@ class Intervals:
 
     def _class_gaps(self, rule: ClassGaps, value: float) -> Found:
         sums = class_sums(self.rows, self.n_bins, rule.binning)
-        noise = self._class_noise(rule.binning)
-        residual = sums.excess.ravel()
         share = (sums.weight / sums.weight.sum(axis=-1, keepdims=True)).ravel()
-        safe = np.where(share > 0, share, 1.0).astype(np.float32)
+        # of many classes most bins of equal width are empty and add nothing to a sum
+        used = share > 0 if rule.binning == "width" and not share.all() else slice(None)
+        residual, noise = sums.excess.ravel()[used], self._class_noise(rule.binning)[:, used]
+        safe = np.where(share > 0, share, 1.0)[used].astype(np.float32)
 
         def norm(g: Array) -> Array:
             return rule.norm(g, safe, len(sums.weight))
