@@ -108,8 +108,8 @@ class GroupedCalibrator(
         """`transform` of rows whose group numbers are known already."""
         return self._answers(self._admitted(logits), codes)
 
-    def group_codes(self, groups: Any, n_rows: int, *, quiet: bool = False) -> Array:
-        """The number of each row's group (n,), −1 where the fit has not seen it, with a warning unless `quiet`."""
+    def group_codes(self, groups: Any, n_rows: int) -> Array:
+        """The number of each row's group (n,), −1 where the fit has not seen it, with a warning."""
         if len(self.groups_) == 1 and (groups is None or self.groups_[0] == ""):
             return np.zeros(n_rows, dtype=np.intp)
         codes, found = np.full(n_rows, UNKNOWN), "no groups were given: all rows get the pooled fit"
@@ -121,7 +121,7 @@ class GroupedCalibrator(
             listed = ", ".join(unseen[:5]) + (", …" if len(unseen) > 5 else "")
             count = int((codes == UNKNOWN).sum())
             found = f"{count} rows are of groups that the fit has not seen ({listed}): they get the pooled fit"
-        if not quiet and (codes == UNKNOWN).any():
+        if (codes == UNKNOWN).any():
             warn_user(found)
         return codes
 

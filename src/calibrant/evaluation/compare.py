@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator, Identity
+from calibrant.calibrators.group import GroupedCalibrator
 from calibrant.calibrators.prepare import check_over_logits, task_method, task_names
 from calibrant.core import progress
 from calibrant.core.arrays import Array, check_counts
@@ -24,9 +25,9 @@ from calibrant.data.guards import shared_rows
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.consistency import consistency_test
-from calibrant.evaluation.groups import clusters_by, column_groups, columns_by, common_groups, make_grouping, repeated
+from calibrant.evaluation.groups import clusters_by, column_groups, common_groups, repeated
 from calibrant.evaluation.results import Comparison, MethodRow
-from calibrant.evaluation.scan import flattened, group_codes, top_columns
+from calibrant.evaluation.scan import flattened, top_columns
 from calibrant.evaluation.scoring import Chosen, chosen_metrics, score
 from calibrant.metrics.record import facts, known_name, number, sign
 from calibrant.metrics.selective import rank_changes
@@ -107,13 +108,11 @@ def compare(
     same = shared_rows(val, test)
     given, val, test = test, val.expanded(), test.expanded()
     seen = flattened(test)
-    trial = _Trial(val, test, engine)
-    if by is not None and test.task != "multilabel":
-        trial.groups, trial.test_groups = common_groups(val, test, by)
+    groups = (None, None) if by is None or test.task == "multilabel" else common_groups(val, test, by)
+    trial = _Trial(val, test, groups, engine)
     by, cluster = repeated(given, by, cluster)
     clusters = clusters_by(seen, cluster)
     drawn = draw(seen.n, resamples, seed, clusters)
-    grouping = None if by is None else make_grouping(columns_by(seen, by), seen.n)
     shared: dict[str, Any] = {"weights": seen.weights, "clusters": clusters, "n_bins": n_bins}
     rows, drawings = [], {}
     for place, (name, calibrator) in enumerate(chosen.items()):
@@ -127,9 +126,8 @@ def compare(
                 changed_predictions=float(changed),
                 changed_rankings=rank_changes(trial.before.confidence, columns.confidence),
                 noise_floor=consistency_test(columns.confidence, columns.correct, seed=seed, **shared),
+                groups=column_groups(columns, seen, by, resamples=resamples, **shared),
             )
-            if grouping is not None:
-                row = replace(row, groups=column_groups(columns, grouping, seen.task, resamples=resamples, **shared))
         rows.append(row)
     progress.step("comparing methods", len(chosen), len(chosen))
     floors = {row.method: row.noise_floor for row in rows if row.error is None}
@@ -154,14 +152,14 @@ def compare(
     return _judged(comparison, drawings)
 
 
-def resolve_methods(methods: Methods, task: str = "multiclass", n_classes: int | None = None) -> dict[str, Any]:
+def resolve_methods(methods: Methods, task: str, n_classes: int) -> dict[str, Any]:
     """Names and unfitted calibrators; a calibrator that cannot even be built stands as its exception."""
     if isinstance(methods, Mapping):
         return dict(methods)
-    if isinstance(methods, str):
-        methods = (
-            task_names(task) if methods == "all" else [part.strip() for part in methods.split(",") if part.strip()]
-        )
+    if methods == "all":
+        methods = task_names(task)
+    elif isinstance(methods, str):
+        methods = [part.strip() for part in methods.split(",") if part.strip()]
     if len(methods) == 0:
         raise InputError(f"methods is empty: name at least one of {', '.join(task_names(task))}")
     chosen: dict[str, Any] = {}
@@ -200,14 +198,13 @@ class _Trial:
     before : the columns of the test rows without any method. groups, test_groups : the group of each row, if known.
     """
 
-    def __init__(self, val: Predictions, test: Predictions, engine: str | Engine) -> None:
+    def __init__(self, val: Predictions, test: Predictions, groups: tuple[Any, Any], engine: str | Engine) -> None:
         self.val, self.test, self.engine = val, test, engine
+        self.groups, self.test_groups = groups
         mapped = val.kind == "logits" and val.source.whole() is not None
         large = val.n * val.n_classes * val.dtype.itemsize > SPILL_BYTES
         self.rows = val.rows() if mapped or not large else None
         self.before = top_columns(test, engine)
-        self.groups: Array | None = None
-        self.test_groups: Array | None = None
 
     def fit(self, calibrator: Any) -> Any:
         """A fitted copy of the calibrator."""
@@ -215,7 +212,7 @@ class _Trial:
         calibrator = clone(calibrator, safe=False)
         if self.val.task == "multilabel" and isinstance(calibrator, Identity):
             return RawScores(log_floor_of(self.val.logits, one_score=True))
-        grouped = isinstance(calibrator, Calibrator) and calibrator.takes_groups
+        grouped = isinstance(calibrator, GroupedCalibrator)
         if not grouped and (self.rows is None or self.val.spread):
             return calibrator.fit(self.val, engine=self.engine)
         rows = self.val.rows() if self.rows is None else self.rows
@@ -232,16 +229,17 @@ class _Trial:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", FitWarning)
                 fitted = self.fit(calibrator)
-            seconds = time.perf_counter() - started
-            codes, notes = group_codes(fitted, self.test_groups, self.test.n)
+                seconds = time.perf_counter() - started
+                grouped = isinstance(fitted, GroupedCalibrator)
+                codes = fitted.group_codes(self.test_groups, self.test.n) if grouped else None
             figures, draws, columns, classes = score(fitted, self.test, engine=self.engine, codes=codes, **options)
             n_parameters = int(fitted.n_parameters_)
         except Exception as error:
             reason = " ".join(f"{error}".split()) or type(error).__name__
             return MethodRow(name, error=reason, fit_seconds=time.perf_counter() - started), {}
-        said = dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, FitWarning))
+        said = [str(one.message) for one in caught if issubclass(one.category, FitWarning)]
         if self.val.kind == "probabilities" and isinstance(fitted, Calibrator) and fitted.requires_logits:
-            notes += ("made for logits, fitted on logarithms of probabilities",)
+            said.append("made for logits, fitted on logarithms of probabilities")
         row = MethodRow(
             name,
             calibrator=fitted,
@@ -250,7 +248,7 @@ class _Trial:
             n_parameters=n_parameters,
             columns=columns,
             classes=classes,
-            warnings=(*said, *notes),
+            warnings=tuple(dict.fromkeys(said)),
         )
         return row, draws
 

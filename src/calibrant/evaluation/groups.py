@@ -626,8 +626,11 @@ def group_analysis(
     return GroupAnalysis(grouping.columns, groups, differ, critical, *_worst_served(groups, differ, pooled, about))
 
 
-def column_groups(columns: RowColumns | TestColumns, grouping: Grouping, task: str, **options: Any) -> GroupAnalysis:
-    """`group_analysis` of the columns of a task, with accuracy, NLL and Brier score of every group."""
+def column_groups(columns: RowColumns | TestColumns, predictions: Any, by: Any, **options: Any) -> GroupAnalysis | None:
+    """`group_analysis` of the columns of predictions, with accuracy, NLL and Brier score of every group of `by`."""
+    if by is None:
+        return None
+    grouping, task = make_grouping(columns_by(predictions, by), predictions.n), predictions.task
     scores = {"accuracy": hits(columns, task), "nll": columns.nll, "brier": columns.brier}
     return group_analysis(columns.confidence, columns.correct, grouping, scores=scores, about=about(task), **options)
 

@@ -30,9 +30,7 @@ from calibrant.evaluation.groups import (
     GroupAnalysis,
     clusters_by,
     column_groups,
-    columns_by,
     group_fields,
-    make_grouping,
     repeated,
 )
 from calibrant.evaluation.results import MAIN, ClassProfile, about
@@ -245,13 +243,10 @@ def measure(
     estimates, _, left_out = estimated(chosen, rows, drawn, n_bins)
     progress.step("intervals", 2, 3)
     confidence, correct = columns.confidence, columns.correct
-    floor = consistency_test(confidence, correct, n_bins=n_bins, weights=weights, seed=seed, clusters=clusters)
-    groups = None
-    if by is not None:
-        grouping = make_grouping(columns_by(predictions, by), predictions.n)
-        options = {"n_bins": n_bins, "resamples": resamples, "seed": seed}
-        groups = column_groups(columns, grouping, predictions.task, weights=weights, clusters=clusters, **options)
-    bins = reliability_bins(confidence, correct, n_bins=n_bins, weights=weights, seed=seed)
+    shared: dict[str, Any] = {"n_bins": n_bins, "weights": weights, "seed": seed}
+    floor = consistency_test(confidence, correct, clusters=clusters, **shared)
+    groups = column_groups(columns, predictions, by, clusters=clusters, resamples=resamples, **shared)
+    bins = reliability_bins(confidence, correct, **shared)
     progress.step("intervals", 3, 3)
     too_few = too_few_to_tell(confidence, correct, weights, predictions.task)
     return Measurement(

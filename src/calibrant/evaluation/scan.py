@@ -14,25 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core import progress
 from calibrant.core.arrays import Array, check_score_values
-from calibrant.core.bins import BinSums
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import finite_log_odds, probability_log_odds
 from calibrant.data import Predictions
 from calibrant.data.chunks import Chunk, cut
 from calibrant.data.source import Source
-from calibrant.engines.engine import Engine, opened
+from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples
 from calibrant.kernels.rows import ALL, RowColumns
+from calibrant.metrics.chunks import add_up
 from calibrant.metrics.classwise import class_width_bins, probability_block
 from calibrant.metrics.inputs import Checked
 
 CLASS_TABLE_ELEMENTS = 20_000_000
 """Rows × classes × bins of the widest table that is resampled at once."""
-
-Part = tuple[list[RowColumns], BinSums, list[np.ndarray], int]
-"""Columns of the rows, sums by class, probabilities of the wanted rows, number of rows."""
 
 
 def flattened(predictions: Predictions) -> Predictions:
@@ -111,22 +107,24 @@ def scan_predictions(
     wanted = np.arange(seen.n) if draws.rows is None else draws.rows
     order = np.argsort(wanted, kind="stable")
     work = partial(_scanned, wanted=wanted[order], n_bins=n_bins, calibrator=calibrator, codes=codes)
-    stage = "" if calibrator is not None else "measuring"
-    with opened(engine) as running:
-        merge = partial(_merge, n_rows=predictions.n, stage=stage)
-        found, sums, kept, _ = running.run(work, cut(predictions), merge)
+    found, sums, kept, _ = add_up(work, predictions, engine, "measuring" if calibrator is None else "")
     chosen = np.empty((len(wanted), seen.n_classes), dtype=predictions.dtype)
     chosen[order] = np.concatenate(kept)
     columns = RowColumns(*map(np.concatenate, zip(*found, strict=True)))
     of_logits = calibrator is not None or predictions.kind == "logits"
     if seen.flat:
         rows = column_rows(columns, draws, seen.weights, task=seen.task, of_logits=of_logits)
-        rows.kept = chosen
     else:
+
+        def every() -> Array:
+            parts = (rows.values for chunk in cut(predictions) for rows, _ in _blocks(chunk, calibrator, codes))
+            return np.concatenate(list(parts))
+
         # all values are read again only where a metric needs them and not all rows were kept
-        every = partial(_all_values, predictions, calibrator, codes) if draws.rows is not None else lambda: chosen
-        given = every, seen.labels, seen.weights, of_logits and draws.rows is not None
-        rows = ScannedRows(*given, n_classes=seen.n_classes, level=ALL, found=columns, kept=chosen, draws=draws)
+        values = chosen if draws.rows is None else every
+        given = values, seen.labels, seen.weights, of_logits and values is every, seen.task, seen.n_classes
+        rows = ScannedRows(*given, ALL, columns, draws=draws)
+    rows.kept = chosen
     rows.totals[class_width_bins, (n_bins,)] = sums
     return rows
 
@@ -148,80 +146,55 @@ def column_rows(
     return ScannedRows(finite_log_odds(scores), labels, weights, True, task, level=ALL, found=columns, draws=draws)
 
 
-def group_codes(calibrator: Any, groups: Array | None, n_rows: int) -> tuple[Array | None, tuple[str, ...]]:
-    """The group of every row, for a calibrator that takes them, and what a reader should know."""
-    if not getattr(calibrator, "takes_groups", False):
-        return None, ()
-    codes = calibrator.group_codes(groups, n_rows, quiet=True)
-    unseen = int((codes < 0).sum())
-    return codes, (f"{unseen} rows without a known group get the pooled fit",) if unseen else ()
-
-
 def top_columns(predictions: Predictions, engine: str | Engine = "local") -> RowColumns:
     """Confidence, prediction and correctness of every row, from a pass that also checks every value."""
-    with opened(engine) as running:
-        parts = running.run(_top, cut(predictions), add)
+    parts, _ = add_up(_top, predictions, engine, "")
     return RowColumns(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _top(chunk: Chunk) -> list[RowColumns]:
-    return [_columns(chunk, rows, first, "top") for rows, first in _blocks(chunk)]
+def _top(chunk: Chunk) -> tuple[list[RowColumns], int]:
+    return [rows.found for rows, _ in _blocks(chunk, columns="top")], chunk.n
 
 
-def _all_values(predictions: Predictions, calibrator: Any, codes: Array | None) -> Array:
-    return np.concatenate([rows.values for chunk in cut(predictions) for rows, _ in _blocks(chunk, calibrator, codes)])
+def _blocks(
+    chunk: Chunk, calibrator: Any = None, codes: Array | None = None, columns: str = ""
+) -> Iterator[tuple[Checked, int]]:
+    """The rows of a chunk in memory, and the number of the first among all rows; of many labels, each is a row.
 
-
-def _blocks(chunk: Chunk, calibrator: Any = None, codes: Array | None = None) -> Iterator[tuple[Checked, int]]:
-    """The rows of a chunk in memory, and the number of the first among all rows; of many labels, each is a row."""
-    row, task = chunk.first_row, chunk.predictions.task
+    columns : those that are found, and values checked, on the way.
+    """
+    row = chunk.first_row
     for part in chunk.parts():
-        values, labels, weights, width = part.values, part.labels, part.weights, 1
-        if calibrator is not None:
-            own = () if codes is None else (codes[row : row + part.n],)
-            values = (calibrator.transform_codes if own else calibrator.transform)(part.logits, *own)
-        if task == "multilabel":
-            width = values.shape[1]
-            values, labels = values.reshape(-1), labels.reshape(-1)
-            weights = None if weights is None else np.repeat(weights, width)
+        values, seen = part.values, flattened(part)
+        if codes is not None:
+            values = calibrator.transform_codes(part.logits, codes[row : row + part.n])
+        elif calibrator is not None:
+            values = calibrator.transform(part.logits)
+        if values.shape != part.values.shape:
+            raise InputError(f"the calibrator returned shape {values.shape} for scores of shape {part.values.shape}")
+        if seen.flat:
+            values = values.reshape(-1).astype(np.float64)
         from_logits = calibrator is not None or part.kind == "logits"
-        if task == "multiclass":
-            yield Checked(values, labels, weights, from_logits, task, values.shape[1]), row
-        else:
-            single = {"multilabel": "binary"}.get(task, task)
-            yield Checked(values.astype(np.float64), labels, weights, from_logits, single), row * width
+        rows = Checked(values, seen.labels, seen.weights, from_logits, seen.task, seen.n_classes)
+        name, first_row = chunk.predictions.called(row - chunk.first_row)
+        with chunk.naming():
+            if columns and rows.flat:
+                check_score_values(values, from_logits=from_logits, name=name, first_row=first_row)
+            if columns:
+                rows.columns(columns, name=name, first_row=first_row)
+        yield rows, row * (seen.n // part.n)
         row += part.n
 
 
-def _columns(chunk: Chunk, rows: Checked, first: int, wanted: str) -> RowColumns:
-    width = chunk.predictions.source.shape[1] if chunk.predictions.task == "multilabel" else 1
-    name, first_row = chunk.predictions.called(first // width - chunk.first_row)
-    with chunk.naming():
-        if rows.flat:
-            check_score_values(rows.values, from_logits=rows.from_logits, name=name, first_row=first_row)
-        return rows.columns(wanted, name=name, first_row=first_row)
-
-
-def _scanned(chunk: Chunk, *, wanted: Array, n_bins: int, calibrator: Any, codes: Array | None) -> Part:
+def _scanned(
+    chunk: Chunk, *, wanted: Array, n_bins: int, calibrator: Any, codes: Array | None
+) -> tuple[list[RowColumns], Any, list[Array], int]:
+    """Columns of the rows, sums by class, probabilities of the wanted rows, number of rows."""
     found, kept, sums = [], [], []
-    given = chunk.predictions
-    for rows, first in _blocks(chunk, calibrator, codes):
-        if not rows.flat and rows.n_classes != given.n_classes:
-            raise InputError(
-                f"the calibrator returned {rows.n_classes} columns, but there are {given.n_classes} classes"
-            )
-        found.append(_columns(chunk, rows, first, "all"))
+    for rows, first in _blocks(chunk, calibrator, codes, "all"):
+        found.append(rows.found)
         sums.append(class_width_bins(rows, n_bins))
         inside = wanted[np.searchsorted(wanted, first) : np.searchsorted(wanted, first + len(rows.labels))] - first
         some = Checked(rows.values[inside], rows.labels[:1], None, rows.from_logits, rows.task)
         kept.append(probability_block(some, slice(0, None)) if len(inside) else np.empty((0, rows.n_classes)))
     return found, reduce(add, sums), kept, chunk.n
-
-
-def _merge(left: Part, right: Part, *, n_rows: int, stage: str) -> Part:
-    left[0].extend(right[0])
-    left[2].extend(right[2])
-    done = left[3] + right[3]
-    if stage:
-        progress.step(stage, done, n_rows)
-    return left[0], left[1] + right[1], left[2], done

@@ -7,7 +7,7 @@ alone, and the metric itself turns them into its value: no metric has a second f
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from calibrant.core import progress
 from calibrant.core.errors import InputError
+from calibrant.core.statistic import add
 from calibrant.data.chunks import Chunk, cut
 from calibrant.data.predictions import Predictions
 from calibrant.engines.engine import Engine, opened
@@ -55,6 +56,8 @@ class Streaming:
         if other._sums:
             self.add(other._sums, other._n_classes)
         return self
+
+    __add__ = merge
 
     def value(self) -> Any:
         """The metric of all rows so far."""
@@ -105,31 +108,37 @@ def update_all(
     sample_weight: Any = None,
     *,
     from_logits: bool = False,
-) -> None:
-    """Update several metrics with one pass over a chunk (and one more for the classwise ones)."""
-    metrics = list(metrics)
-    rows, weighs_nothing = _rows(chunk, labels, sample_weight, from_logits)
-    level = max((one.level for one in metrics), default=-1)
-    if level >= 0:
-        rows.columns(list(LEVELS)[level])
-    # a chunk may weigh nothing as long as the whole does not; its values were checked all the same
-    for metric in () if weighs_nothing else metrics:
-        metric.add({asked: rows.total(asked[0], *asked[1]) for asked in metric.asked}, rows.n_classes)
-
-
-def _rows(chunk: Any, labels: Any, sample_weight: Any, from_logits: bool) -> tuple[Checked, bool]:
-    values = chunk
+) -> Checked:
+    """Update several metrics with one pass over a chunk (and one more for the classwise ones); returns its rows."""
+    metrics, values = list(metrics), chunk
     if labels is None:
         values, labels, sample_weight, from_logits = chunk.values, chunk.labels, chunk.weights, chunk.kind == "logits"
     weighs_nothing = sample_weight is not None and not np.any(sample_weight)
     rows = check(values, labels, None if weighs_nothing else sample_weight, from_logits, weights_are="parts")
     if isinstance(chunk, Predictions):
         rows.task = chunk.task  # which says what a right prediction is
-    return rows, weighs_nothing
+    level = max((one.level for one in metrics), default=-1)
+    if level >= 0:
+        rows.columns(list(LEVELS)[level])
+    # a chunk may weigh nothing as long as the whole does not; its values were checked all the same
+    for metric in () if weighs_nothing else metrics:
+        metric.add({asked: rows.total(asked[0], *asked[1]) for asked in metric.asked}, rows.n_classes)
+    return rows
 
 
-Part = tuple[list[Streaming], list[tuple[np.ndarray, np.ndarray]], int]
-"""Metrics of some chunks, the confidences and correctness of their rows, and how many rows those are."""
+def add_up(
+    work: Callable[[Chunk], tuple[Any, ...]], predictions: Predictions, engine: str | Engine, stage: str = "measuring"
+) -> tuple[Any, ...]:
+    """The results of all chunks, the last entry of which is a number of rows, added entry by entry in one pass."""
+
+    def merge(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...]:
+        total = add(left, right)
+        if stage:
+            progress.step(stage, total[-1], predictions.n)
+        return total
+
+    with opened(engine) as running:
+        return running.run(work, cut(predictions), merge)
 
 
 def stream(
@@ -165,9 +174,8 @@ def stream(
             if ORDER_OF_ROWS not in str(error):
                 raise
             ranked.append(str(metric))
-    with opened(engine) as running:
-        work = partial(_measured, metrics=list(sums.values()), ranked=bool(ranked))
-        done, columns, _ = running.run(work, cut(predictions), partial(_merge, n_rows=predictions.n))
+    work = partial(_measured, metrics=list(sums.values()), ranked=bool(ranked))
+    *done, columns, _ = add_up(work, predictions, engine)
     found = {one.name: one.value() for one in done}
     if ranked:
         confidence, correct = map(np.concatenate, zip(*columns, strict=True))
@@ -176,26 +184,17 @@ def stream(
     return {name: found[name] for name in (one if isinstance(one, str) else one.name for one in metrics)}
 
 
-def _measured(chunk: Chunk, *, metrics: list[Streaming], ranked: bool) -> Part:
-    metrics = copy.deepcopy(metrics)
-    kept = []
+def _measured(chunk: Chunk, *, metrics: list[Streaming], ranked: bool) -> tuple[Any, ...]:
+    """The metrics of a chunk; where some rank rows, their confidences and correctness; and the number of rows."""
+    metrics, kept = copy.deepcopy(metrics), []
     try:
         for part in chunk.parts():
-            update_all(metrics, part)
+            rows = update_all(metrics, part)
             if ranked:
-                kept.append(_rows(part, None, None, False)[0].top()[:2])
+                kept.append(rows.top()[:2])
     except InputError:
         # a metric does not know the file: reading again and checking every value names file and row
         for _ in chunk.values(check=True):
             pass
         raise
-    return metrics, kept, chunk.n
-
-
-def _merge(left: Part, right: Part, *, n_rows: int) -> Part:
-    for mine, theirs in zip(left[0], right[0], strict=True):
-        mine.merge(theirs)
-    left[1].extend(right[1])
-    done = left[2] + right[2]
-    progress.step("measuring", done, n_rows)
-    return left[0], left[1], done
+    return *metrics, kept, chunk.n

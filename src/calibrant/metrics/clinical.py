@@ -7,7 +7,6 @@ positives found, net benefit of acting.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core.arrays import Array
-from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.errors import InputError, warn_user
 from calibrant.core.softmax import sigmoid
 from calibrant.kernels.isotonic import isotonic_values, score_groups
 from calibrant.kernels.logistic import Pull, Units, batch_sums, fit_logistic, logistic_sums, newton, separable
@@ -27,7 +26,7 @@ from calibrant.metrics.inputs import (
     RowWeights,
     check_binary,
     check_choice,
-    weighted_mean,
+    mean,
 )
 from calibrant.metrics.record import Figure, Redrawn, metric
 from calibrant.metrics.selective import area_under_roc, auroc_by_cell
@@ -103,11 +102,7 @@ def calibration_slope(
     pull, equal = None, np.ptp(counted) == 0
     if equal or separable(log_odds, positive, weights, either=True):
         why = "all probabilities are equal" if equal else "a threshold separates the classes"
-        warnings.warn(
-            f"calibration_slope: {why}, so the slope has no finite estimate; a weak pull to 1 was added",
-            FitWarning,
-            stacklevel=2,
-        )
+        warn_user(f"calibration_slope: {why}, so the slope has no finite estimate; a weak pull to 1 was added")
         pull = Pull(np.array([1.0, 0.0]), np.diag([max(float(counted.var()), 1e-6), 1.0]))
     return float(fit_logistic(log_odds[None], positive, weights, pull=pull).point[0])
 
@@ -142,11 +137,9 @@ def calibration_intercept(
     log_odds, weight = checked.log_odds, checked.mass
     total, observed = float(weight.sum()), float(weight @ checked.positive)
     if observed in (0.0, total):
-        warnings.warn(
+        warn_user(
             "calibration_intercept: all labels are equal, so the intercept has no finite estimate; half a row of the "
-            "other label was added",
-            FitWarning,
-            stacklevel=2,
+            "other label was added"
         )
         observed = 0.5 if observed == 0 else total - 0.5 * min(1.0, total)
     share = observed / total
@@ -176,10 +169,10 @@ def observed_expected(
     2.0
     """
     checked = check_binary(probabilities, labels, sample_weight, from_logits)
-    expected = weighted_mean(checked.probability, checked.weights)
+    expected = mean(checked, "confidence")
     if expected <= 0:
         raise InputError("probabilities sum to 0, so that there is no event to expect: O:E needs a positive sum")
-    return weighted_mean(checked.positive, checked.weights) / expected
+    return mean(checked, "correct") / expected
 
 
 KNOTS = ((100.0, (5, 27.5, 50, 72.5, 95)), (30.0, (5, 35, 65, 95)), (10.0, (10, 50, 90)))
@@ -231,36 +224,31 @@ def flexible_calibration(
     True
     """
     checked = check_binary(probabilities, labels, sample_weight, from_logits, weights_are="counts")
-    curve = Curve(checked)
     counted = checked.log_odds[checked.mass > 0]
     grid = np.linspace(counted.min(), counted.max(), GRID_SIZE)
-    design = curve.design(grid)
-    score = curve.point @ design
-    half = Z_95 * np.sqrt(np.maximum(np.einsum("in,ij,jn->n", design, curve.covariance, design), 0.0))
-    return FlexibleCalibration(sigmoid(grid), sigmoid(score), sigmoid(score - half), sigmoid(score + half), curve.knots)
+    score, error, knots = curve(checked, grid)
+    observed, low, high = (sigmoid(score + side * Z_95 * error) for side in (0, -1, 1))
+    return FlexibleCalibration(sigmoid(grid), observed, low, high, knots)
 
 
-class Curve:
-    """The flexible curve of highest likelihood: coefficients over spline columns in units of their spread."""
+def curve(checked: Checked, predicted: Array) -> tuple[Array, Array, Array]:
+    """The flexible curve of highest likelihood at predicted log-odds (n,): its log-odds, their standard errors, knots.
 
-    def __init__(self, checked: Checked) -> None:
-        log_odds, positive, weights = checked.log_odds, checked.positive, checked.weights
-        self.knots = spline_knots(log_odds, weights)
-        columns = spline_columns(log_odds, self.knots)
-        self.units = Units.of(columns, weights)
-        scaled, size = self.units.scale(columns), len(columns) + 1
-        pull = Pull(np.zeros(size), CURVE_RIDGE * np.eye(size))
-        self.point = fit_logistic(scaled, positive, weights, pull=pull).point
-        hessian = logistic_sums(scaled, positive.astype(np.float64), weights, self.point)[2] + pull.strength
-        self.covariance = np.linalg.pinv(hessian, hermitian=True)
-
-    def design(self, log_odds: Array) -> Array:
-        """The columns, and one of ones, at predicted log-odds (n,)."""
-        columns = spline_columns(log_odds, self.knots)
-        return np.vstack([self.units.scale(columns), np.ones_like(log_odds)])
+    Its coefficients are those of spline columns in units of their spread, and of a column of ones.
+    """
+    positive, weights = checked.positive.astype(np.float64), checked.weights
+    knots = spline_knots(checked.log_odds, weights)
+    columns = spline_columns(checked.log_odds, knots)
+    units = Units.of(columns, weights)
+    scaled, size = units.scale(columns), len(columns) + 1
+    pull = Pull(np.zeros(size), CURVE_RIDGE * np.eye(size))
+    point = fit_logistic(scaled, positive, weights, pull=pull).point
+    covariance = np.linalg.pinv(logistic_sums(scaled, positive, weights, point)[2] + pull.strength, hermitian=True)
+    design = np.vstack([units.scale(spline_columns(predicted, knots)), np.ones_like(predicted)])
+    return point @ design, np.sqrt(np.maximum((design * (covariance @ design)).sum(axis=0), 0.0)), knots
 
 
-def spline_knots(log_odds: Array, weights: Array | None = None) -> Array:
+def spline_knots(log_odds: Array, weights: Array | None) -> Array:
     """Knots of the restricted cubic spline; empty where there are too few rows or distinct values for three."""
     total = float(len(log_odds)) if weights is None else float(weights.sum())
     for needed, percentiles in KNOTS:
@@ -281,7 +269,7 @@ def spline_columns(log_odds: Array, knots: Array) -> Array:
     return np.vstack([log_odds, terms / (last - knots[0]) ** 2])
 
 
-def weighted_quantile(shares: Any, values: Array, weights: Array | None = None) -> Any:
+def weighted_quantile(shares: Any, values: Array, weights: Array | None) -> Any:
     """Quantiles by linear interpolation at share·(n − 1); a row of weight w counts as w rows."""
     if weights is None:
         return np.quantile(values, shares)
@@ -295,12 +283,10 @@ def weighted_quantile(shares: Any, values: Array, weights: Array | None = None) 
     return np.interp(shares * max(before[-1] - 1.0, 0.0), places, np.repeat(ordered, 2))
 
 
-def _gaps(
-    probabilities: PositiveProbabilities, labels: BinaryLabels, sample_weight: RowWeights, from_logits: bool
-) -> tuple[Array, Array | None]:
-    checked = check_binary(probabilities, labels, sample_weight, from_logits, weights_are="counts")
-    curve = Curve(checked)
-    observed = sigmoid(curve.point @ curve.design(checked.log_odds))
+def _gaps(*inputs: Any) -> tuple[Array, Array | None]:
+    """|c(p) − p| of each row, and the weights, from the inputs of a metric."""
+    checked = check_binary(*inputs, weights_are="counts")
+    observed = sigmoid(curve(checked, checked.log_odds)[0])
     return np.abs(observed - checked.probability.astype(np.float64)), checked.weights
 
 
@@ -346,7 +332,8 @@ def integrated_calibration_index(
     >>> round(integrated_calibration_index(np.full(100, 0.25), np.arange(100) < 50), 4)
     0.25
     """
-    return weighted_mean(*_gaps(probabilities, labels, sample_weight, from_logits))
+    gaps, weights = _gaps(probabilities, labels, sample_weight, from_logits)
+    return float(np.average(gaps, weights=weights))
 
 
 @metric(
@@ -434,10 +421,10 @@ def roc_auc(
 
 def precision_by_cell(draws: Any) -> Array:
     """`average_precision` (R,) of rows that count as tied within a cell."""
+    positive, weight = draws.positive[:, ::-1], draws.weight[:, ::-1]
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = np.cumsum(draws.positive[:, ::-1], axis=1)
-        precision = found / np.cumsum(draws.weight[:, ::-1], axis=1)
-        return np.nansum(draws.positive[:, ::-1] * precision, axis=1) / draws.positive.sum(axis=1)
+        precision = np.cumsum(positive, axis=1) / np.cumsum(weight, axis=1)
+        return np.nansum(positive * precision, axis=1) / positive.sum(axis=1)
 
 
 @metric(
@@ -530,14 +517,13 @@ def score_decomposition(
     """
     check_choice("score", score, ("nll", "brier"))
     checked = check_binary(probabilities, labels, sample_weight, from_logits)
-    column = checked.losses() if score == "nll" else checked.column("brier")
-    given = weighted_mean(column, checked.weights)
+    column, kept = checked.losses() if score == "nll" else checked.column("brier"), checked.mass > 0
+    given = float(np.average(column[kept], weights=checked.mass[kept]))
     groups = score_groups(checked.values, checked.positive, checked.weights)
-    total = groups.weight.sum()
     each = _score_at(groups.positive / groups.weight, isotonic_values(groups), score)
-    fitted = float(groups.weight @ each / total)
-    rate = np.array([groups.positive.sum() / total])
-    base = float(_score_at(rate, rate, score)[0])
+    fitted = float(np.average(each, weights=groups.weight))
+    rate = groups.positive.sum() / groups.weight.sum()
+    base = float(_score_at(rate, rate, score))
     return ScoreDecomposition(max(given - fitted, 0.0), max(base - fitted, 0.0), base, given)
 
 
@@ -671,15 +657,14 @@ def threshold_metrics(
     spared = total - flagged - (positive - found)
     with np.errstate(invalid="ignore", divide="ignore"):
         columns = (
+            cuts,
             found / positive,
             spared / (total - positive),
             found / flagged,
             spared / (total - flagged),
             flagged / total,
         )
-    if np.ndim(threshold) == 0:
-        return ThresholdMetrics(float(cuts), *(float(column) for column in columns))
-    return ThresholdMetrics(cuts, *columns)
+    return ThresholdMetrics(*(columns if cuts.ndim else map(float, columns)))
 
 
 def flagged_above(thresholds: ArrayLike, checked: Checked) -> tuple[Array, ...]:
@@ -690,6 +675,6 @@ def flagged_above(thresholds: ArrayLike, checked: Checked) -> tuple[Array, ...]:
         raise InputError(f"thresholds must lie in [0, 1], got {shown}")
     groups = score_groups(checked.probability, checked.positive, checked.weights)
     # thresholds are rounded as the probabilities were, so that a float32 0.2 is at a threshold of 0.2
-    first = np.searchsorted(groups.scores, cuts.astype(groups.scores.dtype), side="left")
+    first = np.searchsorted(groups.scores, cuts.astype(groups.scores.dtype))
     found, flagged = (np.append(np.cumsum(one[::-1])[::-1], 0.0) for one in (groups.positive, groups.weight))
     return cuts, found[first], flagged[first], flagged[0], found[0]

@@ -165,6 +165,10 @@ class Checked:
         columns = self.columns()
         return columns.confidence, columns.correct, self.weights
 
+    def ordered(self) -> tuple[Array, Array, Array | None]:
+        """The same, for a metric that needs their order."""
+        return self.every(ORDER_OF_ROWS).top()
+
     @cached_property
     def probability(self) -> Array:
         """P(y = 1) of single scores (n,): in the dtype of the probabilities, float64 from logits."""
@@ -241,50 +245,25 @@ check_binary = partial(check, one_score=True)
 """Pass one probability per row, labels 0/1 and weights through the gate."""
 
 
-def top_label(
-    probabilities: Any, labels: Any, sample_weight: Any, from_logits: bool, *, weights_are: str = "shares"
-) -> tuple[Array, Array, Array | None]:
-    """Confidence, correctness and weights of every row, for a metric that needs their order."""
-    rows = check(probabilities, labels, sample_weight, from_logits, weights_are=weights_are)
-    return rows.every(ORDER_OF_ROWS).top()
-
-
 def confidence_groups(*inputs: Any, **options: Any) -> ScoreGroups:
-    """Rows of equal confidence as one group: the inputs of `top_label` for metrics that need their order.
+    """Rows of equal confidence as one group, from the inputs of `check`, for metrics that need their order.
 
     Since ties are summed before anything is compared, no answer depends on the order of the rows, and a weight of 2 is
     the row twice by construction.
     """
-    groups = score_groups(*top_label(*inputs, **options))
+    groups = score_groups(*check(*inputs, **options).ordered())
     return groups._replace(scores=groups.scores.astype(np.float64))
 
 
 def column_sums(rows: Checked, name: str) -> Array:
     """Σw and Σw·x of a column of the rows, as a (2,) array; an infinite loss of a row of weight 0 counts nothing."""
-    return weighted_sums(rows.column(name), rows.weights)
-
-
-def weighted_sums(column: Array, weights: Array | None) -> Array:
-    """Σw and Σw·x in float64."""
-    column = column.astype(np.float64, copy=False)
-    if weights is None:
-        return np.array([len(column), column.sum()])
-    with np.errstate(invalid="ignore"):
-        total = np.dot(column, weights)
-    if np.isnan(total):
-        total = np.dot(column[weights > 0], weights[weights > 0])
-    return np.array([weights.sum(), total])
+    mass = rows.mass
+    return np.array([mass.sum(), mass @ np.where(mass > 0, rows.column(name), 0.0)])
 
 
 def mean(rows: Checked, name: str) -> float:
     """Weighted mean of a column of the rows."""
     weight, total = rows.total(column_sums, name)
-    return float(total / weight)
-
-
-def weighted_mean(column: Array, weights: Array | None) -> float:
-    """Weighted mean in float64 of numbers at hand."""
-    weight, total = weighted_sums(column, weights)
     return float(total / weight)
 
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
+from calibrant.core.schema import identifiers
 from calibrant.core.threads import row_blocks
-from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, top_label
+from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, check
 from calibrant.metrics.record import documented
 
 DRAWS = 1000
@@ -72,22 +73,21 @@ def multicalibration_error(
     >>> found.worst, found.value, found.p_value < 0.01
     ('b', 10.0, True)
     """
-    confidence, correct, weights = top_label(probabilities, labels, sample_weight, from_logits)
-    confidence = confidence.astype(np.float64)
-    mass = np.ones(len(confidence)) if weights is None else weights
+    rows = check(probabilities, labels, sample_weight, from_logits)
+    confidence, correct, _ = rows.ordered()
+    confidence, mass = confidence.astype(np.float64), rows.mass
     names, row, code = _members(groups, len(confidence))
     variance = mass**2 * confidence * (1 - confidence)
     squares = np.bincount(code, variance[row], len(names))
-    known = np.flatnonzero(squares > 0)
-    left_out = tuple(name for name, square in zip(names, squares, strict=True) if not square > 0)
+    known = np.flatnonzero(squares)
+    left_out = tuple(names[one] for one in np.flatnonzero(squares == 0))
     if not len(known):
         raise InputError(f"in all {len(left_out)} groups the probabilities are 0 or 1: there is nothing to test")
     row, code = row[squares[code] > 0], code[squares[code] > 0]
     order = np.lexsort((confidence[row], code))
     walks = _Walks(row[order], code[order], confidence, mass, np.sqrt(squares[known]))
     ranges = walks.ranges(correct[None])[0]
-    place = int(ranges.argmax())
-    value, worst = float(ranges[place]), known[place]
+    value, worst = float(ranges.max()), known[ranges.argmax()]
     at_least = int((walks.simulated(draws, seed) >= value - 1e-9).sum())
     points = value * np.sqrt(squares[worst]) / np.bincount(code, mass[row], len(names))[worst]
     by_group = {names[one]: float(found) for one, found in zip(known, ranges, strict=True)}
@@ -153,12 +153,12 @@ def _members(groups: Any, n_rows: int) -> tuple[list[str], Array, Array]:
                 raise InputError(f"mask {place} has shape {mask.shape} and {mask.dtype}: give {n_rows} booleans")
         code, row = np.nonzero(masks)
         return [f"mask {place}" for place in range(len(masks))], row, code
-    if isinstance(groups, Mapping):
-        columns = [np.char.add(f"{name} ", _words(values, n_rows, name)) for name, values in groups.items()]
-        if len(columns) == 2:
-            columns.append(np.char.add(np.char.add(columns[0], " & "), columns[1]))
-    else:
-        columns = [_words(groups, n_rows, "groups")]
+    columns, mapped = [], isinstance(groups, Mapping)
+    for name, values in (groups if mapped else {"groups": groups}).items():
+        code, words = identifiers(values, n_rows, name)
+        columns.append(np.array([f"{name} {word}" if mapped else word for word in words])[code])
+    if len(columns) == 2:
+        columns.append(np.char.add(np.char.add(columns[0], " & "), columns[1]))
     names: list[str] = []
     codes = []
     for column in columns:
@@ -166,10 +166,3 @@ def _members(groups: Any, n_rows: int) -> tuple[list[str], Array, Array]:
         codes.append(code + len(names))
         names += found.tolist()
     return names, np.tile(np.arange(n_rows), len(columns)), np.concatenate(codes)
-
-
-def _words(values: Any, n_rows: int, called: str) -> Array:
-    column = np.asarray(values)
-    if column.shape != (n_rows,):
-        raise InputError(f"{called} has shape {column.shape}, but there are {n_rows} rows: give one group per row")
-    return np.array([str(value) for value in column.tolist()])

@@ -31,7 +31,6 @@ from calibrant.kernels.bins import index_sums, width_sums
 from calibrant.kernels.isotonic import ScoreGroups
 from calibrant.kernels.soft_bins import memberships
 from calibrant.metrics.inputs import (
-    ORDER_OF_ROWS,
     Checked,
     ClassIndices,
     Probabilities,
@@ -40,7 +39,6 @@ from calibrant.metrics.inputs import (
     check_choice,
     check_norm,
     confidence_groups,
-    top_label,
 )
 from calibrant.metrics.record import Figure, Gaps, metric
 
@@ -59,9 +57,8 @@ def bin_sums(rows: Checked, n_bins: int, binning: str = "width") -> BinSums:
     """Sums over the bins of the top label; those over bins of equal width add up over chunks."""
     if binning == "width":
         return rows.total(width_bin_sums, check_n_bins(n_bins))
-    confidence, correct, weights = rows.every(ORDER_OF_ROWS).top()
-    index = bin_index(confidence, weights, n_bins, binning)
-    return BinSums(*index_sums(index, confidence, correct, weights, n_bins))
+    columns = confidence, _, weights = rows.ordered()
+    return BinSums(*index_sums(bin_index(confidence, weights, n_bins, binning), *columns, n_bins))
 
 
 def width_bin_sums(rows: Checked, n_bins: int) -> BinSums:
@@ -123,31 +120,22 @@ def ece(
         return float(sums.norm(p))
     if binning == "width" and p == 2:
         return within_and_between(sums, rows.total(square_sums, n_bins))
-    confidence, _, weights = rows.every(ORDER_OF_ROWS).top()
-    members = np.eye(n_bins)[bin_index(confidence, weights, n_bins, binning)]
-    return label_error(rows, sums, p, members.__getitem__)
+    confidence, _, weights = rows.ordered()
+    return label_error(rows, sums, p, np.eye(n_bins)[bin_index(confidence, weights, n_bins, binning)])
 
 
-def label_error(rows: Checked, sums: BinSums, p: float, members: Callable[[slice], Array]) -> float:
-    """(1/n Σ_ij u_ij·|A_j − c_i|^p)^(1/p) for bins of these sums, and memberships u (m, M) of a block of rows."""
-    confidence, mass = rows.every(ORDER_OF_ROWS).top()[0], rows.mass
+def label_error(rows: Checked, sums: BinSums, p: float, members: Array) -> float:
+    """(1/n Σ_ij u_ij·|A_j − c_i|^p)^(1/p) for bins of these sums, and memberships u (n, M) of the rows."""
     accuracy = sums.correct / np.where(sums.weight > 0, sums.weight, 1.0)
-
-    def part(block: slice) -> float:
-        gap = np.abs(accuracy - confidence[block, None].astype(np.float64))
-        share = members(block) * mass[block, None]
-        return float((gap * (share > 0)).max() if np.isinf(p) else (share * gap**p).sum())
-
-    parts = map_blocks(part, row_blocks(len(confidence), len(accuracy)))
-    return max(parts) if np.isinf(p) else float((sum(parts) / sums.weight.sum()) ** (1 / p))
+    gap = np.abs(accuracy - rows.column("confidence")[:, None].astype(np.float64))
+    share = members * rows.mass[:, None]
+    return float((gap * (share > 0)).max() if np.isinf(p) else ((share * gap**p).sum() / share.sum()) ** (1 / p))
 
 
 def square_sums(rows: Checked, n_bins: int) -> Array:
     """Σw·c² of each bin (M,)."""
-    confidence, _, weights = rows.top()
-    squares = confidence.astype(np.float64) ** 2
-    squares = squares if weights is None else squares * weights
-    return np.bincount(width_index(confidence, n_bins), squares, minlength=n_bins)
+    confidence = rows.column("confidence")
+    return np.bincount(width_index(confidence, n_bins), rows.mass * confidence.astype(np.float64) ** 2, n_bins)
 
 
 def within_and_between(sums: BinSums, squares: Array) -> float:
@@ -326,30 +314,22 @@ def sweep_ece(
     >>> sweep_ece([[0.75, 0.25], [0.0, 1.0]], [1, 1])
     0.375
     """
-    p = check_norm(norm)
     groups = confidence_groups(probabilities, labels, sample_weight, from_logits)
-    edges = monotone_edges(groups)
     columns = groups.weight, groups.weight * groups.scores, groups.positive
-    return float(BinSums(*(np.diff(cumulate(one).astype(np.float64)[edges]) for one in columns)).norm(p))
+    return float(BinSums(*np.add.reduceat(columns, monotone_edges(groups)[:-1], axis=1)).norm(check_norm(norm)))
 
 
 def monotone_edges(groups: ScoreGroups) -> Array:
     """The first group of each bin of the sweep, and the number of groups."""
-    prefix, size = _Prefix(groups), len(groups.weight)
-    n_bins = prefix.largest_monotone_count()
-    if n_bins is None:
-        # even single confidences are in order, and so is every way of joining neighbours
-        return np.arange(size + 1)
-    return np.append(prefix.first_group(np.arange(n_bins), n_bins), size)
+    return _Prefix(groups).sweep()
 
 
 class _Prefix:
     """Cumulated sums over the groups, from which any bin's accuracy is two look-ups."""
 
     def __init__(self, groups: ScoreGroups) -> None:
-        self.weight, self.correct = (cumulate(one).astype(np.float64) for one in (groups.weight, groups.positive))
-        self.rank = self.weight[:-1]
-        self.total = self.weight[-1]
+        self.sums = np.array([cumulate(one) for one in (groups.weight, groups.positive)], dtype=np.float64)
+        self.rank, self.total = self.sums[0, :-1], self.sums[0, -1]
         self.slack = rank_slack(groups.weight)
         self.most_bins = self.total / groups.weight.min()
         left, right = groups.weight[:-1], groups.weight[1:]
@@ -359,39 +339,38 @@ class _Prefix:
 
     def first_group(self, k: Array, n_bins: Array | int) -> Array:
         """The first group of bin k or later: floor(M·rank/n) ≥ k."""
-        return np.searchsorted(self.rank, k * self.total / n_bins * (1 - self.slack), side="left")
+        return np.searchsorted(self.rank, k * self.total / n_bins * (1 - self.slack))
 
-    def largest_monotone_count(self) -> int | None:
-        """The sweep; None where no count ever breaks the order."""
+    def edges(self, n_bins: int) -> Array:
+        """The first group of each bin that holds any, and the number of groups."""
+        return np.unique(np.append(self.first_group(np.arange(n_bins), n_bins), len(self.rank)))
+
+    def sweep(self) -> Array:
+        """The edges of the largest count of bins up to which no count breaks the order."""
+        # even single confidences may be in order, and then so is every way of joining neighbours
+        single, n_bins = np.arange(len(self.rank) + 1), 2
         if self.isotonic:
-            return None
-        n_bins = 2
+            return single
         while n_bins <= 64 or n_bins < len(self.changes):
-            if not self._monotone(n_bins):
-                return n_bins - 1
+            edges = self.edges(n_bins)
+            if self._falls(edges[:-2], edges[1:-1], edges[2:]).any():
+                return self.edges(n_bins - 1)
             n_bins += 1
         # few changes of accuracy, many bins: only bins that hold a change can break the order
         batch = max(1, _BATCH_ELEMENTS // len(self.changes))
         # with more bins than `most_bins` every group stands alone, and nothing changes any more
         while n_bins <= self.most_bins + 1:
-            broken = np.flatnonzero(self._breaks_at_a_change(np.arange(n_bins, n_bins + batch)))
+            broken = np.flatnonzero(self._breaks_at_a_change(np.arange(n_bins, n_bins + batch)[:, None]))
             if len(broken):
-                return n_bins + int(broken[0]) - 1
+                return self.edges(n_bins + int(broken[0]) - 1)
             n_bins += batch
-        return None
-
-    def _monotone(self, n_bins: int) -> bool:
-        edges = np.unique(np.append(self.first_group(np.arange(n_bins), n_bins), len(self.rank)))
-        return not self._falls(edges[:-2], edges[1:-1], edges[2:]).any()
+        return single
 
     def _breaks_at_a_change(self, counts: Array) -> Array:
-        counts = counts[:, None]
-        last = len(self.rank) - 1
         start, stop = self._bin_of(self.changes[None, :], counts)
         before, _ = self._bin_of(np.maximum(start - 1, 0), counts)
-        _, after = self._bin_of(np.minimum(stop, last), counts)
-        falls = self._falls(before, start, stop) | self._falls(start, stop, after)
-        return falls.any(axis=1)
+        _, after = self._bin_of(np.minimum(stop, len(self.rank) - 1), counts)
+        return (self._falls(before, start, stop) | self._falls(start, stop, after)).any(axis=1)
 
     def _bin_of(self, group: Array, counts: Array) -> tuple[Array, Array]:
         k = np.floor(counts * self.rank[group] / self.total * (1 + self.slack))
@@ -399,11 +378,9 @@ class _Prefix:
 
     def _falls(self, left: Array, middle: Array, right: Array) -> Array:
         """Is the accuracy of groups left…middle above that of middle…right? False where either is empty."""
-        weight_left, weight_right = self.weight[middle] - self.weight[left], self.weight[right] - self.weight[middle]
-        correct_left = self.correct[middle] - self.correct[left]
-        correct_right = self.correct[right] - self.correct[middle]
-        rounding = self.slack * self.total * (weight_left + weight_right)
-        return correct_right * weight_left < correct_left * weight_right - rounding
+        weight, correct = np.diff(self.sums[:, np.stack([left, middle, right])], axis=1)
+        rounding = self.slack * self.total * weight.sum(axis=0)
+        return correct[1] * weight[0] < correct[0] * weight[1] - rounding
 
 
 N_CELLS = 4096
@@ -444,7 +421,17 @@ def smooth_ece(
     >>> round(smooth_ece([[0.75, 0.25]] * 4, [0, 0, 1, 1]), 4)
     0.25
     """
-    spectrum = _spectrum(*top_label(probabilities, labels, sample_weight, from_logits))
+    rows = check(probabilities, labels, sample_weight, from_logits)
+    confidence, correct, _ = rows.ordered()
+    wide = confidence.astype(np.float64, copy=False)
+    residual = rows.mass * (correct - wide)
+    position = np.clip(wide * N_CELLS - 0.5, 0.0, N_CELLS - 1.0)
+    cell = np.minimum(position.astype(np.intp), N_CELLS - 2)
+    upper = position - cell
+    grid = np.bincount(cell, residual * (1 - upper), minlength=N_CELLS)
+    grid[1:] += np.bincount(cell, residual * upper, minlength=N_CELLS - 1)
+    # mirrored at 1, so that its Fourier transform becomes a cosine series
+    spectrum = np.fft.rfft(np.concatenate([grid, grid[::-1]])) / rows.mass.sum()
     # on [0, 1] with reflecting ends the Gaussian kernel multiplies the k-th cosine by exp(−(πkσ)²/2)
     frequency = np.pi * np.arange(len(spectrum))
 
@@ -480,20 +467,6 @@ def increasing_root(function: Callable[[float], float], *, tolerance: float, ste
             high, above, below = middle, here, below / 2 if last > 0 else below
         last = here
     return (low * above - high * below) / (above - below)
-
-
-def _spectrum(confidence: Array, correct: Array, weights: Array | None) -> Array:
-    """Fourier transform of the residuals on the grid, mirrored at 1 so that it becomes a cosine series."""
-    wide = confidence.astype(np.float64, copy=False)
-    residual = correct - wide
-    if weights is not None:
-        residual = residual * weights
-    position = np.clip(wide * N_CELLS - 0.5, 0.0, N_CELLS - 1.0)
-    cell = np.minimum(position.astype(np.intp), N_CELLS - 2)
-    upper = position - cell
-    grid = np.bincount(cell, residual * (1 - upper), minlength=N_CELLS)
-    grid[1:] += np.bincount(cell, residual * upper, minlength=N_CELLS - 1)
-    return np.fft.rfft(np.concatenate([grid, grid[::-1]])) / (len(wide) if weights is None else weights.sum())
 
 
 @metric(
@@ -540,8 +513,7 @@ def soft_ece(
     >>> round(soft_ece([[0.75, 0.25]] * 4, [0, 0, 1, 1]), 4)
     0.25
     """
-    rows = check(probabilities, labels, sample_weight, from_logits)
-    p = check_norm(norm)
+    rows, p = check(probabilities, labels, sample_weight, from_logits), check_norm(norm)
     softness = bin_temperature(n_bins, temperature, decay)
     *sums, squares = rows.total(soft_sums, n_bins, softness)
     bins = BinSums(*sums)
@@ -549,8 +521,7 @@ def soft_ece(
         return float(bins.norm(p))
     if p == 2:
         return within_and_between(bins, squares)
-    confidence = rows.every(ORDER_OF_ROWS).top()[0]
-    return label_error(rows, bins, p, lambda block: memberships(confidence[block], n_bins, softness))
+    return label_error(rows, bins, p, memberships(rows.ordered()[0], n_bins, softness))
 
 
 def soft_sums(rows: Checked, n_bins: int, temperature: float) -> Array:

@@ -22,7 +22,7 @@ from calibrant.core.errors import InputError
 from calibrant.evaluation import deferral
 from calibrant.evaluation.consistency import reliability_bins
 from calibrant.metrics.classwise import classwise_over_under
-from calibrant.metrics.inputs import check, top_label
+from calibrant.metrics.inputs import check
 from calibrant.metrics.reliability import Reliability
 from calibrant.metrics.scores import entropy
 from calibrant.metrics.selective import RiskCoverage
@@ -162,7 +162,7 @@ def reliability(
     >>> bins.count.tolist(), round(float(bins.accuracy[1]), 3), round(bins.ece, 3)
     ([0, 3], 0.667, 0.1)
     """
-    confidence, correct, _ = top_label(probabilities, labels, None, from_logits)
+    confidence, correct, _ = check(probabilities, labels, None, from_logits).top()
     return reliability_bins(confidence, correct, n_bins=n_bins, binning=binning)
 
 
@@ -368,7 +368,7 @@ def risk_coverage(probabilities: Any, labels: Any, *, from_logits: bool = False)
     >>> curve.coverage.round(2).tolist(), curve.risk.round(2).tolist()
     ([0.33, 0.67, 1.0], [0.0, 0.5, 0.33])
     """
-    confidence, correct, _ = top_label(probabilities, labels, None, from_logits)
+    confidence, correct, _ = check(probabilities, labels, None, from_logits).top()
     return deferral.risk_coverage_curve(confidence, correct)
 
 
