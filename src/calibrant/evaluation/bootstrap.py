@@ -140,6 +140,12 @@ def poisson_table() -> Array:
     return np.searchsorted(pdtr(np.arange(11), 1.0), quantile).astype(np.float32)
 
 
+def in_blocks(drawn: Callable[[int], Array], draws: int, width: int, most: int = 4_000_000) -> Array:
+    """What a function makes of so many draws at a time, one after the other: `most` numbers, `width` per draw."""
+    block = max(1, most // width)
+    return np.concatenate([drawn(min(block, draws - start)) for start in range(0, draws, block)])
+
+
 def percentile_interval(draws: Array, value: float) -> tuple[float, float]:
     """The central 95% of the draws (R,), widened where needed to hold the value itself.
 

@@ -8,12 +8,14 @@ least as large as the observed one is a p-value that is uniform under calibratio
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from calibrant.core.arrays import Array
 from calibrant.core.bins import check_n_bins, total_gap, width_index
+from calibrant.evaluation.bootstrap import in_blocks
 from calibrant.evaluation.table import PlainData
 from calibrant.kernels.bins import index_sums
 from calibrant.metrics.clinical import Z_95
@@ -87,12 +89,11 @@ def consistency_test(
     _, stated, right = index_sums(index, confidence, np.asarray(correct), mass, n_bins)
     observed = total_gap(stated - right, total)
     if clusters is None:
-        drawn = drawn_right(confidence, index, n_bins, weights, draws=draws, seed=seed)
-        errors = total_gap(stated - drawn, total)
+        gaps = stated - drawn_right(confidence, index, n_bins, weights, draws=draws, seed=seed)
     else:
         residual = mass * (confidence - np.asarray(correct, dtype=np.float64))
-        errors = total_gap(flipped_sums(index, residual, clusters, n_bins, draws=draws, seed=seed), total)
-    return noise_floor(errors, observed)
+        gaps = flipped_sums(index, residual, clusters, n_bins, draws=draws, seed=seed)
+    return noise_floor(total_gap(gaps, total), observed)
 
 
 def too_few_to_tell(confidence: Array, correct: Array, weights: Array | None, task: str = "multiclass") -> bool:
@@ -126,12 +127,12 @@ def drawn_right(confidence: Array, index: Array, n_bins: int, weights: Array | N
         onehot[np.arange(len(confidence)), index] = 1.0 if weights is None else weights
         # 32 random bits: 24-bit floats would never draw an error of a confidence above 1 − 6e-8
         threshold, certain = np.minimum(confidence * 2.0**32, 2.0**32 - 1).astype(np.uint32), confidence >= 1.0
-        result, block = np.empty((draws, n_bins)), max(1, 4_000_000 // len(confidence))
-        for start in range(0, draws, block):
-            size = min(block, draws - start), len(confidence)
-            right = certain | (generator.integers(0, 1 << 32, size=size, dtype=np.uint32) < threshold)
-            result[start : start + block] = right.astype(np.float32) @ onehot
-        return result
+
+        def drawn(count: int) -> Array:
+            bits = generator.integers(0, 1 << 32, size=(count, len(confidence)), dtype=np.uint32)
+            return (certain | (bits < threshold)).astype(np.float32) @ onehot
+
+        return in_blocks(drawn, draws, len(confidence)).astype(np.float64)
     if weights is not None:
         mean = np.bincount(index, weights * confidence, minlength=n_bins)
         variance = np.bincount(index, weights**2 * confidence * (1 - confidence), minlength=n_bins)
@@ -146,18 +147,21 @@ def drawn_right(confidence: Array, index: Array, n_bins: int, weights: Array | N
     return drawn @ np.eye(n_bins)[index[order][starts]]
 
 
+def unit_sums(index: Array, column: Any, unit: Array, n_cells: int) -> csr_array:
+    """Sums of a column (n,) by the cell and the unit of each row (n_cells, U); a row may be in several cells (…, n)."""
+    places = index.ravel(), np.resize(unit, index.size)
+    return csr_array((np.resize(column, index.size), places), shape=(n_cells, unit.max() + 1))
+
+
 def flipped_sums(index: Array, residual: Array, clusters: Array, n_cells: int, *, draws: int, seed: int) -> Array:
-    """Sums of residuals (n,) by cell (R, n_cells) when whole clusters change their sign at random."""
-    generator = np.random.default_rng([seed, 13])
-    n_clusters = int(clusters.max()) + 1
-    table = csr_array((residual, (index, clusters)), shape=(n_cells, n_clusters))
-    result = np.empty((draws, n_cells))
-    block = max(1, 8_000_000 // n_clusters)
-    for start in range(0, draws, block):
-        size = n_clusters, min(block, draws - start)
-        signs = 2.0 * generator.integers(0, 2, size=size, dtype=np.int8) - 1.0
-        result[start : start + block] = (table @ signs).T
-    return result
+    """Sums of residuals by cell (R, n_cells), as `unit_sums`, when whole clusters change their sign at random."""
+    generator, table = np.random.default_rng([seed, 13]), unit_sums(index, residual, clusters, n_cells)
+
+    def drawn(count: int) -> Array:
+        signs = 2.0 * generator.integers(0, 2, size=(table.shape[1], count), dtype=np.int8) - 1.0
+        return (table @ signs).T
+
+    return in_blocks(drawn, draws, table.shape[1], 8_000_000)
 
 
 def reliability_bins(

@@ -20,19 +20,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.sparse import csr_array, diags_array
+from scipy.sparse import csr_array
 from scipy.special import chdtrc
 
 from calibrant.core.arrays import Array
 from calibrant.core.bins import BinSums, check_n_bins, over, total_gap, under, width_edges, width_index
 from calibrant.core.bins import place as range_of
 from calibrant.core.errors import InputError
-from calibrant.core.schema import identifiers
+from calibrant.core.schema import MISSING, identifiers
 from calibrant.core.softmax import sigmoid
-from calibrant.evaluation.bootstrap import LEVEL, poisson_table
+from calibrant.evaluation.bootstrap import LEVEL, in_blocks, poisson_table
 from calibrant.evaluation.consistency import (
     FEWEST_ERRORS,
     FEWEST_ROWS,
@@ -40,6 +41,7 @@ from calibrant.evaluation.consistency import (
     NoiseFloor,
     flipped_sums,
     noise_floor,
+    unit_sums,
 )
 from calibrant.evaluation.results import TestColumns, about
 from calibrant.evaluation.table import Estimate, Figures, PlainData, Row, Table, figure_cells, metric_columns, plain
@@ -77,11 +79,15 @@ class Grouping:
         """The finest group of each row (n,), numbered from 0."""
         return self.codes[-1] - self.codes[-1].min()
 
-    def totals(self, column: Array, index: Any = 0, size: int = 1) -> Array:
-        """Sums of a column (n,) by group and by the index of each row among `size` bins (G, size)."""
-        width = len(self.names) * size
-        tables = [np.bincount(code * size + index, column, minlength=width) for code in self.codes]
-        return np.sum(tables, axis=0).reshape(-1, size)
+    def totals(self, column: Array, index: Any = 0, *bins: int) -> Array:
+        """Sums of a column by group (G,), or by group and the index of each row among so many bins (G, bins).
+
+        A column of (n,) stands for all levels; one of (L, n) has its own values on each.
+        """
+        size = prod(bins)
+        places = self.codes * size + index
+        sums = np.bincount(places.ravel(), np.resize(column, places.size), minlength=len(self.names) * size)
+        return sums.reshape(-1, *bins)
 
 
 def make_grouping(columns: Mapping[str, Any], n_rows: int) -> Grouping:
@@ -94,14 +100,11 @@ def make_grouping(columns: Mapping[str, Any], n_rows: int) -> Grouping:
     if not 1 <= len(columns) <= 2:
         raise InputError(f"by needs one or two columns, got {len(columns)}: {', '.join(columns) or 'none'}")
     coded = {split_name(name)[0]: encode(values, name, n_rows) for name, values in columns.items()}
-    levels = [[column] for column in coded] + [list(coded)] * (len(coded) > 1)
     codes: list[Array] = []
     names: list[dict[str, str]] = []
-    for level in levels:
-        joint = np.zeros(n_rows, dtype=np.int64)
-        for column in level:
-            joint = joint * len(coded[column][1]) + coded[column][0]
-        code, _ = identifiers(joint)
+    for level in dict.fromkeys([*((column,) for column in coded), tuple(coded)]):
+        own, labels = zip(*(coded[column] for column in level), strict=True)
+        code, _ = identifiers(np.ravel_multi_index(own, [*map(len, labels)]))
         codes.append(code + len(names))
         for row in np.unique(code, return_index=True)[1]:
             names.append({column: coded[column][1][coded[column][0][row]] for column in level})
@@ -120,12 +123,19 @@ def encode(values: Any, name: str, n_rows: int) -> tuple[Array, list[str]]:
     """
     name, wanted = split_name(name)
     column = np.asarray(values)
-    numeric = column.dtype.kind in "fiu"
-    if wanted and not numeric:
+    if column.dtype.kind in "fiu":
+        finite = np.isfinite(column)
+        known, most = column[finite].astype(np.float64), MOST_FLOATS if column.dtype.kind == "f" else MOST_INTEGERS
+        if len(known) and (wanted or len(np.unique(known)) > most):
+            # ranges that hold about the same number of rows; ties share a range
+            count = wanted or QUANTILES
+            edges = np.unique(np.quantile(known, np.arange(1, count) / count, method="lower"))
+            borders = [f"{border:.4g}" for border in (known.min(), *edges, known.max())]
+            words = [f"({low}, {high}]" for low, high in pairwise(borders)]
+            words[0] = words[0].replace("(", "[")
+            column = np.where(finite, np.array(words)[np.searchsorted(edges, column)], MISSING)
+    elif wanted:
         raise InputError(f"the column {name!r} holds {column.dtype}, which cannot be cut into {wanted} quantiles")
-    most = MOST_FLOATS if column.dtype.kind == "f" else MOST_INTEGERS
-    if numeric and (wanted or len(np.unique(column[np.isfinite(column)])) > most):
-        column = _quantiles(column.astype(np.float64), wanted or QUANTILES)
     return identifiers(column, n_rows, f"the column {name!r}")
 
 
@@ -139,27 +149,14 @@ def split_name(name: str) -> tuple[str, int]:
     return name, 0
 
 
-def _quantiles(column: Array, count: int) -> Array:
-    """Labels of ranges that hold about the same number of rows; ties share a range."""
-    known = np.isfinite(column)
-    if not known.any():
-        return np.full(len(column), "missing")
-    edges = np.unique(np.quantile(column[known], np.arange(1, count) / count, method="lower"))
-    borders = [f"{border:.4g}" for border in (column[known].min(), *edges, column[known].max())]
-    words = [f"({low}, {high}]" for low, high in pairwise(borders)]
-    words[0] = words[0].replace("(", "[")
-    return np.where(known, np.array(words)[np.searchsorted(edges, column).clip(max=len(edges))], "missing")
-
-
 def columns_by(predictions: Any, by: Any) -> dict[str, Array]:
     """The columns to group by: names of columns of the predictions, one array of a value per row, or a mapping."""
-    if isinstance(by, Mapping):
-        return {str(name): _column(predictions, values) for name, values in by.items()}
     if isinstance(by, str):
         by = [part.strip() for part in by.split(",") if part.strip()]
     if isinstance(by, Sequence) and 1 <= len(by) <= 2 and all(isinstance(name, str) for name in by):
-        return {name: _column(predictions, split_name(name)[0]) for name in by}
-    return {"group": np.asarray(by)}
+        by = {name: split_name(name)[0] for name in by}
+    given = by if isinstance(by, Mapping) else {"group": by}
+    return {str(name): _column(predictions, values) for name, values in given.items()}
 
 
 def clusters_by(predictions: Any, cluster: Any) -> Array | None:
@@ -216,8 +213,6 @@ def common_groups(val: Any, test: Any, by: Any) -> tuple[Array | None, Array]:
 
 NEAR_THE_ENDS = np.array([0.0003, 0.001, 0.002, 0.004, 0.007, 0.012, 0.02, 0.035])
 """Extra edges near 0 and 1, where p(1−p) changes fast."""
-BLOCK_ELEMENTS = 4_000_000
-"""Draws that are held at a time."""
 MANY_CLUSTERS = 200
 """From this many clusters per group on, the clusters' sums are taken as normal."""
 
@@ -225,9 +220,11 @@ MANY_CLUSTERS = 200
 class _Rows:
     """The rows of an analysis and their sums by group.
 
+    total : weight of each group (G,), NaN where it is 0. count : its rows (G,).
+    claimed : variance of each row (n,) if the stated confidence is true.
+    range : the finest group and the narrow range of confidence of each row (n,), as one number.
     unit : what is resampled (n,): rows of one finest group, range of confidence and outcome; or whole clusters.
     size : Poisson mean of each unit (U,), by which its draws are divided.
-    claimed : variance of each row (n,) if the stated confidence is true.
     independent : rows or clusters of each group (G,).
     """
 
@@ -246,125 +243,109 @@ class _Rows:
         self.mass = np.ones(len(correct)) if weights is None else np.asarray(weights, dtype=np.float64)
         self.claimed = self.mass**2 * self.stated * (1 - self.stated)
         self.index = width_index(confidence, n_bins)
+        total = grouping.totals(self.mass)
+        self.total, self.count = np.where(total > 0, total, np.nan), np.bincount(grouping.codes.ravel())
         # edges of the bins, and finer ones near 0 and 1
-        self.edges = np.unique(np.concatenate([width_edges(n_bins), NEAR_THE_ENDS, 1 - NEAR_THE_ENDS]))
-        self.range = grouping.cell * len(self.edges) + range_of(self.stated, self.edges)
-        self.total, self.count = (grouping.totals(one)[:, 0] for one in (self.mass, np.ones(len(correct))))
-        unit = clusters
-        if unit is None:
-            unit = np.unique(2 * self.range + (self.correct > 0.5), return_inverse=True)[1]
-        weight, square = np.bincount(unit, self.mass), np.bincount(unit, self.mass**2)
-        self.size = np.maximum(weight**2 / np.where(square > 0, square, 1.0), 1e-9)
-        # a unit may add to several groups: every pair of group and unit is one entry of the sparse matrices
-        keys = grouping.codes * len(self.size) + unit
-        self.found, self.pair = np.unique(keys.ravel(), return_inverse=True)
-        self.independent = self.count
-        if clusters is not None:
-            self.size = np.ones(len(self.size))
-            self.independent = np.bincount(self.found // len(self.size), minlength=len(grouping.names))
+        edges = np.unique(np.concatenate([width_edges(n_bins), NEAR_THE_ENDS, 1 - NEAR_THE_ENDS]))
+        self.range = grouping.cell * len(edges) + range_of(self.stated, edges)
+        if clusters is None:
+            self.unit = np.unique(2 * self.range + (self.correct > 0.5), return_inverse=True)[1]
+            weight, square = np.bincount(self.unit, self.mass), np.bincount(self.unit, self.mass**2)
+            self.size = np.maximum(weight**2 / np.maximum(square, 1e-300), 1e-9)
+            self.independent = self.count
+        else:
+            self.unit, self.size = clusters, np.ones(clusters.max() + 1)
+            self.independent = np.diff(self.by_unit(self.mass).indptr)
 
     def by_unit(self, column: Array) -> csr_array:
-        """Sums of a column by group and unit (G, U); a column of (n,) stands for all levels."""
-        values = np.bincount(self.pair, np.resize(column, self.pair.shape))
-        places = np.divmod(self.found, len(self.size))
-        return csr_array((values, places), shape=(len(self.total), len(self.size)))
+        """Sums of a column, (n,) or (L, n), by group and unit (G, U); a cluster may add to several groups."""
+        return unit_sums(self.grouping.codes, column, self.unit, len(self.count))
 
-    def products(self, left: Array, right: Array) -> csr_array:
-        """Products of two columns, summed over what varies independently inside the unit: its rows, or the cluster."""
+    def squares(self, column: Array) -> Array:
+        """Squares of a column by group (G,), of the sums over what varies independently: rows, or clusters."""
         if self.clusters is None:
-            return self.by_unit(left * right)
-        return self.by_unit(left) * self.by_unit(right)
+            return self.grouping.totals(column**2)
+        return self.by_unit(column).power(2).sum(axis=1)
 
-    def parts(self, column: Array) -> tuple[csr_array, ...]:
-        """What `moments` needs of a column x: W = Σw and S = Σw·x, and the products S², S·W and W²."""
-        own, mass = self.mass * column, self.mass
-        squares = self.products(own, own), self.products(own, mass), self.products(mass, mass)
-        return self.by_unit(mass), self.by_unit(own), *squares
+    def mean(self, column: Array, least: Any = 0.0) -> tuple[Array, Array]:
+        """Mean of a column in each group and its standard error, from at least this variance of the sum.
 
-    def interval(self, column: Array) -> tuple[Array, Array, Array]:
-        """Mean of a column in each group with a 95% interval of its own."""
-        weight, mean, spread, _ = moments(self.parts(column), np.ones(len(self.size)))
-        half = np.where(self.independent >= 2, Z_95 * np.sqrt(spread) / weight, np.nan)
-        return mean, mean - half, mean + half
-
-
-def moments(parts: tuple[csr_array, ...], ratios: Array) -> tuple[Array, ...]:
-    """Σw, the mean, Σ(S − mean·W)² and ΣW² of each group in each resample (G, r), which has so much of each unit."""
-    weight, total, own, cross, square = (part @ ratios for part in parts)
-    mean = total / np.where(weight > 0, weight, np.nan)
-    return weight, mean, np.maximum(own - 2 * mean * cross + mean**2 * square, 0.0), square
+        The error is NaN where fewer than 2 rows or clusters tell of it.
+        """
+        mean = self.grouping.totals(self.mass * column) / self.total
+        variance = np.maximum(self.squares(self.mass * (column - mean[self.grouping.codes])), least)
+        return mean, np.where(self.independent >= 2, np.sqrt(variance) / self.total, np.nan)
 
 
 def _simultaneous(rows: _Rows, resamples: int, seed: int) -> tuple[Array, Array, float, Array]:
     """The signed gap of each group, its standard error, and two things that hold for all groups at once.
 
-    They are the standard errors to either side of an interval, and the p-value of each gap. The error is NaN where
-    fewer than 2 units tell of it.
+    They are the standard errors to either side of an interval, and the p-value of each gap.
     """
-    parts = rows.parts(rows.stated - rows.correct)
-    weight, gap, spread, own = moments(parts, np.ones(len(rows.size)))
+    column, claimed = rows.stated - rows.correct, rows.grouping.totals(rows.claimed)
     # at least what the stated confidences imply: a group without an error still has noise
-    claimed = rows.grouping.totals(rows.claimed)[:, 0]
-    error = np.where(rows.independent >= 2, np.sqrt(np.maximum(spread, claimed)) / weight, np.nan)
+    gap, error = rows.mean(column, claimed)
     known = error > 0
-    if not known.any():
-        return gap, error, float("nan"), np.full(len(gap), np.nan)
-    generator, largest = np.random.default_rng([seed, 17]), []
+    # deviations from the gap of the row's group, so that a mean over a resample is the deviation of its gap
+    mass, own = rows.mass, rows.mass * (column - gap[rows.grouping.codes])
+    weight, total, generator = rows.by_unit(mass), rows.by_unit(own), np.random.default_rng([seed, 17])
     if rows.clusters is not None and np.median(rows.independent) >= MANY_CLUSTERS:
         # normal gaps with the covariance of the clusters' sums
-        sums = parts[1][known] - diags_array(gap[known]) @ parts[0][known]
-        values, vectors = np.linalg.eigh((sums @ sums.T).toarray())
+        values, vectors = np.linalg.eigh((total @ total.T).toarray()[np.ix_(known, known)])
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         drawn = generator.standard_normal((resamples, len(values))) @ root.T
-        largest.append((np.abs(drawn) / (error * weight)[known]).max(axis=1))
-        resamples = 0
-    block = max(1, BLOCK_ELEMENTS // len(rows.size))
-    for start in range(0, resamples, block):
-        shape = len(rows.size), min(block, resamples - start)
+        reached = (np.abs(drawn) / (error * rows.total)[known]).max(axis=1, initial=0.0)
+    else:
+        squares = [total * total, total * weight, weight * weight]
         if rows.clusters is None:
-            ratios = generator.poisson(rows.size[:, None], size=shape) / rows.size[:, None]
-        else:
-            ratios = poisson_table()[generator.integers(0, 1 << 16, size=shape, dtype=np.uint16)].astype(np.float64)
-        mass, drawn, spread, square = moments(parts, ratios)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            noise = np.sqrt(np.maximum(spread, (claimed / own)[:, None] * square))
-            t = np.abs(drawn - gap[:, None]) * mass / noise
-        largest.append(np.where(np.isfinite(t) & known[:, None], t, 0.0).max(axis=0))
-    reached = np.sort(np.concatenate(largest))
-    critical = reached[min(int(np.ceil(LEVEL * (len(reached) + 1))), len(reached)) - 1]
-    t = np.divide(np.abs(gap), error, out=np.full(len(gap), np.nan), where=known)
-    p_gap = (1 + len(reached) - np.searchsorted(reached, t - 1e-12)) / (len(reached) + 1)
+            squares = [rows.by_unit(product) for product in (own**2, own * mass, mass**2)]
+        least, size = (claimed / rows.squares(mass))[:, None], rows.size[:, None]
+
+        def largest(count: int) -> Array:
+            """The largest studentised deviation of any group in each of so many resamples."""
+            shape = len(size), count
+            if rows.clusters is None:
+                ratios = generator.poisson(size, size=shape) / size
+            else:
+                ratios = poisson_table()[generator.integers(0, 1 << 16, size=shape, dtype=np.uint16)].astype(np.float64)
+            w, sums, own, cross, square = (part @ ratios for part in (weight, total, *squares))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                mean = sums / w
+                spread = np.maximum(own - 2 * mean * cross + mean**2 * square, least * square)
+                t = np.abs(sums) / np.sqrt(spread)
+            return np.where(np.isfinite(t) & known[:, None], t, 0.0).max(axis=0)
+
+        reached = in_blocks(largest, resamples, len(size))
+    reached.sort()
+    t = np.abs(gap) / np.where(known, error, np.nan)
+    p_gap = (1 + resamples - np.searchsorted(reached, t - 1e-12)) / (resamples + 1)
     # groups without an error vary in no resample: the quantile of one normal gap is the least
-    return gap, error, max(float(critical), Z_95), np.where(known, p_gap, np.nan)
+    critical = max(float(reached[min(int(np.ceil(LEVEL * (resamples + 1))), resamples) - 1]), Z_95)
+    return gap, error, critical if known.any() else np.nan, np.where(known, p_gap, np.nan)
 
 
 def _chance_errors(rows: _Rows, draws: int, seed: int) -> Array:
     """The ECE of each group (R, G) under calibration: right with probability c, or clusters with a random sign."""
-    codes, n_bins = rows.grouping.codes, rows.n_bins
+    codes, n_bins, size = rows.grouping.codes, rows.n_bins, len(rows.count) * rows.n_bins
     if rows.clusters is not None:
-        residual, size = rows.mass * (rows.stated - rows.correct), len(rows.total) * n_bins
-        given: dict[str, Any] = {"draws": draws, "seed": seed}
-        levels = (flipped_sums(code * n_bins + rows.index, residual, rows.clusters, size, **given) for code in codes)
-        return sum(total_gap(sums.reshape(draws, -1, n_bins), rows.total) for sums in levels)
+        index, residual = codes * n_bins + rows.index, rows.mass * (rows.stated - rows.correct)
+        sums = flipped_sums(index, residual, rows.clusters, size, draws=draws, seed=seed)
+        return total_gap(sums.reshape(draws, -1, n_bins), rows.total)
     found, first, unit = np.unique(rows.range, return_index=True, return_inverse=True)
-    columns = rows.mass, rows.mass * rows.stated, rows.claimed
-    count, stated, square = (np.bincount(unit, column) for column in columns)
-    trials, chance = count.astype(np.int64), np.clip(stated / np.where(count > 0, count, 1.0), 0.0, 1.0)
-    # from units to the bins of every group that they belong to
-    bins = codes[:, first] * n_bins + range_of(rows.edges[found % len(rows.edges) + 1], width_edges(n_bins))
-    places = bins.ravel(), np.resize(np.arange(len(found)), bins.size)
-    to_bins = csr_array((np.ones(bins.size), places), shape=(len(rows.total) * n_bins, len(found)))
-    errors, generator = np.empty((len(rows.total), draws)), np.random.default_rng([seed, 11])
-    block = max(1, BLOCK_ELEMENTS // len(found))
-    for start in range(0, draws, block):
-        shape = len(found), min(block, draws - start)
+    count, stated, claimed = (np.bincount(unit, column)[:, None] for column in (None, rows.stated, rows.claimed))
+    # from ranges of confidence to the bins of every group that they belong to
+    bins = codes[:, first] * n_bins + width_index(rows.stated[first], n_bins)
+    to_bins, generator = unit_sums(bins, 1.0, np.arange(len(found)), size), np.random.default_rng([seed, 11])
+
+    def errors(drawn: int) -> Array:
+        shape = len(found), drawn
         if rows.weights is None:
-            drawn: Array = generator.binomial(trials[:, None], chance[:, None], size=shape) - stated[:, None]
+            noise = generator.binomial(count, np.minimum(stated / count, 1.0), size=shape) - stated
         else:
-            drawn = np.sqrt(square)[:, None] * generator.standard_normal(shape)
-        gaps = (to_bins @ drawn).reshape(-1, n_bins, shape[1])
-        errors[:, start : start + block] = total_gap(gaps, rows.total[:, None], axis=1)
-    return errors.T
+            noise = np.sqrt(claimed) * generator.standard_normal(shape)
+        return total_gap((to_bins @ noise).reshape(-1, n_bins, drawn), rows.total[:, None], axis=1).T
+
+    return in_blocks(errors, draws, len(found))
 
 
 MOST_JOINT = 2000
@@ -401,20 +382,19 @@ def groups_differ(
     True
     """
     cell, index, gap = grouping.cell, width_index(confidence, n_bins), confidence - correct
-    n_cells = int(cell.max()) + 1
+    n_cells = cell.max() + 1
     count, weight, sums = (np.bincount(index, column, minlength=n_bins) for column in (None, mass, mass * gap))
     safe = np.where(weight > 0, weight, 1.0)
     residual = gap - (sums / safe)[index]
     sums = np.bincount(cell, mass * residual)
     if clusters is not None:
-        table = csr_array((mass * residual, (cell, clusters)))
-        variance = (table * table).sum(axis=1)
+        variance = unit_sums(cell, mass * residual, clusters, n_cells).power(2).sum(axis=1)
     else:
         joint, squares = (grouping.totals(column, index, n_bins)[-n_cells:] for column in (mass, mass**2))
         spread = np.bincount(index, mass * residual**2, minlength=n_bins) / safe
-        spread *= np.where(count > 1, count / np.maximum(count - 1, 1), 0.0)
+        spread *= count / np.maximum(count - 1, 1)  # a single row is the mean of its bin: 0
         share, own = joint / safe, squares.sum(axis=0)
-        variance = (spread * (squares - 2 * share * squares + share**2 * own)).sum(axis=1)
+        variance = (spread * ((1 - 2 * share) * squares + share**2 * own)).sum(axis=1)
     known = variance > 1e-12 * max(variance.max(), 1e-300)
     freedom = int(known.sum()) - 1
     if freedom < 1:
@@ -441,24 +421,26 @@ SLOPE_RIDGE = 1e-6
 """Pull of slope and intercept to 1 and 0, per row: where a group is separable its slope stays finite."""
 
 
-def _slopes(rows: _Rows) -> tuple[Array, Array]:
-    """Slope of each group and its sandwich standard error; NaN where a group has one outcome only."""
+def _slopes(rows: _Rows, share: Array) -> tuple[Array, Array]:
+    """Slope of each group and its sandwich standard error; NaN where a group has one outcome only.
+
+    share : of positives in each group (G,).
+    """
     chance, codes = rows.stated, rows.grouping.codes
-    score = np.log(np.maximum(chance, SMALLEST_CHANCE)) - np.log(np.maximum(1 - chance, SMALLEST_CHANCE))
-    share, *_ = rows.interval(rows.correct)
-    slope, influence = np.full(len(share), np.nan), np.zeros(codes.shape)
-    for level, code in enumerate(codes):
-        order = np.argsort(code, kind="stable")
-        for inside in np.split(order, np.flatnonzero(np.diff(code[order])) + 1):
-            group = code[inside[0]]
-            if 0 < share[group] < 1:
-                given = score[None, inside], rows.correct[inside], rows.mass[inside]
-                strength = SLOPE_RIDGE * max(rows.total[group], 1.0) * np.eye(2)
-                point = fit_logistic(*given, pull=Pull(np.array([1.0, 0.0]), strength)).point
-                own, other = np.linalg.inv(logistic_sums(*given, point)[2] + strength)[0]
-                residual = rows.mass[inside] * (rows.correct[inside] - sigmoid(point[0] * score[inside] + point[1]))
-                slope[group], influence[level, inside] = point[0], residual * (own * score[inside] + other)
-    error = np.sqrt(rows.products(influence.ravel(), influence.ravel()).sum(axis=1))
+    log_odds = np.log(np.maximum(chance, SMALLEST_CHANCE)) - np.log(np.maximum(1 - chance, SMALLEST_CHANCE))
+    columns = np.stack([log_odds, rows.correct, rows.mass])
+    slope, influence = np.full(len(share), np.nan), np.zeros(codes.size)
+    order = np.argsort(codes, axis=None, kind="stable")
+    for group, places in enumerate(np.split(order, np.cumsum(rows.count)[:-1])):
+        if 0 < share[group] < 1:
+            score, correct, mass = columns[:, places % len(chance)]
+            given = score[None], correct, mass
+            strength = SLOPE_RIDGE * max(rows.total[group], 1.0) * np.eye(2)
+            point = fit_logistic(*given, pull=Pull(np.array([1.0, 0.0]), strength)).point
+            own, other = np.linalg.inv(logistic_sums(*given, point)[2] + strength)[0]
+            residual = mass * (correct - sigmoid(point[0] * score + point[1]))
+            slope[group], influence[places] = point[0], residual * (own * score + other)
+    error = np.sqrt(rows.squares(influence.reshape(codes.shape)))
     return slope, np.where(np.isfinite(slope), error, np.nan)
 
 
@@ -581,28 +563,34 @@ def group_analysis(
     rows = _Rows(np.asarray(confidence), np.asarray(correct), weights, clusters, grouping, n_bins)
     gap, error, critical, p_gap = _simultaneous(rows, resamples, seed)
     columns = rows.mass, rows.mass * rows.stated, rows.mass * rows.correct
-    sums = BinSums(*(grouping.totals(column, rows.index, n_bins) for column in columns))
-    half = critical * error
-    figures: dict[str, tuple[Array, ...]] = {
+    binned = [grouping.totals(column, rows.index, n_bins) for column in columns]
+    sums = BinSums(*binned)
+
+    def around(value: Array, half: Array) -> tuple[Array, ...]:
+        return value, value - half, value + half
+
+    def mean(column: Array) -> tuple[Array, ...]:
+        value, error = rows.mean(column)
+        return around(value, Z_95 * error)
+
+    figures = {
         "ece": (sums.norm(1),), "over_confidence": (over(sums.excess),), "under_confidence": (under(sums.excess),),
-        "mce": (sums.norm(float("inf")),), "gap": (gap, gap - half, gap + half),
-        "accuracy": rows.interval(rows.correct), "confidence": rows.interval(rows.stated),
+        "mce": (sums.norm(float("inf")),), "gap": around(gap, critical * error),
+        "accuracy": mean(rows.correct), "confidence": mean(rows.stated),
     }  # fmt: skip
     (accuracy, *_), (stated, *_) = figures["accuracy"], figures["confidence"]
     mistaken = 1 - rows.stated
     if about == "positive class":
         mistaken = np.minimum(rows.stated, mistaken)
-        slope, slope_error = _slopes(rows)
-        width = critical * slope_error
-        figures["calibration_slope"] = slope, slope - width, slope + width
+        slope, slope_error = _slopes(rows, accuracy)
+        figures["calibration_slope"] = around(slope, critical * slope_error)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = accuracy / stated
             # the logarithm of O/E is nearly normal; its influence is y/O − p/E
-            factor = np.exp(half / accuracy)
+            factor = np.exp(critical * error / accuracy)
             figures["observed_expected"] = ratio, ratio / factor, ratio * factor
-    figures |= {name: rows.interval(column) for name, column in (scores or {}).items()}
-    expected = rows.interval(mistaken)[0] * rows.count
-    missed = np.minimum(accuracy, 1 - accuracy) * rows.count
+    figures |= {name: mean(column) for name, column in (scores or {}).items()}
+    expected, missed = mean(mistaken)[0] * rows.count, np.minimum(accuracy, 1 - accuracy) * rows.count
     few = (rows.count < FEWEST_ROWS) | ((expected < FEWEST_ERRORS) & (missed < FEWEST_ERRORS))
     chance = _chance_errors(rows, resamples, seed)
     found = [
@@ -613,7 +601,7 @@ def group_analysis(
             noise_floor(chance[:, place], float(figures["ece"][0][place])),
             float(p_gap[place]),
             bool(few[place]),
-            BinSums(sums.weight[place], sums.confidence[place], sums.correct[place]),
+            BinSums(*(one[place] for one in binned)),
         )
         for place, name in enumerate(grouping.names)
     ]
@@ -643,7 +631,7 @@ def _order(one: GroupFigures, columns: Sequence[str]) -> list[tuple[Any, ...]]:
             size = False, float(value.strip("[(").split(",")[0])
         except ValueError:
             size = True, 0.0
-        places.append((columns.index(column), value == "missing", size, value))
+        places.append((columns.index(column), value == MISSING, size, value))
     return places
 
 
