@@ -76,7 +76,7 @@ def fit_and_measure(calibrator: Any, network: Network, resamples: Resamples, *, 
     confidence, correct = columns.confidence, columns.correct
     figures, draws = column_estimates(("ece", "adaptive_ece"), columns, resamples, n_bins=n_bins)
     accuracy = float(correct.mean())
-    hits = resamples.take(correct).astype(np.float64)[:, None]
+    hits = correct[resamples.rows].astype(np.float64)[:, None]
     return Measured(
         calibrator,
         ece=_error(figures["ece"].value, draws["ece"]),
@@ -94,7 +94,7 @@ def fit_and_measure(calibrator: Any, network: Network, resamples: Resamples, *, 
 def _mean_figure(column: np.ndarray, resamples: Resamples) -> Figure:
     value = float(column.mean())
     draws = resamples.mean_draws(
-        resamples.take(column).astype(np.float64)[:, None], np.ones(len(resamples.take(column)))
+        column[resamples.rows].astype(np.float64)[:, None], np.ones(len(column[resamples.rows]))
     )
     return Figure(value, value + draws[:, 0])
 

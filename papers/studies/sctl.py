@@ -127,13 +127,13 @@ def losses_and_error(fits: Fits, labels: np.ndarray, drawn: Resamples) -> Losses
     """Correlations over the calibrators of a network, with intervals over resamples of its test rows."""
     chosen = {name: fit for name, fit in fits.items() if " " not in name}
     n_classes = int(labels.max()) + 1
-    onehot = np.zeros((len(drawn.take(labels)), n_classes), dtype=np.float32)
-    onehot[np.arange(len(onehot)), drawn.take(labels)] = 1.0
+    onehot = np.zeros((len(labels[drawn.rows]), n_classes), dtype=np.float32)
+    onehot[np.arange(len(onehot)), labels[drawn.rows]] = 1.0
     weight = np.maximum(drawn.sums(onehot), 1.0)
     ece, total, variance, draws = [], [], [], []
     for fit in chosen.values():
         losses = np.bincount(labels, fit.nll, minlength=n_classes) / np.maximum(np.bincount(labels), 1)
-        resampled = drawn.sums(onehot * drawn.take(fit.nll)[:, None].astype(np.float32)) / weight
+        resampled = drawn.sums(onehot * fit.nll[drawn.rows][:, None].astype(np.float32)) / weight
         values = losses.mean(), losses.var(ddof=1)
         spreads = resampled.mean(axis=1), resampled.var(axis=1, ddof=1)
         ece.append(fit.ece.value)

@@ -193,14 +193,14 @@ def ranks_of(fit: Fits) -> Ranks:
 def gaps_of(groups: np.ndarray, n_classes: int, fit: Fits, drawn: Resamples) -> Gaps:
     """Confidence − accuracy of every class, before and after CWS, the rows grouped by label or by prediction."""
     seen = np.bincount(groups, minlength=n_classes) > 0
-    onehot = np.eye(n_classes, dtype=np.float32)[drawn.take(groups)]
+    onehot = np.eye(n_classes, dtype=np.float32)[groups[drawn.rows]]
     weight = np.maximum(drawn.sums(onehot), 1.0)
     gaps, draws = [], []
     for name in ("Uncalibrated", "CWS"):
         column = fit[name].confidence - fit[name].correct
         sums, count = (np.bincount(groups, part, minlength=n_classes) for part in (column, np.ones(len(groups))))
         gaps.append(np.where(seen, sums / np.maximum(count, 1), np.nan))
-        resampled = drawn.sums(onehot * drawn.take(column)[:, None].astype(np.float32)) / weight
+        resampled = drawn.sums(onehot * column[drawn.rows][:, None].astype(np.float32)) / weight
         draws.append(np.abs(resampled[:, seen]).mean(axis=1))
     value = float(np.abs(gaps[1][seen]).mean() - np.abs(gaps[0][seen]).mean())
     difference = draws[1] - draws[0]

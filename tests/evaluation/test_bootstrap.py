@@ -13,7 +13,7 @@ from calibrant.core.bins import mass_index, total_gap, width_index
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import softmax
 from calibrant.evaluation.bootstrap import ROW_LIMIT, draw, inverted_interval, percentile_interval, poisson_table
-from calibrant.evaluation.intervals import Cells, class_noise
+from calibrant.evaluation.intervals import Cells, Intervals
 from calibrant.evaluation.scoring import column_estimates
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics import adaptive_ece, ece
@@ -25,9 +25,9 @@ def mean_intervals(columns, weights, drawn):
     """Intervals and draws of means of columns."""
     intervals, draws = {}, {}
     for name, column in columns.items():
-        mass = np.ones(len(drawn.take(column))) if weights is None else drawn.take(weights)
+        mass = np.ones(len(column[drawn.rows])) if weights is None else weights[drawn.rows]
         value = float(np.average(column, weights=weights))
-        draws[name] = value + drawn.mean_draws(drawn.take(column)[:, None], mass)[:, 0]
+        draws[name] = value + drawn.mean_draws(column[drawn.rows][:, None], mass)[:, 0]
         intervals[name] = percentile_interval(draws[name], value)
     return intervals, draws
 
@@ -201,7 +201,8 @@ def test_class_noise_equals_explicit_resamples(weighted, binning):
     weights = generator.uniform(0.5, 2, 200) if weighted else None
     mass = np.ones(200) if weights is None else weights
     drawn = draw(200, 30, 0)
-    noise = class_noise(probabilities, labels, weights, draws=drawn, n_bins=5, binning=binning)
+    rows = SimpleNamespace(kept=probabilities, labels=labels, weights=weights, mass=mass, draws=drawn)
+    noise = Intervals(rows, drawn, [], 5)._class_noise(binning)
     gaps = probabilities - np.eye(6)[labels]
     index = width_index(probabilities.ravel(), 5).reshape(200, 6)
     if binning == "mass":

@@ -42,24 +42,20 @@ Norm = Callable[[np.ndarray], np.ndarray]
 class Resamples:
     """Counts (R, U) of the U units that are resampled: rows, or clusters of rows.
 
-    rows : places of the m resampled rows among the n rows (m,), or None for all of them.
+    rows : places of the m resampled rows among the n rows (m,), increasing.
     shrink : √(U/all units), by which noise over all units is smaller than over those resampled.
-    unit : the unit of each resampled row (m,), or None where each row is one.
+    unit : the unit of each resampled row (m,).
     """
 
     counts: Array
-    rows: Array | None
+    rows: Array
     shrink: float
-    unit: Array | None = None
+    unit: Array
 
     @cached_property
     def by_row(self) -> Array:
         """The counts of the resampled rows (m, R), each row's together."""
-        return np.ascontiguousarray((self.counts if self.unit is None else self.counts[:, self.unit]).T)
-
-    def take(self, column: Array) -> Array:
-        """The resampled rows of a column (n, …)."""
-        return column if self.rows is None else column[self.rows]
+        return np.ascontiguousarray(self.counts[:, self.unit].T)
 
     def first(self, resamples: int) -> Resamples:
         """The first of the draws, for tables of figures that vary little from one to the next."""
@@ -70,36 +66,30 @@ class Resamples:
 
         Whole clusters are kept where enough of them fit; else each is thinned, which errs on the side of width.
         """
-        units = self.counts.shape[1]
-        unit = np.arange(units) if self.unit is None else self.unit
-        n_rows = min(n_rows, ROW_LIMIT)
-        if n_rows >= len(unit):
+        n_rows, units = min(n_rows, ROW_LIMIT), self.counts.shape[1]
+        if n_rows >= len(self.unit):
             return self
         # at random: a file may be sorted by class
-        generator = np.random.default_rng(len(unit))
+        generator = np.random.default_rng(len(self.unit))
         order = generator.permutation(units)
-        fitting = int(np.searchsorted(np.cumsum(np.bincount(unit, minlength=units)[order]), n_rows, side="right"))
+        fitting = int(np.searchsorted(np.cumsum(np.bincount(self.unit, minlength=units)[order]), n_rows, side="right"))
         chosen = np.sort(order[: max(fitting, min(units, FEWEST_CLUSTERS))])
-        kept = np.flatnonzero(np.isin(unit, chosen))
+        kept = np.flatnonzero(np.isin(self.unit, chosen))
         if len(kept) > n_rows:
             kept = np.sort(generator.choice(kept, n_rows, replace=False))
-        rows = kept if self.rows is None else self.rows[kept]
-        shrink = self.shrink * float(np.sqrt(len(chosen) / units))
-        return Resamples(
-            self.counts[:, chosen], rows, shrink, None if self.unit is None else np.searchsorted(chosen, unit[kept])
-        )
+        shrink, unit = self.shrink * float(np.sqrt(len(chosen) / units)), np.searchsorted(chosen, self.unit[kept])
+        return Resamples(self.counts[:, chosen], self.rows[kept], shrink, unit)
 
     def sums(self, columns: Array) -> Array:
         """Sums (R, F) of columns (m, F) of the resampled rows."""
-        if self.unit is not None:
-            units = self.counts.shape[1]
-            columns = np.stack([np.bincount(self.unit, column, minlength=units) for column in columns.T], axis=1)
-        return (self.counts @ np.ascontiguousarray(columns, dtype=np.float32)).astype(np.float64)
+        units = self.counts.shape[1]
+        table = np.stack([np.bincount(self.unit, column, minlength=units) for column in columns.T], axis=1)
+        return (self.counts @ table.astype(np.float32)).astype(np.float64)
 
     def cell_sums(self, cell: Array, column: Array, n_cells: int) -> Array:
         """Sums (R, L) of a column (m,) of the resampled rows by the cell of each row (m,)."""
         table = np.zeros((self.counts.shape[1], n_cells), dtype=np.float32)
-        np.add.at(table, (np.arange(len(cell)) if self.unit is None else self.unit, cell), column)
+        np.add.at(table, (self.unit, cell), column)
         return (self.counts @ table).astype(np.float64)
 
     def mean_draws(self, columns: Array, mass: Array) -> Array:
@@ -117,20 +107,18 @@ def draw(n_rows: int, resamples: int, seed: int, clusters: Array | None = None) 
     """
     check_whole(resamples, "resamples", 1)
     generator = np.random.default_rng([seed, 7])
-    units = n_rows if clusters is None else int(clusters.max()) + 1
-    m = min(units, ROW_LIMIT)
-    rows = None if m == units else generator.choice(units, m, replace=False, shuffle=True)
+    unit = np.arange(n_rows) if clusters is None else clusters
+    units = int(unit.max()) + 1
+    place, m = np.arange(units), min(units, ROW_LIMIT)
+    if m < units:
+        chosen, place = generator.choice(units, m, replace=False, shuffle=True), np.full(units, -1)
+        place[chosen] = np.arange(m)
     # 16 random bits pick a count from a table: several times faster than a Poisson generator
     counts = poisson_table()[generator.integers(0, 1 << 16, size=(resamples, m), dtype=np.uint16)]
     # a resample of nothing has no mean; possible for a handful of units only
     counts[counts.sum(axis=1) == 0] = 1.0
-    shrink = float(np.sqrt(m / units))
-    if clusters is None or rows is None:
-        return Resamples(counts, rows, shrink, clusters)
-    place = np.full(units, -1)
-    place[rows] = np.arange(m)
-    kept = np.flatnonzero(place[clusters] >= 0)
-    return Resamples(counts, kept, shrink, place[clusters[kept]])
+    rows = np.flatnonzero(place[unit] >= 0)
+    return Resamples(counts, rows, float(np.sqrt(m / units)), place[unit[rows]])
 
 
 @cache

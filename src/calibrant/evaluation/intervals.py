@@ -28,7 +28,7 @@ from calibrant.kernels.isotonic import ScoreGroups
 from calibrant.metrics.classwise import class_loss_sums, class_sums
 from calibrant.metrics.clinical import spline_knots
 from calibrant.metrics.record import BINS, ClassGaps, ClassSpread, Figure, Gaps, Mean, Metric, Redrawn, Resampled, Share
-from calibrant.metrics.top_label import bin_sums, monotone_edges
+from calibrant.metrics.top_label import monotone_edges
 
 FINE_CELLS = 256
 FEW_ERRORS = 10
@@ -87,7 +87,9 @@ class Cells:
         self.score, self.knots = self.confidence, np.empty(0)
         if log_odds is not None:
             self.score, self.knots = np.bincount(cell, ones * log_odds) / safe, spline_knots(log_odds, weights)
-        self.cell, self.weights, self.gap, self.right = map(resamples.take, (cell, ones, gap, correct))
+        self.cell, self.weights, self.gap, self.right = (
+            column[resamples.rows] for column in (cell, ones, gap, correct)
+        )
 
     @cached_property
     def noise(self) -> Array:
@@ -125,45 +127,6 @@ class Cells:
             edges = monotone_edges(ScoreGroups(self.confidence, self.share, right))
             index = np.searchsorted(edges, np.arange(len(right)), side="right") - 1
         return np.eye(max(self.n_bins, int(index.max()) + 1))[index]
-
-
-def class_noise(
-    probabilities: Array,
-    labels: Array,
-    weights: Array | None,
-    *,
-    draws: Resamples,
-    n_bins: int,
-    binning: str,
-) -> Array:
-    """Deviations (R, K·M) of the classes' residuals over "width" or "mass" bins; rows (m, K) as `draws` resamples them.
-
-    Only entries beyond the first bin are summed one by one: of equal width, it holds nearly all of a
-    row's probabilities. The first bin is what remains of the class's total, which is one small matrix product.
-    """
-    m, n_classes = probabilities.shape
-    mass = np.ones(m) if weights is None else weights
-    gaps = probabilities.astype(np.float32)
-    gaps[np.arange(m), labels] -= 1.0
-    gaps *= mass[:, None].astype(np.float32)
-    if binning == "width":
-        classes, rows = np.nonzero((probabilities > width_edges(n_bins, probabilities.dtype)[1]).T)
-        index = width_index(probabilities[rows, classes], n_bins)
-    else:
-        by_class = np.stack([mass_index(column, n_bins, weights) for column in np.ascontiguousarray(probabilities.T)])
-        classes, rows = np.nonzero(by_class)
-        index = by_class[classes, rows]
-    places, shape = (classes * n_bins + index, rows), (n_classes * n_bins, m)
-    table, counts = csr_array((gaps[rows, classes], places), shape=shape), draws.by_row
-    observed, sums = (
-        part.reshape(n_classes, n_bins, -1) for part in (table.sum(axis=1, dtype=np.float64), table @ counts)
-    )
-    observed[:, 0, 0] = gaps.sum(axis=0, dtype=np.float64) - observed.sum(axis=(1, 2))
-    sums[:, 0] = gaps.T @ counts - sums.sum(axis=1)
-    sums /= np.maximum(draws.sums(mass[:, None])[:, 0], 1e-300).astype(np.float32)
-    sums -= (observed / mass.sum()).astype(np.float32)
-    sums *= np.float32(draws.shrink)
-    return np.ascontiguousarray(sums.reshape(n_classes * n_bins, -1).T)
 
 
 class Intervals:
@@ -213,8 +176,8 @@ class Intervals:
     @cached_property
     def _means(self) -> Array:
         """Deviations (R, F) of the means of all columns that rules ask for."""
-        columns = [self.drawn.take(self.rows.column(name)).astype(np.float64) for name in self.columns]
-        return self.drawn.mean_draws(np.stack(columns, axis=1), self.drawn.take(self.rows.mass))
+        columns = [self.rows.column(name)[self.drawn.rows].astype(np.float64) for name in self.columns]
+        return self.drawn.mean_draws(np.stack(columns, axis=1), self.rows.mass[self.drawn.rows])
 
     def _share(self, value: float, draws: Array, found: Interval) -> Interval:
         """Exact ends where few rows are wrong, or right: resamples of few errors vary too little.
@@ -224,24 +187,22 @@ class Intervals:
         """
         weights = self.rows.weights
         count = len(self.rows.labels) if weights is None else float(weights.sum() ** 2 / (weights**2).sum())
-        if self.drawn.unit is not None:
-            spread = float(draws.var())
-            clusters = self.drawn.counts.shape[1] / self.drawn.shrink**2
-            count = min(count, value * (1 - value) / spread if spread > 0 else clusters)
+        units, spread = self.drawn.counts.shape[1], float(draws.var())
+        if units < len(self.drawn.unit):
+            count = min(count, value * (1 - value) / spread if spread > 0 else units / self.drawn.shrink**2)
         return clopper_pearson(count * value, count) if count * min(value, 1 - value) < FEW_ERRORS else found
 
     def _gaps(self, rule: Gaps, value: float) -> Found:
         table = self.cells.table(rule, value)
         residual, noise, share = (part @ table for part in (self.cells.residual, self.cells.noise, self.cells.share))
         safe = np.where(share > 0, share, 1.0)
-        correction = float(bin_sums(self.rows, self.n_bins).noise_squared) if rule.debiased else 0.0
 
         def norm(g: Array) -> Array:
             return rule.norm(g, safe)
 
         def squares(g: Array) -> Array:
-            # debiased is compared with debiased
-            return norm(g) ** 2 - correction
+            # without what noise adds to the square, which is the same for every g
+            return norm(g) ** 2
 
         statistic = squares if rule.debiased else None
         line = shrunk_direction(residual, noise, share) if rule.shrunk else None
@@ -262,36 +223,63 @@ class Intervals:
         return inverted_interval(norm, residual, noise[:CLASS_RESAMPLES], value=value), norm(residual + noise)
 
     def _class_noise(self, binning: str) -> Array:
-        """Deviations (R, K·M) of the residuals of classes, found once for each kind of bins."""
-        if binning not in self.noises:
-            most = max(20, NOISE_ELEMENTS // (self.rows.n_classes * self.n_bins))
-            most = most if self.paired else min(most, CLASS_RESAMPLES)
-            draws = self.rows.draws.first(most if binning == "width" else MASS_RESAMPLES)
-            labels, weights = draws.take(self.rows.labels), self.rows.weights
-            given = self.rows.kept, labels, None if weights is None else draws.take(weights)
-            self.noises[binning] = class_noise(*given, draws=draws, n_bins=self.n_bins, binning=binning)
+        """Deviations (R, K·M) of the residuals of classes over "width" or "mass" bins, found once for each.
+
+        Only entries beyond the first bin are summed one by one: of equal width, it holds nearly all of a row's
+        probabilities. The first bin is what remains of the class's total, which is one small matrix product.
+        """
+        if binning in self.noises:
+            return self.noises[binning]
+        rows, n_bins, probabilities = self.rows, self.n_bins, self.rows.kept
+        m, n_classes = probabilities.shape
+        most = max(20, NOISE_ELEMENTS // (n_classes * n_bins))
+        most = most if self.paired else min(most, CLASS_RESAMPLES)
+        draws = rows.draws.first(most if binning == "width" else MASS_RESAMPLES)
+        mass, gaps, counts = rows.mass[draws.rows], probabilities.astype(np.float32), draws.by_row
+        gaps[np.arange(m), rows.labels[draws.rows]] -= 1.0
+        gaps *= mass[:, None].astype(np.float32)
+        if binning == "width":
+            classes, places = np.nonzero((probabilities > width_edges(n_bins, probabilities.dtype)[1]).T)
+            index = width_index(probabilities[places, classes], n_bins)
+        else:
+            weights = None if rows.weights is None else mass
+            by_class = np.stack(
+                [mass_index(column, n_bins, weights) for column in np.ascontiguousarray(probabilities.T)]
+            )
+            classes, places = np.nonzero(by_class)
+            index = by_class[classes, places]
+        bins, shape = classes * n_bins + index, (n_classes * n_bins, m)
+        table = csr_array((gaps[places, classes], (bins, places)), shape=shape)
+        observed, sums = (
+            part.reshape(n_classes, n_bins, -1) for part in (table.sum(axis=1, dtype=np.float64), table @ counts)
+        )
+        observed[:, 0, 0] = gaps.sum(axis=0, dtype=np.float64) - observed.sum(axis=(1, 2))
+        sums[:, 0] = gaps.T @ counts - sums.sum(axis=1)
+        sums /= np.maximum(draws.sums(mass[:, None])[:, 0], 1e-300).astype(np.float32)
+        sums -= (observed / mass.sum()).astype(np.float32)
+        sums *= np.float32(draws.shrink)
+        self.noises[binning] = np.ascontiguousarray(sums.reshape(n_classes * n_bins, -1).T)
         return self.noises[binning]
 
     def _class_spread(self, rule: ClassSpread, value: float) -> Found:
-        draws = self.rows.draws
-        weight, total = class_loss_sums(self.rows)
-        means = np.divide(total, weight, out=np.full(len(weight), np.nan), where=weight > 0)
-        present = np.isfinite(means)
-        if present.sum() < 2:
-            return (value, value), np.full(len(draws.counts), value)
-        labels, mass = draws.take(self.rows.labels), draws.take(self.rows.mass)
-        place, count = np.cumsum(present)[labels] - 1, int(present.sum())  # of many classes few may occur
-        column = draws.take(self.rows.column(rule.column))
+        draws, (weight, total) = self.rows.draws, class_loss_sums(self.rows)
+        present = weight > 0  # of many classes few may occur
+        means, count = total[present] / weight[present], int(present.sum())
+        labels, mass, column = (
+            part[draws.rows] for part in (self.rows.labels, self.rows.mass, self.rows.column(rule.column))
+        )
+        place = np.cumsum(present)[labels] - 1
         own, sums = (np.bincount(place, one, count) for one in (mass, mass * column))
         centred = column - (sums / np.where(own > 0, own, 1.0))[place]
         drawn, noise = (draws.cell_sums(place, one, count) for one in (mass, mass * centred))
         noise = np.where(drawn > 0, draws.shrink * noise / np.maximum(drawn, 1e-12), 0.0)
-        found = inverted_interval(lambda g: g.std(axis=-1), means[present], noise, value=value, ceiling=float("inf"))
-        return found, (means[present] + noise).std(axis=-1)
+        found = inverted_interval(lambda g: g.std(axis=-1), means, noise, value=value, ceiling=float("inf"))
+        return found, (means + noise).std(axis=-1)
 
     def _resampled(self, metric: Metric, figure: Figure, value: float) -> Found:
-        probabilities, labels = self.drawn.take(self.rows.probabilities), self.drawn.take(self.rows.labels)
-        mass = self.drawn.take(self.rows.mass)
+        probabilities, labels, mass = (
+            part[self.drawn.rows] for part in (self.rows.probabilities, self.rows.labels, self.rows.mass)
+        )
         counts = self.drawn.first(FUNCTION_RESAMPLES).by_row.T
         figures = [
             metric.values(probabilities, labels, sample_weight=weights)[figure.name]

@@ -104,12 +104,9 @@ def scan_predictions(
     """
     seen = flattened(predictions)
     draws = drawn.fewer(max(256, CLASS_TABLE_ELEMENTS // (seen.n_classes * n_bins)))
-    wanted = np.arange(seen.n) if draws.rows is None else draws.rows
-    order = np.argsort(wanted, kind="stable")
-    work = partial(_scanned, wanted=wanted[order], n_bins=n_bins, calibrator=calibrator, codes=codes)
+    work = partial(_scanned, wanted=draws.rows, n_bins=n_bins, calibrator=calibrator, codes=codes)
     found, sums, kept, _ = add_up(work, predictions, engine, "measuring" if calibrator is None else "")
-    chosen = np.empty((len(wanted), seen.n_classes), dtype=predictions.dtype)
-    chosen[order] = np.concatenate(kept)
+    chosen = np.concatenate(kept).astype(predictions.dtype)
     columns = RowColumns(*map(np.concatenate, zip(*found, strict=True)))
     of_logits = calibrator is not None or predictions.kind == "logits"
     if seen.flat:
@@ -121,7 +118,7 @@ def scan_predictions(
             return np.concatenate(list(parts))
 
         # all values are read again only where a metric needs them and not all rows were kept
-        values = chosen if draws.rows is None else every
+        values = chosen if len(chosen) == seen.n else every
         given = values, seen.labels, seen.weights, of_logits and values is every, seen.task, seen.n_classes
         rows = ScannedRows(*given, ALL, columns, draws=draws)
     rows.kept = chosen
