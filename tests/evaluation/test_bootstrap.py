@@ -17,6 +17,7 @@ from calibrant.evaluation.intervals import Cells, Intervals
 from calibrant.evaluation.scoring import column_estimates
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics import adaptive_ece, ece
+from calibrant.metrics.inputs import Checked
 from calibrant.metrics.record import Gaps
 from calibrant.metrics.top_label import laplacian_root, reflected_gaussian
 
@@ -30,6 +31,11 @@ def mean_intervals(columns, weights, drawn):
         draws[name] = value + drawn.mean_draws(column[drawn.rows][:, None], mass)[:, 0]
         intervals[name] = percentile_interval(draws[name], value)
     return intervals, draws
+
+
+def cells_of(confidence, correct, weights, drawn, n_bins=15, **options):
+    """Cells of confidences and correctness."""
+    return Cells(Checked(confidence, correct.astype(int), weights, False, "pairs"), drawn, n_bins, **options)
 
 
 def binned(cells, index):
@@ -95,7 +101,7 @@ def test_cells_add_up_to_the_bins_of_the_metrics(seed, n_bins):
     confidence = np.round(generator.random(60), 2)  # ties and values on edges
     correct = generator.random(60) < 0.5
     weights = generator.integers(1, 4, 60).astype(float) if seed % 2 else None
-    cells = Cells(confidence, correct, weights, draw(60, 3, 0), n_bins=n_bins, fine=7)
+    cells = cells_of(confidence, correct, weights, draw(60, 3, 0), n_bins=n_bins, fine=7)
     assert total_gap(binned(cells, cells.width)[0]) == pytest.approx(
         ece(confidence, correct, sample_weight=weights, n_bins=n_bins)
     )
@@ -107,7 +113,7 @@ def test_cells_add_up_to_the_bins_of_the_metrics(seed, n_bins):
 def test_noise_of_cells_is_that_of_explicit_resamples():
     confidence, correct = columns(300, 1)
     drawn = draw(300, 40, 2)
-    cells = Cells(confidence, correct, None, drawn, fine=1)
+    cells = cells_of(confidence, correct, None, drawn, fine=1)
     residual, noise = binned(cells, cells.width)
     for place in (0, 17, 39):
         resampled = ece(confidence, correct, sample_weight=drawn.counts[place].astype(float))
@@ -160,7 +166,7 @@ def test_percentile_interval_holds_the_value():
 
 def test_smooth_figures_of_cells_are_near_the_exact_ones():
     confidence, correct = columns(4000, 5)
-    cells = Cells(confidence, correct, None, draw(4000, 200, 0))
+    cells = cells_of(confidence, correct, None, draw(4000, 200, 0))
     found = estimates(["soft_ece", "smooth_ece", "mmce"], confidence, correct, draw(4000, 200, 0))
     root = laplacian_root(cells, 0.0)
     assert np.sqrt(((cells.residual @ root) ** 2).sum()) == pytest.approx(found["mmce"].value, rel=1e-3)
@@ -185,7 +191,7 @@ def test_ranking_figures():
 
 def test_monotone_bins_never_fall():
     confidence, correct = columns(2000, 7)
-    cells = Cells(confidence, correct, None, draw(2000, 3, 0))
+    cells = cells_of(confidence, correct, None, draw(2000, 3, 0))
     index = cells.table(Gaps("monotone", total_gap), 0.0).argmax(axis=1)
     share, right = np.bincount(index, cells.share), np.bincount(index, cells.share * cells.confidence - cells.residual)
     assert index.max() >= 1

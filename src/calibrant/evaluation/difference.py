@@ -20,8 +20,6 @@ from calibrant.evaluation.table import NAN, Cell, Estimate, PlainData, Row, Tabl
 from calibrant.metrics.clinical import Z_95
 from calibrant.metrics.record import facts, known_name, number, sign
 
-COLUMNS = ("old", "new", "change")
-"""Of the last one every form shows the interval."""
 MEASURED = "measured"
 """The name of the one row of a measurement."""
 EMBEDDED = re.compile(r'<script type="application/json" id="result">(.*?)</script>', re.S)
@@ -97,11 +95,11 @@ class Difference(PlainData):
         for one in self.shown(everything=everything):
             change = Estimate(one.change, one.change - one.noise, one.change + one.noise)
             name = f"{_at(one.model, one.method)}, {facts(one.metric).title}"
-            cells = zip(COLUMNS, (one.old, one.new, change), strict=True)
-            rows.append(Row(name, {column: Cell(one.metric, each) for column, each in cells}))
+            cells = {"old": one.old, "new": one.new, "change": change}
+            rows.append(Row(name, {column: Cell(one.metric, each) for column, each in cells.items()}))
             verdicts[name] = one.verdict
-        columns = dict(zip(COLUMNS, COLUMNS, strict=True))
-        return Table("figure", columns, tuple(rows), texts={"verdict": verdicts}, intervals=COLUMNS[-1:])
+        columns = {name: name for name in ("old", "new", "change")}
+        return Table("figure", columns, tuple(rows), texts={"verdict": verdicts}, intervals=("change",))
 
     def to_frame(self) -> Any:
         """A pandas table of all changes."""
@@ -117,7 +115,7 @@ class Difference(PlainData):
         if missing := self.count("no interval"):
             counts.append(f"{missing} without an interval")
         lines = [
-            *(_headline(one) for one in self.headlines),
+            *map(_headline, self.headlines),
             f"{len(self.changes)} figures: {', '.join(counts)} "
             "(95%, adjusted for the number of figures by Benjamini and Hochberg)",
         ]
@@ -154,15 +152,16 @@ def diff(old: Any, new: Any) -> Difference:
     names, documents = zip(*(_document(result, word) for result, word in ((old, "old"), (new, "new"))), strict=True)
     # comparisons by model; a single one has no name
     first, second = (document.get("models", {"": document}) for document in documents)
-    common = {model: (first[model], second[model]) for model in second if model in first}
+    common = [model for model in second if model in first]
     if not common:
         there = [", ".join(part) if "" not in part else "one model without a name" for part in (first, second)]
         raise InputError(f"{names[0]} holds {there[0]}, but {names[1]} {there[1]}: no model is in both")
     criterion = known_name(next(iter(second.values())).get("criterion") or "nll")
     changes, headlines, added, removed, notes = [], [], [], [], []
-    for model, both in common.items():
-        _check_same_problem(names, both)
-        before, after = (_rows(document) for document in both)
+    for model in common:
+        both = first[model], second[model]
+        notes += [_at(model, note) for note in _notes(names, *both)]
+        before, after = map(_rows, both)
         added += [_at(model, method) for method in after if method not in before]
         removed += [_at(model, method) for method in before if method not in after]
         for method, metrics in after.items():
@@ -173,12 +172,10 @@ def diff(old: Any, new: Any) -> Difference:
                     changes.append(_change(model, method, metric, before[method][metric], estimate))
         # what a user who takes each result's best method would notice
         best = [str(document.get("best") or MEASURED) for document in both]
-        old_best, new_best = (
-            rows.get(name, {}).get(criterion) for rows, name in zip((before, after), best, strict=True)
-        )
-        if old_best is not None and new_best is not None:
-            headlines.append(_change(model, " → ".join(dict.fromkeys(best)), criterion, old_best, new_best))
-        notes += [_at(model, note) for note in _notes(*both)]
+        found = [rows[name][criterion] for rows, name in zip((before, after), best, strict=True)
+                 if criterion in rows.get(name, {})]  # fmt: skip
+        if len(found) == 2:
+            headlines.append(_change(model, " → ".join(dict.fromkeys(best)), criterion, *found))
     if not changes:
         said = [", ".join(sorted({row for one in part.values() for row in _rows(one)})) for part in (first, second)]
         raise InputError(f"{names[0]} has figures of {said[0]}, but {names[1]} of {said[1]}: no method is in both")
@@ -188,8 +185,8 @@ def diff(old: Any, new: Any) -> Difference:
     p_values = np.sort([one.p_value for one in changes if np.isfinite(one.p_value)])
     passed = p_values <= SIGNIFICANCE * np.arange(1, len(p_values) + 1) / max(1, len(p_values))
     limit = p_values[passed].max(initial=-1.0)
-    found = tuple(_judged(one, limit) for one in changes), tuple(headlines)
-    return Difference(*found, tuple(added), tuple(removed), tuple(notes), criterion)
+    judged = [_judged(one, limit) for one in changes]
+    return Difference(*map(tuple, (judged, headlines, added, removed, notes)), criterion)
 
 
 def _document(result: Any, word: str) -> tuple[str, dict[str, Any]]:
@@ -231,16 +228,6 @@ def _estimate(found: Mapping[str, Any]) -> Estimate:
     return Estimate(*(NAN if value is None else float(value) for value in values))
 
 
-def _check_same_problem(names: Sequence[str], both: Sequence[Mapping[str, Any]]) -> None:
-    for field, words in (("task", "is a {} task"), ("n_classes", "has {} classes")):
-        old, new = (document.get(field) for document in both)
-        if old is not None and new is not None and old != new:
-            raise InputError(
-                f"{names[0]} {words.format(old)}, but {names[1]} {words.format(new)}: "
-                "only results of the same problem can be compared"
-            )
-
-
 def _change(model: str, method: str, metric: str, old: Estimate, new: Estimate) -> Change:
     change = new.value - old.value
     spread = float(np.hypot(old.high - old.low, new.high - new.low)) / (2 * Z_95)
@@ -269,10 +256,21 @@ def _headline(one: Change) -> str:
     return _at(one.model, f"{what}: {old} → {new}, {one.verdict} ({change})")
 
 
-def _notes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    for field, words in (("n_bins", "bins of the calibration errors"), ("criterion", "deciding metric")):
-        if None not in (old.get(field), new.get(field)) and old[field] != new[field]:
-            yield f"{words} differ: {old[field]} and {new[field]}"
+def _notes(names: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """What a reader of the figures should know; results of different problems are refused."""
+    for field, words in (
+        ("task", "is a {} task"), ("n_classes", "has {} classes"),
+        ("n_bins", "bins of the calibration errors"), ("criterion", "deciding metric"),
+    ):  # fmt: skip
+        before, after = old.get(field), new.get(field)
+        if None in (before, after) or before == after:
+            continue
+        if "{}" in words:
+            raise InputError(
+                f"{names[0]} {words.format(before)}, but {names[1]} {words.format(after)}: "
+                "only results of the same problem can be compared"
+            )
+        yield f"{words} differ: {before} and {after}"
     if old.get("test_fingerprint") is not None and old["test_fingerprint"] == new.get("test_fingerprint"):
         yield "both were measured on the same labels: the noise of a change is at most what is stated"
 

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from calibrant.core.arrays import Array
-from calibrant.core.bins import mass_index, width_edges, width_index
+from calibrant.core.bins import mass_index, width_index
 from calibrant.evaluation.bootstrap import (
     Resamples,
     clopper_pearson,
@@ -27,7 +27,8 @@ from calibrant.evaluation.scan import ScannedRows
 from calibrant.kernels.isotonic import ScoreGroups
 from calibrant.metrics.classwise import class_loss_sums, class_sums
 from calibrant.metrics.clinical import spline_knots
-from calibrant.metrics.record import BINS, ClassGaps, ClassSpread, Figure, Gaps, Mean, Metric, Redrawn, Resampled, Share
+from calibrant.metrics.inputs import Checked
+from calibrant.metrics.record import BINS, ClassGaps, ClassSpread, Figure, Gaps, Mean, Metric, Redrawn, Share
 from calibrant.metrics.top_label import monotone_edges
 
 FINE_CELLS = 256
@@ -47,8 +48,6 @@ Interval = tuple[float, float]
 Found = tuple[Interval, np.ndarray]
 """An interval, and the draws (R,) behind it for paired comparisons."""
 
-NONE: Found = (float("nan"), float("nan")), np.empty(0)
-
 
 class Cells:
     """The resampled rows' confidence and correctness, summed by cell, and how they vary over the resamples.
@@ -59,25 +58,14 @@ class Cells:
     score, knots : mean log-odds of each cell (L,) and knots of a spline over them, where the log-odds are known.
     """
 
-    def __init__(
-        self,
-        confidence: Array,
-        correct: Array,
-        weights: Array | None,
-        resamples: Resamples,
-        *,
-        n_bins: int = 15,
-        fine: int = FINE_CELLS,
-        log_odds: Array | None = None,
-    ) -> None:
+    def __init__(self, rows: Checked, resamples: Resamples, n_bins: int, fine: int = FINE_CELLS) -> None:
         """Cut the confidences (n,) at the edges of equal-width bins, equal-mass bins and `fine` equal-mass cells."""
+        (confidence, correct, weights), ones = rows.top(), rows.mass
         width, mass = width_index(confidence, n_bins), mass_index(confidence, n_bins, weights)
         finest = mass_index(confidence, fine, weights) if fine > 1 else 0
         # every index grows with confidence, so the joint key does too: cells come out sorted
         _, first, cell = np.unique((width * n_bins + mass) * fine + finest, return_index=True, return_inverse=True)
-        ones = np.ones(len(confidence)) if weights is None else weights
-        gap = confidence.astype(np.float64) - correct
-        weight = np.bincount(cell, ones)
+        gap, weight = confidence.astype(np.float64) - correct, np.bincount(cell, ones)
         safe = np.where(weight > 0, weight, 1.0)
         self.resamples, self.n_bins = resamples, n_bins
         self.width, self.mass = width[first], mass[first]
@@ -85,8 +73,9 @@ class Cells:
         self.confidence = np.bincount(cell, ones * confidence) / safe
         self.residual = np.bincount(cell, ones * gap) / weight.sum()
         self.score, self.knots = self.confidence, np.empty(0)
-        if log_odds is not None:
-            self.score, self.knots = np.bincount(cell, ones * log_odds) / safe, spline_knots(log_odds, weights)
+        if fine > 1 and rows.flat:
+            self.score = np.bincount(cell, ones * rows.log_odds) / safe
+            self.knots = spline_knots(rows.log_odds, weights)
         self.cell, self.weights, self.gap, self.right = (
             column[resamples.rows] for column in (cell, ones, gap, correct)
         )
@@ -148,30 +137,26 @@ class Intervals:
 
     def of(self, metric: Metric, figure: Figure, value: float) -> Found:
         """Interval and draws of one figure."""
-        rule = figure.interval
-        if isinstance(rule, Mean):
-            draws = value + self._means[:, self.columns.index(rule.column)]
-            ends = percentile_interval(draws, value)
-            return self._share(value, draws, ends) if isinstance(rule, Share) else ends, draws
+        rule, draws = figure.interval, np.empty(0)
         if isinstance(rule, Gaps):
             return self._gaps(rule, value)
         if isinstance(rule, ClassGaps):
             return self._class_gaps(rule, value)
-        if isinstance(rule, Redrawn):
-            found = rule.figure(self.cells)
-            # cells blur the figure a little, so that only the deviations are taken from them
-            draws = np.maximum(value + self.drawn.shrink * (found[1:] - found[0]), rule.lowest)
-            return percentile_interval(draws, value), draws
         if isinstance(rule, ClassSpread):
             return self._class_spread(rule, value)
-        return self._resampled(metric, figure, value) if isinstance(rule, Resampled) else NONE
+        if isinstance(rule, Mean):
+            draws = value + self._means[:, self.columns.index(rule.column)]
+        elif rule is not None:
+            found = rule.figure(self.cells) if isinstance(rule, Redrawn) else self._resampled(metric, figure)
+            # cells blur the figure a little, so that only the deviations are taken from them
+            draws = np.maximum(value + self.drawn.shrink * (found[1:] - found[0]), rule.lowest)
+        ends = percentile_interval(draws, value)
+        return self._share(value, draws, ends) if isinstance(rule, Share) else ends, draws
 
     @cached_property
     def cells(self) -> Cells:
         """The rows by cells of neighbouring confidences."""
-        fine = FINE_CELLS if self.fine else 1
-        log_odds = self.rows.log_odds if self.fine and self.rows.flat else None
-        return Cells(*self.rows.top(), self.drawn, n_bins=self.n_bins, fine=fine, log_odds=log_odds)
+        return Cells(self.rows, self.drawn, self.n_bins, FINE_CELLS if self.fine else 1)
 
     @cached_property
     def _means(self) -> Array:
@@ -213,7 +198,7 @@ class Intervals:
         sums = class_sums(self.rows, self.n_bins, rule.binning)
         share = (sums.weight / sums.weight.sum(axis=-1, keepdims=True)).ravel()
         # of many classes most bins of equal width are empty and add nothing to a sum
-        used = share > 0 if rule.binning == "width" and not share.all() else slice(None)
+        used = share > 0 if rule.binning == "width" else slice(None)
         residual, noise = sums.excess.ravel()[used], self._class_noise(rule.binning)[:, used]
         safe = np.where(share > 0, share, 1.0)[used].astype(np.float32)
 
@@ -238,18 +223,14 @@ class Intervals:
         mass, gaps, counts = rows.mass[draws.rows], probabilities.astype(np.float32), draws.by_row
         gaps[np.arange(m), rows.labels[draws.rows]] -= 1.0
         gaps *= mass[:, None].astype(np.float32)
+        columns, weights = np.ascontiguousarray(probabilities.T), None if rows.weights is None else mass
         if binning == "width":
-            classes, places = np.nonzero((probabilities > width_edges(n_bins, probabilities.dtype)[1]).T)
-            index = width_index(probabilities[places, classes], n_bins)
+            index = width_index(columns, n_bins)
         else:
-            weights = None if rows.weights is None else mass
-            by_class = np.stack(
-                [mass_index(column, n_bins, weights) for column in np.ascontiguousarray(probabilities.T)]
-            )
-            classes, places = np.nonzero(by_class)
-            index = by_class[classes, places]
-        bins, shape = classes * n_bins + index, (n_classes * n_bins, m)
-        table = csr_array((gaps[places, classes], (bins, places)), shape=shape)
+            index = np.stack([mass_index(column, n_bins, weights) for column in columns])
+        classes, places = np.nonzero(index)
+        bins = classes * n_bins + index[classes, places]
+        table = csr_array((gaps[places, classes], (bins, places)), shape=(n_classes * n_bins, m))
         observed, sums = (
             part.reshape(n_classes, n_bins, -1) for part in (table.sum(axis=1, dtype=np.float64), table @ counts)
         )
@@ -276,14 +257,15 @@ class Intervals:
         found = inverted_interval(lambda g: g.std(axis=-1), means, noise, value=value, ceiling=float("inf"))
         return found, (means + noise).std(axis=-1)
 
-    def _resampled(self, metric: Metric, figure: Figure, value: float) -> Found:
+    def _resampled(self, metric: Metric, figure: Figure) -> Array:
+        """The figure of the resampled rows themselves first, then of the draws."""
         probabilities, labels, mass = (
             part[self.drawn.rows] for part in (self.rows.probabilities, self.rows.labels, self.rows.mass)
         )
         counts = self.drawn.first(FUNCTION_RESAMPLES).by_row.T
-        figures = [
-            metric.values(probabilities, labels, sample_weight=weights)[figure.name]
-            for weights in (mass, *counts * mass)
-        ]
-        draws = value + self.drawn.shrink * (np.array(figures[1:]) - figures[0])
-        return percentile_interval(draws, value), draws
+        return np.array(
+            [
+                metric.values(probabilities, labels, sample_weight=weights)[figure.name]
+                for weights in (mass, *counts * mass)
+            ]
+        )

@@ -63,10 +63,9 @@ class ModelComparison(PlainData):
 
     def ranks(self) -> Array:
         """Rank (methods, models) by the deciding metric, 1 for the best; ties share, and failures come last."""
-        missing = Estimate(np.nan)
-        found = [[self.estimate(method, model) or missing for model in self.models] for method in self.methods]
-        values = np.array([[one.value for one in row] for row in found])
-        return np.asarray(rankdata(np.where(np.isfinite(values), sign(self.criterion) * values, np.inf), axis=0))
+        found = [[self.estimate(method, model) for model in self.models] for method in self.methods]
+        values = np.array([[np.nan if one is None else one.value for one in row] for row in found])
+        return rankdata(np.where(np.isfinite(values), sign(self.criterion) * values, np.inf), axis=0)
 
     def mean_ranks(self) -> dict[str, float]:
         """Mean rank of every method over the models."""
@@ -74,8 +73,8 @@ class ModelComparison(PlainData):
 
     def wins(self) -> dict[str, int]:
         """Of every method: on how many models it is best or within noise of the best."""
-        found = self.comparisons.values()
-        every = [row.method for one in found for row in one.rows if row.ties_best or row.method == one.best]
+        comparisons = self.comparisons.values()
+        every = [row.method for one in comparisons for row in one.rows if row.ties_best or row.method == one.best]
         return {method: every.count(method) for method in self.methods}
 
     @property
@@ -84,7 +83,7 @@ class ModelComparison(PlainData):
         if all(one.best is None for one in self.comparisons.values()):
             return None
         ranks = self.mean_ranks()
-        return min(ranks, key=lambda name: ranks[name])
+        return min(ranks, key=ranks.__getitem__)
 
     @property
     def verdict(self) -> str:
@@ -103,7 +102,7 @@ class ModelComparison(PlainData):
         The best method of each model is marked, and those within noise of it.
         """
         ranks, wins, rows = self.mean_ranks(), self.wins(), []
-        for method in sorted(ranks, key=lambda name: ranks[name]):
+        for method in sorted(ranks, key=ranks.__getitem__):
             cells = figure_cells({"mean_rank": Estimate(ranks[method]), "best_or_tied": Estimate(wins[method])})
             for model, one in self.comparisons.items():
                 if found := self.estimate(method, model):
@@ -121,21 +120,21 @@ class ModelComparison(PlainData):
         """
         every = [one.by_method for one in self.comparisons.values()]
         names = next(iter(self.comparisons.values())).metric_names
-        means: dict[str, dict[str, Estimate]] = {}
-        for method in self.methods:
+        means: dict[str, dict[str, Estimate]] = {method: {} for method in self.methods}
+        for method, own in means.items():
             found = [one[method].metrics for one in every if method in one and one[method].metrics]
-            if len(found) == len(every):
-                values = {name: np.array([one[name].value for one in found]) for name in names}
-                spread = {name: float(own.std(ddof=1)) if len(own) > 1 else np.nan for name, own in values.items()}
-                means[method] = {name: Estimate(float(own.mean()), spread=spread[name]) for name, own in values.items()}
-        best = {
-            name: min(means, key=lambda method, name=name: sign(name) * means[method][name].value)  # type: ignore[misc]
-            for name in names
-            if means and facts(name).better
-        }
+            for name in names if len(found) == len(every) else ():
+                values = [one[name].value for one in found]
+                spread = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
+                own[name] = Estimate(float(np.mean(values)), spread=spread)
+        best = {}
+        for name in names:
+            scores = {method: sign(name) * own[name].value for method, own in means.items() if own}
+            if scores and facts(name).better:
+                best[name] = min(scores, key=scores.__getitem__)
         rows = []
-        for method in self.methods:
-            cells = {name: Cell(name, one, best.get(name) == method) for name, one in means.get(method, {}).items()}
+        for method, own in means.items():
+            cells = {name: Cell(name, one, best.get(name) == method) for name, one in own.items()}
             rows.append(Row(method, cells, error=None if cells else "failed with some seed"))
         caption = f"Mean ± standard deviation over {len(every)} seeds."
         return Table("method", metric_columns(names), tuple(rows), caption)
@@ -242,11 +241,11 @@ def compare_models(
     'ts'
     """
     opened = {name: _halves(name, model, kind, task) for name, model in _named(models).items()}
-    first, tasks = next(iter(opened)), {name: val.task for name, (val, _) in opened.items()}
-    for name, other in tasks.items():
-        if other != tasks[first]:
+    first, (val, _) = next(iter(opened.items()))
+    for name, (other, _) in opened.items():
+        if other.task != val.task:
             raise InputError(
-                f"model {first} is a {tasks[first]} task, but {name} is {other}: "
+                f"model {first} is a {val.task} task, but {name} is {other.task}: "
                 "give task= (--task), or compare them one by one"
             )
     found = {}

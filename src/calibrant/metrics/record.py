@@ -74,6 +74,8 @@ class Redrawn:
 class Resampled:
     """Percentiles of the function itself on resampled rows: right for any smooth figure, and slow."""
 
+    lowest: float = -math.inf
+
 
 @dataclass(frozen=True)
 class ClassSpread:
