@@ -143,8 +143,7 @@ def drawn_right(confidence: Array, index: Array, n_bins: int, weights: Array | N
     starts = np.union1d(steps, np.flatnonzero(np.diff(index[order])) + 1)
     counts = np.diff(np.append(starts, len(order)))
     means = np.clip(np.add.reduceat(confidence[order], starts) / counts, 0.0, 1.0)
-    drawn = generator.binomial(counts, means, size=(draws, len(counts)))
-    return drawn @ np.eye(n_bins)[index[order][starts]]
+    return generator.binomial(counts, means, size=(draws, len(counts))) @ np.eye(n_bins)[index[order][starts]]
 
 
 def unit_sums(index: Array, column: Any, unit: Array, n_cells: int) -> csr_array:

@@ -185,8 +185,8 @@ def diff(old: Any, new: Any) -> Difference:
     p_values = np.sort([one.p_value for one in changes if np.isfinite(one.p_value)])
     passed = p_values <= SIGNIFICANCE * np.arange(1, len(p_values) + 1) / max(1, len(p_values))
     limit = p_values[passed].max(initial=-1.0)
-    judged = [_judged(one, limit) for one in changes]
-    return Difference(*map(tuple, (judged, headlines, added, removed, notes)), criterion)
+    judged = tuple(_judged(one, limit) for one in changes)
+    return Difference(judged, tuple(headlines), tuple(added), tuple(removed), tuple(notes), criterion)
 
 
 def _document(result: Any, word: str) -> tuple[str, dict[str, Any]]:

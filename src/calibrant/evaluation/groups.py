@@ -340,7 +340,7 @@ def _chance_errors(rows: _Rows, draws: int, seed: int) -> Array:
     def errors(drawn: int) -> Array:
         shape = len(found), drawn
         if rows.weights is None:
-            noise = generator.binomial(count, np.minimum(stated / count, 1.0), size=shape) - stated
+            noise: Array = generator.binomial(count, np.minimum(stated / count, 1.0), size=shape) - stated
         else:
             noise = np.sqrt(claimed) * generator.standard_normal(shape)
         return total_gap((to_bins @ noise).reshape(-1, n_bins, drawn), rows.total[:, None], axis=1).T
