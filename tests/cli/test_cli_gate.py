@@ -57,8 +57,8 @@ def test_limits_that_mean_nothing_are_refused(run, file, arguments):
 def test_groups_below_the_smallest_size_are_left_out():
     groups = [
         {"by": {"site": "a"}, "n": 900, "metrics": {"ece": {"value": 0.02}}},
-        {"by": {"site": "b\x1b"}, "n": 800, "metrics": {"ece": 0.08}},
-        {"by": {"site": "c"}, "n": 20, "metrics": {"ece": 0.5}},
+        {"by": {"site": "b\x1b"}, "n": 800, "metrics": {"ece": {"value": 0.08}}},
+        {"by": {"site": "c"}, "n": 20, "metrics": {"ece": {"value": 0.5}}},
     ]
     document = {"metrics": {"ece": {"value": 0.03}}, "groups": groups}
     gate = check(document, at_most={"ece": 0.05}, max_group_ece=0.06, min_rows=500)

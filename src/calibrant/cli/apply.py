@@ -43,7 +43,12 @@ def apply(
     found = read_artifact(artifact)
     kind = "probabilities" if probabilities else "logits" if logits else None
     with progress_bar(quiet=as_json):
-        opened = _open(file, {**said, "by": groups})
+        how = {**said, "by": groups, "guard": False}
+        try:
+            opened = open_parts(file, **how)
+        except InputError:
+            # one part without labels opens this way, and everything else that is wrong is said this way
+            opened = {"": open_predictions(file, require_labels=False, **how)}
         given = {name: _as_fitted(part, found) for name, part in opened.items()}
         calibrated = {
             name: calibrate_predictions(found.calibrator, part, kind or opened[name].kind)
@@ -73,12 +78,3 @@ def _as_fitted(part: Predictions, artifact: Artifact) -> Predictions:
     if part.task == "multiclass" and part.n_classes == 2 and artifact.calibrator.task_ == "binary":
         part = as_predictions(part, task="binary")
     return part if artifact.schema is None else part.aligned(artifact.schema, "the artifact")
-
-
-def _open(file: str, said: dict[str, Any]) -> dict[str, Predictions]:
-    """Every part of a file; labels may be missing."""
-    try:
-        return open_parts(file, guard=False, **said)
-    except InputError:
-        # one part without labels opens this way, and everything else that is wrong is said this way
-        return {"": open_predictions(file, require_labels=False, guard=False, **said)}

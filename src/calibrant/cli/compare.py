@@ -44,11 +44,7 @@ def compare(
     methods: str = "all",
     criterion: str = "nll",
     said: dict[str, Any],
-    by: str | None = None,
-    cluster: str | None = None,
-    n_bins: int = 15,
-    resamples: int = 1000,
-    seed: options.Seed = 0,
+    how: dict[str, Any],
     report: str | None = None,
     shifted: list[str] | None = None,
     markdown: bool = False,
@@ -77,20 +73,17 @@ def compare(
     if shifted and models:
         raise InputError("--shift is about one model: leave out --models")
     conditions = open_shift(shifted) if shifted else None  # before the work: a wrong path must not cost it
-    how: Any = {
-        "by": by, "cluster": cluster, "criterion": criterion, "resamples": resamples, "seed": seed, "n_bins": n_bins
-    }  # fmt: skip
     result: Comparison | ModelComparison
     with progress_bar(quiet=as_json):
         if models:
-            result = compare_models(_opened(files, said), methods, **how)
+            result = compare_models(_opened(files, said), methods, criterion=criterion, **how)
         elif len(files) != 2:
             raise InputError(
                 f"compare takes two files, VAL and TEST, but got {len(files)}: give both (--models takes more)"
             )
         else:
             val, test = (open_predictions(file, **said) for file in files)
-            result = run(val, test, methods, **how)
+            result = run(val, test, methods, criterion=criterion, **how)
     if report is not None:
         command = shlex.join(["calibrant", *sys.argv[1:]])
         cal.write_report(result, report, shift=_curves(result, conditions), sources=files, command=command)
@@ -105,9 +98,9 @@ def compare(
         raise typer.Exit(CHECK_FAILED)
 
 
-def _opened(files: list[str], said: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+def _opened(files: list[str], said: dict[str, Any]) -> dict[str, Any]:
     """The rows to fit on and to measure on of every model, by its name."""
-    found: dict[str, tuple[Any, Any]] = {}
+    found: dict[str, Any] = {}
     models = [model_files(given) for given in files]
     names = [name for name, *_ in models]
     if names == [Path(given).stem for given in files]:
@@ -116,10 +109,9 @@ def _opened(files: list[str], said: dict[str, Any]) -> dict[str, tuple[Any, Any]
         if name in found:
             raise InputError(f"two models are called {name}: give NAME=FILE with names that differ")
         try:
-            val, test = (open_predictions(part, **said) for part in parts)
+            found[name] = [open_predictions(part, **said) for part in parts]
         except InputError as error:
             raise InputError(f"{error}; {NEEDS_PARTS}") from error
-        found[name] = val, test
     return found
 
 
@@ -136,9 +128,14 @@ def _show(result: Comparison | ModelComparison, report: str | None) -> None:
     """The table on a terminal, and what the fits warned of."""
     if isinstance(result, Comparison):
         show(result)
+        comparisons = {"": result}
     else:
-        show_models(result)
-    for name, comparison in ({"": result} if isinstance(result, Comparison) else result.comparisons).items():
+        out, comparisons = Output(), result.comparisons
+        out.print(Text(result.verdict, "bold"))
+        out.note(result.sizes, "")
+        out.table(result.short_table())
+        out.note("", "*: best of the model; ≈: within noise of it; best or tied: on how many models either holds")
+    for name, comparison in comparisons.items():
         where = f"{name}: " if name else ""
         warn(f"{where}{row.method}: {text}" for row in comparison.rows for text in row.warnings)
         warn((f"{where}{text}" for text in comparison.warnings), "WARNING")
@@ -164,12 +161,3 @@ def show(comparison: Comparison) -> None:
         out.note(words)
     changed = "" if task == "pairs" else "chg%: predictions changed; "
     out.note(f"{changed}P: chance of beating the best; fit: seconds")
-
-
-def show_models(table: ModelComparison) -> None:
-    """Print the verdict over all models and the matrix of the deciding metric."""
-    out = Output()
-    out.print(Text(table.verdict, "bold"))
-    out.note(table.sizes, "")
-    out.table(table.short_table())
-    out.note("", "*: best of the model; ≈: within noise of it; best or tied: on how many models either holds")

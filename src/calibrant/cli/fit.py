@@ -112,13 +112,18 @@ def _fit_and_save(calibrator: Any, predictions: Predictions, output: str, engine
     calibrator.fit(predictions, engine=engine)
     rows = predictions.expanded()
     names = FIGURES if task == "multiclass" else FIGURES[:-1]
-    both = (flattened(one) for one in (rows, calibrate_predictions(calibrator, rows)))
-    before, after = (stream(one, names, engine=engine) for one in both)
-    found: Any = {"before": before, "after": after}
-    save(calibrator, output, class_names=predictions.class_names, source=predictions.name, **found)
-    sizes = {"n": predictions.n, "n_classes": predictions.n_classes, "task": task}
-    learned = {"n_parameters": int(calibrator.n_parameters_)}
-    return {"class": kind, **sizes, **learned, **found, "fit_seconds": float(calibrator.fit_seconds_)}
+    both = {"before": rows, "after": calibrate_predictions(calibrator, rows)}
+    figures: Any = {when: stream(flattened(one), names, engine=engine) for when, one in both.items()}
+    save(calibrator, output, class_names=predictions.class_names, source=predictions.name, **figures)
+    return {
+        "class": kind,
+        "n": predictions.n,
+        "n_classes": predictions.n_classes,
+        "task": task,
+        "n_parameters": int(calibrator.n_parameters_),
+        **figures,
+        "fit_seconds": float(calibrator.fit_seconds_),
+    }
 
 
 def messages(caught: list[warnings.WarningMessage]) -> list[str]:
@@ -128,12 +133,11 @@ def messages(caught: list[warnings.WarningMessage]) -> list[str]:
 
 def _lines(result: dict[str, Any], file: str) -> list[str]:
     count, after = result["n_parameters"], result["after"]
-    lines = [
+    return [
         f"{result['class']} on {file}: {result['n']} rows, {result['n_classes']} classes, "
         f"{count} parameter{'s' * (count != 1)}, {result['fit_seconds']:.2f} s",
         f"{'on the fit data':<16}{'before':>10}{'after':>10}",
+        *(f"{name:<16}{before:>10.4f}{after[name]:>10.4f}" for name, before in result["before"].items()),
+        "Metrics on the fit data are optimistic: judge on other data with `calibrant apply` and `measure`.",
+        f"wrote {result['artifact']}",
     ]
-    for name, before in result["before"].items():
-        lines.append(f"{name:<16}{before:>10.4f}" + (f"{after[name]:>10.4f}" if name in after else ""))
-    lines.append("Metrics on the fit data are optimistic: judge on other data with `calibrant apply` and `measure`.")
-    return [*lines, f"wrote {result['artifact']}"]

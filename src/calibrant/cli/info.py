@@ -13,6 +13,10 @@ from calibrant.report.methods import learned
 from calibrant.shipping.artifact import read_artifact
 
 MAX_NAMES = 8
+FIELDS = (
+    "method", "n_classes", "kind", "created", "source", "n", "fingerprint", "before", "after", "digest", "format",
+    "library",
+)  # fmt: skip
 
 
 @options.verb
@@ -21,26 +25,19 @@ def info(artifact: str, *, as_json: bool = False) -> None:
     found = read_artifact(artifact)
     calibrator, names = found.calibrator, found.class_names
     facts = {
-        "method": found.method,
+        **{name: getattr(found, name) for name in FIELDS},
         "task": calibrator.task_,
-        "n_classes": found.n_classes,
-        "kind": found.kind,
         "class_names": None if names is None else list(names),
         "keeps_prediction": bool(calibrator.keeps_prediction),
-        **{name: getattr(found, name) for name in ("created", "source", "n", "fingerprint", "before", "after")},
-        "parameters": {name: _plain(value) for name, value in sorted(calibrator.get_params(deep=False).items())},
+        "parameters": {
+            name: value if isinstance(value, int | float | str | None) else str(value)[:200]
+            for name, value in sorted(calibrator.get_params(deep=False).items())
+        },
         "learned": dict(sorted(learned(calibrator))),
-        "digest": found.digest,
         "bytes": os.path.getsize(artifact),
-        "format": found.format,
-        "library": found.library,
     }
     lines = [f"  {name:<12}{printable(text)}" for name, text in _lines(facts)]
     answer(as_json, {"artifact": artifact, **facts}, [os.path.basename(artifact), *lines])
-
-
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)[:200]
 
 
 def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:

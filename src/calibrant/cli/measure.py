@@ -7,7 +7,6 @@ document gives the same answer.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -28,7 +27,7 @@ from calibrant.evaluation.consistency import SIGNIFICANCE
 from calibrant.evaluation.measure import TOO_FEW, Measurement
 from calibrant.evaluation.measure import measure as run
 from calibrant.evaluation.rendering import bounds, figure, raised_words
-from calibrant.evaluation.table import Estimate, Row, Table, figure_cells
+from calibrant.evaluation.table import Estimate, Row, Table, figure_cells, plain
 from calibrant.metrics.record import facts, known_name, number
 
 BAR = 40
@@ -51,11 +50,7 @@ def measure(
     file: str,
     *,
     said: dict[str, Any],
-    by: str | None = None,
-    cluster: str | None = None,
-    n_bins: int = 15,
-    resamples: int = 1000,
-    seed: options.Seed = 0,
+    how: dict[str, Any],
     decompose: bool | None = None,
     engine: str = "local",
     skip_bad_parts: bool = False,
@@ -89,16 +84,7 @@ def measure(
     """
     with progress_bar(quiet=as_json), opened(engine) as running:
         predictions = open_predictions(file, skip_bad_parts=skip_bad_parts, engine=running, **said)
-        result = run(
-            predictions,
-            by=by,
-            cluster=cluster,
-            n_bins=n_bins,
-            resamples=resamples,
-            seed=seed,
-            decompose=decompose,
-            engine=running,
-        )
+        result = run(predictions, decompose=decompose, engine=running, **how)
     document = result.to_dict()
     if skip_bad_parts:
         document["skipped_parts"] = list(predictions.skipped)
@@ -161,9 +147,8 @@ def check(
             found = metrics.get(name, metrics.get(known_name(name)))
             if found is None:
                 raise InputError(f"there is no {name} in this measurement: it has {', '.join(sorted(metrics))}")
-            value = found["value"] if isinstance(found, dict) else found
+            value = plain(found["value"])
             # a figure that could not be computed fails its check
-            value = None if value is None or not math.isfinite(value) else float(value)
             passed = value is not None and (value >= limit if kind == "at least" else value <= limit)
             one = {"metric": name, "kind": kind, "value": value, "limit": limit, "passed": passed}
             checks.append(one | group)
@@ -187,8 +172,7 @@ def words(gate: dict[str, Any]) -> str:
 
 def show(result: Measurement, name: str, kind: str) -> None:
     """Print verdict, diagram, figures and worst classes."""
-    out = Output()
-    task = TASKS[result.task].format(result.n_classes)
+    out, task = Output(), TASKS[result.task].format(result.n_classes)
     out.print(Text.assemble((f"{name}  ", "bold"), (f"{result.n:,} rows, {task}, {kind}\n", GREY)))
     _verdict(out, result)
     out.print()
@@ -196,8 +180,13 @@ def show(result: Measurement, name: str, kind: str) -> None:
     out.print()
     _figures(out, result)
     if result.task == "multiclass":
+        rows = []
+        for place in result.worst_classes():
+            figures = (getattr(result.classes, name)[place] for name in ("ece", "over", "under", "accuracy", "count"))
+            estimates = {name: Estimate(one) for name, one in zip(CLASS_COLUMNS, figures, strict=True)}
+            rows.append(Row(result.class_name(place)[:NAME], figure_cells(estimates)))
         out.print()
-        out.table(_worst(result))
+        out.table(Table("worst classes", CLASS_COLUMNS, tuple(rows)))
     if result.labels:
         out.print()
         _largest(out, result.label_table(), ("ece", "nll", "n_positive"), SHOWN_LABELS)
@@ -217,12 +206,12 @@ def _largest(out: Output, table: Table, columns: Sequence[str], most: int) -> No
 
 def _verdict(out: Output, result: Measurement) -> None:
     floor, ece = result.noise_floor, result.metrics["ece"]
-    mark, color = ("✓", GREEN) if floor.p_value >= SIGNIFICANCE else ("!", ORANGE)
-    if result.verdict == TOO_FEW:
-        mark, color = "?", GREY
+    mark, color = "?", GREY
+    if result.verdict != TOO_FEW:
+        mark, color = ("✓", GREEN) if floor.p_value >= SIGNIFICANCE else ("!", ORANGE)
     out.print(Text.assemble((f"{mark} ", f"bold {color}"), (result.verdict, "bold")))
-    out.print(f"  ECE {number('ece', ece.value)}% {bounds('ece', ece)}")
     out.print(
+        f"  ECE {number('ece', ece.value)}% {bounds('ece', ece)}\n"
         f"  a calibrated model would show {100 * floor.mean:.2f}% at this n "
         f"[{100 * floor.low:.2f}, {100 * floor.high:.2f}], p {'≤' if floor.p_value <= 0.001 else '='} "
         f"{floor.p_value:.3f}"
@@ -249,7 +238,7 @@ def _diagram(out: Output, result: Measurement) -> None:
         if count == 0:
             out.note(f"{edges}·")
             continue
-        accuracy, confidence = float(bins.accuracy[b]), float(bins.confidence[b])
+        accuracy, confidence = bins.accuracy[b], bins.confidence[b]
         chance = bins.noise_low[b] - 1e-12 <= accuracy <= bins.noise_high[b] + 1e-12
         gap, true, stated = 100 * (confidence - accuracy), round(accuracy * BAR), round(confidence * BAR)
         rest = ("▓" * (stated - true), ORANGE) if true <= stated else ("▒" * (true - stated), GREEN)
@@ -263,8 +252,12 @@ def _diagram(out: Output, result: Measurement) -> None:
 def _figures(out: Output, result: Measurement) -> None:
     """Every figure with its interval, in two columns."""
     out.print(Text.assemble((" figures with 95% intervals", "bold"), ("  in %, except where marked †", GREY)))
-    cells = [_figure(name, estimate) for name, estimate in result.metrics.items()]
-    rows = math.ceil(len(cells) / 2)
+    shown, cells = partial(number, places=3), []
+    for name, one in result.metrics.items():
+        label = facts(name).label + (" " if facts(name).percent else "†")
+        value = (f"{shown(name, one.value):>6} ", "bold")
+        cells.append(Text.assemble(f"{label:<18}", value, (f"{bounds(name, one, shown):<15}", GREY)))
+    rows = (len(cells) + 1) // 2
     for left, right in zip_longest(cells[:rows], cells[rows:], fillvalue=Text()):
         out.print(Text.assemble(" ", left, right))
     if words := raised_words(result.table()):
@@ -272,20 +265,3 @@ def _figures(out: Output, result: Measurement) -> None:
     for reason in dict.fromkeys(result.left_out.values()):
         names = ", ".join(facts(name).label for name, why in result.left_out.items() if why == reason)
         out.note(f" {names}: {reason}")
-
-
-def _figure(name: str, estimate: Estimate) -> Text:
-    shown = partial(number, places=3)
-    label = facts(name).label + (" " if facts(name).percent else "†")
-    value = (f"{shown(name, estimate.value):>6} ", "bold")
-    return Text.assemble(f"{label:<18}", value, (f"{bounds(name, estimate, shown):<15}", GREY))
-
-
-def _worst(result: Measurement) -> Table:
-    """The classes of largest classwise error."""
-    rows = []
-    for place in result.worst_classes():
-        figures = (getattr(result.classes, name)[place] for name in ("ece", "over", "under", "accuracy", "count"))
-        estimates = {name: Estimate(float(one)) for name, one in zip(CLASS_COLUMNS, figures, strict=True)}
-        rows.append(Row(result.class_name(place)[:NAME], figure_cells(estimates)))
-    return Table("worst classes", CLASS_COLUMNS, tuple(rows))

@@ -17,11 +17,9 @@ from calibrant.shipping.feed import LogFollower
 def monitor(
     file: Annotated[str, typer.Argument(metavar="FILE.jsonl")],
     *,
-    false_alarm_rate: float = 0.01,
+    watch: dict[str, Any],
     window: int = 2000,
     bins: int = 15,
-    batch: str | None = None,
-    by: str | None = None,
     id_field: str | None = None,
     digits: int | None = None,
     state: str | None = None,
@@ -47,17 +45,7 @@ def monitor(
     until_alarm : Leave with exit code 1 at the first alarm.
     poll : Seconds between looks at the log.
     """
-    follower = LogFollower(
-        file,
-        state_file=state,
-        false_alarm_rate=false_alarm_rate,
-        batch=batch,
-        by=by,
-        id=id_field,
-        digits=digits,
-        window=window,
-        n_bins=bins,
-    )
+    follower = LogFollower(file, state_file=state, id=id_field, digits=digits, window=window, n_bins=bins, **watch)
     warn(follower.notes)
     try:
         while True:
@@ -82,33 +70,27 @@ def _show(follower: LogFollower, as_json: bool) -> None:
     if monitor.n == 0:
         problem = f" ({follower.first_problem})" if follower.first_problem else ""
         raise InputError(f"{follower.log.path} holds no labelled answer in {follower.n_lines} lines{problem}")
-    report = monitor.report().to_dict()
-    lines = [_line(report, monitor.limit)]
+    report, verdict = monitor.report().to_dict(), "no alarm"
+    if report["alarm_at"]:
+        verdict = f"ALARM since answer {report['alarm_at']}: {report['suspect']}"
+    elif report["alarm"]:
+        verdict = f"ALARM in {len(report['alarms'])} of {len(report['groups'])} groups"
+    lines = [
+        f"{report['n']} answers | last {report['n_window']}: accuracy {report['accuracy']:.3f}, confidence "
+        f"{report['confidence']:.3f}, ECE {report['ece']:.4f} (by chance {report['noise_floor']:.4f}, 95% below "
+        f"{report['noise_floor_95']:.4f}), over {report['overconfidence']:.4f}, under {report['underconfidence']:.4f} "
+        f"| evidence {report['evidence']:.3g} of {monitor.limit:.3g} | {verdict}"
+    ]
     lines += [
         f"  {printable(group['group'])}: ALARM since its answer {group['alarm_at']}: {group['suspect']}; "
         f"accuracy {group['accuracy']:.3f}, confidence {group['confidence']:.3f}"
         for group in report.get("groups", ())
         if group["alarm"]
     ]
-    counts = {"n_bad_lines": follower.n_bad, "n_duplicates": follower.n_duplicates}
-    answer(as_json, {**report, **counts}, lines)
+    answer(as_json, report | {"n_bad_lines": follower.n_bad, "n_duplicates": follower.n_duplicates}, lines)
     if as_json:
         return
     if follower.n_duplicates:
         warn([f"{follower.n_duplicates} answers were logged more than once"])
     if follower.n_bad:
         warn([f"{follower.n_bad} lines skipped, the first: {follower.first_problem}"])
-
-
-def _line(report: dict[str, Any], limit: float) -> str:
-    verdict = "no alarm"
-    if report["alarm_at"]:
-        verdict = f"ALARM since answer {report['alarm_at']}: {report['suspect']}"
-    elif report["alarm"]:
-        verdict = f"ALARM in {len(report['alarms'])} of {len(report['groups'])} groups"
-    return (
-        f"{report['n']} answers | last {report['n_window']}: accuracy {report['accuracy']:.3f}, confidence "
-        f"{report['confidence']:.3f}, ECE {report['ece']:.4f} (by chance {report['noise_floor']:.4f}, 95% below "
-        f"{report['noise_floor_95']:.4f}), over {report['overconfidence']:.4f}, under {report['underconfidence']:.4f} "
-        f"| evidence {report['evidence']:.3g} of {limit:.3g} | {verdict}"
-    )

@@ -62,58 +62,50 @@ Limit = Annotated[float | None, typer.Option(min=0.0)]
 Share = Annotated[float | None, typer.Option(min=0.0, max=1.0)]
 
 
-READING: dict[str, Any] = {
-    "kind": str,
-    "task": str,
-    "scores": str,
-    "labels": str,
-    "weights": str,
-    "class_names": str,
-    "ignore_index": int,
+TEXT = str | None, None
+BUNDLES: dict[str, dict[str, Any]] = {
+    "said": dict.fromkeys(("kind", "task", "scores", "labels", "weights", "class_names"), TEXT)
+    | {"ignore_index": (int | None, None)},
+    "how": {"by": TEXT, "cluster": TEXT, "n_bins": (int, 15), "resamples": (int, 1000), "seed": (Seed, 0)},
+    "watch": {"false_alarm_rate": (float, 0.01), "batch": TEXT, "by": TEXT},
 }
-"""What every verb that reads predictions asks about them, with the type of the answer; all may be left out."""
+"""Options that verbs share, with types and defaults: what every verb that reads predictions asks about them, how
+predictions are measured, and how answers are watched."""
 
 
 def verb(function: Callable[..., None]) -> Callable[..., None]:
     """Make a command of a function: positional parameters become arguments, the others options.
 
-    The lines `name : meaning` below "Parameters" in its docstring are the help texts. A parameter `said` stands for the
-    options of `READING`, whose values it gets together.
+    The lines `name : meaning` below "Parameters" in its docstring are the help texts. A parameter that is called like
+    one of the `BUNDLES` stands for its options, whose values it gets together.
     """
     text, _, described = (inspect.getdoc(function) or "").partition("\n\nParameters\n----------\n")
     meanings = HELP | dict(re.findall(r"^(\w+) : (.*)", described, re.MULTILINE))
-    own = inspect.signature(function, eval_str=True).parameters
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    reading = [inspect.Parameter(name, keyword, default=None, annotation=kind | None) for name, kind in READING.items()]
-    asked = [one for name in own for one in (reading if name == "said" else [own[name]])]
-    options = [one.replace(annotation=_declared(one, meanings.get(one.name))) for one in asked]
+    own, options = inspect.signature(function, eval_str=True).parameters, []
+    for own_name, one in own.items():
+        for name, (kind, default) in BUNDLES.get(own_name, {own_name: (one.annotation, one.default)}).items():
+            # what typer shall know: what the type carries already, or the names of the option
+            if get_origin(kind) is Annotated:
+                kind, declared = get_args(kind)  # noqa: PLW2901
+                declared = copy(declared)  # several verbs share a type
+            elif one.kind is not one.KEYWORD_ONLY:
+                declared = typer.Argument(metavar=name.upper())
+            else:
+                # a name that is given keeps typer from adding --no-NAME to a switch
+                switch = [f"--{name.replace('_', '-')}"] if default is False else ()
+                declared = typer.Option(*NAMES.get(name, switch), metavar=METAVARS.get(name))
+            declared.help = meanings.get(name)
+            options.append(one.replace(name=name, default=default, annotation=Annotated[kind, declared]))
 
     @functools.wraps(function)
     def run(**given: Any) -> None:
-        if "said" in own:
-            given["said"] = said = {name: given.pop(name) for name in READING}
-            if said["class_names"] is not None:
-                said["class_names"] = [name.strip() for name in said["class_names"].split(",")]
+        if given.get("class_names") is not None:
+            given["class_names"] = [name.strip() for name in given["class_names"].split(",")]
+        for bundle in BUNDLES.keys() & own:
+            given[bundle] = {name: given.pop(name) for name in BUNDLES[bundle]}
         function(**given)
 
     # typer reads all three
     run.__doc__, run.__annotations__ = text, {one.name: one.annotation for one in options}
     run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     return run
-
-
-def _declared(parameter: inspect.Parameter, meaning: str | None) -> Any:
-    """The type of a parameter with what typer shall know: what the type carries already, or the names of the option."""
-    kind, name, switch = parameter.annotation, parameter.name, parameter.default is False
-    if get_origin(kind) is Annotated:
-        kind, declared = get_args(kind)
-        declared = copy(declared)  # several verbs share a type
-    elif parameter.kind is not parameter.KEYWORD_ONLY:
-        declared = typer.Argument(metavar=name.upper())
-    else:
-        # a name that is given keeps typer from adding --no-NAME to a switch
-        declared = typer.Option(
-            *NAMES.get(name, [f"--{name.replace('_', '-')}"] if switch else ()), metavar=METAVARS.get(name)
-        )
-    declared.help = meaning
-    return Annotated[kind, declared]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,9 +31,7 @@ def serve(
     drain: Annotated[float, typer.Option(min=0.0)] = 0.0,
     reload: bool = True,
     access_log: bool = True,
-    false_alarm_rate: float = 0.01,
-    batch: str | None = None,
-    by: str | None = None,
+    watch: dict[str, Any],
     monitor_state: str | None = None,
     as_json: bool = False,
 ) -> None:
@@ -66,9 +64,7 @@ def serve(
     )
     served = ArtifactFile(artifact).load()
     loaded = served.artifact
-    desk = FeedbackDesk(
-        state=monitor_state, artifact=served.digest, batch=batch, by=by, false_alarm_rate=false_alarm_rate
-    )
+    desk = FeedbackDesk(state=monitor_state, artifact=served.digest, **watch)
 
     def announce(address: str) -> None:
         facts = {"address": address, "method": loaded.method, "n_classes": loaded.n_classes}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from calibrant.evaluation.consistency import SIGNIFICANCE, too_few_to_tell
 from calibrant.evaluation.models import ModelComparison
 from calibrant.evaluation.rendering import figure
@@ -57,15 +55,13 @@ def _calibrated(comparison: Comparison, before: MethodRow) -> Said:
     start = "On average" if before.method == "none" else f"After `{before.method}`, on average"
     detail = f"{start} {subject} by {100 * ece:.2f} points"
     chance = "" if floor is None else f"; chance alone would show about {100 * floor.mean:.2f}"
-    if columns is not None:
-        rows = np.asarray(columns.confidence), np.asarray(columns.correct)
-        if too_few_to_tell(*rows, comparison.weights, comparison.task):
-            return "Too few rows to tell", f"{detail}{chance}.", "open"
+    if columns and too_few_to_tell(columns.confidence, columns.correct, comparison.weights, comparison.task):
+        return "Too few rows to tell", f"{detail}{chance}.", "open"
     if floor is not None and floor.p_value >= SIGNIFICANCE:
         short = f"Yes, as far as {comparison.n_test:,} rows can tell"
         return short, f"{detail}, no more than chance explains.", "good"
     side = words.high if over > 2 * under else words.low if under > 2 * over else "off in both directions"
-    return (f"No, {'probabilities are' if positive else 'it is'} {side}", f"{detail}{chance}.", "bad")
+    return f"No, {'probabilities are' if positive else 'it is'} {side}", f"{detail}{chance}.", "bad"
 
 
 def _choice(comparison: Comparison, before: MethodRow, best: MethodRow) -> Said:
@@ -73,29 +69,28 @@ def _choice(comparison: Comparison, before: MethodRow, best: MethodRow) -> Said:
     label, value = metric_facts(name).label, figure(name, best.metrics[name].value)
     if best is before:
         tried = sum(row.error is None for row in comparison.rows) - 1
-        return ("The model as it is", f"None of {tried} other methods has a better {label} than {value}.", "good")
+        return "The model as it is", f"None of {tried} other methods has a better {label} than {value}.", "good"
     detail = f"It brings {label} from {figure(name, before.metrics[name].value)} to **{value}**"
     if name != "ece":
         detail += f" and the gap to {100 * best.metrics['ece'].value:.2f} points"
         if floor is not None:
-            rest = f", where chance alone would leave about {100 * floor.mean:.2f}"
-            detail += ", which chance alone explains" if floor.p_value >= SIGNIFICANCE else rest
+            rest = f"where chance alone would leave about {100 * floor.mean:.2f}"
+            detail += f", {'which chance alone explains' if floor.p_value >= SIGNIFICANCE else rest}"
     if comparison.task != "pairs":  # an answer stays what it is, whatever its confidence
         what = "decisions at 50%" if wording(comparison) is POSITIVE else "predictions"
         share = figure("changed_predictions", best.changed_predictions)
-        changed = f"changes {share} of the {what}" if best.changed_predictions > 0 else "changes no prediction"
-        detail += f", and {changed}"
+        detail += f", and changes {f'{share} of the {what}' if best.changed_predictions > 0 else 'no prediction'}"
     # which part of the log loss was miscalibration, where held-out rows show it beyond noise
     if name == "nll" and not comparison.warnings and before.p_beats_best < MOSTLY:
         loss, rest_loss = before.metrics["nll"].value, best.metrics["nll"].value
-        detail += f". {loss - rest_loss:.3f} of the {loss:.3f} nats are miscalibration, which a map can mend"
-        detail += "; the rest is the model's"
-    return (f"{full_name(best.method, best.calibrator)} `{best.method}`", f"{detail}.", "good")
+        mendable = f"{loss - rest_loss:.3f} of the {loss:.3f} nats are miscalibration, which a map can mend"
+        detail += f". {mendable}; the rest is the model's"
+    return f"{full_name(best.method, best.calibrator)} `{best.method}`", f"{detail}.", "good"
 
 
 def _sureness(comparison: Comparison, before: MethodRow, best: MethodRow) -> Said:
     if comparison.warnings:
-        return ("Not at all", "The test rows are not independent of the fit: see the warning.", "bad")
+        return "Not at all", "The test rows are not independent of the fit: see the warning.", "bad"
     tied = [f"`{row.method}`" for row in comparison.rows if row.ties_best and row is not best]
     names = ", ".join(tied[:4]) + (f" and {len(tied) - 4} more" if len(tied) > 4 else "")
     others = f" Within noise of it: {names}." if tied else " No other method is within noise of it."
@@ -121,8 +116,9 @@ def model_answers(table: ModelComparison) -> list[Answer]:
     first = {name: answers(one)[0] for name, one in table.comparisons.items()}
     bad = [name for name, one in first.items() if one.kind == "bad"]
     total = len(table.models)
-    said = "All of them" if not bad and all(one.kind == "good" for one in first.values()) else ""
-    said = said or (f"{len(bad)} of {total} are not" if bad else "Too few rows to tell for some")
+    said = f"{len(bad)} of {total} are not" if bad else "Too few rows to tell for some"
+    if all(one.kind == "good" for one in first.values()):
+        said = "All of them"
     named = "; ".join(f"{name}: {one.short[:1].lower()}{one.short[1:]}" for name, one in first.items())
     found = [Answer("Are they calibrated?", said, f"{named}.", "bad" if bad else "good")]
     if table.best is None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from calibrant.evaluation.rendering import figure
 from calibrant.evaluation.results import Comparison, MethodRow, TestColumns
 from calibrant.evaluation.shift import ShiftCurves
 from calibrant.metrics.clinical import THRESHOLDS, decision_curve, flexible_calibration, threshold_metrics
-from calibrant.report.charts import charts
+from calibrant.metrics.record import facts
+from calibrant.report.charts import charts, shift_chart
 from calibrant.report.methods import class_temperatures
 from calibrant.report.wording import class_names, wording
 
@@ -36,7 +38,6 @@ THRESHOLD_FIGURES = ("sensitivity", "specificity", "ppv", "npv", "flagged")
 BINS = (
     "lower", "upper", "confidence", "accuracy", "accuracy_low", "accuracy_high", "noise_low", "noise_high", "count",
 )  # fmt: skip
-GAPS = ("group", "rows", "gap", "low", "high", "few", "side")
 
 Columns = dict[str, list[Any]]
 
@@ -54,16 +55,22 @@ def baseline(comparison: Comparison) -> str:
 
 def payload(comparison: Comparison, shift: ShiftCurves | None = None) -> dict[str, Any]:
     """What the page's script reads: chart specifications and the numbers behind them."""
-    done, words = finished(comparison), wording(comparison)
+    done, words, curves = finished(comparison), wording(comparison), None
     groups, decisions = group_tables(comparison), decision_tables(comparison)
-    shown = len(shown_groups(comparison)) if groups else 0
+    drawn = charts(words, len(shown_groups(comparison)) if groups else 0, decisions is not None) if done else {}
+    if shift is not None:
+        drawn = drawn | {"shift": shift_chart(list(shift.methods), facts(shift.metric))}
+        # the mean of each method at every severity, with its standard error
+        found = zip(shift.methods, shift.mean, shift.sem, strict=True)
+        tables = ((name, {"severity": shift.severities, "value": mean, "error": sem}) for name, mean, sem in found)
+        curves = stacked(tables, value=5, error=5)
     parts = {name: _diagrams(comparison, name, one) | _deferral(comparison, one) for name, one in done.items()}
     names = ("reliability", "histogram", "means", "coverage", "guarantees")
     return {
         "methods": list(done),
         "before": baseline(comparison),
-        "selected": comparison.best if comparison.best in done else next(iter(done), ""),
-        "charts": charts(words, shift, groups=shown, decisions=decisions is not None) if done else {},
+        "selected": comparison.best or "",
+        "charts": drawn,
         **{name: stacked((method, one[name]) for method, one in parts.items()) for name in names},
         "words": {"mean": words.mean, "share": words.share},
         "sentences": {name: ece_words(comparison.row(name)) for name in done},
@@ -71,15 +78,8 @@ def payload(comparison: Comparison, shift: ShiftCurves | None = None) -> dict[st
         "groups": groups,
         "decisions": decisions,
         "smooth": smooth_table(comparison),
-        "shift": None if shift is None else shift_table(shift),
+        "shift": curves,
     }
-
-
-def shift_table(shift: ShiftCurves) -> Columns:
-    """The mean of each method at every severity, with its standard error."""
-    curves = zip(shift.methods, shift.mean, shift.sem, strict=True)
-    parts = ((name, {"severity": shift.severities, "value": mean, "error": error}) for name, mean, error in curves)
-    return stacked(parts, value=5, error=5)
 
 
 def rounded(values: Any, digits: int = 4) -> list[Any]:
@@ -109,10 +109,10 @@ def _diagrams(comparison: Comparison, method: str, columns: TestColumns) -> dict
     holds, and mean confidence and accuracy."""
     bins, words, edges = comparison.bins(method), wording(comparison), np.linspace(0, 1, HISTOGRAM_BINS + 1)
     found = {name: getattr(bins, name)[bins.filled] for name in BINS}
-    stated, right = np.clip(columns.confidence, 0, 1), np.asarray(columns.correct, dtype=bool)
-    named = {"confidence": columns.confidence, "accuracy": columns.correct}
+    stated, right = np.clip(columns.confidence, 0, 1), columns.correct
+    named = {"confidence": columns.confidence, "accuracy": right}
     return {
-        "reliability": found | {"height": found["count"] / max(1, bins.count.max(initial=1))},
+        "reliability": found | {"height": found["count"] / bins.count.max(initial=1)},
         "histogram": {
             "left": np.tile(edges[:-1], 2),
             "outcome": np.repeat([words.yes, words.no], HISTOGRAM_BINS),
@@ -126,32 +126,29 @@ def ece_words(row: MethodRow) -> str:
     """The sentence beside the reliability diagram."""
     text, floor = f": calibration error {figure('ece', row.metrics['ece'].value)}", row.noise_floor
     if floor is not None:
-        text += f"; a perfectly calibrated model would show about {figure('ece', floor.mean)}"
-        text += f", up to {figure('ece', floor.critical)} by chance"
+        text += (
+            f"; a perfectly calibrated model would show about {figure('ece', floor.mean)}"
+            f", up to {figure('ece', floor.critical)} by chance"
+        )
     return f"{text}."
 
 
 def _deferral(comparison: Comparison, columns: TestColumns) -> dict[str, Any]:
     """Error among the kept rows, its upper bound and the threshold, for every whole percent deferred; and for each
     target error the threshold that holds it with 95% confidence, None where there is none."""
-    sure, right = np.asarray(columns.confidence), np.asarray(columns.correct)
+    sure, right = columns.confidence, columns.correct
     if comparison.about == "positive class":
         # columns of a positive class hold its probability and its label; the decision is p ≥ 0.5
-        sure, right = np.maximum(sure, 1 - sure), np.asarray(columns.prediction) == right
+        sure, right = np.maximum(sure, 1 - sure), columns.prediction == right
     deferred, curve = np.arange(100) / 100, risk_coverage_curve(sure, right)
-    place = np.minimum(np.searchsorted(curve.coverage, 1 - deferred - 1e-12), len(curve.coverage) - 1)
-    kept = np.rint(curve.coverage[place] * len(sure)).astype(int)
-    errors = np.rint(curve.risk[place] * kept).astype(int)
-    bound = [clopper_pearson(int(e), int(k), 0.9)[1] for e, k in zip(errors, kept, strict=True)]
+    place = np.searchsorted(curve.coverage, 1 - deferred - 1e-12)
+    coverage, risk, threshold = (one[place] for one in (curve.coverage, curve.risk, curve.threshold))
+    kept = np.rint(coverage * len(sure))
+    bound = [clopper_pearson(*counts, 0.9)[1] for counts in zip(np.rint(risk * kept), kept, strict=True)]
     held = [threshold_for_error(sure, right, target) for target in TARGET_ERRORS]
     guarantees = {name: [getattr(one, name) for one in held] for name in ("target", "threshold", "error")}
     return {
-        "coverage": {
-            "deferred": deferred,
-            "risk": curve.risk[place],
-            "bound": bound,
-            "threshold": curve.threshold[place],
-        },
+        "coverage": {"deferred": deferred, "risk": risk, "bound": bound, "threshold": threshold},
         "guarantees": guarantees | {"deferred": [1 - one.coverage for one in held]},
     }
 
@@ -167,26 +164,23 @@ def class_tables(comparison: Comparison) -> dict[str, Any]:
     rows = {
         row.method: (row.columns, row.classes, class_temperatures(row, total))
         for row in comparison.rows
-        if row.columns is not None and row.classes is not None
+        if row.columns is not None and row.classes is not None and comparison.task == "multiclass"
     }
-    if not rows or comparison.task != "multiclass":
-        return result
+    methods, budget, shown = result["methods"], CLASS_CELLS, np.arange(0)
     warm = [name for name, (*_, temperatures) in rows.items() if temperatures is not None]
-    first = (baseline(comparison), comparison.best, comparison.second, *warm[:1])
-    order: dict[Any, None] = dict.fromkeys((*first, *comparison.ranking(comparison.criterion), *rows))
-    budget, shown = CLASS_CELLS, np.arange(0)
-    for name in filter(rows.get, order):
+    first = (baseline(comparison), comparison.best or "", comparison.second or "", *warm[:1])
+    for name in filter(rows.get, dict.fromkeys((*first, *comparison.ranking(comparison.criterion), *rows))):
         columns, classes, temperatures = rows[name]
-        if not result["methods"]:
+        if not methods:
             shown = np.sort(np.argsort(-classes.predicted, kind="stable")[:MOST_CLASSES])
-            result |= {"names": [names[int(index)] for index in shown], "rows": rounded(classes.count[shown])}
-        diagrams = [diagram.tolist() for diagram in _class_diagrams(columns, shown, comparison.n_bins)]
+            result |= {"names": [names[index] for index in shown], "rows": rounded(classes.count[shown])}
+        diagrams = _class_diagrams(columns, shown, comparison.n_bins)
         size = sum(map(len, diagrams))
-        if size > budget and len(result["methods"]) >= 2:
+        if size > budget and len(methods) >= 2:
             result["left_out"].append(name)
             continue
         budget -= size
-        result["methods"][name] = {
+        methods[name] = {
             "accuracy": rounded(classes.accuracy[shown], 3),
             "over": rounded(classes.top_over[shown]),
             "under": rounded(classes.top_under[shown]),
@@ -196,28 +190,19 @@ def class_tables(comparison: Comparison) -> dict[str, Any]:
     return result
 
 
-def class_bins(rows: int, n_bins: int) -> int:
-    """How many bins suit a class of so many rows: about √rows / 2, which leaves 2·√rows in each.
-
-    >>> [class_bins(rows, 15) for rows in (3, 25, 100, 5000)]
-    [1, 2, 5, 15]
-    """
-    return min(max(int(rows**0.5 / 2), 1), n_bins)
-
-
-def _class_diagrams(columns: TestColumns, shown: Array, n_bins: int) -> Iterator[Array]:
+def _class_diagrams(columns: TestColumns, shown: Array, n_bins: int) -> list[list[list[int]]]:
     """Bins of equal size of the rows predicted as each class."""
-    order = np.lexsort((columns.confidence, columns.prediction))
-    ends = np.searchsorted(columns.prediction[order], [shown, shown + 1])
-    for start, stop in ends.T:
+    order, diagrams = np.lexsort((columns.confidence, columns.prediction)), []
+    for start, stop in np.searchsorted(columns.prediction[order], [shown, shown + 1]).T:
         rows = order[start:stop]
-        stated = np.asarray(columns.confidence[rows], dtype=float)
-        # rows of the same confidence share a bin: they take the place of the first of them
-        cell = np.searchsorted(stated, stated) * class_bins(len(rows), n_bins) // max(1, len(rows))
+        stated, n = columns.confidence[rows].astype(float), len(rows)
+        # about √n / 2 bins, which leaves 2·√n rows in each; rows of the same confidence share the bin of their first
+        cell = np.searchsorted(stated, stated) * min(max(int(n**0.5 / 2), 1), n_bins) // max(1, n)
         count, right, total = (np.bincount(cell, weights) for weights in (None, columns.correct[rows], stated))
         full = count > 0
         thousandths = np.rint(1000 * total[full] / count[full])
-        yield np.stack([thousandths, right[full], count[full]], axis=-1).astype(int)
+        diagrams.append(np.stack([thousandths, right[full], count[full]], axis=-1).astype(int).tolist())
+    return diagrams
 
 
 def group_analyses(comparison: Comparison) -> dict[str, GroupAnalysis]:
@@ -252,16 +237,21 @@ def group_tables(comparison: Comparison) -> dict[str, Any] | None:
         if sums is not None:
             weight, stated, seen = np.stack([sums.weight, sums.confidence, sums.correct])[:, sums.weight > 0]
             bins.append((method, {"confidence": stated / weight, "accuracy": seen / weight, "count": weight}))
-        rows = []
-        for one in groups:
-            gap = one.metrics["gap"]
-            side = words.sides[1 - (gap.low > 0) + (gap.high < 0)]
-            rows.append((one.name, one.n, gap.value, gap.low, gap.high, one.too_few, side))
-        gaps.append((method, dict(zip(GAPS, zip(*rows, strict=True), strict=True))))
+        ends = [one.metrics["gap"] for one in groups]
+        columns = {
+            "group": [one.name for one in groups],
+            "rows": [one.n for one in groups],
+            "gap": [one.value for one in ends],
+            "low": [one.low for one in ends],
+            "high": [one.high for one in ends],
+            "few": [one.too_few for one in groups],
+            "side": [words.sides[1 - (one.low > 0) + (one.high < 0)] for one in ends],
+        }
+        gaps.append((method, columns))
     return {
         "gaps": stacked(gaps),
         "bins": stacked(bins),
-        "focus": next(iter(found.values())).groups[focus].name,
+        "focus": analysis.groups[focus].name,
         "sentences": {method: f"{one.verdict[:1].upper()}{one.verdict[1:]}." for method, one in found.items()},
     }
 
@@ -275,18 +265,17 @@ def decision_tables(comparison: Comparison) -> dict[str, Any] | None:
     """Net benefit and what thresholds do, for every method; None for other tasks."""
     if not has_decisions(comparison):
         return None
-    parts, everyone, weights = [], [], comparison.weights
+    parts, weights = [], comparison.weights
     for method, columns in finished(comparison).items():
-        given = columns.confidence, np.asarray(columns.correct, dtype=int), THRESHOLDS
+        given = columns.confidence, columns.correct, THRESHOLDS
         curve = decision_curve(*given, sample_weight=weights)
         figures = threshold_metrics(*given, sample_weight=weights)
         found = {"threshold": THRESHOLDS, "benefit": curve.model}
         parts.append((method, found | {name: getattr(figures, name) for name in THRESHOLD_FIGURES}))
-        everyone = rounded(curve.treat_all, 5)
     return {
         "thresholds": stacked(parts, benefit=5),
-        "everyone": {"threshold": rounded(THRESHOLDS), "benefit": everyone},
-        "table": list(TABLE_THRESHOLDS),
+        "everyone": {"threshold": rounded(THRESHOLDS), "benefit": rounded(curve.treat_all, 5)},
+        "table": TABLE_THRESHOLDS,
         "prevalence": rounded([np.average(comparison.labels, weights=weights)])[0],
     }
 
@@ -294,13 +283,13 @@ def decision_tables(comparison: Comparison) -> dict[str, Any] | None:
 def smooth_table(comparison: Comparison) -> Columns:
     """The flexible calibration curve of the methods with its 95% band, as far as there is time for the fits."""
     done = finished(comparison) if has_decisions(comparison) else {}
-    order: dict[Any, None] = dict.fromkeys((baseline(comparison), comparison.best, *done))
+    order = filter(done.get, dict.fromkeys((baseline(comparison), comparison.best or "", *done)))
     parts = []
-    for name in [name for name in order if name in done][: max(2, MOST_FITTED // max(1, comparison.n_test))]:
+    for name in islice(order, max(2, MOST_FITTED // max(1, comparison.n_test))):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)
-            seen = np.asarray(done[name].correct, dtype=int)
-            curve = flexible_calibration(done[name].confidence, seen, sample_weight=comparison.weights)
+            one = done[name]
+            curve = flexible_calibration(one.confidence, one.correct, sample_weight=comparison.weights)
         fields = ("probability", "observed", "low", "high")
         parts.append((name, {field: getattr(curve, field)[::2] for field in fields}))
     return stacked(parts)

@@ -11,8 +11,7 @@ from typing import Any
 
 import altair as alt
 
-from calibrant.evaluation.shift import ShiftCurves
-from calibrant.metrics.record import Figure, facts
+from calibrant.metrics.record import Figure
 from calibrant.report.wording import PICKED_CLASS, PREDICTED, Wording
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif'
@@ -39,16 +38,17 @@ NOT_ALONE = "method != before ? 1 : 0"
 PICKED = "datum.index == chosen"
 ROOM_FOR_NUMBERS: Any = {"expr": "width < 400 ? 0 : 1"}
 """On a phone the counts of neighbouring bins would run into each other."""
-SIDE_COLORS = ["var(--over)", "var(--ok)", "var(--under)"]
-SIDE_SHAPES = ["triangle-down", "circle", "triangle-up"]
+SIDES = {"color": ["var(--over)", "var(--ok)", "var(--under)"], "shape": ["triangle-down", "circle", "triangle-up"]}
 DASHED: dict[str, Any] = {"color": "var(--muted)", "strokeDash": [4, 4]}
 CUT: dict[str, Any] = {"color": "var(--ink)", "strokeWidth": 1, "strokeDash": [3, 3]}
 
 
-def charts(
-    words: Wording = PREDICTED, shift: ShiftCurves | None = None, *, groups: int = 0, decisions: bool = False
-) -> dict[str, dict[str, Any]]:
-    """Every chart of the page by the id of the place it is drawn in; `groups` is how many there are."""
+@cache
+def charts(words: Wording, groups: int, decisions: bool) -> dict[str, dict[str, Any]]:
+    """The page's charts by the id of the place each is drawn in, but that of a shift; `groups` is how many there are.
+
+    Altair checks every chart against its schema, which takes far longer than the rest of a page: kept for the next one.
+    """
     when = "datum.when == 'after'", "datum.when == 'before'"
     picked, worst = "rows predicted as the picked class", "group that is worst served"
     found = {
@@ -64,33 +64,31 @@ def charts(
     if groups:
         found["forest"] = _forest(words, groups)
         found["group-diagram"] = _small_diagram("group_bins", worst, CHOSEN, BEFORE, words=words, opacity=NOT_ALONE)
-    if shift is not None:
-        found["shift"] = _shift(list(shift.methods), facts(shift.metric))
     return found
 
 
-def _finish(layers: list[Any], height: int, description: str, **values: Any) -> dict[str, Any]:
+def _finish(height: int, description: str, *layers: Any, **values: Any) -> dict[str, Any]:
     """Layers as one chart; the page sets the methods and what `values` names (class, threshold) and gives the data."""
     values = {"method": "", "before": "none", **values}
     chart = alt.layer(*layers).add_params(*(alt.param(name=name, value=value) for name, value in values.items()))
-    chart = chart.properties(height=height, description=description, width="container")
-    return chart.properties(autosize={"type": "fit-x", "contains": "padding"}).to_dict() | {"config": CONFIG}
+    fit = {"type": "fit-x", "contains": "padding"}
+    chart = chart.properties(height=height, description=description, width="container", autosize=fit)
+    return chart.to_dict() | {"config": CONFIG}
 
 
-def _tips(form: str | None, **titles: str) -> list[Any]:
+def _tips(form: str, **titles: str) -> list[Any]:
     """What fields of one format are called when pointed at; those without a format are names."""
-    if form is None:
-        return [alt.Tooltip(field, type="nominal", title=title) for field, title in titles.items()]
-    return [alt.Tooltip(field, type="quantitative", title=title, format=form) for field, title in titles.items()]
+    kind, shown = ("Q", form) if form else ("N", alt.Undefined)
+    return [alt.Tooltip(f"{field}:{kind}", title=title, format=shown) for field, title in titles.items()]
 
 
-METHOD = _tips(None, method="method")
+METHOD = _tips("", method="method")
 
 
-def _share(channel: Any, field: str, title: str, **scale: Any) -> Any:
-    """An axis of shares."""
-    axis = {"format": ".1~%", "tickCount": 6}
-    return channel(f"{field}:Q", title=title, scale=scale, axis=axis)
+def _axis(field: str, title: str, form: str = ".1~%", **scale: Any) -> Any:
+    """An axis of numbers, by default of shares."""
+    axis = {"format": form, "tickCount": 6}
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
 
 
 def _data(name: str, only: str | None = None) -> Any:
@@ -99,16 +97,15 @@ def _data(name: str, only: str | None = None) -> Any:
 
 
 def _constant(**values: Any) -> Any:
-    """A rule at one value."""
+    """Data of one row."""
     return alt.Chart(alt.Data(values=[values]))
 
 
 def _sides(names: list[str]) -> dict[str, Any]:
     """Colour and shape of too high, within chance and too low, or of the outer two; the page holds the legend."""
-    step = 4 - len(names)
     return {
-        "color": alt.Color("side:N", scale={"domain": names, "range": SIDE_COLORS[::step]}, legend=None),
-        "shape": alt.Shape("side:N", scale={"domain": names, "range": SIDE_SHAPES[::step]}, legend=None),
+        channel: {"shorthand": "side:N", "scale": {"domain": names, "range": looks[:: 4 - len(names)]}, "legend": None}
+        for channel, looks in SIDES.items()
     }
 
 
@@ -119,8 +116,8 @@ def _when(test: str, yes: float, no: float) -> Any:
 def _bin_axes(words: Wording) -> dict[str, Any]:
     """The axes of a reliability diagram, and what a bin says when pointed at."""
     return {
-        "x": _share(alt.X, "confidence", words.stated, domain=[0, 1]),
-        "y": _share(alt.Y, "accuracy", words.seen, domain=[0, 1]),
+        "x": _axis("confidence", words.stated, domain=[0, 1]),
+        "y": _axis("accuracy", words.seen, domain=[0, 1]),
         "tooltip": METHOD
         + _tips(".1%", confidence=words.mean, accuracy=words.share, accuracy_low="interval from", accuracy_high="to")
         + _tips(",.0f", count="rows"),
@@ -129,17 +126,14 @@ def _bin_axes(words: Wording) -> dict[str, Any]:
 
 def _diagonal() -> Any:
     """The line on which what is stated is what is seen."""
-    ends = alt.Data(values=[{"confidence": 0, "accuracy": 0}, {"confidence": 1, "accuracy": 1}])
-    line = alt.Chart(ends).mark_line(**DASHED, strokeWidth=1, opacity=0.8)
-    return line.encode(x="confidence:Q", y="accuracy:Q")
+    ends = alt.Data(values=[{"confidence": end, "accuracy": end} for end in (0, 1)])
+    return alt.Chart(ends).mark_line(**DASHED, strokeWidth=1, opacity=0.8).encode(x="confidence:Q", y="accuracy:Q")
 
 
-@cache
 def _reliability(words: Wording, smooth: bool) -> dict[str, Any]:
     high, middle, low = (f"'{side}'" for side in words.sides)
-    side = f"datum.accuracy < datum.noise_low ? {high} : datum.accuracy > datum.noise_high ? {low} : {middle}"
     chosen = _data("reliability", CHOSEN).transform_calculate(
-        side=side,
+        side=f"datum.accuracy < datum.noise_low ? {high} : datum.accuracy > datum.noise_high ? {low} : {middle}",
         zero="0",
         top="0.13 * datum.height",
         centre="(datum.lower + datum.upper) / 2",
@@ -147,30 +141,35 @@ def _reliability(words: Wording, smooth: bool) -> dict[str, Any]:
     )
     axes, marks, faded = _bin_axes(words), _sides(words.sides), _when("datum.count < 10", 0.35, 1)
     bars = chosen.encode(x="lower:Q", x2="upper:Q", tooltip=axes["tooltip"])
-    band = bars.mark_rect(color="var(--muted)", opacity=0.16).encode(y="noise_low:Q", y2="noise_high:Q")
-    counts = bars.mark_rect(color="var(--accent)", opacity=0.22).encode(y="zero:Q", y2="top:Q")
-    numbers = chosen.mark_text(dy=-6, fontSize=9, color="var(--muted)", opacity=ROOM_FOR_NUMBERS)
-    numbers = numbers.encode(x="centre:Q", y="top:Q", text="words:N")
     old = _data("reliability", f"show_before && {BEFORE} && method != before").encode(**axes)
-    old_line = old.mark_line(color="var(--before)", strokeWidth=1.5, strokeDash=[2, 3])
-    old_points = old.mark_point(color="var(--before)", size=38, strokeWidth=1.5, fill="var(--card)", opacity=1)
-    whiskers = chosen.mark_rule(strokeWidth=1.6).encode(
-        x="confidence:Q", y="accuracy_low:Q", y2="accuracy_high:Q", color=marks["color"], opacity=faded
-    )
-    points = chosen.mark_point(filled=True, size=75).encode(**axes, **marks, opacity=faded)
-    layers = [band, _diagonal(), counts, numbers, old_line, old_points, whiskers, points]
+    curve = []
     if smooth:
         # the flexible calibration curve with its 95% band
         data = _data("smooth", CHOSEN).encode(x=alt.X("probability:Q", title=words.stated))
-        area = data.mark_area(color="var(--accent)", opacity=0.14).encode(
-            y=alt.Y("low:Q", title=words.seen), y2="high:Q"
-        )
+        area = data.mark_area(color="var(--accent)", opacity=0.14)
         line = data.mark_line(color="var(--accent)", strokeWidth=2).encode(y=alt.Y("observed:Q", title=words.seen))
-        layers[2:2] = [area, line]
-    description = "Reliability diagram: accuracy against confidence in bins"
-    return _finish(layers, 430, description, show_before=True)
+        curve = [area.encode(y=alt.Y("low:Q", title=words.seen), y2="high:Q"), line]
+    return _finish(
+        430,
+        "Reliability diagram: accuracy against confidence in bins",
+        # what chance alone explains
+        bars.mark_rect(color="var(--muted)", opacity=0.16).encode(y="noise_low:Q", y2="noise_high:Q"),
+        _diagonal(),
+        *curve,
+        # the rows of each bin, as a bar and in numbers
+        bars.mark_rect(color="var(--accent)", opacity=0.22).encode(y="zero:Q", y2="top:Q"),
+        chosen.mark_text(dy=-6, fontSize=9, color="var(--muted)", opacity=ROOM_FOR_NUMBERS).encode(
+            x="centre:Q", y="top:Q", text="words:N"
+        ),
+        old.mark_line(color="var(--before)", strokeWidth=1.5, strokeDash=[2, 3]),
+        old.mark_point(color="var(--before)", size=38, strokeWidth=1.5, fill="var(--card)", opacity=1),
+        chosen.mark_rule(strokeWidth=1.6).encode(**WHISKER, color=marks["color"], opacity=faded),
+        chosen.mark_point(filled=True, size=75).encode(**axes, **marks, opacity=faded),
+        show_before=True,
+    )
 
 
+WHISKER: Any = {"x": "confidence:Q", "y": "accuracy_low:Q", "y2": "accuracy_high:Q"}
 WILSON_CENTRE = "(datum.accuracy + 1.9207 / datum.count) / (1 + 3.8415 / datum.count)"
 WILSON_HALF = (
     "1.95996 / (1 + 3.8415 / datum.count) * "
@@ -178,7 +177,6 @@ WILSON_HALF = (
 )
 
 
-@cache
 def _small_diagram(data: str, about: str, chosen: str, before: str, *, words: Wording, opacity: str) -> dict[str, Any]:
     """Bins of a part of the rows with the Wilson interval of their share, which `accuracy` and `count` give."""
     bins = _data(data).transform_calculate(
@@ -186,20 +184,21 @@ def _small_diagram(data: str, about: str, chosen: str, before: str, *, words: Wo
         accuracy_high=f"min(1, {WILSON_CENTRE} + {WILSON_HALF})",
     )
     size = alt.Size("count:Q", scale={"domain": [1, 60], "range": [25, 220], "clamp": True}, legend=None)
-    faded, axes = _when("datum.count < 10", 0.35, 0.95), _bin_axes(words)
-    now = bins.transform_filter(chosen)
-    whiskers = now.mark_rule(color="var(--accent)", strokeWidth=1.3)
-    whiskers = whiskers.encode(x="confidence:Q", y="accuracy_low:Q", y2="accuracy_high:Q", opacity=faded)
-    points = now.mark_point(filled=True, color="var(--accent)").encode(**axes, size=size, opacity=faded)
-    old = bins.transform_filter(before).mark_point(color="var(--before)", strokeWidth=1.5, opacity={"expr": opacity})
-    layers = [_diagonal(), old.encode(**axes, size=size), whiskers, points]
-    return _finish(layers, 330, f"Reliability diagram of the {about}")
+    axes, faded = _bin_axes(words) | {"size": size}, _when("datum.count < 10", 0.35, 0.95)
+    now, old = bins.transform_filter(chosen), bins.transform_filter(before)
+    return _finish(
+        330,
+        f"Reliability diagram of the {about}",
+        _diagonal(),
+        old.mark_point(color="var(--before)", strokeWidth=1.5, opacity={"expr": opacity}).encode(**axes),
+        now.mark_rule(color="var(--accent)", strokeWidth=1.3).encode(**WHISKER, opacity=faded),
+        now.mark_point(filled=True, color="var(--accent)").encode(**axes, opacity=faded),
+    )
 
 
-@cache
 def _histogram(words: Wording) -> dict[str, Any]:
-    outcomes = alt.Scale(domain=[words.yes, words.no], range=["var(--under)", "var(--over)"])
     stated = words.stated.split(":")[0]
+    outcomes = alt.Scale(domain=[words.yes, words.no], range=["var(--under)", "var(--over)"])
     bars = _data("histogram", CHOSEN).transform_calculate(right_edge="datum.left + 0.025")
     bars = bars.mark_bar(stroke="var(--card)", strokeWidth=0.5).encode(
         x=alt.X("left:Q", title=stated, scale={"domain": [0, 1]}, axis={"format": ".0%"}, bin="binned"),
@@ -207,68 +206,80 @@ def _histogram(words: Wording) -> dict[str, Any]:
         y=alt.Y("rows:Q", title="test rows", stack=True, axis={"format": "~s", "tickCount": 5}),
         color=alt.Color("outcome:N", scale=outcomes, legend=None),
         order=alt.Order("outcome:N", sort="ascending"),
-        tooltip=_tips(".1%", left="from", right_edge="to") + _tips(None, outcome="outcome") + _tips(",", rows="rows"),
+        tooltip=_tips(".1%", left="from", right_edge="to") + _tips("", outcome="outcome") + _tips(",", rows="rows"),
     )
-    means = _data("means", CHOSEN)
+    means = _data("means", CHOSEN).encode(x="value:Q")
     rule = means.mark_rule(strokeWidth=1.5, strokeDash=[5, 3], color="var(--ink)").encode(
-        x="value:Q", tooltip=_tips(None, what="mean") + _tips(".1%", value="value")
+        tooltip=_tips("", what="mean") + _tips(".1%", value="value")
     )
     labels = means.mark_text(
         align={"expr": "datum.value < 0.5 ? 'left' : 'right'"},
         dx={"expr": "datum.value < 0.5 ? 4 : -4"},
         fontWeight=600,
         color="var(--ink)",
-    ).encode(x="value:Q", y=alt.Y("place:Q", axis=None, scale={"domain": [0, 1]}), text="words:N")
+    ).encode(y=alt.Y("place:Q", axis=None, scale={"domain": [0, 1]}), text="words:N")
     both = alt.layer(bars, alt.layer(rule, labels)).resolve_scale(y="independent")
-    return _finish([both], 420, "Histogram of the stated probability, both outcomes stacked")
+    return _finish(420, "Histogram of the stated probability, both outcomes stacked", both)
 
 
-def _classes(chart: Any, faint: float) -> Any:
-    """Points of classes, of which one is picked by a click."""
+def _classes(data: Any, faint: float, **look: Any) -> Any:
+    """Points of classes over their accuracy, of which one is picked by a click."""
     pick = alt.selection_point(name="pick", fields=["index"], on="click", clear=False, toggle=False)
-    return chart.encode(size=_when(PICKED, 190, 46), opacity=_when(PICKED, 1, faint)).add_params(pick)
+    return (
+        data.mark_point(filled=True, cursor="pointer", **look)
+        .encode(x=CLASS_ACCURACY, size=_when(PICKED, 190, 46), opacity=_when(PICKED, 1, faint))
+        .add_params(pick)
+    )
 
 
-@cache
+CLASS_ACCURACY = _axis("accuracy", "class accuracy", zero=False, nice=True)
+
+
 def _class_scatter() -> dict[str, Any]:
     data, marks = _data("class_points"), _sides([PREDICTED.high, PREDICTED.low])
-    picked = _data("class_points", PICKED)
-    lines = data.mark_rule(strokeWidth=1.2).encode(
-        x="old_accuracy:Q", y="old_error:Q", x2="accuracy:Q", y2="error:Q",
-        color=marks["color"], opacity=_when(PICKED, 1, 0.2),
-    )  # fmt: skip
-    starts = picked.mark_point(size=60, strokeWidth=1.6, fill="var(--card)")
-    starts = starts.encode(x="old_accuracy:Q", y="old_error:Q", **marks, opacity=_when("datum.joined", 1, 0))
-    points = data.mark_point(filled=True, cursor="pointer").encode(
-        x=_share(alt.X, "accuracy", "class accuracy", zero=False, nice=True),
-        y=_share(alt.Y, "error", "calibration error", zero=True, nice=True),
-        **marks,
-        tooltip=_tips(None, name="class", side="side")
-        + _tips(".1%", accuracy="accuracy", error="error", old_error="error before")
-        + _tips(",", rows="test rows"),
-    )
+    before: Any = {"x": "old_accuracy:Q", "y": "old_error:Q"}
+    picked = data.transform_filter(PICKED)
     place = picked.encode(x="accuracy:Q", y="error:Q")
-    ring = place.mark_point(size=330, strokeWidth=1.6, color="var(--ink)", opacity=1)
     label = place.transform_filter("datum.larger").mark_text(dy=-17, fontWeight=600, fontSize=12, color="var(--ink)")
-    layers = [lines, _classes(points, 0.55), starts, ring, label.encode(text="name:N")]
-    return _finish(layers, 378, "Calibration error of every class against its accuracy", chosen=0)
+    return _finish(
+        378,
+        "Calibration error of every class against its accuracy",
+        data.mark_rule(strokeWidth=1.2).encode(
+            **before, x2="accuracy:Q", y2="error:Q", color=marks["color"], opacity=_when(PICKED, 1, 0.2)
+        ),
+        _classes(data, 0.55).encode(
+            y=_axis("error", "calibration error", zero=True, nice=True),
+            **marks,
+            tooltip=_tips("", name="class", side="side")
+            + _tips(".1%", accuracy="accuracy", error="error", old_error="error before")
+            + _tips(",", rows="test rows"),
+        ),
+        picked.mark_point(size=60, strokeWidth=1.6, fill="var(--card)").encode(
+            **before, **marks, opacity=_when("datum.joined", 1, 0)
+        ),
+        place.mark_point(size=330, strokeWidth=1.6, color="var(--ink)", opacity=1),
+        label.encode(text="name:N"),
+        chosen=0,
+    )
 
 
-@cache
 def _class_temperature() -> dict[str, Any]:
     data = _data("classes", "isValid(datum.temperature)")
-    points = data.mark_point(filled=True, color="var(--accent)", cursor="pointer").encode(
-        x=_share(alt.X, "accuracy", "class accuracy", zero=False, nice=True),
-        y=alt.Y("temperature:Q", title="temperature", scale={"zero": False, "nice": True}),
-        tooltip=_tips(None, name="class")
-        + _tips(".1%", accuracy="accuracy")
-        + _tips(".3~f", temperature="temperature"),
+    return _finish(
+        240,
+        "Temperature of every class against its accuracy",
+        _constant(temperature=1).mark_rule(**DASHED).encode(y="temperature:Q"),
+        _classes(data, 0.6, color="var(--accent)").encode(
+            y=alt.Y("temperature:Q", title="temperature", scale={"zero": False, "nice": True}),
+            tooltip=_tips("", name="class")
+            + _tips(".1%", accuracy="accuracy")
+            + _tips(".3~f", temperature="temperature"),
+        ),
+        data.transform_filter(PICKED)
+        .mark_text(dy=-14, fontWeight=600, fontSize=12)
+        .encode(x="accuracy:Q", y="temperature:Q", text="name:N"),
+        chosen=0,
     )
-    one = _constant(temperature=1).mark_rule(**DASHED).encode(y="temperature:Q")
-    label = data.transform_filter(PICKED).mark_text(dy=-14, fontWeight=600, fontSize=12)
-    label = label.encode(x="accuracy:Q", y="temperature:Q", text="name:N")
-    description = "Temperature of every class against its accuracy"
-    return _finish([one, _classes(points, 0.6), label], 240, description, chosen=0)
 
 
 def _before_and_now(data: str, **encoding: Any) -> list[Any]:
@@ -280,90 +291,98 @@ def _before_and_now(data: str, **encoding: Any) -> list[Any]:
     return [old.encode(**encoding), now.encode(**encoding)]
 
 
-@cache
 def _coverage() -> dict[str, Any]:
-    axes: dict[str, Any] = {
-        "x": _share(alt.X, "deferred", "share of rows deferred to a person", domain=[0, 1]),
-        "y": _share(alt.Y, "risk", "errors among the rows kept", zero=True, nice=True),
+    axes = {
+        "x": _axis("deferred", "share of rows deferred to a person", domain=[0, 1]),
+        "y": _axis("risk", "errors among the rows kept", zero=True, nice=True),
         "tooltip": METHOD
         + _tips(".0%", deferred="deferred")
         + _tips(".2%", risk="error among the kept")
         + _tips(".3f", threshold="threshold"),
     }
     chosen = _data("coverage", CHOSEN)
-    bound = chosen.mark_area(color="var(--accent)", opacity=0.13).encode(**axes, y2="bound:Q")
     here = chosen.transform_filter("abs(datum.deferred - share) < 0.005")
-    dot = here.mark_point(filled=True, size=90, color="var(--ink)", opacity=1).encode(**axes)
-    layers = [bound, *_before_and_now("coverage", **axes), here.mark_rule(**CUT).encode(x="deferred:Q"), dot]
-    description = "Errors that remain among the kept rows over the share deferred"
-    return _finish(layers, 300, description, share=0.2)
+    return _finish(
+        300,
+        "Errors that remain among the kept rows over the share deferred",
+        chosen.mark_area(color="var(--accent)", opacity=0.13).encode(**axes, y2="bound:Q"),
+        *_before_and_now("coverage", **axes),
+        here.mark_rule(**CUT).encode(x="deferred:Q"),
+        here.mark_point(filled=True, size=90, color="var(--ink)", opacity=1).encode(**axes),
+        share=0.2,
+    )
 
 
-@cache
 def _decision() -> dict[str, Any]:
     """Net benefit over thresholds: of the method, before it, of acting on everyone and on no one."""
     # treating all falls without bound: the chart ends a little below zero
-    range_shown = {"domain": {"expr": "[-0.25 * prevalence, 1.05 * prevalence]"}, "nice": False}
-    axes: dict[str, Any] = {
-        "x": _share(alt.X, "threshold", "threshold: act from this probability on", domain=[0, 1]),
-        "y": alt.Y("benefit:Q", title="net benefit", axis={"format": ".2~f", "tickCount": 6}, scale=range_shown),
+    shown = {"expr": "[-0.25 * prevalence, 1.05 * prevalence]"}
+    axes = {
+        "x": _axis("threshold", "threshold: act from this probability on", domain=[0, 1]),
+        "y": _axis("benefit", "net benefit", ".2~f", domain=shown, nice=False),
     }
     tooltip = METHOD + _tips(".0%", threshold="threshold") + _tips(".4f", benefit="net benefit")
-    everyone = _data("everyone").mark_line(color="var(--muted)", strokeWidth=1.6, clip=True).encode(**axes)
-    nobody = _constant(benefit=0).mark_rule(color="var(--ink)", strokeWidth=1).encode(y="benefit:Q")
     cut = _data("thresholds", CHOSEN).transform_filter("abs(datum.threshold - cut) < 0.005")
-    lines = _before_and_now("thresholds", **axes, tooltip=tooltip)
-    layers = [everyone, nobody, *lines, cut.mark_rule(**CUT).encode(x="threshold:Q")]
-    description = "Decision curve: net benefit over the threshold"
-    return _finish(layers, 300, description, cut=0.2, prevalence=0.5)
+    return _finish(
+        300,
+        "Decision curve: net benefit over the threshold",
+        _data("everyone").mark_line(color="var(--muted)", strokeWidth=1.6, clip=True).encode(**axes),
+        _constant(benefit=0).mark_rule(color="var(--ink)", strokeWidth=1).encode(y="benefit:Q"),
+        *_before_and_now("thresholds", **axes, tooltip=tooltip),
+        cut.mark_rule(**CUT).encode(x="threshold:Q"),
+        cut=0.2,
+        prevalence=0.5,
+    )
 
 
 def _forest(words: Wording, count: int) -> dict[str, Any]:
     """Signed gaps of groups with simultaneous intervals, one line per group."""
     marks, faded = _sides(words.sides), _when("datum.few", 0.4, 1)
-    axis, scale = {"format": "+.1~%", "tickCount": 6}, {"zero": True, "nice": True, "padding": 16}
     y = alt.Y("group:N", title=None, sort=None, axis={"labelLimit": 150, "ticks": False, "domain": False})
-    axes: dict[str, Any] = {
-        "x": alt.X("gap:Q", title=f"{words.mean} minus {words.share}", axis=axis, scale=scale),
+    axes = {
+        "x": _axis("gap", f"{words.mean} minus {words.share}", "+.1~%", zero=True, nice=True, padding=16),
         "y": y,
         "tooltip": METHOD
-        + _tips(None, group="group")
+        + _tips("", group="group")
         + _tips(",", rows="rows")
         + _tips("+.1%", gap="gap", low="interval from", high="to"),
     }
-    chosen = _data("groups", CHOSEN)
-    zero = _constant(gap=0).mark_rule(**DASHED).encode(x="gap:Q")
+    chosen, old = _data("groups", CHOSEN), _data("groups", BEFORE)
     rules = chosen.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2)
-    rules = rules.encode(x="low:Q", x2="high:Q", y=y, color=marks["color"], opacity=faded)
-    points = chosen.mark_point(filled=True, size=80).encode(**axes, **marks, opacity=faded)
-    old = _data("groups", BEFORE).mark_point(
-        color="var(--before)", size=55, strokeWidth=1.5, opacity={"expr": NOT_ALONE}
+    return _finish(
+        max(30 * count, min(330, 70 * count)),
+        "Signed calibration gap of every group",
+        _constant(gap=0).mark_rule(**DASHED).encode(x="gap:Q"),
+        old.mark_point(color="var(--before)", size=55, strokeWidth=1.5, opacity={"expr": NOT_ALONE}).encode(**axes),
+        rules.encode(x="low:Q", x2="high:Q", y=y, color=marks["color"], opacity=faded),
+        chosen.mark_point(filled=True, size=80).encode(**axes, **marks, opacity=faded),
     )
-    height = max(30 * count, min(330, 70 * count))
-    description = "Signed calibration gap of every group"
-    return _finish([zero, old.encode(**axes), rules, points], height, description)
 
 
-def _shift(methods: list[str], look: Figure) -> dict[str, Any]:
+def shift_chart(methods: list[str], look: Figure) -> dict[str, Any]:
+    """The mean of every method over the severities of a shift."""
     data = _data("shift").transform_calculate(
         low="datum.value - datum.error", high="datum.value + datum.error", chosen=CHOSEN
     )
-    number = ".1%" if look.percent else ".3f"
+    number, ticks = (".1%", ".0%") if look.percent else (".3f", "~g")
     # the same explicit domain lets Vega-Lite draw one legend for colour and shape
     colors = alt.Scale(domain=methods, range=[f"var(--line-{place % 7})" for place in range(len(methods))])
     legend = {"columns": 4}
-    axes = {
-        "x": alt.X("severity:O", title="severity of the shift (0: none)", axis={"labelAngle": 0}),
-        "color": alt.Color("method:N", legend=legend, scale=colors),
-    }
-    axis = {"format": ".0%" if look.percent else "~g"}
-    y = alt.Y("value:Q", title=look.heading, axis=axis, scale={"zero": True})
-    lines = data.mark_line().encode(**axes, y=y, strokeWidth=_when("datum.chosen", 3, 1.6))
-    bars = data.mark_rule(strokeWidth=1.3).encode(**axes, y="low:Q", y2="high:Q")
-    points = data.mark_point(filled=True, size=60, opacity=1).encode(
-        **axes,
-        y=y,
-        shape=alt.Shape("method:N", legend=legend, scale={"domain": methods}),
-        tooltip=METHOD + _tips(None, severity="severity") + _tips(number, value=look.heading, error="± standard error"),
+    data = data.encode(
+        x=alt.X("severity:O", title="severity of the shift (0: none)", axis={"labelAngle": 0}),
+        color=alt.Color("method:N", legend=legend, scale=colors),
     )
-    return _finish([lines, bars, points], 320, f"{look.heading} over the severity of the shift")
+    y = alt.Y("value:Q", title=look.heading, axis={"format": ticks}, scale={"zero": True})
+    return _finish(
+        320,
+        f"{look.heading} over the severity of the shift",
+        data.mark_line().encode(y=y, strokeWidth=_when("datum.chosen", 3, 1.6)),
+        data.mark_rule(strokeWidth=1.3).encode(y="low:Q", y2="high:Q"),
+        data.mark_point(filled=True, size=60, opacity=1).encode(
+            y=y,
+            shape=alt.Shape("method:N", legend=legend, scale={"domain": methods}),
+            tooltip=METHOD
+            + _tips("", severity="severity")
+            + _tips(number, value=look.heading, error="± standard error"),
+        ),
+    )

@@ -54,7 +54,7 @@ def full_name(method: str, calibrator: Any = None) -> str:
     'Temperature scaling, then a map of the top confidence'
     """
     for step in (*PREFIXES, *SUFFIXES):
-        inner = method.removeprefix(step) if step in PREFIXES else method.removesuffix(step)
+        inner = method.removeprefix(step).removesuffix(step)
         if inner != method:
             return full_name(inner) + STEPS.get(step, f" ({step})")
     if method == "none":
@@ -80,8 +80,8 @@ def _spelt(class_name: str) -> str:
 
 def summary(calibrator: Any) -> str:
     """The first sentence of a method's own description."""
-    text = (type(calibrator).__doc__ or "").strip().split("\n\n")[0]
-    return " ".join(text.replace("`", "").split())
+    first, *_ = (type(calibrator).__doc__ or "").strip().split("\n\n")
+    return " ".join(first.replace("`", "").split())
 
 
 def parameters(comparison: Comparison, row: MethodRow, count: int = 5) -> list[tuple[str, str]]:
@@ -127,5 +127,5 @@ def readable(value: Any) -> str:
     if array.ndim == 1 and array.size <= 16:
         return ", ".join(f"{number:.4g}" for number in array)
     low, middle, high = np.nanmin(array), np.nanmedian(array), np.nanmax(array)
-    shape = "×".join(str(size) for size in array.shape)
+    shape = "×".join(map(str, array.shape))
     return f"{shape} numbers, from {low:.4g} to {high:.4g}, median {middle:.4g}"

@@ -142,8 +142,8 @@ def _several_models(table: ModelComparison) -> dict[str, Any]:
     models, matrix = table.comparisons, table.table()
     rows = sorted({one.n_test for one in models.values()})
     span = " to ".join(f"{count:,}" for count in dict.fromkeys((rows[0], rows[-1])))
-    resamples = next(iter(models.values())).resamples
     sizes = [f"{len(table.methods)} methods", f"{len(models)} models", f"{span} test rows each", table.task]
+    resamples = f"{next(iter(models.values())).resamples:,} bootstrap resamples"
     caption = "The deciding metric of every method on every model"
     ranks = {"mean_rank": "Mean rank", "best_or_tied": f"Best or tied, of {len(models)}"}
     return {
@@ -152,7 +152,7 @@ def _several_models(table: ModelComparison) -> dict[str, Any]:
         "data": None,
         "comparisons": models,
         "answers": model_answers(table),
-        "facts": [*sizes, f"{resamples:,} bootstrap resamples"],
+        "facts": [*sizes, resamples],
         "criterion": table.criterion,
         "matrix": replace(matrix, axis="Method", columns={**matrix.columns, **ranks}, caption=caption),
         "links": {name: f"#model-{place}" for place, name in enumerate(models)},
@@ -162,11 +162,10 @@ def _several_models(table: ModelComparison) -> dict[str, Any]:
 
 def _section(name: str, comparison: Comparison) -> dict[str, Any]:
     """One model: the answers, the diagram before and after, and the methods."""
-    words = wording(comparison)
+    words, before, best = wording(comparison), baseline(comparison), comparison.best
     found = {"answers": answers(comparison), "methods": tables.model_methods(comparison), "words": words}
-    if comparison.best is None:
+    if best is None:
         return found
-    before, best = baseline(comparison), comparison.best
     old, new = comparison.bins(before), comparison.bins(best)
     drawn = diagram(new, before=old if before != best else None)
     label = f"Reliability diagram of {name}: ECE {old.ece:.2%} before, {new.ece:.2%} after {best}"

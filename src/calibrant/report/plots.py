@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from io import BytesIO
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
@@ -19,13 +18,12 @@ import numpy as np
 
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
-from calibrant.evaluation import deferral
 from calibrant.evaluation.consistency import reliability_bins
 from calibrant.metrics.classwise import classwise_over_under
 from calibrant.metrics.inputs import check
 from calibrant.metrics.reliability import Reliability
 from calibrant.metrics.scores import entropy
-from calibrant.metrics.selective import RiskCoverage
+from calibrant.metrics.selective import RiskCoverage, risk_coverage
 from calibrant.metrics.top_label import adaptive_ece
 
 if TYPE_CHECKING:
@@ -77,15 +75,15 @@ def axes_or_new(ax: Axes | None, *, width: float = 4.2, height: float = 3.6) -> 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
+
+    def picture() -> bytes:
+        written = BytesIO()
+        figure.savefig(written, format="png", dpi=144)
+        return written.getvalue()
+
     # a notebook asks the last value of a cell for its picture: the axes answer with their figure
-    axes._repr_png_ = partial(_png, figure)  # type: ignore[attr-defined]
+    axes._repr_png_ = picture  # type: ignore[attr-defined]
     return axes
-
-
-def _png(figure: Any) -> bytes:
-    with BytesIO() as picture:
-        figure.savefig(picture, format="png", dpi=144)
-        return picture.getvalue()
 
 
 NARROW_INCHES = 4.0
@@ -110,7 +108,7 @@ def tidy(
     _, words = ax.get_legend_handles_labels()
     figure, height = ax.get_figure(root=True), 0.0
     if words and figure is not None:
-        inches = float(figure.get_size_inches()[0])
+        inches = figure.get_figwidth()
         size = FontProperties(size="x-small" if inches < NARROW_INCHES else "small").get_size_in_points()
         # an entry is a handle, a gap and its word; a wider gap parts the columns
         entry = 2.4 * size + max(TextPath((0, 0), word, size=size).get_extents().width for word in words)
@@ -132,7 +130,7 @@ def percent_axis(axis: Any) -> None:
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     axis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
-    axis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    axis.set_major_formatter(PercentFormatter(1.0))
 
 
 def in_turn(named: Mapping[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
@@ -188,18 +186,25 @@ def reliability_diagram(
     return draw_reliability(bins, ax, title=title)
 
 
+def _with_diagonal(ax: Axes | None) -> Axes:
+    """Axes of accuracy over confidence, with the line on which both are equal."""
+    ax = axes_or_new(ax)
+    ax.plot([0, 1], [0, 1], color=NEUTRAL, linewidth=1, linestyle=(0, (4, 3)))
+    ax.set(xlim=(0, 1), ylim=(0, 1))
+    return ax
+
+
 def draw_reliability(
     bins: Reliability, ax: Axes | None = None, *, title: str | None = None, counts: bool = True
 ) -> Axes:
     """Draw bins that have intervals: bars from the diagonal to the accuracy, whiskers, the noise band, counts below."""
-    ax = axes_or_new(ax)
+    ax = _with_diagonal(ax)
     full, gap, widths = bins.filled, bins.accuracy - bins.confidence, bins.upper - bins.lower
     # the band lies around the diagonal: the offset of each bin is carried over the bin's whole width
     x = np.stack([bins.lower, bins.upper], axis=1)[full]
     band = np.stack([bins.noise_low, bins.noise_high]) - bins.confidence
     low, high = np.clip(band[:, full, None] + x, 0, 1)
     ax.fill_between(x.ravel(), low.ravel(), high.ravel(), color=NEUTRAL, alpha=0.18, linewidth=0, label="chance alone")
-    ax.plot([0, 1], [0, 1], color=NEUTRAL, linewidth=1, linestyle=(0, (4, 3)))
     for side, color, word in ((gap < 0, OVER, "too sure"), (gap >= 0, UNDER, "not sure enough")):
         ax.bar(
             bins.lower[side], gap[side], widths[side], bottom=bins.confidence[side], align="edge",
@@ -210,7 +215,6 @@ def draw_reliability(
         bins.confidence, bins.accuracy, yerr=whiskers, fmt="o", markersize=4, color="black", elinewidth=1,
         capsize=0, label="95% interval",
     )  # fmt: skip
-    ax.set(xlim=(0, 1), ylim=(0, 1))
     if counts:
         twin, most = ax.twinx(), int(bins.count.max(initial=1))
         twin.bar(bins.lower, bins.count, widths, align="edge", color=NEUTRAL, alpha=0.35, linewidth=0)
@@ -246,12 +250,10 @@ def accuracy_confidence_curve(
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['raw', 'flat']
     """
-    ax = axes_or_new(ax)
-    ax.plot([0, 1], [0, 1], color=NEUTRAL, linewidth=1, linestyle=(0, (4, 3)))
+    ax = _with_diagonal(ax)
     for values, look in in_turn(models):
         bins = reliability(values, labels, n_bins=n_bins, binning="mass", from_logits=from_logits)
         ax.plot(bins.confidence, bins.accuracy, markersize=3.5, linewidth=1.4, **look)
-    ax.set(xlim=(0, 1), ylim=(0, 1))
     return tidy(ax, x="confidence", y="accuracy", title=title, percent="xy")
 
 
@@ -351,25 +353,10 @@ def class_temperature_vs_accuracy(
     ax = axes_or_new(ax)
     ax.axhline(1, color=NEUTRAL, linewidth=0.8, linestyle=(0, (2, 3)))
     if single_temperature is not None:
-        words = f"one temperature: {single_temperature:.2f}"
-        ax.axhline(single_temperature, color=PALETTE[1], linewidth=1.2, label=words)
+        label = f"one temperature: {single_temperature:.2f}"
+        ax.axhline(single_temperature, color=PALETTE[1], linewidth=1.2, label=label)
     ax.scatter(accuracy, values, s=18, color=PALETTE[0], alpha=0.85, linewidth=0, label="one per class")
     return tidy(ax, x="class accuracy", y="temperature", title=title, percent="x")
-
-
-def risk_coverage(probabilities: Any, labels: Any, *, from_logits: bool = False) -> RiskCoverage:
-    """Risk at every coverage, from the surest row to all rows (El-Yaniv & Wiener 2010).
-
-    risk(t) = Σ 1{c_i ≥ t}·1{wrong_i} / Σ 1{c_i ≥ t}, one point for each distinct confidence t.
-
-    Examples
-    --------
-    >>> curve = risk_coverage([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6]], [0, 1, 1])
-    >>> curve.coverage.round(2).tolist(), curve.risk.round(2).tolist()
-    ([0.33, 0.67, 1.0], [0.0, 0.5, 0.33])
-    """
-    confidence, correct, _ = check(probabilities, labels, None, from_logits).top()
-    return deferral.risk_coverage_curve(confidence, correct)
 
 
 def risk_coverage_curve(
@@ -380,7 +367,7 @@ def risk_coverage_curve(
     title: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """One line per model: errors that remain over the share of rows it answers itself.
+    """One line per model: errors that remain over the share of rows it answers itself, as `risk_coverage` gives them.
 
     Parameters
     ----------
@@ -427,15 +414,14 @@ def shift_curves(
     x = np.asarray(severities, dtype=float)
     ax = axes_or_new(ax)
     # a small sideways step keeps the bars of neighbouring lines apart
-    steps = np.linspace(-0.06, 0.06, len(means)) if len(means) > 1 else np.zeros(1)
-    for (values, look), step in zip(in_turn(means), steps, strict=True):
+    steps = np.linspace(0, 0.12, len(means))
+    for (values, look), step in zip(in_turn(means), steps - steps.mean(), strict=True):
         y, name = np.asarray(values, dtype=float), look["label"]
         if y.shape != x.shape:
             raise InputError(f"{name!r} has {y.size} values, but there are {x.size} severities")
-        bars = None if errors is None or name not in errors else np.asarray(errors[name], dtype=float)
+        bars = (errors or {}).get(name)
         ax.errorbar(x + step, y, yerr=bars, markersize=4, linewidth=1.4, elinewidth=1, **look)
-    ax.set_ylim(bottom=0)
-    ax.set_xticks(x)
+    ax.set(ylim=(0, None), xticks=x)
     return tidy(ax, x="severity", y=metric, title=title, percent="y" if percent else "")
 
 
@@ -478,10 +464,11 @@ def class_loss_trace(class_losses: Any, *, class_shares: Any = None) -> ClassLos
     losses = np.asarray(class_losses, dtype=float)
     if losses.ndim != 2 or losses.shape[1] < 2:
         raise InputError(f"class_losses have shape {losses.shape}, but (steps, 2 classes or more) is needed")
-    shares = np.ones(losses.shape[1]) if class_shares is None else np.asarray(class_shares, dtype=float)
-    if shares.shape != losses.shape[1:]:
-        raise InputError(f"class_shares have shape {shares.shape}, but class_losses hold {losses.shape[1]} classes")
-    return ClassLossTrace(losses, losses @ (shares / shares.sum()), losses.std(axis=1, ddof=1))
+    if class_shares is not None and np.shape(class_shares) != losses.shape[1:]:
+        shape = np.shape(class_shares)
+        raise InputError(f"class_shares have shape {shape}, but class_losses hold {losses.shape[1]} classes")
+    total = np.average(losses, axis=1, weights=class_shares)
+    return ClassLossTrace(losses, total, losses.std(axis=1, ddof=1))
 
 
 def loss_traces(
@@ -501,9 +488,8 @@ def loss_traces(
     (2, 'total loss')
     """
     ax = axes_or_new(ax)
-    styles = cycle(["-", "--", "-.", ":"])
-    for (values, look), line in zip(in_turn(traces), styles, strict=False):
-        ax.plot(np.asarray(values, dtype=float), linestyle=line, linewidth=1.5, **look | {"marker": ""})
+    for (values, look), line in zip(in_turn(traces), cycle(["-", "--", "-.", ":"]), strict=False):
+        ax.plot(values, linestyle=line, linewidth=1.5, **look | {"marker": ""})
     return tidy(ax, x="step", y=quantity, title=title)
 
 
@@ -525,9 +511,8 @@ def error_and_entropy(
     >>> round(error_and_entropy([[0.5, 0.5], [0.5, 0.5]], [0, 1]).entropy, 4)
     0.6931
     """
-    given = probabilities, labels
-    error = adaptive_ece(*given, n_bins=n_bins, from_logits=from_logits)
-    return ErrorAndEntropy(ece=error, entropy=entropy(*given, from_logits=from_logits))
+    error = adaptive_ece(probabilities, labels, n_bins=n_bins, from_logits=from_logits)
+    return ErrorAndEntropy(error, entropy(probabilities, labels, from_logits=from_logits))
 
 
 def ece_vs_entropy(
@@ -579,12 +564,10 @@ class SimplexPaths:
             x, y = point @ CORNERS
             ax.plot(x, y, marker="o", color="black", markersize=4)
             ax.annotate(word, (x, y), textcoords="offset points", xytext=(6, rise), fontsize="small")
-        names = ("class 1", "class 2", "class 3")
-        for corner, name, side in zip(CORNERS, names, ("right", "left", "center"), strict=True):
-            x, y = corner + 0.05 * (corner - CORNERS.mean(axis=0))
-            ax.text(x, y, name, ha=side, va="center", fontsize="small", color=NEUTRAL)
-        ax.set(xlim=(-0.3, 1.3), ylim=(-0.12, 1.0))
-        ax.set_aspect("equal")
+        for number, side in enumerate(("right", "left", "center")):
+            x, y = 1.05 * CORNERS[number] - 0.05 * CORNERS.mean(axis=0)
+            ax.text(x, y, f"class {number + 1}", ha=side, va="center", fontsize="small", color=NEUTRAL)
+        ax.set(xlim=(-0.3, 1.3), ylim=(-0.12, 1.0), aspect="equal")
         ax.set_axis_off()
         return tidy(ax, title=title)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,10 +59,8 @@ def methods_table(comparison: Comparison) -> Table:
 
 def model_methods(comparison: Comparison) -> Table:
     """The main figures of every method on one model."""
-    columns = {name: facts(name).heading for name in (comparison.criterion, "ece", "accuracy")}
-    if comparison.task == "pairs":
-        del columns["accuracy"]
-    said = {}
+    names = (comparison.criterion, "ece", *["accuracy"] * (comparison.task != "pairs"))
+    columns, said = {name: facts(name).heading for name in names}, {}
     for row in comparison.rows:
         floor = row.noise_floor
         said[row.method] = "–" if floor is None else "no gap seen" if floor.p_value >= SIGNIFICANCE else "no"
@@ -79,7 +77,7 @@ def small_figure(metric: str, value: float) -> str:
 def group_table(comparison: Comparison) -> Table | None:
     """Every shown group before and after the best method."""
     found, best, before = group_analyses(comparison), comparison.best or "", baseline(comparison)
-    if best not in found or before not in found:
+    if best not in found:
         return None
     columns = {"n": "Rows", "old": "Gap before", "new": "Gap after", "ece": "ECE after", "floor": "by chance"}
     lines = []
@@ -105,48 +103,49 @@ def label_table(comparison: Comparison) -> Table | None:
     The largest error stands first; labels with too few events cannot be ranked and stand last.
     """
     done, width = finished(comparison), comparison.n_classes
-    both = (baseline(comparison), comparison.best or "")
+    both = baseline(comparison), comparison.best or ""
     if comparison.task != "multilabel" or both[1] not in done or len(comparison.labels) % width:
         return None
-    labels = np.asarray(comparison.labels).reshape(-1, width)
-    weights = None if comparison.weights is None else np.asarray(comparison.weights).reshape(-1, width)[:, 0]
+    labels = comparison.labels.reshape(-1, width)
+    weights = None if comparison.weights is None else comparison.weights[::width]
     values = np.stack([_by_label(done[name], width, weights, comparison.n_bins) for name in both], axis=1)
     positive = labels.sum(axis=0).astype(int)
     few = np.minimum(positive, len(labels) - positive) < FEW_POSITIVES
-
-    def line(name: str, positives: int, figures: Array, kind: str = "macro", note: str = "") -> Line:
-        named = zip(LABEL_FIGURES.items(), figures.flat, strict=True)
-        cells = {title: Cell(metric, Estimate(value)) for (title, metric), value in named}
-        return Line(name, {"Positives": Cell("n_positive", Estimate(positives)), **cells}, note=note, kind=kind)
-
+    names, total = class_names(comparison), positive.sum()
     pooled = np.array([[comparison.row(name).metrics[key].value for name in both] for key in ("ece", "nll")])
-    lines = [line("all labels pooled", positive.sum(), pooled)]
-    lines.append(line("mean of the labels", positive.sum(), values.mean(axis=2)))
+    found = [("all labels pooled", total, pooled, "", "macro")]
+    found.append(("mean of the labels", total, values.mean(axis=2), "", "macro"))
     for place in np.lexsort((-values[0, 1], few))[:MOST_LABELS]:
-        look = ("few", f"fewer than {FEW_POSITIVES} events") if few[place] else ("", "")
-        lines.append(line(str(class_names(comparison)[place]), positive[place], values[:, :, place], *look))
-    columns = {title: title for title in ("Positives", *LABEL_FIGURES)}
+        look = (f"fewer than {FEW_POSITIVES} events", "few") if few[place] else ("", "")
+        found.append((names[place], positive[place], values[:, :, place], *look))
+    lines = []
+    for name, positives, figures, note, kind in found:
+        numbers = zip(LABEL_FIGURES.items(), (positives, *figures.flat), strict=True)
+        cells = {title: Cell(metric, Estimate(value)) for (title, metric), value in numbers}
+        lines.append(Line(name, cells, note=note, kind=kind))
+    columns = {title: title for title in LABEL_FIGURES}
     return Table("Label", columns, tuple(lines), f"Labels before and after {both[1]}")
 
 
-LABEL_FIGURES = {"ECE before": "ece", "ECE after": "ece", "Log loss before": "nll", "Log loss after": "nll"}
+LABEL_FIGURES = {
+    "Positives": "n_positive",
+    "ECE before": "ece", "ECE after": "ece", "Log loss before": "nll", "Log loss after": "nll",
+}  # fmt: skip
 
 
 def _by_label(columns: TestColumns, width: int, weights: Array | None, n_bins: int) -> Array:
     """ECE and mean log loss (2, L) of every label."""
-    stated, seen, loss = (
-        np.asarray(column).reshape(-1, width) for column in (columns.confidence, columns.correct, columns.nll)
-    )
+    stated, seen, loss = (column.reshape(-1, width) for column in (columns.confidence, columns.correct, columns.nll))
     errors = [ece(p, y, sample_weight=weights, n_bins=n_bins) for p, y in zip(stated.T, seen.T, strict=True)]
-    return np.stack([np.array(errors), np.average(loss, axis=0, weights=weights)])
+    return np.stack([errors, np.average(loss, axis=0, weights=weights)])
 
 
 def clinical_figures(comparison: Comparison, columns: TestColumns) -> Mapping[str, Estimate]:
     """Slope, intercept, O:E and the rest with bootstrap intervals over rows."""
-    loss, seen, none = np.asarray(columns.nll, dtype=float), np.asarray(columns.correct, dtype=bool), np.empty(0)
-    rows = RowColumns(columns.confidence, columns.prediction, seen, loss, none, none)
+    loss, none = columns.nll.astype(float), np.empty(0)
+    rows = RowColumns(columns.confidence, columns.prediction, columns.correct, loss, none, none)
     resamples = draw(len(loss), comparison.resamples, comparison.seed)
-    of_logits = bool(loss.max(initial=0.0) < LARGEST_LOSS)
+    of_logits = loss.max(initial=0.0) < LARGEST_LOSS
     return column_estimates((), rows, resamples, weights=comparison.weights, of_logits=of_logits)[0]
 
 
@@ -161,37 +160,36 @@ def clinical_table(comparison: Comparison) -> Table | None:
     for name, (label, ideal, *_) in CLINICAL.items():
         rows.append(Row(label, {"old": Cell(name, old[name]), "new": Cell(name, new[name])}))
         words[label] = ("" if ideal is None else f"Ideal {ideal:g}. ") + clinical_words(name, new[name])
-    columns = {"old": "Before", "new": f"After `{best}`"}
-    caption = "Calibration in clinical terms, before and after"
-    return Table("Figure", columns, tuple(rows), caption, {"In words, after": words})
+    columns, texts = {"old": "Before", "new": f"After `{best}`"}, {"In words, after": words}
+    return Table("Figure", columns, tuple(rows), "Calibration in clinical terms, before and after", texts)
 
 
 Words = tuple[str, str, str]
-"""What is said where the interval is below the ideal, holds it, and is above it; {} is what the figure comes to."""
+"""What is said where the interval is below the ideal, holds it, and is above it; {} is the figure times a factor, or
+the odds of which it is the logarithm."""
 
 SEEN = "For every 100 events expected, {:.0f} were seen: "
 ODDS = "on average; their odds should be multiplied by {:.2f}."
-CLINICAL: dict[str, tuple[str, float | None, Callable[[float], float], Words]] = {
-    "observed_expected": ("Observed : expected events", 1.0, lambda value: 100 * value,
+CLINICAL: dict[str, tuple[str, float | None, int | None, Words]] = {
+    "observed_expected": ("Observed : expected events", 1.0, 100,
      (f"{SEEN}risk is overestimated on average.", f"{SEEN}no more than chance explains.",
       f"{SEEN}risk is underestimated on average.")),
-    "calibration_intercept": ("Calibration in the large (intercept)", 0.0, np.exp,
+    "calibration_intercept": ("Calibration in the large (intercept)", 0.0, None,
      (f"Risks are too high {ODDS}", "The average risk is right, as far as these rows can tell.",
       f"Risks are too low {ODDS}")),
-    "calibration_slope": ("Calibration slope", 1.0, float,
+    "calibration_slope": ("Calibration slope", 1.0, 1,
      ("Risks are too extreme: high ones too high, low ones too low.",
       "Risks are neither too extreme nor too timid, as far as these rows can tell.",
       "Risks are too timid: high ones too low, low ones too high.")),
-    "integrated_calibration_index": ("Mean distance of the curve (ICI)", 0.0, lambda value: 100 * value,
+    "integrated_calibration_index": ("Mean distance of the curve (ICI)", 0.0, 100,
      3 * ("On average a stated risk is {:.1f} points from the smooth curve.",)),
-    "roc_auc": ("Discrimination (ROC AUC)", None, lambda value: 100 * value,
+    "roc_auc": ("Discrimination (ROC AUC)", None, 100,
      3 * ("In {:.0f} of 100 pairs of a positive and a negative, the positive has the higher risk.",)),
 }  # fmt: skip
 
 
 def clinical_words(name: str, one: Estimate) -> str:
     """What a clinical figure says."""
-    _, ideal, shown, (below, holds, above) = CLINICAL[name]
-    if ideal is None or one.low <= ideal <= one.high:
-        return holds.format(shown(one.value))
-    return (below if one.value < ideal else above).format(shown(one.value))
+    _, ideal, factor, (below, holds, above) = CLINICAL[name]
+    words = holds if ideal is None or one.low <= ideal <= one.high else below if one.value < ideal else above
+    return words.format(factor * one.value if factor else np.exp(one.value))

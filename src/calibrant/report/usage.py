@@ -7,6 +7,7 @@ import platform
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ def options_of(command: str | None) -> dict[str, str]:
     """
     words = shlex.split(command or "")
     found: dict[str, str] = {}
-    for word, following in zip(words, [*words[1:], ""], strict=False):
+    for word, following in pairwise([*words, ""]):
         name, equals, value = word.partition("=")
         found[name] = value if equals else following
     return {name: found[name] for name in READING if name in found}

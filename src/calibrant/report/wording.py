@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -105,7 +104,7 @@ SIZES = {"multiclass": "{:,} classes", "multilabel": "{:,} labels", "binary": "{
 
 def sizes(comparison: Comparison) -> list[str]:
     """How much was compared, on how many rows of what."""
-    labels, failed = (comparison.labels, sum(row.error is not None for row in comparison.rows))
+    labels, failed = comparison.labels, sum(row.error is not None for row in comparison.rows)
     counts = (np.sum(labels), np.mean(labels)) if comparison.task == "binary" else (comparison.n_classes,)
     return [
         f"{len(comparison.rows) - failed} methods" + f", {failed} failed" * (failed > 0),
@@ -117,8 +116,8 @@ def sizes(comparison: Comparison) -> list[str]:
     ]
 
 
-def class_names(comparison: Comparison) -> Sequence[str]:
+def class_names(comparison: Comparison) -> list[str]:
     """The names of the classes or labels, numbers where there are none."""
     word = "label" if comparison.task == "multilabel" else "class"
-    names = comparison.class_names or [f"{word} {index}" for index in range(comparison.n_classes)]
-    return [str(name) for name in names]
+    numbered = [f"{word} {index}" for index in range(comparison.n_classes)]
+    return list(map(str, comparison.class_names or numbered))
