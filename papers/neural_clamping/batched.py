@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.neural.losses.terms import log_probabilities, of_label
+from calibrant.kernels.torch.tensors import of_label
+from calibrant.neural.losses.terms import log_probabilities
 from calibrant.neural.neural_clamping import LIMIT, input_units
 
 MOMENTUM = 0.9

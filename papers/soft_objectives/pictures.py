@@ -16,7 +16,7 @@ from figure_claims import CELLS  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from tables import OWN_DECAY, Result, cohens_d, pick, read_results, row_name, table_rows  # noqa: E402
 
-from calibrant.kernels.soft_bins import memberships  # noqa: E402
+from calibrant.kernels.bins import memberships  # noqa: E402
 from calibrant.report.plots import (  # noqa: E402
     MARKERS,
     NEUTRAL,

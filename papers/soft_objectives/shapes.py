@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import torch
 
-from calibrant.core.bins import width_index
-from calibrant.kernels.soft_bins import memberships, soft_bin_error, soft_bin_sums
+from calibrant.core.bins import BinSums, width_index
+from calibrant.kernels.bins import memberships, soft_bin_sums
 from calibrant.neural.losses import soft_uncertainty
 
 N_BINS = 15
@@ -67,7 +67,7 @@ def calibrated_errors(size: int, repeats: int = REPEATS, temperature: float = 0.
     for _ in range(repeats):
         confidence = generator.uniform(0.2, 1.0, size)
         correct = (generator.random(size) < confidence).astype(np.float64)
-        errors.append(soft_bin_error(soft_bin_sums(confidence, correct, None, N_BINS, temperature), 2))
+        errors.append(float(BinSums(*soft_bin_sums(confidence, correct, None, N_BINS, temperature)).norm(2)))
     return np.array(errors)
 
 

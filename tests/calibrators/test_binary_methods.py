@@ -14,9 +14,8 @@ from calibrant import metrics
 from calibrant.calibrators.registry import get
 from calibrant.core.errors import FitWarning
 from calibrant.core.softmax import sigmoid
-from calibrant.kernels.isotonic import isotonic_values, merge_groups, score_groups
+from calibrant.kernels.isotonic import isotonic_values, merge_groups, score_groups, venn_abers_tables
 from calibrant.kernels.logistic import fit_logistic
-from calibrant.kernels.venn_abers import venn_abers_tables
 
 SEEDS = range(50)
 LIKELIHOOD = ("platt", "beta", "quad", "spline", "iso")

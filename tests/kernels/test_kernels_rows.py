@@ -131,11 +131,6 @@ def test_read_only_and_strided_matrices_are_scanned(monkeypatch):
     close(rows.scan(np.asfortranarray(logits), labels, from_logits=True), expected, 0)
 
 
-def test_scan_refuses_unknown_columns():
-    with pytest.raises(InputError, match="columns must be one of correct, top, scores, all"):
-        rows.scan(np.zeros((2, 2)), None, from_logits=True, columns="everything")
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_correct_alone_is_the_correct_of_the_predictions(dtype):
     rng = np.random.default_rng(5)

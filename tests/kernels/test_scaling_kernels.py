@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from calibrant.core.errors import InputError
-from calibrant.kernels import scaling, transform
+from calibrant.kernels import scaling
 from calibrant.kernels.compiled import scaling as compiled
 
 SHAPES = [(1, 2), (37, 5), (64, 33)]
@@ -125,13 +125,13 @@ def test_scaling_twins_agree_and_refuse_what_is_not_finite(dtype, monkeypatch):
     answers = []
     for kernels in ("numpy", "numba"):
         monkeypatch.setenv("CALIBRANT_KERNELS", kernels)
-        answers.append(transform.scale_rows(logits, scale, bias))
+        answers.append(scaling.scale_rows(logits, scale, bias))
         assert answers[-1].dtype == dtype
         for bad in (np.nan, np.inf):
             broken = logits.copy()
             broken[31, 4] = bad
             with pytest.raises(InputError, match="row 31, column 4"):
-                transform.scale_rows(broken, scale, bias)
+                scaling.scale_rows(broken, scale, bias)
     np.testing.assert_allclose(answers[0], answers[1], rtol=1e-6 if dtype == np.float32 else 1e-14, atol=1e-6)
 
 
@@ -141,14 +141,14 @@ def test_a_bad_logit_is_named_by_its_row_in_the_whole_matrix(monkeypatch):
     for kernels in ("numpy", "numba"):
         monkeypatch.setenv("CALIBRANT_KERNELS", kernels)
         with pytest.raises(InputError, match="row 2, column 5"):
-            transform.scale_rows(logits, np.ones(2**19), None)
+            scaling.scale_rows(logits, np.ones(2**19), None)
 
 
 def test_rounding_never_moves_the_prediction():
     rng = np.random.default_rng(0)
     logits = (1 + np.float32(6e-8) * rng.integers(0, 4, (2000, 6))).astype(np.float32)
     scale = np.full(6, 0.31, np.float32)
-    for kernel in (transform.scale_block, compiled.scale_block):
+    for kernel in (scaling.scale_block, compiled.scale_block):
         scaled = np.empty_like(logits)
         assert kernel(logits, scale, np.zeros(6, np.float32), scaled, True)
         assert (scaled.argmax(axis=1) == logits.argmax(axis=1)).all()

@@ -93,7 +93,6 @@ def test_columns_are_those_of_the_scan(from_logits, dtype):
 def test_ties_go_to_the_first_class():
     values = torch.tensor([[1.0, 1.0, 0.0], [-0.0, 0.0, -1.0]])
     assert tensors.first_maximum(values).tolist() == [0, 0]
-    assert tensors._first_true(values == values.amax(dim=1, keepdim=True)).tolist() == [0, 0]
 
 
 def test_sums_add_up_to_the_metrics():

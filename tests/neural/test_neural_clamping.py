@@ -230,7 +230,7 @@ def test_one_class_cannot_calibrate() -> None:
         ({"epochs": 2.5}, r"epochs must be a whole number of at least 1, got 2\.5"),
         ({"learning_rate": 0.0}, "learning_rate must be above 0"),
         ({"bounds": 5}, "bounds must be a pair"),
-        ({"penalty": "best"}, "penalty must be a number or 'auto'"),
+        ({"penalty": "best"}, "penalty must be 0 or more, or 'auto', got 'best'"),
         ({"temperature_init": 0.0}, "temperature_init must be"),
         ({"folds": 1}, "folds must be a whole number of at least 2"),
     ],

@@ -28,8 +28,7 @@ from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning
 from calibrant.core.rows import Rows
 from calibrant.kernels.affine import Features, affine_sums
-from calibrant.kernels.scaling import vector_sums
-from calibrant.kernels.transform import scale_rows
+from calibrant.kernels.scaling import scale_rows, vector_sums
 
 BIAS_STRENGTHS = np.logspace(2, -5, 15)
 """What cross-validation tries times K for the μ of vector scaling, strongest first."""

@@ -533,11 +533,11 @@ def bin_moments(logits, labels, weights, kernels, edges, inverse):  # noqa: PLR0
 
 @bin_moments.on_device
 def _(rows, _, edges, inverse):
-    from calibrant.kernels.torch import row_passes
+    from calibrant.kernels.torch.rows import label_moments
 
     index = place(rows.top()[0], edges)
-    gaps = rows.remembered("label gaps", lambda: row_passes.label_gaps(rows))
-    return summed_by_bin(index, row_passes.row_moments(rows, inverse[index]), gaps, rows.weights, len(inverse))
+    gaps, moments = rows.per_row(label_moments, rows.put(inverse[index]))
+    return summed_by_bin(index, moments, gaps, rows.weights, len(inverse))
 
 
 def _label_gaps(logits, labels, prediction):

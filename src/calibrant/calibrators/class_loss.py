@@ -296,13 +296,13 @@ def _losses_and_bins(logits, labels, weights, calibrator, share):
 
 @_losses_and_bins.on_device
 def _(rows, calibrator, share):
-    from calibrant.kernels.torch.row_passes import label_columns
+    from calibrant.kernels.torch.rows import label_columns
 
     change = None
     if calibrator is not None:
         mapped = device_map(calibrator, rows.tensor.device)
         change = lambda block: _between(block, mapped(block), share)  # noqa: E731
-    losses, confidence, correct = label_columns(rows, change)
+    losses, confidence, correct = rows.per_row(label_columns, change=change)
     return summed_by_class(losses, confidence, correct, rows.labels, rows.weights, rows.n_classes)
 
 

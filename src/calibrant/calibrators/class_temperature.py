@@ -430,7 +430,6 @@ class DeviceClassSearch(ClassSearch):
 
     def __init__(self, rows: Any, grid: Array, n_bins: int) -> None:
         from calibrant.kernels.torch import triton_classes
-        from calibrant.kernels.torch.rows import on_device_of
         from calibrant.kernels.torch.tensors import host
 
         rows.settle()
@@ -438,7 +437,7 @@ class DeviceClassSearch(ClassSearch):
         # what of the rows is on the host: everything but the logits
         columns = SimpleNamespace(n=rows.n, n_classes=rows.n_classes, labels=host(rows.target), weights=rows.weights)
         super().__init__(columns, grid, n_bins)
-        self._put = on_device_of(rows)
+        self._put = rows.put
         self.launches = triton_classes.ClassLaunches(
             rows.tensor, rows.target, self._put(self.weights), self._put(grid), n_bins
         )

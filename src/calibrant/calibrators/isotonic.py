@@ -19,8 +19,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import probability_log_odds, softplus
-from calibrant.kernels.isotonic import ScoreGroups, isotonic_values, score_groups
-from calibrant.kernels.venn_abers import venn_abers_tables
+from calibrant.kernels.isotonic import ScoreGroups, isotonic_values, score_groups, venn_abers_tables
 
 
 class IsotonicCalibration(

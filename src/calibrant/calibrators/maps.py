@@ -22,7 +22,7 @@ from calibrant.core import softmax as numpy_softmax
 from calibrant.core.arrays import Array
 from calibrant.core.zeros import floor_score
 from calibrant.kernels.rows import scan
-from calibrant.kernels.transform import restore_prediction
+from calibrant.kernels.scaling import restore_prediction
 
 MARGIN = 8
 """By how many rounding steps a kept prediction leads: what a softmax in the same precision still shows."""

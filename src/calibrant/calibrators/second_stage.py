@@ -171,9 +171,9 @@ class TopLabelMap(
         if rows.in_memory:
             top = top_label(rows.logits)
         else:
-            from calibrant.kernels.torch.row_passes import top_odds
+            from calibrant.kernels.torch.rows import top_odds
 
-            top = TopLabel(*top_odds(rows.blocks))
+            top = TopLabel(*rows.blocks.per_row(top_odds))
         self.map_, self.objective_trace_ = fit_map(top.log_odds, top.prediction == rows.labels, rows.weights)
         self.n_iter_ = max(1, len(self.objective_trace_) - 1)
 

@@ -22,7 +22,7 @@ from calibrant.core.arrays import Array
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
-from calibrant.kernels.transform import scale_rows
+from calibrant.kernels.scaling import scale_rows
 
 OBJECTIVES = ("nll", "ece", "adaptive_ece", "soft_ece")
 

@@ -54,9 +54,9 @@ def check_score_matrix(scores: Any, name: str = "logits") -> np.ndarray:
     if array.ndim != 2 or not array.size:
         raise InputError(f"{name} must have the shape (n, L) with one column per label, got {array.shape}")
     matrix = widen(array)
-    if np.isnan(matrix).any():
-        row, column = np.argwhere(np.isnan(matrix))[0]
-        raise InputError(f"{name} contains NaN in row {row}, column {column}: every value must be a number")
+    bad = np.argwhere(np.isnan(matrix))
+    if len(bad):
+        raise InputError(f"{name} contains NaN in row {bad[0, 0]}, column {bad[0, 1]}: every value must be a number")
     return matrix
 
 
@@ -246,7 +246,7 @@ def unit_scale(weights: np.ndarray | None) -> np.ndarray | None:
 
 def check_values(values: np.ndarray, *, from_logits: bool, name: str = "logits", first_row: int = 0) -> None:
     """Raise unless every row holds logits (−inf is a probability of 0), or probabilities that sum to one."""
-    if not (sums_finitely(values) if from_logits else _are_probabilities(values)):
+    if not (sums_finitely(values) if from_logits else are_probabilities(values)):
         explain_bad_values(values, from_logits=from_logits, name=name, first_row=first_row)
 
 
@@ -259,7 +259,8 @@ def sums_finitely(values: np.ndarray) -> bool:
         return bool(np.isfinite(values.sum(dtype=values.dtype)))
 
 
-def _are_probabilities(values: np.ndarray) -> bool:
+def are_probabilities(values: np.ndarray) -> bool:
+    """Do all values lie in [0, 1] and all rows sum to one?"""
     inside = values.min() >= 0 and values.max() <= 1 + PROBABILITY_TOLERANCE
     return bool(inside and (np.abs(values.sum(axis=1, dtype=np.float64) - 1) <= PROBABILITY_TOLERANCE).all())
 
@@ -278,7 +279,7 @@ def look_like_probabilities(values: np.ndarray) -> bool:
     if values.ndim != 2 or values.shape[1] < 2 or len(values) < 2:
         return False
     # real logits fail in the first rows, so that the whole matrix is read only where it matters
-    return _are_probabilities(values[:64]) and _are_probabilities(values)
+    return are_probabilities(values[:64]) and are_probabilities(values)
 
 
 def probabilities_error(n_rows: int, name: str, remedy: str) -> InputError:

@@ -7,8 +7,7 @@ functions of the sums, and sums of chunks add up to the sums of the whole.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -114,16 +113,15 @@ def under(excess: Array) -> Array:
     return over(-excess)
 
 
-@dataclass(frozen=True)
-class BinSums:
+class BinSums(NamedTuple):
     """Σw, Σw·confidence and Σw·correct of each bin; any leading axes (classes, resamples) are kept."""
 
     weight: Array
     confidence: Array
     correct: Array
 
-    def __add__(self, other: BinSums) -> BinSums:
-        return BinSums(self.weight + other.weight, self.confidence + other.confidence, self.correct + other.correct)
+    def __add__(self, other: BinSums) -> BinSums:  # type: ignore[override]
+        return BinSums(*map(np.add, self, other))
 
     @property
     def excess(self) -> Array:

@@ -158,9 +158,8 @@ class Rows:
             chosen = np.zeros(self.n)
             chosen[index] = 1.0
             return self.with_weights(chosen * self.mass())
-        columns = {name: getattr(self, name) for name in ("logits", "labels", "weights", "groups", "clusters")}
-        taken: dict[str, Any] = {name: None if one is None else one[index] for name, one in columns.items()}
-        return replace(self, **taken)
+        columns = {name: vars(self)[name] for name in ("logits", "labels", "weights", "groups", "clusters")}
+        return replace(self, **{name: one[index] for name, one in columns.items() if one is not None})
 
     def sample(self, size: int) -> Rows:
         """About `size` rows, for a cheap first estimate; all of them when there are fewer."""
@@ -353,8 +352,7 @@ def fingerprint_of_sample(shape: tuple[int, ...], sample: Array, labels: Array, 
     logits and the same numbers as float64 have the same fingerprint. `sample` is every (n // 256)-th row.
     """
     digest = hashlib.sha256(repr(shape).encode())
-    digest.update(np.ascontiguousarray(sample, dtype="<f8").data)
-    digest.update(np.ascontiguousarray(labels, dtype="<i8").data)
-    if weights is not None:
-        digest.update(np.ascontiguousarray(weights, dtype="<f8").data)
+    for values, dtype in ((sample, "<f8"), (labels, "<i8"), (weights, "<f8")):
+        if values is not None:
+            digest.update(np.ascontiguousarray(values, dtype=dtype).data)
     return f"sha256:{digest.hexdigest()[:32]}"

@@ -17,7 +17,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,13 +51,17 @@ def class_key(name: Any) -> str:
     >>> [class_key(name) for name in ("3.0", "+1", "1e0", True, "False", "01", " cat ", -2.0)]
     ['3', '1', '1', '1', '0', '01', 'cat', '-2']
     """
-    text = str(name.decode("utf-8", "replace") if isinstance(name, bytes) else name).strip()
+    text = _text(name)
     if text.lower() in ("true", "false"):
-        return "1" if text.lower() == "true" else "0"
+        return str(int(text.lower() == "true"))
     if _NUMBER.fullmatch(text):
         value = float(text)
         return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
     return text
+
+
+def _text(value: Any) -> str:
+    return str(value.decode("utf-8", "replace") if isinstance(value, bytes) else value).strip()
 
 
 def class_number(name: Any) -> int | None:
@@ -122,9 +126,9 @@ class Schema:
         if len(set(keys)) == len(keys):
             return keys
         exact = [str(name).strip() for name in self.class_names]
-        twice = next((name for name in exact if exact.count(name) > 1), None)
-        if twice is not None:
-            raise InputError(f"two classes are called {twice!r}: give each class a name of its own")
+        twice = [name for name in exact if exact.count(name) > 1]
+        if twice:
+            raise InputError(f"two classes are called {twice[0]!r}: give each class a name of its own")
         return exact
 
     def align(self, other: Schema, mine: str = "the first", theirs: str = "the second") -> Alignment:
@@ -170,7 +174,7 @@ class Schema:
         texts = array.dtype.kind in "USO" and array.size > 0
         numbered = any(class_number(word) is not None for word in self._outcome_names)
         if texts or (numbered and array.dtype.kind in "fiub"):
-            array = self._by_name(array, name)
+            array = self._by_name(array, name, numbered)
         if self.flat:
             return check_outcomes(array, rows, name, against)
         if self.task == "multilabel":
@@ -184,12 +188,11 @@ class Schema:
         """Names that a label may be; the names of many labels are not, since each of them is 0 or 1."""
         return self.class_names if self.class_names is not None and self.task != "multilabel" else ()
 
-    def _by_name(self, array: Array, name: str) -> Array:
+    def _by_name(self, array: Array, name: str, numbered: bool) -> Array:
         """Places of the names, or the numbers that texts spell where no class name is a number."""
         flat, width = array.reshape(-1), array[:1].size if array.ndim else 1
         found, codes = np.unique(flat, return_inverse=True) if flat.dtype.kind != "O" else _distinct(flat, name)
         places = dict(zip(self.keys, range(self.n_classes), strict=True)) if self._outcome_names else {}
-        numbered = any(class_number(key) is not None for key in places)
         lowered = {key.lower(): place for key, place in places.items()}
         lowered = lowered if len(lowered) == len(places) else {}  # names that differ by case only must match exactly
         if not places and (self.flat or self.task == "multilabel"):
@@ -212,7 +215,7 @@ class Schema:
         return np.array(answers, dtype=np.int64)[codes].reshape(array.shape)
 
     def _no_such_class(self, value: Any, row: int, name: str) -> InputError:
-        text = str(value.decode("utf-8", "replace") if isinstance(value, bytes) else value).strip()
+        text = _text(value)
         if text == "" or identifier(value) == MISSING:
             return InputError(f"{name} is missing in row {row}: give every row a label, or leave the row out")
         if _NUMBER.fullmatch(class_key(value)) and self.class_names is None:
@@ -225,8 +228,7 @@ class Schema:
         return InputError(f"{name} must be class numbers or names, got {text[:40]!r} in row {row}: {known}")
 
 
-@dataclass(frozen=True)
-class Alignment:
+class Alignment(NamedTuple):
     """How columns become those of another schema: their places in the wanted order (None: as they are), and a note."""
 
     order: list[int] | None = None
@@ -309,7 +311,7 @@ def identifiers(values: Any, n_rows: int | None = None, name: str = "ids") -> tu
         if len(columns) == 1:
             return columns[0]
         codes = np.stack([code for code, _ in columns], axis=1)
-        found, code = _by_appearance(np.unique(codes, axis=0, return_index=True, return_inverse=True))
+        found, code = _by_appearance(codes)
         return code, [
             joined_identifier([names[i] for (_, names), i in zip(columns, row, strict=True)]) for row in found
         ]
@@ -318,7 +320,7 @@ def identifiers(values: Any, n_rows: int | None = None, name: str = "ids") -> tu
         raise InputError(f"{name} has shape {column.shape}, but there are {n_rows} rows: give one entry per row")
     if column.dtype.kind == "O":
         column = np.array([identifier(value) for value in column.tolist()], dtype=str)
-    found, code = _by_appearance(np.unique(column, return_index=True, return_inverse=True))
+    found, code = _by_appearance(column)
     texts = [identifier(value) for value in found]
     if len(set(texts)) < len(texts):  # such as "" and "missing"
         again, names = identifiers(np.array(texts, dtype=str))
@@ -356,9 +358,9 @@ def _column(values: Any) -> Array:
     return np.asarray(values)
 
 
-def _by_appearance(distinct: Any) -> tuple[Array, Array]:
-    """Distinct values in the order in which they first appear, and the place of each row's value among them."""
-    found, first, inverse = distinct
+def _by_appearance(rows: Array) -> tuple[Array, Array]:
+    """Distinct rows in the order in which they first appear, and the place of each row among them."""
+    found, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))

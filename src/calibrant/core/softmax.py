@@ -13,23 +13,32 @@ from calibrant.core.arrays import Array
 
 def logsumexp(logits: Array) -> Array:
     """log Σ_j exp(z_j) of each row."""
-    peak = logits.max(axis=-1, keepdims=True)
-    return (np.log(np.exp(_below(logits, peak)).sum(axis=-1, keepdims=True)) + peak)[..., 0]
+    shifted, peak = _shifted(logits)
+    mass = np.exp(shifted, out=shifted).sum(axis=-1, keepdims=True)
+    return (np.log(mass) + peak)[..., 0]
 
 
 def log_softmax(logits: Array) -> Array:
     """z − logsumexp(z) of each row."""
-    shifted = _below(logits, logits.max(axis=-1, keepdims=True))
+    shifted, _ = _shifted(logits)
     shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return shifted
 
 
 def softmax(logits: Array) -> Array:
     """exp(z) / Σ_j exp(z_j) of each row."""
-    exponentials = _below(logits, logits.max(axis=-1, keepdims=True))
+    exponentials, _ = _shifted(logits)
     np.exp(exponentials, out=exponentials)
     exponentials /= exponentials.sum(axis=-1, keepdims=True)
     return exponentials
+
+
+def _shifted(logits: Array) -> tuple[Array, Array]:
+    """Logits minus the peak of their row, and the peak."""
+    peak = logits.max(axis=-1, keepdims=True)
+    # the gap of two finite logits may exceed the dtype: as −Inf its exponential is the same 0
+    with np.errstate(over="ignore"):
+        return logits - peak, peak
 
 
 def log_stored(probabilities: Array) -> Array:
@@ -41,12 +50,6 @@ def log_stored(probabilities: Array) -> Array:
 def log_probabilities(probabilities: Array) -> Array:
     """Logits that softmax maps back to these probabilities; a zero becomes the smallest normal number."""
     return np.log(np.maximum(probabilities, np.finfo(probabilities.dtype).tiny))
-
-
-def _below(logits: Array, peak: Array) -> Array:
-    # the gap of two finite logits may exceed the dtype: as −Inf its exponential is the same 0
-    with np.errstate(over="ignore"):
-        return logits - peak
 
 
 def log_odds(probabilities: Array) -> Array:
@@ -78,31 +81,21 @@ def probability_log_odds(probability: Array) -> Array:
         return np.log(wide) - np.log1p(-wide)
 
 
-def finite_log_odds(log_odds: Array, floor: tuple[float, float] | None = None) -> Array:
+def finite_log_odds(log_odds: Array) -> Array:
     """±inf replaced by the log-odds of a floor: of half the smallest positive p and half the smallest 1 − p.
 
-    `floor` gives the lowest and the highest log-odds that infinite values take; None reads them off these values.
+    Where all values are infinite nothing is known about their size, and p = ¼ and ¾ are taken.
     """
     wide = np.asarray(log_odds, dtype=np.float64)
     infinite = np.isinf(wide)
     if not infinite.any():
         return wide
-    lowest, highest = odds_floor(wide) if floor is None else floor
+    finite = wide[np.isfinite(wide)]
+    lowest, highest = (_halved(finite.min()), -_halved(-finite.max())) if len(finite) else (-np.log(3.0), np.log(3.0))
     return np.where(infinite, np.where(wide < 0, lowest, highest), wide)
 
 
-def odds_floor(log_odds: Array) -> tuple[float, float]:
-    """Log-odds that stand for p = 0 and p = 1: p half the smallest positive one, 1 − p half the smallest positive one.
-
-    Where all values are infinite nothing is known about their size, and p = ¼ and ¾ are taken.
-    """
-    finite = log_odds[np.isfinite(log_odds)]
-    if len(finite) == 0:
-        return -float(np.log(3.0)), float(np.log(3.0))
-    # p/2 has the log-odds log p − log 2 − log(1 − p/2), and log p = −softplus(−s)
-    return _halved(float(finite.min())), -_halved(-float(finite.max()))
-
-
 def _halved(log_odds: float) -> float:
-    log_p = -float(softplus(np.array(-log_odds))) - np.log(2.0)
-    return float(log_p - np.log1p(-np.exp(log_p)))
+    """The log-odds of p/2 from those of p: log p − log 2 − log(1 − p/2), and log p = −softplus(−s)."""
+    log_p = -np.logaddexp(-log_odds, 0.0) - np.log(2.0)
+    return log_p - np.log1p(-np.exp(log_p))

@@ -14,7 +14,7 @@ import logging
 import os
 from collections.abc import Callable
 from functools import cache, reduce
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -109,7 +109,7 @@ class Statistic(Kernel):
         """Run the numpy form."""
         if self.array_elements:
             return _in_float64(self._plain, self.array_elements, *arguments)
-        return super().__call__(*arguments)
+        return self._plain(*arguments)
 
     def in_float64(self) -> Statistic:
         """The same statistic of the logits in float64."""
@@ -118,37 +118,26 @@ class Statistic(Kernel):
 
 class _Precise(Statistic):
     def __init__(self, base: Statistic) -> None:
-        super().__init__(base, shows_bad_values=base.shows_bad_values)
+        super().__init__(base, shows_bad_values=base.shows_bad_values, array_elements=PRECISE_ELEMENTS)
         self._base, self.array_form = base, base.array_form
         if base.device_form is not None:
-            self.device_form = self._precise_device_form
-
-    def __call__(self, *arguments: Any) -> Any:
-        return _in_float64(self._base, PRECISE_ELEMENTS, *arguments)
+            device_form = base.device_form
+            self.device_form = lambda rows, *parameters: device_form(rows.precise(), *parameters)
 
     def form(self, n_elements: int) -> Callable[..., Any]:
         return functools.partial(_in_float64, self._base.form(n_elements), PRECISE_ELEMENTS)
-
-    def _precise_device_form(self, rows: Any, *parameters: Any) -> tuple[Any, ...]:
-        return self._base.device_form(rows.precise(), *parameters)  # type: ignore[misc]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Precise, (self._base,)
 
 
-def kernel(*, compiled_in: str = "") -> Callable[[Callable[..., Any]], Kernel]:
+def kernel(compiled_in: str = "") -> Callable[[Callable[..., Any]], Kernel]:
     """Make a function a `Kernel`."""
     return lambda function: Kernel(function, compiled_in)
 
 
-@overload
-def statistic(function: Callable[..., Any]) -> Statistic: ...
-@overload
-def statistic(
-    *, compiled_in: str = "", shows_bad_values: int = 0, array_elements: int = 0
-) -> Callable[[Callable[..., Any]], Statistic]: ...
-def statistic(function: Any = None, **options: Any) -> Any:
-    """Make a function a `Statistic`: `@statistic`, or `@statistic(compiled_in=…)`.
+def statistic(function: Callable[..., Any]) -> Statistic:
+    """Make a function a `Statistic`.
 
     Examples
     --------
@@ -158,7 +147,12 @@ def statistic(function: Any = None, **options: Any) -> Any:
     >>> add(hits(np.eye(2), np.array([0, 1]), None), hits(np.eye(2), np.array([1, 1]), None))
     (3.0,)
     """
-    return Statistic(function) if function is not None else lambda given: Statistic(given, **options)
+    return Statistic(function)
+
+
+def statistic_with(**options: Any) -> Callable[[Callable[..., Any]], Statistic]:
+    """Make a function a `Statistic` with these options of the class."""
+    return lambda function: Statistic(function, **options)
 
 
 def add(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...]:

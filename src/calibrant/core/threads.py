@@ -26,13 +26,16 @@ BLOCK_ELEMENTS = 1 << 20
 """Elements of one block: a few milliseconds of work, small enough to balance two cores."""
 
 
-class _Inside(threading.local):
-    """Whether this thread belongs to the pool, or must not use it."""
+class _Thread(threading.local):
+    """What one thread is doing."""
 
-    pool = False
+    in_pool = False
+    """Whether it belongs to the pool, or must not use it."""
+    blas_users = 0
+    """How often it holds BLAS to one thread."""
 
 
-_inside = _Inside()
+_thread = _Thread()
 
 
 def n_threads() -> int:
@@ -49,16 +52,9 @@ def row_blocks(n_rows: int, n_columns: int, block_elements: int = BLOCK_ELEMENTS
     return [slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]
 
 
-def even_blocks(n_rows: int, n_columns: int, block_elements: int) -> list[slice]:
-    """The same in slices of nearly equal length, so that no short one is left over at the end."""
-    count = max(1, round(n_rows * n_columns / block_elements))
-    step = max(1, -(-n_rows // count))
-    return [slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]
-
-
 def map_blocks(work: Callable[[Item], Result], blocks: Sequence[Item]) -> list[Result]:
     """[work(block) for block in blocks], on threads when there is more than one block and core."""
-    if len(blocks) < 2 or n_threads() < 2 or _inside.pool:
+    if len(blocks) < 2 or n_threads() < 2 or _thread.in_pool:
         return [work(block) for block in blocks]
     with one_blas_thread():
         return list(_pool(n_threads()).map(work, blocks))
@@ -66,7 +62,7 @@ def map_blocks(work: Callable[[Item], Result], blocks: Sequence[Item]) -> list[R
 
 def map_ordered(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
     """Yield work(item) in order; at most two items per core are under way, which bounds the results held."""
-    if len(items) < 2 or n_threads() < 2 or _inside.pool:
+    if len(items) < 2 or n_threads() < 2 or _thread.in_pool:
         yield from map(work, items)
         return
     waiting: deque[Future[Result]] = deque()
@@ -86,12 +82,12 @@ def map_ordered(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterat
 @contextmanager
 def serial() -> Iterator[None]:
     """Inside the block this thread uses one core: something else already keeps the others busy."""
-    before = _inside.pool
-    _inside.pool = True
+    before = _thread.in_pool
+    _thread.in_pool = True
     try:
         yield
     finally:
-        _inside.pool = before
+        _thread.in_pool = before
 
 
 @cache
@@ -106,20 +102,11 @@ if hasattr(os, "register_at_fork"):
 
 def _mark_inside() -> None:
     # a block that itself maps over blocks must not wait for the pool it occupies
-    _inside.pool = True
+    _thread.in_pool = True
 
 
 _lock = threading.Lock()
 _state: dict[str, Any] = {"users": 0, "limit": None}
-
-
-class _Own(threading.local):
-    """How often this thread holds the limit."""
-
-    users = 0
-
-
-_own = _Own()
 
 
 @contextmanager
@@ -127,7 +114,7 @@ def one_blas_thread() -> Iterator[None]:
     """Hold BLAS to one thread; the first one in sets the limit, the last one out lifts it."""
     with _lock:
         _state["users"] += 1
-        _own.users += 1
+        _thread.blas_users += 1
         if _state["limit"] is None:
             before = [(library, library.get_num_threads()) for library in _libraries()]
             for library, _ in before:
@@ -138,7 +125,7 @@ def one_blas_thread() -> Iterator[None]:
     finally:
         with _lock:
             _state["users"] -= 1
-            _own.users -= 1
+            _thread.blas_users -= 1
             if _state["users"] == 0:
                 limit, _state["limit"] = _state["limit"], None
                 for library, threads in limit:
@@ -147,7 +134,7 @@ def one_blas_thread() -> Iterator[None]:
 
 def _in_child() -> None:
     """Only the thread that forked lives on; a limit that others had set is lifted after the next use."""
-    _state["users"] = _own.users
+    _state["users"] = _thread.blas_users
     _lock.release()
 
 

@@ -10,7 +10,7 @@ Products run in the precision of the features, sums of losses in float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -59,8 +59,10 @@ def scores_of(x: Features, point: Any) -> Any:
     return scores
 
 
-def contract(x: Features, residual: Array) -> Array:
-    """The gradient by the parameters (K×M) from that by the scores (n×K)."""
+def contract(x: Features, residual: Array, weights: Array | None) -> Array:
+    """The gradient by the parameters (K×M) from that by the scores (n×K) of rows with these weights."""
+    if weights is not None:
+        residual = residual * weights[:, None].astype(residual.dtype)
     size = x.shared.shape[1]
     result = np.empty((residual.shape[1], x.n_columns))
     result[:, :size] = residual.T @ x.shared
@@ -75,20 +77,15 @@ def sums_at(x: Features, labels: Array, weights: Array | None, point: Array) -> 
     probabilities, losses = softmax_and_losses(scores_of(x, point), labels)
     residual = probabilities.copy()
     residual[np.arange(len(labels)), labels] -= 1
-    if weights is None:
-        return float(losses.sum()), contract(x, residual), probabilities
-    residual *= weights[:, None].astype(residual.dtype)
-    return float(weights @ losses), contract(x, residual), probabilities
+    loss = losses.sum() if weights is None else weights @ losses
+    return float(loss), contract(x, residual, weights), probabilities
 
 
 def product_at(x: Features, weights: Array | None, probabilities: Array, direction: Array) -> tuple[Array]:
     """The Hessian of `sums_at` times a direction, both K×M."""
     change = scores_of(x, direction)
     change -= np.einsum("ij,ij->i", probabilities, change)[:, None]
-    change *= probabilities
-    if weights is not None:
-        change *= weights[:, None].astype(change.dtype)
-    return (contract(x, change),)
+    return (contract(x, change * probabilities, weights),)
 
 
 def blocks_at(x: Features, weights: Array | None, probabilities: Array) -> tuple[Array]:
@@ -96,7 +93,9 @@ def blocks_at(x: Features, weights: Array | None, probabilities: Array) -> tuple
 
     Rows that are certain about a class count with the average x̃·x̃ᵀ: the blocks only steer a solver.
     """
-    spread = _spread(weights, probabilities)
+    spread = probabilities * (1 - probabilities)
+    if weights is not None:
+        spread *= weights[:, None].astype(spread.dtype)
     n_classes, size = spread.shape[1], x.n_columns
     blocks = np.empty((n_classes, size, size))
     common = None if x.own else x.of_class(0)
@@ -110,10 +109,11 @@ def blocks_at(x: Features, weights: Array | None, probabilities: Array) -> tuple
     return (blocks,)
 
 
-def means_at(x: Features, weights: Array | None, probabilities: Array) -> tuple[Array, Array]:
+def means_at(x: Features, weights: Array | None, probabilities: Array) -> tuple[Array, ...]:
     """Σ w·q_j(1−q_j)·x̃ and the same of x̃² (K×M): the classes' own curvature without correlations."""
-    spread = _spread(weights, probabilities)
-    return contract(x, spread), contract(Features(x.shared**2, tuple(column**2 for column in x.own)), spread)
+    spread = probabilities * (1 - probabilities)
+    squares = Features(x.shared**2, tuple(column**2 for column in x.own))
+    return contract(x, spread, weights), contract(squares, spread, weights)
 
 
 @statistic
@@ -121,7 +121,8 @@ def affine_sums(
     logits: Array, labels: Array, weights: Array | None, make: MakeFeatures, point: Array
 ) -> tuple[float, Array]:
     """Loss and gradient of `sums_at` over blocks: a statistic for `Rows.total`."""
-    return _by_blocks(logits, labels, weights, make, lambda x, true, weight: sums_at(x, true, weight, point)[:2])
+    parts = _blocks(logits, labels, weights, make)
+    return reduce(add, (sums_at(*part, point)[:2] for part in parts))
 
 
 @statistic
@@ -135,34 +136,21 @@ def affine_curvature(  # noqa: PLR0917
     *parameters: Array,
 ) -> tuple[Array, ...]:
     """`product_at`, `blocks_at` or `means_at` over blocks whose probabilities are computed anew."""
-
-    def part(x: Features, true: Array, weight: Array | None) -> tuple[Array, ...]:
-        return curve(x, weight, softmax_and_losses(scores_of(x, point), true)[0], *parameters)
-
-    return _by_blocks(logits, labels, weights, make, part)
-
-
-def _by_blocks(
-    logits: Array,
-    labels: Array,
-    weights: Array | None,
-    make: MakeFeatures,
-    part: Callable[..., tuple[Any, ...]],
-) -> tuple[Any, ...]:
     return reduce(
         add,
         (
-            part(make(logits[block]), labels[block], None if weights is None else weights[block])
-            for block in row_blocks(len(logits), logits.shape[1], BLOCK_ELEMENTS)
+            curve(x, weight, softmax_and_losses(scores_of(x, point), true)[0], *parameters)
+            for x, true, weight in _blocks(logits, labels, weights, make)
         ),
     )
 
 
-def _spread(weights: Array | None, probabilities: Array) -> Array:
-    spread = probabilities * (1 - probabilities)
-    if weights is not None:
-        spread *= weights[:, None].astype(spread.dtype)
-    return spread
+def _blocks(
+    logits: Array, labels: Array, weights: Array | None, make: MakeFeatures
+) -> Iterator[tuple[Features, Array, Array | None]]:
+    """Features, labels and weights of blocks of rows."""
+    for block in row_blocks(len(logits), logits.shape[1], BLOCK_ELEMENTS):
+        yield make(logits[block]), labels[block], None if weights is None else weights[block]
 
 
 def softmax_and_losses(scores: Any, labels: Any) -> tuple[Any, Any]:

@@ -1,4 +1,7 @@
-"""Sums over equal-width bins: of the top label's confidence, and of every class's probability."""
+"""Sums over equal-width bins: of the top label's confidence, and of every class's probability.
+
+In soft bins every confidence belongs a little to every bin (Karandikar et al. 2021, §4).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import numpy as np
 
 from calibrant.core.arrays import Array
 from calibrant.core.bins import width_index
+from calibrant.core.softmax import softmax
 from calibrant.core.statistic import kernel
 
 
@@ -33,3 +37,19 @@ def class_width_sums(probabilities: Array, labels: Array, weights: Array | None,
     columns = (cell, spread), (cell, mass), (of_label, weights)
     sums = [np.bincount(place, column, minlength=n_classes * n_bins) for place, column in columns]
     return np.array(sums, dtype=np.float64).reshape(3, n_classes, n_bins)
+
+
+def soft_bin_sums(confidence: Array, correct: Array, weights: Array | None, n_bins: int, temperature: float) -> Array:
+    """Σ w·m, Σ w·m·confidence and Σ w·m·correct of each soft bin, (3, n_bins).
+
+    The memberships m of a confidence c are softmax_j(−(c − ξ_j)²/T) over the centres ξ_j of n_bins equal bins.
+    """
+    mass = np.ones(len(confidence)) if weights is None else weights
+    columns = np.stack([mass, mass * confidence, mass * correct])
+    return columns @ memberships(confidence, n_bins, temperature)
+
+
+def memberships(confidence: Array, n_bins: int, temperature: float) -> Array:
+    """How much each confidence (n,) belongs to each bin, (n, M); rows sum to 1."""
+    centres = (np.arange(n_bins) + 0.5) / n_bins
+    return softmax(-((confidence[:, None].astype(np.float64) - centres) ** 2) / temperature)

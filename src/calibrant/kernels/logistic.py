@@ -6,9 +6,8 @@ The slopes may be held at or above 0, and a quadratic pull to a given point may 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,8 +29,7 @@ BLOCK_ELEMENTS = 1 << 16
 """Of a block of the columns: it stays in the cache of a core."""
 
 
-@dataclass(frozen=True)
-class Pull:
+class Pull(NamedTuple):
     """½·(θ − centre)ᵀ·strength·(θ − centre), added to the summed loss."""
 
     centre: Array
@@ -40,8 +38,7 @@ class Pull:
     """(d + 1, d + 1), positive semidefinite."""
 
 
-@dataclass(frozen=True)
-class LogisticFit:
+class LogisticFit(NamedTuple):
     """Where the search ended."""
 
     point: Array
@@ -75,7 +72,7 @@ def fit_logistic(
     pull : Pull, optional
         Without one the optimum must be finite: see `separable`.
     """
-    columns = np.atleast_2d(np.asarray(columns, dtype=np.float64))
+    columns = np.asarray(columns, dtype=np.float64)
     labels = np.asarray(labels, dtype=np.float64)
     units = Units.of(columns, weights)
     scaled = units.scale(columns)
@@ -101,11 +98,10 @@ def fit_logistic(
         weak = inner or Pull(units.inward(np.append(np.ones(len(columns)), 0.0)), 1e-3 * np.eye(len(point)))
         point = solved(some, Pull(weak.centre, weak.strength / SAMPLE_STRIDE), ROUGH_GAP).point
     found = solved(slice(None), inner, GAP)
-    return LogisticFit(units.outward(found.point), found.trace, found.converged)
+    return found._replace(point=units.outward(found.point))
 
 
-@dataclass(frozen=True)
-class Units:
+class Units(NamedTuple):
     """Columns in units of their spread around their mean: Newton's steps then lose no digits to a distant origin."""
 
     mean: Array
@@ -139,11 +135,8 @@ class Units:
 
     def pull(self, pull: Pull) -> Pull:
         """The same pull on parameters in these units."""
-        size = len(self.mean) + 1
-        back = np.zeros((size, size))
-        back[:-1, :-1] = np.diag(1.0 / self.spread)
+        back = np.diag(np.append(1.0 / self.spread, 1.0))
         back[-1, :-1] = -self.mean / self.spread
-        back[-1, -1] = 1.0
         return Pull(self.inward(pull.centre), back.T @ pull.strength @ back)
 
 
@@ -222,7 +215,7 @@ def _directions(points: Array, gradient: Array, hessian: Array, lower: Array) ->
     floor = 1e-14 * np.einsum("pmm->p", hessian)[:, None] + 1e-300
     held = (points <= lower) & (gradient > 0)
     while True:
-        direction = np.where(held, np.where(held, lower, 0.0) - np.where(held, points, 0.0), 0.0)
+        direction = np.where(held, lower - points, 0.0)
         slope = gradient + np.einsum("pjk,pk->pj", hessian, direction)
         inner = np.where(held[:, :, None] | held[:, None, :], 0.0, hessian)
         inner[:, index, index] += np.where(held, 1.0, floor)

@@ -8,13 +8,13 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from calibrant.core.arrays import Array
-from calibrant.core.statistic import statistic
+from calibrant.core.statistic import statistic_with
 from calibrant.kernels.affine import every, mass_of, softmax_and_losses
 
 BLOCK_ELEMENTS = 1 << 16
 
 
-@statistic(array_elements=BLOCK_ELEMENTS)
+@statistic_with(array_elements=BLOCK_ELEMENTS)
 def mixture_nll(
     logits: Any, labels: Any, weights: Any, inverse_temperature: float, shares: Array
 ) -> tuple[float, Array, Array]:
@@ -25,11 +25,8 @@ def mixture_nll(
 
 @mixture_nll.on_device
 def _(rows: Any, beta: float, shares: Array) -> tuple[float, Array, Array]:
-    from calibrant.kernels.torch.row_passes import label_shares
-
     # the probabilities of the labels are the same at every point of the search
-    columns = [rows.remembered(("label shares", b), lambda b=b: label_shares(rows, b)) for b in (beta, 1.0)]
-    columns.append(np.full(rows.n, 1 / rows.n_classes))
+    columns = [*map(rows.label_shares, (beta, 1.0)), np.full(rows.n, 1 / rows.n_classes)]
     return mixed_sums(np.stack(columns), rows.weights, shares)
 
 
@@ -41,7 +38,7 @@ def mixed_sums(columns: Array, weights: Array | None, shares: Array) -> tuple[fl
     return -float(weight @ np.log(mixed)), -(ratios @ weight), (ratios * weight) @ ratios.T
 
 
-@statistic(array_elements=BLOCK_ELEMENTS)
+@statistic_with(array_elements=BLOCK_ELEMENTS)
 def mixture_squares(logits: Any, labels: Any, weights: Any, inverse_temperature: float) -> tuple[Any, Any]:
     """Σ w·⟨p_k, p_l⟩ (3×3) and Σ w·p_k(y) (3,) of the three components: all that the squared error needs."""
     xp, weight = array_namespace(logits), mass_of(logits, weights)

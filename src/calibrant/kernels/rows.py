@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrant.core.arrays import PROBABILITY_TOLERANCE, Array, explain_bad_values
-from calibrant.core.errors import InputError
+from calibrant.core.arrays import Array, are_probabilities, explain_bad_values
 from calibrant.core.statistic import kernel
 from calibrant.core.threads import map_blocks, row_blocks
 
@@ -62,8 +61,6 @@ def scan(
     first_row : int
         Row number of the first row, for the error message of a chunk.
     """
-    if columns not in LEVELS:
-        raise InputError(f"columns must be one of {', '.join(LEVELS)}, got {columns!r}")
     if labels is None:
         labels = np.zeros(len(values), dtype=np.int64)
     kernel = (scan_logits if from_logits else scan_probabilities).form(values.size)
@@ -83,64 +80,40 @@ def scan(
 @kernel(compiled_in="calibrant.kernels.compiled.rows")
 def scan_probabilities(probabilities: Array, labels: Array, level: int) -> tuple[RowColumns, bool]:
     """Columns of a block of probabilities, and whether any value looked wrong."""
-    rows = np.arange(len(labels))
-    prediction = probabilities.argmax(axis=1)
-    confidence = probabilities[rows, prediction]
-    with np.errstate(over="ignore", invalid="ignore"):
-        sums = probabilities.sum(axis=1, dtype=np.float64)
-        suspicious = not (
-            probabilities.min() >= 0
-            and confidence.max() <= 1 + PROBABILITY_TOLERANCE
-            and (np.abs(sums - 1) <= PROBABILITY_TOLERANCE).all()
-        )
-    correct = prediction == labels
-    nll = brier = entropy = np.empty(0)
-    if level >= SCORES and not suspicious:
-        of_label = probabilities[rows, labels].astype(np.float64)
-        nll = -np.log(np.maximum(of_label, np.finfo(probabilities.dtype).tiny))
-        squares = np.einsum("ij,ij->i", probabilities, probabilities, dtype=np.float64)
-        brier = np.maximum(squares - 2 * of_label + 1, 0.0)
-    if level >= ALL and not suspicious:
-        wide = probabilities.astype(np.float64)
-        positive = np.where(wide > 0, wide, 1.0)
-        entropy = np.maximum(-(positive * np.log(positive)).sum(axis=1), 0.0)
-    return RowColumns(confidence, _kept(prediction, level), correct, nll, brier, entropy), suspicious
+    sound = are_probabilities(probabilities)
+    wide = probabilities.astype(np.float64)
+    log_p = np.log(np.maximum(wide, np.finfo(probabilities.dtype).tiny)) if level >= SCORES and sound else wide
+    found = _columns(probabilities, labels, level if sound else TOP, wide, log_p)
+    return found._replace(confidence=found.confidence.astype(probabilities.dtype)), not sound
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.rows")
 def scan_logits(logits: Array, labels: Array, level: int) -> tuple[RowColumns, bool]:
     """Columns of the softmax of a block of logits, and whether any value looked wrong."""
-    rows = np.arange(len(labels))
-    prediction = logits.argmax(axis=1)
     with np.errstate(over="ignore", invalid="ignore"):
-        shifted = logits.astype(np.float64)
-        # the sum of finite logits may overflow
-        suspicious = not (np.isfinite(shifted.sum()) or _sound(shifted))
-        shifted -= shifted[rows, prediction][:, None]
-        exponentials = np.exp(shifted)
-        total = exponentials.sum(axis=1)
-    correct = prediction == labels
+        log_p = logits.astype(np.float64)
+        log_p -= log_p.max(axis=1, keepdims=True)
+        shares = np.exp(log_p)
+        total = shares.sum(axis=1, keepdims=True)
+        shares /= total
+        # −inf in some columns of a row is a probability of 0; NaN, +inf or −inf in all of them leave no total
+        sound = bool(np.isfinite(total).all())
+        log_p -= np.log(total)
+    return _columns(logits, labels, level if sound else TOP, shares, log_p), not sound
+
+
+def _columns(values: Array, labels: Array, level: int, shares: Array, log_shares: Array) -> RowColumns:
+    """Columns of rows with these probabilities and their logarithms, both in float64."""
+    rows, prediction = np.arange(len(labels)), values.argmax(axis=1)
     nll = brier = entropy = np.empty(0)
-    if level >= SCORES and not suspicious:
-        log_total = np.log(total)
+    if level >= SCORES:
+        own = log_shares[rows, labels]
         # a label of probability 0 costs what the smallest number of the dtype would
-        behind = shifted[rows, labels]
-        at_zero = -np.log(np.float64(np.finfo(logits.dtype).tiny))
-        nll = np.where(np.isneginf(logits[rows, labels]), at_zero, log_total - behind)
-        of_label = exponentials[rows, labels] / total
-        squares = np.einsum("ij,ij->i", exponentials, exponentials) / total**2
-        brier = np.maximum(squares - 2 * of_label + 1, 0.0)
-        if level >= ALL:
-            # a term that underflowed to 0 adds nothing, whatever its logit
-            np.maximum(shifted, -745.0, out=shifted)
-            entropy = np.maximum(log_total - np.einsum("ij,ij->i", exponentials, shifted) / total, 0.0)
-    return RowColumns(1 / total, _kept(prediction, level), correct, nll, brier, entropy), suspicious
-
-
-def _sound(logits: Array) -> bool:
-    """Are these logits finite, or −inf in some columns of a row?"""
-    return bool((logits < np.inf).all() and np.isfinite(logits.max(axis=1)).all())
-
-
-def _kept(prediction: Array, level: int) -> Array:
-    return prediction[: len(prediction) if level >= TOP else 0].astype(np.int64, copy=False)
+        nll = -np.where(np.isneginf(own), np.log(np.float64(np.finfo(values.dtype).tiny)), own)
+        squares = np.einsum("ij,ij->i", shares, shares)
+        brier = np.maximum(squares - 2 * shares[rows, labels] + 1, 0.0)
+    if level >= ALL:
+        # a term that underflowed to 0 adds nothing, whatever its logarithm
+        entropy = np.maximum(-np.einsum("ij,ij->i", shares, np.maximum(log_shares, -745.0)), 0.0)
+    places = prediction if level >= TOP else prediction[:0]
+    return RowColumns(shares[rows, prediction], places, prediction == labels, nll, brier, entropy)

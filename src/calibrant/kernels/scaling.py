@@ -1,7 +1,7 @@
-"""Sums over rows that the likelihood fits of scaled logits need: loss, gradient and curvature in one pass.
+"""Scaled logits: the sums over rows that their likelihood fits need, and the scaled logits themselves.
 
-Each function is a statistic for `Rows.total`: it returns sums, never means, and works in float64 whatever the
-dtype of the logits.
+Each statistic gives loss, gradient and curvature in one pass over the rows, as sums, never means, in float64 whatever
+the dtype of the logits.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from calibrant.core.arrays import Array
-from calibrant.core.statistic import kernel, statistic
-from calibrant.core.threads import even_blocks, row_blocks
+from calibrant.core.arrays import Array, explain_bad_values
+from calibrant.core.statistic import kernel, statistic, statistic_with
+from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.affine import every, mass_of, softmax_and_losses
 
 CACHE_ELEMENTS = 1 << 15
@@ -26,25 +26,22 @@ NARROW_ELEMENTS = 1 << 15
 """From here on the rounding of float32 exponentials averages out; fewer are taken in float64."""
 
 
-@statistic(compiled_in="calibrant.kernels.compiled.scaling", shows_bad_values=5)
+@statistic_with(compiled_in="calibrant.kernels.compiled.scaling", shows_bad_values=5)
 def temperature_sums(
     logits: Array, labels: Array, weights: Array | None, inverse_temperature: float
-) -> tuple[float, float, float, float, float]:
+) -> tuple[float, ...]:
     """Σ w·NLL of softmax(β·z), and its first four derivatives by β = 1/T, the k-th times β^k.
 
-    With x = β·(z − peak) and E the mean under softmax(x): the loss of a row is log Σ exp(x) − x_y, its derivatives are
-    E[x] − x_y and the second to fourth cumulant of x. Exponentials have the precision of the logits, unless there are
-    so few that their rounding would not average out.
+    Exponentials have the precision of the logits, unless there are so few that their rounding would not average out.
     """
     totals = np.zeros(5)
-    for block in even_blocks(len(logits), logits.shape[1], PASS_ELEMENTS):
+    for block in row_blocks(len(logits), logits.shape[1], PASS_ELEMENTS):
         weight = None if weights is None else weights[block]
         totals += ShiftedRows(logits[block], labels[block], weight, _precision(logits)).totals(inverse_temperature)
     if logits.dtype == np.float32 and not np.isfinite(totals).all():
         # the gap of two finite logits may exceed float32
         return temperature_sums(logits.astype(np.float64), labels, weights, inverse_temperature)
-    loss, slope, curvature, bend, tail = map(float, totals)
-    return loss, slope, curvature, bend, tail
+    return tuple(totals.tolist())
 
 
 class ShiftedRows:
@@ -72,33 +69,41 @@ class ShiftedRows:
 
     def totals(self, inverse_temperature: float) -> Array:
         """The five sums (5,)."""
+        beta = self.shifted.dtype.type(inverse_temperature)
         with np.errstate(over="ignore", invalid="ignore"):
-            return _totals(self.shifted, self.true, self.weights, inverse_temperature)
+            derivatives = loss_derivatives(self.shifted * beta, self.true * beta)
+            return derivatives.sum(axis=1) if self.weights is None else derivatives @ self.weights
 
 
 def _precision(logits: Array) -> np.dtype:
     return np.dtype(np.float64) if logits.size < NARROW_ELEMENTS else logits.dtype
 
 
-def _totals(
-    shifted: Array,
-    true: Array,
-    weights: Array | None,
-    inverse_temperature: float,
-    out: Array | None = None,
-) -> Array:
-    """The five sums of logits that are shifted row by row to about 0; `true` are those of the labels."""
-    beta, ones = shifted.dtype.type(inverse_temperature), np.ones(shifted.shape[1], shifted.dtype)
-    scaled = np.multiply(shifted, beta, out=out)
-    weighted = np.exp(scaled)
+def loss_derivatives(scaled: Any, true: Any) -> Any:
+    """What `temperature_sums` adds up of each row (5×n), from x = β·(z − peak) and that of the label.
+
+    With E the mean under softmax(x): the loss of a row is log Σ exp(x) − x_y, its derivatives are E[x] − x_y and the
+    second to fourth cumulant of x. Arrays or tensors.
+    """
+    xp = array_namespace(scaled)
+    sums = xp.astype(_power_sums(xp.exp(scaled), scaled), xp.float64)
+    mean, second, third, fourth = sums[1:, :] / sums[0, :]
+    square = mean * mean
+    skew = third - mean * (3 * second - 2 * square)
+    tail = fourth - 4 * mean * skew - (3 * second * second - 2 * square * square)
+    return xp.stack([xp.log(sums[0, :]) - true, mean - true, xp.maximum(second, square) - square, skew, tail])
+
+
+def _power_sums(weighted: Any, factor: Any) -> Any:
+    """Σ_j weighted_j·factor_j^k of each row, k = 0 … 4, as 5×n; `weighted` is overwritten."""
+    xp = array_namespace(factor)
     # a product with ones is a sum by BLAS, four times as fast as `sum(axis=1)`
-    sums = np.empty((5, len(scaled)))
-    sums[0] = weighted @ ones
-    for power in range(1, 5):
-        weighted *= scaled
-        sums[power] = weighted @ ones
-    derivatives = _loss_derivatives(sums, true * beta)
-    return derivatives.sum(axis=1) if weights is None else derivatives @ weights
+    ones = xp.ones_like(factor[0, :])
+    sums = [weighted @ ones]
+    for _ in range(4):
+        weighted *= factor
+        sums.append(weighted @ ones)
+    return xp.stack(sums)
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.scaling")
@@ -118,12 +123,7 @@ def block_moments(values: Any, inverse_temperature: Any) -> Any:
     """`row_moments` of float64 logits: arrays or tensors."""
     xp = array_namespace(values)
     shifted = values - xp.max(values, axis=1, keepdims=True)
-    weighted = xp.exp(inverse_temperature[:, None] * shifted)
-    moments = [xp.sum(weighted, axis=1)]
-    for _ in range(4):
-        weighted *= shifted
-        moments.append(xp.sum(weighted, axis=1))
-    return xp.stack(moments, axis=1)
+    return _power_sums(xp.exp(inverse_temperature[:, None] * shifted), shifted).T
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.scaling")
@@ -142,7 +142,7 @@ def block_confidences(values: Any, inverse_temperatures: Any) -> Any:
     return xp.stack([1.0 / xp.sum(xp.exp(beta * shifted), axis=1) for beta in inverse_temperatures], axis=1)
 
 
-@statistic(compiled_in="calibrant.kernels.compiled.scaling", array_elements=CACHE_ELEMENTS)
+@statistic_with(compiled_in="calibrant.kernels.compiled.scaling", array_elements=CACHE_ELEMENTS)
 def vector_sums(logits: Any, labels: Any, weights: Any, scale: Any, bias: Any) -> tuple[Any, Any, Any]:
     """Σ w·NLL of softmax(s∘z + b), its gradient (2×K: by s, by b) and the diagonal blocks of its Hessian.
 
@@ -157,7 +157,7 @@ def vector_sums(logits: Any, labels: Any, weights: Any, scale: Any, bias: Any) -
     return weight @ losses, gradient, xp.stack([weight @ (bent * logits), weight @ bent, weight @ curve])
 
 
-@statistic(array_elements=CACHE_ELEMENTS)
+@statistic_with(array_elements=CACHE_ELEMENTS)
 def column_moments(logits: Any, labels: Any, weights: Any) -> tuple[Any, Any, Any]:
     """Σ w·z, Σ w·|z| and Σ w·z² of each class (K,); the squares may be infinite."""
     weight = mass_of(logits, weights)
@@ -185,39 +185,32 @@ def vector_newton(  # noqa: PLR0917 (a statistic takes its parameters by positio
     coupled = np.zeros((2 * n_classes, 2 * n_classes) if with_hessian else (0, 0))
     columns = scale.astype(dtype)[:, None], bias.astype(dtype)[:, None]
     for block in row_blocks(n_rows, n_classes, 4 * CACHE_ELEMENTS):
-        values, true = logits[block].T, labels[block]
-        root = None if weights is None else np.sqrt(weights[block])
-        factors = np.empty((2, n_classes, len(true)), dtype)
-        log_mass, score = _class_softmax(values, true, *columns, factors[1])
-        loss += float((log_mass - score).sum() if weights is None else weights[block] @ (log_mass - score))
-        if root is not None:
-            factors[1] *= root.astype(dtype)
+        values, weight = logits[block].T, None if weights is None else weights[block]
+        factors = np.empty((2, n_classes, values.shape[1]), dtype)
+        losses = _class_softmax(values, labels[block], *columns, factors[1])
+        loss += float(losses.sum() if weight is None else weight @ losses)
+        if weight is not None:
+            factors[1] *= np.sqrt(weight).astype(dtype)
         np.multiply(factors[1], values, out=factors[0])
-        weighted = factors if root is None else factors * root
+        weighted = factors if weight is None else factors * np.sqrt(weight)
         own[1:] += weighted.sum(axis=2, dtype=np.float64)
         if with_hessian:
             own[0] += np.einsum("jm,jm->j", weighted[0], values)
             flat = factors.reshape(2 * n_classes, -1)
             coupled += flat @ flat.T
     of_label = logits[np.arange(n_rows), labels].astype(np.float64)
-    gradient = own[1:] - np.stack(
-        [
-            np.bincount(labels, of_label if weights is None else weights * of_label, n_classes),
-            np.bincount(labels, weights, n_classes),
-        ]
-    )
+    counted = of_label if weights is None else weights * of_label, weights
+    gradient = own[1:] - np.stack([np.bincount(labels, one, n_classes) for one in counted])
     if not with_hessian:
         return loss, gradient, coupled
     hessian = -coupled.reshape(2, n_classes, 2, n_classes)
     each = np.arange(n_classes)
-    hessian[0, each, 0, each] += own[0]
-    hessian[0, each, 1, each] += own[1]
-    hessian[1, each, 0, each] += own[1]
-    hessian[1, each, 1, each] += own[2]
-    return loss, gradient, hessian.reshape(2 * n_classes, 2 * n_classes)
+    for i, j in np.ndindex(2, 2):
+        hessian[i, each, j, each] += own[i + j]
+    return loss, gradient, hessian.reshape(coupled.shape)
 
 
-@statistic(compiled_in="calibrant.kernels.compiled.scaling", array_elements=CACHE_ELEMENTS)
+@statistic_with(compiled_in="calibrant.kernels.compiled.scaling", array_elements=CACHE_ELEMENTS)
 def vector_product(  # noqa: PLR0917 (a statistic takes its parameters by position)
     logits: Any, labels: Any, weights: Any, scale: Any, bias: Any, direction: Any
 ) -> tuple[Any]:
@@ -230,25 +223,8 @@ def vector_product(  # noqa: PLR0917 (a statistic takes its parameters by positi
     return (xp.stack([weight @ (change * logits), weight @ change]),)
 
 
-def _loss_derivatives(sums: Array, true: Array) -> Array:
-    """log Σ exp(x) − x_y, E[x] − x_y and the cumulants of x of each row (5×n) from Σ exp(x)·x^k, k = 0 … 4,
-    which are overwritten."""
-    derivatives = np.empty_like(sums)
-    np.log(sums[0], out=derivatives[0])
-    derivatives[0] -= true
-    mean, second, third, fourth = np.divide(sums[1:], sums[0], out=sums[1:])
-    square = mean * mean
-    np.subtract(mean, true, out=derivatives[1])
-    np.maximum(second - square, 0.0, out=derivatives[2])
-    skew = np.subtract(third, mean * (3 * second - 2 * square), out=derivatives[3])
-    np.subtract(fourth - 4 * mean * skew, 3 * second * second - 2 * square * square, out=derivatives[4])
-    return derivatives
-
-
-def _class_softmax(
-    values: Array, labels: Array, scale: Array, bias: Array, probabilities: Array
-) -> tuple[Array, Array]:
-    """Fill `probabilities` (K×n) with the softmax of s∘z + b; return log mass and label's score of each sample."""
+def _class_softmax(values: Array, labels: Array, scale: Array, bias: Array, probabilities: Array) -> Array:
+    """Fill `probabilities` (K×n) with the softmax of s∘z + b; return −log of the label's of each sample."""
     np.multiply(values, scale, out=probabilities)
     probabilities += bias
     probabilities -= probabilities.max(axis=0)
@@ -257,4 +233,44 @@ def _class_softmax(
     # a product with ones is a sum by BLAS; that of `sum` adds class by class, and rounds twice as much in float32
     mass = np.ones(len(values), values.dtype) @ probabilities
     probabilities *= 1 / mass
-    return np.log(mass, dtype=np.float64), true
+    return np.log(mass, dtype=np.float64) - true
+
+
+def scale_rows(logits: Array, scale: Array, bias: Array | None, *, keep_prediction: bool = False) -> Array:
+    """s∘z + b of each row, in the dtype of the logits; raises InputError where a logit is not finite.
+
+    With `keep_prediction` (for a scale that is the same for all classes) the predicted class stays the predicted
+    class even where rounding makes the top two equal.
+    """
+    dtype = logits.dtype
+    scaled = np.empty(logits.shape, dtype)
+    kernel = scale_block.form(logits.size)
+    columns = scale.astype(dtype), np.zeros(logits.shape[1], dtype) if bias is None else bias.astype(dtype)
+
+    def part(block: slice) -> None:
+        if not kernel(logits[block], *columns, scaled[block], keep_prediction):
+            explain_bad_values(logits[block], from_logits=True, name="logits", first_row=block.start)
+
+    map_blocks(part, row_blocks(*logits.shape))
+    return scaled
+
+
+@kernel(compiled_in="calibrant.kernels.compiled.scaling")
+def scale_block(logits: Array, scale: Array, bias: Array, scaled: Array, keep_prediction: bool) -> bool:
+    """Fill `scaled` with s∘z + b; False if a logit may not be finite (or if only their sum is not)."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        finite = bool(np.isfinite(logits.sum(dtype=logits.dtype)))
+    np.multiply(logits, scale, out=scaled)
+    if bias.any():
+        scaled += bias
+    if keep_prediction:
+        restore_prediction(logits, scaled)
+    return finite
+
+
+def restore_prediction(logits: Array, scaled: Array) -> None:
+    """Where rounding moved the first maximum of a row, lift the old one by the smallest step there is."""
+    prediction = logits.argmax(axis=1)
+    moved = np.flatnonzero(scaled.argmax(axis=1) != prediction)
+    if len(moved):
+        scaled[moved, prediction[moved]] = np.nextafter(scaled[moved].max(axis=1), np.inf, dtype=scaled.dtype)

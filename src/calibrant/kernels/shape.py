@@ -12,8 +12,7 @@ from array_api_compat import array_namespace
 
 from calibrant.core.arrays import Array
 from calibrant.core.softmax import log_softmax
-from calibrant.core.statistic import kernel, statistic
-from calibrant.core.threads import row_blocks
+from calibrant.core.statistic import kernel, statistic_with
 from calibrant.kernels.affine import every, mass_of
 
 FLOOR = 0.01
@@ -51,7 +50,7 @@ def log_shares(xp: Any, scores: Any) -> Any:
     return shifted - xp.log(xp.sum(xp.exp(shifted), axis=1, keepdims=True))
 
 
-@statistic(compiled_in="calibrant.kernels.compiled.shape", array_elements=BLOCK_ELEMENTS)
+@statistic_with(compiled_in="calibrant.kernels.compiled.shape", array_elements=BLOCK_ELEMENTS)
 def shape_sums(logits: Any, labels: Any, weights: Any, shape: Any) -> tuple[Any, Any, Any]:
     """Σ w·NLL of the bent logits, its gradient (4,) and Hessian (4×4): a statistic for `Rows.total`."""
     return bent_sums(stacked_features(logits), labels, weights, shape)
@@ -70,14 +69,11 @@ def bent_sums(inputs: Any, labels: Any, weights: Any, shape: Any) -> tuple[Any, 
     return -(weight @ scores[each, labels]), gradient, hessian
 
 
-@statistic(compiled_in="calibrant.kernels.compiled.shape")
+@statistic_with(compiled_in="calibrant.kernels.compiled.shape")
 def bent_losses_of(logits: Array, labels: Array, weights: Array | None, shape: Array) -> tuple[Array]:
     """NLL of each row (n,) of logits once they are bent."""
-    losses = np.empty(len(logits))
-    for block in row_blocks(len(logits), logits.shape[1], BLOCK_ELEMENTS):
-        scores = bent_scores(logits[block].astype(np.float64, copy=False), shape)
-        losses[block] = -scores[np.arange(len(scores)), labels[block]]
-    return (losses,)
+    scores = bent_scores(logits.astype(np.float64, copy=False), shape)
+    return (-scores[np.arange(len(scores)), labels],)
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.shape")

@@ -27,9 +27,8 @@ from calibrant.core.bins import (
 )
 from calibrant.core.errors import InputError
 from calibrant.core.threads import map_blocks, row_blocks
-from calibrant.kernels.bins import index_sums, width_sums
+from calibrant.kernels.bins import index_sums, memberships, width_sums
 from calibrant.kernels.isotonic import ScoreGroups
-from calibrant.kernels.soft_bins import memberships
 from calibrant.metrics.inputs import (
     Checked,
     ClassIndices,

@@ -54,14 +54,11 @@ class InterleavedBatches:
     """
 
     def __init__(self, majority: Iterable[Any], held_out: Iterable[Any]) -> None:
-        self.majority = majority
-        self.held_out = held_out
+        self.majority, self.held_out = majority, held_out
 
     def __iter__(self) -> Iterator[InterleavedBatch]:
-        for batch in self.majority:
-            yield InterleavedBatch(batch, held_out=False)
-        for batch in self.held_out:
-            yield InterleavedBatch(batch, held_out=True)
+        yield from (InterleavedBatch(batch, False) for batch in self.majority)
+        yield from (InterleavedBatch(batch, True) for batch in self.held_out)
 
     def __len__(self) -> int:
         return len(self.majority) + len(self.held_out)  # type: ignore[arg-type]
@@ -81,9 +78,7 @@ class InterleavedObjective(nn.Module):
 
     def __init__(self, primary: Loss, secondary: Loss, weight: float) -> None:
         super().__init__()
-        self.primary = primary
-        self.secondary = secondary
-        self.weight = weight
+        self.primary, self.secondary, self.weight = primary, secondary, weight
 
     def forward(self, logits: Tensor, labels: Tensor, held_out: bool) -> Tensor:
         """The loss of a batch of the given part."""

@@ -24,7 +24,7 @@ from calibrant.core.rows import SolvedTemperature
 from calibrant.data import Predictions
 from calibrant.kernels.torch.columns import MEANS, BinSums, Columns, columns
 from calibrant.kernels.torch.temperature import fast_fit, fast_sums
-from calibrant.kernels.torch.tensors import row_slices
+from calibrant.kernels.torch.tensors import row_slices, widened
 from calibrant.neural.collect import device_of, evaluation_mode, logits_in, on_device
 from calibrant.neural.neural_clamping import best_temperature
 
@@ -67,9 +67,14 @@ class TokenMeasurement:
         if self.solved is None:
             raise InputError("the run took no sums for a fit: call measure_language_model with fit=True")
         # what a temperature fit asks of its rows; the temperature is known already
-        rows: Any = SimpleNamespace(n=self.n_tokens, n_classes=self.n_classes, total_weight=float(self.n_tokens))
-        rows.in_memory = rows.one_score = False
-        rows.solved_temperature = lambda: self.solved
+        rows: Any = SimpleNamespace(
+            n=self.n_tokens,
+            n_classes=self.n_classes,
+            total_weight=float(self.n_tokens),
+            in_memory=False,
+            one_score=False,
+            solved_temperature=lambda: self.solved,
+        )
         fitted = TemperatureScaling().fit_rows(rows)
         fitted.n_rows_ = self.n_tokens
         return fitted
@@ -78,11 +83,9 @@ class TokenMeasurement:
         """Confidence and correctness of each token, its groups and its sequence, for `measure` and the report."""
         if self.rows is None:
             raise InputError("the run kept no rows: call measure_language_model with keep_rows=True")
-        kept = self.rows
-        groups = {name: np.array(_ranges(edges))[kept[name]] for name, edges in EDGES.items() if name in kept}
-        return Predictions(
-            confidence=kept["confidence"], correct=kept["correct"], groups=groups, clusters=kept["sequence"]
-        )
+        kept: dict[str, Any] = {**self.rows}
+        groups = {name: np.array(_ranges(edges))[kept.pop(name)] for name, edges in EDGES.items() if name in kept}
+        return Predictions(**kept, groups=groups)
 
     def to_frame(self) -> Any:
         """A table (pandas) with a row for all tokens and one per group."""
@@ -305,7 +308,7 @@ class _Run:
         rows = None
         if self.kept is not None:
             columns = map(np.concatenate, zip(*self.kept, strict=True))
-            rows = dict(zip(("confidence", "correct", "sequence", *self.edges), columns, strict=True))
+            rows = dict(zip(("confidence", "correct", "clusters", *self.edges), columns, strict=True))
         return TokenMeasurement(int(metrics["tokens"]), self.n_classes, self.temperature, metrics, groups, solved, rows)
 
 
@@ -313,10 +316,8 @@ def _columns(logits: Tensor, labels: Tensor, temperature: float) -> Columns:
     """The columns of softmax(z/T); block by block, so that no second matrix of logits exists."""
     if temperature == 1.0:
         return columns(logits, labels, from_logits=True)
-    parts = []
-    for block in row_slices(*logits.shape):
-        wide = logits[block] if logits.dtype == torch.float64 else logits[block].float()
-        parts.append(columns(wide / temperature, labels[block], from_logits=True))
+    blocks = row_slices(*logits.shape)
+    parts = [columns(widened(logits[block]) / temperature, labels[block], from_logits=True) for block in blocks]
     return Columns(*(torch.cat(part, dim=-1) for part in zip(*parts, strict=True)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import warnings
 from collections.abc import Iterable, Sequence
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from calibrant.calibrators.learned import RECORD, TEMPERATURE, Learned
 from calibrant.calibrators.solvers.temperature import solve_inverse_temperature
 from calibrant.core import progress
-from calibrant.core.arrays import check_whole
+from calibrant.core.arrays import check_labels, check_whole
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.kernels.torch.temperature import temperature_sums
 from calibrant.metrics import ece
@@ -66,9 +65,7 @@ class ClampedModule(nn.Module):
         self.model = model
         self.register_buffer("delta", delta.detach().clone())
         self.register_buffer("temperature", torch.tensor(float(temperature), device=delta.device, dtype=delta.dtype))
-        self.use_input = use_input
-        self.use_output = use_output
-        self.training = model.training
+        self.use_input, self.use_output, self.training = use_input, use_output, model.training
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Calibrated logits (n, K)."""
@@ -84,8 +81,7 @@ class ClampedModule(nn.Module):
         return ClampedModule(self.model, self.delta, float(self.temperature), use_input=False)
 
 
-@dataclass(frozen=True)
-class CandidateScore:
+class CandidateScore(NamedTuple):
     """How one pair of the pool did on rows held out from its fit; a penalty of infinity is T alone, without δ.
 
     loses_accuracy : its held-out accuracy is lower than without δ by more than the noise, so it cannot be chosen
@@ -191,7 +187,11 @@ class NeuralClamping:
             data = _collect(model, loader, device)
             gamma, penalty = self._choose(data, gammas, penalties)
             delta, temperature, trace = self._descend(data, gamma, penalty, "fitting")
-            refusal = self._refusal(data, delta, len(trace))
+            refusal = ""
+            if bool(delta.isnan().any()):
+                refusal = f"the descent diverged in epoch {len(trace)} at learning_rate {self.learning_rate:g}"
+            elif bool(delta.any()):
+                refusal = accuracy_loss(data.logits, data.logits_at(delta, self.batch_size), data.labels)
             if refusal:
                 warnings.warn(f"{refusal}: δ is refused and T alone is learned", FitWarning, stacklevel=2)
                 penalty = math.inf
@@ -225,16 +225,14 @@ class NeuralClamping:
     def _candidates(self, name: str) -> list[float]:
         """The values of γ or λ to choose from."""
         value, pool = getattr(self, name), getattr(self, f"{name}_pool")
-        if isinstance(value, str) and value != "auto":
-            raise InputError(f"{name} must be a number or 'auto', got {value!r}")
         if not len(pool):
             raise InputError(f"{name}_pool is empty: give at least one candidate")
-        if isinstance(value, str):
+        if value == "auto":
             return [float(one) for one in pool]
         allowed = isinstance(value, (int, float)) and value >= 0
         if not allowed or (name == "gamma" and value == math.inf):
             finite = " and finite" if name == "gamma" else ""
-            raise InputError(f"{name} must be 0 or more{finite}, or 'auto', got {value}")
+            raise InputError(f"{name} must be 0 or more{finite}, or 'auto', got {value!r}")
         return [float(value)]
 
     def _choose(self, data: _CalibrationSet, gammas: list[float], penalties: list[float]) -> tuple[float, float]:
@@ -246,10 +244,9 @@ class NeuralClamping:
         pairs = [(gamma, penalty) for penalty in penalties for gamma in gammas]
         order = torch.randperm(len(data.labels), generator=torch.Generator().manual_seed(self.seed))
         folds = [fold.to(data.labels.device) for fold in order.chunk(self.folds)]
-        for number, pair in enumerate(pairs):
+        for number, pair in enumerate(pairs, 1):
             self.scores_ += (self._score(data, folds, *pair),)
-            note = f"ECE {self.scores_[-1].ece:.4f}"
-            progress.step("choosing gamma and penalty", number + 1, len(pairs), note)
+            progress.step("choosing gamma and penalty", number, len(pairs), f"ECE {self.scores_[-1].ece:.4f}")
         best = min((one for one in self.scores_ if not one.loses_accuracy), key=lambda one: one.ece)
         return best.gamma, best.penalty
 
@@ -266,14 +263,6 @@ class NeuralClamping:
         error = float(ece(logits.cpu().numpy(), data.labels.cpu().numpy(), from_logits=True))
         accuracy = float((logits.argmax(1) == data.labels).double().mean())
         return CandidateScore(gamma, penalty, error, accuracy, bool(accuracy_loss(data.logits, logits, data.labels)))
-
-    def _refusal(self, data: _CalibrationSet, delta: Tensor, epochs: int) -> str:
-        """Why a δ cannot be taken, or nothing."""
-        if bool(delta.isnan().any()):
-            return f"the descent diverged in epoch {epochs} at learning_rate {self.learning_rate:g}"
-        if not bool(delta.any()):
-            return ""
-        return accuracy_loss(data.logits, data.logits_at(delta, self.batch_size), data.labels)
 
     def _temperature_alone(self, data: _CalibrationSet, gamma: float) -> float:
         if self.train_output:
@@ -344,7 +333,7 @@ class NeuralClamping:
         """What a saved artifact holds: everything learned but the network."""
         return {name: getattr(self, name) for name in self.learns} | {
             "delta_": self.delta_.detach().cpu().numpy(),
-            "scores_": [list(dataclasses.astuple(score)) for score in self.scores_],
+            "scores_": [list(score) for score in self.scores_],
         }
 
     def restore_artifact_state(self, state: dict[str, Any]) -> None:
@@ -364,14 +353,9 @@ def _collect(model: nn.Module, loader: Iterable[Any], device: torch.device) -> _
             labels.append(batch_labels.to(device).long())
     data = _CalibrationSet(model, joined(inputs, "inputs"), torch.cat(labels), joined(logits, "model's logits"))
     check_logits(data.logits)
-    lowest, highest, n_classes = int(data.labels.min()), int(data.labels.max()), data.logits.shape[1]
-    if lowest < 0 or highest >= n_classes:
-        reach = f"go down to {lowest}" if lowest < 0 else f"reach {highest}"
-        raise InputError(f"labels {reach}, but the model's logits have columns 0..{n_classes - 1}")
-    if lowest == highest:
-        raise InputError(
-            f"all {len(data.labels)} labels are class {highest}: a calibration set needs at least 2 classes"
-        )
+    found = check_labels(data.labels.cpu().numpy(), len(data.logits), data.logits.shape[1], against="model's logits")
+    if found.min() == found.max():
+        raise InputError(f"all {len(found)} labels are class {found[0]}: a calibration set needs at least 2 classes")
     return data
 
 
@@ -414,9 +398,8 @@ def best_temperature(logits: Tensor, labels: Tensor, weights: Tensor | None = No
     """
     total = len(labels) if weights is None else float(weights.sum())
 
-    def means(beta: float) -> tuple[float, float, float, float, float]:
-        loss, slope, curvature, bend, tail = (temperature_sums(logits.detach(), labels, weights, beta) / total).tolist()
-        return loss, slope, curvature, bend, tail
+    def means(beta: float) -> tuple[float, ...]:
+        return tuple((temperature_sums(logits.detach(), labels, weights, beta) / total).tolist())
 
     return 1 / min(max(solve_inverse_temperature(means, 1.0).value, math.exp(-LIMIT)), math.exp(LIMIT))
 

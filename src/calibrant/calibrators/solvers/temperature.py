@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.arrays import Array
-from calibrant.core.bins import mass_index, total_gap
+from calibrant.core.bins import BinSums, mass_index, total_gap
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
 from calibrant.core.statistic import kernel, statistic, use_compiled
 from calibrant.core.threads import serial
-from calibrant.kernels.bins import index_sums, width_sums
+from calibrant.kernels.bins import index_sums, memberships, soft_bin_sums, width_sums
 from calibrant.kernels.scaling import ShiftedRows, temperature_confidences, temperature_sums
-from calibrant.kernels.soft_bins import memberships, soft_bin_error, soft_bin_sums
 
 FEWEST_ROWS, SAMPLE_ROWS, MOST_ROWS = 64, 1000, 20_000
 """A sample of 1,000 rows gives T within about 1%, which one pass makes exact; below 64 it is not worth its passes."""
@@ -182,7 +181,7 @@ def soft_errors(rows: Rows, n_bins: int, bandwidth: float, norm: float, weightin
     def errors(temperatures: Array) -> Array:
         sums = _sums(rows, temperatures, soft_bin_sums, [(n_bins, bandwidth)] * len(temperatures))
         if weighting == "bin":
-            return np.array([soft_bin_error(part, norm) for part in sums])
+            return BinSums(*sums.swapaxes(0, 1)).norm(norm)
         accuracy = sums[:, 2] / np.maximum(sums[:, 0], np.finfo(np.float64).tiny)
         total = _sums(rows, temperatures, _label_sums, [(one, bandwidth, norm) for one in accuracy])
         return (total / rows.total_weight) ** (1 / norm)

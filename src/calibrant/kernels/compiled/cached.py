@@ -6,10 +6,9 @@ where a file of the cache was cut short. None of these is a reason to refuse wor
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable
-from functools import cache
+from functools import partial, wraps
 from typing import Any
 
 import numba
@@ -21,22 +20,18 @@ REASSOCIATE = {"reassoc", "contract", "nsz"}
 """Sums may be reordered into vector lanes; NaN and Inf keep their meaning."""
 
 
-def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+def njit(function: Callable[..., Any], **options: Any) -> Any:
     """`numba.njit` that releases the GIL, with a cache on disk that cannot fail."""
-
-    def decorate(function: Callable[..., Any]) -> Any:
-        dispatcher = numba.njit(nogil=True, **options)(function)
-        try:
-            dispatcher.enable_caching()
-            dispatcher._cache = _SafeCache(dispatcher._cache)
-        except (RuntimeError, OSError) as error:
-            _say_once(str(error))
-        return dispatcher
-
-    return decorate
+    dispatcher = numba.njit(nogil=True, **options)(function)
+    try:
+        dispatcher.enable_caching()
+        dispatcher._cache = _SafeCache(dispatcher._cache)
+    except (RuntimeError, OSError) as error:
+        _say_once(str(error))
+    return dispatcher
 
 
-fast = njit(fastmath=REASSOCIATE, error_model="numpy")
+fast = partial(njit, fastmath=REASSOCIATE, error_model="numpy")
 
 
 def compiled_form(kernel: Kernel) -> Callable[[Callable[..., Any]], Any]:
@@ -50,7 +45,7 @@ def compiled_form(kernel: Kernel) -> Callable[[Callable[..., Any]], Any]:
         loop = fast(function)
 
         @kernel.compiled
-        @functools.wraps(loop)
+        @wraps(loop)
         def form(*arguments: Any) -> Any:
             n = len(arguments[0])
             return loop(*(frozen(np.ones(n) if one is None else one) for one in arguments))
@@ -95,14 +90,12 @@ def _tried(work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         return None
 
 
-@cache
-def _once() -> list[str]:
-    return []
+_said: list[str] = []
 
 
 def _say_once(reason: str) -> None:
-    if not _once():
-        _once().append(reason)
+    if not _said:
+        _said.append(reason)
         logging.getLogger("calibrant").warning(
             "compiled kernels cannot be kept on disk (%s): they are compiled in memory by each process; "
             "NUMBA_CACHE_DIR=DIR names a folder that can be written",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 from numba import types
@@ -16,9 +17,9 @@ LOWEST = -87.0
 LOWEST_EXPONENT = -708.0
 """exp of anything lower is taken as exp(−708) ≈ 3e-308: zero beside the 1 of the row's maximum."""
 
-CONTRACT = {"contract"}
-"""Stated, because a function that says nothing takes over its caller's fast-math flags, and reordering the additions
-would undo the rounding step."""
+exact = partial(njit, error_model="numpy", fastmath={"contract"})
+"""Flags are stated, because a function that says nothing takes over its caller's fast-math flags, and reordering the
+additions would undo the rounding step."""
 
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH = 0.693147180369123816490
@@ -34,15 +35,17 @@ _SMALLEST_32 = np.float32(-126.0)
 
 # minimax coefficients of 2^f on [-½, ½], highest power first: relative error 2e-9 before rounding
 _MINIMAX = tuple(
-    np.float32(value)
-    for value in (
-        0.00015345809474316235,
-        0.0013399931198904882,
-        0.00961848896651429,
-        0.055503287770283065,
-        0.24022646890547314,
-        0.6931472057372285,
-        1.0000000005541778,
+    np.array(
+        [
+            0.00015345809474316235,
+            0.0013399931198904882,
+            0.00961848896651429,
+            0.055503287770283065,
+            0.24022646890547314,
+            0.6931472057372285,
+            1.0000000005541778,
+        ],
+        np.float32,
     )
 )
 MAGNITUDE_32 = np.int32(0x7FFFFFFF)
@@ -62,7 +65,7 @@ def exp_negative_32(x):
     return polynomial * np.int32((whole + np.int32(127)) << np.int32(23)).view(np.float32)
 
 
-@njit(error_model="numpy", fastmath=CONTRACT)
+@exact
 def exp_negative_64(x):
     """exp(x) for x ≤ 0, to about 2e-16: 2^k · Taylor(x − k ln 2)."""
     x = max(x, LOWEST_EXPONENT)
@@ -77,7 +80,7 @@ def exp_negative_64(x):
     return np.int64(spelled).view(np.float64)
 
 
-@njit(error_model="numpy", fastmath=CONTRACT)
+@exact
 def log_positive(x):
     """log(x) for normal x > 0, to about 2e-16: k ln 2 + 2 artanh((m − 1)/(m + 1)), m within √½ … √2."""
     bits = np.float64(x).view(np.int64)
@@ -128,7 +131,7 @@ def _row_peak(row):
     return lambda row: np.int64(_highest(row.view(np.int64), MAGNITUDE_64)).view(np.float64)
 
 
-@njit()
+@njit
 def _highest(bits, magnitude):
     # IEEE numbers of one sign are ordered as the integers that spell them; flipping the magnitude bits of negative ones
     # orders all, and integer maxima vectorise where float maxima (which must mind NaN) do not
@@ -136,3 +139,12 @@ def _highest(bits, magnitude):
     for j in range(1, len(bits)):
         highest = max(highest, bits[j] if bits[j] >= 0 else bits[j] ^ magnitude)
     return highest if highest >= 0 else highest ^ magnitude
+
+
+@fast
+def first_place(row, value):
+    """The first place of a value that the row holds; the last place where it holds none."""
+    first = len(row) - 1
+    for j in range(len(row)):
+        first = min(first, j if row[j] == value else len(row))
+    return first

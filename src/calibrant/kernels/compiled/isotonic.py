@@ -1,15 +1,13 @@
-"""Compiled twins of `kernels.isotonic` and `kernels.venn_abers`."""
+"""Compiled twins of `kernels.isotonic`."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from calibrant.kernels import isotonic as plain
-from calibrant.kernels import venn_abers
 from calibrant.kernels.compiled.cached import compiled_form, njit
-from calibrant.kernels.isotonic import ScoreGroups
 
-slopes_with_one_more = njit()(venn_abers.slopes_with_one_more)
+slopes_with_one_more = njit(plain.slopes_with_one_more)
 
 
 @compiled_form(plain.merge_groups)
@@ -30,4 +28,4 @@ def merge_groups(positive, negative):
             j += 1
         scores[size], weight[size], hits[size] = value, found + j - begin, found
         size += 1
-    return ScoreGroups(scores[:size].copy(), weight[:size].copy(), hits[:size].copy())
+    return plain.ScoreGroups(scores[:size].copy(), weight[:size].copy(), hits[:size].copy())

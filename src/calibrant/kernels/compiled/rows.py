@@ -7,7 +7,14 @@ import numpy as np
 from calibrant.core.arrays import PROBABILITY_TOLERANCE
 from calibrant.kernels import rows as plain
 from calibrant.kernels.compiled.cached import compiled_form, fast
-from calibrant.kernels.compiled.exponential import LOWEST_EXPONENT, bits_of, exp_negative, log_positive, row_peak
+from calibrant.kernels.compiled.exponential import (
+    LOWEST_EXPONENT,
+    bits_of,
+    exp_negative,
+    first_place,
+    log_positive,
+    row_peak,
+)
 from calibrant.kernels.rows import ALL, SCORES, TOP, RowColumns
 
 SMALLEST_NORMAL = 2.3e-308
@@ -17,23 +24,9 @@ SMALLEST_NORMAL = 2.3e-308
 @fast
 def _empty_columns(n, level):
     """Prediction, correct, NLL, Brier score and entropy; of length 0 where they are not asked for."""
-    scores = n if level >= SCORES else 0
-    return (
-        np.empty(n if level >= TOP else 0, np.int64),
-        np.empty(n, np.bool_),
-        np.empty(scores),
-        np.empty(scores),
-        np.empty(n if level >= ALL else 0),
-    )
-
-
-@fast
-def _first(row, value):
-    """The first place of a value that the row holds."""
-    first = len(row)
-    for j in range(len(row)):
-        first = min(first, j if row[j] == value else len(row))
-    return first
+    scores = n * (level >= SCORES)
+    prediction, correct = np.empty(n * (level >= TOP), np.int64), np.empty(n, np.bool_)
+    return prediction, correct, np.empty(scores), np.empty(scores), np.empty(n * (level >= ALL))
 
 
 @compiled_form(plain.scan_probabilities)
@@ -56,7 +49,7 @@ def scan_probabilities(values, labels, level):
             suspicious = True
         confidence_bits[i] = highest
         if level >= TOP:
-            prediction[i] = _first(bits, highest)
+            prediction[i] = first_place(bits, highest)
             correct[i] = prediction[i] == label
         else:
             # the label is predicted if it has the highest value and no class before it has the same
@@ -107,7 +100,7 @@ def scan_logits(values, labels, level):
         if not (abs(peak) < np.inf and slope <= 0.0):
             suspicious = True
             continue
-        first = _first(row, highest)
+        first = first_place(row, highest)
         confidence[i] = 1.0 / total
         if level >= TOP:
             prediction[i] = first

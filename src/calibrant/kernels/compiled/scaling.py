@@ -1,4 +1,4 @@
-"""Compiled twins of `kernels/scaling.py` and `kernels/transform.py`: one read of the logits per pass, row by row in the
+"""Compiled twins of `kernels/scaling.py`: one read of the logits per pass, row by row in the
 first-level cache.
 
 Exponentials have the precision of the logits, sums over rows that of float64.
@@ -13,9 +13,8 @@ import numpy as np
 
 from calibrant.core.arrays import Array
 from calibrant.kernels import scaling as plain
-from calibrant.kernels import transform
 from calibrant.kernels.compiled.cached import compiled_form, fast, frozen
-from calibrant.kernels.compiled.exponential import LOWEST, exp_negative, row_peak
+from calibrant.kernels.compiled.exponential import LOWEST, exp_negative, first_place, row_peak
 
 GROUP = 16
 """Rows summed in the precision of the logits before they join the float64 totals."""
@@ -163,7 +162,7 @@ def vector_product(logits, labels, weights, scale, bias, direction):  # noqa: PL
     return (totals,)
 
 
-@transform.scale_block.compiled
+@plain.scale_block.compiled
 def scale_block(logits: Array, *rest: Any) -> bool:
     """See the numpy twin."""
     return _scale_block(frozen(logits), *rest)
@@ -180,23 +179,9 @@ def _scale_block(logits, scale, bias, scaled, keep_prediction):
             # NaN as soon as one value is NaN or Inf
             zeros += value * logits.dtype.type(0)
         if keep_prediction:
-            # one positive scale keeps the order, so the prediction is in danger only where the peak is shared
-            peak = row_peak(scaled[i])
-            sharing = 0
-            for j in range(n_classes):
-                sharing += 1 if scaled[i, j] == peak else 0
-            if sharing > 1:
-                _restore(logits[i], scaled[i], peak)
+            # one positive scale keeps the order: the class of the old peak still has the new one, but rounding may
+            # have lifted a class before it to the same value
+            peak, top = row_peak(scaled[i]), row_peak(logits[i])
+            if logits[i, first_place(scaled[i], peak)] < top:
+                scaled[i, first_place(logits[i], top)] = np.nextafter(peak, logits.dtype.type(np.inf))
     return zeros == 0
-
-
-@fast
-def _restore(values, scaled, peak):
-    prediction = 0
-    for j in range(1, len(values)):
-        if values[j] > values[prediction]:
-            prediction = j
-    for j in range(prediction):
-        if scaled[j] == peak:
-            scaled[prediction] = np.nextafter(peak, values.dtype.type(np.inf))
-            return

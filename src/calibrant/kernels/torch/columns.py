@@ -16,7 +16,7 @@ from calibrant.core.arrays import Array
 from calibrant.core.bins import check_n_bins, width_edges
 from calibrant.core.errors import InputError
 from calibrant.kernels.rows import RowColumns
-from calibrant.kernels.torch.tensors import first_maximum, row_slices, use_triton
+from calibrant.kernels.torch.tensors import first_maximum, of_label, row_slices, use_triton, widened
 
 SLOTS = ("weight", "confidence", "correct", "nll", "brier", "entropy", "rows", "bad")
 """The sums after those of the bins, in their order; the first six are weighted."""
@@ -44,31 +44,25 @@ def columns(values: Tensor, labels: Tensor, *, from_logits: bool, entropy: bool 
         rows = values if values.stride(1) == 1 else values.contiguous()
         return Columns(*triton_rows.columns(rows, labels.contiguous(), from_logits=from_logits, entropy=entropy))
     parts = [_block_columns(values[block], labels[block], from_logits) for block in row_slices(*values.shape)]
-    numbers, prediction, flags = zip(*parts, strict=True)
-    return Columns(torch.cat(numbers, dim=1), torch.cat(prediction), torch.cat(flags, dim=1))
+    return Columns(*(torch.cat(part, dim=-1) for part in zip(*parts, strict=True)))
 
 
 def _block_columns(values: Tensor, labels: Tensor, from_logits: bool) -> Columns:
-    wide = values if values.dtype == torch.float64 else values.float()
+    wide = widened(values)
     known = (labels >= 0) & (labels < wide.shape[1])
-    own = torch.where(known, labels, 0)[:, None]
-    prediction = first_maximum(wide)
+    own = torch.where(known, labels, 0)
     if from_logits:
         log_p = wide.log_softmax(dim=1)
-        probabilities = log_p.exp()
-        nll = -log_p.gather(1, own)[:, 0]
-        entropy = -(probabilities * log_p.clamp_min(-745.0)).sum(dim=1)
-        good = known & torch.isfinite(nll) & torch.isfinite(wide.sum(dim=1))
+        probabilities, sound = log_p.exp(), torch.isfinite(wide.sum(dim=1))
     else:
-        probabilities = wide
-        tiny = torch.finfo(wide.dtype).tiny
-        nll = -wide.gather(1, own)[:, 0].clamp_min(tiny).log()
-        entropy = -(wide * wide.clamp_min(tiny).log()).sum(dim=1)
-        good = known & ((wide.sum(dim=1) - 1).abs() <= 1e-3) & (wide.amin(dim=1) >= 0)
-    confidence = probabilities.gather(1, prediction[:, None])[:, 0]
-    brier = probabilities.square().sum(dim=1) - 2 * probabilities.gather(1, own)[:, 0] + 1
-    numbers = torch.stack([confidence, nll, brier.clamp_min(0.0), entropy.clamp_min(0.0)])
-    return Columns(numbers, prediction, torch.stack([prediction == labels, good]))
+        log_p, probabilities = wide.clamp_min(torch.finfo(wide.dtype).tiny).log(), wide
+        sound = ((wide.sum(dim=1) - 1).abs() <= 1e-3) & (wide.amin(dim=1) >= 0)
+    prediction, nll = first_maximum(wide), -of_label(log_p, own)
+    brier = probabilities.square().sum(dim=1) - 2 * of_label(probabilities, own) + 1
+    entropy = -(probabilities * log_p.clamp_min(-745.0)).sum(dim=1)
+    numbers = [of_label(probabilities, prediction), nll, brier.clamp_min(0.0), entropy.clamp_min(0.0)]
+    flags = [prediction == labels, known & torch.isfinite(nll) & sound]
+    return Columns(torch.stack(numbers), prediction, torch.stack(flags))
 
 
 def host_columns(values: Tensor, labels: Array, *, from_logits: bool, name: str) -> RowColumns:

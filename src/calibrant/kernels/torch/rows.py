@@ -7,9 +7,9 @@ any other the rows are copied to the host: once, or where they are very many in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from calibrant.core.statistic import Kernel, Statistic, add
 from calibrant.core.zeros import half_of, sample_stride, warn_of_zeros
 from calibrant.kernels import scaling
 from calibrant.kernels.torch.temperature import fast_fit, temperature_sums
-from calibrant.kernels.torch.tensors import host, row_slices, use_triton, widened
+from calibrant.kernels.torch.tensors import first_maximum, host, of_label, row_slices, use_triton, widened
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -55,36 +55,36 @@ class HostView:
         return np.asarray(self[:], dtype=dtype)
 
 
+@dataclass(eq=False)
 class DeviceBlocks:
     """Logits (n×K) in any floating dtype, labels (n,) and weights (n,) or None, all on one device.
 
     A statistic's form on the device is called with this object. `change` is a map of the logits, row by row, such as a
-    fitted calibrator, under which second stages see them.
+    fitted calibrator, under which second stages see them. `fused` says that sums may take exponentials in float32.
     """
 
-    on_device = fused = True
+    tensor: Tensor
+    target: Tensor
+    mass: Tensor | None = None
+    change: Callable[..., Tensor] | None = None
+    settled: bool = False
+    fused: bool = True
+    on_device: ClassVar[bool] = True
+    _remembered: dict[Any, Any] = field(default_factory=dict, init=False)
 
-    def __init__(
-        self,
-        logits: Tensor,
-        labels: Tensor,
-        weights: Tensor | None = None,
-        change: Callable[..., Tensor] | None = None,
-        *,
-        settled: bool = False,
-    ) -> None:
+    def __post_init__(self) -> None:
         # the kernels step from label to label: a view such as y[::3] must be copied
-        self.tensor, self.target, self.change = logits, labels.contiguous(), change
-        self.mass = None if weights is None else weights.contiguous()
-        self.shape = tuple(logits.shape)
-        self.n, self.n_classes = self.shape
-        self.settled = settled
-        self._remembered: dict[Any, Any] = {}
+        self.target, self.mass = self.target.contiguous(), None if self.mass is None else self.mass.contiguous()
+        self.n, self.n_classes = self.shape = tuple(self.tensor.shape)
 
     def rows(self) -> Rows:
         """The rows of a fit; labels are copied to the host only where they are read there."""
         logits, labels = HostView(lambda: self.tensor), HostView(lambda: self.target)
         return Rows(logits, labels, self.weights, blocks=self)  # type: ignore[arg-type]
+
+    def put(self, values: Any, dtype: Any = None) -> Tensor:
+        """An array as a tensor where the rows are."""
+        return torch.as_tensor(values, dtype=dtype, device=self.tensor.device)
 
     def sums(self, statistic: Statistic, parameters: tuple[Any, ...], rows: Rows) -> tuple[Any, ...]:
         """Sum of the statistic over all rows: on the device where it has a form there, else block by block."""
@@ -93,15 +93,11 @@ class DeviceBlocks:
             return statistic.device_form(self, *parameters)
         if statistic.array_form is not None and rows.each is None:
             return self.array_sums(statistic, *parameters)
-        self._warn_of_copy()
-        if self._fits_on_host():
-            return self._on_host(rows).total(statistic, *parameters)
-        work = rows.work_of(statistic, parameters)
-        return reduce(add, (work(*self._block(block)) for block in row_slices(*self.shape)))
+        return reduce(add, (part.total(statistic, *parameters) for part in self._on_host(rows)))
 
     def array_sums(self, statistic: Statistic, *parameters: Any) -> tuple[Any, ...]:
         """Sum of a statistic that is written over the array API, on the device and in float64."""
-        there = [torch.as_tensor(one, dtype=torch.float64, device=self.tensor.device) for one in parameters]
+        there = [self.put(one, torch.float64) for one in parameters]
         parts = (
             statistic.array_form(values, self.target[block], None if self.mass is None else self.mass[block], *there)
             for block, values in self.wide_blocks()
@@ -116,31 +112,48 @@ class DeviceBlocks:
             values = self.tensor[block]
             yield block, (values if change is None else change(widened(values))).double()
 
+    def per_row(
+        self, work: Callable[..., tuple[Tensor, ...]], *given: Tensor, change: Callable[..., Tensor] | None = None
+    ) -> list[Any]:
+        """Arrays (n, …) on the host, joined from what `work(values, labels, *given)` gives for each block."""
+        columns = self.target, *given
+        parts = [work(values, *(one[block] for one in columns)) for block, values in self.wide_blocks(change)]
+        return [host(torch.cat(column)) for column in zip(*parts, strict=True)]
+
     def gather(self, columns: Columns, parameters: tuple[Any, ...], rows: Rows) -> Sequence[Array]:
         """Arrays with an entry per row: computed on the device where they have a form there, else on the host."""
         self.settle()
         if isinstance(columns, Kernel) and columns.device_form is not None:
             return columns.device_form(self, *parameters)
-        self._warn_of_copy()
-        if self._fits_on_host():
-            return self._on_host(rows).gather(columns, *parameters)
-        form = columns.form(rows.size) if isinstance(columns, Kernel) else columns
-        parts = [form(*self._block(block), *parameters) for block in row_slices(*self.shape)]
+        parts = [part.gather(columns, *parameters) for part in self._on_host(rows)]
         return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+    def _on_host(self, rows: Rows) -> Iterator[Rows]:
+        """All rows on the host, or where they are very many block by block."""
+        self._warn_of_copy()
+        if self.n * self.n_classes <= HOST_ELEMENTS:
+            yield Rows(self.array(), self.labels, self.weights, each=rows.each)
+            return
+        for block in row_slices(*self.shape):
+            yield Rows(*self._block(block), each=rows.each)
 
     def sample(self, rows: Rows, size: int) -> Rows:
         """About `size` evenly spaced rows."""
         self.settle()
-        step = max(1, self.n // max(1, size))
-        mass = None if self.mass is None else self.mass[::step]
-        some = DeviceBlocks(self.tensor[::step], self.target[::step], mass, self.change, settled=True)
-        return replace(some.rows(), each=rows.each)
+        some = slice(None, None, max(1, self.n // max(1, size)))
+        mass = None if self.mass is None else self.mass[some]
+        chosen = replace(self, tensor=self.tensor[some], target=self.target[some], mass=mass)
+        return replace(chosen.rows(), each=rows.each)
 
     def weighted(self, weights: Array | None) -> DeviceBlocks:
         """The same rows with other weights; nothing else is copied."""
         self.settle()
-        mass = None if weights is None else torch.as_tensor(weights, device=self.tensor.device)
-        return DeviceBlocks(self.tensor, self.target, mass, self.change, settled=True)
+        return replace(self, mass=None if weights is None else self.put(weights))
+
+    def precise(self) -> DeviceBlocks:
+        """The same rows, whose sums take exponentials in float64."""
+        self.settle()
+        return replace(self, fused=False)
 
     def array(self) -> Array:
         """All logits on the host, for fits that have no form on the device."""
@@ -173,42 +186,41 @@ class DeviceBlocks:
         return ""
 
     def fold_columns(self, salt: np.uint64, odd: np.uint64) -> tuple[Array, ...]:
-        """Hash of each row, its prediction and the logit of its label; the bits are those of the host's hash."""
-        from calibrant.kernels.torch.row_passes import fold_columns
+        """A hash of each row that the order of its columns does not change, its prediction, and its label's logit.
 
-        hashes, prediction, own = fold_columns(self, int(salt.astype(np.int64)), int(odd.astype(np.int64)))
-        return hashes.view(np.uint64), prediction, own
+        The bits are those of the host's hash: signed integers wrap around at 64 bits as the unsigned ones there do.
+        """
+        start, factor = int(salt.astype(np.int64)), int(odd.astype(np.int64))
+
+        def mix(bits: Tensor) -> Tensor:
+            for shift in (32, 29):
+                # a shift of unsigned numbers brings in zeros from the left
+                bits = (bits ^ ((bits >> shift) & ((1 << (64 - shift)) - 1))) * factor
+            return bits
+
+        def work(values: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+            hashes = mix(mix((values.float().double() + 0.0).view(torch.int64) ^ start).sum(dim=1))
+            return hashes, first_maximum(values), of_label(values, labels)
+
+        hashes, *others = self.per_row(work)
+        return hashes.view(np.uint64), *others
+
+    def label_shares(self, beta: float) -> Array:
+        """The probability of the label of each row under softmax(β·z); n numbers, which are kept."""
+
+        def work(values: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+            return (of_label((values * beta).softmax(dim=1), labels),)
+
+        return self.remembered(("label shares", beta), lambda: self.per_row(work)[0])
 
     def hold_probabilities(self) -> bool:
         """Are all values in [0, 1] and does every row sum to 1?"""
-        for block in row_slices(*self.shape):
-            values = self.tensor[block].float()
-            if not bool(((values.sum(dim=1) - 1).abs() <= 1e-3).all() & (values >= 0).all()):
-                return False
-        return True
+        blocks = (self.tensor[block].float() for block in row_slices(*self.shape))
+        return all(bool(((one.sum(dim=1) - 1).abs() <= 1e-3).all() & (one >= 0).all()) for one in blocks)
 
-    def top(self) -> tuple[Array, Array, Array]:
+    def top(self) -> list[Array]:
         """Confidence, prediction and correctness of each row; they are n numbers each, and are kept."""
-        return self.remembered("top", self._top)
-
-    def _top(self) -> tuple[Array, Array, Array]:
-        from calibrant.kernels.torch.row_passes import top_columns
-
-        confidence, prediction, correct = top_columns(self)
-        return confidence, prediction.astype(np.int32), correct
-
-    def _on_host(self, rows: Rows) -> Rows:
-        return Rows(self.array(), self.labels, self.weights, each=rows.each)
-
-    def _fits_on_host(self) -> bool:
-        return self.n * self.n_classes <= HOST_ELEMENTS
-
-    def precise(self) -> DeviceBlocks:
-        """The same rows, whose sums take exponentials in float64."""
-        self.settle()
-        twin = DeviceBlocks(self.tensor, self.target, self.mass, self.change, settled=True)
-        twin.fused = False
-        return twin
+        return self.remembered("top", lambda: self.per_row(top_columns))
 
     def solved_temperature(self) -> SolvedTemperature | None:
         """The temperature of the lowest NLL by one launch; None where the general solver is needed."""
@@ -220,8 +232,7 @@ class DeviceBlocks:
 
     def confidences_at(self, betas: Array) -> Array:
         """The top confidence of softmax(β·z) for every row and β: (n, G) in float64."""
-        parts = [scaling.block_confidences(values, betas.tolist()) for _, values in self.wide_blocks()]
-        return host(torch.cat(parts))
+        return self.per_row(lambda values, _: (scaling.block_confidences(values, betas.tolist()),))[0]
 
     @cached_property
     def labels(self) -> Array:
@@ -241,12 +252,9 @@ class DeviceBlocks:
 
     def _warn_of_copy(self) -> None:
         """Say once that the work is done on the host."""
-        if not self._remembered.setdefault("warned", False):
-            self._remembered["warned"] = True
-            warn_user(
-                f"this fit has no form on the GPU: {self.n}×{self.n_classes} logits are copied to the host and fitted "
-                "there"
-            )
+        size = f"{self.n}×{self.n_classes}"
+        text = f"this fit has no form on the GPU: {size} logits are copied to the host and fitted there"
+        self.remembered("warned", lambda: warn_user(text))
 
     def settle(self) -> None:
         """Look at every label and value: raise InputError at a bad one, and give zeros (−inf) a value.
@@ -333,10 +341,32 @@ def _vector_product(rows: DeviceBlocks, *point: Array) -> tuple[Any, ...]:
 
 def _given(rows: DeviceBlocks, point: tuple[Array, ...]) -> tuple[Any, ...]:
     """What the Triton kernels of vector scaling take."""
-    given = torch.as_tensor(np.vstack(point), dtype=torch.float32, device=rows.tensor.device)
-    return rows.tensor, rows.target, rows.mass, given
+    return rows.tensor, rows.target, rows.mass, rows.put(np.vstack(point), torch.float32)
 
 
-def on_device_of(rows: DeviceBlocks) -> Callable[[Array], Tensor]:
-    """A function that puts an array where the rows are."""
-    return lambda values: torch.as_tensor(values, device=rows.tensor.device)
+def top_columns(values: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+    """Confidence in float64, prediction and correctness of each row: work for `DeviceBlocks.per_row`.
+
+    Near 1 neighbouring float32 numbers are 6e-8 apart: methods that rank confidences would see ties.
+    """
+    prediction = first_maximum(values)
+    confidence = 1.0 / (values - values.amax(dim=1, keepdim=True)).exp_().sum(dim=1)
+    return confidence, prediction.int(), prediction == labels
+
+
+def label_columns(values: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+    """NLL of the label, confidence and correctness of each row."""
+    scores = values.log_softmax(dim=1)
+    return -of_label(scores, labels), scores.amax(dim=1).exp(), first_maximum(scores) == labels
+
+
+def top_odds(values: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+    """Prediction of each row, and the peak minus the log-sum-exp of all other logits."""
+    prediction = first_maximum(values)
+    others = values.scatter(1, prediction[:, None], -torch.inf).logsumexp(dim=1)
+    return prediction, values.amax(dim=1) - others
+
+
+def label_moments(values: Tensor, labels: Tensor, betas: Tensor) -> tuple[Tensor, ...]:
+    """The logit of the label minus the highest one of each row, and `kernels.scaling.row_moments` at its β."""
+    return of_label(values, labels) - values.amax(dim=1), scaling.block_moments(values, betas)

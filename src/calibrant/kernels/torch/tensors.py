@@ -37,13 +37,13 @@ def row_slices(n_rows: int, n_classes: int, elements: int = 0) -> Iterator[slice
 
 def first_maximum(values: Tensor) -> Tensor:
     """The first class of the highest value of each row; `argmax` promises no order among equals."""
-    is_peak = values == values.amax(dim=1, keepdim=True)
-    return is_peak.to(torch.int8).argmax(dim=1) if values.device.type == "cpu" else _first_true(is_peak)
+    places = torch.arange(values.shape[1], dtype=torch.int32, device=values.device)
+    return torch.where(values == values.amax(dim=1, keepdim=True), places, values.shape[1] - 1).amin(dim=1).long()
 
 
-def _first_true(flags: Tensor) -> Tensor:
-    places = torch.arange(flags.shape[1], device=flags.device)
-    return torch.where(flags, places, flags.shape[1] - 1).amin(dim=1)
+def of_label(values: Tensor, labels: Tensor) -> Tensor:
+    """values[i, labels[i]] of each row i."""
+    return values.gather(1, labels.long()[:, None])[:, 0]
 
 
 def host(values: Tensor) -> Array:

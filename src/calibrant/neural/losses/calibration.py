@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from calibrant.core.errors import InputError
-from calibrant.kernels.torch.tensors import widened
+from calibrant.kernels.torch.tensors import of_label, widened
 from calibrant.metrics.top_label import bin_temperature
 from calibrant.neural.losses.module import loss_module
 from calibrant.neural.losses.terms import (
@@ -22,7 +22,6 @@ from calibrant.neural.losses.terms import (
     entropy,
     log_probabilities,
     memberships,
-    of_label,
     over_groups,
     power,
     root,

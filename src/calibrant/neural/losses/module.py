@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Concatenate, ParamSpec, cast, get_type_hints
+from typing import Any, ClassVar, Concatenate, ParamSpec, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +60,7 @@ def loss_module(
     _, _, *options = inspect.signature(function).parameters.values()
     held = [one.replace(kind=one.POSITIONAL_OR_KEYWORD) for one in options if one.name != PER_BATCH]
     hints = get_type_hints(function)
-    made = type(
+    made: Any = type(
         name,
         (LossModule,),
         {
@@ -72,27 +72,11 @@ def loss_module(
             "tensors": frozenset(one.name for one in held if hints[one.name] == Tensor | None),
         },
     )
-    return cast(Callable[Options, LossModule], made)
+    return made
 
 
 class CompositeLoss(nn.Module):
-    """primary(z, y) + β·secondary(z, y) (Karandikar et al. 2021, §5.1)."""
-
-    def __init__(self, primary: Loss, secondary: Loss, weight: float) -> None:
-        super().__init__()
-        if not (math.isfinite(weight) and weight >= 0):
-            raise InputError(f"weight must be finite and 0 or more, got {weight}")
-        self.primary = primary
-        self.secondary = secondary
-        self.weight = weight
-
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of a batch."""
-        return self.primary(logits, labels) + self.weight * self.secondary(logits, labels)
-
-
-def composite(primary: Loss, secondary: Loss, weight: float) -> CompositeLoss:
-    """The loss primary + β·secondary as one callable.
+    """The loss primary(z, y) + β·secondary(z, y) as one callable (Karandikar et al. 2021, §5.1).
 
     Parameters
     ----------
@@ -102,9 +86,21 @@ def composite(primary: Loss, secondary: Loss, weight: float) -> CompositeLoss:
     Examples
     --------
     >>> import torch
-    >>> from calibrant.neural.losses import FocalLoss, cross_entropy, soft_ece
+    >>> from calibrant.neural.losses import FocalLoss, composite, cross_entropy, soft_ece
     >>> z, y = torch.zeros(2, 4), torch.tensor([0, 1])
     >>> round(composite(cross_entropy, soft_ece, weight=2.0)(z, y).item(), 4)  # log 4 + 2/4
     1.8863
     """
-    return CompositeLoss(primary, secondary, weight)
+
+    def __init__(self, primary: Loss, secondary: Loss, weight: float) -> None:
+        super().__init__()
+        if not (math.isfinite(weight) and weight >= 0):
+            raise InputError(f"weight must be finite and 0 or more, got {weight}")
+        self.primary, self.secondary, self.weight = primary, secondary, weight
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of a batch."""
+        return self.primary(logits, labels) + self.weight * self.secondary(logits, labels)
+
+
+composite = CompositeLoss

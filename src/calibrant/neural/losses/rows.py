@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from calibrant.core.errors import InputError
-from calibrant.kernels.torch.tensors import rows_of_maps
+from calibrant.kernels.torch.tensors import of_label, rows_of_maps
 from calibrant.neural.losses.module import loss_module
-from calibrant.neural.losses.terms import check_tensors, log_probabilities, of_label
+from calibrant.neural.losses.terms import check_tensors, log_probabilities
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -56,9 +56,11 @@ def row_batch(logits: Tensor, labels: Tensor, class_weights: Tensor | None, igno
     is_shares = labels.is_floating_point() and labels.ndim == logits.ndim and labels.ndim > 1
     shape = (logits.shape[0], *logits.shape[2:]) if logits.ndim > 2 else tuple(labels.shape[:1])
     if logits.ndim > 2:
-        expected = tuple(logits.shape) if is_shares else shape
-        if tuple(labels.shape) != expected:
-            raise InputError(f"labels have shape {tuple(labels.shape)}, but {expected} goes with {tuple(logits.shape)}")
+        expected = logits.shape if is_shares else shape
+        if labels.shape != expected:
+            raise InputError(
+                f"labels have shape {tuple(labels.shape)}, but {tuple(expected)} goes with {tuple(logits.shape)}"
+            )
         labels = rows_of_maps(labels) if is_shares else labels.reshape(-1)
         logits = rows_of_maps(logits)
     shares = kept = None
@@ -77,18 +79,15 @@ def row_batch(logits: Tensor, labels: Tensor, class_weights: Tensor | None, igno
     shares = None if shares is None else shares.to(log_p.dtype)
     weights = None
     if class_weights is not None:
-        by_class = _checked_weights(class_weights, log_p)
+        by_class = torch.as_tensor(class_weights, dtype=log_p.dtype, device=log_p.device)
+        if by_class.shape != (log_p.shape[1],):
+            raise InputError(
+                f"class_weights have shape {tuple(by_class.shape)}, but there are {log_p.shape[1]} classes"
+            )
         weights = by_class[labels] if shares is None else shares @ by_class
     if kept is not None:
         weights = kept.to(log_p.dtype) if weights is None else weights * kept
     return RowBatch(log_p, labels, shares, weights, shape)
-
-
-def _checked_weights(class_weights: Tensor, log_p: Tensor) -> Tensor:
-    weights = torch.as_tensor(class_weights, dtype=log_p.dtype, device=log_p.device)
-    if weights.shape != (log_p.shape[1],):
-        raise InputError(f"class_weights have shape {tuple(weights.shape)}, but there are {log_p.shape[1]} classes")
-    return weights
 
 
 def cross_entropy(
@@ -240,9 +239,9 @@ def label_smoothing(
     if spread not in ("all", "others"):
         raise InputError(f"spread must be 'all' or 'others', got {spread!r}")
     rows = row_batch(logits, labels, class_weights, ignore_index)
-    n_classes = rows.log_p.shape[1]
-    share = smoothing / (n_classes if spread == "all" else n_classes - 1)
-    kept = 1 - smoothing if spread == "all" else 1 - smoothing - share
+    others = spread == "others"
+    share = smoothing / (rows.log_p.shape[1] - others)
+    kept = 1 - smoothing - share * others
     return rows.reduced(-(kept * rows.of_target(rows.log_p) + share * rows.log_p.sum(dim=1)), reduction)
 
 

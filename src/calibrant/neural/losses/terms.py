@@ -45,11 +45,6 @@ def log_probabilities(logits: Tensor, labels: Tensor) -> Tensor:
     return widened(logits).log_softmax(dim=1)
 
 
-def of_label(values: Tensor, labels: Tensor) -> Tensor:
-    """values[i, labels[i]] of each row i."""
-    return values.gather(1, labels.long().unsqueeze(1)).squeeze(1)
-
-
 def top_label(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Confidence c = max p, and correctness a ∈ {0, 1} without gradient, of a checked batch (n,)."""
     check_batch(logits, labels)
