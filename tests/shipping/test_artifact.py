@@ -197,7 +197,7 @@ def test_shapes_and_ranges_are_checked_against_the_number_of_classes(values, wor
     calibrator.scale_ = values
     # a writer that does not look at what it writes
     monkeypatch.setattr(module, "from_bytes", lambda content: SimpleNamespace(calibrator=None))
-    monkeypatch.setattr(module, "_check_copy", lambda *arguments: None)
+    monkeypatch.setattr(module, "_answers", lambda *arguments: [])
     content = to_bytes(calibrator)
     monkeypatch.undo()
     with pytest.raises(InputError, match=f"VectorScaling.scale_ .*{words}"):

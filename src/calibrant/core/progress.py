@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from html import escape
 from typing import Any
 
@@ -20,11 +21,10 @@ Listener = Callable[[str, int, int | None, str], None]
 _listener: ContextVar[Listener | None] = ContextVar("calibrant_progress", default=None)
 
 
-class _Default:
-    """The bar that is used without a listener: looked for once, at the first step."""
+class _Chosen:
+    """What `show_progress` was told."""
 
-    known = False
-    bar: Listener | None = None
+    on: bool | None = None
 
 
 @contextmanager
@@ -39,11 +39,7 @@ def listen(listener: Listener) -> Iterator[None]:
 
 def step(stage: str, done: int, total: int | None = None, note: str = "") -> None:
     """Say that `done` of `total` (None: unknown) of a stage is finished."""
-    listener = _listener.get()
-    if listener is None:
-        if not _Default.known:
-            show_progress(None)
-        listener = _Default.bar
+    listener = _listener.get() or _bar(_Chosen.on)
     if listener is not None:
         listener(stage, done, total, note)
 
@@ -59,8 +55,7 @@ def show_progress(on: bool | None = True) -> None:
     >>> show_progress(False)
     >>> show_progress(None)
     """
-    _Default.known = True
-    _Default.bar = bar_for(on)
+    _Chosen.on = on
 
 
 PATIENCE_SECONDS = 1.0
@@ -70,33 +65,26 @@ PAUSE_SECONDS = 0.1
 BAR = 30
 
 
-def bar_for(on: bool | None) -> Listener | None:
-    """The bar for this process, or None."""
-    shell = _notebook()
-    if on is False or (on is None and shell is None):
+@cache
+def _bar(on: bool | None) -> Listener | None:
+    """The bar for this process, or None; looked for once, at the first step."""
+    ipython = sys.modules.get("IPython")
+    shell: Any = ipython and ipython.get_ipython()
+    notebook = hasattr(shell, "kernel")  # not a script, a console or a test
+    if on is False or not (on or notebook):
         return None
-    bars = _Bars(_Line() if shell is None else _Cell())
-    if shell is None:
-        atexit.register(bars.clear)
-    else:
+    bars = _Cell() if notebook else _Line()
+    if notebook:
         shell.events.register("post_run_cell", lambda *_: bars.clear())
+    else:
+        atexit.register(bars.clear)
     return bars.step
-
-
-def _notebook() -> Any:
-    """The shell of a Jupyter kernel; None in a script, a console or a test."""
-    if "IPython" not in sys.modules:
-        return None
-    from IPython import get_ipython
-
-    shell = get_ipython()
-    return shell if shell is not None and hasattr(shell, "kernel") else None
 
 
 @contextmanager
 def shown() -> Iterator[None]:
     """Show the steps made inside the block in a line on standard error, which is empty at its end."""
-    bars = _Bars(_Line())
+    bars = _Line()
     try:
         with listen(bars.step):
             yield
@@ -107,56 +95,60 @@ def shown() -> Iterator[None]:
 class _Bars:
     """Which stages run and how far they are; several can be nested."""
 
-    def __init__(self, screen: Any) -> None:
-        self._screen = screen
-        self._stages: dict[str, tuple[int, int | None, str]] = {}
+    def __init__(self) -> None:
+        self.stages: dict[str, tuple[int, int | None, str]] = {}
         self._started = self._shown = 0.0
 
     def step(self, stage: str, done: int, total: int | None, note: str) -> None:
         now = time.monotonic()
-        if not self._stages:
+        if not self.stages:
             self._started, self._shown = now, 0.0
         kind = stage.rstrip("0123456789 ")  # "pass 7" takes the line of "pass 6"
         if total is not None and done >= total:
-            self._stages.pop(kind, None)
-            if not self._stages:
-                self._screen.show([])
+            self.stages.pop(kind, None)
+            if not self.stages:
+                self.show()
             return
-        self._stages[kind] = (done, total, f"{stage} {note}".strip())
+        self.stages[kind] = (done, total, f"{stage} {note}".strip())
         if now - self._started >= PATIENCE_SECONDS and now - self._shown >= PAUSE_SECONDS:
             self._shown = now
-            self._screen.show(list(self._stages.values()))
+            self.show()
 
     def clear(self) -> None:
-        self._stages.clear()
-        self._screen.show([])
+        self.stages.clear()
+        self.show()
+
+    def show(self) -> None:
+        """Draw the stages, or leave nothing behind where there are none."""
+        raise NotImplementedError
 
 
-class _Cell:
+class _Cell(_Bars):
     """HTML below the cell that runs; empty when the work or the cell has ended."""
 
     handle: Any = None
 
-    def show(self, stages: list[tuple[int, int | None, str]]) -> None:
+    def show(self) -> None:
         from IPython.display import HTML, display
 
-        picture = HTML("".join(_html(*stage) for stage in stages))
+        picture = HTML("".join(_html(*stage) for stage in self.stages.values()))
         if self.handle is not None:
             self.handle.update(picture)
-        elif stages:
+        elif self.stages:
             self.handle = display(picture, display_id=True)
-        if not stages:
+        if not self.stages:
             self.handle = None
 
 
-class _Line:
+class _Line(_Bars):
     """One line on standard error that is written over."""
 
     width = 0
 
-    def show(self, stages: list[tuple[int, int | None, str]]) -> None:
+    def show(self) -> None:
         # a line that a terminal breaks could not be written over; names of files may hold control characters
-        words = "  ".join(_text(*stage) for stage in stages)[: shutil.get_terminal_size((121, 24)).columns - 1]
+        words = "  ".join(_text(*stage) for stage in self.stages.values())
+        words = words[: shutil.get_terminal_size((121, 24)).columns - 1]
         text = "".join(sign if sign.isprintable() else "?" for sign in words)
         if text or self.width:
             sys.stderr.write("\r" + text.ljust(self.width) + ("" if text else "\r"))

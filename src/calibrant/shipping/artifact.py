@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import itertools
 import json
 import math
 import os
@@ -24,11 +23,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
 from safetensors.numpy import load as from_safetensors
 from safetensors.numpy import save as to_safetensors
 from sklearn.utils.validation import check_is_fitted
@@ -137,9 +134,17 @@ def save(
     >>> load(path)
     Identity()
     """
-    about = {"class_names": class_names, "kind": kind, "fingerprint": fingerprint, "n": n, "source": source}
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    content = to_bytes(calibrator, **about, before=before, after=after, created=created)
+    content = to_bytes(
+        calibrator,
+        class_names=class_names,
+        kind=kind,
+        fingerprint=fingerprint,
+        n=n,
+        before=before,
+        after=after,
+        source=source,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
     with atomic_write(path) as temporary:
         temporary.write_bytes(content)
 
@@ -156,8 +161,9 @@ def read_artifact(path: str | os.PathLike[str]) -> Artifact:
         raise InputError(f"{path} is {what}: give an artifact, such as cal.safetensors")
     try:
         with open(path, "rb") as file:  # the size and the first bytes before the rest is read
-            _check_prefix(file.read(8), os.path.getsize(path))
-        return from_bytes(Path(path).read_bytes())
+            prefix = file.read(8)
+            _check_prefix(prefix, os.path.getsize(path))
+            return from_bytes(prefix + file.read())
     except FileNotFoundError as error:
         raise InputError(f"{path}: there is no such file") from error
     except InputError as error:
@@ -178,12 +184,12 @@ def digest_of(content: bytes) -> str:
 
 def to_bytes(calibrator: Any, **about: Any) -> bytes:
     """The content of an artifact; it has been read back and checked before it is returned."""
-    learned, n_classes = vars(calibrator), None
-    if not is_around_model(type(calibrator).__name__):
+    learned, method, n_classes = vars(calibrator), type(calibrator).__name__, None
+    if not is_around_model(method):
         check_is_fitted(calibrator)
         n_classes = len(calibrator.classes_)
     elif "delta_" not in learned:
-        raise InputError(f"{type(calibrator).__name__} is not fitted: fit it before saving it")
+        raise InputError(f"{method} is not fitted: fit it before saving it")
     remembered = {"n": learned.get("n_rows_"), "fingerprint": learned.get("fingerprint_"), "kind": kind_of(calibrator)}
     header: dict[str, Any] = {name: remembered.get(name) if about.get(name) is None else about[name] for name in FIELDS}
     header |= {"format": FORMAT, "library": calibrant.__version__, "n_classes": n_classes}
@@ -198,16 +204,22 @@ def to_bytes(calibrator: Any, **about: Any) -> bytes:
     content = to_safetensors(tensors, {METADATA_KEY: text})
     copy = from_bytes(content).calibrator
     if n_classes is not None:
-        _check_copy(calibrator, copy, n_classes)
+        before, after = (_answers(one, "transform", n_classes) for one in (calibrator, copy))
+        _need(
+            all(map(np.array_equal, before, after)),
+            f"{method} predicts otherwise after a round trip: it cannot be saved",
+        )
     return content
 
 
 def from_bytes(content: bytes) -> Artifact:
     """The artifact that these bytes hold; anything unsound raises InputError."""
     _check_prefix(content[:8], len(content))
-    header, tensors = read_header(content), _tensors(content)
+    header = read_header(content)
     n_classes, names = header["n_classes"], header["class_names"]
     try:
+        # offsets are checked against the file's length by the parser: nothing is allocated for a false claim
+        tensors = from_safetensors(content)
         calibrator = _calibrator(header["calibrator"], tensors, n_classes)
         _need(not tensors, f"the file holds arrays that nothing refers to: {sorted(tensors)[:3]}")
         check_learned(calibrator, n_classes)
@@ -218,8 +230,8 @@ def from_bytes(content: bytes) -> Artifact:
     except Exception as error:
         # the file's numbers reach a method's own code here: any error there means that the file is unsound
         raise InputError(
-            f"the saved calibrator does not work ({type(error).__name__}: {error}): if a newer calibrant wrote the "
-            "file, upgrade"
+            f"the saved calibrator does not work ({type(error).__name__}: {error}): the file is damaged, or a newer "
+            "calibrant wrote it, then upgrade"
         ) from error
     if header["kind"] != "logits":
         calibrator.kind_ = header["kind"]
@@ -273,64 +285,33 @@ def _check_header(header: dict[str, Any]) -> None:
 
 
 def _check_prefix(prefix: bytes, size: int) -> None:
-    if len(prefix) < 8:
-        raise InputError(f"the file has {size} bytes: too short for an artifact")
-    header_bytes, possible = int.from_bytes(prefix, "little"), min(MAX_HEADER_BYTES, size - 8)
-    if header_bytes > possible:
-        raise InputError(
-            f"the header claims {header_bytes} bytes, but {possible} are possible: this is not an artifact, or it is "
-            "cut off"
-        )
-
-
-def _tensors(content: bytes) -> Arrays:
-    try:
-        # offsets are checked against the file's length by the parser: nothing is allocated for a false claim
-        tensors = from_safetensors(content)
-    except (SafetensorError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"the arrays are not readable ({error})") from error
-    for name, array in tensors.items():
-        _check_dtype(array, f"array {name!r}")
-    return tensors
-
-
-def _check_dtype(array: Array, where: str) -> None:
-    _need(str(array.dtype) in DTYPES, f"{where} has dtype {array.dtype}, which an artifact cannot hold")
-
-
-def _check_copy(calibrator: Any, copy: Any, n_classes: int) -> None:
-    """Raise unless the copy that was read back predicts the very bits of the original."""
-    before, after = (_answers(one, "transform", n_classes) for one in (calibrator, copy))
-    if not all(map(np.array_equal, before, after)):
-        raise InputError(f"{type(calibrator).__name__} predicts otherwise after a round trip: it cannot be saved")
+    _need(len(prefix) == 8, f"the file has {size} bytes: too short for an artifact")
+    claimed, possible = int.from_bytes(prefix, "little"), min(MAX_HEADER_BYTES, size - 8)
+    words = f"the header claims {claimed} bytes, but {possible} are possible: this is not an artifact, or it is cut off"
+    _need(claimed <= possible, words)
 
 
 def _probe(calibrator: Any, n_classes: int) -> None:
     """Raise unless the calibrator gives probabilities on logits small and large, sure and unsure."""
     for probabilities in _answers(calibrator, "predict_proba", n_classes):
-        if probabilities.shape[1:] != (n_classes,) or not np.isfinite(probabilities).all():
-            raise InputError("the saved calibrator gives values that are not finite")
+        fits = probabilities.shape[1:] == (n_classes,) and np.isfinite(probabilities).all()
+        _need(fits, "the saved calibrator gives values that are not finite")
         # every one of many labels has a probability of its own
         sums = np.ones(1) if calibrator.task_ == "multilabel" else probabilities.sum(axis=1, dtype=np.float64)
-        if probabilities.min() < 0 or probabilities.max() > 1 + 1e-3 or np.abs(sums - 1).max() > 1e-3:
-            raise InputError("the saved calibrator gives rows that are not probabilities")
+        fits = probabilities.min() >= 0 and probabilities.max() <= 1 + 1e-3 and np.abs(sums - 1).max() <= 1e-3
+        _need(fits, "the saved calibrator gives rows that are not probabilities")
 
 
 def _answers(calibrator: Any, method: str, n_classes: int) -> list[Array]:
-    """What a method of the calibrator makes of the probes."""
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FitWarning)  # a probe belongs to no group
-        return [getattr(calibrator, method)(logits) for logits in _probes(calibrator, n_classes)]
-
-
-def _probes(calibrator: Any, n_classes: int) -> list[Array]:
-    """Rows from a tie to logits beyond 1e4, sure and unsure, in both dtypes; scores if it takes those."""
+    """What a method of the calibrator makes of rows from a tie to logits beyond 1e4, sure and unsure, in two dtypes."""
     n_rows = max(4, min(64, 4_000_000 // n_classes))
     sizes = np.geomspace(0.1, 1e4, n_rows)[:, None]
     rows = np.random.default_rng(0).normal(size=(n_rows, n_classes)) * sizes
     rows = np.concatenate([rows, np.zeros((1, n_classes)), np.full((1, n_classes), 1e4)])
     rows = rows[:, 1] - rows[:, 0] if calibrator.task_ == "binary" else rows
-    return [rows, rows.astype(np.float32)]
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)  # a probe belongs to no group
+        return [getattr(calibrator, method)(probes) for probes in (rows, rows.astype(np.float32))]
 
 
 def _described(calibrator: Any, tensors: Arrays, where: str = "") -> dict[str, Any]:
@@ -364,30 +345,29 @@ def _encoded(value: Any, tensors: Arrays, where: str) -> Any:  # noqa: PLR0911 (
         array = np.asarray(value)
         if array.ndim == 1 and array.dtype.kind in "OU" and all(isinstance(item, str) for item in array):
             return {"strings": [str(item) for item in array]}
-        _check_dtype(array, where)
-        name = next(name for i in itertools.count(1) if (name := f"{where}~{i}" if i > 1 else where) not in tensors)
+        _need(str(array.dtype) in DTYPES, f"{where} has dtype {array.dtype}, which an artifact cannot hold")
+        name = where
+        while name in tensors:
+            name += "~"
         tensors[name] = np.ascontiguousarray(array).reshape(array.shape)
         return {"tensor": name, "scalar": True} if isinstance(value, np.generic) else {"tensor": name}
     if isinstance(value, Calibrator):
         return {"calibrator": _described(value, tensors, f"{where}.")}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {"dict": {key: _encoded(item, tensors, f"{where}.{key}") for key, item in value.items()}}
-    what = "function, which an artifact cannot hold: save `calibrator_` instead"
-    raise InputError(
-        f"{where} is a {what if callable(value) else f'{type(value).__name__}, which an artifact cannot hold'}"
-    )
+    remedy = ": save `calibrator_` instead" if callable(value) else ""
+    raise InputError(f"{where} is a {type(value).__name__}, which an artifact cannot hold{remedy}")
 
 
 def _calibrator(described: Any, tensors: Arrays, n_classes: int | None) -> Any:
     """The calibrator that a description stands for; its arrays are taken out of `tensors`."""
     known_keys = isinstance(described, dict) and set(described) == {"class", "parameters", "learned"}
     _need(known_keys, "a calibrator must have the keys class, parameters and learned")
-    name, parameters, learned = described["class"], described["parameters"], described["learned"]
+    name = described["class"]
     cls: Any = find_class(str(name))
     _need(cls is not None, f"class {name!r} is not one of calibrant's calibrators: calibrant.register it first")
     settings, state = (
-        {key: _decoded(value, tensors, n_classes, key) for key, value in values.items()}
-        for values in (parameters, learned)
+        _decoded({"dict": described[part]}, tensors, n_classes, part) for part in ("parameters", "learned")
     )
     for key, value in settings.items():
         # counts are bounded, so that none can ask for absurd work; an infinite penalty is a way to leave a part out
@@ -421,6 +401,7 @@ def _decoded(value: Any, tensors: Arrays, n_classes: int | None, where: str) -> 
         known = isinstance(inner, str) and inner in tensors
         _need(known, f"{where} refers to an array that is not in the file, or belongs to another value")
         array = tensors.pop(inner)
+        _need(str(array.dtype) in DTYPES, f"{where} has dtype {array.dtype}, which an artifact cannot hold")
         if value.get("scalar") is not True:
             return array
         _need(array.ndim == 0, f"{where} must be one number, got shape {array.shape}")

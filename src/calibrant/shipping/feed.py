@@ -9,9 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,22 +20,27 @@ import numpy as np
 from calibrant.core.atomic import atomic_write, check_target
 from calibrant.core.errors import InputError
 from calibrant.core.schema import identifier
-from calibrant.shipping.monitor import BAD_VALUES, GroupMonitor, Monitor, Stateful, top_answers
+from calibrant.shipping.monitor import BAD_VALUES, GroupMonitor, Json, Monitor, Stateful, top_answers
 
 STATE_FORMAT = 3
 FORMATS = '{"confidence": 0.9, "correct": true}, {"probabilities": […], "label": 3} or {"logits": […], "label": 3}'
 SEEN_IDS = 100_000
 MAX_PROMETHEUS_GROUPS = 50
 FIGURES = {
+    "alarm": "1 from the moment calibration broke.",
     "evidence": "Wealth of the bet against calibration; the alarm rises at 1/rate.",
     "ece": "ECE of the latest answers.",
     "noise_floor_95": "ECE that 95 in 100 calibrated models stay below on these answers.",
     "confidence": "Mean confidence of the latest answers.",
     "accuracy": "Accuracy of the latest answers.",
 }
+NO_ANSWERS: Json = {"n": 0, "alarm": False}
+"""The report before the first answer."""
 
-Answer = tuple[float, bool, str, str]
-"""Confidence, correctness, batch and group."""
+Answer = tuple[Any, ...]
+"""Confidence, correctness, batch, group and id; "" for a name that is not asked for."""
+Lines = list[bytes | None]
+"""Lines of a log; None for one that is too long."""
 BATCH_BYTES = 8 << 20
 MAX_LINE_BYTES = 4 << 20
 SAMPLE_BYTES = 1024
@@ -56,7 +60,7 @@ def parse_state(text: str) -> Any:
     """The content that `dump_state` wrote; DamagedStateError where it was cut off or altered, else InputError."""
     try:
         document = json.loads(text)
-        found, checksum, content = (document[name] for name in ("monitor_state", "checksum", "content"))
+        found, checksum, content = document["monitor_state"], document["checksum"], document["content"]
     except BAD_VALUES as error:
         if not text.strip("\0 \n") or text.startswith('{"monitor_state"'):
             raise DamagedStateError("the state is damaged (cut off or altered)") from error
@@ -70,44 +74,6 @@ def parse_state(text: str) -> Any:
 
 def _checksum(content: Any) -> str:
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
-class StateFile:
-    """The file and, beside it, the state before: a damaged file costs nothing that the log still holds."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
-        self._last: str | None = None
-        check_target(path)
-
-    def load(self, take: Callable[[Any], None]) -> list[str]:
-        """Give the content to `take`, or that of the state before; returns what there is to say about it."""
-        notes: list[str] = []
-        for path in (self.path, f"{self.path}.previous"):
-            try:
-                text = Path(path).read_text(encoding="utf-8")
-                take(parse_state(text))
-            except FileNotFoundError:
-                if path == self.path:
-                    return []
-            except DamagedStateError:
-                notes.append(f"{path} is damaged")
-            except BAD_VALUES as error:
-                reason = error if isinstance(error, InputError) else "it is not the state of a monitor"
-                raise InputError(f"{path}: {reason}; move it away, or give another file for the state") from error
-            else:
-                self._last = text
-                return notes and [*notes, f"the monitor goes on from {path}, the state before the damaged one"]
-        os.replace(self.path, f"{self.path}.damaged")
-        return [*notes, f"the monitor starts anew; see {self.path}.damaged"]
-
-    def save(self, content: Any) -> None:
-        """Write the state; the one before stays beside it."""
-        before, self._last = self._last, dump_state(content)
-        for path, text in ((f"{self.path}.previous", before), (self.path, self._last)):
-            if text is not None:
-                with atomic_write(path) as temporary:
-                    temporary.write_text(text, encoding="utf-8")
 
 
 class Feed(Stateful):
@@ -135,29 +101,30 @@ class Feed(Stateful):
         state_file: Any = None,
         **settings: Any,
     ) -> None:
-        size = int(batch) if batch is not None and str(batch).isdigit() else None
+        size = int(batch) if str(batch).isdigit() else None
         self.monitor = (Monitor if by is None else GroupMonitor)(batch=size, **settings)
         self.batch, self.by, self.id = None if size else batch, by, id
-        chosen = {name: value for name, value in self.monitor.settings.items() if name != "seed"}
-        self.choices = {**chosen, "batch": size or batch, "by": by, "id": id}
+        self.choices = {**self.monitor.settings, "batch": size or batch, "by": by, "id": id}
+        del self.choices["seed"]  # it changes nothing that is remembered
         self.seen: dict[int, None] = {}
         """Digests of the latest ids, oldest first."""
         self.n_duplicates = 0
-        self._file = None if state_file is None else StateFile(state_file)
-        self.notes = [] if self._file is None else self._file.load(self.restore)
+        self._path, self._last = state_file, ""
+        """The state file, and the text that was last read from it or written to it."""
+        self.notes = [] if state_file is None else self._load()
 
-    def check(self, record: Any) -> tuple[Answer, str | None]:
-        """A record as an answer, and its id; nothing is remembered."""
-        confidence, correct = answer_of(record)
-        batch, group = ("" if key is None else _field(record, key) for key in (self.batch, self.by))
-        unnamed = self.id is None or (self.id_is_optional and self.id not in record)
-        return (confidence, correct, batch, group), None if unnamed else _field(record, self.id)
+    def check(self, record: Any) -> Answer:
+        """A record as an answer; nothing is remembered."""
+        answer = answer_of(record)
+        unnamed = self.id_is_optional and self.id not in record
+        fields = (self.batch, self.by, None if unnamed else self.id)
+        return *answer, *("" if name is None else _field(record, name) for name in fields)
 
-    def count(self, checked: Iterable[tuple[Answer, str | None]]) -> int:
+    def count(self, answers: Iterable[Answer]) -> int:
         """Give answers to the monitor, without those whose id was counted before; returns how many there were."""
-        rows = [answer for answer, name in checked if name is None or self._is_new(name)]
+        rows = [answer for answer in answers if not answer[-1] or self._is_new(answer[-1])]
         if rows:
-            confidence, correct, batches, groups = map(list, zip(*rows, strict=True))
+            confidence, correct, batches, groups, _ = map(list, zip(*rows, strict=True))
             more = () if self.by is None else (groups,)
             names = None if self.batch is None else batches
             self.monitor.update_answers(np.array(confidence), np.array(correct), *more, batches=names)
@@ -165,8 +132,8 @@ class Feed(Stateful):
 
     def _is_new(self, name: str) -> bool:
         """Whether this id is not among the latest; it is from now on."""
-        text = name.encode("utf-8", "surrogatepass")
-        digest = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+        hashed = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8)
+        digest = int.from_bytes(hashed.digest(), "little")
         if digest in self.seen:
             self.n_duplicates += 1
             return False
@@ -175,7 +142,7 @@ class Feed(Stateful):
             del self.seen[next(iter(self.seen))]  # a dict keeps the order of insertion
         return True
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Json:
         """Choices, ids and monitor as plain values for JSON."""
         return {**super().state(), "choices": self.choices, "seen": list(self.seen)}
 
@@ -183,15 +150,41 @@ class Feed(Stateful):
         """Go on from a state that was kept with the same choices."""
         odd = [name for name in self.choices if self.choices[name] != state["choices"][name]]
         if odd:
-            before, now = ({name: one[name] for name in odd} for one in (state["choices"], self.choices))
-            raise InputError(f"it was kept with other monitor options, {before}, but {now} is asked for: use the same")
-        self.seen = dict.fromkeys(int(digest) for digest in state["seen"][-SEEN_IDS:])
+            before, now = ([one[name] for name in odd] for one in (state["choices"], self.choices))
+            raise InputError(f"it was kept with other monitor options, {odd} = {before}, but now {now}: use the same")
+        self.seen = dict.fromkeys(state["seen"][-SEEN_IDS:])
         super().restore(state)
 
+    def _load(self) -> list[str]:
+        """Go on from the state file, or from the state before, which stays beside it; what there is to say about it."""
+        check_target(self._path)
+        notes: list[str] = []
+        for path in (self._path, f"{self._path}.previous"):
+            try:
+                text = Path(path).read_text(encoding="utf-8")
+                self.restore(parse_state(text))
+            except FileNotFoundError:
+                if path == self._path:
+                    return []
+            except DamagedStateError:
+                notes.append(f"{path} is damaged")
+            except BAD_VALUES as error:
+                reason = error if isinstance(error, InputError) else "it is not the state of a monitor"
+                raise InputError(f"{path}: {reason}; move it away, or give another file for the state") from error
+            else:
+                self._last = text
+                return notes and [*notes, f"the monitor goes on from {path}, the state before the damaged one"]
+        os.replace(self._path, f"{self._path}.damaged")
+        return [*notes, f"the monitor starts anew; see {self._path}.damaged"]
+
     def save(self) -> None:
-        """Write the state, if there is a file for it."""
-        if self._file is not None:
-            self._file.save(self.state())
+        """Write the state, if there is a file for it; the one before stays beside it."""
+        if self._path is not None:
+            before, self._last = self._last, dump_state(self.state())
+            for path, text in ((f"{self._path}.previous", before), (self._path, self._last)):
+                if text:
+                    with atomic_write(path) as temporary:
+                        temporary.write_text(text, encoding="utf-8")
 
 
 def parse_record(line: str | bytes) -> Any:
@@ -227,7 +220,7 @@ def answer_of(record: Any) -> tuple[float, bool]:
     return float(min(sure[0], 1.0)), bool(right[0])
 
 
-def _field(record: dict[str, Any], name: Any) -> str:
+def _field(record: Json, name: Any) -> str:
     value = record.get(name)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise InputError(f"field {name!r} is {str(value)[:40]!r}, but must be a text or a number")
@@ -248,12 +241,12 @@ class FeedbackDesk(Feed):
     def __init__(self, *, state: Any = None, artifact: str = "", **choices: Any) -> None:
         self._lock = threading.Lock()
         self.artifact = artifact
-        self._report: tuple[int, dict[str, Any]] | None = None
+        self._report = NO_ANSWERS
         self._unsaved = False
         self.n_stale = self.n_resets = 0
         super().__init__(id="id", state_file=state, **choices)
 
-    def take(self, records: list[Any]) -> dict[str, Any]:
+    def take(self, records: list[Any]) -> Json:
         """Give outcomes to the monitor: all of them, or none where one is unsound."""
         current = []
         for index, record in enumerate(records):
@@ -278,21 +271,18 @@ class FeedbackDesk(Feed):
         """Start anew for another artifact: what was learned about the last one says nothing about it."""
         with self._lock:
             self.monitor.reset()
-            self.artifact, self._report = artifact, None
+            self.artifact, self._report = artifact, NO_ANSWERS
             self.n_resets += 1
             self._unsaved = True
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Json:
         """The monitor's report; `n` alone before the first answer."""
         with self._lock:
-            n = self.monitor.n
-            if n == 0:
-                return {"n": 0, "alarm": False}
-            if self._report is None or self._report[0] != n:
-                self._report = (n, self.monitor.report().to_dict())
-            return self._report[1]
+            if self._report["n"] != self.monitor.n:
+                self._report = self.monitor.report().to_dict()
+            return self._report
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Json:
         """The feed's, and the artifact that it is about."""
         with self._lock:
             self._unsaved = False
@@ -313,22 +303,16 @@ class FeedbackDesk(Feed):
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         report, name = self.report(), "calibrant_monitor"
-
-        def by_group(figure: str, words: str) -> GaugeMetricFamily:
-            family = GaugeMetricFamily(f"{name}_{figure}", words, labels=["group"])
-            family.add_metric([""], float(report[figure]))
-            for group in report.get("groups", [])[:MAX_PROMETHEUS_GROUPS]:
-                family.add_metric([group["group"]], float(group[figure]))
-            return family
-
         yield GaugeMetricFamily(f"{name}_answers", "Answers with an outcome since the monitor began.", report["n"])
-        yield by_group("alarm", "1 from the moment calibration broke.")
         yield CounterMetricFamily(f"{name}_duplicates", "Answers that came twice.", value=self.n_duplicates)
         yield CounterMetricFamily(f"{name}_stale", "Answers about an earlier artifact.", value=self.n_stale)
         yield CounterMetricFamily(f"{name}_resets", "New beginnings after a new artifact.", value=self.n_resets)
         for figure, words in FIGURES.items():
             if figure in report:
-                yield by_group(figure, words)
+                family = GaugeMetricFamily(f"{name}_{figure}", words, labels=["group"])
+                for part in ({**report, "group": ""}, *report.get("groups", [])[:MAX_PROMETHEUS_GROUPS]):
+                    family.add_metric([part["group"]], float(part[figure]))
+                yield family
 
 
 @dataclass
@@ -340,17 +324,14 @@ class Place:
     head: str = ""
     tail: str = ""
 
-    def fits(self, file: BinaryIO, size: int) -> bool:
+    def fits(self, file: BinaryIO) -> bool:
         """Whether this is the file that was read up to `offset`, or a copy of it that goes at least as far."""
+        size = os.stat(file.fileno()).st_size
         return size >= self.offset and _samples(file, self.offset) == (self.head, self.tail)
-
-    def may_be_copy(self, file: BinaryIO, size: int) -> bool:
-        """Whether the file holds no more than what was read: it is shorter and begins as the file that was read."""
-        return 0 < size < self.offset and self.head.startswith(_samples(file, size)[0])
 
     def reach(self, file: BinaryIO, offset: int) -> None:
         """Remember that the file has been read up to `offset`."""
-        self.offset, self.inode = offset, os.fstat(file.fileno()).st_ino
+        self.offset, self.inode = offset, os.stat(file.fileno()).st_ino
         self.head, self.tail = _samples(file, offset)
 
 
@@ -369,22 +350,20 @@ class LogFile:
     skipping: bool = False
     note: str | None = None
 
-    def blocks(self) -> Iterator[list[bytes | None]]:
+    def blocks(self) -> Iterator[Lines]:
         """Lists of whole lines that have not been read before."""
-        try:
-            kind = os.stat(self.path).st_mode
-        except FileNotFoundError as error:
+        if not os.path.exists(self.path):
             if not self.places:
-                raise InputError(f"{self.path}: there is no such file") from error
+                raise InputError(f"{self.path}: there is no such file")
             yield from self._renamed()
             return
-        if not stat.S_ISREG(kind):
-            what = "a folder" if stat.S_ISDIR(kind) else "a device or a pipe"
+        if not os.path.isfile(self.path):
+            what = "a folder" if os.path.isdir(self.path) else "a device or a pipe"
             raise InputError(f"{self.path}: {what}; give a log file with one JSON answer per line")
         with open(self.path, "rb") as file:
-            about = os.fstat(file.fileno())
+            about = os.stat(file.fileno())
             # offset 0 fits every file: an emptied log may be new, or an old one on its way back
-            if self.places and (not self.places[0].offset or not self.places[0].fits(file, about.st_size)):
+            if self.places and not (self.places[0].offset and self.places[0].fits(file)):
                 if about.st_ino != self.places[0].inode:
                     yield from self._renamed()
                 self._change(file, about.st_size)
@@ -392,11 +371,11 @@ class LogFile:
             if about.st_size >= self.places[0].offset:
                 yield from self._read(file, self.places[0])
 
-    def _read(self, file: BinaryIO, place: Place) -> Iterator[list[bytes | None]]:
-        start = offset = place.offset
+    def _read(self, file: BinaryIO, place: Place) -> Iterator[Lines]:
+        offset = place.offset
         file.seek(offset)
         while chunk := file.read(BATCH_BYTES):
-            lines: list[bytes | None] = []
+            lines: Lines = []
             whole, newline, rest = chunk.rpartition(b"\n")
             if newline:
                 lines += [None if len(line) > MAX_LINE_BYTES else line for line in whole.split(b"\n")]
@@ -412,34 +391,31 @@ class LogFile:
             file.seek(offset)
             if lines:
                 yield lines
-        if offset == start:
-            place.reach(file, offset)
+        place.reach(file, offset)
 
-    def _renamed(self) -> Iterator[list[bytes | None]]:
+    def _renamed(self) -> Iterator[Lines]:
         """What the last file gained before it was renamed beside the log."""
-        place = self.places[0]
-        folder, name = os.path.split(os.path.abspath(self.path))
-        for entry in os.scandir(folder):
-            if not entry.name.startswith(name) or entry.name == name or not entry.is_file(follow_symlinks=False):
-                continue
-            if entry.stat(follow_symlinks=False).st_ino == place.inode:
-                with open(entry.path, "rb") as file:
-                    if place.fits(file, os.fstat(file.fileno()).st_size):
+        place, log = self.places[0], Path(self.path).absolute()
+        for other in log.parent.iterdir():
+            alike = other.name.startswith(log.name) and other != log and other.is_file()
+            if alike and other.lstat().st_ino == place.inode:
+                with other.open("rb") as file:
+                    if place.fits(file):
                         yield from self._read(file, place)
                 return
 
     def _change(self, file: BinaryIO, size: int) -> None:
         """Find where another file of the same name was left, or start at its beginning."""
-        known = [place for place in self.places if place.offset]
-        found = next((place for place in known if place.fits(file, size)), None)
-        if found is None:
-            found = next((place for place in known if place.may_be_copy(file, size)), None)
-            if found is not None:
-                self.note = (
-                    f"{self.path} has {size} bytes, but {found.offset} were read before and it begins alike: "
-                    f"it is taken for a copy, and its lines count from byte {found.offset} on"
-                )
-        current = found or Place()
+        known, start = [place for place in self.places if place.offset], _samples(file, size)[0]
+        # the file that was read, or a file that is shorter and begins like it
+        fitting = [place for place in known if place.fits(file)]
+        alike = [place for place in known if 0 < size < place.offset and place.head.startswith(start)]
+        current = [*fitting, *alike, Place()][0]
+        if alike and not fitting:
+            self.note = (
+                f"{self.path} has {size} bytes, but {current.offset} were read before and it begins alike: "
+                f"it is taken for a copy, and its lines count from byte {current.offset} on"
+            )
         self.skipping = False
         self.places = [current, *(place for place in known if place is not current)][:MAX_PLACES]
 
@@ -449,6 +425,10 @@ def _samples(file: BinaryIO, offset: int) -> tuple[str, str]:
     length = min(offset, SAMPLE_BYTES)
     head, tail = (os.pread(file.fileno(), length, start) for start in (0, offset - length))
     return head.hex(), hashlib.blake2b(tail, digest_size=16).hexdigest()
+
+
+COUNTS = ("n_lines", "n_bad", "first_problem")
+"""What a follower remembers besides its monitor and its place in the log."""
 
 
 class LogFollower(Feed):
@@ -468,7 +448,7 @@ class LogFollower(Feed):
         """Feed everything new to the monitor; returns how many answers there were."""
         return sum(self.count(self._answers(lines)) for lines in self.log.blocks())
 
-    def _answers(self, lines: list[bytes | None]) -> Iterator[tuple[Answer, str | None]]:
+    def _answers(self, lines: Lines) -> Iterator[Answer]:
         for line in lines:
             self.n_lines += 1
             try:
@@ -480,9 +460,9 @@ class LogFollower(Feed):
                 self.n_bad += 1
                 self.first_problem = self.first_problem or f"line {self.n_lines}: {error}"[:300]
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Json:
         """Monitor and position as plain values for JSON, to continue after a restart."""
-        counts = {"n_lines": self.n_lines, "n_bad": self.n_bad, "first_problem": self.first_problem}
+        counts = {name: getattr(self, name) for name in COUNTS}
         places = [asdict(place) for place in self.log.places]
         return {"feed": super().state(), "places": places, "skipping": self.log.skipping, **counts}
 
@@ -490,6 +470,6 @@ class LogFollower(Feed):
         """Go on where `state` was taken."""
         super().restore(state["feed"])
         self.log.places = [Place(**place) for place in state["places"]]
-        self.log.skipping = bool(state["skipping"])
-        self.n_lines, self.n_bad = int(state["n_lines"]), int(state["n_bad"])
-        self.first_problem = state["first_problem"]
+        self.log.skipping = state["skipping"]
+        for name in COUNTS:
+            setattr(self, name, state[name])

@@ -22,6 +22,11 @@ try:
     import orjson
 except ImportError as error:
     raise MissingExtraError("orjson", "serve") from error
+try:
+    import pyarrow as pa
+    from pyarrow import ipc
+except ImportError:  # a small image of the service does without
+    pa = None
 
 JSON = "application/json"
 NPY = "application/x-npy"
@@ -75,35 +80,25 @@ def decode_rows(
         kind, matrix = kind or wanted.kind, _from_npy(body)
     else:
         kind, matrix, groups = (_from_json if content_type == JSON else _from_arrow)(body, wanted)
-    logits = _checked(matrix, kind, wanted)
-    if groups is not None and len(groups) != len(logits):
-        raise InputError(f"there are {len(groups)} groups, but {len(logits)} rows")
-    return logits, groups
-
-
-def _checked(matrix: Array, kind: str, wanted: Wanted) -> Array:
-    """The logits of a matrix that has the wanted shape and finite values."""
-    if wanted.binary:
-        matrix = check_scores(matrix, kind)
-    else:
-        matrix = check_matrix(matrix, kind)
-        if matrix.shape[1] != wanted.n_classes:
-            raise InputError(
-                f"{kind} have {matrix.shape[1]} columns, but the calibrator knows {wanted.n_classes} classes"
-            )
+    matrix = (check_scores if wanted.binary else check_matrix)(matrix, kind)
+    if matrix.shape[1:] not in ((), (wanted.n_classes,)):
+        raise InputError(f"{kind} have {matrix.shape[1]} columns, but the calibrator knows {wanted.n_classes} classes")
     if len(matrix) > wanted.max_rows:
         raise InputError(
             f"{kind} have {len(matrix)} rows, but one request may bring {wanted.max_rows}: split the batch"
         )
+    if groups is not None and len(groups) != len(matrix):
+        raise InputError(f"there are {len(groups)} groups, but {len(matrix)} rows")
     if kind == "probabilities":
         check_task_values(wanted.task, matrix, from_logits=False, name=kind)
-        return to_logits(matrix, wanted.task)
-    largest = max(float(matrix.max()), -float(matrix.min()))
+        return to_logits(matrix, wanted.task), groups
+    largest = float(np.abs(matrix).max())
     if not math.isfinite(largest):
         check_values(matrix.reshape(len(matrix), -1), from_logits=True)
     if largest > LARGEST_LOGIT:
         raise InputError(f"logits reach {largest:.4g} in size, but at most {LARGEST_LOGIT:g} is served")
-    return log_softmax(matrix) if wanted.kind == "probabilities" and wanted.task == "multiclass" else matrix
+    in_logs = wanted.kind == "probabilities" and wanted.task == "multiclass"
+    return log_softmax(matrix) if in_logs else matrix, groups
 
 
 def encode(values: Array, content_type: str, predictions: Array, kind: str = "probabilities") -> bytes:
@@ -164,7 +159,7 @@ def _from_npy(body: bytes) -> Array:
         raise MalformedBodyError(
             f"the npy header has the shape {str(shape)[:60]}, but sizes are whole numbers from 0 on"
         )
-    if dtype.hasobject or dtype.kind not in "fiu" or dtype.itemsize > 8:
+    if dtype.kind not in "fiu" or dtype.itemsize > 8:
         raise InputError(f"npy logits must be float or whole numbers of at most 64 bits, got {dtype}")
     expected, present = math.prod(shape) * dtype.itemsize, len(body) - start
     if expected != present:
@@ -186,11 +181,8 @@ def _npy_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], in
 
 
 def _from_arrow(body: bytes, wanted: Wanted) -> tuple[str, Array, list[Any] | None]:
-    try:
-        import pyarrow as pa
-        from pyarrow import ipc
-    except ImportError as error:
-        raise InputError("Arrow bodies need pyarrow on the server: send JSON or npy") from error
+    if pa is None:
+        raise InputError("Arrow bodies need pyarrow on the server: send JSON or npy")
     try:
         _refuse_compressed(body)
         table = ipc.open_stream(body).read_all()  # views of the body: nothing is allocated for a false claim
@@ -203,26 +195,21 @@ def _from_arrow(body: bytes, wanted: Wanted) -> tuple[str, Array, list[Any] | No
         table.validate(full=True)
         named = wanted.grouped and "groups" in table.column_names
         groups = table.column("groups").to_pylist() if named else None
-        return kind, _column_matrix(table.column(kind).combine_chunks(), kind, wanted), groups
+        column = table.column(kind).combine_chunks()
+        lists = isinstance(column, (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray))
+        values = column.flatten() if lists else column
+        if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
+            raise InputError(f"column {kind!r} has type {str(column.type)[:60]}, but needs a list of numbers per row")
+        if column.null_count or values.null_count:
+            raise InputError(f"column {kind!r} holds nulls: every row needs its numbers")
+        widths = set(column.value_lengths().unique().to_pylist()) if lists else {1}
+        if widths - {wanted.width}:
+            raise InputError(f"{kind} have {sorted(widths)[:4]} columns, but the calibrator takes {wanted.width}")
+        return kind, values.to_numpy(zero_copy_only=False).reshape(-1, wanted.width), groups
     except InputError:
         raise
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, struct.error, IndexError) as error:
         raise MalformedBodyError(f"the body is not an Arrow stream ({type(error).__name__})") from error
-
-
-def _column_matrix(column: Any, name: str, wanted: Wanted) -> Array:
-    import pyarrow as pa
-
-    lists = isinstance(column, (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray))
-    values = column.flatten() if lists else column
-    if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
-        raise InputError(f"column {name!r} has type {str(column.type)[:60]}, but needs a list of numbers per row")
-    if column.null_count or values.null_count:
-        raise InputError(f"column {name!r} holds nulls: every row needs its numbers")
-    widths = set(column.value_lengths().unique().to_pylist()) if lists else {1}
-    if widths - {wanted.width}:
-        raise InputError(f"{name} have {sorted(widths)[:4]} columns, but the calibrator takes {wanted.width}")
-    return values.to_numpy(zero_copy_only=False).reshape(-1, wanted.width)
 
 
 def _refuse_compressed(body: bytes) -> None:
@@ -231,9 +218,7 @@ def _refuse_compressed(body: bytes) -> None:
     pyarrow decompresses without a limit and does not say ahead whether it will. Its metadata does: a flatbuffer in
     which field 2 of the message is a record batch, whose field 3 is `compression`.
     """
-    from pyarrow import BufferReader, ipc
-
-    stream = BufferReader(body)
+    stream = pa.BufferReader(body)
     while True:
         try:
             message = ipc.read_message(stream)
@@ -258,9 +243,6 @@ def _flatbuffer_field(data: bytes, table: int, field: int) -> int:
 
 
 def _to_arrow(values: Array, predictions: Array, kind: str) -> bytes:
-    import pyarrow as pa
-    from pyarrow import ipc
-
     def column(array: Array) -> Any:
         flat = pa.array(np.ascontiguousarray(array).ravel())
         return flat if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, array.shape[1])

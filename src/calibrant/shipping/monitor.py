@@ -14,21 +14,21 @@ from __future__ import annotations
 
 import base64
 import json
-import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 
-from calibrant.core.arrays import Array, check_labels, check_matrix, check_values
+from calibrant.core.arrays import Array, check_labels, check_matrix, check_values, check_whole
 from calibrant.core.bins import width_edges, width_index
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import logsumexp, softmax
 
+Json = dict[str, Any]
+"""Named values as JSON holds them."""
 STATE_FORMAT = 3
 FLOOR_DRAWS = 400
 MAX_WINDOW = 1_000_000
-MAX_BINS = 1_000
 FIRST_GROUPS = 16
 MAX_GROUPS = 200
 """Answers of further groups count in the whole stream only."""
@@ -37,8 +37,14 @@ DIGITS = (2, 6)
 """Confidences may be rounded to this many decimals, fewest and most; more are as good as exact."""
 EXACT = DIGITS[1] + 1
 """Number of decimals that stands for a confidence that was not rounded."""
-SETTINGS = ("false_alarm_rate", "window", "n_bins", "batch", "digits", "seed")
-"""Names of the constructor's parameters."""
+LIMITS = {
+    "window": (1, MAX_WINDOW),
+    "n_bins": (1, 1_000),
+    "batch": (1, MAX_WINDOW),
+    "digits": (DIGITS[0], EXACT),
+    "seed": (0, 2**63),
+}
+"""Settings of a monitor that are whole numbers, each with the least and the most it may be."""
 BAD_VALUES = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError)
 """What reading a state that is none may raise."""
 CLAIMS = (
@@ -74,7 +80,7 @@ class Stateful:
 
     STATE: tuple[str, ...] = ()
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Json:
         """The attributes as plain values for JSON; arrays as their bytes."""
         return {name: _plain(getattr(self, name)) for name in self.STATE}
 
@@ -136,50 +142,41 @@ class Bets(Stateful):
     STATE = ("plan", "n", "n_open", "_log_stake", "_open_sum")
 
     def __init__(self, n_bins: int, plan: int = ROWS) -> None:
-        self.n_bins = n_bins
-        self.plan = plan
+        self.n_bins, self.plan = n_bins, plan
         self.n = self.n_open = 0
-        scales, shifts = zip(*CLAIMS, strict=True)
-        self._scale = np.concatenate([scales, np.ones(len(BIN_SHIFTS) * n_bins)])
-        self._shift = np.concatenate([shifts, np.repeat(BIN_SHIFTS, n_bins)])
+        in_bins = [(1.0, shift) for shift in BIN_SHIFTS for _ in range(n_bins)]
+        self._scale, self._shift = np.array([*CLAIMS, *in_bins]).T
         self._log_stake = np.full(len(self._shift), -np.inf)
         self._open_sum = np.zeros(len(self._shift))
 
     @property
     def _log_share(self) -> Array:
         """Log money of each bet; those on bins share what the claims leave."""
-        shares = SHARES[self.plan]
-        n_others = len(BIN_SHIFTS) * self.n_bins
-        return np.log(np.concatenate([shares, np.full(n_others, (1 - sum(shares)) / n_others)]))
+        shares, n_others = SHARES[self.plan], len(BIN_SHIFTS) * self.n_bins
+        return np.log([*shares, *[(1 - sum(shares)) / n_others] * n_others])
 
     @property
     def log_wealth(self) -> float:
         """Logarithm of the whole wealth after the last closed batch; 0 at the start."""
-        return float(self._log_wealth(self._log_stake[None, :], _waiting(np.array([self.n]), self.plan))[0])
+        return float(self._log_wealth(self._log_stake[None], _waiting(np.array([self.n]), self.plan))[0])
 
     def play(
-        self,
-        confidence: Array,
-        correct: Array,
-        *,
-        slack: float | Array = 0.0,
-        ends: Array | None = None,
+        self, confidence: Array, correct: Array, *, slack: float | Array = 0.0, ends: Array | None = None
     ) -> Array:
         """Log wealth after each batch that closes among these rows, which come in the order they happened.
 
         `slack` (a number, or one per row) is how far the true confidence may lie from the given one, as after rounding.
         `ends` (n,) says after which rows a batch closes; every row is a batch of its own where it is None.
         """
-        log_factor = self._log_factors(confidence, correct, np.broadcast_to(slack, confidence.shape))
-        return self._stake(log_factor if ends is None else self._batch_factors(log_factor, ends))
+        log_factor = self._log_factors(confidence, correct, slack)
+        if ends is not None:
+            log_factor = self._batch_factors(log_factor, np.flatnonzero(ends) + 1)
+        return self._stake(log_factor)
 
     def close(self) -> Array:
         """Close the open batch, if any; log wealth after it (0 or 1 values)."""
-        if not self.n_open:
-            return np.empty(0)
-        factor = np.log(self._open_sum / self.n_open)[None, :]
-        self._open_sum, self.n_open = np.zeros(len(self._shift)), 0
-        return self._stake(factor)
+        none = np.empty((0, len(self._shift)))
+        return self._stake(self._batch_factors(none, np.zeros(1, dtype=int)) if self.n_open else none)
 
     def _stake(self, log_factor: Array) -> Array:
         """Play the factors (batches × bets); log wealth after each."""
@@ -196,12 +193,11 @@ class Bets(Stateful):
         self._log_stake, self.n = stakes[-1].copy(), self.n + len(log_factor)
         return self._log_wealth(stakes, waiting[1:])
 
-    def _batch_factors(self, log_factor: Array, ends: Array) -> Array:
-        """log f̄ of every batch that closes here; the rows behind the last end stay in the open batch."""
-        stops = np.flatnonzero(ends) + 1
-        starts = np.concatenate([[0], stops]).astype(int)
+    def _batch_factors(self, log_factor: Array, stops: Array) -> Array:
+        """log f̄ of every batch, which close before the rows `stops`; the rows behind stay in the open batch."""
+        starts = np.append(0, stops)
         sums = np.add.reduceat(np.vstack([np.exp(log_factor), np.zeros(log_factor.shape[1])]), starts, axis=0)
-        counts = np.diff(np.concatenate([starts, [len(ends)]]))
+        counts = np.diff(starts, append=len(log_factor))
         sums[0] += self._open_sum
         counts[0] += self.n_open
         self._open_sum, self.n_open = sums[-1].copy(), int(counts[-1])
@@ -211,7 +207,7 @@ class Bets(Stateful):
         """log(Σ_k w_k S_k + waiting) of each row (n × bets)."""
         return logsumexp(np.column_stack([self._log_share + log_stakes, np.log(waiting)]))
 
-    def _log_factors(self, confidence: Array, correct: Array, slack: Array) -> Array:
+    def _log_factors(self, confidence: Array, correct: Array, slack: float | Array) -> Array:
         """log f of each row and bet (n × bets), at most fair for every chance in [low, high] = confidence ± slack.
 
         E[f] is linear in the true chance and falls when q lies below the tested value, so a claim below `low` is
@@ -231,8 +227,7 @@ class Bets(Stateful):
             factor = np.where(correct[:, None], np.log(claimed / tested), np.log1p(-claimed) - np.log1p(-tested))
         factor[~(falls | rises)] = 0.0
         own_bin = np.tile(np.arange(self.n_bins), len(BIN_SHIFTS))
-        elsewhere = width_index(confidence, self.n_bins)[:, None] != own_bin
-        factor[:, len(CLAIMS) :][elsewhere] = 0.0
+        factor[:, len(CLAIMS) :][width_index(confidence, self.n_bins)[:, None] != own_bin] = 0.0
         return factor
 
     def _claim(self, chance: Array) -> Array:
@@ -245,12 +240,12 @@ class Bets(Stateful):
         richest = int(np.argmax(self._log_share + self._log_stake))
         sure_too_often = self._shift[richest] < 0 or self._scale[richest] < 1
         what = "overconfident" if sure_too_often else "underconfident"
-        if richest < len(CLAIMS) and self._shift[richest]:
+        if richest >= len(CLAIMS):
+            low, high = width_edges(self.n_bins)[(richest - len(CLAIMS)) % self.n_bins :][:2]
+            return f"{what} at confidences from {low:.2g} to {high:.2g}"
+        if self._shift[richest]:
             return f"{what} at all confidences"
-        if richest < len(CLAIMS):
-            return f"{what}: the probabilities are too {'extreme' if sure_too_often else 'timid'}"
-        low, high = width_edges(self.n_bins)[(richest - len(CLAIMS)) % self.n_bins :][:2]
-        return f"{what} at confidences from {low:.2g} to {high:.2g}"
+        return f"{what}: the probabilities are too {'extreme' if sure_too_often else 'timid'}"
 
 
 def _waiting(step: Array, plan: int) -> Array:
@@ -283,7 +278,7 @@ class MonitorReport:
     alarm_at: int | None
     suspect: str | None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The report as plain numbers for JSON."""
         return asdict(self)
 
@@ -293,14 +288,14 @@ class GroupReport(MonitorReport):
     """The report of a whole stream with those of its groups, alarms first; `alarms` names the groups with an alarm."""
 
     alarms: list[str]
-    groups: list[dict[str, Any]]
+    groups: list[Json]
     n_left_out: int
 
 
 class _Kept(Stateful):
     """A monitor as text: its settings and its state."""
 
-    settings: dict[str, Any]
+    settings: Json
 
     def to_json(self) -> str:
         """The whole state as JSON: `from_json` continues with the same bits."""
@@ -320,6 +315,7 @@ class _Kept(Stateful):
         return monitor
 
 
+@dataclass(kw_only=True, eq=False)
 class Monitor(_Kept):
     """Watch calibration on a stream of labelled answers.
 
@@ -347,25 +343,27 @@ class Monitor(_Kept):
 
     STATE = ("n", "alarm_at", "open_batch", "_digits_seen", "_confidence", "_correct", "_bets")
 
-    def __init__(
-        self,
-        *,
-        false_alarm_rate: float = 0.01,
-        window: int = 2000,
-        n_bins: int = 15,
-        batch: int | None = None,
-        digits: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        if not 0 < false_alarm_rate < 1:
-            raise InputError(f"false_alarm_rate must lie between 0 and 1, got {false_alarm_rate!r}")
-        self.false_alarm_rate = float(false_alarm_rate)
-        self.window = _whole("window", window, 1, MAX_WINDOW)
-        self.n_bins = _whole("n_bins", n_bins, 1, MAX_BINS)
-        self.batch = None if batch is None else _whole("batch", batch, 1, MAX_WINDOW)
-        self.digits = None if digits is None else _whole("digits", digits, DIGITS[0], EXACT)
-        self.seed = _whole("seed", seed, 0, 2**63)
-        self.settings = {name: getattr(self, name) for name in SETTINGS}
+    false_alarm_rate: float = 0.01
+    window: int = 2000
+    n_bins: int = 15
+    batch: int | None = None
+    digits: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.false_alarm_rate < 1:
+            raise InputError(f"false_alarm_rate must lie between 0 and 1, got {self.false_alarm_rate!r}")
+        self.false_alarm_rate = float(self.false_alarm_rate)
+        self.limit = 1 / self.false_alarm_rate
+        """The evidence at which the alarm rises."""
+        for name, (least, most) in LIMITS.items():
+            value = getattr(self, name)
+            if value is None and name in ("batch", "digits"):
+                continue
+            setattr(self, name, check_whole(value, name, least))
+            if value > most:
+                raise InputError(f"{name} must be at most {most}, got {value}")
+        self.settings = asdict(self)
         self.reset()
 
     def reset(self) -> None:
@@ -375,7 +373,7 @@ class Monitor(_Kept):
         self._bets = Bets(self.n_bins, ROWS if self.batch is None else BATCHES)
         self.open_batch: str | None = None
         """Name of the batch that is still open, where batches are named."""
-        self._digits_seen = DIGITS[0] if self.digits is None else self.digits
+        self._digits_seen = self.digits or DIGITS[0]
         self._confidence = np.zeros(self.window)
         self._correct = np.zeros(self.window, dtype=bool)
 
@@ -383,11 +381,6 @@ class Monitor(_Kept):
     def alarm(self) -> bool:
         """Whether the alarm has ever risen; it stays until `reset`."""
         return self.alarm_at is not None
-
-    @property
-    def limit(self) -> float:
-        """The evidence at which the alarm rises."""
-        return 1 / self.false_alarm_rate
 
     @property
     def evidence(self) -> float:
@@ -404,8 +397,8 @@ class Monitor(_Kept):
         `batches` (n,) names the batch of each answer. A batch is a run of answers with the same name; it is judged when
         another name comes, or at `close_batch`.
         """
-        given = np.atleast_1d(np.asarray(confidence))
-        confidences, flags = given.astype(np.float64), np.atleast_1d(np.asarray(correct))
+        given, flags = np.atleast_1d(confidence, correct)
+        confidences = given.astype(np.float64)
         if confidences.ndim != 1 or flags.shape != confidences.shape:
             raise InputError(f"confidence has shape {confidences.shape}, correct has shape {flags.shape}: give (n,)")
         if flags.dtype.kind not in "biuf" or not np.isin(flags, (0, 1)).all():
@@ -413,8 +406,9 @@ class Monitor(_Kept):
         bad = confidences[~((confidences >= 0) & (confidences <= 1 + 1e-6))]
         if len(bad):
             raise InputError(f"confidence must lie in [0, 1], got {bad[0]:g}")
-        names = None if batches is None else _texts(batches)
-        if names is not None:
+        names = None
+        if batches is not None:
+            names = _texts(batches)
             if self.batch is not None:
                 raise InputError(
                     f"batches are named, but this monitor makes batches of {self.batch}: use one of the two"
@@ -437,12 +431,11 @@ class Monitor(_Kept):
     def _slack(self, confidence: Array) -> Array:
         """How far each true confidence may lie from the given one: half a unit of the last decimal."""
         digits = np.full(len(confidence), self._digits_seen)
-        if self.digits is None and self._digits_seen < EXACT and len(digits):
+        if self.digits is None and len(digits):
             # decimals depend on confidences only, never on outcomes, so a bet may use all up to its own row
             found = np.full(len(confidence), EXACT)
-            kind = confidence.dtype if confidence.dtype.kind == "f" else np.dtype(np.float64)
-            for count in range(DIGITS[1], DIGITS[0] - 1, -1):  # float32 values are compared in float32
-                found[np.round(confidence.astype(np.float64), count).astype(kind) == confidence] = count
+            for count in reversed(range(DIGITS[0], EXACT)):  # float32 values are compared in float32
+                found[confidence.astype(np.float64).round(count).astype(confidence.dtype) == confidence] = count
             digits = np.maximum.accumulate(np.maximum(digits, found))
             self._digits_seen = int(digits[-1])
         return np.where(digits >= EXACT, 0.0, 0.5 * 10.0**-digits)
@@ -451,24 +444,22 @@ class Monitor(_Kept):
         ends = None
         if self.batch is not None:
             ends = (self._bets.n_open + 1 + np.arange(len(correct))) % self.batch == 0
-        elif names is not None:
-            if self.open_batch is not None and self.open_batch != names[0]:
-                self.close_batch()
-            ends = np.concatenate([names[1:] != names[:-1], [False]])
-            self.open_batch = names[-1]
-        elif self._bets.n_open:
+        elif names is None or names[0] != self.open_batch:
             self.close_batch()
+        if names is not None:
+            ends = np.append(names[1:] != names[:-1], False)
+            self.open_batch = names[-1]
+        counts = self.n + np.arange(len(correct))
         log_wealth = self._bets.play(confidence, correct, slack=slack, ends=ends)
-        places = np.arange(len(correct)) if ends is None else np.flatnonzero(ends)
-        self._notice(log_wealth, self.n + places + 1)
+        self._notice(log_wealth, (counts if ends is None else counts[ends]) + 1)
         # where more answers than the window holds meet in a place, numpy keeps the last
-        places = (self.n + np.arange(len(correct))) % self.window
+        places = counts % self.window
         self._confidence[places], self._correct[places] = confidence, correct
         self.n += len(correct)
 
     def _notice(self, log_wealth: Array, counts: Array) -> None:
         """Raise the alarm where the log wealth first reaches log 1/α; `counts` are the answers seen by then."""
-        crossed = np.flatnonzero(log_wealth >= -math.log(self.false_alarm_rate))
+        crossed = np.flatnonzero(log_wealth >= -np.log(self.false_alarm_rate))
         if self.alarm_at is None and len(crossed):
             self.alarm_at = int(counts[crossed[0]])
 
@@ -478,7 +469,7 @@ class Monitor(_Kept):
         if n_window == 0:
             raise InputError("the monitor has seen 0 answers: update it with at least 1 before asking for a report")
         confidence, correct = self._confidence[:n_window], self._correct[:n_window]
-        over, under = (float(sums[0]) for sums in _over_under(confidence, correct[None, :], self.n_bins))
+        over, under = (float(sums[0]) for sums in _over_under(confidence, correct[None], self.n_bins))
         chance = np.random.default_rng(self.seed).random((FLOOR_DRAWS, n_window), dtype=np.float32) < confidence
         floor = sum(_over_under(confidence, chance, self.n_bins))
         return MonitorReport(
@@ -532,12 +523,16 @@ class GroupMonitor(_Kept):
     STATE = ("n_left_out", "total", "groups")
 
     def __init__(self, **settings: Any) -> None:
-        self.settings = Monitor(**settings).settings
+        whole = Monitor(**settings)
+        self.settings = whole.settings
+        self.total = replace(whole, false_alarm_rate=whole.false_alarm_rate / 2)
+        self.limit = self.total.limit
+        """The evidence at which the alarm of the whole stream rises."""
         self.reset()
 
     def reset(self) -> None:
         """Forget everything, groups included."""
-        self.total = Monitor(**{**self.settings, "false_alarm_rate": self.settings["false_alarm_rate"] / 2})
+        self.total.reset()
         self.groups: dict[str, Monitor] = {}
         self.n_left_out = 0
 
@@ -545,11 +540,6 @@ class GroupMonitor(_Kept):
     def n(self) -> int:
         """Answers seen."""
         return self.total.n
-
-    @property
-    def limit(self) -> float:
-        """The evidence at which the alarm of the whole stream rises."""
-        return self.total.limit
 
     @property
     def alarm(self) -> bool:
@@ -563,7 +553,7 @@ class GroupMonitor(_Kept):
 
     def update_answers(self, confidence: Any, correct: Any, groups: Any, *, batches: Any = None) -> None:
         """Take confidences, whether each answer was correct, and its group (each of shape (n,)), in order."""
-        confidences, flags = np.atleast_1d(np.asarray(confidence)), np.atleast_1d(np.asarray(correct))
+        confidences, flags = np.atleast_1d(confidence, correct)
         names = _texts(groups)
         if names.shape != confidences.shape:
             raise InputError(f"groups has shape {names.shape}, but confidence has {confidences.shape}: give (n,) both")
@@ -571,14 +561,14 @@ class GroupMonitor(_Kept):
         self.total.update_answers(confidences, flags, batches=batches)
         if size is not None:  # the groups' parts of the same batches, by number
             batches = (before + np.arange(len(names))) // size
-        numbers = None if batches is None else np.atleast_1d(np.asarray(batches))
+        numbers = None if batches is None else np.atleast_1d(batches)
         for name in dict.fromkeys(names.tolist()):
             mine = names == name
-            monitor = self._group(name)
-            if monitor is None:
+            if self._add_group(name):
+                own = None if numbers is None else numbers[mine]
+                self.groups[name].update_answers(confidences[mine], flags[mine], batches=own)
+            else:
                 self.n_left_out += int(mine.sum())
-                continue
-            monitor.update_answers(confidences[mine], flags[mine], batches=None if numbers is None else numbers[mine])
         # judge every group's part of a batch that the whole stream has finished
         current = str(self.total.n // size) if size else self.total.open_batch
         for monitor in self.groups.values():
@@ -590,13 +580,12 @@ class GroupMonitor(_Kept):
         for monitor in (self.total, *self.groups.values()):
             monitor.close_batch()
 
-    def _group(self, name: str) -> Monitor | None:
-        if name not in self.groups:
-            if len(self.groups) >= MAX_GROUPS:
-                return None
-            rate = group_share(len(self.groups)) * self.settings["false_alarm_rate"] / 2
-            self.groups[name] = Monitor(**{**self.settings, "false_alarm_rate": rate, "batch": None})
-        return self.groups[name]
+    def _add_group(self, name: str) -> bool:
+        """Give a new group a monitor, if there is room; whether the group has one."""
+        if name not in self.groups and len(self.groups) < MAX_GROUPS:
+            rate = group_share(len(self.groups)) * self.total.false_alarm_rate
+            self.groups[name] = replace(self.total, false_alarm_rate=rate, batch=None)
+        return name in self.groups
 
     def report(self) -> GroupReport:
         """The report of the whole stream with those of the groups."""
@@ -608,7 +597,7 @@ class GroupMonitor(_Kept):
     def restore(self, state: Any) -> None:
         """Take over what `state` returned."""
         for name in state["groups"]:
-            self._group(name)
+            self._add_group(name)
         super().restore(state)
 
 
@@ -618,10 +607,8 @@ def group_share(index: int) -> float:
     >>> group_share(0), group_share(16)
     (0.03125, 0.0078125)
     """
-    block, size, first = 0, FIRST_GROUPS, 0
-    while index >= first + size:
-        first, block, size = first + size, block + 1, 2 * size
-    return 0.5 ** (block + 1) / size
+    block = (index // FIRST_GROUPS + 1).bit_length() - 1  # a block is twice as long as the one before
+    return 0.5 / FIRST_GROUPS / 4**block
 
 
 def top_answers(values: Any, labels: Any, *, from_logits: bool) -> tuple[Array, Array]:
@@ -629,17 +616,10 @@ def top_answers(values: Any, labels: Any, *, from_logits: bool) -> tuple[Array, 
     name = "logits" if from_logits else "probabilities"
     matrix = check_matrix(values, name)
     check_values(matrix, from_logits=from_logits, name=name)
-    indices = check_labels(labels, len(matrix), matrix.shape[1], against=name)
     if from_logits:
         matrix = softmax(matrix.astype(np.float64, copy=False))
-    return matrix.max(axis=1), matrix.argmax(axis=1) == indices
-
-
-def _whole(name: str, value: Any, least: int, most: int) -> int:
-    """The value, if it is a whole number in range."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
-        raise InputError(f"{name} must be a whole number from {least} to {most}, got {value!r}")
-    return int(value)
+    correct = matrix.argmax(axis=1) == check_labels(labels, len(matrix), matrix.shape[1], against=name)
+    return matrix.max(axis=1), correct
 
 
 def _texts(values: Any) -> Array:
@@ -652,5 +632,5 @@ def _over_under(confidence: Array, correct: Array, n_bins: int) -> tuple[Array, 
     member = np.eye(n_bins, dtype=np.float32)[index]
     hits = correct.astype(np.float32) @ member  # counts below 2^24 are exact in float32
     sure = np.bincount(index, weights=confidence, minlength=n_bins)
-    gap = (sure - hits.astype(np.float64)) / len(index)
+    gap = (sure - hits) / len(index)
     return np.maximum(gap, 0).sum(axis=1), np.maximum(-gap, 0).sum(axis=1)

@@ -84,7 +84,7 @@ def to_onnx(calibrator: Any, *, opset: int = OPSET, precision: str = "float64") 
     scores = _scores(xp, calibrator, kind)
     if kind == "probabilities":
         scores = xp.log(scores) if calibrator.task_ == "multiclass" else xp.log(scores) - xp.log(1.0 - scores)
-    _extend(model, calibrator, scores, TensorProto.FLOAT, OUTPUTS[kind], group="group")
+    _extend(model, calibrator, scores, np.float32, OUTPUTS[kind], group="group")
     onnx.checker.check_model(model)
     return model
 
@@ -97,17 +97,20 @@ def append_to_model(
     Returns the model, which tensor was taken for the logits, and the names of the new outputs.
     """
     _check_exportable(calibrator)
-    tensor, elem_type, found = _find_logits(model, int(calibrator.n_features_in_), output_name)
-    taken = _used_names(model)
+    tensor, elem_type, found = _find_logits(model, calibrator.n_features_in_, output_name)
+    graph = model.graph
+    taken = {value.name for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info)}
+    for node in graph.node:
+        taken.update((node.name, *node.input, *node.output))
     xp = OnnxSpace(opset=_opset_of(model), precision=precision, prefix=_free("calibrant", taken))
     outputs = tuple(_free(name, taken) for name in APPENDED)
-    result_type = TensorProto.DOUBLE if elem_type == TensorProto.DOUBLE else TensorProto.FLOAT
     if calibrator.task_ == "binary":  # one score per row may come as (n,) or (n, 1)
         tensor = xp.node("Reshape", tensor, xp.constant(np.array([-1])))
     scores = _scores(xp, calibrator, tensor)
     if kind_of(calibrator) == "probabilities" and calibrator.task_ == "multiclass":
         scores = xp.log_softmax_of_rows(scores)
-    _extend(model, calibrator, scores, result_type, outputs, group=_free("group", taken))
+    dtype = np.float64 if elem_type == TensorProto.DOUBLE else np.float32
+    _extend(model, calibrator, scores, dtype, outputs, group=_free("group", taken))
     return model, found, outputs
 
 
@@ -132,21 +135,20 @@ def export_onnx(
         raise InputError("opset is the model's own when a model is given: leave it out")
     loaded = _load_model(model)
     result, found, outputs = append_to_model(calibrator, loaded, output_name=output_name, precision=precision)
-    _write_model(result, path, Path(model).resolve().parent)
+    _bring_external_data(result, Path(model).resolve().parent, Path(path).parent)
+    _write_model(result, path)
     return Exported(Path(path), found, outputs, _opset_of(result))
 
 
 def _scores(xp: OnnxSpace, calibrator: Any, tensor: str) -> OnnxArray:
     """A tensor of the graph as an array in the graph's precision."""
-    width = () if calibrator.task_ == "binary" else (int(calibrator.n_features_in_),)
+    width = () if calibrator.task_ == "binary" else (calibrator.n_features_in_,)
     # the probe's float16 stands for any float: a cast follows
     return xp.astype(OnnxArray(xp, np.zeros((2, *width), np.float16), tensor), xp.float64)
 
 
-def _extend(
-    model: Any, calibrator: Any, exact: OnnxArray, result_type: int, outputs: tuple[str, ...], *, group: str
-) -> None:
-    """Run the calibrator's map over an array of the graph, and make its results outputs of the model."""
+def _extend(model: Any, calibrator: Any, exact: OnnxArray, dtype: Any, outputs: tuple[str, ...], *, group: str) -> None:
+    """Run the calibrator's map over an array of the graph, and make its results outputs of the model, in a dtype."""
     xp, task = exact.space, calibrator.task_
     info = helper.make_tensor_value_info
     exact = _without_zeros(xp, exact, calibrator)
@@ -159,19 +161,20 @@ def _extend(
         calibrated = result = calibrator._map_either(xp, exact, learned)
     if task == "binary":
         exact, calibrated = (xp.stack([xp.zeros_like(one), one], axis=1) for one in (exact, calibrated))
-    kind = helper.tensor_dtype_to_np_dtype(result_type)
     if task == "multilabel":  # every label has a probability and a prediction of its own
-        chances, chosen = xp.write(np.exp, "Sigmoid", calibrated), xp.astype(calibrated > 0, np.int64)
-        chances = xp.astype(chances, kind)
+        chances = xp.astype(xp.write(np.exp, "Sigmoid", calibrated), dtype)
+        chosen = xp.astype(calibrated > 0, np.int64)
     else:
         column = xp.argmax(exact if calibrator.keeps_prediction else calibrated, axis=1, keepdims=True)
-        chances = _favour(xp, xp.astype(xp.softmax_of_rows(calibrated), kind), column)
+        chances = xp.astype(xp.softmax_of_rows(calibrated), dtype)
+        # the predicted class is strictly the largest: the others stop one rounding step below it
+        own = xp.take_along_axis(chances, column, axis=1)
+        chances = xp.with_entry(xp.minimum(chances, own * (1 - 2 * np.finfo(dtype).eps)), column, own)
         chosen = xp.squeeze(column, axis=1)
-    results = (xp.astype(result, kind), chances, chosen)
-    types = (result_type, result_type, TensorProto.INT64)
-    for name, array, elem_type, shape in zip(outputs, results, types, _shapes(calibrator), strict=True):
+    results = (xp.astype(result, dtype), chances, chosen)
+    for name, array, shape in zip(outputs, results, _shapes(calibrator), strict=True):
         xp.nodes.append(helper.make_node("Identity", [array.tensor], [name], name=f"{xp.prefix}/{name}"))
-        model.graph.output.append(info(name, elem_type, shape))
+        model.graph.output.append(info(name, helper.np_dtype_to_tensor_dtype(array.dtype), shape))
     model.graph.node.extend(xp.nodes)
     model.graph.initializer.extend(xp.constants)
 
@@ -179,7 +182,7 @@ def _extend(
 def _shapes(calibrator: Any) -> list[list[Any]]:
     """Shapes of the calibrated logits, which are those of the input, of the probabilities and of the predictions."""
     wide = ["n", len(calibrator.classes_)]
-    scores = ["n"] if calibrator.task_ == "binary" else ["n", int(calibrator.n_features_in_)]
+    scores = ["n"] if calibrator.task_ == "binary" else ["n", calibrator.n_features_in_]
     return [scores, wide, wide if calibrator.task_ == "multilabel" else ["n"]]
 
 
@@ -202,13 +205,6 @@ def _without_zeros(xp: OnnxSpace, logits: OnnxArray, calibrator: Any) -> OnnxArr
         body.nodes.append(helper.make_node("Identity", [array.tensor], [result.name]))
         branches[f"{branch}_branch"] = helper.make_graph(body.nodes, branch, [], [result], body.constants)
     return OnnxArray(xp, raised.value, xp.node("If", infinite, **branches))
-
-
-def _favour(xp: OnnxSpace, probabilities: OnnxArray, column: OnnxArray) -> OnnxArray:
-    """Probabilities whose predicted class is strictly the largest: the others stop one rounding step below it."""
-    below = 1 - 2 * np.finfo(probabilities.dtype).eps
-    own = xp.take_along_axis(probabilities, column, axis=1)
-    return xp.with_entry(xp.minimum(probabilities, own * below), column, own)
 
 
 def _check_exportable(calibrator: Any) -> None:
@@ -261,19 +257,10 @@ def _find_logits(model: Any, n_classes: int, output_name: str | None) -> tuple[s
 
 def _opset_of(model: Any) -> int:
     """Version of the default operator set."""
-    for entry in model.opset_import:
-        if entry.domain in ("", "ai.onnx"):
-            return int(entry.version)
-    raise InputError("the model does not say which opset it uses")
-
-
-def _used_names(model: Any) -> set[str]:
-    """Every name of a model's graph."""
-    graph = model.graph
-    names = {value.name for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info)}
-    for node in graph.node:
-        names.update((node.name, *node.input, *node.output))
-    return names
+    versions = [int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    if not versions:
+        raise InputError("the model does not say which opset it uses")
+    return versions[0]
 
 
 def _free(name: str, taken: set[str]) -> str:
@@ -299,12 +286,9 @@ def _load_model(path: str | os.PathLike[str]) -> Any:
     return model
 
 
-def _write_model(model: Any, path: str | os.PathLike[str], model_folder: Path | None = None) -> None:
-    """Write a model in one step; data that it keeps outside are placed beside it first."""
-    target = Path(path)
-    if model_folder is not None:
-        _bring_external_data(model, model_folder, target.parent)
-    with atomic_write(target) as temporary:
+def _write_model(model: Any, path: str | os.PathLike[str]) -> None:
+    """Write a model in one step."""
+    with atomic_write(path) as temporary:
         try:
             temporary.write_bytes(model.SerializeToString())
         except ValueError as error:
@@ -315,6 +299,7 @@ def _write_model(model: Any, path: str | os.PathLike[str], model_folder: Path | 
 
 
 def _bring_external_data(model: Any, source: Path, target: Path) -> None:
+    """Copy the data that a model keeps outside to the folder where it will be written."""
     outside = filter(external_data_helper.uses_external_data, external_data_helper._get_all_tensors(model))
     entries = (entry for tensor in outside for entry in tensor.external_data if entry.key == "location")
     for location in sorted({entry.value for entry in entries}):

@@ -18,6 +18,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from calibrant.calibrators.maps import Space
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 
 OLDEST_OPSET = 17
@@ -38,6 +39,8 @@ ALONG_AXIS = {
     "expand_dims": "Unsqueeze", "squeeze": "Squeeze", "take": "Gather", "take_along_axis": "GatherElements",
 }  # fmt: skip
 """Those that work along one axis."""
+OF_ROWS = {"softmax_of_rows": "Softmax", "log_softmax_of_rows": "LogSoftmax"}
+"""Functions of rows that ONNX has itself."""
 RENAMED = {"power": "pow", "invert": "logical_not", "bitwise_and": "logical_and", "bitwise_or": "logical_or"}
 """Operators that the array API, or ONNX for truth values, calls otherwise than numpy."""
 
@@ -113,9 +116,8 @@ class OnnxSpace(Space):
             self.nodes.append(helper.make_node(operator, list(inputs), results, name=name, **attributes))
         return self._known[key]
 
-    def constant(self, array: Any) -> str:
+    def constant(self, array: Array) -> str:
         """The name of a constant; equal ones are stored once."""
-        array = np.asarray(array)
         key = (str(array.dtype), array.shape, array.tobytes())
         if key not in self._known:
             self._known[key] = name = self.name("constant")
@@ -140,6 +142,8 @@ class OnnxSpace(Space):
             return lambda *arrays: self.write(function, OPERATORS[name], *self._alike(*arrays))
         if name in ALONG_AXIS:
             return partial(self._along_axis, name)
+        if name in OF_ROWS:
+            return partial(self.write, np.exp, OF_ROWS[name], axis=1)
         raise MissingFormError(
             f"a method's map uses xp.{name}, which has no ONNX form here: "
             "write it with arithmetic, exp, log, where, max, sum, argmax, matmul, take and comparisons"
@@ -253,8 +257,7 @@ class OnnxSpace(Space):
 
     def largest(self, x: OnnxArray, count: int) -> OnnxArray:
         """The largest values of each row, in descending order."""
-        work = lambda value: value[:, :count]  # noqa: E731
-        return self.write(work, "TopK", x, more=[np.array([count])], axis=1)
+        return self.write(lambda value: value[:, :count], "TopK", x, more=[np.array([count])], axis=1)
 
     def clip(self, x: OnnxArray, low: Any, high: Any) -> OnnxArray:
         """x moved into [low, high]."""
@@ -265,14 +268,6 @@ class OnnxSpace(Space):
         values, edges = x2[:, None], self.asarray(x1)[None, :]
         below = values >= edges if side == "right" else values > edges
         return self.astype(self.sum(self.astype(below, self.float64), axis=1), self.int64)
-
-    def softmax_of_rows(self, x: OnnxArray) -> OnnxArray:
-        """ONNX's own softmax."""
-        return self.write(np.exp, "Softmax", x, axis=1)
-
-    def log_softmax_of_rows(self, x: OnnxArray) -> OnnxArray:
-        """ONNX's own log-softmax."""
-        return self.write(np.copy, "LogSoftmax", x, axis=1)
 
     def water_level(self, shares: OnnxArray, cap: OnnxArray, total: OnnxArray) -> OnnxArray:
         """By rounds of capping, until no row has a new one.
@@ -317,14 +312,12 @@ class OnnxSpace(Space):
             elif isinstance(one, int):
                 result = self.take(result, np.array(one), axis=axis)
             elif isinstance(one, slice):
-                result, axis = self._slice(result, one, axis), axis + 1
+                if one != slice(None):
+                    start, stop, stride = one.indices(result.shape[axis])
+                    work = partial(np.take, indices=np.arange(start, stop, stride), axis=axis)
+                    more = np.array([start, stop, axis, stride])[:, None]
+                    result = self.write(work, "Slice", result, more=more)
+                axis += 1
             else:
                 raise InputError(f"a method's map indexes an array with {one!r}, which has no ONNX form here")
         return result
-
-    def _slice(self, x: OnnxArray, part: slice, axis: int) -> OnnxArray:
-        if part == slice(None):
-            return x
-        start, stop, stride = part.indices(x.shape[axis])
-        work = lambda value: value[(slice(None),) * axis + (part,)]  # noqa: E731
-        return self.write(work, "Slice", x, more=[np.array([one]) for one in (start, stop, axis, stride)])

@@ -42,34 +42,18 @@ READS = {
     "/readyz": "Whether new requests are accepted",
     "/metrics": "Prometheus figures",
 }
+OPTIONS = {
+    "kind": "what npy numbers are [default: as fitted]",
+    "output": "what comes back: probabilities, or calibrated logits",
+}
 
 
 def openapi(version: str, wanted: Wanted) -> dict[str, Any]:
     """The OpenAPI 3.1 document of a service."""
-    paths: dict[str, Any] = {"/calibrate": {"post": _calibrate(wanted)}}
-    outcomes = {JSON: {"schema": OUTCOMES}, NDJSON: BINARY}
-    paths["/feedback"] = {"post": _post("Outcomes of earlier answers, for the monitor", outcomes, {JSON: {}})}
-    for path, summary in READS.items():
-        answer = {"description": summary, "content": {"text/plain" if path == "/metrics" else JSON: {}}}
-        paths[path] = {"get": {"summary": summary, "responses": {"default": answer}}}
-    about = {"title": "calibrant", "version": version, "description": "Calibrated probabilities from logits."}
-    return {"openapi": "3.1.0", "info": about, "paths": paths}
-
-
-def _post(summary: str, takes: dict[str, Any], gives: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "summary": summary,
-        "requestBody": {"required": True, "content": takes},
-        "responses": {"200": {"description": "the answer", "content": gives}, "default": PROBLEM},
-    }
-
-
-def _calibrate(wanted: Wanted) -> dict[str, Any]:
     example = [0.5] if wanted.binary else [round(0.1 * k, 1) for k in range(min(wanted.n_classes, 1000))]
     if wanted.kind == "probabilities" and wanted.task == "multiclass":
         example = [1.0] + [0.0] * (wanted.n_classes - 1)
-    largest = wanted.n_classes - 1
-    chosen: Any = {"type": "integer", "minimum": 0, "maximum": largest}
+    chosen: Any = {"type": "integer", "minimum": 0, "maximum": wanted.n_classes - 1}
     if wanted.task == "multilabel":
         chosen = _list({**chosen, "maximum": 1})
     bodies, answers = [], []
@@ -83,14 +67,25 @@ def _calibrate(wanted: Wanted) -> dict[str, Any]:
     takes = {JSON: {"schema": {"oneOf": bodies}, "example": {wanted.kind: [example]}}, NPY: BINARY, ARROW: BINARY}
     what = "scores" if wanted.binary else f"logits of {wanted.n_classes} classes"
     summary = f"{what.capitalize()} or probabilities in, calibrated probabilities out"
-    described = _post(summary, takes, {JSON: {"schema": {"oneOf": answers}}, NPY: BINARY, ARROW: BINARY})
+    calibrate = _post(summary, takes, {JSON: {"schema": {"oneOf": answers}}, NPY: BINARY, ARROW: BINARY})
     choice = {"in": "query", "schema": {"type": "string", "enum": list(KINDS)}}
-    options = {
-        "kind": "what npy numbers are [default: as fitted]",
-        "output": "what comes back: probabilities, or calibrated logits",
+    calibrate["parameters"] = [{**choice, "name": name, "description": words} for name, words in OPTIONS.items()]
+    outcomes = {JSON: {"schema": OUTCOMES}, NDJSON: BINARY}
+    feedback = _post("Outcomes of earlier answers, for the monitor", outcomes, {JSON: {}})
+    paths: dict[str, Any] = {"/calibrate": {"post": calibrate}, "/feedback": {"post": feedback}}
+    for path, summary in READS.items():
+        answer = {"description": summary, "content": {"text/plain" if path == "/metrics" else JSON: {}}}
+        paths[path] = {"get": {"summary": summary, "responses": {"default": answer}}}
+    about = {"title": "calibrant", "version": version, "description": "Calibrated probabilities from logits."}
+    return {"openapi": "3.1.0", "info": about, "paths": paths}
+
+
+def _post(summary: str, takes: dict[str, Any], gives: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "summary": summary,
+        "requestBody": {"required": True, "content": takes},
+        "responses": {"200": {"description": "the answer", "content": gives}, "default": PROBLEM},
     }
-    parameters = [{**choice, "name": name, "description": words} for name, words in options.items()]
-    return {**described, "parameters": parameters}
 
 
 PAGE = """<!doctype html>

@@ -45,9 +45,6 @@ class _Waiting(QueueHandler):
     queue: SimpleQueue[Any]
     n_dropped = 0
 
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        return record
-
     def enqueue(self, record: logging.LogRecord) -> None:
         if self.queue.qsize() >= MAX_WAITING:
             self.n_dropped += 1
@@ -210,16 +207,15 @@ class Guard(HttpToolsProtocol):
 class _Server(uvicorn.Server):
     """uvicorn, which says that it is about to stop before it does, and looks after slow connections."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, guard: type[Guard]) -> None:
-        super().__init__(config)
-        self.service, self.guard = service, guard
-        self.stop_at: float | None = None
+    service: Service
+    guard: type[Guard]
+    stop_at = float("inf")
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times per second."""
         if counter % 5 == 0:
             self.guard.sweep()
-        if self.stop_at is not None and time.monotonic() > self.stop_at:
+        if time.monotonic() > self.stop_at:
             self.should_exit = True
         return await super().on_tick(counter)
 
@@ -269,7 +265,8 @@ def serve(
         timeout_graceful_shutdown=int(limits.stop_seconds),
         lifespan="on",
     )
-    server = _Server(config, service, guard)
+    server = _Server(config)
+    server.service, server.guard = service, guard
     Gauge("calibrant_connections", "Open connections.", registry=service.registry).set_function(
         lambda: len(server.server_state.connections)
     )

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import logging
 import os
+import re
 import signal
 import time
 import warnings
@@ -58,8 +59,8 @@ INLINE_ANSWERS = 500
 FEEDBACK_BYTES = 8 << 20
 LOOK_SECONDS = 1.0
 """Between looks at the artifact's file, and between writes of the monitor's state."""
-MAX_ID = 128
-"""Longest id of a request that is taken over from the client."""
+PLAIN_ID = re.compile(rb"[ -~]{1,128}")
+"""Ids of requests that are taken over from the client: short, and ASCII that can be printed."""
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper edges of the latency histogram, in seconds."""
 PAGE_HEADERS = {
@@ -166,12 +167,12 @@ class Served:
         }
 
 
+@dataclass
 class ArtifactFile:
     """A path that is looked at again and again."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
-        self._signature: tuple[int, int, int] | None = None
+    path: Any
+    _signature: tuple[int, ...] | None = None
 
     def load(self) -> Served:
         """The artifact there is now."""
@@ -180,10 +181,9 @@ class ArtifactFile:
 
     def changed(self) -> bool:
         """Whether the file is another one than at the last `load`; a missing file is waited for."""
-        found = self._look()
-        return found is not None and found != self._signature
+        return self._look() not in (None, self._signature)
 
-    def _look(self) -> tuple[int, int, int] | None:
+    def _look(self) -> tuple[int, ...] | None:
         try:
             about = os.stat(self.path)
         except OSError:
@@ -239,19 +239,18 @@ class Service:
         self._info = Info("calibrant", "What this process serves.", registry=registry)
         self._describe()
         routes = [
-            Route("/", self.page),
+            Route("/", HTMLResponse(PAGE, headers=PAGE_HEADERS), methods=["GET"]),
             Route("/calibrate", self.calibrate, methods=["POST"]),
             Route("/calibrator", self.about),
             Route("/feedback", self.feedback, methods=["POST"]),
             Route("/monitor", self.monitor),
-            Route("/health", self.health),
+            Route("/health", JSONResponse({"status": "ok"}), methods=["GET"]),  # the process answers
             Route("/readyz", self.ready),
             Route("/metrics", self.figures),
             Route("/openapi.json", self.description),
         ]
         self.paths = {route.path for route in routes}
-        handlers: dict[Any, Any] = {Exception: unexpected}
-        handlers |= dict.fromkeys((HTTPException, InputError, ClientDisconnect), problem)
+        handlers: dict[Any, Any] = dict.fromkeys((HTTPException, InputError, ClientDisconnect, Exception), problem)
         self.app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lambda _app: self.running())
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -259,7 +258,9 @@ class Service:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, status, sent, name = time.perf_counter(), 500, 0, self._request_id(scope["headers"])
+        started, status, sent = time.perf_counter(), 500, 0
+        name = dict(scope["headers"]).get(b"x-request-id", b"")
+        name = name if PLAIN_ID.fullmatch(name) else next(self._ids)
 
         async def observe(message: Any) -> None:
             nonlocal status, sent
@@ -292,19 +293,12 @@ class Service:
                 }
                 ACCESS.info("request", extra={"fields": fields})
 
-    def _request_id(self, headers: list[tuple[bytes, bytes]]) -> bytes:
-        """The client's own id where it is short and plain, else a new one."""
-        for key, value in headers:
-            if key == b"x-request-id" and 0 < len(value) <= MAX_ID and value.isascii() and value.decode().isprintable():
-                return value
-        return next(self._ids)
-
     async def calibrate(self, request: Request) -> Response:
         """POST /calibrate."""
         served, content_type = self.served, _content_type(request, FORMATS)
         accepted = (part.split(";")[0].strip().lower() for part in request.headers.get("accept", "").split(","))
         answer_type = next((part for part in accepted if part in FORMATS), content_type)
-        query = request.query_params if request.scope["query_string"] else {}
+        query = request.query_params
         kind, output, pool = query.get("kind"), query.get("output", "probabilities"), query.get("groups") == "pooled"
         if kind not in (None, *KINDS) or output not in KINDS:
             given = f"{str(kind)[:30]!r} and {output[:30]!r}"
@@ -368,16 +362,10 @@ class Service:
         """GET /monitor."""
         return JSONResponse(await self._in_thread(self.desk.report))
 
-    async def health(self, _request: Request) -> Response:
-        """GET /health: the process answers."""
-        return JSONResponse({"status": "ok"})
-
     async def ready(self, _request: Request) -> Response:
         """GET /readyz: new requests are accepted."""
-        if self.stopping:
-            return JSONResponse({"status": "stopping"}, 503)
-        if self._n_requests >= self.limits.requests or self._n_bytes >= self.limits.waiting_bytes:
-            return JSONResponse({"status": "overloaded"}, 503)
+        if self.stopping or self._n_requests >= self.limits.requests or self._n_bytes >= self.limits.waiting_bytes:
+            return JSONResponse({"status": "stopping" if self.stopping else "overloaded"}, 503)
         return JSONResponse({"status": "ready", "artifact": self.served.digest})
 
     async def about(self, _request: Request) -> Response:
@@ -392,10 +380,6 @@ class Service:
     async def description(self, _request: Request) -> Response:
         """GET /openapi.json."""
         return JSONResponse(openapi(calibrant.__version__, self.served.wanted(self.limits.rows)))
-
-    async def page(self, _request: Request) -> Response:
-        """GET /: a page for people."""
-        return HTMLResponse(PAGE, headers=PAGE_HEADERS)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -464,9 +448,10 @@ class Service:
         """The whole body; it counts against the limits of the service until the block ends."""
         limits, held = self.limits, 0
         limit = min(limits.body_bytes, most or limits.body_bytes)
+        too_large = HTTPException(413, f"the body is too large, at most {limit} bytes are taken: split the batch")
         claimed = request.headers.get("content-length", "")
         if claimed.isdigit() and len(claimed) < 20 and int(claimed) > limit:
-            raise HTTPException(413, f"the body has {claimed} bytes, but at most {limit} are taken: split the batch")
+            raise too_large
         parts: list[bytes] = []
         try:
             async with asyncio.timeout(limits.body_seconds):
@@ -474,8 +459,7 @@ class Service:
                     held += len(part)
                     self._n_bytes += len(part)
                     if held > limit:
-                        words = f"the body has more than {limit} bytes, the most taken: split the batch"
-                        raise HTTPException(413, words)
+                        raise too_large
                     if self._n_bytes > max(limits.waiting_bytes, limit):
                         raise HTTPException(503, "too many large requests at once: try again", {"retry-after": "1"})
                     parts.append(part)
@@ -504,36 +488,36 @@ def _content_type(request: Request, served: tuple[str, ...]) -> str:
 
 def _records(body: bytes, kind: str, limit: int) -> list[Any]:
     """The answers of a feedback body: one object, {"answers": […]}, or one object per line."""
-    found = body.count(b"\n") if kind == NDJSON else max(body.count(b"{"), body.count(b"[") // 2)
-    if found > limit + 1:
+    # before anything is built: at least as many as there are, since an answer is an object in a line or in a list
+    found = body.strip().count(b"\n") + 1 if kind == NDJSON else max(body.count(b"{") - 1, body.count(b"[") // 2)
+    if found > limit:
         raise InputError(f"there are about {found} answers, but one request may bring {limit}: send fewer")
-    records: Any
     if kind == NDJSON:
-        records = [parse_record(line) for line in body.split(b"\n") if line.strip()]
-    else:
-        try:
-            document = orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            raise MalformedBodyError(f"the body is not JSON ({error})") from error
-        records = document.get("answers") if isinstance(document, dict) and "answers" in document else [document]
+        return [parse_record(line) for line in body.split(b"\n") if line.strip()]
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise MalformedBodyError(f"the body is not JSON ({error})") from error
+    records = document["answers"] if isinstance(document, dict) and "answers" in document else [document]
     if not isinstance(records, list):
         raise InputError('the body must be {"answers": [{…}, …]} or one answer')
-    if len(records) > limit:
-        raise InputError(f"there are {len(records)} answers, but one request may bring {limit}: send fewer")
     return records
 
 
-async def problem(_request: Request, error: Exception) -> Response:
-    """A problem in one line: 400 for what is malformed, 422 for what does not fit, or the status of the exception."""
+async def problem(request: Request, error: Exception) -> Response:
+    """A problem in one line: 400 for what is malformed, 422 for what does not fit, or the status of the exception.
+
+    Any other error is a 500 that says nothing about the inside; the log says more.
+    """
+    status, words, headers = 422, str(error), None
     if isinstance(error, HTTPException):
-        return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
-    if isinstance(error, ClientDisconnect):
-        return JSONResponse({"error": "the client went away"}, 400)  # only the log sees it
-    return JSONResponse({"error": str(error)}, 400 if isinstance(error, MalformedBodyError) else 422)
-
-
-async def unexpected(request: Request, error: Exception) -> Response:
-    """A 500 that says nothing about the inside; the log says more."""
-    fields = {"path": request.url.path[:200], "error": repr(error)[:500]}
-    EVENTS.error("unexpected error", extra={"fields": fields})
-    return JSONResponse({"error": "internal error: the service's log has more"}, 500)
+        status, words, headers = error.status_code, error.detail, error.headers
+    elif isinstance(error, ClientDisconnect):
+        status, words = 400, "the client went away"  # only the log sees it
+    elif isinstance(error, MalformedBodyError):
+        status = 400
+    elif not isinstance(error, InputError):
+        fields = {"path": request.url.path[:200], "error": repr(error)[:500]}
+        EVENTS.error("unexpected error", extra={"fields": fields})
+        status, words = 500, "internal error: the service's log has more"
+    return JSONResponse({"error": words}, status, headers)

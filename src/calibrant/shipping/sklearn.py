@@ -127,7 +127,12 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> Array:
         """Calibrated probabilities (n×K), columns in the order of `classes_`."""
         check_is_fitted(self)
-        return self._framed(self._probabilities(X), X)
+        probabilities = self._probabilities(X)
+        wanted = vars(self).get("_sklearn_output_config", {"transform": "default"})["transform"]
+        if wanted == "default":
+            return probabilities
+        adapter = ADAPTERS_MANAGER.adapters[wanted]
+        return adapter.create_container(probabilities, X, columns=[str(name) for name in self.classes_])
 
     def predict(self, X: Any) -> Array:
         """The label of highest calibrated probability."""
@@ -156,8 +161,8 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     def _routed(self, X: Any, sample_weight: Any, fit_params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Parameters of the classifier's fit and of the splitter's split, without the weights."""
         if not get_config()["enable_metadata_routing"]:
-            groups = fit_params.pop("groups", None)
-            return _check_method_params(X, fit_params), {} if groups is None else {"groups": groups}
+            groups = {"groups": fit_params.pop("groups", None)}
+            return _check_method_params(X, fit_params), groups
         given = dict(fit_params) if sample_weight is None else {"sample_weight": sample_weight, **fit_params}
         routed = process_routing(self, "fit", **given)
         of_estimator = {key: value for key, value in routed.estimator.fit.items() if key != "sample_weight"}
@@ -165,22 +170,10 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def _probabilities(self, X: Any) -> Array:
         parts = [
-            calibrator.predict_proba(self._scores(class_logits(estimator, X, self.classes_)))
+            calibrator.predict_proba(_scores(class_logits(estimator, X, self.classes_)))
             for estimator, calibrator in self.calibrated_pairs_
         ]
         return np.mean(parts, axis=0)
-
-    def _framed(self, probabilities: Array, X: Any) -> Any:
-        wanted = vars(self).get("_sklearn_output_config", {"transform": "default"})["transform"]
-        if wanted == "default":
-            return probabilities
-        adapter = ADAPTERS_MANAGER.adapters[wanted]
-        return adapter.create_container(probabilities, X, columns=[str(name) for name in self.classes_])
-
-    @staticmethod
-    def _scores(logits: Array) -> Array:
-        """One score per row where there are two classes."""
-        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
     def _estimator(self) -> Any:
         return LogisticRegression() if self.estimator is None else self.estimator
@@ -204,24 +197,23 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         fits = Parallel(n_jobs=self.n_jobs)(
             delayed(_fit_fold)(estimator, data, *split, self.classes_) for split in splits
         )
-        if self.ensemble == "auto" or self.ensemble:
+        if self.ensemble:  # "auto" too
             return [
                 (fitted, self._calibrate(logits, data, test))
                 for (fitted, logits), (_, test) in zip(fits, splits, strict=True)
             ]
-        order = np.concatenate([test for _, test in splits])
-        calibrator = self._calibrate(np.concatenate([logits for _, logits in fits]), data, order)
+        logits, order = (np.concatenate([held_out for _, held_out in pairs]) for pairs in (fits, splits))
+        calibrator = self._calibrate(logits, data, order)
         return [(_fit_estimator(estimator, data, slice(None)), calibrator)]
 
     def _calibrate(self, logits: Array, data: _Data, index: Any) -> Calibrator:
-        weights, method = None if data.weights is None else data.weights[index], self.method
-        if isinstance(method, str):
+        weights, calibrator = None if data.weights is None else data.weights[index], self.method
+        if isinstance(calibrator, str):
             known = MANY_CLASSES if len(self.classes_) > 2 else {}
-            name, parameters = known.get(resolve(method), (method, {}))
+            name, parameters = known.get(resolve(calibrator), (calibrator, {}))
             calibrator = get(name, **parameters)
-        else:
-            calibrator = clone(method)
-        return calibrator.fit(self._scores(logits), data.labels[index], sample_weight=weights)
+        calibrator = clone(calibrator)
+        return calibrator.fit(_scores(logits), data.labels[index], sample_weight=weights)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -239,6 +231,11 @@ class _Data:
     weights: Array | None
     fit_params: dict[str, Any]
     split_params: dict[str, Any]
+
+
+def _scores(logits: Array) -> Array:
+    """One score per row where there are two classes."""
+    return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
 
 def _fit_fold(estimator: Any, data: _Data, train: Any, test: Any, classes: Array) -> tuple[Any, Array]:
@@ -269,7 +266,11 @@ def class_logits(estimator: Any, X: Any, classes: Array) -> Array:
     if decides:
         scores = np.asarray(estimator.decision_function(X), dtype=np.float64)
     elif hasattr(estimator, "predict_proba"):
-        scores = _logarithms(np.asarray(estimator.predict_proba(X), dtype=np.float64))
+        scores = np.asarray(estimator.predict_proba(X), dtype=np.float64)
+        if scores.shape[1] > 2:
+            # naive Bayes gives 1e-200 to classes that are right, and log p would then outweigh every other column
+            scores = np.where(scores > 0, np.maximum(scores, SMALLEST), 0.0)
+        scores = log_stored(scores)  # a zero stays −inf, because what it counts as is learned from the fit data
     else:
         raise InputError(f"{type(estimator).__name__} has neither decision_function nor predict_proba")
     if scores.ndim == 1:
@@ -286,17 +287,6 @@ def class_logits(estimator: Any, X: Any, classes: Array) -> Array:
     logits = np.full((len(scores), len(classes)), scores.min() if decides else -np.inf)
     logits[:, np.searchsorted(classes, known)] = scores
     return logits
-
-
-def _logarithms(probabilities: Array) -> Array:
-    """log p; a zero stays −inf, because what it counts as is learned from the fit data.
-
-    With more than two classes positive values below `SMALLEST` are raised to it: naive Bayes gives 1e-200 to classes
-    that are right, and log p would then outweigh every other column.
-    """
-    if probabilities.shape[1] > 2:
-        probabilities = np.where(probabilities > 0, np.maximum(probabilities, SMALLEST), 0.0)
-    return log_stored(probabilities)
 
 
 def save_classifier(model: CalibratedClassifier, path: Any) -> Path:
