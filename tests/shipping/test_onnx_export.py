@@ -160,7 +160,7 @@ def test_names_that_are_taken_and_outputs_that_must_be_named(fitted, tmp_path):
     onnx.save(model, tmp_path / "net.onnx")
     with pytest.raises(InputError, match=r"2 outputs have 5 columns.*--output-name"):
         export_onnx(fitted("ts"), tmp_path / "out.onnx", model=tmp_path / "net.onnx")
-    with pytest.raises(InputError, match="no output 'absent', but scores"):
+    with pytest.raises(InputError, match="no outputs called 'absent' have 5 columns; the outputs are scores"):
         export_onnx(fitted("ts"), tmp_path / "out.onnx", model=tmp_path / "net.onnx", output_name="absent")
     done = export_onnx(fitted("ts"), tmp_path / "out.onnx", model=tmp_path / "net.onnx", output_name="scores")
     assert done.outputs[0] == "calibrated_logits_2"
@@ -173,7 +173,7 @@ def test_a_model_of_other_classes_and_a_file_that_is_none(fitted, tmp_path, data
     model, _ = classifier()
     onnx.save(model, tmp_path / "net.onnx")
     three = calibrant.Identity().fit(2 * np.eye(3), [0, 1, 2])
-    with pytest.raises(InputError, match=r"no output has 3 columns; the outputs are scores \(n, 5\)"):
+    with pytest.raises(InputError, match=r"no outputs have 3 columns; the outputs are scores \(n, 5\)"):
         export_onnx(three, tmp_path / "out.onnx", model=tmp_path / "net.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"\x80nonsense")
     with pytest.raises(InputError, match="is not an ONNX model"):

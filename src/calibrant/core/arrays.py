@@ -16,6 +16,8 @@ from calibrant.core.errors import InputError, NoRowsError, warn_user
 
 Array = np.ndarray
 """What the numeric functions take and return; the shape stands in their docstrings."""
+Json = dict[str, Any]
+"""Named values as JSON holds them."""
 
 PROBABILITY_TOLERANCE = 1e-3
 """How far a row of probabilities may be from a sum of one: room for float16 files, not for logits."""

@@ -34,11 +34,14 @@ import calibrant
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import check_learned, spec_of
 from calibrant.calibrators.registry import find_class, is_around_model
-from calibrant.core.arrays import Array
+from calibrant.core.arrays import Array, Json
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import FitWarning, InputError, MissingExtraError
 from calibrant.core.schema import Schema, check_kind
 
+PathName = str | os.PathLike[str]
+Figures = Mapping[str, float] | None
+"""Metrics on the fit data by name, where they are known."""
 FORMAT = 2
 """Version of the header's layout."""
 METADATA_KEY = "calibrant"
@@ -80,8 +83,8 @@ class Artifact:
     kind: str = "logits"
     fingerprint: str | None = None
     n: int | None = None
-    before: Mapping[str, float] | None = None
-    after: Mapping[str, float] | None = None
+    before: Figures = None
+    after: Figures = None
     library: str = ""
     format: int = FORMAT
     created: str | None = None
@@ -104,14 +107,14 @@ class Artifact:
 
 def save(
     calibrator: Any,
-    path: str | os.PathLike[str],
+    path: PathName,
     *,
     class_names: Sequence[str] | None = None,
     kind: str | None = None,
     fingerprint: str | None = None,
     n: int | None = None,
-    before: Mapping[str, float] | None = None,
-    after: Mapping[str, float] | None = None,
+    before: Figures = None,
+    after: Figures = None,
     source: str | None = None,
 ) -> None:
     """Write a fitted calibrator to one file, in one step: a crash leaves the old file or the new one.
@@ -149,12 +152,12 @@ def save(
         temporary.write_bytes(content)
 
 
-def load(path: str | os.PathLike[str]) -> Calibrator:
+def load(path: PathName) -> Calibrator:
     """The calibrator of a file; its predictions have the very bits they had when it was saved."""
     return read_artifact(path).calibrator
 
 
-def read_artifact(path: str | os.PathLike[str]) -> Artifact:
+def read_artifact(path: PathName) -> Artifact:
     """The calibrator of a file together with what the header says about it."""
     if os.path.exists(path) and not os.path.isfile(path):
         what = "a folder" if os.path.isdir(path) else "a pipe or a device"
@@ -191,24 +194,20 @@ def to_bytes(calibrator: Any, **about: Any) -> bytes:
     elif "delta_" not in learned:
         raise InputError(f"{method} is not fitted: fit it before saving it")
     remembered = {"n": learned.get("n_rows_"), "fingerprint": learned.get("fingerprint_"), "kind": kind_of(calibrator)}
-    header: dict[str, Any] = {name: remembered.get(name) if about.get(name) is None else about[name] for name in FIELDS}
+    header: Json = {name: remembered.get(name) if about.get(name) is None else about[name] for name in FIELDS}
     header |= {"format": FORMAT, "library": calibrant.__version__, "n_classes": n_classes}
     if header["class_names"] is not None:
-        header["class_names"] = [str(name) for name in header["class_names"]]
+        header["class_names"] = list(map(str, header["class_names"]))
     for name in ("before", "after"):
         if header[name] is not None:
             header[name] = {str(key): float(value) for key, value in header[name].items()}
     tensors: Arrays = {}
     header["calibrator"] = _described(calibrator, tensors)
-    text = json.dumps(header, allow_nan=False, ensure_ascii=True)
-    content = to_safetensors(tensors, {METADATA_KEY: text})
+    content = to_safetensors(tensors, {METADATA_KEY: json.dumps(header, allow_nan=False)})
     copy = from_bytes(content).calibrator
     if n_classes is not None:
-        before, after = (_answers(one, "transform", n_classes) for one in (calibrator, copy))
-        _need(
-            all(map(np.array_equal, before, after)),
-            f"{method} predicts otherwise after a round trip: it cannot be saved",
-        )
+        same = map(np.array_equal, *(_answers(one, "transform", n_classes) for one in (calibrator, copy)))
+        _need(all(same), f"{method} predicts otherwise after a round trip: it cannot be saved")
     return content
 
 
@@ -239,7 +238,7 @@ def from_bytes(content: bytes) -> Artifact:
     return Artifact(**header, digest=digest_of(content))
 
 
-def read_header(content: bytes) -> dict[str, Any]:
+def read_header(content: bytes) -> Json:
     """The checked JSON header of an artifact's bytes."""
     size = int.from_bytes(content[:8], "little")
     try:
@@ -261,15 +260,15 @@ def read_header(content: bytes) -> dict[str, Any]:
     return header
 
 
-def _check_header(header: dict[str, Any]) -> None:
+def _check_header(header: Json) -> None:
     for name, kind in FIELDS.items():
         fits = header[name] is None or type(header[name]) is kind
         _need(fits, f"{name} is {str(header[name])[:40]!r}, but must be a {kind.__name__}")
     n_classes, names, described, n = (header[name] for name in ("n_classes", "class_names", "calibrator", "n"))
-    method = described.get("class") if isinstance(described, dict) else None
+    method = str(described.get("class")) if isinstance(described, dict) else ""
     around = is_around_model(method)
+    found = None if around else find_class(method)  # a class around a network would import it
     # of many labels there may be one; one score per row has two classes
-    found = find_class(method) if isinstance(method, str) and not around else None
     least = 1 if found is not None and found.tasks == ("multilabel",) else 2
     fits = n_classes is None if around else n_classes is not None and least <= n_classes <= MAX_CLASSES
     _need(fits, f"n_classes is {n_classes!r}, but must be a whole number from {least} to {MAX_CLASSES}")
@@ -307,14 +306,14 @@ def _answers(calibrator: Any, method: str, n_classes: int) -> list[Array]:
     n_rows = max(4, min(64, 4_000_000 // n_classes))
     sizes = np.geomspace(0.1, 1e4, n_rows)[:, None]
     rows = np.random.default_rng(0).normal(size=(n_rows, n_classes)) * sizes
-    rows = np.concatenate([rows, np.zeros((1, n_classes)), np.full((1, n_classes), 1e4)])
+    rows = np.vstack([rows, np.zeros(n_classes), np.full(n_classes, 1e4)])
     rows = rows[:, 1] - rows[:, 0] if calibrator.task_ == "binary" else rows
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # a probe belongs to no group
         return [getattr(calibrator, method)(probes) for probes in (rows, rows.astype(np.float32))]
 
 
-def _described(calibrator: Any, tensors: Arrays, where: str = "") -> dict[str, Any]:
+def _described(calibrator: Any, tensors: Arrays, where: str = "") -> Json:
     """The description of a calibrator; its arrays go to `tensors` under names that start with `where`."""
     cls, name = type(calibrator), type(calibrator).__name__
     if cls is not find_class(name):
@@ -334,7 +333,7 @@ def _described(calibrator: Any, tensors: Arrays, where: str = "") -> dict[str, A
 
 def _encoded(value: Any, tensors: Arrays, where: str) -> Any:  # noqa: PLR0911 (a line per type)
     """One value as JSON."""
-    if value is None or isinstance(value, (bool, str)) or type(value) is int:
+    if value is None or isinstance(value, (int, str)):
         return value
     if type(value) is float:
         return value if math.isfinite(value) else {"number": str(value)}
@@ -344,13 +343,13 @@ def _encoded(value: Any, tensors: Arrays, where: str) -> Any:  # noqa: PLR0911 (
     if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
         if array.ndim == 1 and array.dtype.kind in "OU" and all(isinstance(item, str) for item in array):
-            return {"strings": [str(item) for item in array]}
+            return {"strings": array.tolist()}
         _need(str(array.dtype) in DTYPES, f"{where} has dtype {array.dtype}, which an artifact cannot hold")
         name = where
         while name in tensors:
             name += "~"
-        tensors[name] = np.ascontiguousarray(array).reshape(array.shape)
-        return {"tensor": name, "scalar": True} if isinstance(value, np.generic) else {"tensor": name}
+        tensors[name] = array.copy()  # contiguous, as the file needs it
+        return {"tensor": name, **({"scalar": True} if isinstance(value, np.generic) else {})}
     if isinstance(value, Calibrator):
         return {"calibrator": _described(value, tensors, f"{where}.")}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
@@ -419,7 +418,7 @@ def _decoded(value: Any, tensors: Arrays, n_classes: int | None, where: str) -> 
     raise InputError(f"{where} is described as {kind!r}, which this calibrant does not know: upgrade it")
 
 
-def _check_declared(cls: Any, learned: dict[str, Any]) -> None:
+def _check_declared(cls: Any, learned: Json) -> None:
     """Raise unless a class declares what it is said to have learned; one around a network knows no tasks."""
     declared = spec_of(cls, learned.get("task_", "")) if issubclass(cls, Calibrator) else cls.learns
     stray = ", ".join(repr(name) for name in sorted(learned.keys() - declared.keys())[:3])

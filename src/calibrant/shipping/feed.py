@@ -17,10 +17,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from calibrant.core.arrays import Json
 from calibrant.core.atomic import atomic_write, check_target
 from calibrant.core.errors import InputError
 from calibrant.core.schema import identifier
-from calibrant.shipping.monitor import BAD_VALUES, GroupMonitor, Json, Monitor, Stateful, top_answers
+from calibrant.shipping.monitor import BAD_VALUES, GroupMonitor, Monitor, Stateful, top_answers
 
 STATE_FORMAT = 3
 FORMATS = '{"confidence": 0.9, "correct": true}, {"probabilities": […], "label": 3} or {"logits": […], "label": 3}'

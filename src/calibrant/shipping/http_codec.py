@@ -103,23 +103,28 @@ def decode_rows(
 
 def encode(values: Array, content_type: str, predictions: Array, kind: str = "probabilities") -> bytes:
     """Probabilities or calibrated logits, (n×K) or (n,), as a response body; JSON and Arrow bring predictions too."""
+    values, predictions = map(np.ascontiguousarray, (values, predictions))
     if content_type == NPY:
         buffer = io.BytesIO()
-        np.save(buffer, np.ascontiguousarray(values), allow_pickle=False)
+        np.save(buffer, values, allow_pickle=False)
         return buffer.getvalue()
     if content_type == ARROW:
         return _to_arrow(values, predictions, kind)
     # straight from the arrays: twenty times as fast as through lists
-    answer = {kind: np.ascontiguousarray(values), "predictions": np.ascontiguousarray(predictions)}
-    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    return orjson.dumps({kind: values, "predictions": predictions}, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def parse_json(body: bytes) -> Any:
+    """What a JSON body holds."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise MalformedBodyError(f"the body is not JSON ({error}); NaN and Infinity are not JSON") from error
 
 
 def _from_json(body: bytes, wanted: Wanted) -> tuple[str, Array, list[Any] | None]:
     _check_structure(body, wanted)
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise MalformedBodyError(f"the body is not JSON ({error}); NaN and Infinity are not JSON") from error
+    document = parse_json(body)
     groups = document.pop("groups", None) if wanted.grouped and isinstance(document, dict) else None
     if groups is not None and not (isinstance(groups, list) and {type(one) for one in groups} <= {str, int}):
         raise InputError("groups must be a list of names, one per row")
@@ -244,7 +249,7 @@ def _flatbuffer_field(data: bytes, table: int, field: int) -> int:
 
 def _to_arrow(values: Array, predictions: Array, kind: str) -> bytes:
     def column(array: Array) -> Any:
-        flat = pa.array(np.ascontiguousarray(array).ravel())
+        flat = pa.array(array.ravel())
         return flat if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
 
     table = pa.record_batch([column(values), column(predictions)], names=[kind, "prediction"])

@@ -19,13 +19,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from calibrant.core.arrays import Array, check_labels, check_matrix, check_values, check_whole
+from calibrant.core.arrays import Array, Json, check_labels, check_matrix, check_values, check_whole
 from calibrant.core.bins import width_edges, width_index
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import logsumexp, softmax
 
-Json = dict[str, Any]
-"""Named values as JSON holds them."""
 STATE_FORMAT = 3
 FLOOR_DRAWS = 400
 MAX_WINDOW = 1_000_000

@@ -27,7 +27,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("onnx", "onnx") from error
 
-from calibrant.shipping.artifact import kind_of
+from calibrant.shipping.artifact import PathName, kind_of
 from calibrant.shipping.onnx_arrays import OnnxArray, OnnxSpace
 
 OPSET = 17
@@ -116,9 +116,9 @@ def append_to_model(
 
 def export_onnx(
     calibrator: Any,
-    path: str | os.PathLike[str],
+    path: PathName,
     *,
-    model: str | os.PathLike[str] | None = None,
+    model: PathName | None = None,
     output_name: str | None = None,
     opset: int | None = None,
     precision: str = "float64",
@@ -226,33 +226,27 @@ def _find_logits(model: Any, n_classes: int, output_name: str | None) -> tuple[s
     if not all(value.type.tensor_type.HasField("shape") for value in model.graph.output):
         with contextlib.suppress(RuntimeError, ValueError, shape_inference.InferenceError):
             with_shapes = shape_inference.infer_shapes(model)
-    outputs = {value.name: value.type.tensor_type for value in with_shapes.graph.output}
-    fitting, shown = [], {}
-    for name, kind in outputs.items():
+    fitting, shown = [], []
+    for output in with_shapes.graph.output:
+        kind = output.type.tensor_type
         sizes = [size.dim_value or size.dim_param or "?" for size in kind.shape.dim]
-        shown[name] = f"({', '.join(map(str, sizes))})" if sizes else "(unknown)"
+        shown.append(f"{output.name} ({', '.join(map(str, sizes)) or 'unknown'})")
         # one score per row may come as (n,) or (n, 1); an output of unknown sizes may be what is meant
         wide = len(sizes) == 2 and (isinstance(sizes[1], str) or sizes[1] == n_classes)
         fits = wide or (len(sizes) == n_classes == 1) or not kind.HasField("shape")
-        if fits and kind.elem_type in FLOATS:
-            fitting.append(name)
-    if output_name is None:
-        if len(fitting) != 1:
-            listed = ", ".join(f"{name} {size}" for name, size in shown.items())
-            reason = "no output has" if not fitting else f"{len(fitting)} outputs have"
-            raise InputError(f"{reason} {n_classes} columns; the outputs are {listed}: name one with --output-name")
-        output_name = fitting[0]
-    elif output_name not in outputs:
-        raise InputError(f"the model has no output {output_name!r}, but {', '.join(outputs)}")
-    elif output_name not in fitting:
+        if fits and kind.elem_type in FLOATS and output_name in (None, output.name):
+            fitting.append((output.name, kind.elem_type))
+    if len(fitting) != 1:
+        called = "" if output_name is None else f" called {output_name!r}"
         raise InputError(
-            f"output {output_name} has shape {shown[output_name]}, but the calibrator needs (n, {n_classes})"
+            f"{len(fitting) or 'no'} outputs{called} have {n_classes} columns; the outputs are {', '.join(shown)}: "
+            "name one with --output-name"
         )
-    elem_type = outputs[output_name].elem_type
+    ((name, elem_type),) = fitting
     for node in model.graph.node:
-        if output_name in node.output and node.op_type in NORMALISERS:
-            return node.input[0], elem_type, f"what the {node.op_type} of output {output_name} reads"
-    return output_name, elem_type, f"output {output_name}"
+        if name in node.output and node.op_type in NORMALISERS:
+            return node.input[0], elem_type, f"what the {node.op_type} of output {name} reads"
+    return name, elem_type, f"output {name}"
 
 
 def _opset_of(model: Any) -> int:
@@ -272,7 +266,7 @@ def _free(name: str, taken: set[str]) -> str:
     return candidate
 
 
-def _load_model(path: str | os.PathLike[str]) -> Any:
+def _load_model(path: PathName) -> Any:
     """A model without its external data: those stay on disk, however large."""
     if not os.path.isfile(path):
         raise InputError(f"{path}: {'this is a folder' if os.path.isdir(path) else 'there is no such file'}")
@@ -286,7 +280,7 @@ def _load_model(path: str | os.PathLike[str]) -> Any:
     return model
 
 
-def _write_model(model: Any, path: str | os.PathLike[str]) -> None:
+def _write_model(model: Any, path: PathName) -> None:
     """Write a model in one step."""
     with atomic_write(path) as temporary:
         try:

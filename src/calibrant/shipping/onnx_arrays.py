@@ -18,7 +18,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from calibrant.calibrators.maps import Space
-from calibrant.core.arrays import Array
+from calibrant.core.arrays import Array, Json
 from calibrant.core.errors import InputError
 
 OLDEST_OPSET = 17
@@ -87,7 +87,6 @@ class OnnxSpace(Space):
     clash. All numbers have the graph's precision, so that `float64` and `float32` both mean it.
     """
 
-    __name__ = "calibrant.onnx"
     inf, pi, newaxis = float("inf"), float(np.pi), None
     int64, bool = np.dtype(np.int64), np.dtype(np.bool_)
 
@@ -167,11 +166,11 @@ class OnnxSpace(Space):
         if reduces or name == "argmax":
             options.setdefault("keepdims", False)
         work = partial(getattr(plain, name), axis=axis, **options)
-        attributes = {key: int(value) for key, value in options.items()}
+        attributes: Json = {key: int(value) for key, value in options.items()}
         if name in ("sum", "expand_dims", "squeeze") or (reduces and self.opset >= AXES_AS_INPUT):
             return self.write(work, operator, *given, more=[np.array([axis or 0])], **attributes)
-        where: dict[str, Any] = {"axes": [axis]} if reduces else {"axis": axis or 0}
-        return self.write(work, operator, *given, **attributes, **where)
+        attributes |= {"axes": [axis]} if reduces else {"axis": axis or 0}
+        return self.write(work, operator, *given, **attributes)
 
     def _alike(self, *arrays: Any) -> list[OnnxArray]:
         """Arrays of one dtype: constants take that of the tensors."""
@@ -204,9 +203,7 @@ class OnnxSpace(Space):
     def where(self, condition: Any, x: Any, y: Any) -> OnnxArray:
         """x where the condition holds, else y."""
         x, y = self._alike(x, y)
-        if x.dtype != y.dtype:  # two constants
-            y = self.astype(y, x.dtype)
-        return self.write(np.where, "Where", self.asarray(condition), x, y)
+        return self.write(np.where, "Where", self.asarray(condition), x, self.astype(y, x.dtype))
 
     def log1p(self, x: Any) -> OnnxArray:
         """log(1 + x); ONNX has no operator of its own."""
@@ -292,9 +289,9 @@ class OnnxSpace(Space):
         # another round would change nothing where the largest of the rest fits below the cap
         go_on = body.squeeze(body.max(peak + raised - limit, axis=0), axis=0) > 1e-12
         info, flag = helper.make_tensor_value_info, TensorProto.BOOL
-        given = [info(f"{body.prefix}/round", TensorProto.INT64, []), info(f"{body.prefix}/again", flag, [])]
+        rounds, go = info(f"{body.prefix}/round", TensorProto.INT64, []), info(f"{body.prefix}/again", flag, [])
+        given = [rounds, go, self.info(level.tensor, [None, 1])]
         results = [info(go_on.tensor, flag, []), self.info(raised.tensor, [None, 1])]
-        given.append(self.info(level.tensor, [None, 1]))
         loop = helper.make_graph(body.nodes, body.prefix, given, results, body.constants)
         most = self.constant(np.array(shares.shape[1], dtype=np.int64))
         return OnnxArray(self, start.value, self.node("Loop", most, again.tensor, start.tensor, body=loop))

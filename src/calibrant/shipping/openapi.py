@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from calibrant.core.arrays import Json
 from calibrant.core.schema import KINDS
 from calibrant.shipping.http_codec import ARROW, JSON, LARGEST_LOGIT, NDJSON, NPY, Wanted
 
 
-def _list(items: dict[str, Any]) -> dict[str, Any]:
+def _list(items: Json) -> Json:
     return {"type": "array", "items": items}
 
 
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
+def _object(properties: Json) -> Json:
     return {"type": "object", "required": list(properties), "properties": properties}
 
 
@@ -48,18 +49,16 @@ OPTIONS = {
 }
 
 
-def openapi(version: str, wanted: Wanted) -> dict[str, Any]:
+def openapi(version: str, wanted: Wanted) -> Json:
     """The OpenAPI 3.1 document of a service."""
-    example = [0.5] if wanted.binary else [round(0.1 * k, 1) for k in range(min(wanted.n_classes, 1000))]
-    if wanted.kind == "probabilities" and wanted.task == "multiclass":
-        example = [1.0] + [0.0] * (wanted.n_classes - 1)
+    example = [1.0] + [0.0] * (wanted.width - 1)  # logits and probabilities of any task
     chosen: Any = {"type": "integer", "minimum": 0, "maximum": wanted.n_classes - 1}
     if wanted.task == "multilabel":
         chosen = _list({**chosen, "maximum": 1})
     bodies, answers = [], []
     for kind, number in (("logits", NUMBER), ("probabilities", CHANCE)):
         row = {**_list(number), "minItems": wanted.width, "maxItems": wanted.width}
-        rows: dict[str, Any] = {kind: {**_list(row), "minItems": 1, "maxItems": wanted.max_rows}}
+        rows: Json = {kind: {**_list(row), "minItems": 1, "maxItems": wanted.max_rows}}
         if wanted.grouped:
             rows["groups"] = _list({"type": ["string", "integer"]})
         bodies.append({**_object(rows), "additionalProperties": False})
@@ -72,7 +71,7 @@ def openapi(version: str, wanted: Wanted) -> dict[str, Any]:
     calibrate["parameters"] = [{**choice, "name": name, "description": words} for name, words in OPTIONS.items()]
     outcomes = {JSON: {"schema": OUTCOMES}, NDJSON: BINARY}
     feedback = _post("Outcomes of earlier answers, for the monitor", outcomes, {JSON: {}})
-    paths: dict[str, Any] = {"/calibrate": {"post": calibrate}, "/feedback": {"post": feedback}}
+    paths: Json = {"/calibrate": {"post": calibrate}, "/feedback": {"post": feedback}}
     for path, summary in READS.items():
         answer = {"description": summary, "content": {"text/plain" if path == "/metrics" else JSON: {}}}
         paths[path] = {"get": {"summary": summary, "responses": {"default": answer}}}
@@ -80,7 +79,7 @@ def openapi(version: str, wanted: Wanted) -> dict[str, Any]:
     return {"openapi": "3.1.0", "info": about, "paths": paths}
 
 
-def _post(summary: str, takes: dict[str, Any], gives: dict[str, Any]) -> dict[str, Any]:
+def _post(summary: str, takes: Json, gives: Json) -> Json:
     return {
         "summary": summary,
         "requestBody": {"required": True, "content": takes},

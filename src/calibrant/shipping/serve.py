@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any, ClassVar, TextIO
 
 from calibrant.core.errors import InputError, MissingExtraError
-from calibrant.shipping.artifact import Artifact
+from calibrant.shipping.artifact import Artifact, PathName
 from calibrant.shipping.feed import FeedbackDesk
 from calibrant.shipping.service import ACCESS, EVENTS, ArtifactFile, Limits, Service, create_app
 
@@ -28,8 +28,6 @@ try:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 except ImportError as error:
     raise MissingExtraError("uvicorn and httptools", "serve") from error
-
-__all__ = ["Limits", "create_app", "json_log", "serve"]
 
 MAX_OVERHEAD_BYTES = 64 << 10
 """Most bytes of a request beyond its body: headers, trailers, and the frames of chunks."""
@@ -104,7 +102,7 @@ def json_log(stream: TextIO | None = None, *, access: bool = True) -> Iterator[N
         stopping.join(timeout=2)
 
 
-class Guard(HttpToolsProtocol):
+class _Guard(HttpToolsProtocol):
     """uvicorn's HTTP connection with a deadline for whatever its client must do next; `serve` makes a class of it.
 
     Deadlines and room for new connections are what uvicorn has no setting for; a proxy in front does the same.
@@ -112,7 +110,7 @@ class Guard(HttpToolsProtocol):
 
     limits: ClassVar[Limits]
     closed: ClassVar[Counter]
-    waiting: ClassVar[dict[Guard, float]]
+    waiting: ClassVar[dict[_Guard, float]]
     """Connections that wait for their client, and since when: the longest wait comes first."""
 
     def connection_made(self, transport: Any) -> None:
@@ -208,7 +206,7 @@ class _Server(uvicorn.Server):
     """uvicorn, which says that it is about to stop before it does, and looks after slow connections."""
 
     service: Service
-    guard: type[Guard]
+    guard: type[_Guard]
     stop_at = float("inf")
 
     async def on_tick(self, counter: int) -> bool:
@@ -232,7 +230,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(
-    artifact: Artifact | str | os.PathLike[str],
+    artifact: Artifact | PathName,
     *,
     host: str = "127.0.0.1",
     port: int = 8080,
@@ -249,9 +247,10 @@ def serve(
     requests; errors, reloads and alarms are always logged.
     """
     limits = _possible(limits or Limits())
-    service = Service(artifact if isinstance(artifact, Artifact) else ArtifactFile(artifact), limits, feedback)
+    served = artifact if isinstance(artifact, Artifact) else ArtifactFile(artifact)
+    service = create_app(served, limits, feedback=feedback)
     closed = Counter("calibrant_connections_closed", "Connections given up.", ["reason"], registry=service.registry)
-    guard = type("Guarded", (Guard,), {"limits": limits, "closed": closed, "waiting": {}})
+    guard = type("Guarded", (_Guard,), {"limits": limits, "closed": closed, "waiting": {}})
     config = uvicorn.Config(
         service,
         http=guard,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import os
 import re
@@ -20,16 +19,24 @@ from typing import Any
 import numpy as np
 
 import calibrant
-from calibrant.core.arrays import Array
+from calibrant.core.arrays import Array, Json
 from calibrant.core.errors import FitWarning, InputError, MissingExtraError
 from calibrant.core.schema import KINDS, Schema, identifier
 from calibrant.shipping.artifact import Artifact, read_artifact
 from calibrant.shipping.feed import FeedbackDesk, parse_record
-from calibrant.shipping.http_codec import FORMATS, JSON, NDJSON, MalformedBodyError, Wanted, decode_rows, encode
+from calibrant.shipping.http_codec import (
+    FORMATS,
+    JSON,
+    NDJSON,
+    MalformedBodyError,
+    Wanted,
+    decode_rows,
+    encode,
+    parse_json,
+)
 from calibrant.shipping.openapi import PAGE, openapi
 
 try:
-    import orjson
     from prometheus_client import (
         CollectorRegistry,
         Counter,
@@ -46,7 +53,7 @@ try:
     from starlette.responses import HTMLResponse, JSONResponse, Response
     from starlette.routing import Route
 except ImportError as error:
-    raise MissingExtraError("starlette, orjson and prometheus-client", "serve") from error
+    raise MissingExtraError("starlette and prometheus-client", "serve") from error
 
 EVENTS = logging.getLogger("calibrant.service")
 """Reloads, alarms and errors; `extra={"fields": {…}}` holds the details."""
@@ -143,14 +150,12 @@ class Served:
         if not np.isfinite(values).all():
             raise InputError("these logits lead to values that are not finite: send logits of a smaller size")
         if self.schema.task == "multilabel":
-            predictions = (values >= (0.5 if output == "probabilities" else 0.0)).astype(np.int64)
-        elif values.ndim == 2 and values.shape[1] > 1:
-            predictions = values.argmax(axis=1)
-        else:  # logits of the positive class
-            predictions = (values.ravel() > 0).astype(np.int64)
-        return values, predictions, n_pooled
+            predictions = values >= (0.5 if output == "probabilities" else 0.0)
+        else:  # by the classes, or by the logit of the positive class
+            predictions = values.argmax(axis=1) if values.ndim == 2 else values > 0
+        return values, predictions.astype(np.int64), n_pooled
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> Json:
         """What GET /calibrator says."""
         artifact = self.artifact
         fit = {name: getattr(artifact, name) for name in ("n", "fingerprint", "before", "after", "created", "source")}
@@ -222,8 +227,7 @@ class Service:
         self._n_requests = self._n_bytes = 0
         self._waiting: dict[Any, list[tuple[Array, Any]]] = {}
         # as many large requests at once as there are processors: more would only take memory
-        self._threads = ThreadPoolExecutor(max_workers=max(1, min(8, os.cpu_count() or 1)))
-        self._ids = (f"{os.urandom(4).hex()}-{number}".encode() for number in itertools.count(1))
+        self._threads = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
         self.registry = registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
@@ -250,8 +254,11 @@ class Service:
             Route("/openapi.json", self.description),
         ]
         self.paths = {route.path for route in routes}
-        handlers: dict[Any, Any] = dict.fromkeys((HTTPException, InputError, ClientDisconnect, Exception), problem)
-        self.app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lambda _app: self.running())
+        self.app = Starlette(
+            routes=routes,
+            exception_handlers=dict.fromkeys((HTTPException, InputError, ClientDisconnect, Exception), problem),
+            lifespan=lambda _app: self.running(),
+        )
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a request on, then count and log it; bodies are never held."""
@@ -260,7 +267,7 @@ class Service:
             return
         started, status, sent = time.perf_counter(), 500, 0
         name = dict(scope["headers"]).get(b"x-request-id", b"")
-        name = name if PLAIN_ID.fullmatch(name) else next(self._ids)
+        name = name if PLAIN_ID.fullmatch(name) else os.urandom(8).hex().encode()
 
         async def observe(message: Any) -> None:
             nonlocal status, sent
@@ -279,17 +286,15 @@ class Service:
             if path == "/calibrate":
                 self._seconds.observe(seconds)
             if ACCESS.isEnabledFor(logging.INFO):
-                (client, *_), about = scope.get("client") or [None], scope.get("calibrant", {})
                 fields = {
                     "method": scope["method"],
                     "path": path[:200],
                     "status": status,
                     "ms": round(1000 * seconds, 3),
-                    "bytes_in": about.get("bytes", 0),
                     "bytes_out": sent,
-                    "rows": about.get("rows", 0),
-                    "client": client,
+                    "client": (scope.get("client") or [None])[0],
                     "request_id": name.decode(),
+                    **{"bytes_in": 0, "rows": 0, **scope.get("calibrant", {})},
                 }
                 ACCESS.info("request", extra={"fields": fields})
 
@@ -375,7 +380,7 @@ class Service:
     async def figures(self, request: Request) -> Response:
         """GET /metrics, in the format that the scraper accepts."""
         encoder, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(await self._in_thread(lambda: encoder(self.registry)), headers={"content-type": content_type})
+        return Response(await self._in_thread(partial(encoder, self.registry)), media_type=content_type)
 
     async def description(self, _request: Request) -> Response:
         """GET /openapi.json."""
@@ -426,9 +431,14 @@ class Service:
         EVENTS.info("artifact replaced", extra={"fields": {"artifact": new.digest, "method": new.artifact.method}})
 
     def _describe(self) -> None:
-        served = self.served
-        about = {"method": served.artifact.method, "n_classes": str(served.schema.n_classes), "artifact": served.digest}
-        self._info.info({**about, "version": calibrant.__version__})
+        self._info.info(
+            {
+                "method": self.served.artifact.method,
+                "n_classes": str(self.served.schema.n_classes),
+                "artifact": self.served.digest,
+                "version": calibrant.__version__,
+            }
+        )
 
     def _save(self) -> None:
         try:
@@ -463,7 +473,7 @@ class Service:
                     if self._n_bytes > max(limits.waiting_bytes, limit):
                         raise HTTPException(503, "too many large requests at once: try again", {"retry-after": "1"})
                     parts.append(part)
-            request.scope["calibrant"] = {"bytes": held}
+            request.scope["calibrant"] = {"bytes_in": held}
             # only now: a client that sends slowly takes no place from others
             if self._n_requests >= limits.requests:
                 raise HTTPException(503, f"{self._n_requests} requests are being answered", {"retry-after": "1"})
@@ -494,10 +504,7 @@ def _records(body: bytes, kind: str, limit: int) -> list[Any]:
         raise InputError(f"there are about {found} answers, but one request may bring {limit}: send fewer")
     if kind == NDJSON:
         return [parse_record(line) for line in body.split(b"\n") if line.strip()]
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise MalformedBodyError(f"the body is not JSON ({error})") from error
+    document = parse_json(body)
     records = document["answers"] if isinstance(document, dict) and "answers" in document else [document]
     if not isinstance(records, list):
         raise InputError('the body must be {"answers": [{…}, …]} or one answer')

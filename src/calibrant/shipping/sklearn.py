@@ -38,11 +38,13 @@ from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.core.softmax import log_stored
 
+Params = dict[str, Any]
+"""Keyword arguments."""
 SMALLEST = float(np.finfo(np.float32).eps)
 """The smallest positive probability of one of many classes that is taken at its word."""
 
 
-MANY_CLASSES: dict[str, tuple[str, dict[str, Any]]] = {"platt": ("vs", {}), "iso": ("iso", {"mode": "one_vs_rest"})}
+MANY_CLASSES: dict[str, tuple[str, Params]] = {"platt": ("vs", {}), "iso": ("iso", {"mode": "one_vs_rest"})}
 """What the names of scikit-learn's methods stand for with more than two classes."""
 
 
@@ -112,9 +114,9 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             check_is_fitted(estimator)
         encoder = LabelEncoder().fit(estimator.classes_ if frozen else y)
         self.classes_ = encoder.classes_
-        unknown = set(np.unique(np.asarray(y)).tolist()) - set(self.classes_.tolist())
-        if unknown:
-            raise InputError(f"y holds {sorted(map(str, unknown))[:3]}, which the fitted estimator does not know")
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise InputError(f"y holds {unknown[:3].tolist()}, which the fitted estimator does not know")
         data = _Data(X, np.asarray(y), encoder.transform(y), weights, *self._routed(X, sample_weight, fit_params))
         if frozen:
             logits = class_logits(estimator, X, self.classes_)
@@ -158,7 +160,7 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             .add(splitter=self.cv, method_mapping=MethodMapping().add(caller="fit", callee="split"))
         )
 
-    def _routed(self, X: Any, sample_weight: Any, fit_params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _routed(self, X: Any, sample_weight: Any, fit_params: Params) -> tuple[Params, Params]:
         """Parameters of the classifier's fit and of the splitter's split, without the weights."""
         if not get_config()["enable_metadata_routing"]:
             groups = {"groups": fit_params.pop("groups", None)}
@@ -166,7 +168,7 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         given = dict(fit_params) if sample_weight is None else {"sample_weight": sample_weight, **fit_params}
         routed = process_routing(self, "fit", **given)
         of_estimator = {key: value for key, value in routed.estimator.fit.items() if key != "sample_weight"}
-        return _check_method_params(X, of_estimator), dict(routed.splitter.split)
+        return _check_method_params(X, of_estimator), routed.splitter.split
 
     def _probabilities(self, X: Any) -> Array:
         parts = [
@@ -229,8 +231,8 @@ class _Data:
     y: Array
     labels: Array
     weights: Array | None
-    fit_params: dict[str, Any]
-    split_params: dict[str, Any]
+    fit_params: Params
+    split_params: Params
 
 
 def _scores(logits: Array) -> Array:
@@ -281,8 +283,6 @@ def class_logits(estimator: Any, X: Any, classes: Array) -> Array:
             f"{type(estimator).__name__} gives {scores.shape[1]} scores per row, but knows {len(known)} classes: "
             'with a support vector machine use decision_function_shape="ovr"'
         )
-    if len(known) == len(classes):
-        return scores
     # a class that this fold never saw: as unlikely as the least likely score
     logits = np.full((len(scores), len(classes)), scores.min() if decides else -np.inf)
     logits[:, np.searchsorted(classes, known)] = scores
