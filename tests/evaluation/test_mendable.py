@@ -204,11 +204,11 @@ def test_rows_of_one_cluster_are_never_mapped_by_a_fit_to_others_of_it(task):
             assert not self.seen & {cluster_of[row.tobytes()] for row in np.asarray(scores, float)}
             return scores
 
-    found = cross_validated(given, Recorded, "recorded")
+    found = cross_validated(given, Recorded(), "recorded")
     assert found.value == 0
     given.clusters = np.arange(given.n) % 2
     with pytest.raises(cal.InputError, match=r"2 clusters are too few for 5 folds"):
-        cross_validated(given, Recorded, "recorded")
+        cross_validated(given, Recorded(), "recorded")
 
 
 def test_few_clusters_say_nothing_about_miscalibration():

@@ -98,7 +98,7 @@ def test_messages(tmp_path, rng):
         shift({"none": None}, predictions, metric="over_under_confidence")
     with pytest.raises(InputError, match="has 3 classes, but ts was fitted on 4"):
         shift({"ts": get("ts").fit(rng.normal(size=(9, 4)), np.arange(9) % 4)}, predictions)
-    with pytest.raises(InputError, match=r"absent\.npz: there is no such file"):
+    with pytest.raises(InputError, match=r"absent\.npz .*there is no such file"):
         open_shift([tmp_path / "absent.npz"])
     (tmp_path / "text.npz").write_text("hello")
     with pytest.raises(InputError, match="is not a whole npz archive"):

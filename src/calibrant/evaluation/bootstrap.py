@@ -143,7 +143,7 @@ def percentile_interval(draws: Array, value: float) -> tuple[float, float]:
     """
     finite = draws[np.isfinite(draws)]
     if len(finite) == 0 or not np.isfinite(value):
-        return float("nan"), float("nan")
+        return np.nan, np.nan
     low, high = np.quantile(finite, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return min(float(low), value), max(float(high), value)
 

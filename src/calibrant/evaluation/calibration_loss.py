@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -130,53 +129,41 @@ def calibration_loss(
     made = "multilabel" if opened.task == "multilabel" and calibrator == "sms" else calibrator
     unfitted = get(made) if isinstance(made, str) else made
     name = calibrator if isinstance(calibrator, str) else type(calibrator).__name__
-    return cross_validated(opened.expanded(), lambda: clone(unfitted), name, score=score, folds=int(folds), seed=seed)
+    return cross_validated(opened.expanded(), unfitted, name, score=score, folds=int(folds), seed=seed)
 
 
 def cross_validated(
-    opened: Predictions, make: Callable[[], Any], name: str, *, score: str = "nll", folds: int = 5, seed: int = 0
+    opened: Predictions, calibrator: Any, name: str, *, score: str = "nll", folds: int = 5, seed: int = 0
 ) -> CalibrationLoss:
-    """The calibration loss by the maps that `make` gives, each fitted by `fit_rows` and applied by `transform`."""
-    logits, labels, weights = opened.logits.astype(np.float64), opened.labels, opened.weights
+    """The calibration loss by the maps of a calibrator, fitted by `fit_rows` and applied by `transform`."""
+    logits, labels, clusters = opened.logits.astype(np.float64), opened.labels, opened.clusters
     if opened.task == "multiclass":
-        rows = folded = Rows(raised(logits, log_floor_of(logits, one_score=False)), labels, weights)
-    elif opened.flat:
-        rows = folded = Rows(finite_log_odds(logits.reshape(-1)), labels.astype(np.int64), weights)
+        scores = raised(logits, log_floor_of(logits, one_score=False))
     else:
-        rows = Rows(np.stack([finite_log_odds(column) for column in logits.T], axis=1), labels, weights)
-        folded = replace(rows, labels=rows.logits.argmax(axis=1))
-    fold = _folds(folded, opened.clusters, folds, seed)
-    before, after = (_losses(scores, labels, score) for scores in (rows.logits, _cross_fitted(make, rows, fold)))
+        scores = np.apply_along_axis(finite_log_odds, 0, logits)
+    rows = folded = Rows(scores, labels, opened.weights)
+    if labels.ndim == 2:
+        folded = replace(rows, labels=scores.argmax(axis=1))
+    # rows of one cluster share a fold, because they are no independent check of each other
+    if clusters is not None and (count := len(np.unique(clusters))) < rows.n:
+        if count < folds:
+            raise InputError(f"{count} clusters are too few for {folds} folds: give fewer folds")
+        # clusters are dealt by their number of rows
+        folded = replace(folded, weights=None, clusters=clusters)
+    fold = content_folds(folded, folds, seed)
+    before, after = (_losses(found, labels, score) for found in (scores, _cross_fitted(calibrator, rows, fold)))
     mass, gain = rows.mass(), before - after
     value, whole, rest = (float(np.average(column, weights=mass)) for column in (gain, before, after))
     # what each row adds to the deviation of the mean; a weight of 2 is the row twice: its two copies are independent
     centred = mass * (gain - value)
     squares: Array = centred**2 / np.where(mass > 0, mass, 1.0)
-    if opened.clusters is not None:
-        squares = np.bincount(np.unique(opened.clusters, return_inverse=True)[1], centred) ** 2
-    return CalibrationLoss(
-        value=value,
-        standard_error=float(np.sqrt(squares.sum()) / mass.sum()),
-        score=whole,
-        refinement=rest,
-        metric=score,
-        calibrator=name,
-        folds=folds,
-        n=opened.n,
-    )
+    if clusters is not None:
+        squares = np.bincount(np.unique(clusters, return_inverse=True)[1], centred) ** 2
+    error = float(np.sqrt(squares.sum()) / mass.sum())
+    return CalibrationLoss(value, error, whole, rest, score, name, folds, opened.n)
 
 
-def _folds(rows: Rows, clusters: Array | None, folds: int, seed: int) -> Array:
-    """The fold of each row (n,); rows of one cluster share it, because they are no independent check of each other."""
-    if clusters is None or (count := len(np.unique(clusters))) == rows.n:
-        return content_folds(rows, folds, seed)
-    if count < folds:
-        raise InputError(f"{count} clusters are too few for {folds} folds: give fewer folds")
-    # clusters are dealt by their number of rows
-    return content_folds(replace(rows, weights=None, clusters=clusters), folds, seed)
-
-
-def _cross_fitted(make: Callable[[], Any], rows: Rows, fold: Array) -> Array:
+def _cross_fitted(calibrator: Any, rows: Rows, fold: Array) -> Array:
     """What a fit without a row's fold makes of its scores."""
     calibrated = np.empty_like(rows.logits)
     for part in np.unique(fold):
@@ -185,7 +172,7 @@ def _cross_fitted(make: Callable[[], Any], rows: Rows, fold: Array) -> Array:
             raise InputError(f"{len(fold)} rows are too few for {len(np.unique(fold))} folds: give fewer folds")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)
-            fitted = make().fit_rows(kept)
+            fitted = clone(calibrator, safe=False).fit_rows(kept)
         calibrated[fold == part] = fitted.transform(rows.logits[fold == part])
     return calibrated
 
@@ -236,7 +223,7 @@ def mendable(
         return None
     part.clusters, part.spread = clusters, predictions.spread
     name, quick_map = _quick_map(part)
-    return cross_validated(part, lambda: clone(quick_map), name, seed=seed)
+    return cross_validated(part, quick_map, name, seed=seed)
 
 
 def _quick_map(predictions: Predictions) -> tuple[str, Any]:
@@ -244,9 +231,9 @@ def _quick_map(predictions: Predictions) -> tuple[str, Any]:
     if predictions.task == "multilabel":
         # a fixed pull to the map of all labels, because choosing it by cross-validation takes seconds
         return "platt by label", MultilabelCalibrator("platt", strength=10.0)
+    counts, name = np.bincount(predictions.labels), "ts"
     if predictions.flat:
-        return "spline", get("spline")
-    counts = np.bincount(predictions.labels)
-    if predictions.n * predictions.n_classes <= VECTOR_ENTRIES and counts[counts > 0].min() >= VECTOR_ROWS:
-        return "vs", get("vs")
-    return "ts", get("ts")
+        name = "spline"
+    elif predictions.n * predictions.n_classes <= VECTOR_ENTRIES and counts[counts > 0].min() >= VECTOR_ROWS:
+        name = "vs"
+    return name, get(name)

@@ -61,8 +61,7 @@ def risk_coverage_curve(confidence: Any, correct: Any) -> RiskCoverage:
     >>> curve.coverage.tolist(), [round(risk, 3) for risk in curve.risk.tolist()]
     ([0.25, 0.5, 0.75, 1.0], [0.0, 0.0, 0.333, 0.25])
     """
-    confidence, wrong = _columns(confidence, correct)
-    return risk_coverage(confidence, 1 - wrong)
+    return risk_coverage(*_columns(confidence, correct))
 
 
 def defer(confidence: Any, correct: Any, share: float) -> Deferral:
@@ -79,15 +78,15 @@ def defer(confidence: Any, correct: Any, share: float) -> Deferral:
     """
     if not 0 <= share < 1:
         raise InputError(f"share must lie in [0, 1), got {share}: it is the part of the rows that is deferred")
-    confidence, wrong = _columns(confidence, correct)
+    confidence, correct = _columns(confidence, correct)
     n_kept = len(confidence) - int(np.floor(share * len(confidence) + 1e-9))
     threshold = float(np.partition(confidence, -n_kept)[-n_kept])
     keep = confidence >= threshold
-    kept, errors = int(keep.sum()), int(wrong[keep].sum())
-    deferred = len(keep) - kept
-    deferred_error = float(wrong[~keep].mean()) if deferred else float("nan")
-    ends = clopper_pearson(errors, kept)
-    return Deferral(threshold, kept / len(keep), kept, deferred, errors / kept, *ends, deferred_error)
+    kept, wrong = int(keep.sum()), 1 - correct
+    errors, deferred = int(wrong[keep].sum()), len(keep) - kept
+    deferred_error = float(wrong[~keep].mean()) if deferred else np.nan
+    shares = errors / kept, *clopper_pearson(errors, kept), deferred_error
+    return Deferral(threshold, kept / len(keep), kept, deferred, *shares)
 
 
 def threshold_for_error(confidence: Any, correct: Any, target: float, *, level: float = 0.95) -> GuaranteedThreshold:
@@ -114,9 +113,8 @@ def threshold_for_error(confidence: Any, correct: Any, target: float, *, level: 
     if not 0 < level < 1:
         raise InputError(f"level must lie in (0, 1), got {level}")
     curve = risk_coverage_curve(confidence, correct)
-    n = len(np.asarray(confidence))
-    fewest = 3 * np.log(1 / (1 - level)) / target
-    best = GuaranteedThreshold(target, level, float("inf"), 0.0, 0, float("nan"), float("nan"))
+    n, fewest = len(confidence), 3 * np.log(1 / (1 - level)) / target
+    best = GuaranteedThreshold(target, level, np.inf, 0.0, 0, np.nan, np.nan)
     for place in np.unique(np.searchsorted(curve.coverage, np.arange(1, CANDIDATES + 1) / CANDIDATES - 1e-12)):
         kept = round(curve.coverage[place] * n)
         # a sample too small for 3·log(1/δ)/target rows still gets one try, with everything kept
@@ -163,4 +161,4 @@ def _columns(confidence: Any, correct: Any) -> tuple[Array, Array]:
         )
     if not np.isfinite(confidence).all() or not np.isin(correct, (0, 1)).all():
         raise InputError("confidence must be finite, and correct true or false (1 or 0), in every row")
-    return confidence, 1 - correct.astype(np.int64)
+    return confidence, correct.astype(np.int64)

@@ -575,7 +575,7 @@ def group_analysis(
 
     figures = {
         "ece": (sums.norm(1),), "over_confidence": (over(sums.excess),), "under_confidence": (under(sums.excess),),
-        "mce": (sums.norm(float("inf")),), "gap": around(gap, critical * error),
+        "mce": (sums.norm(np.inf),), "gap": around(gap, critical * error),
         "accuracy": mean(rows.correct), "confidence": mean(rows.stated),
     }  # fmt: skip
     (accuracy, *_), (stated, *_) = figures["accuracy"], figures["confidence"]

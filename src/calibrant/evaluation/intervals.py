@@ -254,7 +254,7 @@ class Intervals:
         centred = column - (sums / np.where(own > 0, own, 1.0))[place]
         drawn, noise = (draws.cell_sums(place, one, count) for one in (mass, mass * centred))
         noise = np.where(drawn > 0, draws.shrink * noise / np.maximum(drawn, 1e-12), 0.0)
-        found = inverted_interval(lambda g: g.std(axis=-1), means, noise, value=value, ceiling=float("inf"))
+        found = inverted_interval(lambda g: g.std(axis=-1), means, noise, value=value, ceiling=np.inf)
         return found, (means + noise).std(axis=-1)
 
     def _resampled(self, metric: Metric, figure: Figure) -> Array:

@@ -74,7 +74,17 @@ def open_shift(paths: Sequence[str | os.PathLike[str]]) -> dict[tuple[str, int],
     """
     found: dict[tuple[str, int], Predictions] = {}
     for path in paths:
-        found |= _bundle(Path(path)) or _single(path)
+        bundle = _bundle(Path(path))
+        if not bundle:
+            rows, (file, _, part) = open_predictions(path), os.fspath(path).partition("#")
+            match = FILE_NAME.match(Path(part or file).name.split(".")[0])
+            if match is None:
+                raise InputError(
+                    f"{path}: holds no shift_<corruption>_<severity> arrays, and its name does not end in _<severity>: "
+                    "name it like fog_3.npz"
+                )
+            bundle = {(match["corruption"], int(match["severity"])): rows}
+        found |= bundle
     if not found:
         raise InputError("no shifted predictions: give at least one file")
     return found
@@ -108,8 +118,12 @@ def shift(
     """
     if not isinstance(shifted, Mapping):
         shifted = open_shift(shifted)
-    name, function = _metric(metric)
-    options = dict(metric_options or {})
+    if callable(metric):
+        name, function = getattr(metric, "__name__", "metric"), metric
+    elif known_name(metric) in METRICS:
+        name, function = metric, METRICS[known_name(metric)].function
+    else:
+        raise InputError(f"no metric is called {metric!r}; there are: {', '.join(METRICS)}")
     corruptions = tuple(dict.fromkeys(corruption for corruption, severity in shifted if severity > 0)) or ("none",)
     severities = tuple(sorted({severity for _, severity in shifted}))
     values = np.full((len(calibrators), len(corruptions), len(severities)), np.nan)
@@ -118,15 +132,16 @@ def shift(
         columns: Any = slice(None) if severity == 0 else corruptions.index(corruption)
         for row, (method, calibrator) in enumerate(calibrators.items()):
             predictions = given.aligned(known.get(method) or reference, method)
-            logits = predictions.logits
             if calibrator is not None:
                 check_over_logits(calibrator, method)
             fitted = getattr(calibrator, "n_features_in_", predictions.n_classes)
             if fitted != predictions.n_classes:
                 where = predictions.name or "the shifted data"
                 raise InputError(f"{where} has {predictions.n_classes} classes, but {method} was fitted on {fitted}")
-            probabilities = softmax(logits) if calibrator is None else calibrator.predict_proba(logits)
-            figure = function(probabilities, predictions.labels, sample_weight=predictions.weights, **options)
+            probabilities = (softmax if calibrator is None else calibrator.predict_proba)(predictions.logits)
+            figure = function(
+                probabilities, predictions.labels, sample_weight=predictions.weights, **(metric_options or {})
+            )
             if not isinstance(figure, int | float | np.number):
                 raise InputError(f"{name} is a {type(figure).__name__}, not one number: choose another metric")
             values[row, columns, severities.index(severity)] = figure
@@ -162,7 +177,7 @@ def within_subject_interval(table: Array, level: float = 0.95) -> tuple[float, f
     table = table[np.isfinite(table).all(axis=1)]
     subjects, conditions = table.shape
     if subjects < 2:
-        return float("nan"), float("nan")
+        return np.nan, np.nan
     if conditions == 1:
         freedom, square = subjects - 1, float(table.var(ddof=1))
     else:
@@ -171,14 +186,6 @@ def within_subject_interval(table: Array, level: float = 0.95) -> tuple[float, f
         square = float((rest**2).sum() / freedom)
     sem = float(np.sqrt(square / subjects))
     return sem, sem * float(stdtrit(freedom, (1 + level) / 2))
-
-
-def _metric(metric: str | Callable[..., float]) -> tuple[str, Callable[..., float]]:
-    if callable(metric):
-        return getattr(metric, "__name__", "metric"), metric
-    if known_name(metric) not in METRICS:
-        raise InputError(f"no metric is called {metric!r}; there are: {', '.join(METRICS)}")
-    return metric, METRICS[known_name(metric)].function
 
 
 def _bundle(path: Path) -> dict[tuple[str, int], Predictions]:
@@ -202,16 +209,3 @@ def _bundle(path: Path) -> dict[tuple[str, int], Predictions]:
             logits, own = logits[every], labels
         found["clean", 0] = Predictions.from_arrays(logits=logits, labels=own, name=f"{path}: test_logits")
     return found
-
-
-def _single(path: str | os.PathLike[str]) -> dict[tuple[str, int], Predictions]:
-    file, _, part = os.fspath(path).partition("#")
-    if Path(file).suffix and "://" not in file and not os.path.exists(file):
-        raise InputError(f"{path}: there is no such file")
-    match = FILE_NAME.match(Path(part or file).name.split(".")[0])
-    if match is None:
-        raise InputError(
-            f"{path}: holds no shift_<corruption>_<severity> arrays, and its name does not end in _<severity>: "
-            "name it like fog_3.npz"
-        )
-    return {(match["corruption"], int(match["severity"])): open_predictions(path)}
