@@ -18,8 +18,8 @@ Two intervals come out of the draws.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from scipy.special import betaincinv, pdtr
@@ -51,15 +51,6 @@ class Resamples:
     rows: Array
     shrink: float
     unit: Array
-
-    @cached_property
-    def by_row(self) -> Array:
-        """The counts of the resampled rows (m, R), each row's together."""
-        return np.ascontiguousarray(self.counts[:, self.unit].T)
-
-    def first(self, resamples: int) -> Resamples:
-        """The first of the draws, for tables of figures that vary little from one to the next."""
-        return replace(self, counts=self.counts[:resamples])
 
     def fewer(self, n_rows: int) -> Resamples:
         """The same draws over `n_rows` of the resampled rows at most, for tables too wide for all of them.

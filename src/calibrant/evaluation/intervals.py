@@ -56,55 +56,34 @@ class Cells:
     residual : Σ w(c−a) / Σw of each cell (L,), of ALL rows.
     width, mass : the equal-width and equal-mass bin of each cell (L,).
     score, knots : mean log-odds of each cell (L,) and knots of a spline over them, where the log-odds are known.
+    weight, positive, excess : weight of each cell, of its right (positive) rows, and Σ w(a − c); of the resampled rows
+        themselves first, then of the draws (R+1, L).
+    noise : deviations (R, L) of the cells' residuals.
     """
 
     def __init__(self, rows: Checked, resamples: Resamples, n_bins: int, fine: int = FINE_CELLS) -> None:
         """Cut the confidences (n,) at the edges of equal-width bins, equal-mass bins and `fine` equal-mass cells."""
-        (confidence, correct, weights), ones = rows.top(), rows.mass
+        (confidence, correct, weights), ones, self.n_bins = rows.top(), rows.mass, n_bins
         width, mass = width_index(confidence, n_bins), mass_index(confidence, n_bins, weights)
         finest = mass_index(confidence, fine, weights) if fine > 1 else 0
         # every index grows with confidence, so the joint key does too: cells come out sorted
         _, first, cell = np.unique((width * n_bins + mass) * fine + finest, return_index=True, return_inverse=True)
-        gap, weight = confidence.astype(np.float64) - correct, np.bincount(cell, ones)
-        safe = np.where(weight > 0, weight, 1.0)
-        self.resamples, self.n_bins = resamples, n_bins
         self.width, self.mass = width[first], mass[first]
-        self.share = weight / weight.sum()
-        self.confidence = np.bincount(cell, ones * confidence) / safe
-        self.residual = np.bincount(cell, ones * gap) / weight.sum()
-        self.score, self.knots = self.confidence, np.empty(0)
+        gap, weight = confidence.astype(np.float64) - correct, np.bincount(cell, ones)
+        self.share, self.residual = weight / weight.sum(), np.bincount(cell, ones * gap) / weight.sum()
+        safe = np.where(weight > 0, weight, 1.0)
+        self.score = self.confidence = np.bincount(cell, ones * confidence) / safe
+        self.knots = np.empty(0)
         if fine > 1 and rows.flat:
             self.score = np.bincount(cell, ones * rows.log_odds) / safe
             self.knots = spline_knots(rows.log_odds, weights)
-        self.cell, self.weights, self.gap, self.right = (
-            column[resamples.rows] for column in (cell, ones, gap, correct)
+        cell, ones, gap, correct = (column[resamples.rows] for column in (cell, ones, gap, correct))
+        self.weight, self.positive, self.excess = (
+            np.vstack([np.bincount(cell, column, len(first)), resamples.cell_sums(cell, column, len(first))])
+            for column in (ones, ones * correct, -ones * gap)
         )
-
-    @cached_property
-    def noise(self) -> Array:
-        """Deviations (R, L) of the cells' residuals."""
-        total = np.maximum(self.resamples.sums(self.weights[:, None]), 1e-300)
-        return self.resamples.shrink * (self.excess[0] / self.weights.sum() - self.excess[1:] / total)
-
-    @cached_property
-    def weight(self) -> Array:
-        """Weight of each cell: of the resampled rows themselves first, then of the draws (R+1, L)."""
-        return self._table(self.weights)
-
-    @cached_property
-    def positive(self) -> Array:
-        """Weight of right (positive) rows, in the same way."""
-        return self._table(self.weights * self.right)
-
-    @cached_property
-    def excess(self) -> Array:
-        """Σ w(a − c) of each cell, in the same way."""
-        return self._table(-self.weights * self.gap)
-
-    def _table(self, column: Array) -> Array:
-        count = len(self.confidence)
-        whole = np.bincount(self.cell, column, count)
-        return np.vstack([whole, self.resamples.cell_sums(self.cell, column, count)])
+        total = np.maximum(resamples.sums(ones[:, None]), 1e-300)
+        self.noise = resamples.shrink * (self.excess[0] / ones.sum() - self.excess[1:] / total)
 
     def table(self, gaps: Gaps, value: float) -> Array:
         """What a rule sums of the cells (L, F): bins, or its own table."""
@@ -219,8 +198,9 @@ class Intervals:
         m, n_classes = probabilities.shape
         most = max(20, NOISE_ELEMENTS // (n_classes * n_bins))
         most = most if self.paired else min(most, CLASS_RESAMPLES)
-        draws = rows.draws.first(most if binning == "width" else MASS_RESAMPLES)
-        mass, gaps, counts = rows.mass[draws.rows], probabilities.astype(np.float32), draws.by_row
+        most, draws = most if binning == "width" else MASS_RESAMPLES, rows.draws
+        counts = np.ascontiguousarray(draws.counts[:most, draws.unit].T)
+        mass, gaps = rows.mass[draws.rows], probabilities.astype(np.float32)
         gaps[np.arange(m), rows.labels[draws.rows]] -= 1.0
         gaps *= mass[:, None].astype(np.float32)
         columns, weights = np.ascontiguousarray(probabilities.T), None if rows.weights is None else mass
@@ -236,7 +216,7 @@ class Intervals:
         )
         observed[:, 0, 0] = gaps.sum(axis=0, dtype=np.float64) - observed.sum(axis=(1, 2))
         sums[:, 0] = gaps.T @ counts - sums.sum(axis=1)
-        sums /= np.maximum(draws.sums(mass[:, None])[:, 0], 1e-300).astype(np.float32)
+        sums /= np.maximum(draws.sums(mass[:, None])[:most, 0], 1e-300).astype(np.float32)
         sums -= (observed / mass.sum()).astype(np.float32)
         sums *= np.float32(draws.shrink)
         self.noises[binning] = np.ascontiguousarray(sums.reshape(n_classes * n_bins, -1).T)
@@ -262,7 +242,7 @@ class Intervals:
         probabilities, labels, mass = (
             part[self.drawn.rows] for part in (self.rows.probabilities, self.rows.labels, self.rows.mass)
         )
-        counts = self.drawn.first(FUNCTION_RESAMPLES).by_row.T
+        counts = self.drawn.counts[:FUNCTION_RESAMPLES, self.drawn.unit]
         return np.array(
             [
                 metric.values(probabilities, labels, sample_weight=weights)[figure.name]
