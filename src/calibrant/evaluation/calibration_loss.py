@@ -57,10 +57,9 @@ class CalibrationLoss(PlainData):
         return {**super().to_dict(), "beyond_noise": self.beyond_noise}
 
     def __str__(self) -> str:
-        unit = UNITS[self.metric]
         return (
-            f"{self.value:.4f} ± {self.standard_error:.4f} of the {self.score:.4f} {unit} are miscalibration, which a "
-            "map can mend; the rest is the model's"
+            f"{self.value:.4f} ± {self.standard_error:.4f} of the {self.score:.4f} {UNITS[self.metric]} are "
+            "miscalibration, which a map can mend; the rest is the model's"
         )
 
     def sentence(self, n: int, log_loss: float) -> str:

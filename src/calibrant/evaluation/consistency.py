@@ -81,18 +81,17 @@ def consistency_test(
     >>> consistency_test(confidence, honest & (generator.random(2000) < 0.8)).p_value < 0.01
     True
     """
-    confidence = np.asarray(confidence)
+    confidence, correct = np.asarray(confidence), np.asarray(correct, dtype=np.float64)
     index = width_index(confidence, check_n_bins(n_bins))
     confidence = np.clip(confidence.astype(np.float64), 0.0, 1.0)
     mass = np.ones(len(confidence)) if weights is None else np.asarray(weights, dtype=np.float64)
     total = mass.sum()
-    _, stated, right = index_sums(index, confidence, np.asarray(correct), mass, n_bins)
+    _, stated, right = index_sums(index, confidence, correct, mass, n_bins)
     observed = total_gap(stated - right, total)
     if clusters is None:
         gaps = stated - drawn_right(confidence, index, n_bins, weights, draws=draws, seed=seed)
     else:
-        residual = mass * (confidence - np.asarray(correct, dtype=np.float64))
-        gaps = flipped_sums(index, residual, clusters, n_bins, draws=draws, seed=seed)
+        gaps = flipped_sums(index, mass * (confidence - correct), clusters, n_bins, draws=draws, seed=seed)
     return noise_floor(total_gap(gaps, total), observed)
 
 
@@ -123,8 +122,9 @@ def drawn_right(confidence: Array, index: Array, n_bins: int, weights: Array | N
     """
     generator = np.random.default_rng([seed, 11])
     if len(confidence) * draws <= ROW_DRAWS_LIMIT:
-        onehot = np.zeros((len(confidence), n_bins), dtype=np.float32)
-        onehot[np.arange(len(confidence)), index] = 1.0 if weights is None else weights
+        onehot = np.eye(n_bins, dtype=np.float32)[index]
+        if weights is not None:
+            onehot *= weights[:, None]
         # 32 random bits: 24-bit floats would never draw an error of a confidence above 1 − 6e-8
         threshold, certain = np.minimum(confidence * 2.0**32, 2.0**32 - 1).astype(np.uint32), confidence >= 1.0
 

@@ -22,7 +22,7 @@ from calibrant.metrics.record import facts, known_name, number, sign
 
 MEASURED = "measured"
 """The name of the one row of a measurement."""
-EMBEDDED = re.compile(r'<script type="application/json" id="result">(.*?)</script>', re.S)
+EMBEDDED = re.compile(rb'<script type="application/json" id="result">(.*?)</script>', re.S)
 """Where a report carries its result."""
 
 
@@ -38,16 +38,12 @@ class Change(PlainData):
     model: str
     method: str
     metric: str
+    verdict: str
     old: Estimate
     new: Estimate
     change: float
     noise: float
     p_value: float
-    verdict: str
-
-    json_fields: ClassVar[tuple[str, ...]] = (
-        "model", "method", "metric", "verdict", "old", "new", "change", "noise", "p_value",
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
@@ -191,24 +187,21 @@ def diff(old: Any, new: Any) -> Difference:
 
 def _document(result: Any, word: str) -> tuple[str, dict[str, Any]]:
     """A name for errors, and the result as plain data."""
+    if isinstance(result, PlainData):
+        result = result.to_dict()
     if isinstance(result, Mapping):
         return f"the {word} result", dict(result)
-    if isinstance(result, PlainData):
-        return f"the {word} result", result.to_dict()
     if not isinstance(result, str | os.PathLike):
         raise InputError(f"{word} must be a result, its dictionary or a file, got {type(result).__name__}")
     name = os.fspath(result)
-    try:
-        text = Path(name).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{name} is not text: give the JSON of compare --json or a report") from error
-    if text.lstrip()[:1] == "<":
-        found = EMBEDDED.search(text)
+    content = Path(name).read_bytes()
+    if content.lstrip().startswith(b"<"):
+        found = EMBEDDED.search(content)
         if found is None:
             raise InputError(f"{name} carries no result: write the report anew, or give the JSON of compare --json")
-        text = found.group(1)
+        content = found[1]
     try:
-        document = json.loads(text)
+        document = json.loads(content)
     except ValueError as error:
         raise InputError(f"{name} is not JSON ({error}): give the output of compare --json or a report") from error
     if not isinstance(document, dict) or not {"rows", "models", "metrics"} & set(document):
@@ -233,7 +226,7 @@ def _change(model: str, method: str, metric: str, old: Estimate, new: Estimate) 
     spread = float(np.hypot(old.high - old.low, new.high - new.low)) / (2 * Z_95)
     # a figure that never varies changed for certain, if at all
     p_value = float(2 * ndtr(-abs(change) / max(spread, 1e-300)))
-    return _judged(Change(model, method, metric, old, new, change, Z_95 * spread, p_value, ""), SIGNIFICANCE)
+    return _judged(Change(model, method, metric, "", old, new, change, Z_95 * spread, p_value), SIGNIFICANCE)
 
 
 def _judged(one: Change, limit: float) -> Change:

@@ -224,6 +224,7 @@ class _Rows:
     claimed : variance of each row (n,) if the stated confidence is true.
     range : the finest group and the narrow range of confidence of each row (n,), as one number.
     unit : what is resampled (n,): rows of one finest group, range of confidence and outcome; or whole clusters.
+    index : the bin of each row (n,). totals, codes : those of the grouping.
     size : Poisson mean of each unit (U,), by which its draws are divided.
     independent : rows or clusters of each group (G,).
     """
@@ -237,14 +238,14 @@ class _Rows:
         grouping: Grouping,
         n_bins: int,
     ) -> None:
-        self.grouping, self.weights, self.clusters, self.n_bins = grouping, weights, clusters, n_bins
+        self.totals, self.codes, self.weights, self.clusters = grouping.totals, grouping.codes, weights, clusters
         self.stated = np.clip(confidence.astype(np.float64), 0.0, 1.0)
         self.correct = correct.astype(np.float64)
         self.mass = np.ones(len(correct)) if weights is None else np.asarray(weights, dtype=np.float64)
         self.claimed = self.mass**2 * self.stated * (1 - self.stated)
-        self.index = width_index(confidence, n_bins)
-        total = grouping.totals(self.mass)
-        self.total, self.count = np.where(total > 0, total, np.nan), np.bincount(grouping.codes.ravel())
+        self.index, self.n_bins = width_index(confidence, n_bins), n_bins
+        total = self.totals(self.mass)
+        self.total, self.count = np.where(total > 0, total, np.nan), np.bincount(self.codes.ravel())
         # edges of the bins, and finer ones near 0 and 1
         edges = np.unique(np.concatenate([width_edges(n_bins), NEAR_THE_ENDS, 1 - NEAR_THE_ENDS]))
         self.range = grouping.cell * len(edges) + range_of(self.stated, edges)
@@ -259,12 +260,12 @@ class _Rows:
 
     def by_unit(self, column: Array) -> csr_array:
         """Sums of a column, (n,) or (L, n), by group and unit (G, U); a cluster may add to several groups."""
-        return unit_sums(self.grouping.codes, column, self.unit, len(self.count))
+        return unit_sums(self.codes, column, self.unit, len(self.count))
 
     def squares(self, column: Array) -> Array:
         """Squares of a column by group (G,), of the sums over what varies independently: rows, or clusters."""
         if self.clusters is None:
-            return self.grouping.totals(column**2)
+            return self.totals(column**2)
         return self.by_unit(column).power(2).sum(axis=1)
 
     def mean(self, column: Array, least: Any = 0.0) -> tuple[Array, Array]:
@@ -272,8 +273,8 @@ class _Rows:
 
         The error is NaN where fewer than 2 rows or clusters tell of it.
         """
-        mean = self.grouping.totals(self.mass * column) / self.total
-        variance = np.maximum(self.squares(self.mass * (column - mean[self.grouping.codes])), least)
+        mean = self.totals(self.mass * column) / self.total
+        variance = np.maximum(self.squares(self.mass * (column - mean[self.codes])), least)
         return mean, np.where(self.independent >= 2, np.sqrt(variance) / self.total, np.nan)
 
 
@@ -282,12 +283,12 @@ def _simultaneous(rows: _Rows, resamples: int, seed: int) -> tuple[Array, Array,
 
     They are the standard errors to either side of an interval, and the p-value of each gap.
     """
-    column, claimed = rows.stated - rows.correct, rows.grouping.totals(rows.claimed)
+    column, claimed = rows.stated - rows.correct, rows.totals(rows.claimed)
     # at least what the stated confidences imply: a group without an error still has noise
     gap, error = rows.mean(column, claimed)
     known = error > 0
     # deviations from the gap of the row's group, so that a mean over a resample is the deviation of its gap
-    mass, own = rows.mass, rows.mass * (column - gap[rows.grouping.codes])
+    mass, own = rows.mass, rows.mass * (column - gap[rows.codes])
     weight, total, generator = rows.by_unit(mass), rows.by_unit(own), np.random.default_rng([seed, 17])
     if rows.clusters is not None and np.median(rows.independent) >= MANY_CLUSTERS:
         # normal gaps with the covariance of the clusters' sums
@@ -326,7 +327,7 @@ def _simultaneous(rows: _Rows, resamples: int, seed: int) -> tuple[Array, Array,
 
 def _chance_errors(rows: _Rows, draws: int, seed: int) -> Array:
     """The ECE of each group (R, G) under calibration: right with probability c, or clusters with a random sign."""
-    codes, n_bins, size = rows.grouping.codes, rows.n_bins, len(rows.count) * rows.n_bins
+    codes, n_bins, size = rows.codes, rows.n_bins, len(rows.count) * rows.n_bins
     if rows.clusters is not None:
         index, residual = codes * n_bins + rows.index, rows.mass * (rows.stated - rows.correct)
         sums = flipped_sums(index, residual, rows.clusters, size, draws=draws, seed=seed)
@@ -426,7 +427,7 @@ def _slopes(rows: _Rows, share: Array) -> tuple[Array, Array]:
 
     share : of positives in each group (G,).
     """
-    chance, codes = rows.stated, rows.grouping.codes
+    chance, codes = rows.stated, rows.codes
     log_odds = np.log(np.maximum(chance, SMALLEST_CHANCE)) - np.log(np.maximum(1 - chance, SMALLEST_CHANCE))
     columns = np.stack([log_odds, rows.correct, rows.mass])
     slope, influence = np.full(len(share), np.nan), np.zeros(codes.size)
@@ -563,7 +564,7 @@ def group_analysis(
     rows = _Rows(np.asarray(confidence), np.asarray(correct), weights, clusters, grouping, n_bins)
     gap, error, critical, p_gap = _simultaneous(rows, resamples, seed)
     columns = rows.mass, rows.mass * rows.stated, rows.mass * rows.correct
-    binned = [grouping.totals(column, rows.index, n_bins) for column in columns]
+    binned = [rows.totals(column, rows.index, n_bins) for column in columns]
     sums = BinSums(*binned)
 
     def around(value: Array, half: Array) -> tuple[Array, ...]:
@@ -650,9 +651,8 @@ def _worst_served(
     if not away[worst] > 0:
         return None, f"no group departs from calibration beyond chance; {tested}"
     one, gap = groups[worst], gaps[worst]
-    words = ("overconfident", "underconfident")
-    if about == "positive class":
-        words = ("risk overestimated", "risk underestimated")
+    risk = "risk overestimated", "risk underestimated"
+    words = risk if about == "positive class" else ("overconfident", "underconfident")
     low, high = sorted((abs(gap.low), abs(gap.high)))
     sentence = (
         f"worst served: {one.name} ({one.n:,} rows), {words[gap.value < 0]} by {100 * abs(gap.value):.1f} points "

@@ -107,8 +107,7 @@ class ModelComparison(PlainData):
             for model, one in self.comparisons.items():
                 if found := self.estimate(method, model):
                     best = one.best == method
-                    tie = one.row(method).ties_best and not best
-                    cells[model] = Cell(self.criterion, found, best=best, tie=tie)
+                    cells[model] = Cell(self.criterion, found, best, tie=one.row(method).ties_best and not best)
             rows.append(Row(method, cells, method == self.best))
         columns = {model: model for model in self.models} | metric_columns(("mean_rank", "best_or_tied"))
         return Table("method", columns, tuple(rows), self.verdict, missing="failed")

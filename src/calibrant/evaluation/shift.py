@@ -25,7 +25,7 @@ from calibrant.metrics.record import METRICS, known_name
 SHIFT_KEY = re.compile(r"shift_(?P<corruption>.+)_(?P<severity>\d+)$")
 FILE_NAME = re.compile(r"(?P<corruption>.+?)[_-](?P<severity>\d+)$")
 
-Shifted = Mapping[tuple[str, int], Predictions]
+Shifted = dict[tuple[str, int], Predictions]
 """Predictions by (corruption, severity); severity 0 is the clean data, under any corruption name."""
 
 
@@ -65,14 +65,14 @@ class ShiftCurves(PlainData):
         return self.table().to_frame()
 
 
-def open_shift(paths: Sequence[str | os.PathLike[str]]) -> dict[tuple[str, int], Predictions]:
+def open_shift(paths: Sequence[str | os.PathLike[str]]) -> Shifted:
     """Read shifted predictions.
 
     A `.npz` with arrays `shift_<corruption>_<severity>` and `shift_labels` gives all of them, and its `test_logits`
     as severity 0. Any other file of predictions is one condition, named by its file: `fog_3.npz` is fog at severity 3;
     severity 0 needs no corruption (`clean_0.npz`).
     """
-    found: dict[tuple[str, int], Predictions] = {}
+    found: Shifted = {}
     for path in paths:
         bundle = _bundle(Path(path))
         if not bundle:
@@ -178,17 +178,15 @@ def within_subject_interval(table: Array, level: float = 0.95) -> tuple[float, f
     subjects, conditions = table.shape
     if subjects < 2:
         return np.nan, np.nan
-    if conditions == 1:
-        freedom, square = subjects - 1, float(table.var(ddof=1))
-    else:
-        rest = table - table.mean(axis=1, keepdims=True) - table.mean(axis=0) + table.mean()
-        freedom = (subjects - 1) * (conditions - 1)
-        square = float((rest**2).sum() / freedom)
-    sem = float(np.sqrt(square / subjects))
+    freedom = (subjects - 1) * max(conditions - 1, 1)
+    rest = table - table.mean(axis=0)
+    if conditions > 1:
+        rest -= table.mean(axis=1, keepdims=True) - table.mean()
+    sem = float(np.sqrt((rest**2).sum() / freedom / subjects))
     return sem, sem * float(stdtrit(freedom, (1 + level) / 2))
 
 
-def _bundle(path: Path) -> dict[tuple[str, int], Predictions]:
+def _bundle(path: Path) -> Shifted:
     """The shifted sets inside one `.npz`, or nothing if it holds none."""
     arrays = npz_fields(path, Wanted()) if path.suffix == ".npz" and path.is_file() else {}
     matches = [match for key in arrays if (match := SHIFT_KEY.match(key))]
