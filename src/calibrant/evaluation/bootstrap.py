@@ -63,18 +63,18 @@ class Resamples:
         # at random: a file may be sorted by class
         generator = np.random.default_rng(len(self.unit))
         order = generator.permutation(units)
-        fitting = int(np.searchsorted(np.cumsum(np.bincount(self.unit, minlength=units)[order]), n_rows, side="right"))
+        fitting = np.searchsorted(np.cumsum(np.bincount(self.unit, minlength=units)[order]), n_rows, side="right")
         chosen = np.sort(order[: max(fitting, min(units, FEWEST_CLUSTERS))])
         kept = np.flatnonzero(np.isin(self.unit, chosen))
         if len(kept) > n_rows:
             kept = np.sort(generator.choice(kept, n_rows, replace=False))
-        shrink, unit = self.shrink * float(np.sqrt(len(chosen) / units)), np.searchsorted(chosen, self.unit[kept])
+        shrink, unit = self.shrink * np.sqrt(len(chosen) / units), np.searchsorted(chosen, self.unit[kept])
         return Resamples(self.counts[:, chosen], self.rows[kept], shrink, unit)
 
     def sums(self, columns: Array) -> Array:
         """Sums (R, F) of columns (m, F) of the resampled rows."""
         units = self.counts.shape[1]
-        table = np.stack([np.bincount(self.unit, column, minlength=units) for column in columns.T], axis=1)
+        table = np.stack([np.bincount(self.unit, column, units) for column in columns.T], axis=1)
         return (self.counts @ table.astype(np.float32)).astype(np.float64)
 
     def cell_sums(self, cell: Array, column: Array, n_cells: int) -> Array:
@@ -99,17 +99,17 @@ def draw(n_rows: int, resamples: int, seed: int, clusters: Array | None = None) 
     check_whole(resamples, "resamples", 1)
     generator = np.random.default_rng([seed, 7])
     unit = np.arange(n_rows) if clusters is None else clusters
-    units = int(unit.max()) + 1
+    units = unit.max() + 1
     place, m = np.arange(units), min(units, ROW_LIMIT)
     if m < units:
-        chosen, place = generator.choice(units, m, replace=False, shuffle=True), np.full(units, -1)
+        chosen, place = generator.choice(units, m, replace=False), np.full(units, -1)
         place[chosen] = np.arange(m)
     # 16 random bits pick a count from a table: several times faster than a Poisson generator
-    counts = poisson_table()[generator.integers(0, 1 << 16, size=(resamples, m), dtype=np.uint16)]
+    counts = poisson_table()[generator.integers(1 << 16, size=(resamples, m), dtype=np.uint16)]
     # a resample of nothing has no mean; possible for a handful of units only
     counts[counts.sum(axis=1) == 0] = 1.0
     rows = np.flatnonzero(place[unit] >= 0)
-    return Resamples(counts, rows, float(np.sqrt(m / units)), place[unit[rows]])
+    return Resamples(counts, rows, np.sqrt(m / units), place[unit[rows]])
 
 
 @cache
@@ -186,8 +186,8 @@ def shrunk_direction(residual: Array, noise: Array, share: Array) -> Array:
     """
     common, safe = share * residual.sum(), np.where(share > 0, share, 1.0)
     apart = residual - common
-    squares = float((apart**2 / safe).sum())
-    chance = float(((noise - share * noise.sum(axis=1, keepdims=True)) ** 2 / safe).sum(axis=1).mean())
+    squares = (apart**2 / safe).sum()
+    chance = ((noise - share * noise.sum(axis=1, keepdims=True)) ** 2 / safe).sum(axis=1).mean()
     return common + max(0.0, 1 - chance / squares) * apart if squares > 0 else common
 
 

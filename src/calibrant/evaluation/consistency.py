@@ -81,10 +81,10 @@ def consistency_test(
     >>> consistency_test(confidence, honest & (generator.random(2000) < 0.8)).p_value < 0.01
     True
     """
-    confidence, correct = np.asarray(confidence), np.asarray(correct, dtype=np.float64)
+    confidence, correct = np.asarray(confidence), np.asarray(correct, np.float64)
     index = width_index(confidence, check_n_bins(n_bins))
     confidence = np.clip(confidence.astype(np.float64), 0.0, 1.0)
-    mass = np.ones(len(confidence)) if weights is None else np.asarray(weights, dtype=np.float64)
+    mass = np.ones(len(confidence)) if weights is None else np.asarray(weights, np.float64)
     total = mass.sum()
     _, stated, right = index_sums(index, confidence, correct, mass, n_bins)
     observed = total_gap(stated - right, total)
@@ -129,13 +129,13 @@ def drawn_right(confidence: Array, index: Array, n_bins: int, weights: Array | N
         threshold, certain = np.minimum(confidence * 2.0**32, 2.0**32 - 1).astype(np.uint32), confidence >= 1.0
 
         def drawn(count: int) -> Array:
-            bits = generator.integers(0, 1 << 32, size=(count, len(confidence)), dtype=np.uint32)
+            bits = generator.integers(1 << 32, size=(count, len(confidence)), dtype=np.uint32)
             return (certain | (bits < threshold)).astype(np.float32) @ onehot
 
         return in_blocks(drawn, draws, len(confidence)).astype(np.float64)
     if weights is not None:
-        mean = np.bincount(index, weights * confidence, minlength=n_bins)
-        variance = np.bincount(index, weights**2 * confidence * (1 - confidence), minlength=n_bins)
+        mean = np.bincount(index, weights * confidence, n_bins)
+        variance = np.bincount(index, weights**2 * confidence * (1 - confidence), n_bins)
         return mean + np.sqrt(variance) * generator.standard_normal((draws, n_bins))
     order = np.lexsort((confidence, index))
     # cells begin at every edge of a bin and every n/CELLS rows
@@ -157,7 +157,7 @@ def flipped_sums(index: Array, residual: Array, clusters: Array, n_cells: int, *
     generator, table = np.random.default_rng([seed, 13]), unit_sums(index, residual, clusters, n_cells)
 
     def drawn(count: int) -> Array:
-        signs = 2.0 * generator.integers(0, 2, size=(table.shape[1], count), dtype=np.int8) - 1.0
+        signs = 2.0 * generator.integers(2, size=(table.shape[1], count), dtype=np.int8) - 1.0
         return (table @ signs).T
 
     return in_blocks(drawn, draws, table.shape[1], 8_000_000)
@@ -185,11 +185,11 @@ def reliability_bins(
     ([1, 3], [0.0, 1.0])
     """
     confidence = np.asarray(confidence)
-    mass = None if weights is None else np.asarray(weights, dtype=np.float64)
+    mass = None if weights is None else np.asarray(weights, np.float64)
     bins = reliability(confidence, np.asarray(correct), sample_weight=mass, n_bins=n_bins, binning=binning)
     index = bin_index(confidence, mass, n_bins, binning)
     count = np.bincount(index, minlength=n_bins)
-    squares = count if mass is None else np.bincount(index, mass**2, minlength=n_bins)
+    squares = count if mass is None else np.bincount(index, mass**2, n_bins)
     stated = np.clip(confidence.astype(np.float64), 0.0, 1.0)
     drawn = drawn_right(stated, index, n_bins, mass, draws=draws, seed=seed)
     with np.errstate(invalid="ignore", divide="ignore"):

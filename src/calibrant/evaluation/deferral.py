@@ -79,7 +79,7 @@ def defer(confidence: Any, correct: Any, share: float) -> Deferral:
     if not 0 <= share < 1:
         raise InputError(f"share must lie in [0, 1), got {share}: it is the part of the rows that is deferred")
     confidence, correct = _columns(confidence, correct)
-    n_kept = len(confidence) - int(np.floor(share * len(confidence) + 1e-9))
+    n_kept = len(confidence) - int(share * len(confidence) + 1e-9)
     threshold = float(np.partition(confidence, -n_kept)[-n_kept])
     keep = confidence >= threshold
     kept, wrong = int(keep.sum()), 1 - correct

@@ -86,7 +86,7 @@ class Grouping:
         """
         size = prod(bins)
         places = self.codes * size + index
-        sums = np.bincount(places.ravel(), np.resize(column, places.size), minlength=len(self.names) * size)
+        sums = np.bincount(places.ravel(), np.resize(column, places.size), len(self.names) * size)
         return sums.reshape(-1, *bins)
 
 
@@ -241,7 +241,7 @@ class _Rows:
         self.totals, self.codes, self.weights, self.clusters = grouping.totals, grouping.codes, weights, clusters
         self.stated = np.clip(confidence.astype(np.float64), 0.0, 1.0)
         self.correct = correct.astype(np.float64)
-        self.mass = np.ones(len(correct)) if weights is None else np.asarray(weights, dtype=np.float64)
+        self.mass = np.ones(len(correct)) if weights is None else np.asarray(weights, np.float64)
         self.claimed = self.mass**2 * self.stated * (1 - self.stated)
         self.index, self.n_bins = width_index(confidence, n_bins), n_bins
         total = self.totals(self.mass)
@@ -308,7 +308,7 @@ def _simultaneous(rows: _Rows, resamples: int, seed: int) -> tuple[Array, Array,
             if rows.clusters is None:
                 ratios = generator.poisson(size, size=shape) / size
             else:
-                ratios = poisson_table()[generator.integers(0, 1 << 16, size=shape, dtype=np.uint16)].astype(np.float64)
+                ratios = poisson_table()[generator.integers(1 << 16, size=shape, dtype=np.uint16)].astype(np.float64)
             w, sums, own, cross, square = (part @ ratios for part in (weight, total, *squares))
             with np.errstate(divide="ignore", invalid="ignore"):
                 mean = sums / w
@@ -384,7 +384,7 @@ def groups_differ(
     """
     cell, index, gap = grouping.cell, width_index(confidence, n_bins), confidence - correct
     n_cells = cell.max() + 1
-    count, weight, sums = (np.bincount(index, column, minlength=n_bins) for column in (None, mass, mass * gap))
+    count, weight, sums = (np.bincount(index, column, n_bins) for column in (None, mass, mass * gap))
     safe = np.where(weight > 0, weight, 1.0)
     residual = gap - (sums / safe)[index]
     sums = np.bincount(cell, mass * residual)
@@ -392,7 +392,7 @@ def groups_differ(
         variance = unit_sums(cell, mass * residual, clusters, n_cells).power(2).sum(axis=1)
     else:
         joint, squares = (grouping.totals(column, index, n_bins)[-n_cells:] for column in (mass, mass**2))
-        spread = np.bincount(index, mass * residual**2, minlength=n_bins) / safe
+        spread = np.bincount(index, mass * residual**2, n_bins) / safe
         spread *= count / np.maximum(count - 1, 1)  # a single row is the mean of its bin: 0
         share, own = joint / safe, squares.sum(axis=0)
         variance = (spread * ((1 - 2 * share) * squares + share**2 * own)).sum(axis=1)
@@ -431,7 +431,7 @@ def _slopes(rows: _Rows, share: Array) -> tuple[Array, Array]:
     log_odds = np.log(np.maximum(chance, SMALLEST_CHANCE)) - np.log(np.maximum(1 - chance, SMALLEST_CHANCE))
     columns = np.stack([log_odds, rows.correct, rows.mass])
     slope, influence = np.full(len(share), np.nan), np.zeros(codes.size)
-    order = np.argsort(codes, axis=None, kind="stable")
+    order = np.argsort(codes, axis=None)
     for group, places in enumerate(np.split(order, np.cumsum(rows.count)[:-1])):
         if 0 < share[group] < 1:
             score, correct, mass = columns[:, places % len(chance)]

@@ -94,7 +94,7 @@ class Cells:
             right = self.share * self.confidence - self.residual
             edges = monotone_edges(ScoreGroups(self.confidence, self.share, right))
             index = np.searchsorted(edges, np.arange(len(right)), side="right") - 1
-        return np.eye(max(self.n_bins, int(index.max()) + 1))[index]
+        return np.eye(max(self.n_bins, index.max() + 1))[index]
 
 
 class Intervals:
@@ -150,8 +150,8 @@ class Intervals:
         clusters, and no more than the spread of the draws tells.
         """
         weights = self.rows.weights
-        count = len(self.rows.labels) if weights is None else float(weights.sum() ** 2 / (weights**2).sum())
-        units, spread = self.drawn.counts.shape[1], float(draws.var())
+        count = len(self.rows.labels) if weights is None else weights.sum() ** 2 / (weights**2).sum()
+        units, spread = self.drawn.counts.shape[1], draws.var()
         if units < len(self.drawn.unit):
             count = min(count, value * (1 - value) / spread if spread > 0 else units / self.drawn.shrink**2)
         return clopper_pearson(count * value, count) if count * min(value, 1 - value) < FEW_ERRORS else found
@@ -225,7 +225,7 @@ class Intervals:
     def _class_spread(self, rule: ClassSpread, value: float) -> Found:
         draws, (weight, total) = self.rows.draws, class_loss_sums(self.rows)
         present = weight > 0  # of many classes few may occur
-        means, count = total[present] / weight[present], int(present.sum())
+        means, count = total[present] / weight[present], present.sum()
         labels, mass, column = (
             part[draws.rows] for part in (self.rows.labels, self.rows.mass, self.rows.column(rule.column))
         )
