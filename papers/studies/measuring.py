@@ -15,7 +15,8 @@ from scipy.stats import t as student
 from calibrant.core import progress
 from calibrant.core.errors import FitWarning
 from calibrant.evaluation.bootstrap import Resamples, percentile_interval
-from calibrant.evaluation.scoring import column_estimates
+from calibrant.evaluation.scan import column_rows
+from calibrant.evaluation.scoring import chosen_metrics, estimated
 from calibrant.kernels.rows import scan
 from studies.networks import Network
 from verdicts import Evidence
@@ -74,7 +75,9 @@ def fit_and_measure(calibrator: Any, network: Network, resamples: Resamples, *, 
     settled = not any(issubclass(one.category, FitWarning) for one in caught)
     columns = scan(calibrator.transform(network.test_logits), network.test_labels, from_logits=True, columns="scores")
     confidence, correct = columns.confidence, columns.correct
-    figures, draws = column_estimates(("ece", "adaptive_ece"), columns, resamples, n_bins=n_bins)
+    rows = column_rows(columns, resamples, None, task="binary", of_logits=False)
+    chosen = chosen_metrics(("ece", "adaptive_ece"), "binary")
+    figures, draws, _ = estimated(chosen, rows, resamples, n_bins, paired=True)
     accuracy = float(correct.mean())
     hits = correct[resamples.rows].astype(np.float64)[:, None]
     return Measured(

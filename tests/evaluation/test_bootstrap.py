@@ -14,7 +14,8 @@ from calibrant.core.errors import InputError
 from calibrant.core.softmax import softmax
 from calibrant.evaluation.bootstrap import ROW_LIMIT, draw, inverted_interval, percentile_interval, poisson_table
 from calibrant.evaluation.intervals import Cells, Intervals
-from calibrant.evaluation.scoring import column_estimates
+from calibrant.evaluation.scan import column_rows
+from calibrant.evaluation.scoring import chosen_metrics, estimated
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics import adaptive_ece, ece
 from calibrant.metrics.inputs import Checked
@@ -47,7 +48,8 @@ def binned(cells, index):
 def estimates(names, confidence, correct, drawn, task="pairs"):
     """Figures with intervals of confidences and correctness."""
     rows = RowColumns(confidence, np.zeros(len(correct), int), correct, np.ones(len(correct)), correct, correct)
-    return column_estimates(names, rows, drawn, task=task)[0]
+    rows = column_rows(rows, drawn, None, task=task, of_logits=False)
+    return estimated(chosen_metrics(names, task), rows, drawn, 15, paired=True)[0]
 
 
 def columns(n: int, seed: int, gap: float = 0.05) -> tuple[np.ndarray, np.ndarray]:

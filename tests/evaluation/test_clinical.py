@@ -10,7 +10,8 @@ from calibrant import metrics
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import sigmoid
 from calibrant.evaluation.bootstrap import draw
-from calibrant.evaluation.scoring import column_estimates
+from calibrant.evaluation.scan import column_rows
+from calibrant.evaluation.scoring import chosen_metrics, estimated
 from calibrant.metrics.inputs import check_binary
 from calibrant.metrics.record import METRICS
 
@@ -20,7 +21,8 @@ NAMES = [figure.name for one in METRICS.values() if one.about == "score" for fig
 def clinical_estimates(score, label, weights, drawn):
     """Every figure about one score per row, with its interval."""
     columns = check_binary(score, label, weights, True).columns("all")
-    return column_estimates((), columns, drawn, weights=weights, of_logits=True)[0]
+    rows = column_rows(columns, drawn, weights, task="binary", of_logits=True)
+    return estimated(chosen_metrics(NAMES, "binary"), rows, drawn, 15)[0]
 
 
 def clinical_values(score, label, weights):

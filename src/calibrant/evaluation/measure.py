@@ -162,18 +162,19 @@ class Measurement(PlainData):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data, as the published schema `measure.json` describes it."""
         floor, loss, shown = self.noise_floor, self.calibration_loss, ("ece", "over", "under", "accuracy", "count")
-        worst = [
+        found = super().to_dict() | {"noise_floor": floor.mean, "p_value": floor.p_value, "noise": floor.to_dict()}
+        found["worst_classes"] = [
             {"class": index, "name": self.class_name(index)}
             | {name: plain(getattr(self.classes, name)[index]) for name in shown}
             for index in self.worst_classes()
         ]
-        found = super().to_dict() | {"noise_floor": floor.mean, "p_value": floor.p_value, "noise": floor.to_dict()}
-        found["worst_classes"] = worst
         if self.groups is not None:
             found |= group_fields(self.groups)
         if loss is not None:
-            found["calibration_loss"] = {**loss.to_dict(), "text": self.mendable}
-        return found | ({"labels": plain(self.labels)} if self.labels else {})
+            found["calibration_loss"] = loss.to_dict() | {"text": self.mendable}
+        if self.labels:
+            found["labels"] = plain(self.labels)
+        return found
 
 
 def measure(
@@ -231,7 +232,7 @@ def measure(
     by, cluster = repeated(predictions, by, cluster)
     if predictions.task == "multilabel":
         options = {"n_bins": n_bins, "resamples": resamples, "seed": seed, "engine": engine, "metrics": metrics}
-        return _measure_labels(predictions, by, cluster, decompose, **options)
+        return _measure_labels(predictions, by, cluster, decompose, options)
     given, predictions = predictions, predictions.expanded()
     weights = predictions.weights
     clusters = clusters_by(predictions, cluster)
@@ -292,33 +293,31 @@ def verdict(over: float, under: float, floor: NoiseFloor, task: str = "multiclas
     """
     if floor.p_value >= SIGNIFICANCE:
         return "indistinguishable from calibrated"
-    ece, gap = over + under, over - under
-    positive, mixed = about(task) == "positive class", f"miscalibrated by {100 * ece:.1f} points"
-    high, low, net = (f"{100 * part:.1f}" for part in (over, under, abs(gap)))
-    if abs(gap) >= ece / 2:
+    net, high, low = (100 * part for part in (over - under, over, under))
+    positive = about(task) == "positive class"
+    if abs(net) >= (high + low) / 2:
         if positive:
-            return f"probabilities of the positive class are {net} points too {'high' if gap > 0 else 'low'}"
-        return f"{'overconfident' if gap > 0 else 'underconfident'} by {net} points"
-    if positive:
-        return (
-            f"{mixed}: probabilities of the positive class are too high by {high} in some ranges, "
-            f"too low by {low} in others"
-        )
-    return f"{mixed}: overconfident by {high} in some ranges of confidence, underconfident by {low} in others"
+            return f"probabilities of the positive class are {abs(net):.1f} points too {'high' if net > 0 else 'low'}"
+        return f"{'overconfident' if net > 0 else 'underconfident'} by {abs(net):.1f} points"
+    words = (
+        f"probabilities of the positive class are too high by {high:.1f} in some ranges, too low by {low:.1f} in others"
+        if positive
+        else f"overconfident by {high:.1f} in some ranges of confidence, underconfident by {low:.1f} in others"
+    )
+    return f"miscalibrated by {high + low:.1f} points: {words}"
 
 
 def _measure_labels(
-    predictions: Predictions, by: Any, cluster: Array, decompose: bool | None, **options: Any
+    predictions: Predictions, by: Any, cluster: Array, decompose: bool | None, options: dict[str, Any]
 ) -> Measurement:
-    """All labels together, and each by itself."""
+    """All labels together, and each by itself; `options` are further ones of `measure`."""
     together = measure(flattened(predictions), by=by, cluster=cluster, decompose=False, **options)
-    few, clusters = together.verdict == TOO_FEW, cluster[:: predictions.n_classes]  # of a row, not of its labels
-    drawn = draw(predictions.n, min(options["resamples"], LABEL_RESAMPLES), options["seed"])
-    given: dict[str, Any] = {"kind": predictions.kind, "task": "binary", "weights": predictions.weights}
+    seed, clusters = options["seed"], cluster[:: predictions.n_classes]  # of a row, not of its labels
+    drawn = draw(predictions.n, min(options["resamples"], LABEL_RESAMPLES), seed)
     found = []
     names = predictions.class_names or range(predictions.n_classes)
     for name, scores, labels in zip(names, predictions.values.T, predictions.labels.T, strict=True):
-        own = Predictions(scores, labels, **given)
+        own = Predictions(scores, labels, kind=predictions.kind, task="binary", weights=predictions.weights)
         figures, *_ = score(None, own, resamples=drawn, n_bins=options["n_bins"])
         figures.pop("sce", None)  # the same as the ECE where there is one probability
         found.append(LabelFigures(str(name), int(labels.sum()), figures))
@@ -329,6 +328,6 @@ def _measure_labels(
         class_names=predictions.class_names,
         task="multilabel",
         labels=tuple(found),
-        calibration_loss=None if few else mendable(predictions, clusters, options["seed"], decompose),
+        calibration_loss=None if together.verdict == TOO_FEW else mendable(predictions, clusters, seed, decompose),
         warnings=predictions.notes,
     )

@@ -6,6 +6,7 @@ import html
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,10 +32,8 @@ FEW = 10
 
 def raised(metric: str, estimate: Estimate) -> bool:
     """Does a calibration error stand in the last fiftieth of its own interval, or beyond it?"""
-    if not facts(metric).absolute or not np.isfinite(estimate.high):
-        return False
     width = estimate.high - estimate.low
-    return bool(width > 0 and estimate.high - estimate.value < width / 50)
+    return facts(metric).absolute and width > 0 and estimate.high - estimate.value < width / 50
 
 
 def raised_words(*tables: Table) -> str:
@@ -66,25 +65,17 @@ class Style(NamedTuple):
     interval: str = " {}"
 
 
-LATEX_SPECIAL = str.maketrans({
+LATEX_SPECIAL = methodcaller("translate", str.maketrans({
     "\\": r"\textbackslash{}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$", "—": "--", "±": r"$\pm$",
     RAISED: r"$^{\ddagger}$",
-})  # fmt: skip
+}))  # fmt: skip
 """Characters that LaTeX reads as commands, or does not know, spelled out."""
 
 
-def _latex(text: str) -> str:
-    return text.translate(LATEX_SPECIAL)
-
-
-def _markdown(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
 TEXT = Style(str, "{}*", "{}", "≈")
-MARKDOWN = Style(_markdown, "**{}**", "<u>{}</u>", " ≈")
-LATEX = Style(_latex, r"\textbf{{{}}}", r"\underline{{{}}}", r"$^{\approx}$", r" {{\scriptsize {}}}")
+MARKDOWN = Style(methodcaller("replace", "|", "\\|"), "**{}**", "<u>{}</u>", " ≈")
+LATEX = Style(LATEX_SPECIAL, r"\textbf{{{}}}", r"\underline{{{}}}", r"$^{\approx}$", r" {{\scriptsize {}}}")
 HTML = Style(html.escape, "<b>{}</b>", "{}", " ≈", " <small>{}</small>")
 
 

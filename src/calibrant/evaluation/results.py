@@ -13,6 +13,7 @@ from calibrant.core.arrays import Array
 from calibrant.evaluation import rendering
 from calibrant.evaluation.consistency import NoiseFloor, reliability_bins
 from calibrant.evaluation.table import (
+    NAN,
     Cell,
     Estimate,
     Figures,
@@ -76,12 +77,12 @@ class MethodRow(PlainData):
     method: str
     calibrator: Any = None
     metrics: Figures = field(default_factory=Figures)
-    fit_seconds: float = float("nan")
+    fit_seconds: float = NAN
     error: str | None = None
     n_parameters: int | None = None
-    changed_predictions: float = float("nan")
-    changed_rankings: float = float("nan")
-    p_beats_best: float = float("nan")
+    changed_predictions: float = NAN
+    changed_rankings: float = NAN
+    p_beats_best: float = NAN
     ties_best: bool = False
     ties: tuple[str, ...] = ()
     noise_floor: NoiseFloor | None = None
@@ -207,19 +208,19 @@ class Comparison(PlainData):
         rows = []
         for row in self.rows:
             more = {} if row.error else {name: Estimate(float(getattr(row, name))) for name in EXTRAS}
-            cells, best = figure_cells(row.metrics | more), row.method == self.best
+            if best := row.method == self.best:
+                more["p_beats_best"] = Estimate(NAN)
+            cells = figure_cells(row.metrics | more)
             for name, estimate in row.metrics.items():
                 first, second = (orders[name][place : place + 1] == [row.method] for place in (0, 1))
                 tie = bool(orders[name]) and name in row.ties
                 cells[name] = Cell(name, estimate, first, second and not tie, tie and not first)
-            if best:
-                cells["p_beats_best"] = Cell("p_beats_best", Estimate(float("nan")))
             rows.append(Row(row.method, cells, best, row.error))
         return Table("method", metric_columns([*self.metric_names, *EXTRAS]), tuple(rows), self.verdict)
 
     def __repr__(self) -> str:
-        best = f"* best by {self.criterion}. {self.verdict}"
-        return rendering.text(self._short(), said=[self._sizes()], notes=[best], width=120)
+        notes = [f"* best by {self.criterion}. {self.verdict}"]
+        return rendering.text(self._short(), said=[self._sizes()], notes=notes, width=120)
 
     def _repr_html_(self) -> str:
         table = replace(self._short(), intervals=True)
@@ -264,14 +265,13 @@ class Comparison(PlainData):
         With `intervals` the ends of the 95% intervals follow as `…_low` and `…_high`; what is not finite is left out.
         """
         named = self.by_method | ({"best": self.row(self.best)} if self.best else {})
-        found = {
+        return {
             f"{name}/{metric}{suffix}": float(value)
             for name, row in named.items()
             for metric, one in row.metrics.items()
             for suffix, value in (("", one.value), ("_low", one.low), ("_high", one.high))
-            if intervals or not suffix
+            if np.isfinite(value) and (intervals or not suffix)
         }
-        return {name: value for name, value in found.items() if np.isfinite(value)}
 
     def figures(self) -> dict[str, Any]:
         """Reliability diagrams of the uncalibrated scores and of the winner as matplotlib figures, by name."""
@@ -311,9 +311,11 @@ class Comparison(PlainData):
     def _printed(self, columns: Iterable[str] | None, intervals: bool, marks: str) -> Table:
         extras = [name for name in EXTRAS if name != "n_parameters"]
         table = self.table().pick([*self.metric_names, *extras] if columns is None else columns)
-        how = f"{self.resamples:,} paired bootstrap resamples"
-        said = f"95% intervals from {how}. " if intervals else f"Differences judged by {how}. "
+        caption = (
+            f"Fitted on {self.n_val:,} rows, measured on {self.n_test:,}; {self.n_classes} classes. "
+            f"{'95% intervals from' if intervals else 'Differences judged by'} {self.resamples:,} paired bootstrap "
+            "resamples. "
+        )
         if intervals and (words := rendering.raised_words(table)):
-            said += f"{words}. "
-        sizes = f"Fitted on {self.n_val:,} rows, measured on {self.n_test:,}; {self.n_classes} classes. "
-        return replace(table, caption=sizes + said + marks, intervals=intervals)
+            caption += f"{words}. "
+        return replace(table, caption=caption + marks, intervals=intervals)

@@ -18,9 +18,8 @@ from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples
 from calibrant.evaluation.intervals import Intervals
 from calibrant.evaluation.results import ClassProfile, TestColumns
-from calibrant.evaluation.scan import ScannedRows, column_rows, scan_predictions
+from calibrant.evaluation.scan import ScannedRows, scan_predictions
 from calibrant.evaluation.table import Estimate, Figures
-from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.classwise import class_sums
 from calibrant.metrics.record import METRICS, ClassGaps, Metric, known_name, user_metric
 
@@ -43,27 +42,24 @@ def chosen_metrics(wanted: Chosen, task: str, *, compared: bool = False, criteri
         come on top of the usual ones; None for those alone. compared : only those that `compare` shows by itself.
     """
     listed = [one for one in METRICS.values() if one.figures and one.serves(task)]
-    functions = dict(wanted) if isinstance(wanted, Mapping) else {}
-    names = [known_name(name) for name in (*(() if functions else wanted or ()), *([criterion] if criterion else []))]
+    functions, asked = (wanted, ()) if isinstance(wanted, Mapping) else ({}, wanted or ())
+    names = [known_name(name) for name in (*asked, criterion) if name]
     known = {figure.name: one for one in listed for figure in one.figures}
     for name in names:
         if name not in known and name not in functions:
             raise InputError(f"there is no metric {name!r} of a {task} task: choose from {', '.join(known)}")
-    if compared and (functions or not wanted):
-        usual = sorted((each.compared, each.name) for one in listed for each in one.figures if each.compared)
-        names += [name for _, name in usual]
-    if compared or (wanted and not functions):
+    if compared and not asked:
+        names += [figure.name for one in listed for figure in one.figures if figure.compared]
+    if compared or asked:
         # as one record gives several figures, those that were not asked for go
-        listed = [_only(one, names) for one in listed]
+        listed = [
+            replace(one, figures=tuple(figure for figure in one.figures if figure.name in names)) for one in listed
+        ]
     for name, function in functions.items():
         if name in known:
             raise InputError(f"there is a metric {name!r} in the library: give the function another name")
         listed.append(user_metric(function, name))
     return [one for one in listed if one.figures]
-
-
-def _only(one: Metric, names: Sequence[str]) -> Metric:
-    return replace(one, figures=tuple(figure for figure in one.figures if figure.name in names))
 
 
 def estimated(
@@ -79,20 +75,17 @@ def estimated(
         if reason := _too_large(one, len(rows.labels), rows.n_classes):
             left_out |= {figure.name: reason for figure in one.figures}
             continue
-        values = _values(one, rows, n_bins)
+        if one.plain:
+            values = one.values(rows.probabilities, rows.labels, sample_weight=rows.weights)
+        else:
+            with warnings.catch_warnings():
+                # where a fit has no finite optimum the weakly pulled one stands
+                warnings.simplefilter("ignore", FitWarning)
+                values = one.values(rows, None, **({"n_bins": n_bins} if one.takes_bins else {}))
         for figure in one.figures:
             interval, draws[figure.name] = intervals.of(one, figure, values[figure.name])
             found[figure.name] = Estimate(values[figure.name], *interval)
     return found, draws, left_out
-
-
-def _values(one: Metric, rows: ScannedRows, n_bins: int) -> dict[str, float]:
-    if one.plain:
-        return one.values(rows.probabilities, rows.labels, sample_weight=rows.weights)
-    with warnings.catch_warnings():
-        # where a fit has no finite optimum the weakly pulled one stands
-        warnings.simplefilter("ignore", FitWarning)
-        return one.values(rows, None, **({"n_bins": n_bins} if one.takes_bins else {}))
 
 
 def _too_large(one: Metric, n: int, n_classes: int) -> str:
@@ -101,28 +94,6 @@ def _too_large(one: Metric, n: int, n_classes: int) -> str:
     if large and any(isinstance(one, ClassGaps) and one.binning == "mass" for one in rules):
         return f"left out, needs every column sorted ({n:,} × {n_classes:,})"
     return f"more than {SCORE_ROWS:,} rows" if one.about == "score" and n > SCORE_ROWS else ""
-
-
-def column_estimates(
-    names: Sequence[str],
-    columns: RowColumns,
-    drawn: Resamples,
-    *,
-    weights: Array | None = None,
-    task: str = "binary",
-    n_bins: int = 15,
-    of_logits: bool = False,
-) -> tuple[Figures, dict[str, Array]]:
-    """Figures of rows of which only columns are known, with intervals, and the draws behind them.
-
-    names : figures that read confidences, outcomes and losses; an empty sequence stands for all about one score.
-    """
-    chosen = [one for one in METRICS.values() if one.about == "score"]
-    if names:
-        chosen = [_only(one, names) for one in METRICS.values()]
-    rows = column_rows(columns, drawn, weights, task=task, of_logits=of_logits)
-    found, draws, _ = estimated([one for one in chosen if one.figures], rows, drawn, n_bins, paired=True)
-    return found, draws
 
 
 @one_blas_thread()  # hundreds of thin products: the waits of a second thread cost ten times the work

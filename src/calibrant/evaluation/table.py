@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ class PlainData:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data by name; None stands for a number that is not finite."""
-        names = self.json_fields or tuple(one.name for one in fields(cast(Any, self)))
+        names = self.json_fields or (one.name for one in fields(self))  # type: ignore[arg-type]
         return {name: plain(getattr(self, name)) for name in names}
 
     def to_json(self, indent: int | None = 2) -> str:
@@ -67,7 +67,9 @@ class Estimate(PlainData):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data; the spread only where there is one."""
         found = super().to_dict()
-        return found if found["spread"] is not None else {name: found[name] for name in ("value", "low", "high")}
+        if found["spread"] is None:
+            del found["spread"]
+        return found
 
 
 class Figures(dict[str, Estimate], PlainData):
@@ -143,16 +145,16 @@ class Table:
             import pandas
         except ImportError as error:
             raise ImportError("to_frame needs pandas: install it with `pip install pandas`") from error
-        ends = {"": "value", "_low": "low", "_high": "high", "_spread": "spread"} if intervals else {"": "value"}
-        found: dict[str, Any] = {self.axis: [row.name for row in self.rows]}
+        found: dict[str, Any] = {}
         for name in self.columns:
             estimates = [row.cells[name].estimate if name in row.cells else Estimate(NAN) for row in self.rows]
-            for suffix, end in ends.items():
+            found[name] = [one.value for one in estimates]
+            for end in ("low", "high", "spread") if intervals else ():
                 values = [getattr(one, end) for one in estimates]
-                if not suffix or np.isfinite(values).any():
-                    found[name + suffix] = values
+                if np.isfinite(values).any():
+                    found[f"{name}_{end}"] = values
         found |= {name: [words.get(row.name) for row in self.rows] for name, words in self.texts.items()}
-        return pandas.DataFrame(found).set_index(self.axis)
+        return pandas.DataFrame(found, index=pandas.Index([row.name for row in self.rows], name=self.axis))
 
 
 def metric_columns(names: Iterable[str]) -> dict[str, str]:

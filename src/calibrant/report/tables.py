@@ -12,10 +12,11 @@ from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.consistency import SIGNIFICANCE
 from calibrant.evaluation.rendering import figure
 from calibrant.evaluation.results import EXTRAS, Comparison, TestColumns
-from calibrant.evaluation.scoring import column_estimates
+from calibrant.evaluation.scan import column_rows
+from calibrant.evaluation.scoring import estimated
 from calibrant.evaluation.table import Cell, Estimate, Row, Table
 from calibrant.kernels.rows import RowColumns
-from calibrant.metrics.record import facts
+from calibrant.metrics.record import METRICS, facts
 from calibrant.metrics.top_label import ece
 from calibrant.report.chart_data import baseline, finished, group_analyses, has_decisions, shown_groups
 from calibrant.report.wording import class_names
@@ -146,7 +147,9 @@ def clinical_figures(comparison: Comparison, columns: TestColumns) -> Mapping[st
     rows = RowColumns(columns.confidence, columns.prediction, columns.correct, loss, none, none)
     resamples = draw(len(loss), comparison.resamples, comparison.seed)
     of_logits = loss.max(initial=0.0) < LARGEST_LOSS
-    return column_estimates((), rows, resamples, weights=comparison.weights, of_logits=of_logits)[0]
+    scores = column_rows(rows, resamples, comparison.weights, task="binary", of_logits=of_logits)
+    chosen = [one for one in METRICS.values() if one.figures and one.about == "score"]
+    return estimated(chosen, scores, resamples, n_bins=15)[0]
 
 
 def clinical_table(comparison: Comparison) -> Table | None:
