@@ -10,8 +10,9 @@ import pytest
 from calibrant.calibrators.base import Identity
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.core.softmax import softmax
-from calibrant.evaluation.results import ClassProfile, Comparison, MethodRow, NoiseFloor, TestColumns
+from calibrant.evaluation.results import ClassProfile, Comparison, MethodRow, NoiseFloor
 from calibrant.evaluation.table import Estimate, Figures
+from calibrant.kernels.rows import RowColumns
 from calibrant.report.plots import reliability
 
 
@@ -49,9 +50,7 @@ def _row(name: str, logits: np.ndarray, labels: np.ndarray, calibrator: object) 
         changed_rankings=0.01,
         p_beats_best=0.2,
         noise_floor=NoiseFloor(0.008, 0.005, 0.012, 0.011, 0.3 if bins.ece < 0.03 else 0.001, 200),
-        columns=TestColumns(
-            probabilities.max(axis=1), correct, prediction, np.zeros(len(labels)), np.zeros(len(labels))
-        ),
+        columns=RowColumns(probabilities.max(axis=1), prediction, correct, *np.zeros((3, len(labels)))),
         classes=ClassProfile(
             ece=(over + under) / n_classes,
             over=over / n_classes,

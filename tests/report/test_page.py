@@ -23,6 +23,7 @@ from calibrant.evaluation.consistency import reliability_bins
 from calibrant.evaluation.models import compare_models
 from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.table import Estimate, Figures
+from calibrant.kernels.rows import RowColumns
 from calibrant.report import chart_data, tables, usage
 from calibrant.report.answers import answers
 from calibrant.report.methods import STEPS, full_name, learned, readable
@@ -449,15 +450,10 @@ def test_what_was_mended_is_said_where_it_is_beyond_noise(comparison: Comparison
 def test_answers_admit_what_they_cannot_know(comparison: Comparison) -> None:
     shared = replace(comparison, warnings=("VAL and TEST share rows",))
     assert answers(shared)[2].short == "Not at all"
-    few = replace(comparison.rows[0], columns=replace_columns(comparison.rows[0].columns, 20))
+    few = replace(comparison.rows[0], columns=RowColumns(*(one[:20] for one in comparison.rows[0].columns)))
     assert answers(replace(comparison, rows=(few, *comparison.rows[1:])))[0].short == "Too few rows to tell"
     none_best = replace(comparison, best="none")
     assert answers(none_best)[1].short == "The model as it is"
-
-
-def replace_columns(columns, n: int):
-    fields = ("confidence", "correct", "prediction", "nll", "brier")
-    return replace(columns, **{name: getattr(columns, name)[:n] for name in fields})
 
 
 def test_classes_have_as_many_bins_as_their_rows_bear(build_comparison: Callable[..., Comparison]) -> None:
@@ -477,7 +473,7 @@ def test_classes_have_as_many_bins_as_their_rows_bear(build_comparison: Callable
 
 def test_equal_confidences_share_a_bin(comparison: Comparison) -> None:
     row = comparison.rows[0]
-    flat = replace(row.columns, confidence=np.full(comparison.n_test, 0.7))
+    flat = row.columns._replace(confidence=np.full(comparison.n_test, 0.7))
     made = replace(comparison, rows=(replace(row, columns=flat),), best="none", second=None)
     assert all(len(diagram) == 1 for diagram in chart_data.class_tables(made)["methods"]["none"]["bins"])
 

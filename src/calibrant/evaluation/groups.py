@@ -43,7 +43,7 @@ from calibrant.evaluation.consistency import (
     noise_floor,
     unit_sums,
 )
-from calibrant.evaluation.results import TestColumns, about
+from calibrant.evaluation.results import about
 from calibrant.evaluation.table import Estimate, Figures, PlainData, Row, Table, figure_cells, metric_columns, plain
 from calibrant.kernels.logistic import Pull, fit_logistic, logistic_sums
 from calibrant.kernels.rows import RowColumns
@@ -615,7 +615,7 @@ def group_analysis(
     return GroupAnalysis(grouping.columns, groups, differ, critical, *_worst_served(groups, differ, pooled, about))
 
 
-def column_groups(columns: RowColumns | TestColumns, predictions: Any, by: Any, **options: Any) -> GroupAnalysis | None:
+def column_groups(columns: RowColumns, predictions: Any, by: Any, **options: Any) -> GroupAnalysis | None:
     """`group_analysis` of the columns of predictions, with accuracy, NLL and Brier score of every group of `by`."""
     if by is None:
         return None

@@ -24,6 +24,7 @@ from calibrant.evaluation.table import (
     metric_columns,
     plain,
 )
+from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.record import facts, known_name, sign
 from calibrant.metrics.reliability import Reliability
 
@@ -31,19 +32,6 @@ from calibrant.metrics.reliability import Reliability
 def about(task: str) -> str:
     """Which class the figures of a task are about."""
     return "predicted class" if task in ("multiclass", "pairs") else "positive class"
-
-
-@dataclass(frozen=True)
-class TestColumns:
-    """What diagrams need of every test row (n,) under one method."""
-
-    __test__ = False  # a name pytest must not collect
-
-    confidence: Array
-    correct: Array
-    prediction: Array
-    nll: Array
-    brier: Array
 
 
 @dataclass(frozen=True)
@@ -86,7 +74,8 @@ class MethodRow(PlainData):
     ties_best: bool = False
     ties: tuple[str, ...] = ()
     noise_floor: NoiseFloor | None = None
-    columns: TestColumns | None = None
+    columns: RowColumns | None = None
+    """What diagrams need of every test row under this method; no entropy."""
     classes: ClassProfile | None = None
     warnings: tuple[str, ...] = ()
     groups: Any = None

@@ -17,9 +17,10 @@ from calibrant.data import Predictions
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples
 from calibrant.evaluation.intervals import Intervals
-from calibrant.evaluation.results import ClassProfile, TestColumns
+from calibrant.evaluation.results import ClassProfile
 from calibrant.evaluation.scan import ScannedRows, scan_predictions
 from calibrant.evaluation.table import Estimate, Figures
+from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.classwise import class_sums
 from calibrant.metrics.record import METRICS, ClassGaps, Metric, known_name, user_metric
 
@@ -106,7 +107,7 @@ def score(
     engine: str | Engine = "local",
     metrics: Sequence[Metric] | None = None,
     codes: Array | None = None,
-) -> tuple[Figures, dict[str, Array], TestColumns, ClassProfile]:
+) -> tuple[Figures, dict[str, Array], RowColumns, ClassProfile]:
     """Figures of a fitted calibrator on test predictions, from one pass over them; `codes` as in `scan_predictions`.
 
     With the figures come the draws (R,) of each for paired comparisons, and what is known of every row and class.
@@ -118,8 +119,8 @@ def score(
     figures = Figures(sorted(figures.items(), key=lambda item: places[item[0]]))
     columns = rows.columns()
     # thirty methods of a million rows are kept side by side: no wider than what diagrams can show
-    narrow = columns.prediction.astype(np.int32), columns.nll.astype(np.float32), columns.brier.astype(np.float32)
-    shown = TestColumns(columns.confidence, columns.correct, *narrow)
+    narrow = {name: getattr(columns, name).astype(np.float32) for name in ("nll", "brier")}
+    shown = columns._replace(prediction=columns.prediction.astype(np.int32), entropy=np.empty(0), **narrow)
     return figures, draws, shown, class_profile(rows, n_bins)
 
 

@@ -15,8 +15,9 @@ from calibrant.evaluation.bootstrap import clopper_pearson
 from calibrant.evaluation.deferral import risk_coverage_curve, threshold_for_error
 from calibrant.evaluation.groups import GroupAnalysis
 from calibrant.evaluation.rendering import figure
-from calibrant.evaluation.results import Comparison, MethodRow, TestColumns
+from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.shift import ShiftCurves
+from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.clinical import THRESHOLDS, decision_curve, flexible_calibration, threshold_metrics
 from calibrant.metrics.record import facts
 from calibrant.report.charts import charts, shift_chart
@@ -42,7 +43,7 @@ BINS = (
 Columns = dict[str, list[Any]]
 
 
-def finished(comparison: Comparison) -> dict[str, TestColumns]:
+def finished(comparison: Comparison) -> dict[str, RowColumns]:
     """The methods that worked, with what diagrams need of every test row."""
     return {row.method: row.columns for row in comparison.rows if row.columns is not None}
 
@@ -104,7 +105,7 @@ def stacked(parts: Iterable[tuple[str, Mapping[str, Any]]], **digits: int) -> Co
     return table
 
 
-def _diagrams(comparison: Comparison, method: str, columns: TestColumns) -> dict[str, Any]:
+def _diagrams(comparison: Comparison, method: str, columns: RowColumns) -> dict[str, Any]:
     """Bins of the reliability diagram, how many rows of either outcome each narrow range of the stated probability
     holds, and mean confidence and accuracy."""
     bins, words, edges = comparison.bins(method), wording(comparison), np.linspace(0, 1, HISTOGRAM_BINS + 1)
@@ -133,7 +134,7 @@ def ece_words(row: MethodRow) -> str:
     return f"{text}."
 
 
-def _deferral(comparison: Comparison, columns: TestColumns) -> dict[str, Any]:
+def _deferral(comparison: Comparison, columns: RowColumns) -> dict[str, Any]:
     """Error among the kept rows, its upper bound and the threshold, for every whole percent deferred; and for each
     target error the threshold that holds it with 95% confidence, None where there is none."""
     sure, right = columns.confidence, columns.correct
@@ -190,7 +191,7 @@ def class_tables(comparison: Comparison) -> dict[str, Any]:
     return result
 
 
-def _class_diagrams(columns: TestColumns, shown: Array, n_bins: int) -> list[list[list[int]]]:
+def _class_diagrams(columns: RowColumns, shown: Array, n_bins: int) -> list[list[list[int]]]:
     """Bins of equal size of the rows predicted as each class."""
     order, diagrams = np.lexsort((columns.confidence, columns.prediction)), []
     for start, stop in np.searchsorted(columns.prediction[order], [shown, shown + 1]).T:

@@ -11,7 +11,7 @@ from calibrant.core.arrays import Array
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.consistency import SIGNIFICANCE
 from calibrant.evaluation.rendering import figure
-from calibrant.evaluation.results import EXTRAS, Comparison, TestColumns
+from calibrant.evaluation.results import EXTRAS, Comparison
 from calibrant.evaluation.scan import column_rows
 from calibrant.evaluation.scoring import estimated
 from calibrant.evaluation.table import Cell, Estimate, Row, Table
@@ -134,20 +134,18 @@ LABEL_FIGURES = {
 }  # fmt: skip
 
 
-def _by_label(columns: TestColumns, width: int, weights: Array | None, n_bins: int) -> Array:
+def _by_label(columns: RowColumns, width: int, weights: Array | None, n_bins: int) -> Array:
     """ECE and mean log loss (2, L) of every label."""
     stated, seen, loss = (column.reshape(-1, width) for column in (columns.confidence, columns.correct, columns.nll))
     errors = [ece(p, y, sample_weight=weights, n_bins=n_bins) for p, y in zip(stated.T, seen.T, strict=True)]
     return np.stack([errors, np.average(loss, axis=0, weights=weights)])
 
 
-def clinical_figures(comparison: Comparison, columns: TestColumns) -> Mapping[str, Estimate]:
+def clinical_figures(comparison: Comparison, columns: RowColumns) -> Mapping[str, Estimate]:
     """Slope, intercept, O:E and the rest with bootstrap intervals over rows."""
-    loss, none = columns.nll.astype(float), np.empty(0)
-    rows = RowColumns(columns.confidence, columns.prediction, columns.correct, loss, none, none)
-    resamples = draw(len(loss), comparison.resamples, comparison.seed)
-    of_logits = loss.max(initial=0.0) < LARGEST_LOSS
-    scores = column_rows(rows, resamples, comparison.weights, task="binary", of_logits=of_logits)
+    resamples = draw(len(columns.nll), comparison.resamples, comparison.seed)
+    of_logits = columns.nll.max(initial=0.0) < LARGEST_LOSS
+    scores = column_rows(columns, resamples, comparison.weights, task="binary", of_logits=of_logits)
     chosen = [one for one in METRICS.values() if one.figures and one.about == "score"]
     return estimated(chosen, scores, resamples, n_bins=15)[0]
 
