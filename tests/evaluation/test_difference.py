@@ -122,7 +122,7 @@ def test_measurements_too():
             {"rows": [{"method": "vs", "metrics": {"nll": {"value": 1}}}], "best": "vs"},
             "ts, but .* vs: no method is in both",
         ),
-        ({"models": {"a": {}}}, {"models": {"b": {}}}, "holds a, but .* b: no model"),
+        ({"models": {"a": {}}}, {"models": {"b": {}}}, "of a: , but .* of b: : no method is in both"),
         (3, 4, "got int"),
     ],
 )

@@ -177,20 +177,6 @@ def inverted_interval(
     return min(end(place), value), max(min(end(last - place), ceiling), value)
 
 
-def shrunk_direction(residual: Array, noise: Array, share: Array) -> Array:
-    """Residuals (F,) of bins with their spread around the common gap shrunk by what noise alone gives it.
-
-    The pattern of ĝ over bins is partly noise, whose norm grows with the number of bins: along t·ĝ the interval of an
-    error that is the same in all bins would start and end too low (coverage 88 to 92% where it is to be 95%). The
-    factor is that of James and Stein, from the mean squared deviations of the resamples. Bins of no share stay at 0.
-    """
-    common, safe = share * residual.sum(), np.where(share > 0, share, 1.0)
-    apart = residual - common
-    squares = (apart**2 / safe).sum()
-    chance = ((noise - share * noise.sum(axis=1, keepdims=True)) ** 2 / safe).sum(axis=1).mean()
-    return common + max(0.0, 1 - chance / squares) * apart if squares > 0 else common
-
-
 def clopper_pearson(errors: float, count: float, level: float = 0.95) -> tuple[float, float]:
     """Exact two-sided interval of a share: `errors` out of `count`, which may be effective counts.
 

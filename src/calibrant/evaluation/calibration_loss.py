@@ -121,14 +121,14 @@ def calibration_loss(
     """
     if score not in UNITS:
         raise InputError(f"score must be one of {', '.join(map(repr, UNITS))}, got {score!r}")
-    check_whole(folds, "folds", 2)
+    folds = check_whole(folds, "folds", 2)
     opened = as_predictions(predictions, kind=kind, task=task)
     if not opened.spread:
         check_counts(opened.weights, "weights")
     made = "multilabel" if opened.task == "multilabel" and calibrator == "sms" else calibrator
     unfitted = get(made) if isinstance(made, str) else made
     name = calibrator if isinstance(calibrator, str) else type(calibrator).__name__
-    return cross_validated(opened.expanded(), unfitted, name, score=score, folds=int(folds), seed=seed)
+    return cross_validated(opened.expanded(), unfitted, name, score=score, folds=folds, seed=seed)
 
 
 def cross_validated(
@@ -149,8 +149,16 @@ def cross_validated(
             raise InputError(f"{count} clusters are too few for {folds} folds: give fewer folds")
         # clusters are dealt by their number of rows
         folded = replace(folded, weights=None, clusters=clusters)
-    fold = content_folds(folded, folds, seed)
-    before, after = (_losses(found, labels, score) for found in (scores, _cross_fitted(calibrator, rows, fold)))
+    fold, calibrated = content_folds(folded, folds, seed), np.empty_like(scores)
+    for part in np.unique(fold):
+        kept = rows.take(np.flatnonzero(fold != part))
+        if not kept.total_weight > 0:
+            raise InputError(f"{rows.n} rows are too few for {len(np.unique(fold))} folds: give fewer folds")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)
+            fitted = clone(calibrator, safe=False).fit_rows(kept)
+        calibrated[fold == part] = fitted.transform(scores[fold == part])
+    before, after = (_losses(found, labels, score) for found in (scores, calibrated))
     mass, gain = rows.mass(), before - after
     value, whole, rest = (float(np.average(column, weights=mass)) for column in (gain, before, after))
     # what each row adds to the deviation of the mean; a weight of 2 is the row twice: its two copies are independent
@@ -160,20 +168,6 @@ def cross_validated(
         squares = np.bincount(np.unique(clusters, return_inverse=True)[1], centred) ** 2
     error = float(np.sqrt(squares.sum()) / mass.sum())
     return CalibrationLoss(value, error, whole, rest, score, name, folds, opened.n)
-
-
-def _cross_fitted(calibrator: Any, rows: Rows, fold: Array) -> Array:
-    """What a fit without a row's fold makes of its scores."""
-    calibrated = np.empty_like(rows.logits)
-    for part in np.unique(fold):
-        kept = rows.take(np.flatnonzero(fold != part))
-        if not kept.total_weight > 0:
-            raise InputError(f"{len(fold)} rows are too few for {len(np.unique(fold))} folds: give fewer folds")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FitWarning)
-            fitted = clone(calibrator, safe=False).fit_rows(kept)
-        calibrated[fold == part] = fitted.transform(rows.logits[fold == part])
-    return calibrated
 
 
 def _losses(scores: Array, labels: Array, score: str) -> Array:
@@ -221,18 +215,12 @@ def mendable(
     if clusters is not None and len(np.unique(clusters)) < FEWEST_CLUSTERS:
         return None
     part.clusters, part.spread = clusters, predictions.spread
-    name, quick_map = _quick_map(part)
-    return cross_validated(part, quick_map, name, seed=seed)
-
-
-def _quick_map(predictions: Predictions) -> tuple[str, Any]:
-    """What the map is called among the methods, and the unfitted calibrator."""
-    if predictions.task == "multilabel":
+    if part.task == "multilabel":
         # a fixed pull to the map of all labels, because choosing it by cross-validation takes seconds
-        return "platt by label", MultilabelCalibrator("platt", strength=10.0)
-    counts, name = np.bincount(predictions.labels), "ts"
-    if predictions.flat:
+        return cross_validated(part, MultilabelCalibrator("platt", strength=10.0), "platt by label", seed=seed)
+    counts, name = np.bincount(part.labels), "ts"
+    if part.flat:
         name = "spline"
-    elif predictions.n * predictions.n_classes <= VECTOR_ENTRIES and counts[counts > 0].min() >= VECTOR_ROWS:
+    elif part.n * part.n_classes <= VECTOR_ENTRIES and counts[counts > 0].min() >= VECTOR_ROWS:
         name = "vs"
-    return name, get(name)
+    return cross_validated(part, get(name), name, seed=seed)

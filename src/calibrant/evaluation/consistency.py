@@ -186,7 +186,7 @@ def reliability_bins(
     """
     confidence = np.asarray(confidence)
     mass = None if weights is None else np.asarray(weights, np.float64)
-    bins = reliability(confidence, np.asarray(correct), sample_weight=mass, n_bins=n_bins, binning=binning)
+    bins = reliability(confidence, correct, sample_weight=mass, n_bins=n_bins, binning=binning)
     index = bin_index(confidence, mass, n_bins, binning)
     count = np.bincount(index, minlength=n_bins)
     squares = count if mass is None else np.bincount(index, mass**2, n_bins)

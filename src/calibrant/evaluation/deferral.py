@@ -154,11 +154,10 @@ def thresholds_by_method(
 
 def _columns(confidence: Any, correct: Any) -> tuple[Array, Array]:
     confidence, correct = np.asarray(confidence), np.asarray(correct)
-    if confidence.ndim != 1 or confidence.shape != correct.shape or len(confidence) == 0:
+    paired = confidence.ndim == 1 and confidence.shape == correct.shape and len(confidence) > 0
+    if not (paired and np.isfinite(confidence).all() and np.isin(correct, (0, 1)).all()):
         raise InputError(
-            f"confidence has shape {confidence.shape} and correct {correct.shape}: "
-            "give two columns of the same length, at least 1 row"
+            f"confidence has shape {confidence.shape} and correct {correct.shape}: give two columns of the same "
+            "length, at least 1 row, with a finite confidence and 1 or 0 (true or false) in every row"
         )
-    if not np.isfinite(confidence).all() or not np.isin(correct, (0, 1)).all():
-        raise InputError("confidence must be finite, and correct true or false (1 or 0), in every row")
     return confidence, correct.astype(np.int64)

@@ -148,13 +148,9 @@ def diff(old: Any, new: Any) -> Difference:
     names, documents = zip(*(_document(result, word) for result, word in ((old, "old"), (new, "new"))), strict=True)
     # comparisons by model; a single one has no name
     first, second = (document.get("models", {"": document}) for document in documents)
-    common = [model for model in second if model in first]
-    if not common:
-        there = [", ".join(part) if "" not in part else "one model without a name" for part in (first, second)]
-        raise InputError(f"{names[0]} holds {there[0]}, but {names[1]} {there[1]}: no model is in both")
     criterion = known_name(next(iter(second.values())).get("criterion") or "nll")
     changes, headlines, added, removed, notes = [], [], [], [], []
-    for model in common:
+    for model in [model for model in second if model in first]:
         both = first[model], second[model]
         notes += [_at(model, note) for note in _notes(names, *both)]
         before, after = map(_rows, both)
@@ -173,7 +169,7 @@ def diff(old: Any, new: Any) -> Difference:
         if len(found) == 2:
             headlines.append(_change(model, " → ".join(dict.fromkeys(best)), criterion, *found))
     if not changes:
-        said = [", ".join(sorted({row for one in part.values() for row in _rows(one)})) for part in (first, second)]
+        said = ["; ".join(_at(model, ", ".join(_rows(one))) for model, one in part.items()) for part in (first, second)]
         raise InputError(f"{names[0]} has figures of {said[0]}, but {names[1]} of {said[1]}: no method is in both")
     added += [f"model {name}" for name in second if name not in first]
     removed += [f"model {name}" for name in first if name not in second]

@@ -18,6 +18,7 @@ test of a table in layers; Q = SᵀV⁺S is χ² with rank(V) degrees of freedom
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
@@ -73,11 +74,6 @@ class Grouping:
     codes: Array
     names: tuple[dict[str, str], ...]
     columns: tuple[str, ...]
-
-    @property
-    def cell(self) -> Array:
-        """The finest group of each row (n,), numbered from 0."""
-        return self.codes[-1] - self.codes[-1].min()
 
     def totals(self, column: Array, index: Any = 0, *bins: int) -> Array:
         """Sums of a column by group (G,), or by group and the index of each row among so many bins (G, bins).
@@ -195,19 +191,16 @@ def _column(predictions: Any, given: Any) -> Array:
 
 def common_groups(val: Any, test: Any, by: Any) -> tuple[Array | None, Array]:
     """The name of each row's group in both sets, numbers cut at the same places; None where `val` lacks a column."""
-    after = columns_by(test, by)
-    try:
-        before = {name: _column(val, split_name(name)[0]) for name in after}
-    except InputError:
-        before = {name: column[:0] for name, column in after.items()}
+    columns, start = columns_by(test, by), 0
+    with suppress(InputError):
+        before = {name: _column(val, split_name(name)[0]) for name in columns}
+        columns, start = {name: np.concatenate([before[name], columns[name]]) for name in columns}, val.n
     names = {}
-    for name, column in after.items():
-        both = np.concatenate([before[name], column])
-        code, labels = encode(both, name, len(both))
+    for name, column in columns.items():
+        code, labels = encode(column, name, len(column))
         names[name] = np.array(labels)[code]
     code, labels = identifiers(names)
     found = np.array(labels)[code]
-    start = len(before[name])
     return found[:start] if start else None, found[start:]
 
 
@@ -248,7 +241,7 @@ class _Rows:
         self.total, self.count = np.where(total > 0, total, np.nan), np.bincount(self.codes.ravel())
         # edges of the bins, and finer ones near 0 and 1
         edges = np.unique(np.concatenate([width_edges(n_bins), NEAR_THE_ENDS, 1 - NEAR_THE_ENDS]))
-        self.range = grouping.cell * len(edges) + range_of(self.stated, edges)
+        self.range = self.codes[-1] * len(edges) + range_of(self.stated, edges)
         if clusters is None:
             self.unit = np.unique(2 * self.range + (self.correct > 0.5), return_inverse=True)[1]
             weight, square = np.bincount(self.unit, self.mass), np.bincount(self.unit, self.mass**2)
@@ -382,7 +375,8 @@ def groups_differ(
     >>> groups_differ(p, right, np.ones(2000), make_grouping({"ward": ward}, 2000)).p_value > 0.05
     True
     """
-    cell, index, gap = grouping.cell, width_index(confidence, n_bins), confidence - correct
+    finest, index, gap = grouping.codes[-1], width_index(confidence, n_bins), confidence - correct
+    cell = finest - finest.min()
     n_cells = cell.max() + 1
     count, weight, sums = (np.bincount(index, column, n_bins) for column in (None, mass, mass * gap))
     safe = np.where(weight > 0, weight, 1.0)
@@ -563,8 +557,7 @@ def group_analysis(
         raise InputError(f"confidence has {len(confidence)} rows, but there are {n_rows} groups of rows")
     rows = _Rows(np.asarray(confidence), np.asarray(correct), weights, clusters, grouping, n_bins)
     gap, error, critical, p_gap = _simultaneous(rows, resamples, seed)
-    columns = rows.mass, rows.mass * rows.stated, rows.mass * rows.correct
-    binned = [rows.totals(column, rows.index, n_bins) for column in columns]
+    binned = [rows.totals(rows.mass * column, rows.index, n_bins) for column in (1, rows.stated, rows.correct)]
     sums = BinSums(*binned)
 
     def around(value: Array, half: Array) -> tuple[Array, ...]:
@@ -579,7 +572,7 @@ def group_analysis(
         "mce": (sums.norm(np.inf),), "gap": around(gap, critical * error),
         "accuracy": mean(rows.correct), "confidence": mean(rows.stated),
     }  # fmt: skip
-    (accuracy, *_), (stated, *_) = figures["accuracy"], figures["confidence"]
+    accuracy, stated = figures["accuracy"][0], figures["confidence"][0]
     mistaken = 1 - rows.stated
     if about == "positive class":
         mistaken = np.minimum(rows.stated, mistaken)
@@ -591,15 +584,15 @@ def group_analysis(
             factor = np.exp(critical * error / accuracy)
             figures["observed_expected"] = ratio, ratio / factor, ratio * factor
     figures |= {name: mean(column) for name, column in (scores or {}).items()}
-    expected, missed = mean(mistaken)[0] * rows.count, np.minimum(accuracy, 1 - accuracy) * rows.count
-    few = (rows.count < FEWEST_ROWS) | ((expected < FEWEST_ERRORS) & (missed < FEWEST_ERRORS))
+    errors = rows.count * np.maximum(mean(mistaken)[0], np.minimum(accuracy, 1 - accuracy))
+    few = (rows.count < FEWEST_ROWS) | (errors < FEWEST_ERRORS)
     chance = _chance_errors(rows, resamples, seed)
     found = [
         GroupFigures(
             name,
             int(rows.count[place]),
             Figures({key: Estimate(*(float(part[place]) for part in parts)) for key, parts in figures.items()}),
-            noise_floor(chance[:, place], float(figures["ece"][0][place])),
+            noise_floor(chance[:, place], figures["ece"][0][place]),
             float(p_gap[place]),
             bool(few[place]),
             BinSums(*(one[place] for one in binned)),

@@ -136,8 +136,10 @@ def shift(
                 check_over_logits(calibrator, method)
             fitted = getattr(calibrator, "n_features_in_", predictions.n_classes)
             if fitted != predictions.n_classes:
-                where = predictions.name or "the shifted data"
-                raise InputError(f"{where} has {predictions.n_classes} classes, but {method} was fitted on {fitted}")
+                raise InputError(
+                    f"{predictions.name or 'the shifted data'} has {predictions.n_classes} classes, "
+                    f"but {method} was fitted on {fitted}"
+                )
             probabilities = (softmax if calibrator is None else calibrator.predict_proba)(predictions.logits)
             figure = function(
                 probabilities, predictions.labels, sample_weight=predictions.weights, **(metric_options or {})
