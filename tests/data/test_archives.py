@@ -270,7 +270,7 @@ def test_what_we_write_safetensors_reads(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["missing.npz", "missing", "missing.npz#val", "a\0b.npz"])
 def test_a_missing_file(name: str) -> None:
-    with pytest.raises(InputError, match=r"missing|zero byte"):
+    with pytest.raises(InputError, match="does not exist"):
         open_predictions(name)
 
 

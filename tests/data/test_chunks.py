@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from calibrant.data import Predictions, open_predictions, write_predictions
 from calibrant.data.chunks import cut
-from calibrant.data.source import ArraySource, PartsSource, SliceSource
+from calibrant.data.source import ArraySource, PartsSource
 
 
 @given(
@@ -33,7 +33,7 @@ def test_chunks_hold_every_row_once_and_in_order(sizes, start, length, elements)
     parts = PartsSource([ArraySource(values[a:b]) for a, b in pairwise(borders)], "parts")
     start = min(start, n - 1)
     stop = min(start + length, n)
-    source = SliceSource(parts, range(start, stop))
+    source = PartsSource([parts], rows=range(start, stop))
     predictions = Predictions.from_source(source, "logits", labels[start:stop], checked=True)
     chunks = cut(predictions, elements=elements)
     assert [chunk.first_row for chunk in chunks] == np.cumsum([0, *(chunk.n for chunk in chunks)])[:-1].tolist()

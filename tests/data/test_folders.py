@@ -82,9 +82,10 @@ def test_parts_are_aligned_by_name_and_identifiers_stay_exact(tmp_path: Path) ->
 
 
 def test_a_folder_without_predictions(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is a folder without prediction files"):
+    with pytest.raises(InputError, match="holds no prediction files"):
         open_predictions(tmp_path)
-    with pytest.raises(InputError, match="is a folder: labels"):
+    write_predictions(WHOLE, tmp_path / "a.npz")
+    with pytest.raises(InputError, match="is a folder or pattern: labels"):
         open_predictions(tmp_path, labels=[0])
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import calibrant as cal
 from calibrant.core.errors import InputError
-from calibrant.data import Predictions, open_parts, open_predictions, remote, write_predictions
+from calibrant.data import Predictions, open_parts, open_predictions, write_predictions
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_pattern_is_the_files_that_match_in_order(eight):
 
 
 def test_a_pattern_that_matches_nothing(tmp_path):
-    with pytest.raises(InputError, match=r"\*.npz matches no prediction files"):
+    with pytest.raises(InputError, match=r"\*.npz holds no prediction files"):
         open_predictions(f"{tmp_path}/*.npz")
 
 
@@ -135,7 +135,7 @@ def test_every_companion_of_a_remote_matrix_is_fetched(bucket):
 
 def test_what_was_fetched_stays_below_its_bound(bucket, tmp_path, monkeypatch):
     monkeypatch.setenv("CALIBRANT_CACHE_BYTES", "4000")
-    monkeypatch.setattr(remote, "IN_USE_SECONDS", -1.0)
+    monkeypatch.setattr("calibrant.data.files.IN_USE_SECONDS", -1.0)
     whole = open_predictions(bucket[0])
     assert np.array_equal(whole.logits, bucket[1])
     kept = [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]

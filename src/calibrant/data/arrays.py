@@ -40,7 +40,6 @@ from calibrant.data.source import (
     CHUNK_BYTES,
     MAX_TEXT_BYTES,
     ArrayField,
-    ArraySource,
     BrokenField,
     Field,
     RawField,
@@ -122,7 +121,7 @@ def array_field(path: Path) -> RawField:
     """The array of one `.npy` file, unread."""
     with path.open("rb") as file:
         shape, fortran, dtype = _npy_header(file, str(path))
-        return RawField(path, file.tell(), shape, dtype, fortran, str(path))
+        return RawField(path, file.tell(), shape, dtype, str(path), fortran)
 
 
 def _npy_header(file: IO[bytes], called: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -194,7 +193,7 @@ class MemberField(Field):
     def source(self, name: str) -> Source:
         """Its rows in blocks; a column-major one that is compressed has to be unpacked as a whole."""
         if self.member.compress_type == zipfile.ZIP_DEFLATED:
-            return ArraySource(np.ascontiguousarray(self.read()), name) if self.fortran else super().source(name)
+            return super().source(name)
         if self.nbytes <= CHUNK_BYTES:
             self.read()
         with self.path.open("rb") as file:
@@ -202,7 +201,7 @@ class MemberField(Field):
             file.seek(self.member.header_offset)
             sizes = struct.unpack("<HH", file.read(LOCAL_HEADER)[26:])
         offset = self.member.header_offset + LOCAL_HEADER + sum(sizes) + self.begins
-        raw = RawField(self.path, offset, self.shape, self.dtype, self.fortran, self.called, self.keeps)
+        raw = RawField(self.path, offset, self.shape, self.dtype, self.called, self.fortran, self.keeps)
         return raw.source(name)
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
@@ -282,7 +281,7 @@ def _tensor_field(path: Path, name: str, entry: Any, start: int) -> RawField:
     needed = math.prod(shape) * dtype.itemsize
     if last - first != needed:
         raise InputError(f"{called} spans {last - first} bytes, but shape {shape} of {entry['dtype']} needs {needed}")
-    return RawField(path, start + first, shape, dtype, False, called)
+    return RawField(path, start + first, shape, dtype, called)
 
 
 def torch_fields(path: Path, wanted: Wanted) -> dict[str, Field]:

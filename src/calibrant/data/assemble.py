@@ -15,7 +15,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.schema import class_key, number_order
 from calibrant.data import columns as known
 from calibrant.data.columns import KNOWN, Wanted, picked, prefix_of, score_kind, split_names
-from calibrant.data.predictions import Predictions, Words, join
+from calibrant.data.predictions import Predictions, join
 from calibrant.data.source import MAX_TEXT_BYTES, ArrayField, BrokenField, Field, Fields
 
 FEW_ROWS = 10
@@ -55,9 +55,8 @@ def assemble(fields: Mapping[str, Field], name: str, split: str = "", wanted: Wa
         {word: file.read(key) for word, key in groups.items()},
         chosen.kind,
         wanted.task or task,
-        Words(
-            name, chosen.key, *(keys[word] if isinstance(keys[word], str) else word for word in ("labels", "weights"))
-        ),
+        name,
+        {"scores": chosen.key, **{word: key for word, key in keys.items() if isinstance(key, str)}},
         class_names=file.class_names() if wanted.class_names is None else wanted.class_names,
         ignore_index=wanted.ignore_index,
         guard=(FEW_ROWS if wanted.part else 2) if wanted.guard else None,

@@ -25,7 +25,7 @@ from calibrant.core.threads import BLOCK_ELEMENTS
 from calibrant.core.zeros import log_floor_of, raised, sample_stride, warn_of_zeros
 from calibrant.data.predictions import Predictions, fits_in_memory, to_logits
 from calibrant.data.scratch import Scratch, fits_on_disk
-from calibrant.data.source import ArraySource, SliceSource
+from calibrant.data.source import ArraySource, PartsSource
 from calibrant.engines.engine import Engine
 
 STREAM_ELEMENTS = BLOCK_ELEMENTS // 2
@@ -115,7 +115,7 @@ def cut(predictions: Predictions, *, elements: int = CHUNK_ELEMENTS) -> list[Chu
     found, offset = [], 0
     for part, piece in enumerate(pieces):
         for start, stop in pairwise([*piece.cuts(rows), piece.shape[0]]):
-            source = SliceSource(piece, range(start, stop))
+            source = PartsSource([piece], rows=range(start, stop))
             own = bare._part(source, slice(offset + start, offset + stop), checked=False)
             found.append(Chunk(own, offset + start, part, len(pieces)))
         offset += piece.shape[0]

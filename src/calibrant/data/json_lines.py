@@ -49,11 +49,11 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     columns: dict[str, list[Any]] = {}
     # scores first: they say in which order objects of labels are read
     for key in sorted(keys, key=lambda key: key not in ("logits", "probabilities")):
-        missing = next((line for line, row in enumerate(rows, 1) if key not in row), None)
-        if missing is None:
+        missing = [line for line, row in enumerate(rows, 1) if key not in row]
+        if not missing:
             columns[key] = [row[key] for row in rows]
         elif key in scored or key in LABELS:
-            raise InputError(f"{path}: {key} is missing in line {missing}")
+            raise InputError(f"{path}: {key} is missing in line {missing[0]}")
     found = Fields()
     choices = next((key for key in (TOP_LOGPROBS, LOGPROBS) if key in columns), None)
     if choices is not None and not scored:
@@ -68,14 +68,26 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
 
 
 def json_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file, one per line."""
+    """The objects of a file, one per line; an InputError for anything else, and for NaN and Infinity, which JSON does
+    not have."""
     with path.open("rb") as file:
         number = 0
         while line := file.readline(MAX_LINE + 1):
             number += 1
             if not line.strip():
                 continue
-            yield _parsed(line, f"{path}: line {number}")
+            called = f"{path}: line {number}"
+            if len(line) > MAX_LINE:
+                raise InputError(f"{called} has over {MAX_LINE} bytes")
+            if line.count(b"[") + line.count(b"{") > MAX_BRACKETS:
+                raise InputError(f"{called} holds over {MAX_BRACKETS} lists and objects")
+            try:
+                row = json.loads(line, parse_constant=_refuse)
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"{called} is not JSON: {' '.join(str(error).split())[:80]}") from error
+            if not isinstance(row, dict):
+                raise InputError(f"{called} is a JSON {type(row).__name__}, but an object is needed")
+            yield row
             if number % 65536 == 0:
                 progress.step(f"parsing {path.name}", number)
 
@@ -84,28 +96,12 @@ def _refuse(word: str) -> Any:
     raise ValueError(f"it holds {word}, but every number must be finite")
 
 
-def _parsed(line: bytes, called: str) -> dict[str, Any]:
-    """One JSON object; an InputError for anything else, and for NaN and Infinity, which JSON does not have."""
-    if len(line) > MAX_LINE:
-        raise InputError(f"{called} has over {MAX_LINE} bytes")
-    if line.count(b"[") + line.count(b"{") > MAX_BRACKETS:
-        raise InputError(f"{called} holds over {MAX_BRACKETS} lists and objects")
-    try:
-        row = json.loads(line, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{called} is not JSON: {' '.join(str(error).split())[:80]}") from error
-    if not isinstance(row, dict):
-        raise InputError(f"{called} is a JSON {type(row).__name__}, but an object is needed")
-    return row
-
-
 def _objects(column: list[Any], called: str, found: Fields) -> Array | None:
     """Numbers by name, the same names in every row."""
     names = list(column[0])
     order = number_order(names)
     names = names if order is None else [names[place] for place in order]
-    alike = all(isinstance(item, dict) and set(item) == set(names) for item in column)
-    if not alike or not all(type(item[name]) in (int, float) for item in column for name in names):
+    if not all(_plain(item) and set(item) == set(names) for item in column):
         return None
     if order is None and called.endswith(": labels") and CLASS_NAMES in found:
         known = list(map(str, found[CLASS_NAMES].read()))
@@ -124,7 +120,7 @@ def _choices(found: Fields, path: Path, columns: dict[str, list[Any]], key: str,
     rows = [_options(value, f"{path}: {key} in row {row}") for row, value in enumerate(columns[key])]
     if wanted.class_names is not None:
         options = list(wanted.class_names)
-    elif all(isinstance(value, dict) and _plain(value) for value in columns[key]):
+    elif all(map(_plain, columns[key])):
         options = sorted({option for row in rows for option in row})
     else:
         options = sorted({str(answer).strip() for answer in columns.get(label or "", [])})
@@ -134,9 +130,9 @@ def _choices(found: Fields, path: Path, columns: dict[str, list[Any]], key: str,
         )
     logits = np.array([[row.get(option, np.nan) for option in options] for row in rows])
     gaps = np.isnan(logits)
-    if gaps.all(axis=1).any():
-        row = int(gaps.all(axis=1).argmax())
-        raise InputError(f"{path}: {key} in row {row} lists none of the options {', '.join(options)[:60]}")
+    bare = np.flatnonzero(gaps.all(axis=1))
+    if len(bare):
+        raise InputError(f"{path}: {key} in row {bare[0]} lists none of the options {', '.join(options)[:60]}")
     left = np.maximum(1 - np.nansum(np.exp(np.minimum(logits, 0)), axis=1, keepdims=True), 0)
     share = left / np.maximum(gaps.sum(axis=1, keepdims=True), 1)
     floor = np.minimum(np.log(np.maximum(share, SMALLEST)), np.nanmin(logits, axis=1, keepdims=True))
@@ -151,8 +147,9 @@ def _choices(found: Fields, path: Path, columns: dict[str, list[Any]], key: str,
         )
 
 
-def _plain(value: dict[str, Any]) -> bool:
-    return bool(value) and all(type(item) in (int, float) for item in value.values())
+def _plain(value: Any) -> bool:
+    """Is it an object of numbers by name?"""
+    return isinstance(value, dict) and bool(value) and all(type(item) in (int, float) for item in value.values())
 
 
 def _options(value: Any, called: str) -> dict[str, float]:
@@ -167,7 +164,7 @@ def _options(value: Any, called: str) -> dict[str, float]:
             value = value[0]
         else:
             break
-    if isinstance(value, dict) and _plain(value):
+    if _plain(value):
         pairs = list(value.items())
     elif isinstance(value, list) and value and all(isinstance(item, dict) and "token" in item for item in value):
         pairs = [(str(item["token"]), item.get("logprob")) for item in value]

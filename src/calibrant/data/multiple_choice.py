@@ -48,15 +48,14 @@ def multiple_choice(
     if normalise not in NORMALISE:
         raise InputError(f"normalise must be one of {', '.join(NORMALISE)}, got {normalise!r}")
     scores, options = _matrix(option_log_likelihoods, "option_log_likelihoods")
-    wrong = ~(scores <= 0).all(axis=1)  # above 0, or not a number
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise InputError(f"option_log_likelihoods of question {row} are no logarithms of probabilities: {scores[row]}")
+    wrong = np.flatnonzero(~(scores <= 0).all(axis=1))  # above 0, or not a number
+    if len(wrong):
+        raise InputError(
+            f"option_log_likelihoods of question {wrong[0]} are no logarithms of probabilities: {scores[wrong[0]]}"
+        )
     given = np.asarray(labels)
     if given.shape == (len(scores),) and given.dtype.kind in "iu":
-        beyond = (given >= options) | (given < 0)
-        if beyond.any():
-            row = int(beyond.argmax())
+        for row in np.flatnonzero((given >= options) | (given < 0)):
             raise InputError(f"label of question {row} is {given[row]}, but it has options 0..{options[row] - 1}")
         if class_names is not None and len(class_names) == scores.shape[1]:
             given = np.array([str(name) for name in class_names])[given]  # places, also where names are numbers

@@ -6,7 +6,6 @@ Many files, the parts of a folder, of a pattern such as `parts/*.npz`, or of a b
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -23,19 +22,8 @@ from calibrant.data.arrays import array_field
 from calibrant.data.assemble import assemble
 from calibrant.data.chunks import Chunk, cut, part_error
 from calibrant.data.columns import LABEL_IDS, PREDICTIONS, Wanted, split_names
-from calibrant.data.files import (
-    HOLDS_PARTS,
-    display_name,
-    is_pattern,
-    locate,
-    naming,
-    open_file,
-    part_paths,
-    reader_of,
-    suffix_of,
-)
+from calibrant.data.files import HOLDS_PARTS, display_name, find_files, naming, open_file, reader_of, suffix_of
 from calibrant.data.predictions import PER_ROW, Predictions
-from calibrant.data.remote import expand, open_remote
 from calibrant.data.source import DifferenceSource, PartsSource
 from calibrant.data.tables import column_fields, frame_columns
 from calibrant.engines.engine import opened
@@ -119,27 +107,16 @@ def open_predictions(
     )
     if not isinstance(path, (str, os.PathLike)):
         return from_object(path, wanted)
-    text = os.fspath(path).removeprefix("file://")
-    addresses: Sequence[Any]
-    if remote := _is_remote(text):
-        addresses, split = expand(text)
-        if addresses == [text.rpartition("#")[0] or text]:
-            return open_remote(addresses[0], split, wanted)
-    else:
-        file, split = locate(text)
-        if not file.is_dir() and not is_pattern(str(file)):
-            return open_file(file, split, wanted)
-        if any(given is not None and not isinstance(given, str) for given in (wanted.labels, wanted.weights)):
-            what = "is a folder" if file.is_dir() else "stands for several files"
-            raise InputError(f"{file} {what}: labels and weights must be in its files")
-        addresses, text = part_paths(file), str(file)
-    joined = _open_all(addresses, split, replace(wanted, part=True), text, remote, skip_bad_parts)
+    addresses, split, folder = find_files(os.fspath(path).removeprefix("file://"))
+    if not folder:
+        return open_file(addresses[0], split, wanted)
+    if any(given is not None and not isinstance(given, str) for given in (wanted.labels, wanted.weights)):
+        raise InputError(f"{folder} is a folder or pattern: labels and weights must be in its files")
+    joined = _open_all(addresses, split, replace(wanted, part=True), folder, skip_bad_parts)
     return _without_bad_parts(joined, engine) if skip_bad_parts else joined
 
 
-def _open_all(  # noqa: PLR0917
-    addresses: Sequence[Any], split: str, wanted: Wanted, name: str, remote: bool, skip_bad_parts: bool
-) -> Predictions:
+def _open_all(addresses: list[Any], split: str, wanted: Wanted, name: str, skip_bad_parts: bool) -> Predictions:
     """Open every part and join them in order; all must agree in kind, classes and in having labels and weights.
 
     A part that cannot be opened is an error that names it; with `skip_bad_parts` it is left out and listed in
@@ -150,7 +127,7 @@ def _open_all(  # noqa: PLR0917
     empty = 0
     for number, address in enumerate(addresses):
         try:
-            part = (open_remote if remote else open_file)(address, split, wanted)
+            part = open_file(address, split, wanted)
             good.append(_alike(good[0], part) if good else part)
         except NoRowsError:
             empty += 1
@@ -257,22 +234,15 @@ def describe(*, by: Any = None, class_names: Sequence[str] | None = None, **opti
     return replace(wanted, **{word: _vector(getattr(wanted, word), word) for word in ("labels", "weights", "cluster")})
 
 
-def _is_remote(text: str) -> bool:
-    return re.match(r"[a-z][a-z0-9+.-]+(::|://)", text) is not None
-
-
 def open_parts(path: str | os.PathLike[str], **options: Any) -> dict[str, Predictions]:
     """The one part that `path` names, under "", or every part of a file that has only named ones.
 
     >>> sorted(open_parts("cifar10-resnet18"))
     ['test', 'val']
     """
-    if _is_remote(os.fspath(path)):
-        return {"": open_predictions(path, **options)}
-    file, split = locate(path)
+    (file, *_), split, folder = find_files(os.fspath(path).removeprefix("file://"))
     arrays = any(options.get(word) is not None for word in ("labels", "weights"))
-    one_part = split or arrays or file.is_dir() or is_pattern(str(file))
-    if one_part or suffix_of(file) not in HOLDS_PARTS:
+    if split or folder or arrays or not isinstance(file, Path) or suffix_of(file) not in HOLDS_PARTS:
         return {"": open_predictions(path, **options)}
     wanted = describe(**options)
     with naming(file):
@@ -280,10 +250,7 @@ def open_parts(path: str | os.PathLike[str], **options: Any) -> dict[str, Predic
         splits = split_names(fields)
         if "" in splits or not splits:
             splits = [""]
-        return {
-            split: assemble(fields, display_name(file) + (f"#{split}" if split else ""), split, wanted)
-            for split in splits
-        }
+        return {split: assemble(fields, display_name(file, split), split, wanted) for split in splits}
 
 
 def _vector(given: Any, what: str) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -35,8 +35,8 @@ from calibrant.data.source import (
     ArraySource,
     DifferenceSource,
     Field,
+    PartsSource,
     PickedSource,
-    SliceSource,
     Source,
     TakenSource,
     check_counts,
@@ -126,7 +126,6 @@ class Predictions:
     score_columns: tuple[str, ...] = ()
     _labels: Array | None
     _checked: bool
-    _values: Array | None = None
     _converted: Array | None = None
 
     def __init__(
@@ -159,17 +158,20 @@ class Predictions:
             raise InputError(f"{word}= says {said}, but kind= says {kind}: give one of them")
         if task is None and (word == "confidence" or correct is not None):
             task = "pairs"
-        words = Words(name, word, "labels" if correct is None else "correct")
+        prefix = f"{name}: " if name else ""
         if labels is not None and correct is not None:
-            raise InputError(f"{words.prefix}give either labels or correct, and not both")
-        answers = labels if correct is None else correct
+            raise InputError(f"{prefix}give either labels or correct, and not both")
+        columns = {"label_shares": label_shares, "weights": weights, "clusters": clusters}
+        if groups is not None and not isinstance(groups, Mapping):
+            groups = frame_columns(groups) or {"group": groups}
         made = join(
-            ArrayField(as_array(values, words.prefix + word)),
-            {"labels": answers, "label_shares": label_shares, "weights": weights, "clusters": clusters},
-            named_groups(groups, words.prefix),
+            ArrayField(as_array(values, prefix + word)),
+            columns | {"labels": labels if correct is None else correct},
+            {str(group): as_array(column, f"{prefix}{group}") for group, column in (groups or {}).items()},
             said or "logits",
             task,
-            words,
+            name,
+            {"scores": word, "labels": "labels" if correct is None else "correct"},
             class_names=class_names,
             ignore_index=ignore_index,
         )
@@ -252,8 +254,6 @@ class Predictions:
     @property
     def values(self) -> Array:
         """The values (n, K), or (n,) for one score per row, as stored, float16 widened; large files are mapped."""
-        if self._values is None:
-            self._values = self._load()
         return self._values[:, 0] if self.flat else self._values
 
     @property
@@ -279,7 +279,7 @@ class Predictions:
         for block in self.source.blocks(0, min(most or self.n, self.n), rows):
             if check:
                 called, row = self.called(done)
-                check_task_values(self.task, block, from_logits=self.kind == "logits", name=called, first_row=row)
+                value_check(self.task)(block, from_logits=self.kind == "logits", name=called, first_row=row)
             own = slice(done, done + len(block))
             yield own, block
             done = own.stop
@@ -307,15 +307,14 @@ class Predictions:
     def aligned(self, schema: Schema, mine: str = "the calibrator") -> Self:
         """The same rows with their columns in the order of another schema, which error messages call `mine`."""
         found = schema.align(self.schema, mine, self.name or "these predictions")
-        notes = (*self.notes, found.note) if found.note and found.note not in self.notes else self.notes
-        if found.order is None:
-            return self if notes == self.notes else self._like(self.source, notes=notes)
         order, labels = found.order, self._labels
+        if order is None:
+            known = not found.note or found.note in self.notes
+            return self if known else self._like(self.source, notes=(*self.notes, found.note))
         if labels is not None:
             labels = labels[:, order] if labels.ndim == 2 else np.argsort(order)[labels]
         return self._like(
             PickedSource(self.source, order),
-            notes=notes,
             class_names=None if self.class_names is None else tuple(self.class_names[place] for place in order),
             label_shares=None if self.label_shares is None else self.label_shares[:, order],
             score_columns=tuple(self.score_columns[place] for place in order) if len(self.score_columns) > 1 else (),
@@ -324,9 +323,11 @@ class Predictions:
 
     def named(self, class_names: Sequence[str] | None) -> Self:
         """The same predictions with names for their columns; their labels stay the class numbers that they are."""
-        if class_names is not None and len(class_names) != self.n_classes:
-            raise InputError(f"class_names has {len(class_names)} names, but {self.field} has {self.n_classes} columns")
-        return self._like(self.source, class_names=None if class_names is None else tuple(map(str, class_names)))
+        names = None if class_names is None else tuple(map(str, class_names))
+        if names is not None and len(names) != self.n_classes:
+            called, _ = self.called(0)
+            raise InputError(f"class_names has {len(names)} names, but {called} has {self.n_classes} columns")
+        return self._like(self.source, class_names=names)
 
     def column(self, word: str) -> Array:
         """A column of groups or any other column of the file, by name."""
@@ -340,7 +341,7 @@ class Predictions:
     def refuse_probabilities(self) -> None:
         """Raise if values that are called logits are probabilities."""
         if self.kind == "logits" and self.task == "multiclass":
-            self.source.refuse_probabilities(f"{self.name}: {self.field}" if self.name else self.field)
+            self.source.refuse_probabilities(self.called(0)[0])
 
     def with_source(self, source: Source, kind: str | None = None, *, field: str = "", checked: bool = False) -> Self:
         """The same rows with other values; labels and all other columns stay."""
@@ -356,7 +357,7 @@ class Predictions:
             rows = range(found, found + 1) if isinstance(found, int) else found
             if rows.step == 1:
                 own = slice(rows.start, rows.stop)
-                return self._part(SliceSource(self.source, rows), own, checked=self._checked)
+                return self._part(PartsSource([self.source], rows=rows), own, checked=self._checked)
         places = np.arange(self.n)[index]
         return self._part(ArraySource(self.values[places], self.name), places, checked=True)
 
@@ -370,9 +371,9 @@ class Predictions:
     def _like(self, source: Source, *, whole: bool = True, **changed: Any) -> Self:
         """The same predictions with other values and some other attributes; `whole`: of the same rows."""
         made = copy.copy(self)
-        for word in () if whole else OF_THE_WHOLE:
+        for word in ("_values", "_converted", *(() if whole else OF_THE_WHOLE)):
             made.__dict__.pop(word, None)
-        made.__dict__.update(source=source, _values=None, _converted=None, **changed)
+        made.__dict__.update(source=source, **changed)
         return made
 
     def _part(self, source: Source, index: slice | Array, checked: bool) -> Self:
@@ -396,7 +397,9 @@ class Predictions:
         name, row = self.source.locate(row)
         return f"{name}: {self.field}" if name else self.field, row
 
-    def _load(self) -> Array:
+    @cached_property
+    def _values(self) -> Array:
+        """All values (n, K), checked."""
         whole = self.source.whole()
         # the pages of a map are gone when another process cuts the file short: what fits is read
         if whole is not None and (isinstance(self.source, ArraySource) or not fits_in_memory(whole.nbytes)):
@@ -421,21 +424,6 @@ class Predictions:
         return converted
 
 
-@dataclass(frozen=True)
-class Words:
-    """What error messages call a file and its arrays."""
-
-    name: str
-    scores: str
-    labels: str = "labels"
-    weights: str = "weights"
-
-    @property
-    def prefix(self) -> str:
-        """The file, where there is one."""
-        return f"{self.name}: " if self.name else ""
-
-
 Columns = dict[str, np.ndarray]
 """What has an entry per row, by name."""
 
@@ -446,7 +434,8 @@ def join(  # noqa: PLR0917
     groups: Columns,
     kind: str,
     task: str | None,
-    words: Words,
+    name: str,
+    words: Mapping[str, str],
     *,
     class_names: Sequence[str] | None = None,
     ignore_index: int | None = None,
@@ -455,81 +444,73 @@ def join(  # noqa: PLR0917
     """Check scores and what belongs to them, and join them: the one gate for arrays, files and frames.
 
     columns : labels, label_shares, weights and clusters; None for what is not there.
+    words : what error messages call the scores and these columns in the file `name`, where it has names of its own.
     guard : rows from which on logits that look like probabilities are an error; None for no such check.
     """
-    called = words.prefix + words.scores
-    own = {word: as_array(column, words.prefix + word) for word, column in columns.items() if column is not None}
+    prefix, field = f"{name}: " if name else "", words["scores"]
+    called = {word: prefix + words.get(word, word) for word in ("scores", *columns)}
+    own = {word: as_array(column, called[word]) for word, column in columns.items() if column is not None}
     dense = len(scores.shape) > 2
     local = dense and "clusters" not in own
     if dense:
-        scores, own, groups = _flattened(scores.read(), own, groups, called)
+        scores, own, groups = _flattened(scores.read(), own, groups, called["scores"])
     labels = own.get("labels")
     told, label_shape = task, None if labels is None else labels.shape
-    task = resolve_task(task, scores.shape, label_shape, called)
+    task = resolve_task(task, scores.shape, label_shape, called["scores"])
     two = task == "binary" and scores.shape[1:] == (2,)
     if two or task == "multiclass":
-        check_matrix_shape(scores.shape, scores.dtype, called)
-    check_real(scores.dtype, called)
-    check_some_rows(scores.shape, called)
-    check_counts(scores.shape, called)
-    source = scores.source(words.name)
+        check_matrix_shape(scores.shape, scores.dtype, called["scores"])
+    check_real(scores.dtype, called["scores"])
+    check_some_rows(scores.shape, called["scores"])
+    check_counts(scores.shape, called["scores"])
+    source, n_rows = scores.source(name), scores.shape[0]
     if ignore_index is not None and labels is not None:
-        kept = _rows_without(ignore_index, labels, scores.shape[0], words)
+        if label_shape != (n_rows,):
+            raise InputError(
+                f"ignore_index needs one class per row: {called['labels']} has shape {label_shape}, but {field} has "
+                f"{n_rows} rows"
+            )
+        kept = np.flatnonzero(labels != ignore_index)
+        if not len(kept):
+            raise InputError(f"{called['labels']} is {ignore_index} in all {n_rows} rows: nothing is left to read")
         source = TakenSource(source, kept)
         own, groups = ({word: column[kept] for word, column in some.items()} for some in (own, groups))
     in_memory = isinstance(scores, ArrayField)
     if in_memory:
-        values = next(source.blocks(0, source.shape[0], source.shape[0]))
-        source = ArraySource(values, words.name)
-        check_task_values("multiclass" if two else task, values, from_logits=kind == "logits", name=called)
+        values = next(source.blocks(0, source.shape[0], n_rows))
+        source = ArraySource(values, name)
+        check = value_check("multiclass" if two else task)
+        check(values, from_logits=kind == "logits", name=called["scores"])
     if task == "multilabel" and told is None and label_shape == scores.shape:
-        head = next(iter(source.blocks(0, min(64, source.shape[0]), 64)))
-        refuse_one_hot(own["labels"], head, kind, words.prefix + words.labels, words.scores)
+        head = next(source.blocks(0, min(64, source.shape[0]), 64))
+        refuse_one_hot(own["labels"], head, kind, called["labels"], field)
     if guard is not None and kind == "logits" and task in ("multiclass", "binary"):
-        source.refuse_probabilities(called, guard)
+        source.refuse_probabilities(called["scores"], guard)
     if two:
         source, kind = DifferenceSource(source, kind), "logits"
-    made = Predictions.from_source(source, kind, None, task=task, field=words.scores, checked=in_memory, groups=groups)
-    made.class_names = None if class_names is None else tuple(class_names)
+    made = Predictions.from_source(source, kind, None, task=task, field=field, checked=in_memory, groups=groups)
+    made = made.named(class_names)
     made.local_clusters = local
-    _add_columns(made, own, words)
+    _add_columns(made, own, called)
     return made
 
 
-def _rows_without(label: int, labels: Array, n_rows: int, words: Words) -> Array:
-    """Places of the rows that do not have an ignored label."""
-    called = words.prefix + words.labels
-    if labels.shape != (n_rows,):
-        raise InputError(
-            f"ignore_index needs one class per row: {called} has shape {labels.shape}, but {words.scores} {n_rows} rows"
-        )
-    kept = np.flatnonzero(labels != label)
-    if not len(kept):
-        raise InputError(f"{called} is {label} in all {n_rows} rows: nothing is left to read")
-    return kept
-
-
-def _add_columns(made: Predictions, own: Columns, words: Words) -> None:
+def _add_columns(made: Predictions, own: Columns, called: Mapping[str, str]) -> None:
     """Check everything but the scores against their shape, and add labels and the like."""
-    n_rows, names, n_classes = made.n, made.class_names, made.n_classes
-    if names is not None and len(names) != n_classes:
-        raise InputError(
-            f"{words.prefix}class_names has {len(names)} names, but {words.scores} has {n_classes} columns"
-        )
     if "labels" in own:
-        made._labels = made.schema.labels(own["labels"], words.prefix + words.labels, words.scores, n_rows)
+        made._labels = made.schema.labels(own["labels"], called["labels"], made.field, made.n)
     if "label_shares" in own:
         if made.task != "multiclass" or "labels" in own:
-            raise InputError(f"{words.prefix}label_shares stand in place of the labels of a multiclass task")
-        made.label_shares = check_shares(own["label_shares"], made.source.shape, f"{words.prefix}label_shares")
+            raise InputError(f"{called['label_shares']} stand in place of the labels of a multiclass task")
+        made.label_shares = check_shares(own["label_shares"], made.source.shape, called["label_shares"])
     made.clusters = own.get("clusters")
     for word, column in (made.groups if made.clusters is None else {**made.groups, "clusters": made.clusters}).items():
-        if column.shape != (n_rows,):
+        if column.shape != (made.n,):
             raise InputError(
-                f"{words.prefix}{word} has shape {column.shape}, but {words.scores} has {n_rows} rows: "
+                f"{called.get(word, word)} has shape {column.shape}, but {called['scores']} has {made.n} rows: "
                 "give one entry per row"
             )
-    made.weights = check_weights(own.get("weights"), n_rows, words.prefix + words.weights)
+    made.weights = check_weights(own.get("weights"), made.n, called["weights"])
 
 
 def refuse_one_hot(labels: Array, scores: Array, kind: str, name: str, against: str) -> None:
@@ -546,14 +527,6 @@ def refuse_one_hot(labels: Array, scores: Array, kind: str, name: str, against: 
             f"{name} has one 1 in each of its {len(labels)} rows, beside {against} of {labels.shape[1]} columns: give "
             "class numbers, label_shares, or say --task multilabel"
         )
-
-
-def named_groups(groups: Any, prefix: str) -> dict[str, Array]:
-    """Columns of groups by name; a single column is called "group"."""
-    if groups is None:
-        return {}
-    columns = groups if isinstance(groups, Mapping) else frame_columns(groups) or {"group": groups}
-    return {str(word): as_array(column, f"{prefix}{word}") for word, column in columns.items()}
 
 
 def _flattened(scores: Array, columns: Columns, groups: Columns, called: str) -> tuple[Field, Columns, Columns]:
@@ -584,10 +557,9 @@ def fits_in_memory(nbytes: int) -> bool:
     return nbytes <= CHUNK_BYTES or nbytes <= MEMORY_SHARE * spare_memory()
 
 
-def check_task_values(task: str, block: Array, *, from_logits: bool, name: str, first_row: int = 0) -> None:
-    """Raise unless the values are logits or probabilities of the task."""
-    check = check_values if task == "multiclass" else check_score_values
-    check(block, from_logits=from_logits, name=name, first_row=first_row)
+def value_check(task: str) -> Callable[..., None]:
+    """What raises unless values are logits or probabilities of the task."""
+    return check_values if task == "multiclass" else check_score_values
 
 
 def to_logits(probabilities: Array, task: str) -> Array:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -102,6 +101,11 @@ class Readable:
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Consecutive blocks of at most `rows` rows that cover start … stop − 1."""
+        for first in range(start, stop, rows):
+            yield self.block(first, min(first + rows, stop))
+
+    def block(self, start: int, stop: int) -> Array:
+        """Rows start … stop − 1, where reading may begin anywhere; where it may not, `blocks` reads in order."""
         raise NotImplementedError
 
     def whole(self) -> Array | None:
@@ -156,68 +160,54 @@ class ViewSource(Source):
         return self.behind.locate(int(self.rows[row]))
 
 
-class SliceSource(ViewSource):
-    """Consecutive rows of another source."""
-
-    rows: range
-
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
-        """Blocks of the source behind."""
-        return self.behind.blocks(self.rows.start + start, self.rows.start + stop, rows)
-
-    def whole(self) -> Array | None:
-        """A view of the whole behind."""
-        whole = self.behind.whole()
-        return None if whole is None else whole[self.rows.start : self.rows.stop]
-
-    def pieces(self) -> list[Source]:
-        """The pieces of the source behind, cut to size."""
-        return [
-            SliceSource(piece, range(first, last))
-            for piece, first, last in _overlaps(self.behind.pieces(), self.rows.start, self.rows.stop)
-        ]
-
-    def cuts(self, rows: int) -> list[int]:
-        """Those of the source behind."""
-        return [0, *(cut - self.rows.start for cut in self.behind.cuts(rows) if cut in self.rows[1:])]
-
-
-def _overlaps(parts: Iterable[Source], start: int, stop: int) -> Iterator[tuple[Source, int, int]]:
-    """Those of consecutive sources that hold rows start … stop − 1, and the first and the end of these rows in each."""
-    for part in parts:
-        n_rows = part.shape[0]
-        if start < n_rows and stop > 0:
-            yield part, max(start, 0), min(stop, n_rows)
-        start, stop = start - n_rows, stop - n_rows
-
-
 class PartsSource(Source):
-    """Several sources one after another; no block spans two of them."""
+    """Several sources one after another, or some consecutive rows of them; no block spans two of them."""
 
-    def __init__(self, parts: list[Source], name: str) -> None:
-        self.name, self._parts = name, parts
-        self.shape = (sum(part.shape[0] for part in parts), parts[0].shape[1])
-        self.dtype = np.result_type(*(part.dtype for part in parts))
+    def __init__(self, parts: list[Source], name: str = "", rows: range | None = None) -> None:
+        pieces = [piece for part in parts for piece in part.pieces()]
+        self.spans = [(piece, range(piece.shape[0])) for piece in pieces]
+        if rows is not None:
+            self.spans = list(self._within(rows.start, rows.stop))
+        self.name, self.dtype = name or parts[0].name, np.result_type(*(part.dtype for part in parts))
+        self.shape = (sum(len(own) for _, own in self.spans), parts[0].shape[1])
+        self.behind = self.spans[0][0] if len(self.spans) == 1 else None
+
+    def _within(self, start: int, stop: int) -> Iterator[tuple[Source, range]]:
+        """The sources that hold rows start … stop − 1, and the numbers of these rows in each."""
+        for source, rows in self.spans:
+            own = rows[max(start, 0) : max(stop, 0)]
+            if own:
+                yield source, own
+            start, stop = start - len(rows), stop - len(rows)
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
-        """Blocks of the parts in turn, in their common dtype."""
-        for part, first, last in _overlaps(self._parts, start, stop):
-            for block in part.blocks(first, last, rows):
+        """Blocks of the sources in turn, in their common dtype."""
+        for source, own in self._within(start, stop):
+            for block in source.blocks(own.start, own.stop, rows):
                 yield block.astype(self.dtype, copy=False)
 
+    def whole(self) -> Array | None:
+        """A view of the whole of a single source."""
+        source, own = self.spans[0]
+        whole = source.whole() if self.behind is source else None
+        return None if whole is None else whole[own.start : own.stop]
+
     def locate(self, row: int) -> tuple[str, int]:
-        """The part that holds the row."""
-        part, place, _ = next(_overlaps(self._parts, row, row + 1))
-        return part.locate(place)
+        """The place in the source that holds the row."""
+        source, own = next(self._within(row, row + 1))
+        return source.locate(own.start)
 
     def pieces(self) -> list[Source]:
-        """The pieces of all parts."""
-        return [piece for part in self._parts for piece in part.pieces()]
+        """The rows of each source."""
+        return [PartsSource([source], rows=own) for source, own in self.spans]
 
     def cuts(self, rows: int) -> list[int]:
-        """Those of all parts."""
-        starts = accumulate((part.shape[0] for part in self._parts), initial=0)
-        return [start + cut for part, start in zip(self._parts, starts, strict=False) for cut in part.cuts(rows)]
+        """Those of all sources."""
+        found, first = [], 0
+        for source, own in self.spans:
+            found += [first, *(first + cut - own.start for cut in source.cuts(rows) if cut in own[1:])]
+            first += len(own)
+        return found
 
 
 class TakenSource(ViewSource):
@@ -225,13 +215,11 @@ class TakenSource(ViewSource):
 
     rows: Array
 
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
-        """Blocks gathered from the span of the source that holds their rows."""
-        for first in range(start, stop, rows):
-            own = self.rows[first : min(first + rows, stop)]
-            lowest, highest = int(own[0]), int(own[-1]) + 1
-            span = np.concatenate(list(self.behind.blocks(lowest, highest, rows)))
-            yield span[own - lowest]
+    def block(self, start: int, stop: int) -> Array:
+        """Rows gathered from the span of the source that holds them."""
+        own = self.rows[start:stop]
+        lowest, highest = int(own[0]), int(own[-1]) + 1
+        return np.concatenate(list(self.behind.blocks(lowest, highest, stop - start)))[own - lowest]
 
     def cuts(self, rows: int) -> list[int]:
         """Anywhere: each block reads the span that holds its rows."""
@@ -272,15 +260,21 @@ class PickedSource(ViewSource):
 
 
 class Field(Readable):
-    """One named array of a file, not yet read; blocks are rows as they are stored, of any shape that reads so."""
+    """One named array of a file, not yet read; blocks are rows as they are stored, of any shape that reads so.
+
+    fortran : is it column-major? Its rows lie apart then, so that it is read as a whole.
+    """
+
+    fortran: bool = False
 
     def read(self) -> Array:
         """The whole array."""
-        raise NotImplementedError
+        rows = (*self.shape, 1)[0]  # a single number is one row
+        return self.block(0, rows).reshape(self.shape, order="F" if self.fortran else "C")
 
     def source(self, name: str) -> Source:
         """The rows of a matrix, to be read in blocks."""
-        return FieldSource(self, name)
+        return ArraySource(np.ascontiguousarray(self.read()), name) if self.fortran else FieldSource(self, name)
 
     def beside(self, others: Sequence[Field], key: str) -> Field:
         """This column and others side by side, as one matrix that is called `key`."""
@@ -317,14 +311,9 @@ class ArrayField(Field):
     def __init__(self, array: Array) -> None:
         self._array, self.shape, self.dtype = array, array.shape, array.dtype
 
-    def read(self) -> Array:
-        """The array."""
-        return self._array
-
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
-        """Views of the array."""
-        for first in range(start, stop, rows):
-            yield self._array[first : min(first + rows, stop)]
+    def block(self, start: int, stop: int) -> Array:
+        """A view of the array."""
+        return self._array[start:stop]
 
     def whole(self) -> Array:
         """The array itself."""
@@ -352,10 +341,6 @@ class BrokenField(Field):
             raise self._error
         raise AttributeError(name)
 
-    def read(self) -> Array:
-        """Raise."""
-        raise self._error
-
 
 class Fields(dict[str, Field]):
     """Columns of a table by name, with what the reader had to decide."""
@@ -374,7 +359,6 @@ class RawField(Field):
     Blocks are read, not mapped: a map of a file that another process cuts short ends this process with SIGBUS. Before
     and after each block the file must have the size and the time of change that it had when it was opened.
 
-    fortran : is it column-major? Its rows lie apart then, so that it is read as a whole.
     keeps : what must live as long as the field or its rows are used, such as the owner of a scratch file.
     """
 
@@ -382,8 +366,8 @@ class RawField(Field):
     offset: int
     shape: tuple[int, ...]
     stored: np.dtype[Any]
-    fortran: bool
     called: str
+    fortran: bool = False
     keeps: Any = None
 
     def __post_init__(self) -> None:
@@ -396,24 +380,12 @@ class RawField(Field):
                 f"but {max(held, 0)} are there: the file is truncated"
             )
 
-    def read(self) -> Array:
-        """The whole array, in memory."""
-        return self._values(0, math.prod(self.shape)).reshape(self.shape, order="F" if self.fortran else "C")
-
-    def source(self, name: str) -> Source:
-        """Its rows."""
-        return ArraySource(np.ascontiguousarray(self.read()), name) if self.fortran else super().source(name)
-
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
-        """Consecutive rows in memory."""
+    def block(self, start: int, stop: int) -> Array:
+        """Consecutive rows in memory, as values one after another; bfloat16 as float32."""
         width = math.prod(self.shape[1:])
-        for first in range(start, stop, rows):
-            yield self._values(first * width, (min(first + rows, stop) - first) * width)
-
-    def _values(self, first: int, count: int) -> Array:
-        """Consecutive values; bfloat16 as float32."""
         self.check_unchanged()
-        found = np.fromfile(self.path, self.stored, count, offset=self.offset + first * self.stored.itemsize)
+        begins = self.offset + start * width * self.stored.itemsize
+        found = np.fromfile(self.path, self.stored, (stop - start) * width, offset=begins)
         self.check_unchanged()
         if self.stored == BFLOAT16:
             found = (found["bfloat16"].astype(np.uint32) << 16).view(np.float32)

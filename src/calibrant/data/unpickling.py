@@ -3,7 +3,7 @@
 The unpickler is the standard one with a closed `find_class`: it builds containers, numbers, texts, numpy arrays and
 torch tensors, and finds nothing else to call. Whatever a file does to the machine behind it, deep nesting, endless
 repetition or a crash, ends this process, whose memory and time are bounded by the size of the file, and not its parent.
-This file imports nothing of the package, so that the process starts fast.
+This file imports little of the package, so that the process starts fast.
 
 Layouts: a dictionary with the names that `.npz` files use, or of such dictionaries by part; a list of dictionaries, one
 per batch; `(logits, labels)`; and, as published with many papers, `((val_logits, val_labels), (test_logits,
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.core.arrays import Array
+from calibrant.core.arrays import Array, as_array, is_tensor
 
 SPLITS = {1: ("",), 2: ("val", "test"), 3: ("train", "val", "test")}
 ROOM_PER_BYTE = 10
@@ -109,9 +109,9 @@ def named_arrays(content: Any, kind: str, room: int) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for key, value in named.items():
         for word, item in value.items() if isinstance(value, dict) else [("", value)]:
-            if not isinstance(key, str) or not isinstance(word, str):
-                bad = word if isinstance(key, str) else key
-                raise RefusedError(f"it holds a dictionary whose keys are {type(bad).__name__}, not texts")
+            for name in (key, word):
+                if not isinstance(name, str):
+                    raise RefusedError(f"it holds a dictionary whose keys are {type(name).__name__}, not texts")
             array = _array(item)
             if array is not None:
                 found["_".join(part for part in (key, word) if part)] = array
@@ -120,24 +120,19 @@ def named_arrays(content: Any, kind: str, room: int) -> dict[str, Array]:
 
 def _array(value: Any) -> Array | None:
     """An array of numbers or texts; None for anything else."""
-    if isinstance(value, (list, tuple)):
-        try:
-            value = np.array(value)
-        except (ValueError, OverflowError, TypeError):
-            return None  # ragged or mixed: not an array
-    if not _is_array(value):
+    if not isinstance(value, (list, tuple)) and not _is_array(value):
         return None
-    if not isinstance(value, np.ndarray):
-        tensor = value.detach().cpu()
-        value = (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
+    try:
+        value = as_array(value, "it")
+    except ValueError:
+        return None  # ragged or mixed: not an array
     if value.dtype.hasobject or value.dtype.names:
         raise RefusedError(f"it holds an array of dtype {value.dtype} (object, or several fields): save plain numbers")
     return value
 
 
 def _is_array(value: Any) -> bool:
-    torch = sys.modules.get("torch")  # there are tensors only where it was loaded
-    return isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor))
+    return isinstance(value, np.ndarray) or is_tensor(value)
 
 
 def _name(content: Any, kind: str) -> dict[str, Any]:
@@ -167,8 +162,7 @@ def _joined(batches: list[dict[str, Any]]) -> dict[str, Any]:
     """The arrays of batches, one after another."""
     keys = [key for key, value in batches[0].items() if _is_array(value)]
     try:
-        columns = {key: [_array(batch[key]) for batch in batches] for key in keys}
-        return {key: np.concatenate([np.atleast_1d(part) for part in parts]) for key, parts in columns.items()}  # type: ignore[arg-type]
+        return {key: np.concatenate([np.atleast_1d(_array(batch[key])) for batch in batches]) for key in keys}  # type: ignore[arg-type]
     except (KeyError, ValueError, TypeError) as error:
         raise RefusedError(f"it holds {len(batches)} batches that do not fit together: {error}") from error
 

@@ -60,10 +60,9 @@ def write_predictions(predictions: Predictions | Mapping[str, Predictions], path
         reader_of(target)  # a suffix that nobody knows
         raise InputError(f"{target}: {suffix} files are only read, never written: use {', '.join(WRITERS)}")
     if len(parts) > 1 and suffix not in HOLDS_PARTS:
-        first = next(iter(parts))
         raise InputError(
             f"{target} can hold one part, but there are {len(parts)} ({', '.join(parts)}): "
-            f"pick one with #{first}, or write .npz or .safetensors"
+            f"pick one with #{next(iter(parts))}, or write .npz or .safetensors"
         )
     if suffix == ".npy":
         return _write_npy(parts, target)
@@ -76,7 +75,7 @@ def columns_of(predictions: Predictions) -> dict[str, Array]:
     """Everything with an entry per row but the scores, by the names that files use."""
     labels = predictions._labels
     numbers = [class_number(name) for name in predictions.class_names or ()]
-    if labels is not None and predictions.task != "multilabel" and any(number is not None for number in numbers):
+    if labels is not None and predictions.task != "multilabel" and set(numbers) - {None}:
         # a reader matches labels to names first: where one of the names is a number, labels are names too
         labels = np.array(predictions.class_names if None in numbers else numbers)[labels]
     own = {
@@ -87,28 +86,14 @@ def columns_of(predictions: Predictions) -> dict[str, Array]:
     }
     found = {name: column for name, column in own.items() if column is not None}
     others = {**predictions.groups, **{name: field.read() for name, field in predictions.extras.items()}}
-    for name, column in others.items():
-        if name not in found and name != predictions.kind and column.dtype.kind != "O":
-            found[name] = column
-    return found
+    taken = {predictions.kind, *found}
+    return found | {name: column for name, column in others.items() if name not in taken and column.dtype.kind != "O"}
 
 
-def score_word(predictions: Predictions) -> str:
-    """What files call the scores: the kind, or the word for one score per row."""
-    return SINGLE.get((predictions.task, predictions.kind), predictions.kind)
-
-
-def single_word(predictions: Predictions) -> str:
-    """What tables and lines call one score."""
-    return SINGLE.get((predictions.task, predictions.kind), ONE[predictions.kind])
-
-
-def _chunks(predictions: Predictions, columns: Mapping[str, Array]) -> Iterator[tuple[Predictions, dict[str, Array]]]:
-    """Consecutive rows in memory, and those of columns beside the scores."""
-    start = 0
-    for chunk in predictions.chunks():
-        yield chunk, {name: column[start : start + chunk.n] for name, column in columns.items()}
-        start += chunk.n
+def score_word(predictions: Predictions, *, one: bool = False) -> str:
+    """What files call the scores: the word for one score per row, else their kind, or what `one` score of it is."""
+    kind = predictions.kind
+    return SINGLE.get((predictions.task, kind), ONE[kind] if one else kind)
 
 
 class _Stored(NamedTuple):
@@ -193,15 +178,16 @@ def _write_safetensors(parts: dict[str, Predictions], path: Path) -> None:
 
 
 def _write_parquet(parts: dict[str, Predictions], path: Path) -> None:
-    """One part, a row group per chunk."""
+    """A row group per chunk."""
     import pyarrow as pa
 
     (predictions,) = parts.values()
     word, names = score_word(predictions), predictions.class_names
     metadata = None if names is None else {CLASS_NAMES: json.dumps(names)}
-    chunks = _chunks(predictions, columns_of(predictions))
+    # groups are cut with the rows, whatever they hold
+    chunks = predictions._like(predictions.source, groups=columns_of(predictions)).chunks()
     tables = (
-        {name: arrow_array(array) for name, array in {word: chunk.values, **own}.items()} for chunk, own in chunks
+        {name: arrow_array(array) for name, array in {word: chunk.values, **chunk.groups}.items()} for chunk in chunks
     )
     _save_tables((pa.table(table, metadata=metadata) for table in tables), path)
 
@@ -224,15 +210,15 @@ def arrow_array(array: Array) -> Any:
 
 
 def _write_csv(parts: dict[str, Predictions], path: Path) -> None:
-    """One part with enough digits to read back the same numbers."""
+    """Enough digits to read back the same numbers."""
     (predictions,) = parts.values()
     names = predictions.class_names or range(predictions.n_classes)
-    one = single_word(predictions)
+    one = score_word(predictions, one=True)
     columns = _wide(columns_of(predictions), names)
     with csv_writer(path, "\t" if ".tsv" in path.suffixes else ",") as writer:
         writer.writerow([*columns, *([one] if predictions.flat else [f"{one}_{name}" for name in names])])
-        for chunk, rows in _chunks(predictions, columns):
-            cells = [column.tolist() for column in rows.values()]
+        for chunk in predictions._like(predictions.source, groups=columns).chunks():
+            cells = [column.tolist() for column in chunk.groups.values()]
             writer.writerows(zip(*cells, *zip(*shown_rows(chunk), strict=True), strict=True))
 
 
@@ -269,31 +255,18 @@ def csv_writer(path: Path, separator: str) -> Iterator[Any]:
 
 
 def _write_jsonl(parts: dict[str, Predictions], path: Path) -> None:
-    """One part, an object per row."""
+    """An object per row."""
     (predictions,) = parts.values()
-    key = single_word(predictions) if predictions.flat else predictions.kind
+    key = score_word(predictions, one=predictions.flat)
     label = {"pairs": CORRECT, "multilabel": "labels"}.get(predictions.task, "label")
     with path.open("w", encoding="utf-8") as file:
         for chunk in predictions.chunks():
-            columns = {key: chunk.values.astype(np.float64)}
-            if chunk._labels is not None:
-                columns[label] = chunk.labels.astype(bool) if chunk.task == "pairs" else chunk.labels
-            if chunk.weights is not None:
-                columns["weight"] = chunk.weights
-            for row in zip(*(column.tolist() for column in columns.values()), strict=True):
-                file.write(json.dumps(dict(zip(columns, row, strict=True)), allow_nan=False) + "\n")
-
-
-WRITERS: dict[str, Callable[[dict[str, Predictions], Path], Any]] = {
-    ".npz": _write_npz,
-    ".npy": _write_npy,
-    ".parquet": _write_parquet,
-    ".safetensors": _write_safetensors,
-    **dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz"), _write_csv),
-    ".jsonl": _write_jsonl,
-    ".ndjson": _write_jsonl,
-}
-"""Suffix to the function that writes parts to a path. Formats that can run code in other readers are never written."""
+            columns = {key: chunk.values.astype(np.float64), label: chunk._labels, "weight": chunk.weights}
+            found = {name: column.tolist() for name, column in columns.items() if column is not None}
+            if chunk.task == "pairs" and label in found:
+                found[label] = list(map(bool, found[label]))
+            for row in zip(*found.values(), strict=True):
+                file.write(json.dumps(dict(zip(found, row, strict=True)), allow_nan=False) + "\n")
 
 
 def can_rewrite(given: Predictions, source: Path, target: Path) -> bool:
@@ -337,11 +310,10 @@ def _rewrite_text(calibrated: Predictions, source: Path, temporary: Path, rename
         lines.readline(MAX_TEXT_BYTES)
         writer.writerow(header[1:] if form.row_names else header)
         text = io.TextIOWrapper(lines, encoding=form.encoding, errors="replace", newline="")
-        for cells in csv.reader(text, delimiter=form.separator):
-            if cells:
-                for place, value in zip(places, next(scores), strict=True):
-                    cells[place] = value.replace(".", form.decimal)
-                writer.writerow(cells)
+        for cells, row in zip(filter(None, csv.reader(text, delimiter=form.separator)), scores, strict=True):
+            for place, value in zip(places, row, strict=True):
+                cells[place] = value.replace(".", form.decimal)
+            writer.writerow(cells)
 
 
 def _rewrite_parquet(calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:
@@ -381,6 +353,16 @@ def _rewrite_jsonl(calibrated: Predictions, source: Path, temporary: Path, renam
                 changed[calibrated.kind] = dict(zip(calibrated.class_names or (), value, strict=True))
             file.write(json.dumps(changed, ensure_ascii=False) + "\n")
 
+
+WRITERS: dict[str, Callable[[dict[str, Predictions], Path], Any]] = {
+    ".npz": _write_npz,
+    ".npy": _write_npy,
+    ".parquet": _write_parquet,
+    ".safetensors": _write_safetensors,
+    **dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz"), _write_csv),
+    **dict.fromkeys((".jsonl", ".ndjson"), _write_jsonl),
+}
+"""Suffix to the function that writes parts to a path. Formats that can run code in other readers are never written."""
 
 REWRITERS: dict[Any, Callable[..., None]] = {
     _write_csv: _rewrite_text,

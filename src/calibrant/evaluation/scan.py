@@ -56,14 +56,12 @@ class FlattenedSource(Source):
         self.shape = (source.shape[0] * source.shape[1], 1)
         self._source = source
 
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
-        """Blocks of the rows behind, cut to size."""
+    def block(self, start: int, stop: int) -> Array:
+        """The rows behind, cut to size."""
         width = self._source.shape[1]
-        for first in range(start, stop, rows):
-            last = min(first + rows, stop)
-            top, bottom = first // width, -(-last // width)
-            block = np.concatenate(list(self._source.blocks(top, bottom, bottom - top))).reshape(-1, 1)
-            yield block[first - top * width : last - top * width]
+        top, bottom = start // width, -(-stop // width)
+        block = np.concatenate(list(self._source.blocks(top, bottom, bottom - top))).reshape(-1, 1)
+        return block[start - top * width : stop - top * width]
 
     def locate(self, row: int) -> tuple[str, int]:
         """The row behind."""

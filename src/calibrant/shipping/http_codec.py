@@ -16,7 +16,7 @@ from calibrant.core.arrays import Array, check_matrix, check_scores, check_value
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.core.schema import KINDS
 from calibrant.core.softmax import log_softmax
-from calibrant.data.predictions import check_task_values, to_logits
+from calibrant.data.predictions import to_logits, value_check
 
 try:
     import orjson
@@ -90,7 +90,7 @@ def decode_rows(
     if groups is not None and len(groups) != len(matrix):
         raise InputError(f"there are {len(groups)} groups, but {len(matrix)} rows")
     if kind == "probabilities":
-        check_task_values(wanted.task, matrix, from_logits=False, name=kind)
+        value_check(wanted.task)(matrix, from_logits=False, name=kind)
         return to_logits(matrix, wanted.task), groups
     largest = float(np.abs(matrix).max())
     if not math.isfinite(largest):
