@@ -33,17 +33,23 @@ from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.core.schema import KINDS
 from calibrant.data import unpickling
-from calibrant.data.columns import CLASS_NAMES, CORRECT, LABEL_SHARES, LABELS, SINGLE, WEIGHTS, Wanted
 from calibrant.data.scratch import Scratch
 from calibrant.data.source import (
     BFLOAT16,
     CHUNK_BYTES,
+    CLASS_NAMES,
+    CORRECT,
+    LABEL_SHARES,
+    LABELS,
     MAX_TEXT_BYTES,
+    SINGLE,
+    WEIGHTS,
     ArrayField,
     BrokenField,
     Field,
     RawField,
     Source,
+    Wanted,
     check_expansion,
     reading,
 )

@@ -13,40 +13,69 @@ import numpy as np
 
 from calibrant.core.errors import InputError
 from calibrant.core.schema import class_key, number_order
-from calibrant.data import columns as known
-from calibrant.data.columns import KNOWN, Wanted, picked, prefix_of, score_kind, split_names
 from calibrant.data.predictions import Predictions, join
-from calibrant.data.source import MAX_TEXT_BYTES, ArrayField, BrokenField, Field, Fields
+from calibrant.data.source import (
+    CLASS_NAMES,
+    CLUSTERS,
+    CONFIDENCE,
+    CORRECT,
+    GROUPS,
+    KNOWN,
+    LABEL_PREFIXES,
+    LABEL_SHARES,
+    LABELS,
+    MAX_TEXT_BYTES,
+    OTHER_LABELS,
+    PARTNERS,
+    PREDICTED,
+    PREDICTIONS,
+    PREFIXES,
+    ROW_NAMES,
+    SCORES,
+    SHARE_PREFIXES,
+    WEIGHTS,
+    ArrayField,
+    BrokenField,
+    Field,
+    Fields,
+    Wanted,
+    picked,
+    prefix_of,
+    score_kind,
+    split_names,
+)
 
 FEW_ROWS = 10
 """One file of many is not judged by fewer rows: a few may look like probabilities by chance."""
 
 
-def assemble(fields: Mapping[str, Field], name: str, split: str = "", wanted: Wanted | None = None) -> Predictions:
+def assemble(fields: Mapping[str, Field], name: str, split: str, wanted: Wanted) -> Predictions:
     """Check the arrays that belong together and join them; `wanted` names them, or replaces those of the file."""
-    wanted, called, prefix = wanted or Wanted(), name or "the table", f"{split}_" if split else ""
+    called, prefix = name or "the table", f"{split}_" if split else ""
     if isinstance(fields, Fields):
         _add_correct(fields)
     chosen = _choose(fields, called, prefix, wanted)
     if isinstance(fields, Fields):
         fields = _arranged(fields, chosen, wanted, called)
     file, task = _File(fields, called, prefix, chosen.key), chosen.task
-    scores, correct = fields[chosen.key], prefix + known.CORRECT
-    if task is None and len(scores.shape) == 1 and correct in fields and wanted.labels in (None, known.CORRECT):
+    scores, correct = fields[chosen.key], prefix + CORRECT
+    if task is None and len(scores.shape) == 1 and correct in fields and wanted.labels in (None, CORRECT):
         task = "pairs" if _label_key(fields, split) is None else None
-    keys = {"labels": file.find(wanted.labels, "labels", [known.CORRECT] if task == "pairs" else ())}
-    if keys["labels"] is None and task != "pairs":
-        keys["labels"] = _label_key(fields, split)
-    shares = prefix + known.LABEL_SHARES
-    if keys["labels"] is None and shares in fields:
-        keys["label_shares"] = shares
-    elif keys["labels"] is None and wanted.require_labels:
+    labels = file.find(wanted.labels, "labels", [CORRECT] if task == "pairs" else ())
+    if labels is None and task != "pairs":
+        labels = _label_key(fields, split)
+    shares = file.find(None, "", [LABEL_SHARES] if labels is None else ())
+    if labels is None and shares is None and wanted.require_labels:
         missing = correct if task == "pairs" else f"{prefix}labels"
         raise InputError(f"{called} has no {missing}, only {listing(fields)}: add them, or give labels= (--labels)")
-    keys["weights"] = file.find(wanted.weights, "weights", known.WEIGHTS)
-    keys["clusters"] = file.find(wanted.cluster, "cluster", known.CLUSTERS)
+    keys = {
+        "labels": labels,
+        "label_shares": shares,
+        "weights": file.find(wanted.weights, "weights", WEIGHTS),
+        "clusters": file.find(wanted.cluster, "cluster", CLUSTERS),
+    }
     groups = {word: file.find(word, "by") for word in wanted.by}
-    group = file.find(None, "by", known.GROUPS)
+    group = file.find(None, "by", GROUPS)
     if group not in (None, *groups.values()):
         groups["group"] = group
     found = join(
@@ -82,39 +111,35 @@ def _choose(fields: Mapping[str, Field], name: str, prefix: str, wanted: Wanted)
     """Which array or columns hold the scores."""
     if wanted.scores is not None:
         return _named_scores(fields, name, prefix, wanted)
-    wide: dict[str, dict[str, str]] = {}
-    for column in fields if isinstance(fields, Fields) else ():
-        if mark := prefix_of(column):
-            wide.setdefault(known.PREFIXES[mark], {})[column] = column[len(mark) :]
-    present = {word: kind for word, kind in known.SCORES.items() if prefix + word in fields}
-    kinds = {*present.values(), *wide}
+    found: dict[str, dict[str, _Choice]] = {"logits": {}, "probabilities": {}}
+    for word, kind in SCORES.items():
+        if prefix + word in fields:
+            found[kind][word] = _Choice(prefix + word, kind)
+    marked = [column for column in fields if prefix_of(column)] if isinstance(fields, Fields) else []
+    for kind, choices in found.items():
+        columns = [column for column in marked if PREFIXES[prefix_of(column)] == kind]
+        if columns:
+            choices[f"{prefix_of(columns[0])}*"] = _Choice(kind, kind, None, columns, _endings(columns, ""))
+    kinds = [kind for kind in found if found[kind]]
     if wanted.kind is None and len(kinds) == 2:
         raise InputError(f"{name} has both {prefix}logits and {prefix}probabilities: choose one with kind= or --kind")
-    kind = wanted.kind or next(iter(kinds), "")
-    words = [word for word in present if present[word] == kind]
-    columns = wide.get(kind, {})
-    if columns and words:
-        some = next(iter(columns))
-        many = f"--scores '{some[: len(prefix_of(some))]}*'"
-        raise InputError(f"{name} has {words[0]} and {some}: choose with {many} or --scores {words[0]}")
-    if columns:
-        return _Choice(kind, kind, None, list(columns), list(columns.values()))
-    if words:
-        word = kind if kind in words else words[0]
-        if word != kind and len(words) > 1:
-            raise InputError(f"{name} has {', '.join(words)}: choose one with scores= or --scores")
-        return _Choice(prefix + word, kind)
+    kind = wanted.kind or "".join(kinds)
+    choices = found.get(kind, {})
+    if len(choices) > 1 and (kind not in choices or any("*" in word for word in choices)):
+        raise InputError(f"{name} has {', '.join(choices)}: choose one with scores= or --scores")
+    if choices:
+        return choices.get(kind) or next(iter(choices.values()))
     return _unmarked(fields, name, prefix, wanted, named=bool(kinds))
 
 
 def _unmarked(fields: Mapping[str, Field], name: str, prefix: str, wanted: Wanted, *, named: bool) -> _Choice:
     """Scores whose names do not say their kind; `named`: there are others that say another kind."""
     split = prefix[:-1]
-    paired = [word for word, labels in known.PARTNERS.items() if {prefix + word, prefix + labels} <= set(fields)]
-    if known.CONFIDENCE in paired and wanted.kind != "logits":
-        return _Choice(prefix + known.CONFIDENCE, "probabilities", "pairs")
-    if known.PREDICTIONS in paired:
-        return _Choice(prefix + known.PREDICTIONS, wanted.kind or "logits")
+    paired = [word for word, labels in PARTNERS.items() if {prefix + word, prefix + labels} <= set(fields)]
+    if CONFIDENCE in paired and wanted.kind != "logits":
+        return _Choice(prefix + CONFIDENCE, "probabilities", "pairs")
+    if PREDICTIONS in paired:
+        return _Choice(prefix + PREDICTIONS, wanted.kind or "logits")
     if split in fields:  # a matrix under a bare name, such as shift_noise_3: the caller must say what it holds
         if wanted.kind is None:
             raise InputError(f'{name}: {split} does not say what it holds: give kind="logits" or kind="probabilities"')
@@ -140,7 +165,7 @@ def _named_scores(fields: Mapping[str, Field], name: str, prefix: str, wanted: W
     kind = wanted.kind or score_kind(word)
     if kind is None:
         raise InputError(f"{name}: {word} does not say what it holds: give --kind logits or --kind probabilities")
-    pairs = word == known.CONFIDENCE and prefix + known.CORRECT in fields and wanted.labels in (None, known.CORRECT)
+    pairs = word == CONFIDENCE and prefix + CORRECT in fields and wanted.labels in (None, CORRECT)
     return _Choice(key or word, kind, "pairs" if pairs else None, columns, _endings(columns, word))
 
 
@@ -150,9 +175,9 @@ def _named_by_labels(found: Mapping[str, Field], called: str, wanted: Wanted) ->
     A column that no label names may as well be an age or a loss: it is not a class unless the caller says so.
     """
     other = {*KNOWN, *wanted.by, str(wanted.labels), str(wanted.weights), str(wanted.cluster)}
-    rest = [name for name in found if name not in other and name.lower() not in known.ROW_NAMES]
+    rest = [name for name in found if name not in other and name.lower() not in ROW_NAMES]
     rest = [name for name in rest if len(found[name].shape) == 1 and found[name].read().dtype.kind in "fiu"]
-    words = (str(wanted.labels), *known.LABELS, *known.OTHER_LABELS)
+    words = (str(wanted.labels), *LABELS, *OTHER_LABELS)
     label = next((found[word].read() for word in words if word in found), np.empty(0))
     labelled = {class_key(value) for value in np.unique(label.astype(str)).tolist()}
     strange = [name for name in rest if class_key(name) not in labelled]
@@ -188,22 +213,22 @@ def _arranged(found: Fields, chosen: _Choice, wanted: Wanted, called: str) -> Fi
     if isinstance(labels, str) and labels not in found:
         named = picked(list(found), labels, "labels", called)
         matrices[labels] = _by_class(dict(zip(_endings(named, labels), named, strict=True)), keys) or named
-    marks: dict[str, Sequence[str]] = {known.LABEL_SHARES: known.SHARE_PREFIXES}
-    if labels is None and len(keys) > 1 and not any(word in found for word in known.LABELS):
-        marks["labels"] = known.LABEL_PREFIXES
+    marks: dict[str, Sequence[str]] = {LABEL_SHARES: SHARE_PREFIXES}
+    if labels is None and len(keys) > 1 and not any(word in found for word in LABELS):
+        marks["labels"] = LABEL_PREFIXES
     for key, prefixes in marks.items():
         marked = {name[len(prefix_of(name, prefixes)) :]: name for name in found if prefix_of(name, prefixes)}
         if whole := _by_class(marked, keys):
             matrices[key] = whole
     members = [column for group in matrices.values() for column in group]
-    twice = next((name for name in (*KNOWN, *members) if name in found.twice), None)
-    if twice is not None:
-        raise InputError(f"{called} has two columns called {twice!r}: rename one of them")
+    for name in (*KNOWN, *members):
+        if name in found.twice:
+            raise InputError(f"{called} has two columns called {name!r}: rename one of them")
     joined = {key: found[first].beside([found[one] for one in rest], key) for key, (first, *rest) in matrices.items()}
     made = Fields({name: field for name, field in found.items() if name not in members} | joined)
     made.notes, made.members = found.notes, matrices
-    if len(classes) > 1 and order is None and known.CLASS_NAMES not in made:
-        made[known.CLASS_NAMES] = ArrayField(np.array(classes, dtype=str))
+    if len(classes) > 1 and order is None and CLASS_NAMES not in made:
+        made[CLASS_NAMES] = ArrayField(np.array(classes, dtype=str))
     return made
 
 
@@ -215,12 +240,12 @@ def _by_class(columns: Mapping[str, str], keys: list[str]) -> list[str]:
 
 def _add_correct(made: Fields) -> None:
     """Where a table gives a confidence, the answer and the true label: an answer is correct if it is the label."""
-    predicted = next((word for word in known.PREDICTED if word in made), None)
-    label = next((word for word in (*known.LABELS, *known.OTHER_LABELS) if word in made), None)
-    if known.CONFIDENCE in made and known.CORRECT not in made and predicted is not None and label is not None:
+    predicted = next((word for word in PREDICTED if word in made), None)
+    label = next((word for word in (*LABELS, *OTHER_LABELS) if word in made), None)
+    if CONFIDENCE in made and CORRECT not in made and predicted is not None and label is not None:
         answers, truth = (made[word].read().astype(str).tolist() for word in (predicted, label))
         same = [class_key(one) == class_key(other) for one, other in zip(answers, truth, strict=True)]
-        made[known.CORRECT] = ArrayField(np.array(same))
+        made[CORRECT] = ArrayField(np.array(same))
         del made[label]
         made.notes = (*made.notes, f"correct is where {predicted} equals {label}")
 
@@ -230,7 +255,7 @@ class _File:
 
     def __init__(self, fields: Mapping[str, Field], name: str, prefix: str, key: str) -> None:
         self.fields, self.name, self.prefix, self.key = fields, name, prefix, key
-        self.n_rows = fields[key].shape[0] if fields[key].shape else 0
+        self.n_rows = (*fields[key].shape, 0)[0]
         self.used = {key}
 
     def find(self, given: Any, option: str, usual: Iterable[str] = ()) -> Any:
@@ -250,15 +275,14 @@ class _File:
             return key
         field, called = self.fields[key], f"{self.name}: {key}"
         if field.shape[:1] != (self.n_rows,):
-            rows = field.shape[0] if field.shape else 1
-            raise InputError(f"{called} has {rows} rows, but {self.key} has {self.n_rows}")
+            raise InputError(f"{called} has {(*field.shape, 1)[0]} rows, but {self.key} has {self.n_rows}")
         self.used.add(key)
         array = field.read()
         return array if texts or array.shape[1:] != (1,) else array[:, 0]
 
     def class_names(self) -> list[str] | None:
         """Names of the classes."""
-        key = _either(self.fields, self.prefix, known.CLASS_NAMES)
+        key = _either(self.fields, self.prefix, CLASS_NAMES)
         if key is None:
             return None
         self.used.add(key)
@@ -296,8 +320,8 @@ def _label_key(fields: Mapping[str, Field], split: str) -> str | None:
     words = split.split("_") if split else []
     # labels without the prefix belong to the arrays without it
     families = ["_".join([*words[:length], ""]) for length in range(len(words), 0, -1)] or [""]
-    choices = [[family + word for word in known.LABELS] for family in families]
-    for keys in (*choices, [families[0] + word for word in known.OTHER_LABELS]):
+    choices = [[family + word for word in LABELS] for family in families]
+    for keys in (*choices, [families[0] + word for word in OTHER_LABELS]):
         there = [key for key in keys if key in fields]
         if len(there) > 1:
             raise InputError(f"{' and '.join(there)} may both be the labels: choose one with labels= or --labels")
@@ -306,8 +330,7 @@ def _label_key(fields: Mapping[str, Field], split: str) -> str | None:
     return None
 
 
-def listing(fields: Mapping[str, Any], most: int = 12) -> str:
+def listing(fields: Mapping[str, Any]) -> str:
     """The names of the arrays, for error messages."""
     keys = sorted(fields)
-    text = ", ".join(keys[:most]) or "nothing"
-    return text if len(keys) <= most else f"{text} and {len(keys) - most} more"
+    return (", ".join(keys[:12]) or "nothing") + (f" and {len(keys) - 12} more" if len(keys) > 12 else "")

@@ -24,9 +24,12 @@ from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.data.arrays import companions, is_companion, matrix_path
 from calibrant.data.assemble import assemble
-from calibrant.data.columns import Wanted
 from calibrant.data.predictions import Predictions
-from calibrant.data.source import Source, ViewSource
+from calibrant.data.source import (
+    Source,
+    ViewSource,
+    Wanted,
+)
 
 EMBEDDED = Path(__file__).parent / "embedded"
 """Where the data sets of the package are."""

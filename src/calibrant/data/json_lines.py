@@ -24,8 +24,15 @@ from calibrant.core import progress
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.core.schema import number_order
-from calibrant.data.columns import CLASS_NAMES, LABELS, OTHER_LABELS, Wanted
-from calibrant.data.source import ArrayField, Field, Fields
+from calibrant.data.source import (
+    CLASS_NAMES,
+    LABELS,
+    OTHER_LABELS,
+    ArrayField,
+    Field,
+    Fields,
+    Wanted,
+)
 from calibrant.data.tables import memory_array
 
 MAX_LINE = 2**22

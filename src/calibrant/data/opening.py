@@ -21,10 +21,16 @@ from calibrant.core.schema import check_kind, check_task, identifiers, resolve_t
 from calibrant.data.arrays import array_field
 from calibrant.data.assemble import assemble
 from calibrant.data.chunks import Chunk, cut, part_error
-from calibrant.data.columns import LABEL_IDS, PREDICTIONS, Wanted, split_names
 from calibrant.data.files import HOLDS_PARTS, display_name, find_files, naming, open_file, reader_of, suffix_of
 from calibrant.data.predictions import PER_ROW, Predictions
-from calibrant.data.source import DifferenceSource, PartsSource
+from calibrant.data.source import (
+    LABEL_IDS,
+    PREDICTIONS,
+    DifferenceSource,
+    PartsSource,
+    Wanted,
+    split_names,
+)
 from calibrant.data.tables import column_fields, frame_columns
 from calibrant.engines.engine import opened
 
@@ -92,18 +98,8 @@ def open_predictions(
     >>> open_predictions({"confidence": [0.9, 0.6], "correct": [True, False]}).task
     'pairs'
     """
-    wanted = describe(
-        kind=kind,
-        task=task,
-        scores=scores,
-        labels=labels,
-        weights=weights,
-        by=by,
-        cluster=cluster,
-        class_names=class_names,
-        ignore_index=ignore_index,
-        require_labels=require_labels,
-        guard=guard,
+    wanted = described(
+        Wanted(kind, task, scores, labels, weights, by, cluster, class_names, require_labels, ignore_index, guard)
     )
     if not isinstance(path, (str, os.PathLike)):
         return from_object(path, wanted)
@@ -167,22 +163,20 @@ def _alike(first: Predictions, part: Predictions) -> Predictions:
     """A part with the columns of the first in order; an InputError where they differ in what else they hold."""
     part = part.aligned(first.schema, first.name)
     facts = [
-        (
-            one.task,
-            one.kind,
-            one.has_labels,
-            *(getattr(one, word) is not None for word in PER_ROW[1:]),
-            sorted(one.groups),
-        )
+        {
+            "task": one.task,
+            "kind": one.kind,
+            "having labels": one.has_labels,
+            "groups": sorted(one.groups),
+            **{f"having {word}": getattr(one, word) is not None for word in PER_ROW[1:]},
+        }
         for one in (first, part)
     ]
-    for word, ours, theirs in zip(FACTS, *facts, strict=True):
+    for word, ours in facts[0].items():
+        theirs = facts[1][word]
         if ours != theirs:
             raise InputError(f"{first.name} and {part.name} differ in {word}: {str(ours)[:60]} and {str(theirs)[:60]}")
     return part
-
-
-FACTS = ("task", "kind", "having labels", "having weights", "having label shares", "having clusters", "groups")
 
 
 def _joined(parts: list[Predictions], name: str, skipped: list[str]) -> Predictions:
@@ -194,8 +188,8 @@ def _joined(parts: list[Predictions], name: str, skipped: list[str]) -> Predicti
         PartsSource([part.source for part in parts], name),
         whole=False,
         **{word: None if there[0] is None else np.concatenate(there) for word, there in columns.items()},
-        groups={word: _joined_identifiers([part.groups[word] for part in parts]) for word in parts[0].groups},
         clusters=_clusters(parts),
+        groups={word: _joined_identifiers([part.groups[word] for part in parts]) for word in parts[0].groups},
         notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
         skipped=tuple(skipped),
         _checked=False,
@@ -216,22 +210,21 @@ def _clusters(parts: list[Predictions]) -> Array | None:
     columns = [part.clusters for part in parts if part.clusters is not None]
     if not all(part.local_clusters for part in parts):
         return _joined_identifiers(columns) if columns else None
-    found, first = [], 0
-    for clusters in columns:
-        found.append(clusters + first)
-        first += int(clusters.max()) + 1
-    return np.concatenate(found)
+    firsts = accumulate((int(clusters.max()) + 1 for clusters in columns), initial=0)
+    return np.concatenate([clusters + first for clusters, first in zip(columns, firsts, strict=False)])
 
 
-def describe(*, by: Any = None, class_names: Sequence[str] | None = None, **options: Any) -> Wanted:
+def described(said: Wanted) -> Wanted:
     """What the caller says about a file, checked; paths of `.npy` files are read."""
-    columns = [by] if isinstance(by, str) else list(by or ())
-    names = None if class_names is None else [str(name) for name in class_names]
-    groups = tuple(word.strip() for name in columns for word in str(name).split(",") if word.strip())
-    wanted = Wanted(by=groups, class_names=names, **options)
-    check_kind(wanted.kind)
-    check_task(wanted.task)
-    return replace(wanted, **{word: _vector(getattr(wanted, word), word) for word in ("labels", "weights", "cluster")})
+    check_kind(said.kind)
+    check_task(said.task)
+    columns = [said.by] if isinstance(said.by, str) else said.by or ()
+    return replace(
+        said,
+        by=tuple(word.strip() for name in columns for word in str(name).split(",") if word.strip()),
+        class_names=None if said.class_names is None else [str(name) for name in said.class_names],
+        **{word: _vector(getattr(said, word), word) for word in ("labels", "weights", "cluster")},
+    )
 
 
 def open_parts(path: str | os.PathLike[str], **options: Any) -> dict[str, Predictions]:
@@ -244,7 +237,7 @@ def open_parts(path: str | os.PathLike[str], **options: Any) -> dict[str, Predic
     arrays = any(options.get(word) is not None for word in ("labels", "weights"))
     if split or folder or arrays or not isinstance(file, Path) or suffix_of(file) not in HOLDS_PARTS:
         return {"": open_predictions(path, **options)}
-    wanted = describe(**options)
+    wanted = described(Wanted(**options))
     with naming(file):
         fields = reader_of(file)(file, wanted)
         splits = split_names(fields)
@@ -297,7 +290,7 @@ def as_predictions(given: Any, name: str = "", **options: Any) -> Predictions:
     """Predictions from themselves, a path or any object that holds scores and labels; options as `open_predictions`."""
     if isinstance(given, (str, os.PathLike)):
         return open_predictions(given, **options)
-    return from_object(given, describe(**options), name)
+    return from_object(given, described(Wanted(**options)), name)
 
 
 def _retold(given: Predictions, wanted: Wanted) -> Predictions:
@@ -311,14 +304,15 @@ def _retold(given: Predictions, wanted: Wanted) -> Predictions:
             raise InputError(f"{given.name or 'the predictions'} hold a {given.task} task, not {wanted.task}")
         made = given.with_source(DifferenceSource(given.source, given.kind), "logits")
         made.task = "binary"
-    columns = {word: given.column(word) for word in wanted.by if word not in given.groups}
-    changed: dict[str, Any] = {"groups": {**given.groups, **columns}} if columns else {}
-    if wanted.cluster is not None:
-        clusters = given.column(wanted.cluster) if isinstance(wanted.cluster, str) else np.asarray(wanted.cluster)
+    if not wanted.by and wanted.cluster is None:
+        return made
+    groups = {**given.groups, **{word: given.column(word) for word in wanted.by}}
+    clusters = wanted.cluster if wanted.cluster is not None else given.clusters
+    if clusters is not None:
+        clusters = given.column(clusters) if isinstance(clusters, str) else np.asarray(clusters)
         if len(clusters) != made.n:
             raise InputError(f"clusters has {len(clusters)} rows, but the predictions have {made.n}")
-        changed["clusters"] = clusters
-    return made._like(made.source, **changed) if changed else made
+    return made._like(made.source, groups=groups, clusters=clusters)
 
 
 def _first(value: Any) -> Any:

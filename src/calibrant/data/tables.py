@@ -31,19 +31,27 @@ from calibrant.core import progress
 from calibrant.core.arrays import Array, as_array
 from calibrant.core.errors import InputError
 from calibrant.core.schema import typed
-from calibrant.data import columns as known
 from calibrant.data.arrays import names_field
-from calibrant.data.columns import PREFIXES, SHARE_PREFIXES, Wanted, canonical, picked
 from calibrant.data.scratch import Scratch
 from calibrant.data.source import (
+    CLASS_NAMES,
     MAX_TEXT_BYTES,
+    PARTNERS,
+    PREFIXES,
     ROOM_FOR_TEXT,
+    SCORES,
+    SHARE_PREFIXES,
+    WEIGHTS,
     ArrayField,
     Field,
     Fields,
+    Readable,
     Source,
+    Wanted,
+    canonical,
     check_counts,
     check_expansion,
+    picked,
     reading,
 )
 
@@ -61,7 +69,7 @@ DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
 
 
 @dataclass(eq=False)
-class Table:
+class Table(Readable):
     """Columns by name, of which batches of rows can be read; the file is opened for every pass, so that its address can
     be sent to another process. An Arrow file (feather), or parsed text in that format; its groups of rows are record
     batches.
@@ -165,7 +173,8 @@ class TableField(Field):
     def __init__(self, table: Table, columns: list[int], key: str, *, matrix: bool = False) -> None:
         from pyarrow import types
 
-        self.table, self.columns = table, columns
+        self.table = self.behind = table
+        self.columns = columns
         self.called = f"{table.called}: {key}"
         first = table.types[columns[0]]
         self.lists = types.is_list(first) or types.is_large_list(first) or types.is_fixed_size_list(first)
@@ -182,10 +191,11 @@ class TableField(Field):
 
     def beside(self, others: Sequence[Field], key: str) -> Field:
         """These columns and those of others of the same table as one matrix."""
-        columns = [place for one in (self, *others) for place in one.columns]  # type: ignore[attr-defined]
-        bad = next((one for one in (self, *others) if len(one.shape) > 1), None)
-        if bad is not None:
-            raise InputError(f"{bad.called} must hold one real number per row")  # type: ignore[attr-defined]
+        columns = []
+        for one in (self, *others):
+            if len(one.shape) > 1:
+                raise InputError(f"{one.called} must hold one real number per row")  # type: ignore[attr-defined]
+            columns += one.columns  # type: ignore[attr-defined]
         return TableField(self.table, columns, key, matrix=True)
 
     def read(self) -> Array:
@@ -222,18 +232,13 @@ class TableField(Field):
         if at < stop:
             raise InputError(f"{self.called} ends after {at} of {self.shape[0]} rows")
 
-    def cuts(self, rows: int) -> list[int]:
-        """Those of the table."""
-        return self.table.cuts(rows)
-
     def _lists(self, lists: Any, first_row: int) -> Array:
         width = self.shape[1]
         if lists.null_count:
             row = first_row + lists.is_null().index(True).as_py()
             raise InputError(f"{self.called} is missing in row {row}: every row needs {width} numbers")
         lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
-        if (lengths != width).any():
-            row = int(np.flatnonzero(lengths != width)[0])
+        for row in np.flatnonzero(lengths != width):
             raise InputError(
                 f"{self.called} has {lengths[row]} numbers in row {first_row + row}, but {width} in the first"
             )
@@ -310,9 +315,9 @@ def _fields(table: Table) -> dict[str, Field]:
     check_counts((table.n_rows,), table.called)
     names = canonical(table.names)
     found = Fields({name: TableField(table, [place], name) for place, name in enumerate(names) if name})
-    if known.CLASS_NAMES.encode() in table.metadata:
-        text = table.metadata[known.CLASS_NAMES.encode()]
-        found[known.CLASS_NAMES] = names_field(text, f"{table.called}: {known.CLASS_NAMES}")
+    if CLASS_NAMES.encode() in table.metadata:
+        text = table.metadata[CLASS_NAMES.encode()]
+        found[CLASS_NAMES] = names_field(text, f"{table.called}: {CLASS_NAMES}")
     found.twice = [name for name, times in Counter(names).items() if times > 1]
     return found
 
@@ -360,7 +365,7 @@ def csv_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
 
     form = text_form(path)
     plain = canonical(form.names)
-    numeric = {*known.SCORES, *known.PARTNERS, *known.WEIGHTS, str(wanted.weights)}
+    numeric = {*SCORES, *PARTNERS, *WEIGHTS, str(wanted.weights)}
     numeric |= set(picked(plain, wanted.scores)) if wanted.scores is not None else set()
     prefixes = (*PREFIXES, *SHARE_PREFIXES)
     numbers = {place for place, name in enumerate(plain) if name in numeric or name.lower().startswith(prefixes)}

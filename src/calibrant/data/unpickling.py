@@ -153,7 +153,7 @@ def _name(content: Any, kind: str) -> dict[str, Any]:
                 for word, array in zip((kind, "labels", "weights"), pair, strict=False)
             }
     raise RefusedError(
-        f"it holds {_describe(content)}, but it must hold a dictionary of arrays, (logits, labels) "
+        f"it holds a {type(content).__name__}, but it must hold a dictionary of arrays, (logits, labels) "
         "or ((val_logits, val_labels), (test_logits, test_labels))"
     )
 
@@ -165,15 +165,6 @@ def _joined(batches: list[dict[str, Any]]) -> dict[str, Any]:
         return {key: np.concatenate([np.atleast_1d(_array(batch[key])) for batch in batches]) for key in keys}  # type: ignore[arg-type]
     except (KeyError, ValueError, TypeError) as error:
         raise RefusedError(f"it holds {len(batches)} batches that do not fit together: {error}") from error
-
-
-def _describe(content: Any, depth: int = 0) -> str:
-    if _is_array(content):
-        return f"an array of shape {tuple(content.shape)}"
-    if isinstance(content, (tuple, list)) and depth < 2:
-        inside = ", ".join(_describe(item, depth + 1) for item in content[:4])
-        return f"a {type(content).__name__} of {len(content)} ({inside}{', ...' if len(content) > 4 else ''})"
-    return f"a {type(content).__name__}"
 
 
 def _refuse_repetition(content: Any, room: int) -> None:

@@ -23,11 +23,21 @@ from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.core.schema import class_key, class_number
 from calibrant.data.arrays import DTYPES, LOCAL_HEADER, METADATA, kind_word
-from calibrant.data.columns import CLASS_NAMES, CORRECT, LABEL_SHARES, PREFIXES, SCORES, SINGLE, canonical, prefix_of
 from calibrant.data.files import HOLDS_PARTS, reader_of, suffix_of
 from calibrant.data.json_lines import LOGPROBS, TOP_LOGPROBS, json_rows
 from calibrant.data.predictions import Predictions
-from calibrant.data.source import MAX_TEXT_BYTES, TakenSource
+from calibrant.data.source import (
+    CLASS_NAMES,
+    CORRECT,
+    LABEL_SHARES,
+    MAX_TEXT_BYTES,
+    PREFIXES,
+    SCORES,
+    SINGLE,
+    TakenSource,
+    canonical,
+    prefix_of,
+)
 from calibrant.data.tables import ParquetTable, opened_text, text_form
 
 ONE = {"logits": "logit", "probabilities": "probability"}

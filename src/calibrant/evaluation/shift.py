@@ -18,7 +18,9 @@ from calibrant.core.schema import Schema
 from calibrant.core.softmax import softmax
 from calibrant.data import Predictions, open_predictions
 from calibrant.data.arrays import npz_fields
-from calibrant.data.columns import Wanted
+from calibrant.data.source import (
+    Wanted,
+)
 from calibrant.evaluation.table import Cell, Estimate, PlainData, Row, Table
 from calibrant.metrics.record import METRICS, known_name
 
