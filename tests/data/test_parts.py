@@ -75,8 +75,9 @@ def test_bad_parts_are_left_out_and_listed(eight):
     assert np.array_equal(left.logits, logits[good])
     assert np.array_equal(left.labels, labels[good])
     assert len(left.skipped) == 2
-    assert "p4.npz is not a whole npz archive" in left.skipped[0]
-    assert "p3_logits.npy: logits contains Inf in row 50, column 1" in left.skipped[1]
+    assert "part 4 of 8: " in left.skipped[0]
+    assert "p3_logits.npy: logits contains Inf in row 50, column 1" in left.skipped[0]
+    assert "p4.npz is not a whole npz archive" in left.skipped[1]
 
 
 def test_parts_of_another_shape_are_bad_too(eight):

@@ -217,15 +217,12 @@ class MemberField(Field):
             stream.seek(self.begins + start * each)
             for first in range(start, stop, rows):
                 count = min(rows, stop - first)
-                raw = np.empty(count * each, np.uint8)
-                # in small bites: zipfile unpacks each into a copy of its own
-                bites = (raw.data[place : place + 2**20] for place in range(0, len(raw), 2**20))
-                got = sum(map(stream.readinto, bites))  # type: ignore[attr-defined]
-                if got < len(raw):
-                    raise InputError(f"{self.called} ends after {got} of {len(raw)} bytes: the file is truncated")
+                raw = bytearray(stream.read(count * each))
+                if len(raw) < count * each:
+                    raise InputError(f"{self.called} ends after {len(raw)} of {count * each} bytes: it is truncated")
                 if first + count == self.shape[0]:
                     stream.read(1)  # as in `read`
-                yield raw.view(self.dtype)
+                yield np.frombuffer(raw, self.dtype)
 
     def cuts(self, rows: int) -> list[int]:
         """Only the first row: what is deflated must be unpacked from its beginning."""
@@ -297,7 +294,13 @@ def torch_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     except ImportError as error:
         raise MissingExtraError("torch", "torch") from error
     with reading(path, "file of torch", (Exception,)):  # torch raises errors of many kinds
-        _refuse_bombs(path)
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                members = archive.infolist()
+            for member in members:  # one may unpack to much more than it is, or describe too many objects
+                check_expansion(member.file_size, member.compress_size, f"{path}: {member.filename[:60]}", 2**20)
+                if member.filename.endswith("data.pkl") and member.file_size > MAX_TEXT_BYTES:
+                    raise InputError(f"{path}: data.pkl has {member.file_size} bytes, over {MAX_TEXT_BYTES}")
         try:
             with torch.serialization.safe_globals(NUMPY_GLOBALS):
                 content = torch.load(path, map_location="cpu", weights_only=True)
@@ -308,17 +311,6 @@ def torch_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
             raise InputError(f"it would call {call[1]}: {unpickling.NOTHING_RUNS}") from error
         found = unpickling.named_arrays(content, wanted.kind or "logits", 2 * path.stat().st_size + 2**20)
     return {name: ArrayField(array) for name, array in found.items()}
-
-
-def _refuse_bombs(path: Path) -> None:
-    """Raise where a member of an archive of torch unpacks to much more than it is, or describes too many objects."""
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-        for member in members:
-            check_expansion(member.file_size, member.compress_size, f"{path}: {member.filename[:60]}", 2**20)
-            if member.filename.endswith("data.pkl") and member.file_size > MAX_TEXT_BYTES:
-                raise InputError(f"{path}: data.pkl has {member.file_size} bytes, over {MAX_TEXT_BYTES}")
 
 
 def pickle_fields(path: Path, wanted: Wanted) -> dict[str, Field]:

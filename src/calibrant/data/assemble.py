@@ -55,6 +55,10 @@ def assemble(fields: Mapping[str, Field], name: str, split: str, wanted: Wanted)
     if isinstance(fields, Fields):
         _add_correct(fields)
     chosen = _choose(fields, called, prefix, wanted)
+    order = number_order(chosen.classes)
+    if order:  # columns that numbers name stand in the order of the numbers
+        columns = [chosen.columns[place] for place in order]
+        chosen = chosen._replace(columns=columns, classes=[str(place) for place in range(len(order))])
     if isinstance(fields, Fields):
         fields = _arranged(fields, chosen, wanted, called)
     file, task = _File(fields, called, prefix, chosen.key), chosen.task
@@ -93,7 +97,7 @@ def assemble(fields: Mapping[str, Field], name: str, split: str, wanted: Wanted)
     found.extras = {} if wanted.ignore_index is not None else file.extras()
     if isinstance(fields, Fields):
         found.notes = fields.notes
-        found.score_columns = tuple(fields.members.get(chosen.key, (chosen.key,)))
+        found.score_columns = tuple(chosen.columns or (chosen.key,))
     return found
 
 
@@ -203,12 +207,8 @@ def _endings(columns: list[str], text: str) -> list[str]:
 
 def _arranged(found: Fields, chosen: _Choice, wanted: Wanted, called: str) -> Fields:
     """The fields of a table with those columns joined that stand side by side for one matrix."""
-    columns, classes = list(chosen.columns), list(chosen.classes)
-    order = number_order(classes)
-    if order is not None:
-        columns, classes = [columns[place] for place in order], [str(place) for place in range(len(order))]
-    matrices = {chosen.key: columns} if columns else {}
-    keys = [class_key(word) for word in classes]
+    matrices = {chosen.key: chosen.columns} if chosen.columns else {}
+    keys = [class_key(word) for word in chosen.classes]
     labels = wanted.labels
     if isinstance(labels, str) and labels not in found:
         named = picked(list(found), labels, "labels", called)
@@ -226,9 +226,9 @@ def _arranged(found: Fields, chosen: _Choice, wanted: Wanted, called: str) -> Fi
             raise InputError(f"{called} has two columns called {name!r}: rename one of them")
     joined = {key: found[first].beside([found[one] for one in rest], key) for key, (first, *rest) in matrices.items()}
     made = Fields({name: field for name, field in found.items() if name not in members} | joined)
-    made.notes, made.members = found.notes, matrices
-    if len(classes) > 1 and order is None and CLASS_NAMES not in made:
-        made[CLASS_NAMES] = ArrayField(np.array(classes, dtype=str))
+    made.notes = found.notes
+    if len(keys) > 1 and number_order(keys) is None and CLASS_NAMES not in made:
+        made[CLASS_NAMES] = ArrayField(np.array(chosen.classes, dtype=str))
     return made
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -132,8 +132,8 @@ Sums = tuple[Any, ...]
 Work = Callable[..., Sums]
 """`work(logits, labels, weights)` → sums, or arrays with an entry per row."""
 
-Marked = dict[tuple[int, int], np.ndarray]
-"""Some of the rows: every s-th of those from row r on, by (s, r)."""
+Marked = list[tuple[int, np.ndarray]]
+"""Some of the rows in order: a stride s, and every s-th of the rows of a block."""
 
 
 def file_rows(predictions: Predictions, engine: Engine) -> Rows:
@@ -159,8 +159,7 @@ class FileBlocks(Blocks):
         self._strides = max(1, n_rows // SAMPLED_ROWS), sample_stride(n_rows, predictions.n_classes)
         self._chunks = cut(predictions)
         self._checked = False
-        self._marked: Marked = {}
-        self._floor: float | None = None
+        self._marked: Marked = []
         self._sample: Rows | None = None
         self._scratches: list[Scratch] = []
 
@@ -209,12 +208,12 @@ class FileBlocks(Blocks):
         room = SAMPLE_BYTES // (self._width * self.predictions.dtype.itemsize)
         each = -(-min(size, max(room, 1)) // len(self._chunks))
         if self._sample is None or self._sample.n < min(each * len(self._chunks), rows.n) // 2:
-            logits = np.concatenate(self._run(partial(_head, most=each), self._chunks, operator.iadd, "sampling"))
+            heads = self._run(partial(_head, most=each), self._chunks, operator.iadd, "sampling")
+            logits, places = map(np.concatenate, zip(*heads, strict=True))
             if not np.isfinite(logits).all() and self._chunks[0].log_floor is None:
                 self._settle()
                 return self.sample(rows, size)
-            firsts = [(chunk.first_row, chunk.first_row + min(each, chunk.n)) for chunk in self._chunks]
-            self._sample = Rows(logits, np.concatenate([np.arange(*first) for first in firsts]))
+            self._sample = Rows(logits, places)
         places = self._sample.labels
         own = None if rows.weights is None else rows.weights[places]
         return Rows(self._sample.logits, rows.labels[places], own, each=rows.each)
@@ -240,16 +239,14 @@ class FileBlocks(Blocks):
             progress.step("copying to a scratch file", chunk.first_row + chunk.n, self.shape[0])
         return logits
 
-    @property
+    @cached_property
     def log_floor(self) -> float:
         """The logarithm of what a probability of 0 counts as."""
-        if self._floor is None:
-            stride = self._strides[1]
-            sample, weights = self._marked_rows(stride), self.predictions.weights
-            if weights is not None:
-                sample = sample[weights[::stride] > 0]
-            self._floor = log_floor_of(sample, one_score=self.predictions.flat)
-        return self._floor
+        _, stride = self._strides
+        sample, weights = self._marked_rows(stride), self.predictions.weights
+        if weights is not None:
+            sample = sample[weights[::stride] > 0]
+        return log_floor_of(sample, one_score=self.predictions.flat)
 
     def fingerprint(self, rows: Rows) -> str:
         """The name of the data set, the same as that of the arrays in memory."""
@@ -264,20 +261,20 @@ class FileBlocks(Blocks):
 
     def _pass(self, work: Work, chunks: list[Chunk], stage: str, note: str = "", *, check: bool = True) -> Sums:
         """One pass; the first one also checks the values and marks rows, and gives the zeros that it meets a value."""
-        marks = () if self._marked else self._strides
+        marks = () if self._marked else {*self._strides}
         task = partial(_summed, work=work, check=check and not self._checked, marks=marks)
-        sums, marked, n_zero = self._run(task, chunks, _join, stage, note)
+        marked, n_zero, *sums = self._run(task, chunks, add, stage, note)
         self._marked = self._marked or marked
         if n_zero and self._chunks[0].log_floor is None:
             warn_of_zeros(n_zero, self.shape[0], self.log_floor)
             self._chunks = [replace(chunk, log_floor=self.log_floor) for chunk in self._chunks]
-        return sums
+        return tuple(sums)
 
     def _marked_rows(self, stride: int) -> Array:
         """Every stride-th row, as the first pass met them."""
         if not self._marked:
             self._settle()
-        return np.concatenate([self._marked[key] for key in sorted(self._marked) if key[0] == stride])
+        return np.concatenate([rows for own, rows in self._marked if own == stride])
 
     def _chunks_of(self, rows: Rows) -> list[Chunk]:
         """Each chunk with its own labels and weights, so that no more is sent to a worker."""
@@ -308,22 +305,20 @@ class FileBlocks(Blocks):
         return np.memmap(scratch.path, dtype, "w+", shape=shape)
 
 
-def _summed(chunk: Chunk, *, work: Work, check: bool, marks: tuple[int, ...]) -> tuple[Sums, Marked, int]:
-    """The sums of one chunk, those of its rows that are marked, and how many rows that count hold a zero."""
+def _summed(chunk: Chunk, *, work: Work, check: bool, marks: Collection[int]) -> Sums:
+    """Marked rows of one chunk, how many of its rows that count hold a zero, and its sums: all of it adds up."""
     sums: Sums = ()
-    marked: Marked = {}
-    n_zero = 0
     for row, logits, labels, weights in chunk.blocks(check=check):
         with np.errstate(invalid="ignore"):  # values that are not finite yet unchecked show in the sums
             part = work(logits, labels, weights)
-        sums = add(sums, part) if sums else part
+        n_zero = 0
         if check and chunk.log_floor is None:
             infinite = np.isinf(logits).reshape(len(logits), -1).any(axis=1)
-            n_zero += int(infinite.sum() if weights is None else (infinite & (weights > 0)).sum())
-        for stride in marks:
-            if len(chosen := logits[-row % stride :: stride]):
-                marked[stride, row] = chosen.copy()
-    return sums, marked, n_zero
+            n_zero = int(infinite.sum() if weights is None else (infinite & (weights > 0)).sum())
+        marked = [(stride, logits[-row % stride :: stride].copy()) for stride in marks]
+        part = (marked, n_zero, *part)
+        sums = add(sums, part) if sums else part
+    return sums
 
 
 def _gathered(chunk: Chunk, *, form: Work, parameters: tuple[Any, ...]) -> tuple[int, list[Array]]:
@@ -331,14 +326,11 @@ def _gathered(chunk: Chunk, *, form: Work, parameters: tuple[Any, ...]) -> tuple
     return chunk.first_row, [np.concatenate(columns) for columns in zip(*parts, strict=True)]
 
 
-def _head(chunk: Chunk, *, most: int) -> list[Array]:
+def _head(chunk: Chunk, *, most: int) -> list[tuple[Array, Array]]:
     # blocks may be read into the same memory: a copy outlives the next one
-    return [np.array(logits) for _, logits, *_ in chunk.blocks(check=True, most=most)]
+    blocks = chunk.blocks(check=True, most=most)
+    return [(np.array(logits), np.arange(row, row + len(logits))) for row, logits, *_ in blocks]
 
 
 def _nothing(logits: Array, labels: Array, weights: Array | None) -> Sums:
     return ()
-
-
-def _join(left: tuple[Sums, Marked, int], right: tuple[Sums, Marked, int]) -> tuple[Sums, Marked, int]:
-    return add(left[0], right[0]), left[1] | right[1], left[2] + right[2]

@@ -95,7 +95,7 @@ def find_files(text: str) -> tuple[list[Any], str, str]:
         if not mark:
             address, split = text, ""
         system, path = _system(address)
-        with reaching(address):
+        with naming(address, Exception):
             if PATTERN.search(path):
                 found = system.glob(path)
             elif system.isdir(path):
@@ -169,12 +169,13 @@ def open_file(address: Any, split: str, wanted: Wanted) -> Predictions:
 
 
 @contextmanager
-def naming(file: Path) -> Iterator[None]:
-    """Errors of the file system (no permission, a broken disk) are bad input too."""
+def naming(file: object, errors: type[Exception] = OSError) -> Iterator[None]:
+    """Errors of the file system (no permission, a broken disk, no route) are bad input too; each has its own kinds."""
     try:
         yield
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror or error}") from error
+    except errors as error:
+        reason = "there is no such file" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())[:200]
+        raise InputError(f"{file} cannot be read: {reason or type(error).__name__}") from error
 
 
 class FetchedSource(Source):
@@ -213,7 +214,7 @@ def fetch(address: str) -> Path:
     """A local copy of a remote file, with the companions of an `.npy` matrix beside it."""
     system, path = _system(address)
     file = Path(path)
-    with reaching(address):
+    with naming(address, Exception):
         key = hashlib.sha256(f"{address} {system.ukey(path)}".encode()).hexdigest()[:24]
         base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
         folder = Path(base) / "calibrant" / "parts" / key
@@ -243,16 +244,6 @@ def _system(address: str) -> tuple[Any, str]:
         return url_to_fs(address)
     except (ValueError, ImportError) as error:
         raise InputError(f"{address} cannot be opened: {' '.join(str(error).split())}") from error
-
-
-@contextmanager
-def reaching(address: str) -> Iterator[None]:
-    """Every file system raises its own errors: missing file, no credentials, no route."""
-    try:
-        yield
-    except Exception as error:
-        reason = "there is no such file" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())[:200]
-        raise InputError(f"{address} cannot be read: {reason or type(error).__name__}") from error
 
 
 def _touch(folder: Path) -> None:

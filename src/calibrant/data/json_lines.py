@@ -53,7 +53,7 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
         raise InputError(f"{path} is empty: give one JSON object per line")
     keys = dict.fromkeys(key for row in rows for key in row)
     scored = {"logits", "probabilities", "confidence", "probability", str(wanted.scores)} & set(keys)
-    columns: dict[str, list[Any]] = {}
+    columns = {}
     # scores first: they say in which order objects of labels are read
     for key in sorted(keys, key=lambda key: key not in ("logits", "probabilities")):
         missing = [line for line, row in enumerate(rows, 1) if key not in row]

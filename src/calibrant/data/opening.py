@@ -5,10 +5,12 @@ Many files, the parts of a folder, of a pattern such as `parts/*.npz`, or of a b
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from calibrant.core.errors import InputError, NoRowsError
 from calibrant.core.schema import check_kind, check_task, identifiers, resolve_task
 from calibrant.data.arrays import array_field
 from calibrant.data.assemble import assemble
-from calibrant.data.chunks import Chunk, cut, part_error
+from calibrant.data.chunks import part_error
 from calibrant.data.files import HOLDS_PARTS, display_name, find_files, naming, open_file, reader_of, suffix_of
 from calibrant.data.predictions import PER_ROW, Predictions
 from calibrant.data.source import (
@@ -108,54 +110,47 @@ def open_predictions(
         return open_file(addresses[0], split, wanted)
     if any(given is not None and not isinstance(given, str) for given in (wanted.labels, wanted.weights)):
         raise InputError(f"{folder} is a folder or pattern: labels and weights must be in its files")
-    joined = _open_all(addresses, split, replace(wanted, part=True), folder, skip_bad_parts)
-    return _without_bad_parts(joined, engine) if skip_bad_parts else joined
+    return _open_all(addresses, split, replace(wanted, part=True), folder, engine if skip_bad_parts else None)
 
 
-def _open_all(addresses: list[Any], split: str, wanted: Wanted, name: str, skip_bad_parts: bool) -> Predictions:
+def _open_all(addresses: list[Any], split: str, wanted: Wanted, name: str, engine: Any) -> Predictions:
     """Open every part and join them in order; all must agree in kind, classes and in having labels and weights.
 
-    A part that cannot be opened is an error that names it; with `skip_bad_parts` it is left out and listed in
-    `Predictions.skipped`. A part of 0 rows adds nothing.
+    A part that cannot be opened is an error that names it. Where an engine is given, it reads everything once; parts in
+    which something cannot be read or is no logit or probability are left out and listed in `Predictions.skipped`. One
+    of 0 rows adds nothing.
     """
-    good: list[Predictions] = []
-    skipped: list[str] = []
-    empty = 0
+    good: dict[int, Predictions] = {}
+    skipped, empty = {}, 0
     for number, address in enumerate(addresses):
         try:
             part = open_file(address, split, wanted)
-            good.append(_alike(good[0], part) if good else part)
+            good[number] = _alike(next(iter(good.values())), part) if good else part
         except NoRowsError:
             empty += 1
         except InputError as error:
             named = part_error(error, str(address), number, len(addresses))
-            if not skip_bad_parts:
+            if engine is None:
                 raise named from error
-            skipped.append(str(named))
+            skipped[number] = str(named)
         progress.step(f"opening {name}", number + 1, len(addresses))
     if not good and empty:
         raise NoRowsError(f"{name}: {empty} of {len(addresses)} parts have 0 rows, and no other can be read")
-    return _joined(good, name, skipped)
+    if good and engine is not None:
+        with opened(engine) as running:
+            skipped |= running.run(partial(_trouble, n_parts=len(addresses)), list(good.items()), operator.or_)
+    left = [part for number, part in good.items() if number not in skipped]
+    return _joined(left, name, [skipped[number] for number in sorted(skipped)])
 
 
-def _without_bad_parts(predictions: Predictions, engine: Any) -> Predictions:
-    """Read everything once, and leave out the parts in which something cannot be read or is no logit or probability."""
-    with opened(engine) as running:
-        found = running.run(_trouble, cut(predictions), lambda left, right: {**right, **left})
-    if not found:
-        return predictions
-    borders = pairwise(accumulate((piece.shape[0] for piece in predictions.source.pieces()), initial=0))
-    good = [predictions[first:last] for part, (first, last) in enumerate(borders) if part not in found]
-    return _joined(good, predictions.name, [*predictions.skipped, *(found[part] for part in sorted(found))])
-
-
-def _trouble(chunk: Chunk) -> dict[int, str]:
-    """The number of the part and what is wrong with it; nothing if all is well."""
+def _trouble(numbered: tuple[int, Predictions], *, n_parts: int) -> dict[int, str]:
+    """What is wrong with the values of a part, by its number; nothing if all is well."""
+    number, part = numbered
     try:
-        for _ in chunk.values(check=True):
+        for _ in part.blocks(max(1, 2**20 // part.source.shape[1]), check=True):
             pass
-    except InputError as error:
-        return {chunk.part: str(error)}
+    except (InputError, OSError) as error:
+        return {number: str(part_error(error, part.name, number, n_parts))}
     return {}
 
 

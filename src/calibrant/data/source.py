@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -489,8 +488,6 @@ class Fields(dict[str, Field]):
     notes: tuple[str, ...] = ()
     twice: Collection[str] = ()
     """Names that several columns of the file have."""
-    members: Mapping[str, list[str]] = MappingProxyType({})
-    """Columns of the file behind a matrix, where it has several."""
 
 
 @dataclass(eq=False)

@@ -347,12 +347,10 @@ def text_form(path: Path) -> TextForm:
     if max(len(header), len(first)) == MAX_TEXT_BYTES:
         raise InputError(f"{path} has a line of over {MAX_TEXT_BYTES} bytes")
     try:
-        (names,) = csv.reader([text], delimiter=separator)
-        cells = next(csv.reader([first.decode("latin-1")], delimiter=separator), [])
+        names, *rows = csv.reader([text, first.decode("latin-1")], delimiter=separator)
     except (csv.Error, ValueError) as error:
         raise InputError(f"{path}: the header cannot be cut into columns: {header[:40]!r}") from error
-    if "\0" in text:
-        raise InputError(f"{path}: the header is not text: {header[:40]!r}")
+    cells = rows[0] if rows else []
     row_names = len(cells) == len(names) + 1  # R writes row names without a name for their column
     comma = separator != "," and any(DECIMAL_COMMA.fullmatch(cell) for cell in cells)
     names = [name.strip() for name in names]
