@@ -124,10 +124,10 @@ def test_float16_is_widened_without_loss(tmp_path: Path) -> None:
 
 def test_object_arrays_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", logits=LOGITS.astype(object), labels=LABELS)
-    with pytest.raises(InputError, match=r"logits\.npy is an object array"):
+    with pytest.raises(InputError, match=r"logits\.npy has dtype object"):
         open_predictions(tmp_path / "a.npz")
     np.save(tmp_path / "a_logits.npy", LOGITS.astype(object), allow_pickle=True)
-    with pytest.raises(InputError, match="object array"):
+    with pytest.raises(InputError, match="has dtype"):
         open_predictions(tmp_path / "a_logits.npy")
 
 
@@ -293,14 +293,14 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise PermissionError(13, "Permission denied", "a.npz")
 
     monkeypatch.setattr(zipfile, "ZipFile", refuse)
-    with pytest.raises(InputError, match=r"a\.npz cannot be read: Permission denied"):
+    with pytest.raises(InputError, match=r"a\.npz cannot be read: .*Permission denied"):
         open_predictions(tmp_path / "a.npz")
 
 
 def test_what_nobody_asks_for_need_not_be_readable(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS, meta=np.array([{"epoch": 3}], dtype=object))
     assert open_predictions(tmp_path / "a.npz").n == 6
-    with pytest.raises(InputError, match=r"meta\.npy is an object array"):
+    with pytest.raises(InputError, match=r"meta\.npy has dtype object"):
         open_predictions(f"{tmp_path}/a.npz#meta", kind="logits")
     entries = {
         "logits": {"dtype": "F32", "shape": [6, 3], "data_offsets": [0, 72]},
@@ -322,5 +322,5 @@ def test_strange_safetensors_headers(tmp_path: Path, text: bytes) -> None:
 
 
 def test_a_name_that_is_too_long() -> None:
-    with pytest.raises(InputError, match="cannot be read: File name too long"):
+    with pytest.raises(InputError, match=r"cannot be read: .*File name too long"):
         open_predictions("x" * 5000 + ".npz")

@@ -73,7 +73,11 @@ def test_one_hot_labels_are_not_taken_for_many_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "row", "words"),
     [
-        ("probability,prob_a,prob_b,label", "0.5,0.5,0.5,0", r"--scores 'prob_\*' or --scores probability"),
+        (
+            "probability,prob_a,prob_b,label",
+            "0.5,0.5,0.5,0",
+            r"probability, prob_\*: choose one with scores=",
+        ),
         ("probability,label", "0.5,dead", "--class-names NEGATIVE,POSITIVE"),
         ("probability,label", "0.5,", "label is missing in row 0"),
         ("confidence,correct", "93,true", "divide by 100"),

@@ -9,7 +9,7 @@ from calibrant.cli import options
 from calibrant.cli.terminal import answer, progress_bar
 from calibrant.core.errors import InputError
 from calibrant.data import Predictions, as_predictions, open_parts, open_predictions, write_predictions
-from calibrant.data.write import can_rewrite, rewrite
+from calibrant.data.write import rewrite
 from calibrant.shipping.apply import calibrate_predictions
 from calibrant.shipping.artifact import Artifact, read_artifact
 
@@ -54,11 +54,10 @@ def apply(
             name: calibrate_predictions(found.calibrator, part, kind or opened[name].kind)
             for name, part in given.items()
         }
-        only = given.get("")
-        if only is not None and can_rewrite(only, Path(file), Path(output)) and only.task == opened[""].task:
-            written = [rewrite(only, calibrated[""], Path(file), Path(output))]
-        else:
-            written = write_predictions(calibrated, output)
+        only, written = given.get(""), []
+        if only is not None and only.task == opened[""].task:
+            written = rewrite(only, calibrated[""], Path(file), Path(output))
+        written = written or write_predictions(calibrated, output)
     rows = {name: part.n for name, part in given.items()}
     facts: dict[str, Any] = {
         "files": [str(one) for one in written],

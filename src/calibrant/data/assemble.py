@@ -187,11 +187,10 @@ def _named_by_labels(found: Mapping[str, Field], called: str, wanted: Wanted) ->
     strange = [name for name in rest if class_key(name) not in labelled]
     if strange or len(rest) < 2:
         named = [name for name in rest if name not in strange]
-        advice = f"--scores {','.join(named if len(named) > 1 else rest)}"
         raise InputError(
             f"{called} has no columns logit_... or probability_..., and no label names "
-            f"{', '.join(strange)[:100] or 'a column'}: choose the scores, such as {advice} (scores=), "
-            f"among {', '.join(found)[:200]}"
+            f"{', '.join(strange)[:100] or 'a column'}: choose the scores, such as --scores "
+            f"{','.join(named if len(named) > 1 else rest)} (scores=), among {', '.join(found)[:200]}"
         )
     return _Choice(str(wanted.kind), str(wanted.kind), None, rest, rest)
 
@@ -228,7 +227,7 @@ def _arranged(found: Fields, chosen: _Choice, wanted: Wanted, called: str) -> Fi
     made = Fields({name: field for name, field in found.items() if name not in members} | joined)
     made.notes = found.notes
     if len(keys) > 1 and number_order(keys) is None and CLASS_NAMES not in made:
-        made[CLASS_NAMES] = ArrayField(np.array(chosen.classes, dtype=str))
+        made[CLASS_NAMES] = ArrayField(np.array(chosen.classes))
     return made
 
 

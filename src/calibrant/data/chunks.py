@@ -70,16 +70,14 @@ class Chunk:
                 logits = to_logits(logits, given.task)
             if self.log_floor is not None:
                 logits = raised(logits, self.log_floor)
-            labels = given.labels[own].astype(np.int64, copy=False)
-            yield self.first_row + own.start, logits, labels, None if given.weights is None else given.weights[own]
+            weights = None if given.weights is None else given.weights[own]
+            yield self.first_row + own.start, logits, given.labels[own], weights
 
     def parts(self) -> Iterator[Predictions]:
         """The rows as predictions in memory, values unchecked; nearly always all at once."""
         for own, block in self.values(check=False, elements=CHUNK_ELEMENTS):
             source = ArraySource(block, self.predictions.source.locate(own.start)[0])
-            part = self.predictions._part(source, own, checked=True)
-            part._labels = part.labels.astype(np.int64, copy=False)
-            yield part
+            yield self.predictions._part(source, own, checked=True)
 
     @contextmanager
     def naming(self) -> Iterator[None]:
@@ -88,12 +86,6 @@ class Chunk:
             yield
         except (InputError, OSError) as error:
             raise part_error(error, self.predictions.name, self.part, self.n_parts) from error
-
-    def __getstate__(self) -> dict[str, Any]:
-        # a class index seldom needs eight bytes on the way to another process
-        given = self.predictions
-        narrow = None if given._labels is None else given._labels.astype(np.min_scalar_type(given.n_classes - 1))
-        return {**self.__dict__, "predictions": given._like(given.source, _labels=narrow)}
 
 
 def part_error(error: Exception, name: str, part: int, n_parts: int) -> InputError:
@@ -109,9 +101,7 @@ def cut(predictions: Predictions, *, elements: int = CHUNK_ELEMENTS) -> list[Chu
     """All rows as chunks, in order; none spans two parts."""
     pieces = predictions.source.pieces()
     rows = max(1, elements // predictions.source.shape[1])
-    bare = predictions._like(
-        predictions.source, whole=False, groups={}, clusters=None, label_shares=None, class_names=None
-    )
+    bare = predictions.like(whole=False, groups={}, clusters=None, label_shares=None, class_names=None)
     found, offset = [], 0
     for part, piece in enumerate(pieces):
         for start, stop in pairwise([*piece.cuts(rows), piece.shape[0]]):
@@ -282,7 +272,7 @@ class FileBlocks(Blocks):
         for chunk in self._chunks:
             own, given = slice(chunk.first_row, chunk.first_row + chunk.n), chunk.predictions
             weights = None if rows.weights is None else rows.weights[own]
-            given = given._like(given.source, _labels=rows.labels[own], weights=weights)
+            given = given.like(_labels=rows.labels[own], weights=weights)
             found.append(replace(chunk, predictions=given))
         return found
 

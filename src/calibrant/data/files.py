@@ -165,7 +165,7 @@ def open_file(address: Any, split: str, wanted: Wanted) -> Predictions:
     found = _open_fetched(address, split, wanted)
     if isinstance(found.source, ViewSource):
         return found  # rows that are made from others of the file: the local copy is read
-    return found.with_source(FetchedSource(address, found, split, wanted))
+    return found.like(source=FetchedSource(address, found, split, wanted), _checked=False)
 
 
 @contextmanager
@@ -174,8 +174,8 @@ def naming(file: object, errors: type[Exception] = OSError) -> Iterator[None]:
     try:
         yield
     except errors as error:
-        reason = "there is no such file" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())[:200]
-        raise InputError(f"{file} cannot be read: {reason or type(error).__name__}") from error
+        reason = "there is no such file" if isinstance(error, FileNotFoundError) else str(error) or type(error).__name__
+        raise InputError(f"{file} cannot be read: {' '.join(reason.split())[:200]}") from error
 
 
 class FetchedSource(Source):

@@ -23,7 +23,7 @@ import numpy as np
 from calibrant.core import progress
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
-from calibrant.core.schema import number_order
+from calibrant.core.schema import KINDS, number_order
 from calibrant.data.source import (
     CLASS_NAMES,
     LABELS,
@@ -52,10 +52,10 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     if not rows:
         raise InputError(f"{path} is empty: give one JSON object per line")
     keys = dict.fromkeys(key for row in rows for key in row)
-    scored = {"logits", "probabilities", "confidence", "probability", str(wanted.scores)} & set(keys)
+    scored = {*KINDS, "confidence", "probability", str(wanted.scores)} & set(keys)
     columns = {}
     # scores first: they say in which order objects of labels are read
-    for key in sorted(keys, key=lambda key: key not in ("logits", "probabilities")):
+    for key in sorted(keys, key=lambda key: key not in KINDS):
         missing = [line for line, row in enumerate(rows, 1) if key not in row]
         if not missing:
             columns[key] = [row[key] for row in rows]
@@ -67,8 +67,9 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
         _choices(found, path, columns, choices, wanted)
     for key, column in columns.items():
         if key not in found:
-            called = f"{path}: {key}"
-            array = _objects(column, called, found) if isinstance(column[0], dict) else memory_array(column, called)
+            array = memory_array(column, f"{path}: {key}")
+            if isinstance(column[0], dict):
+                array = _objects(column, path, key, found)
             if array is not None:
                 found[key] = ArrayField(array)
     return found
@@ -103,20 +104,20 @@ def _refuse(word: str) -> Any:
     raise ValueError(f"it holds {word}, but every number must be finite")
 
 
-def _objects(column: list[Any], called: str, found: Fields) -> Array | None:
+def _objects(column: list[Any], path: Path, key: str, found: Fields) -> Array | None:
     """Numbers by name, the same names in every row."""
     names = list(column[0])
     order = number_order(names)
     names = names if order is None else [names[place] for place in order]
     if not all(_plain(item) and set(item) == set(names) for item in column):
         return None
-    if order is None and called.endswith(": labels") and CLASS_NAMES in found:
+    if order is None and key == "labels" and CLASS_NAMES in found:
         known = list(map(str, found[CLASS_NAMES].read()))
         if set(known) != set(names):
-            raise InputError(f"{called} name {', '.join(names)}, but the scores {', '.join(known)}")
+            raise InputError(f"{path}: {key} name {', '.join(names)}, but the scores {', '.join(known)}")
         names = known
-    if order is None and called.endswith((": logits", ": probabilities")):
-        found[CLASS_NAMES] = ArrayField(np.array(names, dtype=str))
+    if order is None and key in KINDS:
+        found[CLASS_NAMES] = ArrayField(np.array(names))
     return np.array([[item[name] for name in names] for item in column], dtype=np.float64)
 
 
@@ -144,9 +145,9 @@ def _choices(found: Fields, path: Path, columns: dict[str, list[Any]], key: str,
     share = left / np.maximum(gaps.sum(axis=1, keepdims=True), 1)
     floor = np.minimum(np.log(np.maximum(share, SMALLEST)), np.nanmin(logits, axis=1, keepdims=True))
     found["logits"] = ArrayField(np.where(gaps, floor, logits))
-    found[CLASS_NAMES] = ArrayField(np.array(options, dtype=str))
+    found[CLASS_NAMES] = ArrayField(np.array(options))
     if label is not None and label not in LABELS and given is None:
-        found["labels"] = ArrayField(np.array([str(item).strip() for item in columns[label]], dtype=str))
+        found["labels"] = ArrayField(np.array([str(item).strip() for item in columns[label]]))
     if gaps.any():
         found.notes = (
             f"{gaps.sum()} options are not listed in their row: each got what is left of the probability, shared among "

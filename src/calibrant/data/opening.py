@@ -179,9 +179,9 @@ def _joined(parts: list[Predictions], name: str, skipped: list[str]) -> Predicti
     if not parts:
         raise InputError(f"{name}: all {len(skipped)} parts are bad; the first: {skipped[0]}")
     columns = {word: [getattr(part, word) for part in parts] for word in PER_ROW if word != "clusters"}
-    return parts[0]._like(
-        PartsSource([part.source for part in parts], name),
+    return parts[0].like(
         whole=False,
+        source=PartsSource([part.source for part in parts], name),
         **{word: None if there[0] is None else np.concatenate(there) for word, there in columns.items()},
         clusters=_clusters(parts),
         groups={word: _joined_identifiers([part.groups[word] for part in parts]) for word in parts[0].groups},
@@ -297,8 +297,8 @@ def _retold(given: Predictions, wanted: Wanted) -> Predictions:
         resolve_task(wanted.task, given.source.shape, None, given.name or "the predictions")
         if (given.task, wanted.task) != ("multiclass", "binary"):
             raise InputError(f"{given.name or 'the predictions'} hold a {given.task} task, not {wanted.task}")
-        made = given.with_source(DifferenceSource(given.source, given.kind), "logits")
-        made.task = "binary"
+        source = DifferenceSource(given.source, given.kind)
+        made = given.like(source=source, kind="logits", task="binary", _checked=False)
     if not wanted.by and wanted.cluster is None:
         return made
     groups = {**given.groups, **{word: given.column(word) for word in wanted.by}}
@@ -307,7 +307,7 @@ def _retold(given: Predictions, wanted: Wanted) -> Predictions:
         clusters = given.column(clusters) if isinstance(clusters, str) else np.asarray(clusters)
         if len(clusters) != made.n:
             raise InputError(f"clusters has {len(clusters)} rows, but the predictions have {made.n}")
-    return made._like(made.source, groups=groups, clusters=clusters)
+    return made.like(groups=groups, clusters=clusters)
 
 
 def _first(value: Any) -> Any:

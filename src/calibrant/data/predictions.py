@@ -245,10 +245,8 @@ class Predictions:
     def labels(self) -> Array:
         """Class numbers (n,), outcomes (n,) or (n, L), int64; an InputError where there are none."""
         if self._labels is None:
-            where = self.name or "these predictions"
-            if self.label_shares is not None:
-                raise InputError(f"{where} has label shares instead of labels: use expanded() where labels are needed")
-            raise InputError(f"{where} has no labels, and this needs them")
+            remedy = "" if self.label_shares is None else ": it has label shares, use expanded()"
+            raise InputError(f"{self.name or 'these predictions'} has no labels, and this needs them{remedy}")
         return self._labels
 
     @property
@@ -299,7 +297,7 @@ class Predictions:
         weights = self.label_shares[row, label]
         if self.weights is not None:
             weights = weights * self.weights[row]
-        made = self._like(self.source, label_shares=None)._part(TakenSource(self.source, row), row, self._checked)
+        made = self.like(label_shares=None)._part(TakenSource(self.source, row), row, self._checked)
         made._labels, made.weights, made.notes, made.spread = label.astype(np.int64), weights, self.notes, True
         made.clusters = row if self.clusters is None else made.clusters
         return made
@@ -310,11 +308,11 @@ class Predictions:
         order, labels = found.order, self._labels
         if order is None:
             known = not found.note or found.note in self.notes
-            return self if known else self._like(self.source, notes=(*self.notes, found.note))
+            return self if known else self.like(notes=(*self.notes, found.note))
         if labels is not None:
             labels = labels[:, order] if labels.ndim == 2 else np.argsort(order)[labels]
-        return self._like(
-            PickedSource(self.source, order),
+        return self.like(
+            source=PickedSource(self.source, order),
             class_names=None if self.class_names is None else tuple(self.class_names[place] for place in order),
             label_shares=None if self.label_shares is None else self.label_shares[:, order],
             score_columns=tuple(self.score_columns[place] for place in order) if len(self.score_columns) > 1 else (),
@@ -325,9 +323,10 @@ class Predictions:
         """The same predictions with names for their columns; their labels stay the class numbers that they are."""
         names = None if class_names is None else tuple(map(str, class_names))
         if names is not None and len(names) != self.n_classes:
-            called, _ = self.called(0)
-            raise InputError(f"class_names has {len(names)} names, but {called} has {self.n_classes} columns")
-        return self._like(self.source, class_names=names)
+            raise InputError(
+                f"class_names has {len(names)} names, but {self.called(0)[0]} has {self.n_classes} columns"
+            )
+        return self.like(class_names=names)
 
     def column(self, word: str) -> Array:
         """A column of groups or any other column of the file, by name."""
@@ -335,17 +334,15 @@ class Predictions:
             return self.groups[word]
         if word in self.extras:
             return self.extras[word].read()
-        known = ", ".join(sorted({*self.groups, *self.extras})) or "nothing"
-        raise InputError(f"{self.name or 'the predictions'} has no column {word!r}, only {known}")
+        raise InputError(
+            f"{self.name or 'the predictions'} has no column {word!r}, only "
+            f"{', '.join(sorted({*self.groups, *self.extras})) or 'nothing'}"
+        )
 
     def refuse_probabilities(self) -> None:
         """Raise if values that are called logits are probabilities."""
         if self.kind == "logits" and self.task == "multiclass":
             self.source.refuse_probabilities(self.called(0)[0])
-
-    def with_source(self, source: Source, kind: str | None = None, *, field: str = "", checked: bool = False) -> Self:
-        """The same rows with other values; labels and all other columns stay."""
-        return self._like(source, kind=kind or self.kind, field=field or self.field, _checked=checked)
 
     def __len__(self) -> int:
         return self.n
@@ -368,21 +365,20 @@ class Predictions:
         extras = "" if self.weights is None else ", weighted"
         return f"<Predictions{where}: {self.n} rows{width}, {task}{self.kind}, {self.dtype}{extras}>"
 
-    def _like(self, source: Source, *, whole: bool = True, **changed: Any) -> Self:
-        """The same predictions with other values and some other attributes; `whole`: of the same rows."""
+    def like(self, *, whole: bool = True, **changed: Any) -> Self:
+        """The same predictions with some other attributes, such as a `source`; `whole`: of the same rows."""
         made = copy.copy(self)
         for word in ("_values", "_converted", *(() if whole else OF_THE_WHOLE)):
             made.__dict__.pop(word, None)
-        made.__dict__.update(source=source, **changed)
+        made.__dict__.update(changed)
         return made
 
     def _part(self, source: Source, index: slice | Array, checked: bool) -> Self:
         if not source.shape[0]:
             raise InputError(f"the selection holds 0 of the {self.n} rows, while a minimum of 1 is required")
-        columns = {word: getattr(self, word) for word in PER_ROW}
-        taken = {word: None if column is None else column[index] for word, column in columns.items()}
+        taken = {word: getattr(self, word)[index] for word in PER_ROW if getattr(self, word) is not None}
         groups = {name: column[index] for name, column in self.groups.items()}
-        return self._like(source, whole=False, groups=groups, _checked=checked, **taken)
+        return self.like(whole=False, source=source, groups=groups, _checked=checked, **taken)
 
     def _checked_blocks(self, rows: int | None = None) -> Iterator[tuple[slice, Array]]:
         rows = rows or max(1, CHUNK_BYTES // (self.source.shape[1] * self.dtype.itemsize))
@@ -448,31 +444,31 @@ def join(  # noqa: PLR0917
     guard : rows from which on logits that look like probabilities are an error; None for no such check.
     """
     prefix, field = f"{name}: " if name else "", words["scores"]
-    called = {word: prefix + words.get(word, word) for word in ("scores", *columns)}
-    own = {word: as_array(column, called[word]) for word, column in columns.items() if column is not None}
+    called, names = prefix + field, {word: prefix + words.get(word, word) for word in columns}
+    own = {word: as_array(column, names[word]) for word, column in columns.items() if column is not None}
     dense = len(scores.shape) > 2
     local = dense and "clusters" not in own
     if dense:
-        scores, own, groups = _flattened(scores.read(), own, groups, called["scores"])
+        scores, own, groups = _flattened(scores.read(), own, groups, called)
     labels = own.get("labels")
     told, label_shape = task, None if labels is None else labels.shape
-    task = resolve_task(task, scores.shape, label_shape, called["scores"])
+    task = resolve_task(task, scores.shape, label_shape, called)
     two = task == "binary" and scores.shape[1:] == (2,)
     if two or task == "multiclass":
-        check_matrix_shape(scores.shape, scores.dtype, called["scores"])
-    check_real(scores.dtype, called["scores"])
-    check_some_rows(scores.shape, called["scores"])
-    check_counts(scores.shape, called["scores"])
+        check_matrix_shape(scores.shape, scores.dtype, called)
+    check_real(scores.dtype, called)
+    check_some_rows(scores.shape, called)
+    check_counts(scores.shape, called)
     source, n_rows = scores.source(name), scores.shape[0]
     if ignore_index is not None and labels is not None:
         if label_shape != (n_rows,):
             raise InputError(
-                f"ignore_index needs one class per row: {called['labels']} has shape {label_shape}, but {field} has "
+                f"ignore_index needs one class per row: {names['labels']} has shape {label_shape}, but {field} has "
                 f"{n_rows} rows"
             )
         kept = np.flatnonzero(labels != ignore_index)
         if not len(kept):
-            raise InputError(f"{called['labels']} is {ignore_index} in all {n_rows} rows: nothing is left to read")
+            raise InputError(f"{names['labels']} is {ignore_index} in all {n_rows} rows: nothing is left to read")
         source = TakenSource(source, kept)
         own, groups = ({word: column[kept] for word, column in some.items()} for some in (own, groups))
     in_memory = isinstance(scores, ArrayField)
@@ -480,37 +476,37 @@ def join(  # noqa: PLR0917
         values = next(source.blocks(0, source.shape[0], n_rows))
         source = ArraySource(values, name)
         check = value_check("multiclass" if two else task)
-        check(values, from_logits=kind == "logits", name=called["scores"])
+        check(values, from_logits=kind == "logits", name=called)
     if task == "multilabel" and told is None and label_shape == scores.shape:
         head = next(source.blocks(0, min(64, source.shape[0]), 64))
-        refuse_one_hot(own["labels"], head, kind, called["labels"], field)
+        refuse_one_hot(own["labels"], head, kind, names["labels"], field)
     if guard is not None and kind == "logits" and task in ("multiclass", "binary"):
-        source.refuse_probabilities(called["scores"], guard)
+        source.refuse_probabilities(called, guard)
     if two:
         source, kind = DifferenceSource(source, kind), "logits"
     made = Predictions.from_source(source, kind, None, task=task, field=field, checked=in_memory, groups=groups)
     made = made.named(class_names)
     made.local_clusters = local
-    _add_columns(made, own, called)
+    _add_columns(made, own, names)
     return made
 
 
-def _add_columns(made: Predictions, own: Columns, called: Mapping[str, str]) -> None:
+def _add_columns(made: Predictions, own: Columns, names: Mapping[str, str]) -> None:
     """Check everything but the scores against their shape, and add labels and the like."""
     if "labels" in own:
-        made._labels = made.schema.labels(own["labels"], called["labels"], made.field, made.n)
+        made._labels = made.schema.labels(own["labels"], names["labels"], made.field, made.n)
     if "label_shares" in own:
         if made.task != "multiclass" or "labels" in own:
-            raise InputError(f"{called['label_shares']} stand in place of the labels of a multiclass task")
-        made.label_shares = check_shares(own["label_shares"], made.source.shape, called["label_shares"])
+            raise InputError(f"{names['label_shares']} stand in place of the labels of a multiclass task")
+        made.label_shares = check_shares(own["label_shares"], made.source.shape, names["label_shares"])
     made.clusters = own.get("clusters")
-    for word, column in (made.groups if made.clusters is None else {**made.groups, "clusters": made.clusters}).items():
-        if column.shape != (made.n,):
+    for word, column in {**made.groups, "clusters": made.clusters}.items():
+        if column is not None and column.shape != (made.n,):
             raise InputError(
-                f"{called.get(word, word)} has shape {column.shape}, but {called['scores']} has {made.n} rows: "
+                f"{names.get(word, word)} has shape {column.shape}, but {made.called(0)[0]} has {made.n} rows: "
                 "give one entry per row"
             )
-    made.weights = check_weights(own.get("weights"), made.n, called["weights"])
+    made.weights = check_weights(own.get("weights"), made.n, names["weights"])
 
 
 def refuse_one_hot(labels: Array, scores: Array, kind: str, name: str, against: str) -> None:

@@ -213,8 +213,9 @@ def reading(path: Path, what: str, damage: tuple[type[Exception], ...]) -> Itera
             raise
         raise InputError(f"{path} cannot be read as a {what}: {error}") from error
     except damage as error:
-        words = " ".join(str(error).split())[:200] or type(error).__name__
-        raise InputError(f"{path} is not a whole {what}: {words}") from error
+        raise InputError(
+            f"{path} is not a whole {what}: {' '.join(str(error).split())[:200] or type(error).__name__}"
+        ) from error
 
 
 CHUNK_BYTES = 64 * 2**20

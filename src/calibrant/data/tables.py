@@ -19,7 +19,7 @@ import zlib
 from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -65,6 +65,9 @@ VECTOR_BATCH = 2**20
 SEPARATORS = (",", ";", "\t", "|")
 """Of those that occur equally often, the first one counts."""
 
+TEXTS = ("string", "large_string")
+"""Types of columns of texts."""
+
 DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
 
 
@@ -75,6 +78,7 @@ class Table(Readable):
     batches.
 
     where : a path, or a buffer in memory.
+    called : the path of the file that the columns come from.
     names : of the columns in the file; several may be equal.
     decimal : the decimal mark of a text file, whose columns that are not numbers hold text; None for any other.
     keeps : what must live as long as the table, such as the owner of a scratch file.
@@ -87,7 +91,7 @@ class Table(Readable):
     keeps: Any = None
 
     def __post_init__(self) -> None:
-        self.size = self.where.stat().st_size if isinstance(self.where, Path) else self.where.size
+        self.size = Path(self.called).stat().st_size
         with self._damage():
             schema, self.lengths = self._described()
         self.names, self.types, self.metadata = self.names or schema.names, schema.types, schema.metadata or {}
@@ -100,7 +104,7 @@ class Table(Readable):
         options = pa.ipc.IpcReadOptions(included_fields=columns, use_threads=False)
         with (
             # read, not mapped: a map of a file that another process cuts short ends this process
-            pa.OSFile(str(self.where)) if isinstance(self.where, Path) else pa.BufferReader(self.where) as stream,
+            pa.input_stream(self.where, compression=None) as stream,
             pa.ipc.open_file(stream, options=options) as file,
         ):
             yield file
@@ -142,7 +146,7 @@ class Table(Readable):
         import pyarrow as pa
 
         damage = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError)
-        with reading(self.where, "table", damage) if isinstance(self.where, Path) else nullcontext():
+        with reading(Path(self.called), "table", damage):
             yield
 
 
@@ -235,8 +239,10 @@ class TableField(Field):
     def _lists(self, lists: Any, first_row: int) -> Array:
         width = self.shape[1]
         if lists.null_count:
-            row = first_row + lists.is_null().index(True).as_py()
-            raise InputError(f"{self.called} is missing in row {row}: every row needs {width} numbers")
+            raise InputError(
+                f"{self.called} is missing in row {first_row + lists.is_null().index(True).as_py()}: "
+                f"every row needs {width} numbers"
+            )
         lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
         for row in np.flatnonzero(lengths != width):
             raise InputError(
@@ -250,7 +256,7 @@ class TableField(Field):
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if _is_text(column):
+        if str(column.type) in TEXTS:
             cells = pc.replace_substring(pc.utf8_trim_whitespace(column), self.table.decimal or ".", ".")
             try:
                 column = pc.cast(cells, pa.float64())
@@ -270,14 +276,9 @@ class TableField(Field):
         try:
             float(cell or "")
         except ValueError:
-            where = f"row {row}, column {place}"
-            raise InputError(f"{self.called} in {where} is not a number: {(cell or '')[:40]!r}") from None
-
-
-def _is_text(column: Any) -> bool:
-    from pyarrow import types
-
-    return types.is_string(column.type) or types.is_large_string(column.type)
+            raise InputError(
+                f"{self.called} in row {row}, column {place} is not a number: {(cell or '')[:40]!r}"
+            ) from None
 
 
 def _values(column: Any) -> Array:
@@ -288,7 +289,7 @@ def _values(column: Any) -> Array:
         column = column.dictionary_decode()
     if types.is_decimal(column.type):
         column = column.cast("float64")
-    if _is_text(column) or (column.null_count and not types.is_floating(column.type)):
+    if str(column.type) in TEXTS or (column.null_count and not types.is_floating(column.type)):
         return np.array(column.to_pylist(), dtype=object if column.null_count else str)
     return column.to_numpy(zero_copy_only=False)
 
@@ -363,8 +364,8 @@ def csv_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
 
     form = text_form(path)
     plain = canonical(form.names)
-    numeric = {*SCORES, *PARTNERS, *WEIGHTS, str(wanted.weights)}
-    numeric |= set(picked(plain, wanted.scores)) if wanted.scores is not None else set()
+    chosen = () if wanted.scores is None else picked(plain, wanted.scores)
+    numeric = {*SCORES, *PARTNERS, *WEIGHTS, str(wanted.weights), *chosen}
     prefixes = (*PREFIXES, *SHARE_PREFIXES)
     numbers = {place for place, name in enumerate(plain) if name in numeric or name.lower().startswith(prefixes)}
     while True:
@@ -452,11 +453,10 @@ def frame_columns(given: Any) -> dict[str, Any] | None:
     if not isinstance(frame, nw.DataFrame):
         return None
     columns = {}
-    for name in frame.columns:
-        series = frame.get_column(name)
-        series = series.cast(nw.Float64) if series.dtype == nw.Decimal else series
+    for series in frame.iter_columns():
         exact = series.dtype.is_integer() and series.null_count()  # numpy would make floats of them
-        columns[str(name)] = np.array(series.to_list(), dtype=object) if exact else series.to_numpy()
+        plain = series.cast(nw.Float64) if series.dtype == nw.Decimal else series
+        columns[str(series.name)] = np.array(series.to_list(), dtype=object) if exact else plain.to_numpy()
     return columns
 
 
@@ -488,14 +488,13 @@ def memory_array(column: Any, name: str) -> Array | None:
 def _stacked(rows: list[Any], name: str) -> Array | None:
     """A matrix of rows of equal length; None where they do not hold numbers, of whatever length they are."""
     lengths = [len(row) if isinstance(row, (list, tuple, np.ndarray)) else 0 for row in rows]
-    width = lengths[0]
-    odd = next((place for place, length in enumerate(lengths) if length != width), None)
+    odd = [row for row, length in enumerate(lengths) if length != lengths[0]]
     try:
-        matrix = np.array(rows if odd is None else rows[:1])
+        matrix = np.array(rows[:1] if odd else rows)
     except ValueError:  # lists inside, of several lengths
         return None
-    if matrix.dtype.kind not in "fiub" or not width:
+    if matrix.dtype.kind not in "fiub" or not matrix.size:
         return None
-    if odd is not None:
-        raise InputError(f"{name} has {lengths[odd]} numbers in row {odd}, but {width} in the first")
+    if odd:
+        raise InputError(f"{name} has {lengths[odd[0]]} numbers in row {odd[0]}, but {lengths[0]} in the first")
     return matrix

@@ -128,7 +128,7 @@ def _stored(parts: Mapping[str, Predictions], *, names: bool = True) -> dict[str
     for split, predictions in parts.items():
         columns = columns_of(predictions)
         if names and predictions.class_names is not None:
-            columns[CLASS_NAMES] = np.array(predictions.class_names, dtype=str)
+            columns[CLASS_NAMES] = np.array(predictions.class_names)
         shape = (predictions.n,) if predictions.flat else predictions.source.shape
         scores = _Stored(shape, predictions.dtype, (chunk.values for chunk in predictions.chunks()))
         prefix = f"{split}_" if split else ""
@@ -195,7 +195,7 @@ def _write_parquet(parts: dict[str, Predictions], path: Path) -> None:
     word, names = score_word(predictions), predictions.class_names
     metadata = None if names is None else {CLASS_NAMES: json.dumps(names)}
     # groups are cut with the rows, whatever they hold
-    chunks = predictions._like(predictions.source, groups=columns_of(predictions)).chunks()
+    chunks = predictions.like(groups=columns_of(predictions)).chunks()
     tables = (
         {name: arrow_array(array) for name, array in {word: chunk.values, **chunk.groups}.items()} for chunk in chunks
     )
@@ -227,7 +227,7 @@ def _write_csv(parts: dict[str, Predictions], path: Path) -> None:
     columns = _wide(columns_of(predictions), names)
     with csv_writer(path, "\t" if ".tsv" in path.suffixes else ",") as writer:
         writer.writerow([*columns, *([one] if predictions.flat else [f"{one}_{name}" for name in names])])
-        for chunk in predictions._like(predictions.source, groups=columns).chunks():
+        for chunk in predictions.like(groups=columns).chunks():
             cells = [column.tolist() for column in chunk.groups.values()]
             writer.writerows(zip(*cells, *zip(*shown_rows(chunk), strict=True), strict=True))
 
@@ -279,23 +279,20 @@ def _write_jsonl(parts: dict[str, Predictions], path: Path) -> None:
                 file.write(json.dumps(dict(zip(found, row, strict=True)), allow_nan=False) + "\n")
 
 
-def can_rewrite(given: Predictions, source: Path, target: Path) -> bool:
-    """Is the output a table of the same format, whose rows are those of the input?"""
-    work = WRITERS.get(suffix_of(source))
-    same = work in REWRITERS and work is WRITERS.get(suffix_of(target))
-    return same and source.is_file() and bool(given.score_columns) and not isinstance(given.source, TakenSource)
-
-
-def rewrite(given: Predictions, calibrated: Predictions, source: Path, target: Path) -> Path:
+def rewrite(given: Predictions, calibrated: Predictions, source: Path, target: Path) -> list[Path]:
     """Write the table of `source` to `target` with the scores of `calibrated`: everything else stays as it was.
 
     A column of scores keeps its name, unless the kind changes and the name says the kind: `logit_cat` becomes
-    `probability_cat`.
+    `probability_cat`. Nothing is written unless both are tables of one format, and `given` has all rows of the source.
     """
+    work = WRITERS.get(suffix_of(source))
+    same = work in REWRITERS and work is WRITERS.get(suffix_of(target)) and source.is_file()
+    if not same or not given.score_columns or isinstance(given.source, TakenSource):
+        return []
     renamed = {name: _renamed(name, calibrated.kind) for name in given.score_columns}
     with atomic_write(target) as temporary:
-        REWRITERS[WRITERS[suffix_of(source)]](calibrated, source, temporary, renamed)
-    return target
+        REWRITERS[work](calibrated, source, temporary, renamed)
+    return [target]
 
 
 def _renamed(name: str, kind: str) -> str:

@@ -211,7 +211,7 @@ def mendable(
         chosen = np.sort(np.random.default_rng([seed, 23]).choice(predictions.n, most, replace=False, shuffle=False))
         part, clusters = predictions[chosen], None if clusters is None else clusters[chosen]
     else:
-        part = predictions.with_source(predictions.source, checked=True)
+        part = predictions.like(_checked=True)
     if clusters is not None and len(np.unique(clusters)) < FEWEST_CLUSTERS:
         return None
     part.clusters, part.spread = clusters, predictions.spread

@@ -62,4 +62,4 @@ def calibrate_predictions(calibrator: Any, predictions: Predictions, kind: str =
     fitted = Schema(calibrator.task_, kind_of(calibrator), len(calibrator.classes_))
     fitted.align(predictions.schema, "the calibrator", predictions.name or "these predictions")
     source = CalibratedSource(calibrator, predictions, kind)
-    return predictions.with_source(source, kind, field=f"calibrated {kind}")
+    return predictions.like(source=source, kind=kind, field=f"calibrated {kind}", _checked=False)
