@@ -17,6 +17,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -183,14 +184,13 @@ class FetchedSource(Source):
 
     def __init__(self, address: str, opened: Predictions, split: str, wanted: Wanted) -> None:
         self.name = address + (f"#{split}" if split else "")
-        self.shape = opened.source.shape
-        self.dtype = opened.dtype
-        self._address, self._split = address, split
-        self._wanted = Wanted(wanted.kind, opened.task, wanted.scores, require_labels=False)
+        self.shape, self.dtype = opened.source.shape, opened.dtype
+        scores = Wanted(wanted.kind, opened.task, wanted.scores, require_labels=False)
+        self._open = partial(_open_fetched, address, split, scores)
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Blocks of the fetched file."""
-        local = _open_fetched(self._address, self._split, self._wanted).source
+        local = self._open().source
         if local.shape != self.shape:
             raise InputError(f"{self.name} had {self.shape[0]} rows when it was opened, and now {local.shape[0]}")
         for block in local.blocks(start, stop, rows):
@@ -240,10 +240,8 @@ def _system(address: str) -> tuple[Any, str]:
         from fsspec.core import url_to_fs
     except ImportError as error:
         raise MissingExtraError("fsspec", "dask") from error
-    try:
+    with naming(address, Exception):
         return url_to_fs(address)
-    except (ValueError, ImportError) as error:
-        raise InputError(f"{address} cannot be opened: {' '.join(str(error).split())}") from error
 
 
 def _touch(folder: Path) -> None:

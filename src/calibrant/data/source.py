@@ -550,10 +550,7 @@ class RawField(Field):
         if others_write or self.stored != self.dtype or self.offset % self.stored.itemsize:
             return None
         self.check_unchanged()
-        try:
-            return np.asarray(np.memmap(self.path, self.stored, "c", self.offset, self.shape))
-        except ValueError as error:
-            raise InputError(f"{self.called} became shorter while it was read") from error
+        return np.asarray(np.memmap(self.path, self.stored, "c", self.offset, self.shape))
 
 
 def _stamp(path: Path) -> tuple[int, int]:
