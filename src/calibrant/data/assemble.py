@@ -39,14 +39,12 @@ from calibrant.data.source import (
     Field,
     Fields,
     Wanted,
+    first_of,
     picked,
     prefix_of,
     score_kind,
     split_names,
 )
-
-FEW_ROWS = 10
-"""One file of many is not judged by fewer rows: a few may look like probabilities by chance."""
 
 
 def assemble(fields: Mapping[str, Field], name: str, split: str, wanted: Wanted) -> Predictions:
@@ -92,7 +90,7 @@ def assemble(fields: Mapping[str, Field], name: str, split: str, wanted: Wanted)
         {"scores": chosen.key, **{word: key for word, key in keys.items() if isinstance(key, str)}},
         class_names=file.class_names() if wanted.class_names is None else wanted.class_names,
         ignore_index=wanted.ignore_index,
-        guard=(FEW_ROWS if wanted.part else 2) if wanted.guard else None,
+        guard=wanted.guard,
     )
     found.extras = {} if wanted.ignore_index is not None else file.extras()
     if isinstance(fields, Fields):
@@ -162,7 +160,7 @@ def _unmarked(fields: Mapping[str, Field], name: str, prefix: str, wanted: Wante
 def _named_scores(fields: Mapping[str, Field], name: str, prefix: str, wanted: Wanted) -> _Choice:
     """The array or the columns that the caller names."""
     word = str(wanted.scores)
-    key = _either(fields, prefix, word)
+    key = first_of((prefix + word, word), fields)
     columns = picked(list(fields), word, "scores", name) if key is None and isinstance(fields, Fields) else []
     if key is None and not columns:
         raise InputError(f"{name} has no {prefix}{word} for the scores, only {listing(fields)}")
@@ -239,8 +237,7 @@ def _by_class(columns: Mapping[str, str], keys: list[str]) -> list[str]:
 
 def _add_correct(made: Fields) -> None:
     """Where a table gives a confidence, the answer and the true label: an answer is correct if it is the label."""
-    predicted = next((word for word in PREDICTED if word in made), None)
-    label = next((word for word in (*LABELS, *OTHER_LABELS) if word in made), None)
+    predicted, label = first_of(PREDICTED, made), first_of((*LABELS, *OTHER_LABELS), made)
     if CONFIDENCE in made and CORRECT not in made and predicted is not None and label is not None:
         answers, truth = (made[word].read().astype(str).tolist() for word in (predicted, label))
         same = [class_key(one) == class_key(other) for one, other in zip(answers, truth, strict=True)]
@@ -260,13 +257,13 @@ class _File:
     def find(self, given: Any, option: str, usual: Iterable[str] = ()) -> Any:
         """An array as given, or the name of the one that the caller names, or that has a usual name."""
         if isinstance(given, str):
-            key = _either(self.fields, self.prefix, given)
+            key = first_of((self.prefix + given, given), self.fields)
             if key is None:
                 raise InputError(f"{self.name} has no {self.prefix}{given} for --{option}, only {listing(self.fields)}")
             return key
         if given is not None:
             return given
-        return next((self.prefix + word for word in usual if self.prefix + word in self.fields), None)
+        return first_of((self.prefix + word for word in usual), self.fields)
 
     def read(self, key: Any, *, texts: bool = True) -> Any:
         """A column by name, read only after its length is known to fit; an array as it is."""
@@ -281,7 +278,7 @@ class _File:
 
     def class_names(self) -> list[str] | None:
         """Names of the classes."""
-        key = _either(self.fields, self.prefix, CLASS_NAMES)
+        key = first_of((self.prefix + CLASS_NAMES, CLASS_NAMES), self.fields)
         if key is None:
             return None
         self.used.add(key)
@@ -307,11 +304,6 @@ class _File:
             and not isinstance(field, BrokenField)
             and field.shape[:1] == (self.n_rows,)
         }
-
-
-def _either(fields: Mapping[str, Field], prefix: str, word: str) -> str | None:
-    """The name with the prefix of the part, or without it."""
-    return next((key for key in (prefix + word, word) if key in fields), None)
 
 
 def _label_key(fields: Mapping[str, Field], split: str) -> str | None:

@@ -32,6 +32,7 @@ from calibrant.data.source import (
     Field,
     Fields,
     Wanted,
+    first_of,
 )
 from calibrant.data.tables import memory_array
 
@@ -62,7 +63,7 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
         elif key in scored or key in LABELS:
             raise InputError(f"{path}: {key} is missing in line {missing[0]}")
     found = Fields()
-    choices = next((key for key in (TOP_LOGPROBS, LOGPROBS) if key in columns), None)
+    choices = first_of((TOP_LOGPROBS, LOGPROBS), columns)
     if choices is not None and not scored:
         _choices(found, path, columns, choices, wanted)
     for key, column in columns.items():
@@ -124,7 +125,7 @@ def _objects(column: list[Any], path: Path, key: str, found: Fields) -> Array | 
 def _choices(found: Fields, path: Path, columns: dict[str, list[Any]], key: str, wanted: Wanted) -> None:
     """Log-probabilities of the options of multiple choice, as logits."""
     given = wanted.labels if isinstance(wanted.labels, str) else None
-    label = next((word for word in (given, *CHOICE_LABELS) if word in columns), None)
+    label = first_of((given, *CHOICE_LABELS), columns)
     rows = [_options(value, f"{path}: {key} in row {row}") for row, value in enumerate(columns[key])]
     if wanted.class_names is not None:
         options = list(wanted.class_names)

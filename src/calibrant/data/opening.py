@@ -36,6 +36,9 @@ from calibrant.data.source import (
 from calibrant.data.tables import column_fields, frame_columns
 from calibrant.engines.engine import opened
 
+FEW_ROWS = 10
+"""One file of many is not judged by fewer rows: a few may look like probabilities by chance; fits look at all parts."""
+
 
 def open_predictions(
     path: Any,
@@ -110,7 +113,9 @@ def open_predictions(
         return open_file(addresses[0], split, wanted)
     if any(given is not None and not isinstance(given, str) for given in (wanted.labels, wanted.weights)):
         raise InputError(f"{folder} is a folder or pattern: labels and weights must be in its files")
-    return _open_all(addresses, split, replace(wanted, part=True), folder, engine if skip_bad_parts else None)
+    return _open_all(
+        addresses, split, replace(wanted, guard=wanted.guard and FEW_ROWS), folder, engine if skip_bad_parts else None
+    )
 
 
 def _open_all(addresses: list[Any], split: str, wanted: Wanted, name: str, engine: Any) -> Predictions:
@@ -216,6 +221,7 @@ def described(said: Wanted) -> Wanted:
     columns = [said.by] if isinstance(said.by, str) else said.by or ()
     return replace(
         said,
+        guard=2 if said.guard else 0,
         by=tuple(word.strip() for name in columns for word in str(name).split(",") if word.strip()),
         class_names=None if said.class_names is None else [str(name) for name in said.class_names],
         **{word: _vector(getattr(said, word), word) for word in ("labels", "weights", "cluster")},
@@ -250,9 +256,8 @@ def _vector(given: Any, what: str) -> Any:
         if isinstance(given, os.PathLike):
             raise InputError(f"{what}={str(file)!r} must be an array, the name of one, or the path of an .npy file")
         return given
-    if not file.is_file():
-        raise InputError(f"{file} does not exist: there is no such file for the {what}")
-    return array_field(file).read()
+    with naming(file):
+        return array_field(file).read()
 
 
 def from_object(given: Any, wanted: Wanted, name: str = "") -> Predictions:

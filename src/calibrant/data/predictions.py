@@ -161,12 +161,12 @@ class Predictions:
         prefix = f"{name}: " if name else ""
         if labels is not None and correct is not None:
             raise InputError(f"{prefix}give either labels or correct, and not both")
-        columns = {"label_shares": label_shares, "weights": weights, "clusters": clusters}
+        answers = labels if correct is None else correct
         if groups is not None and not isinstance(groups, Mapping):
             groups = frame_columns(groups) or {"group": groups}
         made = join(
             ArrayField(as_array(values, prefix + word)),
-            columns | {"labels": labels if correct is None else correct},
+            {"labels": answers, "label_shares": label_shares, "weights": weights, "clusters": clusters},
             {str(group): as_array(column, f"{prefix}{group}") for group, column in (groups or {}).items()},
             said or "logits",
             task,
@@ -435,13 +435,13 @@ def join(  # noqa: PLR0917
     *,
     class_names: Sequence[str] | None = None,
     ignore_index: int | None = None,
-    guard: int | None = None,
+    guard: int = 0,
 ) -> Predictions:
     """Check scores and what belongs to them, and join them: the one gate for arrays, files and frames.
 
     columns : labels, label_shares, weights and clusters; None for what is not there.
     words : what error messages call the scores and these columns in the file `name`, where it has names of its own.
-    guard : rows from which on logits that look like probabilities are an error; None for no such check.
+    guard : rows from which on logits that look like probabilities are an error; 0 for no such check.
     """
     prefix, field = f"{name}: " if name else "", words["scores"]
     called, names = prefix + field, {word: prefix + words.get(word, word) for word in columns}
@@ -480,7 +480,7 @@ def join(  # noqa: PLR0917
     if task == "multilabel" and told is None and label_shape == scores.shape:
         head = next(source.blocks(0, min(64, source.shape[0]), 64))
         refuse_one_hot(own["labels"], head, kind, names["labels"], field)
-    if guard is not None and kind == "logits" and task in ("multiclass", "binary"):
+    if guard and kind == "logits" and task in ("multiclass", "binary"):
         source.refuse_probabilities(called, guard)
     if two:
         source, kind = DifferenceSource(source, kind), "logits"

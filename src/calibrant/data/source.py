@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -104,10 +104,13 @@ class Wanted:
     class_names: Sequence[str] | None = None
     require_labels: bool = True
     ignore_index: int | None = None
-    guard: bool = True
-    """Are logits that look like probabilities an error? Not where they are only transformed."""
-    part: bool = False
-    """Is the file one of several? A few of its rows may look like probabilities by chance; fits look at all parts."""
+    guard: int = 2
+    """Rows from which on logits that look like probabilities are an error; 0 where they are only transformed."""
+
+
+def first_of(words: Iterable[Any], found: Container[Any]) -> Any:
+    """The first of some names that is among those found, or None."""
+    return next((word for word in words if word in found), None)
 
 
 def score_kind(word: str) -> str | None:
@@ -154,8 +157,8 @@ def picked(names: Sequence[str], text: str, option: str = "", called: str = "") 
         hits = [word] if word in names else [name for name in names if fnmatchcase(name, word)]
         if not hits and option:
             raise InputError(f"{called} has no {word} for --{option}, only {', '.join(map(str, names))[:200]}")
-        columns.extend(hit for hit in hits if hit not in columns)
-    return columns
+        columns += hits
+    return list(dict.fromkeys(columns))
 
 
 def prefix_of(name: str, prefixes: Iterable[str] = PREFIXES) -> str:

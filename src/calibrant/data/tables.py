@@ -19,7 +19,7 @@ import zlib
 from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -91,7 +91,7 @@ class Table(Readable):
     keeps: Any = None
 
     def __post_init__(self) -> None:
-        self.size = Path(self.called).stat().st_size
+        self.size = self.where.stat().st_size if isinstance(self.where, Path) else self.where.size
         with self._damage():
             schema, self.lengths = self._described()
         self.names, self.types, self.metadata = self.names or schema.names, schema.types, schema.metadata or {}
@@ -146,7 +146,7 @@ class Table(Readable):
         import pyarrow as pa
 
         damage = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError)
-        with reading(Path(self.called), "table", damage):
+        with reading(self.where, "table", damage) if isinstance(self.where, Path) else nullcontext():
             yield
 
 
@@ -354,8 +354,8 @@ def text_form(path: Path) -> TextForm:
     cells = rows[0] if rows else []
     row_names = len(cells) == len(names) + 1  # R writes row names without a name for their column
     comma = separator != "," and any(DECIMAL_COMMA.fullmatch(cell) for cell in cells)
-    names = [name.strip() for name in names]
-    return TextForm(["", *names] if row_names else names, separator, "," if comma else ".", encoding, row_names)
+    names = [""] * row_names + [name.strip() for name in names]
+    return TextForm(names, separator, "," if comma else ".", encoding, row_names)
 
 
 def csv_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
