@@ -5,8 +5,6 @@ probabilities that sum to one) need a pass over the whole matrix; `check_values`
 fused kernels that read the matrix anyway call `explain_bad_values` only when they met something odd.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 
@@ -99,7 +97,7 @@ def check_labels(labels: Any, n_rows: int, n_classes: int, name: str = "labels",
     array = whole_numbers(_label_column(labels, n_rows, name, against), f"0..{n_classes - 1}", name)
     if n_rows == 0:
         raise InputError(f"{name} has 0 rows while a minimum of 1 is required")
-    lowest, highest = int(array.min()), int(array.max())
+    lowest, highest = array.min(), array.max()
     if lowest < 0 or highest >= n_classes:
         reach = f"go down to {lowest}" if lowest < 0 else f"reach {highest}"
         from_one = lowest == 1 and highest == n_classes
@@ -198,7 +196,7 @@ def check_weights(weights: Any, n_rows: int, name: str = "sample_weight") -> np.
     array = array.astype(np.float64, copy=False)
     bad = ~(np.isfinite(array) & (array >= 0))
     if bad.any():
-        row = int(bad.argmax())
+        row = bad.argmax()
         raise InputError(f"{name} is {array[row]:g} in row {row}: weights must be 0 or more and finite")
     with np.errstate(over="ignore"):
         total = array.sum()
@@ -225,7 +223,7 @@ def check_counts(weights: np.ndarray | None, name: str = "sample_weight") -> Non
     if weights is None:
         return
     positive = weights[weights > 0]
-    total, n_rows = float(positive.sum()), len(positive)
+    total, n_rows = positive.sum(), len(positive)
     if not FEWEST_COUNTS * n_rows <= total <= IMPOSSIBLE_COUNTS * n_rows:
         raise InputError(
             f"{name}: these sum to {total:.4g} over {n_rows:,} rows of positive weight, but a weight counts rows "
@@ -242,7 +240,7 @@ def unit_scale(weights: np.ndarray | None) -> np.ndarray | None:
     """Weights for ratios of sums: extreme ones times a power of two, so that no sum or product leaves float64."""
     if weights is None:
         return None
-    exponent = int(np.frexp(weights.max())[1])
+    _, exponent = np.frexp(weights.max())
     return weights if abs(exponent) <= LARGEST_EXPONENT else np.ldexp(weights, -exponent)
 
 
@@ -295,7 +293,7 @@ def explain_bad_values(values: np.ndarray, *, from_logits: bool, name: str, firs
     if from_logits and values.shape[1] > 1:
         fine |= np.isneginf(values)
         if fine.all() and (hopeless := np.isneginf(values).all(axis=1)).any():
-            row = int(np.flatnonzero(hopeless)[0])
+            row = hopeless.argmax()
             raise InputError(f"{name} is -Inf in all columns of row {first_row + row}: no class has a probability")
     elif from_logits:
         fine |= np.isinf(values)
@@ -317,7 +315,7 @@ def explain_bad_values(values: np.ndarray, *, from_logits: bool, name: str, firs
         raise InputError(f"{name} range from {lowest:.4g} to {highest:.4g}, but probabilities lie in [0, 1]: {remedy}")
     off = np.abs(sums - 1)
     if (off > PROBABILITY_TOLERANCE).any():
-        row = int(off.argmax())
+        row = off.argmax()
         raise InputError(
             f"{name} of row {first_row + row} sum to {sums[row]:.6g}, off by {off[row]:.3g} "
             f"(at most {PROBABILITY_TOLERANCE:g} is allowed): normalise the rows"
@@ -330,7 +328,7 @@ def as_array(values: Any, name: str) -> np.ndarray:
     Masked entries and ragged lists are an InputError.
     """
     columns = values if isinstance(values, (list, tuple)) else (values,)
-    count = sum(int(np.ma.count_masked(one)) for one in columns if isinstance(one, np.ma.MaskedArray))
+    count = sum(np.ma.count_masked(one) for one in columns if isinstance(one, np.ma.MaskedArray))
     if count:
         raise InputError(
             f"{name} is a masked array with {count} masked values: remove those rows (or fill the values) first"
@@ -365,4 +363,4 @@ def is_tensor(value: Any) -> bool:
 
 def on_device(value: Any) -> bool:
     """A torch tensor that lies on a CUDA device."""
-    return is_tensor(value) and bool(value.is_cuda)
+    return is_tensor(value) and value.is_cuda

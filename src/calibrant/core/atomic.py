@@ -1,7 +1,5 @@
 """Files that are either the old one or the new one, never half of one."""
 
-from __future__ import annotations
-
 import errno
 import os
 import tempfile
@@ -36,7 +34,14 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        os.chmod(temporary, _permissions(target))
+        # the permissions of the file being replaced; of a new one, what the process's mask leaves
+        if target.exists():
+            mode = target.stat().st_mode & 0o777
+        else:
+            mask = os.umask(0o022)
+            os.umask(mask)
+            mode = 0o666 & ~mask
+        os.chmod(temporary, mode)
         _flush(temporary)
         os.replace(temporary, target)
         _flush(target.parent)
@@ -66,15 +71,6 @@ def _replaceable(path: str | os.PathLike[str]) -> Path:
     if target.exists() and not target.is_file():
         raise InputError(f"{path} is a device or a pipe: give the path of a file to write")
     return target
-
-
-def _permissions(target: Path) -> int:
-    """Those of the file being replaced; of a new one, what the process's mask leaves."""
-    if target.exists():
-        return target.stat().st_mode & 0o777
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return 0o666 & ~mask
 
 
 def _flush(path: Path) -> None:

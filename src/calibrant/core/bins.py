@@ -45,7 +45,7 @@ def mass_index(confidence: Array, n_bins: int, weights: Array | None = None) -> 
     ordered = confidence[order]
     opens = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
     if weights is None:
-        lowest_rank, total = opens.astype(np.float64), float(len(confidence))
+        lowest_rank, total = opens, len(confidence)
     else:
         before = cumulate(weights[order])
         lowest_rank, total = before[opens], before[-1]
@@ -75,7 +75,7 @@ def quantile_edges(confidence: Array, n_bins: int, weights: Array | None = None)
     order = np.argsort(confidence, kind="stable")
     ordered = confidence[order].astype(np.float64)
     if weights is None:
-        positions, total = np.arange(len(ordered), dtype=np.float64), float(len(ordered))
+        positions, total = np.arange(len(ordered)), len(ordered)
     else:
         # a row of weight w stands at the positions its w copies would take; a row of weight 0 stands nowhere
         mass = weights[order].astype(np.float64)

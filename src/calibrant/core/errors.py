@@ -1,7 +1,5 @@
 """The errors and warnings that calibrant raises on purpose."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from pathlib import Path

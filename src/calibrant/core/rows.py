@@ -136,7 +136,7 @@ class Rows:
     @property
     def total_weight(self) -> float:
         """Sum of the weights; n where there are none."""
-        return float(self.n) if self.weights is None else float(self.weights.sum())
+        return float(self.n if self.weights is None else self.weights.sum())
 
     def mass(self) -> Array:
         """The weight of each row (n,)."""
@@ -248,7 +248,7 @@ class Rows:
         else:
             check_values(self.logits, from_logits=True, name="logits")
         infinite = np.isinf(self.logits).reshape(self.n, -1).any(axis=1)
-        n_zero = int((infinite & (self.mass() > 0)).sum())
+        n_zero = (infinite & (self.mass() > 0)).sum()
         self.logits = raised(self.logits, self.log_floor, scores=self.labels.ndim == 2)
         warn_of_zeros(n_zero, self.n, self.log_floor)
 

@@ -168,7 +168,7 @@ class Schema:
         read one by one are therefore read alike.
         """
         array = as_array(values, name)
-        rows = len(array) if n_rows is None and array.ndim else (n_rows or 0)
+        rows = len(array) if n_rows is None else n_rows
         if array.ndim == 1 and self.task == "multilabel" and self.n_classes == 1:
             array = array[:, None]
         texts = array.dtype.kind in "USO" and array.size > 0
@@ -372,9 +372,9 @@ def _distinct(array: Array, name: str) -> tuple[Array, Array]:
     places: dict[Any, int] = {}
     codes = np.empty(array.size, np.intp)
     for row, value in enumerate(array.ravel().tolist()):
-        if not isinstance(value, (str, bytes, int, float, np.generic)) and identifier(value) != MISSING:
-            raise InputError(f"{name} holds {type(value).__name__} ({str(value)[:40]}): give class numbers or names")
         missing = identifier(value) == MISSING
+        if not missing and not isinstance(value, (str, bytes, int, float, np.generic)):
+            raise InputError(f"{name} holds {type(value).__name__} ({str(value)[:40]}): give class numbers or names")
         codes[row] = places.setdefault((str, "") if missing else (type(value), value), len(places))
     found = np.empty(len(places), dtype=object)
     found[:] = [value for _, value in places]

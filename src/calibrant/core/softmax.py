@@ -4,9 +4,10 @@ Softmax, log-softmax and log-sum-exp work over the last axis and keep the dtype.
 infinite, and get a floor where a finite number is needed.
 """
 
-from __future__ import annotations
+from typing import Any
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from calibrant.core.arrays import Array
 
@@ -18,10 +19,11 @@ def logsumexp(logits: Array) -> Array:
     return (np.log(mass) + peak)[..., 0]
 
 
-def log_softmax(logits: Array) -> Array:
-    """z − logsumexp(z) of each row."""
+def log_softmax(logits: Any) -> Any:
+    """z − logsumexp(z) of each row, of an array or a tensor."""
+    xp = array_namespace(logits)
     shifted, _ = _shifted(logits)
-    shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    shifted -= xp.log(xp.sum(xp.exp(shifted), axis=-1, keepdims=True))
     return shifted
 
 
@@ -33,9 +35,9 @@ def softmax(logits: Array) -> Array:
     return exponentials
 
 
-def _shifted(logits: Array) -> tuple[Array, Array]:
+def _shifted(logits: Any) -> tuple[Any, Any]:
     """Logits minus the peak of their row, and the peak."""
-    peak = logits.max(axis=-1, keepdims=True)
+    peak = array_namespace(logits).max(logits, axis=-1, keepdims=True)
     # the gap of two finite logits may exceed the dtype: as −Inf its exponential is the same 0
     with np.errstate(over="ignore"):
         return logits - peak, peak

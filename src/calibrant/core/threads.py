@@ -8,8 +8,6 @@ BLAS has one thread while blocks are spread over the cores, or while the product
 BLAS wait for each other at every product, which costs ten times the work itself on a busy machine.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections import deque

@@ -6,8 +6,6 @@ such zeros. They count as one number, half the smallest positive probability in 
 per row, −inf and inf are probabilities of 0 and 1, and the smaller of p and 1 − p is looked at.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from calibrant.core.arrays import Array
@@ -40,11 +38,8 @@ def log_floor_of(sample: Array, *, one_score: bool) -> float:
     if one_score:
         finite = np.abs(sample[np.isfinite(sample)].astype(np.float64))
         lowest = -float(np.logaddexp(0.0, finite.max())) if len(finite) else 0.0
-        n_classes = 2
-    else:
-        n_classes = sample.shape[1]
-        lowest = _lowest_log_probability(sample)
-    return half_of(lowest, n_classes)
+        return half_of(lowest, 2)
+    return half_of(_lowest_log_probability(sample), sample.shape[1])
 
 
 def half_of(lowest: float, n_classes: int) -> float:

@@ -1,7 +1,5 @@
 """Chunks on a Dask cluster: one made here from the cores of this machine, or one that is already running."""
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections import deque
@@ -105,8 +103,8 @@ class DaskEngine:
                 future = waiting.popleft()
                 answer = self._answer(future)
                 future.release()
-                if isinstance(answer, _BadInput):
-                    raise InputError(answer.message)
+                if isinstance(answer, InputError):
+                    raise answer
                 yield answer
 
     def _answer(self, future: Any) -> Any:
@@ -124,17 +122,11 @@ class DaskEngine:
         )
 
 
-class _BadInput:
-    """Bad input is the same on every worker: it comes back as an answer, so that nobody tries again."""
-
-    def __init__(self, message: str) -> None:
-        self.message = message
-
-
 def _serial(work: Callable[[Any], Any], chunk: Any) -> Any:
+    """The result; bad input is the same on every worker and comes back as an answer, so that nobody tries again."""
     try:
         # the workers already keep every core busy
         with serial():
             return work(chunk)
     except InputError as error:
-        return _BadInput(str(error))
+        return error

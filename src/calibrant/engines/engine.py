@@ -5,10 +5,8 @@ merge(merge(r₀, r₁), r₂) …, whoever finished first; so an answer has the
 runs in the caller's thread and may change and return its left argument.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import reduce
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -51,11 +49,8 @@ def opened(engine: str | Engine = "local") -> Iterator[Engine]:
             raise InputError(f"engine must be a name or have run() and close(), got {type(engine).__name__}")
         yield engine
         return
-    made = _make(engine)
-    try:
+    with closing(_make(engine)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def _make(name: str) -> Engine:

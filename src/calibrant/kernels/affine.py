@@ -8,8 +8,6 @@ by the class of its column. A point is K×M with M = S + len(own) + 1, and class
 Products run in the precision of the features, sums of losses in float64.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import Any, NamedTuple

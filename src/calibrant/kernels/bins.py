@@ -3,8 +3,6 @@
 In soft bins every confidence belongs a little to every bin (Karandikar et al. 2021, §4).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from calibrant.core.arrays import Array

@@ -92,7 +92,11 @@ def class_sums(rows: ClassRows, temperatures: Array, home: float, n_bins: int) -
     home_bin, _ = _bin(1.0 / (rows.mass + np.exp(np.minimum(rows.values / home - rows.peak, 0.0))), n_bins)
     order = np.argsort(home_bin.astype(np.int16), kind="stable")
     rows = rows.take(order)
-    bounds = _stretches(temperatures)
+    # bounds of consecutive stretches of the ascending temperatures
+    ends = [0]
+    while ends[-1] < len(temperatures):
+        ends.append(np.searchsorted(temperatures, temperatures[ends[-1]] * STRETCH, side="right"))
+    bounds = np.array(ends)
     gaps, steady = _steady_sums(rows, home_bin[order], temperatures, bounds, n_bins)
     stretch, row = np.nonzero(~steady)
     sizes = np.diff(bounds)[stretch]
@@ -135,14 +139,6 @@ def _steady_sums(
         gaps[home_bin[starts], first:last] = right[:, None] - confidences.T
         steady[stretch] = stays
     return gaps, steady
-
-
-def _stretches(temperatures: Array) -> Array:
-    """Bounds of consecutive stretches of ascending temperatures."""
-    bounds = [0]
-    while bounds[-1] < len(temperatures):
-        bounds.append(int(np.searchsorted(temperatures, temperatures[bounds[-1]] * STRETCH, side="right")))
-    return np.array(bounds)
 
 
 def _bin(confidence: Array, n_bins: int) -> tuple[Array, Array]:

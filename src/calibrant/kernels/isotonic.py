@@ -4,8 +4,6 @@ Also the isotonic value of one more point, for every place where it could fall (
 `slopes_with_one_more` is plain Python over lists, and `kernels.compiled.isotonic` compiles the same function.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

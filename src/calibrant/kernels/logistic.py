@@ -88,7 +88,7 @@ def fit_logistic(
     def solved(some: slice, held: Pull | None, gap: float) -> LogisticFit:
         few = None if weights is None else weights[some]
         sample = np.ascontiguousarray(scaled[:, some])
-        total = float(sample.shape[1]) if few is None else float(few.sum())
+        total = sample.shape[1] if few is None else few.sum()
         return descend(partial(logistic_sums, sample, labels[some], few), total, point, lower, held, gap=gap)
 
     some = slice(None, None, SAMPLE_STRIDE)
@@ -156,7 +156,7 @@ def descend(
         if pull is not None:
             offset = points[0] - pull.centre
             bent = pull.strength @ offset
-            loss, gradient, hessian = loss + 0.5 * float(offset @ bent), gradient + bent, hessian + pull.strength
+            loss, gradient, hessian = loss + 0.5 * offset @ bent, gradient + bent, hessian + pull.strength
         return np.array([loss]), gradient[None], hessian[None]
 
     points, trace, converged = newton(evaluate, point[None], lower, gap=gap * total)
@@ -234,7 +234,7 @@ def logistic_sums(columns: Array, labels: Array, weights: Array | None, point: A
         return batch_sums(columns[None, :, block], labels[None, block], weight, point[None])
 
     loss, gradient, hessian = reduce(add, map_blocks(part, row_blocks(columns.shape[1], 1, BLOCK_ELEMENTS)))
-    return float(loss[0]), gradient[0], hessian[0]
+    return loss[0], gradient[0], hessian[0]
 
 
 def batch_sums(

@@ -1,7 +1,5 @@
 """Sums over rows for a mixture of softmax(β·z), softmax(z) and the uniform distribution."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ the columns. Bad values (NaN, Inf, rows that do not sum to one) are noticed in t
 free. Where several classes share the maximum, the prediction is the first of them, as in `numpy.argmax`.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -4,8 +4,6 @@ Each statistic gives loss, gradient and curvature in one pass over the rows, as 
 the dtype of the logits.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -188,7 +186,7 @@ def vector_newton(  # noqa: PLR0917 (a statistic takes its parameters by positio
         values, weight = logits[block].T, None if weights is None else weights[block]
         factors = np.empty((2, n_classes, values.shape[1]), dtype)
         losses = _class_softmax(values, labels[block], *columns, factors[1])
-        loss += float(losses.sum() if weight is None else weight @ losses)
+        loss += losses.sum() if weight is None else weight @ losses
         if weight is not None:
             factors[1] *= np.sqrt(weight).astype(dtype)
         np.multiply(factors[1], values, out=factors[0])

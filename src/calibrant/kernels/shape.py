@@ -3,8 +3,6 @@
 A shape θ (4,) bends log-probabilities l to u_j = Σ_m θ_m·φ_m(j); `features` are the φ.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -41,13 +39,7 @@ def features(xp: Any, log_probabilities: Any) -> tuple[Any, Any, Any, Any]:
 def stacked_features(logits: Any) -> Any:
     """φ (4×n×K) in float64 of logits (n×K), for the fit; of an array or a tensor."""
     xp = array_namespace(logits)
-    return xp.stack(features(xp, log_shares(xp, xp.astype(logits, xp.float64, copy=False))))
-
-
-def log_shares(xp: Any, scores: Any) -> Any:
-    """log softmax of each row."""
-    shifted = scores - xp.max(scores, axis=1, keepdims=True)
-    return shifted - xp.log(xp.sum(xp.exp(shifted), axis=1, keepdims=True))
+    return xp.stack(features(xp, log_softmax(xp.astype(logits, xp.float64, copy=False))))
 
 
 @statistic_with(compiled_in="calibrant.kernels.compiled.shape", array_elements=BLOCK_ELEMENTS)
@@ -60,7 +52,7 @@ def bent_sums(inputs: Any, labels: Any, weights: Any, shape: Any) -> tuple[Any, 
     """`shape_sums` of features φ (4×n×K)."""
     xp, each, size = array_namespace(inputs), every(labels), inputs.shape[0]
     weight = mass_of(inputs[0], weights)
-    scores = log_shares(xp, xp.tensordot(shape, inputs, axes=1))
+    scores = log_softmax(xp.tensordot(shape, inputs, axes=1))
     pulled = inputs * xp.exp(scores)
     mean = xp.sum(pulled, axis=2)
     gradient = (mean - inputs[:, each, labels]) @ weight

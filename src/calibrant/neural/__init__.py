@@ -3,8 +3,6 @@
 Importing anything from here needs torch, and says so when it is absent.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from typing import Any

@@ -4,8 +4,6 @@ Both callbacks run the model over a held-out loader after each epoch, log ECE, N
 calibrator when training ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

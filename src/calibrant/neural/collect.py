@@ -3,8 +3,6 @@
 The model runs on its device and in evaluation mode, and is left as it was.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from typing import Any
@@ -158,8 +156,7 @@ def _plain_parts(batch: Any, number: int) -> tuple[Tensor, Tensor]:
 def _check_finite(values: Tensor, what: str) -> None:
     bad = (~values.isfinite()).nonzero()
     if len(bad):
-        row = int(bad[0, 0])
-        raise InputError(f"the {what} hold NaN or Inf (first in row {row}): every value must be finite")
+        raise InputError(f"the {what} hold NaN or Inf (first in row {bad[0, 0]}): every value must be finite")
 
 
 def run_model(model: nn.Module, inputs: Any, device: torch.device) -> Tensor:
@@ -202,7 +199,7 @@ def check_logits(logits: Tensor) -> None:
     """Raise where a model's outputs hold NaN, or are plainly probabilities: in [0, 1] with every row summing to one."""
     _check_finite(logits, "model's logits")
     sums = logits.double().sum(dim=1)
-    if float(logits.min()) >= 0 and float((sums - 1).abs().max()) <= ROW_SUM_TOLERANCE:
+    if logits.min() >= 0 and (sums - 1).abs().max() <= ROW_SUM_TOLERANCE:
         raise InputError(
             f"the model returned probabilities (all {len(logits)} rows are ≥ 0 and sum to 1), but logits are needed: "
             "drop its softmax, or wrap it to return the logarithm"

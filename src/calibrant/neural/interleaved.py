@@ -1,7 +1,5 @@
 """Interleaved training: the primary loss on most of the data, then the calibration loss on the rest, every epoch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Calibration of a causal language model's next-token probabilities, without ever holding all its logits."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -70,7 +68,7 @@ class TokenMeasurement:
         rows: Any = SimpleNamespace(
             n=self.n_tokens,
             n_classes=self.n_classes,
-            total_weight=float(self.n_tokens),
+            total_weight=self.n_tokens,
             in_memory=False,
             one_score=False,
             solved_temperature=lambda: self.solved,
@@ -147,7 +145,9 @@ def measure_language_model(
         raise InputError(f"temperature must be above 0 and finite, got {temperature!r}")
     place = device_of(model, device)
     again = not isinstance(batches, Iterator)
-    run = _Run(model, float(temperature), n_bins, _counts(batches if again else None, token_counts), place, keep_rows)
+    run = _Run(
+        model, float(temperature), n_bins, _counts(batches if again else None, token_counts, place), place, keep_rows
+    )
     solved: SolvedTemperature | float | None = None
     with evaluation_mode(model), torch.inference_mode():
         for number, batch in enumerate(_read(batches, place)):
@@ -206,12 +206,12 @@ class TemperatureNodes:
             end = 0 if slope[0] > 0 else -1
             step = abs(slope[end] / curvature[end]) if curvature[end] > 0 else FARTHEST
             step = min(max(step, 2 * SPACING), FARTHEST)
-            return float(math.exp(step if end == 0 else -step) / self.betas[end])
-        left = int(crossing[0])
+            return math.exp(step if end == 0 else -step) / self.betas[end]
+        left = crossing[0]
         places = np.log(self.betas[left : left + 2])
         ends = [[slope[at], curvature[at], bend[at]] for at in (left, left + 1)]
         curve = BPoly.from_derivatives(places, ends)
-        found = float(brentq(curve, *places, xtol=1e-14))
+        found = brentq(curve, *places, xtol=1e-14)
         lowest = loss[left] + float(curve.integrate(places[0], found))
         return SolvedTemperature(math.exp(found), lowest, N_NODES)
 
@@ -225,7 +225,7 @@ def weighed(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 def first_estimate(logits: Tensor, labels: Tensor) -> float:
     """The temperature of the first rows; 1 where they have none."""
     labels, weights = weighed(logits, labels)
-    if not bool(weights.sum() > 0):
+    if not weights.any():
         return 1.0
     solved = fast_fit(logits, labels, weights, zeros=True)
     found = best_temperature(logits, labels, weights) if solved is None else 1.0 / solved.value
@@ -244,7 +244,7 @@ class _Run:
         device: torch.device,
         keep_rows: bool,
     ) -> None:
-        self.model, self.temperature, self.counts = model, temperature, None if counts is None else counts.to(device)
+        self.model, self.temperature, self.counts = model, temperature, counts
         self.nodes: TemperatureNodes | None = None
         names = ("position",) if counts is None else tuple(EDGES)
         self.edges = {name: torch.tensor(EDGES[name], device=device) for name in names}
@@ -262,7 +262,7 @@ class _Run:
             )
         if self.n_classes not in (0, logits.shape[2]):
             raise InputError(f"the model gave {logits.shape[2]} logits per token, but {self.n_classes} before")
-        self.n_classes = int(logits.shape[2])
+        self.n_classes = logits.shape[2]
         # the target of a position is the next token; the last position has none
         return logits.reshape(-1, self.n_classes), nn.functional.pad(targets[:, 1:], (0, 1), value=NO_TOKEN).reshape(-1)
 
@@ -347,13 +347,14 @@ def _read(batches: Iterable[Any], device: torch.device) -> Iterator[tuple[dict[s
         yield on_device(named, device), targets.to(device).long()
 
 
-def _counts(batches: Iterable[Any] | None, given: Any) -> Tensor | None:
+def _counts(batches: Iterable[Any] | None, given: Any, device: torch.device) -> Tensor | None:
+    """How often each token occurs: as given, or in the batches; None where they can be read only once."""
     if given is not None:
-        return torch.as_tensor(given)
+        return torch.as_tensor(given, device=device)
     if batches is None:
         return None
-    total = torch.zeros(0, dtype=torch.int64)
-    for _, targets in _read(batches, torch.device("cpu")):
+    total = torch.zeros(0, dtype=torch.int64, device=device)
+    for _, targets in _read(batches, device):
         found = torch.bincount(targets[targets != NO_TOKEN], minlength=len(total))
         found[: len(total)] += total
         total = found

@@ -4,8 +4,6 @@
 number of rows, and adds up over processes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any, cast

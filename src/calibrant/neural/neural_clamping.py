@@ -188,9 +188,9 @@ class NeuralClamping:
             gamma, penalty = self._choose(data, gammas, penalties)
             delta, temperature, trace = self._descend(data, gamma, penalty, "fitting")
             refusal = ""
-            if bool(delta.isnan().any()):
+            if delta.isnan().any():
                 refusal = f"the descent diverged in epoch {len(trace)} at learning_rate {self.learning_rate:g}"
-            elif bool(delta.any()):
+            elif delta.any():
                 refusal = accuracy_loss(data.logits, data.logits_at(delta, self.batch_size), data.labels)
             if refusal:
                 warnings.warn(f"{refusal}: δ is refused and T alone is learned", FitWarning, stacklevel=2)
@@ -257,7 +257,7 @@ class NeuralClamping:
             kept = torch.ones_like(data.labels, dtype=torch.bool)
             kept[fold] = False
             delta, temperature, _ = self._descend(data.take(kept), gamma, penalty, "")
-            if bool(delta.isnan().any()):
+            if delta.isnan().any():
                 return CandidateScore(gamma, penalty, math.inf, 0.0, True)
             logits[fold] = (data.take(fold).logits_at(delta, self.batch_size) / temperature).to(logits.dtype)
         error = float(ece(logits.cpu().numpy(), data.labels.cpu().numpy(), from_logits=True))
@@ -305,20 +305,20 @@ class NeuralClamping:
         n, lowest, stale, trace = len(data.labels), math.inf, 0, []
         best = state = (scaled.detach().clone(), log_temperature.detach().clone())
         for epoch in range(self.epochs):
-            total = torch.zeros((), device=scaled.device)
+            total = scaled.new_zeros(())
             for index in torch.randperm(n, generator=generator).split(self.batch_size):
                 rows = index.to(scaled.device)
                 logits = data.model(data.inputs[rows] + (fixed + units * scaled)) / log_temperature.exp()
                 loss = focal(logits, data.labels[rows], gamma=gamma) + penalty / n * scaled.square().sum()
-                for parameter, gradient in zip(learned, torch.autograd.grad(loss, learned), strict=True):
-                    parameter.grad = gradient
+                optimizer.zero_grad()
+                loss.backward(inputs=learned)  # the model's own gradients stay as they are
                 optimizer.step()
                 total += loss.detach() * len(rows)
             trace.append(float(total) / n)
             if stage:
                 progress.step(stage, epoch + 1, self.epochs, f"loss {trace[-1]:.5f}")
             before, state = state, (scaled.detach().clone(), log_temperature.detach().clone())
-            if not (math.isfinite(trace[-1]) and bool(state[0].isfinite().all()) and abs(float(state[1])) <= LIMIT):
+            if not (math.isfinite(trace[-1]) and state[0].isfinite().all() and state[1].abs() <= LIMIT):
                 return torch.full_like(start, math.nan), temperature, trace
             stale = 0 if trace[-1] < lowest - 1e-7 else stale + 1
             if trace[-1] < lowest:
@@ -378,7 +378,7 @@ def accuracy_loss(before: Tensor, after: Tensor, labels: Tensor) -> str:
     ('', 'accuracy on the 4 calibration rows falls from 100.00% to 0.00%')
     """
     right, still = before.argmax(1) == labels, after.argmax(1) == labels
-    lost, won = int((right & ~still).sum()), int((~right & still).sum())
+    lost, won = (right & ~still).sum(), (~right & still).sum()
     n = len(labels)
     if lost - won <= min(math.sqrt(lost + won), MAX_ACCURACY_LOSS * n):
         return ""
@@ -396,7 +396,7 @@ def best_temperature(logits: Tensor, labels: Tensor, weights: Tensor | None = No
     >>> round(2 / best_temperature(z, torch.tensor([0, 0, 1])), 4)  # the log odds of 2:1
     0.6931
     """
-    total = len(labels) if weights is None else float(weights.sum())
+    total = len(labels) if weights is None else weights.sum()
 
     def means(beta: float) -> tuple[float, ...]:
         return tuple((temperature_sums(logits.detach(), labels, weights, beta) / total).tolist())
@@ -457,7 +457,7 @@ def feasible_box(inputs: Tensor, bounds: tuple[Any, Any] | None) -> tuple[Tensor
         low, high = inputs.amin(dim=axes, keepdim=True)[0], inputs.amax(dim=axes, keepdim=True)[0]
     else:
         low, high = (torch.as_tensor(side, dtype=inputs.dtype, device=inputs.device) for side in bounds)
-        if bool((low > inputs).any()) or bool((high < inputs).any()):
+        if (low > inputs).any() or (high < inputs).any():
             reach = f"{float(inputs.min()):.4g} to {float(inputs.max()):.4g}"
             raise InputError(f"inputs reach from {reach}, outside the bounds given: widen bounds to hold every input")
     return low.expand(shape), high.expand(shape)

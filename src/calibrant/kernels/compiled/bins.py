@@ -4,8 +4,6 @@ The bin is guessed by a multiplication and corrected by a comparison with the ed
 the last bit.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from calibrant.kernels import bins as plain

@@ -4,8 +4,6 @@ numba raises where no folder can be written (a container with a read-only root a
 where a file of the cache was cut short. None of these is a reason to refuse work.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from functools import partial, wraps

@@ -1,7 +1,5 @@
 """exp, log and the peak of a row as branch-free arithmetic, so that LLVM turns a loop over them into vector code."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

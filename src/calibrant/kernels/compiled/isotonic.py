@@ -1,7 +1,5 @@
 """Compiled twins of `kernels.isotonic`."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from calibrant.kernels import isotonic as plain

@@ -1,7 +1,5 @@
 """Compiled twins of `kernels.rows`."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from calibrant.core.arrays import PROBABILITY_TOLERANCE

@@ -4,8 +4,6 @@ first-level cache.
 Exponentials have the precision of the logits, sums over rows that of float64.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

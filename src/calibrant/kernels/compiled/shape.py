@@ -1,7 +1,5 @@
 """Compiled twins of `kernels/shape.py`: a row stays in the cache, and no feature is ever written to memory."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

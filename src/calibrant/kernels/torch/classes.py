@@ -1,7 +1,5 @@
 """The passes of the class temperature search over logits on a device, in plain torch and float64."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -13,8 +11,8 @@ def scaled_top(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Peak, first winner and Σ exp(s − peak) of each (chosen) row of s = z/T; one class may be left out."""
     n_rows = len(logits) if rows is None else len(rows)
-    peaks = torch.empty(n_rows, dtype=torch.float64, device=logits.device)
-    masses, winners = torch.empty_like(peaks), torch.empty(n_rows, dtype=torch.int32, device=logits.device)
+    peaks = logits.new_empty(n_rows, dtype=torch.float64)
+    masses, winners = torch.empty_like(peaks), logits.new_empty(n_rows, dtype=torch.int32)
     for block in row_slices(n_rows, logits.shape[1]):
         scores = logits[block if rows is None else rows[block]].double() / temperatures
         if without is not None:

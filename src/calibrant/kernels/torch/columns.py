@@ -4,8 +4,6 @@
 rows, need, in O(bins) memory; the host never waits.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,7 +67,7 @@ def host_columns(values: Tensor, labels: Array, *, from_logits: bool, name: str)
     """The columns of `kernels.rows.scan`, computed on the device and copied to the host."""
     found = columns(values.detach(), torch.as_tensor(labels, device=values.device), from_logits=from_logits)
     numbers, prediction, (correct, good) = (part.cpu().numpy() for part in found)
-    n_bad = len(good) - int(good.sum())
+    n_bad = (~good).sum()
     if n_bad:
         what = "NaN or infinite values" if from_logits else "values that are no probabilities"
         raise InputError(f"{n_bad} of {len(values)} rows of {name} hold {what}")

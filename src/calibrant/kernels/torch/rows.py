@@ -269,14 +269,14 @@ class DeviceBlocks:
             raise InputError(
                 f"labels reach from {lowest} to {highest}, but the logits have columns 0..{self.n_classes - 1}"
             )
-        if bool(torch.isfinite(torch.stack(torch.aminmax(self.tensor))).all()):
+        if torch.isfinite(torch.stack(torch.aminmax(self.tensor))).all():
             return
         infinite = torch.isneginf(self.tensor).any(dim=1)
         picked = self.tensor[infinite].double()
         bad = ~(self.tensor < torch.inf).all(dim=1)
         bad[infinite] |= torch.isneginf(picked).all(dim=1)
-        if bool(bad.any()):
-            first = int(bad.nonzero()[0])
+        if bad.any():
+            first = bad.nonzero()[0, 0]
             raise InputError(f"{int(bad.sum())} rows of logits hold NaN or infinite values, the first in row {first}")
         level = picked.logsumexp(dim=1, keepdim=True) + self.log_floor
         self.tensor = self.tensor.clone()
@@ -310,7 +310,7 @@ def device_blocks(logits: Tensor, labels: Any, weights: Any) -> DeviceBlocks:
     mass = None if weights is None else torch.as_tensor(weights, device=rows.device).double()
     if mass is not None and mass.shape != (len(rows),):
         raise InputError(f"sample_weight must have shape ({len(rows)},), got {tuple(mass.shape)}")
-    if mass is not None and not bool((torch.isfinite(mass) & (mass >= 0)).all() & (mass.sum() > 0)):
+    if mass is not None and not ((torch.isfinite(mass) & (mass >= 0)).all() and mass.sum() > 0):
         raise InputError("sample_weight must be finite, not negative and not all zero")
     return DeviceBlocks(rows, target, mass)
 

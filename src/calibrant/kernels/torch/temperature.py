@@ -4,8 +4,6 @@ The plain torch forms read block by block in float64 and never wait for the host
 optimum, or takes the sums, with exponentials in float32.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +20,7 @@ CONVERGED = 1.0
 
 def temperature_sums(logits: Tensor, labels: Tensor, weights: Tensor | None, beta: float) -> Tensor:
     """Σ w·NLL of softmax(β·z) and its first four derivatives by β, the k-th times β^k: (5,) in float64."""
-    totals = torch.zeros(5, dtype=torch.float64, device=logits.device)
+    totals = logits.new_zeros(5, dtype=torch.float64)
     for block in row_slices(*logits.shape):
         scaled = logits[block].double()
         scaled = (scaled - scaled.amax(dim=1, keepdim=True)) * beta

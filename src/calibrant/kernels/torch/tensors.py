@@ -1,7 +1,5 @@
 """What the kernels on tensors share: which form runs, blocks of rows, the way to the host and back."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ AvUC wants rows certain when right and uncertain when wrong. SB-ECE is the gap b
 bins, of the predicted class or of every class. MMCE measures the same gap by a kernel.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Losses as modules: each made from its function, and the weighted sum of two."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Labels are class indices (n,), or shares of the classes (n, K) in floating point
 (N, H, W) count every position as a row. Nothing waits for the device: rows that are left out weigh zero.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
@@ -54,21 +52,17 @@ def row_batch(logits: Tensor, labels: Tensor, class_weights: Tensor | None, igno
     """Check a batch and lay it out as rows."""
     check_tensors(logits, labels)
     is_shares = labels.is_floating_point() and labels.ndim == logits.ndim and labels.ndim > 1
-    shape = (logits.shape[0], *logits.shape[2:]) if logits.ndim > 2 else tuple(labels.shape[:1])
+    shape = (*logits.shape[:1], *logits.shape[2:])
+    expected = logits.shape if is_shares else shape
+    if (is_shares or logits.ndim > 2) and labels.shape != expected:
+        word = "target shares" if is_shares else "labels"
+        raise InputError(
+            f"{word} have shape {tuple(labels.shape)}, but {tuple(expected)} goes with logits of {tuple(logits.shape)}"
+        )
     if logits.ndim > 2:
-        expected = logits.shape if is_shares else shape
-        if labels.shape != expected:
-            raise InputError(
-                f"labels have shape {tuple(labels.shape)}, but {tuple(expected)} goes with {tuple(logits.shape)}"
-            )
-        labels = rows_of_maps(labels) if is_shares else labels.reshape(-1)
-        logits = rows_of_maps(logits)
+        logits, labels = rows_of_maps(logits), rows_of_maps(labels) if is_shares else labels.reshape(-1)
     shares = kept = None
     if is_shares:
-        if labels.shape != logits.shape:
-            raise InputError(
-                f"target shares have shape {tuple(labels.shape)}, but the logits have {tuple(logits.shape)}"
-            )
         if ignore_index is not None:
             raise InputError("ignore_index goes with class indices, but the labels are shares of the classes")
         shares, labels = labels, labels.argmax(dim=1)

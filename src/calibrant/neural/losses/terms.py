@@ -3,8 +3,6 @@
 Everything here is a few torch operations that read no value on the host, so that no loss waits for the device.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
