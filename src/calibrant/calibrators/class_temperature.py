@@ -493,7 +493,7 @@ class DeviceClassSearch(ClassSearch):
         return self._host(confidence), self._host(first_maximum(values) == self.device_rows.target[block])
 
     def _in_full(self, temperatures: Array, chosen: Any = EVERY, without: int | None = None) -> Top:
-        from calibrant.kernels.torch.classes import scaled_top
+        from calibrant.kernels.torch.rows import scaled_top
 
         rows = None if chosen is EVERY else self._put(chosen)
         return Top(*map(self._host, scaled_top(self.device_rows.tensor, self._put(temperatures), rows, without)))

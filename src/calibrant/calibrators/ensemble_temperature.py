@@ -15,7 +15,7 @@ from calibrant.calibrators.solvers.temperature import fit_inverse_temperature, m
 from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
-from calibrant.kernels.mixture import mixture_nll, mixture_squares
+from calibrant.kernels.scaling import mixture_nll, mixture_squares
 
 
 class EnsembleTemperatureScaling(Calibrator, keeps_prediction=True, additive=True, few_parameters=True):

@@ -51,9 +51,8 @@ def mass_index(confidence: Array, n_bins: int, weights: Array | None = None) -> 
         lowest_rank, total = before[opens], before[-1]
     share = n_bins * lowest_rank / total * (1 + rank_slack(weights))
     group_bin = np.minimum(np.floor(share), n_bins - 1).astype(np.intp)
-    group_sizes = np.diff(np.append(opens, len(ordered)))
     index = np.empty(len(confidence), dtype=np.intp)
-    index[order] = np.repeat(group_bin, group_sizes)
+    index[order] = np.repeat(group_bin, np.diff(np.append(opens, len(ordered))))
     return index
 
 
@@ -73,12 +72,12 @@ def quantile_edges(confidence: Array, n_bins: int, weights: Array | None = None)
     Linear interpolation of the sorted confidences at n·j/M, the first edge opened to 0 and the last to 1.
     """
     order = np.argsort(confidence, kind="stable")
-    ordered = confidence[order].astype(np.float64)
+    ordered = confidence[order]
     if weights is None:
         positions, total = np.arange(len(ordered)), len(ordered)
     else:
         # a row of weight w stands at the positions its w copies would take; a row of weight 0 stands nowhere
-        mass = weights[order].astype(np.float64)
+        mass = weights[order]
         ordered, mass = ordered[mass > 0], mass[mass > 0]
         first = np.concatenate(([0.0], np.cumsum(mass)))
         last = first[:-1] + np.maximum(mass - 1.0, 0.0)

@@ -272,11 +272,11 @@ def batch_sums(
     return losses.sum(axis=1), gradient, hessian
 
 
-def separable(scores: Array, labels: Array, weights: Array | None = None, *, either: bool = False) -> bool:
+def separable(scores: Array, labels: Array, weights: Array | None) -> bool:
     """Does some threshold of the score tell all positives from all negatives, so that no finite optimum exists?
 
-    Ties across the classes at the threshold change nothing, and one class alone counts. `either` also accepts
-    positives below the threshold. Any map that increases in the score is separable where the score is.
+    Ties across the classes at the threshold change nothing, positives may lie on either side of it, and one class
+    alone counts. Any map that increases in the score is separable where the score is.
     """
     positive = np.asarray(labels) > 0
     if weights is not None:
@@ -287,4 +287,4 @@ def separable(scores: Array, labels: Array, weights: Array | None = None, *, eit
         return True
     if scores.min() == scores.max():
         return False
-    return bool(low.max() <= high.min() or (either and high.max() <= low.min()))
+    return bool(low.max() <= high.min() or high.max() <= low.min())

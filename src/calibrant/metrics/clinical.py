@@ -100,7 +100,7 @@ def calibration_slope(
     log_odds, positive, weights = checked.log_odds, checked.positive, checked.weights
     counted = log_odds[checked.mass > 0]
     pull, equal = None, np.ptp(counted) == 0
-    if equal or separable(log_odds, positive, weights, either=True):
+    if equal or separable(log_odds, positive, weights):
         why = "all probabilities are equal" if equal else "a threshold separates the classes"
         warn_user(f"calibration_slope: {why}, so the slope has no finite estimate; a weak pull to 1 was added")
         pull = Pull(np.array([1.0, 0.0]), np.diag([max(float(counted.var()), 1e-6), 1.0]))

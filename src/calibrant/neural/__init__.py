@@ -13,30 +13,29 @@ if importlib.util.find_spec("torch") is None:
     raise MissingExtraError("torch", "torch")
 
 _NAMES = {
-    "NeuralClamping": "neural_clamping",
-    "ClampedModule": "neural_clamping",
-    "CalibratedModule": "calibrated_module",
-    "collect_logits": "collect",
-    "dense_rows": "metrics",
-    "InterleavedBatches": "interleaved",
-    "InterleavedObjective": "interleaved",
-    "interleaved_epoch": "interleaved",
-    "split_majority": "interleaved",
-    "TokenMeasurement": "language_model",
-    "measure_language_model": "language_model",
+    "NeuralClamping": "calibrant.neural.neural_clamping",
+    "ClampedModule": "calibrant.neural.neural_clamping",
+    "CalibratedModule": "calibrant.neural.calibrated_module",
+    "collect_logits": "calibrant.neural.collect",
+    "dense_rows": "calibrant.neural.metrics",
+    "InterleavedBatches": "calibrant.neural.interleaved",
+    "InterleavedObjective": "calibrant.neural.interleaved",
+    "interleaved_epoch": "calibrant.neural.interleaved",
+    "split_majority": "calibrant.neural.interleaved",
+    "TokenMeasurement": "calibrant.neural.language_model",
+    "measure_language_model": "calibrant.neural.language_model",
+    "multiple_choice": "calibrant.data",
 }
 
-__all__ = [*_NAMES, "losses", "multiple_choice"]  # noqa: PLE0604 (names are loaded by __getattr__)
+__all__ = [*_NAMES, "losses"]  # noqa: PLE0604 (names are loaded by __getattr__)
 
 
 def __getattr__(name: str) -> Any:
     if name == "losses":
         return importlib.import_module("calibrant.neural.losses")
-    if name == "multiple_choice":
-        return importlib.import_module("calibrant.data").multiple_choice
     if name not in _NAMES:
         raise AttributeError(f"module 'calibrant.neural' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"calibrant.neural.{_NAMES[name]}"), name)
+    return getattr(importlib.import_module(_NAMES[name]), name)
 
 
 def __dir__() -> list[str]:

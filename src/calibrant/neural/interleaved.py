@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,15 +34,10 @@ def split_majority(n: int, held_out_share: float = 0.1, *, seed: int = 0) -> tup
     return order[n_held_out:].sort().values, order[:n_held_out].sort().values
 
 
-class InterleavedBatch(NamedTuple):
-    """A batch and the part it comes from: `held_out` says which loss it is for."""
-
-    batch: Any
-    held_out: bool
-
-
 class InterleavedBatches:
     """A loader that goes through the majority loader, then through the held-out one, each epoch.
+
+    It gives pairs of a batch and whether that is held out, which says which loss it is for.
 
     Examples
     --------
@@ -54,9 +49,9 @@ class InterleavedBatches:
     def __init__(self, majority: Iterable[Any], held_out: Iterable[Any]) -> None:
         self.majority, self.held_out = majority, held_out
 
-    def __iter__(self) -> Iterator[InterleavedBatch]:
-        yield from (InterleavedBatch(batch, False) for batch in self.majority)
-        yield from (InterleavedBatch(batch, True) for batch in self.held_out)
+    def __iter__(self) -> Iterator[tuple[Any, bool]]:
+        yield from ((batch, False) for batch in self.majority)
+        yield from ((batch, True) for batch in self.held_out)
 
     def __len__(self) -> int:
         return len(self.majority) + len(self.held_out)  # type: ignore[arg-type]

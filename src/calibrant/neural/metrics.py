@@ -6,7 +6,7 @@ number of rows, and adds up over processes.
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -171,7 +171,7 @@ def as_torchmetric(n_bins: int = 15, *, from_logits: bool = True, ignore_index: 
             self.add_state("sums", default=BinSums(n_bins, "cpu").state, dist_reduce_fx="sum")
 
         def _held(self) -> BinSums:
-            state = cast(Tensor, self.sums)
+            state: Any = self.sums
             held = BinSums(n_bins, state.device)
             held.state = state
             return held

@@ -195,7 +195,7 @@ class NeuralClamping:
             if refusal:
                 warnings.warn(f"{refusal}: δ is refused and T alone is learned", FitWarning, stacklevel=2)
                 penalty = math.inf
-                delta, temperature = torch.zeros_like(delta), self._temperature_alone(data, gamma)
+                delta, temperature, _ = self._descend(data, gamma, penalty, "")
         self.delta_, self.temperature_, self.loss_trace_ = delta, temperature, trace
         self.gamma_, self.penalty_ = gamma, penalty
         self.module_ = ClampedModule(model, delta, temperature)
@@ -264,11 +264,6 @@ class NeuralClamping:
         accuracy = float((logits.argmax(1) == data.labels).double().mean())
         return CandidateScore(gamma, penalty, error, accuracy, bool(accuracy_loss(data.logits, logits, data.labels)))
 
-    def _temperature_alone(self, data: _CalibrationSet, gamma: float) -> float:
-        if self.train_output:
-            return best_focal_temperature(data.logits, data.labels, gamma)
-        return self._start_temperature(data)
-
     def _start_temperature(self, data: _CalibrationSet) -> float:
         if isinstance(self.temperature_init, str):
             return best_temperature(data.logits, data.labels)
@@ -290,7 +285,9 @@ class NeuralClamping:
     ) -> tuple[Tensor, float, list[float]]:
         """SGD on u = δ/s and log T (so that T > 0); the state of lowest epoch loss is kept; δ is NaN on divergence."""
         if penalty == math.inf:
-            return torch.zeros_like(data.inputs[0]), self._temperature_alone(data, gamma), []
+            learns = self.train_output
+            alone = best_focal_temperature(data.logits, data.labels, gamma) if learns else self._start_temperature(data)
+            return torch.zeros_like(data.inputs[0]), alone, []
         units = input_units(data.inputs)
         start, temperature = self._start(data, units), self._start_temperature(data)
         # a constant input has no unit: what Theorem 1 gives it stays, and nothing is learned there

@@ -307,11 +307,13 @@ def device_blocks(logits: Tensor, labels: Any, weights: Any) -> DeviceBlocks:
     if target.is_floating_point() or target.dtype == torch.bool:
         raise InputError(f"labels must be whole numbers, got {target.dtype}")
     target = target.long()
-    mass = None if weights is None else torch.as_tensor(weights, device=rows.device).double()
-    if mass is not None and mass.shape != (len(rows),):
-        raise InputError(f"sample_weight must have shape ({len(rows)},), got {tuple(mass.shape)}")
-    if mass is not None and not ((torch.isfinite(mass) & (mass >= 0)).all() and mass.sum() > 0):
-        raise InputError("sample_weight must be finite, not negative and not all zero")
+    mass = None
+    if weights is not None:
+        mass = torch.as_tensor(weights, device=rows.device).double()
+        if mass.shape != (len(rows),):
+            raise InputError(f"sample_weight must have shape ({len(rows)},), got {tuple(mass.shape)}")
+        if not ((torch.isfinite(mass) & (mass >= 0)).all() and mass.sum() > 0):
+            raise InputError("sample_weight must be finite, not negative and not all zero")
     return DeviceBlocks(rows, target, mass)
 
 
@@ -370,3 +372,21 @@ def top_odds(values: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
 def label_moments(values: Tensor, labels: Tensor, betas: Tensor) -> tuple[Tensor, ...]:
     """The logit of the label minus the highest one of each row, and `kernels.scaling.row_moments` at its β."""
     return of_label(values, labels) - values.amax(dim=1), scaling.block_moments(values, betas)
+
+
+def scaled_top(
+    logits: Tensor, temperatures: Tensor, rows: Tensor | None = None, without: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Peak, first winner and Σ exp(s − peak) of each (chosen) row of s = z/T; one class may be left out."""
+    n_rows = len(logits) if rows is None else len(rows)
+    peaks = logits.new_empty(n_rows, dtype=torch.float64)
+    masses, winners = torch.empty_like(peaks), logits.new_empty(n_rows, dtype=torch.int32)
+    for block in row_slices(n_rows, logits.shape[1]):
+        scores = logits[block if rows is None else rows[block]].double() / temperatures
+        if without is not None:
+            scores[:, without] = -torch.inf
+        winner = first_maximum(scores)
+        peak = scores.gather(1, winner[:, None])
+        peaks[block], winners[block] = peak[:, 0], winner.to(torch.int32)
+        masses[block] = scores.sub_(peak).exp_().sum(dim=1)
+    return peaks, winners, masses

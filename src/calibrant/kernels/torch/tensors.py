@@ -2,13 +2,13 @@
 
 import importlib.util
 import os
-from collections.abc import Iterator
 from functools import cache
 
 import torch
 from torch import Tensor
 
 from calibrant.core.arrays import Array
+from calibrant.core.threads import row_blocks
 
 BLOCK_ELEMENTS = 1 << 24
 """Numbers of a block: a plain pass over it holds a few float64 copies, and nothing of the size of the input."""
@@ -26,11 +26,9 @@ def use_triton(values: Tensor) -> bool:
     return values.is_cuda and values.dtype != torch.float64 and triton_available() and asked
 
 
-def row_slices(n_rows: int, n_classes: int, elements: int = 0) -> Iterator[slice]:
+def row_slices(n_rows: int, n_classes: int, elements: int = 0) -> list[slice]:
     """Blocks of rows of about so many numbers, or of `BLOCK_ELEMENTS`."""
-    size = max(1, (elements or BLOCK_ELEMENTS) // max(1, n_classes))
-    for start in range(0, n_rows, size):
-        yield slice(start, min(start + size, n_rows))
+    return row_blocks(n_rows, n_classes, elements or BLOCK_ELEMENTS)
 
 
 def first_maximum(values: Tensor) -> Tensor:

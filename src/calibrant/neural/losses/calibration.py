@@ -82,10 +82,8 @@ def _avuc(logits: Tensor, labels: Tensor, kappa: float, *, stop_confidence: bool
 def _log_ratio(counted: Tensor, agreeing: Tensor, weights: Tensor | None) -> Tensor:
     """log(1 + clashing/agreeing) = log(counted/agreeing), with small constants that keep it finite for empty sets."""
     small = torch.finfo(agreeing.dtype).eps ** 1.5
-    if weights is not None:
-        share = weights / weights.sum().clamp_min(1)
-        return ((share * counted).sum() + 2 * small).log() - ((share * agreeing).sum() + small).log()
-    return (counted.mean() + 2 * small).log() - (agreeing.mean() + small).log()
+    share = 1 / len(counted) if weights is None else weights / weights.sum().clamp_min(1)
+    return ((share * counted).sum() + 2 * small).log() - ((share * agreeing).sum() + small).log()
 
 
 def soft_uncertainty(share: Tensor, kappa: float, temperature: float) -> Tensor:

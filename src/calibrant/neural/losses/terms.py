@@ -110,5 +110,5 @@ def over_groups(
     masks = [(groups == group).to(like.dtype) for group in range(count)]
     present = torch.stack([mask.sum() > 0 for mask in masks])
     values = torch.stack([loss(mask) for mask in masks])
-    values = torch.where(present, values, torch.zeros_like(values))
+    values = torch.where(present, values, 0.0)
     return values.max() if form == "worst" else values.sum() / present.sum().clamp_min(1)
