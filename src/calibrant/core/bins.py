@@ -51,7 +51,7 @@ def mass_index(confidence: Array, n_bins: int, weights: Array | None = None) -> 
         lowest_rank, total = before[opens], before[-1]
     share = n_bins * lowest_rank / total * (1 + rank_slack(weights))
     group_bin = np.minimum(np.floor(share), n_bins - 1).astype(np.intp)
-    index = np.empty(len(confidence), dtype=np.intp)
+    index = np.empty(len(confidence), np.intp)
     index[order] = np.repeat(group_bin, np.diff(np.append(opens, len(ordered))))
     return index
 
@@ -90,7 +90,7 @@ def quantile_edges(confidence: Array, n_bins: int, weights: Array | None = None)
 
 def place(confidence: Array, edges: Array) -> Array:
     """Bin of each confidence between given edges, (lo, hi], the outer bins open-ended."""
-    return np.searchsorted(edges[1:-1], confidence, side="left")
+    return np.searchsorted(edges[1:-1], confidence)
 
 
 def total_gap(gaps: Array, total: Any = 1.0, axis: int = -1) -> Any:

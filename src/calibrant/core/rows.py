@@ -146,7 +146,7 @@ class Rows:
         """Total weight of each class (K,); 0 for a class that is absent."""
         if self.each is not None:
             return self.total(_class_weight)[0]
-        return np.bincount(self.labels, weights=self.weights, minlength=self.n_classes).astype(np.float64)
+        return np.bincount(self.labels, self.weights, self.n_classes).astype(np.float64)
 
     def matrix(self) -> Rows:
         """One score per row as two-class logits [0, z]; a matrix is itself."""
@@ -339,7 +339,7 @@ def _summed(
 
 @statistic
 def _class_weight(logits: Array, labels: Array, weights: Array | None) -> tuple[Array]:
-    return (np.bincount(labels, weights=weights, minlength=logits.shape[1]).astype(np.float64),)
+    return (np.bincount(labels, weights, logits.shape[1]).astype(np.float64),)
 
 
 SAMPLED_ROWS = 256
@@ -354,5 +354,5 @@ def fingerprint_of_sample(shape: tuple[int, ...], sample: Array, labels: Array, 
     digest = hashlib.sha256(repr(shape).encode())
     for values, dtype in ((sample, "<f8"), (labels, "<i8"), (weights, "<f8")):
         if values is not None:
-            digest.update(np.ascontiguousarray(values, dtype=dtype).data)
+            digest.update(np.ascontiguousarray(values, dtype).data)
     return f"sha256:{digest.hexdigest()[:32]}"

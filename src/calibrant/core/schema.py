@@ -192,7 +192,7 @@ class Schema:
         """Places of the names, or the numbers that texts spell where no class name is a number."""
         flat, width = array.reshape(-1), array[:1].size if array.ndim else 1
         found, codes = np.unique(flat, return_inverse=True) if flat.dtype.kind != "O" else _distinct(flat, name)
-        places = dict(zip(self.keys, range(self.n_classes), strict=True)) if self._outcome_names else {}
+        places = {key: place for place, key in enumerate(self.keys)} if self._outcome_names else {}
         lowered = {key.lower(): place for key, place in places.items()}
         lowered = lowered if len(lowered) == len(places) else {}  # names that differ by case only must match exactly
         if not places and (self.flat or self.task == "multilabel"):
@@ -212,7 +212,7 @@ class Schema:
         if places and unknown.any() and not unknown.all():
             value, row = first(int(codes[np.argmax(unknown[codes])]))
             raise InputError(f"{name} holds names and numbers: {str(value)[:40]!r} in row {row} is not a class name")
-        return np.array(answers, dtype=np.int64)[codes].reshape(array.shape)
+        return np.array(answers, np.int64)[codes].reshape(array.shape)
 
     def _no_such_class(self, value: Any, row: int, name: str) -> InputError:
         text = _text(value)
@@ -315,15 +315,15 @@ def identifiers(values: Any, n_rows: int | None = None, name: str = "ids") -> tu
         return code, [
             joined_identifier([names[i] for (_, names), i in zip(columns, row, strict=True)]) for row in found
         ]
-    column = values if isinstance(values, np.ndarray) else _column(values)
+    column = _column(values)
     if n_rows is not None and column.shape != (n_rows,):
         raise InputError(f"{name} has shape {column.shape}, but there are {n_rows} rows: give one entry per row")
     if column.dtype.kind == "O":
-        column = np.array([identifier(value) for value in column.tolist()], dtype=str)
+        column = np.array([identifier(value) for value in column.tolist()], str)
     found, code = _by_appearance(column)
     texts = [identifier(value) for value in found]
     if len(set(texts)) < len(texts):  # such as "" and "missing"
-        again, names = identifiers(np.array(texts, dtype=str))
+        again, names = identifiers(np.array(texts, str))
         return again[code], names
     return code, texts
 
@@ -352,7 +352,7 @@ def _column(values: Any) -> Array:
     if isinstance(values, (list, tuple)):
         kinds = {type(value) for value in values}
         if len(kinds) > 1 or tuple in kinds:
-            column = np.empty(len(values), dtype=object)
+            column = np.empty(len(values), object)
             column[:] = values
             return column
     return np.asarray(values)
@@ -362,7 +362,7 @@ def _by_appearance(rows: Array) -> tuple[Array, Array]:
     """Distinct rows in the order in which they first appear, and the place of each row among them."""
     found, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
-    rank = np.empty(len(order), dtype=np.int64)
+    rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     return found[order], rank[inverse.reshape(-1)]
 
@@ -376,7 +376,7 @@ def _distinct(array: Array, name: str) -> tuple[Array, Array]:
         if not missing and not isinstance(value, (str, bytes, int, float, np.generic)):
             raise InputError(f"{name} holds {type(value).__name__} ({str(value)[:40]}): give class numbers or names")
         codes[row] = places.setdefault((str, "") if missing else (type(value), value), len(places))
-    found = np.empty(len(places), dtype=object)
+    found = np.empty(len(places), object)
     found[:] = [value for _, value in places]
     return found, codes
 

@@ -78,7 +78,7 @@ def softplus(log_odds: Array) -> Array:
 
 def probability_log_odds(probability: Array) -> Array:
     """log p − log(1 − p) in float64; −inf at 0 and inf at 1."""
-    wide = np.asarray(probability, dtype=np.float64)
+    wide = np.asarray(probability, np.float64)
     with np.errstate(divide="ignore"):
         return np.log(wide) - np.log1p(-wide)
 
@@ -88,7 +88,7 @@ def finite_log_odds(log_odds: Array) -> Array:
 
     Where all values are infinite nothing is known about their size, and p = ¼ and ¾ are taken.
     """
-    wide = np.asarray(log_odds, dtype=np.float64)
+    wide = np.asarray(log_odds, np.float64)
     infinite = np.isinf(wide)
     if not infinite.any():
         return wide

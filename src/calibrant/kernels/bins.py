@@ -20,7 +20,7 @@ def width_sums(confidence: Array, correct: Array, weights: Array | None, n_bins:
 def index_sums(index: Array, confidence: Array, correct: Array, weights: Array | None, n_bins: int) -> Array:
     """Σw, Σw·confidence and Σw·correct of the rows that share an index, as a (3, n_bins) array."""
     columns = (confidence, correct) if weights is None else (weights * confidence, weights * correct)
-    return np.array([np.bincount(index, one, minlength=n_bins) for one in (weights, *columns)], dtype=np.float64)
+    return np.array([np.bincount(index, one, minlength=n_bins) for one in (weights, *columns)], np.float64)
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.bins")
@@ -34,7 +34,7 @@ def class_width_sums(probabilities: Array, labels: Array, weights: Array | None,
     mass = probabilities.ravel() if weights is None else (probabilities * weights[:, None]).ravel()
     columns = (cell, spread), (cell, mass), (of_label, weights)
     sums = [np.bincount(place, column, minlength=n_classes * n_bins) for place, column in columns]
-    return np.array(sums, dtype=np.float64).reshape(3, n_classes, n_bins)
+    return np.array(sums, np.float64).reshape(3, n_classes, n_bins)
 
 
 def soft_bin_sums(confidence: Array, correct: Array, weights: Array | None, n_bins: int, temperature: float) -> Array:

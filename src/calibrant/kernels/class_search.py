@@ -75,12 +75,12 @@ def class_hits(rows: ClassRows, grid: Array) -> Array:
     count = np.searchsorted(grid, np.where(rows.peak > 0, crossing, np.inf), side="right")
     count = count + ((count <= last) & rows.wins(grid[np.minimum(count, last)]))
     count = count - ((count > 0) & ~rows.wins(grid[np.maximum(count - 1, 0)]))
-    opens = np.searchsorted(grid, np.where(rows.peak < 0, crossing, np.inf), side="left")
+    opens = np.searchsorted(grid, np.where(rows.peak < 0, crossing, np.inf))
     opens = opens - ((opens > 0) & rows.wins(grid[np.maximum(opens - 1, 0)]))
     opens = opens + ((opens <= last) & ~rows.wins(grid[np.minimum(opens, last)]))
     always = np.where(rows.wins(grid[:1]), last + 1, 0)
     first, after = np.where(negative, opens, 0), np.where(positive, count, np.where(negative, last + 1, always))
-    change = np.bincount(first, weights=gain, minlength=last + 2) - np.bincount(after, weights=gain, minlength=last + 2)
+    change = np.bincount(first, gain, last + 2) - np.bincount(after, gain, last + 2)
     return np.cumsum(change)[: last + 1]
 
 
@@ -122,7 +122,7 @@ def _steady_sums(
     high = n_bins / np.maximum(home_bin + DOUBT, 1e-300)
     starts = np.flatnonzero(np.diff(home_bin, prepend=-1))
     gaps = np.zeros((n_bins, len(temperatures)))
-    steady = np.empty((len(bounds) - 1, len(home_bin)), dtype=bool)
+    steady = np.empty((len(bounds) - 1, len(home_bin)), bool)
     memory = np.empty((np.diff(bounds).max(), len(home_bin)))
     for stretch, (first, last) in enumerate(pairwise(bounds)):
         denominator = np.multiply(rows.values, inverse[first:last], out=memory[: last - first])
@@ -154,5 +154,5 @@ def _add_to_bins(gaps: Array, confidence: Array, credit: Array, position: Array)
     index, doubt = _bin(confidence, len(gaps))
     credit[doubt] = 0.0
     index = index * gaps.shape[1] + position
-    gaps += np.bincount(index.ravel(), weights=credit.ravel(), minlength=gaps.size).reshape(gaps.shape)
+    gaps += np.bincount(index.ravel(), credit.ravel(), gaps.size).reshape(gaps.shape)
     return np.nonzero(doubt)

@@ -41,7 +41,7 @@ def score_groups(scores: Array, labels: Array, weights: Array | None = None) -> 
     labels : array (n,) of 0/1 or bool
     weights : array (n,) or None
     """
-    positive = np.asarray(labels, dtype=bool)
+    positive = np.asarray(labels, bool)
     if weights is None:
         # counts need no places, and sorting values is faster than sorting places; the two classes sort side by side
         with_label, without = map_blocks(np.sort, [scores[positive], scores[~positive]])

@@ -72,8 +72,8 @@ def fit_logistic(
     pull : Pull, optional
         Without one the optimum must be finite: see `separable`.
     """
-    columns = np.asarray(columns, dtype=np.float64)
-    labels = np.asarray(labels, dtype=np.float64)
+    columns = np.asarray(columns, np.float64)
+    labels = np.asarray(labels, np.float64)
     units = Units.of(columns, weights)
     scaled = units.scale(columns)
     if start is None:
@@ -81,7 +81,7 @@ def fit_logistic(
         rate = np.clip(np.average(labels, weights=weights), 1e-3, 1 - 1e-3)
         point = np.append(np.zeros(len(columns)), np.log(rate) - np.log1p(-rate))
     else:
-        point = units.inward(np.asarray(start, dtype=np.float64))
+        point = units.inward(np.asarray(start, np.float64))
     inner = None if pull is None else units.pull(pull)
     lower = np.append(np.full(len(columns), 0.0 if non_negative else -np.inf), -np.inf)
 
@@ -177,7 +177,7 @@ def newton(
     few hard ones do not hold up the rest. Returns the points, the objectives at each step, and which problems ended.
     """
     points = np.maximum(start, lower)
-    moving, ended, trace = np.arange(len(points)), np.zeros(len(points), dtype=bool), []
+    moving, ended, trace = np.arange(len(points)), np.zeros(len(points), bool), []
     value, gradient, hessian = evaluate(points, moving)
     for _ in range(MAX_STEPS):
         trace.append(value)

@@ -60,7 +60,7 @@ def scan(
         Row number of the first row, for the error message of a chunk.
     """
     if labels is None:
-        labels = np.zeros(len(values), dtype=np.int64)
+        labels = np.zeros(len(values), np.int64)
     kernel = (scan_logits if from_logits else scan_probabilities).form(values.size)
     name = name or ("logits" if from_logits else "probabilities")
 

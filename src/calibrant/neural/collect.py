@@ -115,18 +115,17 @@ def read_batches(loader: Iterable[Any], *, named: bool = False) -> Iterator[tupl
     """
     if not isinstance(loader, Iterable):
         raise InputError(f"the loader is a {type(loader).__name__}: it must give (inputs, labels) batches")
-    n_batches = n_rows = 0
+    number, n_rows = -1, 0
     for number, batch in enumerate(loader):
         is_named = named and isinstance(batch, Mapping)
         inputs, labels = (_named_parts if is_named else _plain_parts)(batch, number)
         if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
             kind = f"{labels.dtype} of shape {tuple(labels.shape)}"
             raise InputError(f"labels of batch {number} are {kind}: give one class index per row")
-        n_batches += 1
         n_rows += len(labels)
         yield inputs, labels
     if n_rows == 0:
-        raise InputError(f"the loader has {n_batches} batches with 0 rows in all")
+        raise InputError(f"the loader has {number + 1} batches with 0 rows in all")
 
 
 def _named_parts(batch: Mapping[str, Any], number: int) -> tuple[dict[str, Any], Tensor]:

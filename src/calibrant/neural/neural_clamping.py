@@ -198,7 +198,7 @@ class NeuralClamping:
                 delta, temperature, _ = self._descend(data, gamma, penalty, "")
         self.delta_, self.temperature_, self.loss_trace_ = delta, temperature, trace
         self.gamma_, self.penalty_ = gamma, penalty
-        self.module_ = ClampedModule(model, delta, temperature)
+        self.module_ = self.attach(model)
         return self.module_
 
     def attach(self, model: nn.Module) -> ClampedModule:

@@ -71,8 +71,7 @@ def host_columns(values: Tensor, labels: Array, *, from_logits: bool, name: str)
     if n_bad:
         what = "NaN or infinite values" if from_logits else "values that are no probabilities"
         raise InputError(f"{n_bad} of {len(values)} rows of {name} hold {what}")
-    confidence, *rest = numbers
-    return RowColumns(confidence, prediction, correct, *rest)
+    return RowColumns(numbers[0], prediction, correct, *numbers[1:])
 
 
 class BinSums:

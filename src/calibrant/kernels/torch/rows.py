@@ -52,7 +52,7 @@ class HostView:
         return self.shape[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.asarray(self[:], dtype=dtype)
+        return np.asarray(self[:], dtype)
 
 
 @dataclass(eq=False)
