@@ -205,8 +205,7 @@ def mendable(
     most = max(FEWEST_ROWS, ENTRIES[predictions.task] // width)
     if predictions.n > most:
         values = predictions.n * width * predictions.dtype.itemsize
-        at_hand = values <= CHUNK_BYTES or isinstance(predictions.source, ArraySource)
-        if decompose is None and not at_hand:
+        if decompose is None and values > CHUNK_BYTES and not isinstance(predictions.source, ArraySource):
             return None
         chosen = np.sort(np.random.default_rng([seed, 23]).choice(predictions.n, most, replace=False, shuffle=False))
         part, clusters = predictions[chosen], None if clusters is None else clusters[chosen]

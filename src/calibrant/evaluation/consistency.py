@@ -137,12 +137,12 @@ def drawn_right(confidence: Array, index: Array, n_bins: int, weights: Array | N
         mean = np.bincount(index, weights * confidence, n_bins)
         variance = np.bincount(index, weights**2 * confidence * (1 - confidence), n_bins)
         return mean + np.sqrt(variance) * generator.standard_normal((draws, n_bins))
-    order = np.lexsort((confidence, index))
+    order = np.argsort(confidence)
     # cells begin at every edge of a bin and every n/CELLS rows
     steps = np.arange(0, len(order), max(1, len(order) // CELLS))
     starts = np.union1d(steps, np.flatnonzero(np.diff(index[order])) + 1)
-    counts = np.diff(np.append(starts, len(order)))
-    means = np.clip(np.add.reduceat(confidence[order], starts) / counts, 0.0, 1.0)
+    counts = np.diff(starts, append=len(order))
+    means = np.minimum(np.add.reduceat(confidence[order], starts) / counts, 1.0)
     return generator.binomial(counts, means, size=(draws, len(counts))) @ np.eye(n_bins)[index[order][starts]]
 
 

@@ -158,9 +158,7 @@ def diff(old: Any, new: Any) -> Difference:
         removed += [_at(model, method) for method in before if method not in after]
         for method, metrics in after.items():
             for metric, estimate in metrics.items():
-                # an earlier name stands beside the present one
-                again = known_name(metric) != metric and known_name(metric) in metrics
-                if metric in before.get(method, {}) and not again:
+                if metric in before.get(method, {}):
                     changes.append(_change(model, method, metric, before[method][metric], estimate))
         # what a user who takes each result's best method would notice
         best = [str(document.get("best") or MEASURED) for document in both]
@@ -206,9 +204,9 @@ def _document(result: Any, word: str) -> tuple[str, dict[str, Any]]:
 
 
 def _rows(document: Mapping[str, Any]) -> dict[str, dict[str, Estimate]]:
-    """Figures by method."""
+    """Figures by method and metric; where a figure has two names, by the present one."""
     rows = document.get("rows", [{"method": MEASURED, "metrics": document.get("metrics")}])
-    return {row["method"]: {name: _estimate(one) for name, one in row["metrics"].items()}
+    return {row["method"]: {known_name(name): _estimate(one) for name, one in row["metrics"].items()}
             for row in rows if row.get("metrics")}  # fmt: skip
 
 

@@ -390,7 +390,7 @@ def groups_differ(
         spread *= count / np.maximum(count - 1, 1)  # a single row is the mean of its bin: 0
         share, own = joint / safe, squares.sum(axis=0)
         variance = (spread * ((1 - 2 * share) * squares + share**2 * own)).sum(axis=1)
-    known = variance > 1e-12 * max(variance.max(), 1e-300)
+    known = variance > 1e-12 * variance.max()
     freedom = int(known.sum()) - 1
     if freedom < 1:
         return Heterogeneity(0.0, 0, 1.0)
