@@ -63,6 +63,13 @@ def check_target(path: str | os.PathLike[str]) -> None:
         raise _readable(error, path) from error
 
 
+def check_source(path: str | os.PathLike[str]) -> None:
+    """Raise unless `path` is a file that can be read from its start: a pipe would block."""
+    if not os.path.isfile(path):
+        what = "is a device or a pipe" if os.path.exists(path) else "does not exist: there is no such file"
+        raise InputError(f"{path} {'is a folder' if os.path.isdir(path) else what}; give the path of a file")
+
+
 def _replaceable(path: str | os.PathLike[str]) -> Path:
     """The file that `path` names, through links: it is replaced, not the link; never a device, a pipe or a folder."""
     target = Path(os.path.realpath(path))

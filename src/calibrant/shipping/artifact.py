@@ -35,7 +35,7 @@ from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import check_learned, spec_of
 from calibrant.calibrators.registry import find_class, is_around_model
 from calibrant.core.arrays import Array, Json
-from calibrant.core.atomic import atomic_write
+from calibrant.core.atomic import atomic_write, check_source
 from calibrant.core.errors import FitWarning, InputError, MissingExtraError
 from calibrant.core.schema import Schema, check_kind
 
@@ -159,16 +159,12 @@ def load(path: PathName) -> Calibrator:
 
 def read_artifact(path: PathName) -> Artifact:
     """The calibrator of a file together with what the header says about it."""
-    if os.path.exists(path) and not os.path.isfile(path):
-        what = "a folder" if os.path.isdir(path) else "a pipe or a device"
-        raise InputError(f"{path} is {what}: give an artifact, such as cal.safetensors")
+    check_source(path)
     try:
         with open(path, "rb") as file:  # the size and the first bytes before the rest is read
             prefix = file.read(8)
             _check_prefix(prefix, os.path.getsize(path))
             return from_bytes(prefix + file.read())
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: there is no such file") from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
@@ -323,7 +319,6 @@ def _described(calibrator: Any, tensors: Arrays, where: str = "") -> Json:
     # private names hold leftovers of a fit; `to_bytes` proves that predictions do not need it
     unsaved = {"classes_", *parameters}
     learned = {key: value for key, value in state.items() if key not in unsaved and not key.startswith("_")}
-    _check_declared(cls, learned)
     described = {
         part: {key: _encoded(value, tensors, f"{where}{key}") for key, value in values.items()}
         for part, values in (("parameters", parameters), ("learned", learned))
@@ -375,7 +370,10 @@ def _calibrator(described: Any, tensors: Arrays, n_classes: int | None) -> Any:
             fits = abs(value) <= limit or value == math.inf
             _need(fits, f"parameter {key} is {value:.6g}, above the limit of {limit:g}")
     calibrator = cls(**settings)
-    _check_declared(cls, state)
+    # one around a network knows no tasks
+    declared = spec_of(cls, state.get("task_", "")) if issubclass(cls, Calibrator) else cls.learns
+    stray = ", ".join(repr(key) for key in sorted(state.keys() - declared.keys())[:3])
+    _need(not stray, f"{name} cannot have learned a {stray}: its class does not declare it in `learns`")
     if is_around_model(name):
         calibrator.restore_artifact_state(state)
         return calibrator
@@ -397,14 +395,10 @@ def _decoded(value: Any, tensors: Arrays, n_classes: int | None, where: str) -> 
     _need(len(keys) == 1, f"{where} must be described by one key, got {sorted(value)[:4]}")
     kind, inner = keys[0], value[keys[0]]
     if kind == "tensor":
-        known = isinstance(inner, str) and inner in tensors
-        _need(known, f"{where} refers to an array that is not in the file, or belongs to another value")
+        _need(inner in tensors, f"{where} refers to an array that is not in the file, or belongs to another value")
         array = tensors.pop(inner)
         _need(str(array.dtype) in DTYPES, f"{where} has dtype {array.dtype}, which an artifact cannot hold")
-        if value.get("scalar") is not True:
-            return array
-        _need(array.ndim == 0, f"{where} must be one number, got shape {array.shape}")
-        return array[()]
+        return array[()] if value.get("scalar") is True else array
     if kind == "calibrator":
         return _calibrator(inner, tensors, n_classes)
     if kind == "tuple" and isinstance(inner, list):
@@ -416,13 +410,6 @@ def _decoded(value: Any, tensors: Arrays, n_classes: int | None, where: str) -> 
     if kind == "number" and inner in ("nan", "inf", "-inf"):
         return float(inner)
     raise InputError(f"{where} is described as {kind!r}, which this calibrant does not know: upgrade it")
-
-
-def _check_declared(cls: Any, learned: Json) -> None:
-    """Raise unless a class declares what it is said to have learned; one around a network knows no tasks."""
-    declared = spec_of(cls, learned.get("task_", "")) if issubclass(cls, Calibrator) else cls.learns
-    stray = ", ".join(repr(name) for name in sorted(learned.keys() - declared.keys())[:3])
-    _need(not stray, f"{cls.__name__} cannot have learned a {stray}: its class does not declare it in `learns`")
 
 
 def _need(condition: Any, message: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from calibrant.core.arrays import Json
-from calibrant.core.atomic import atomic_write, check_target
+from calibrant.core.atomic import atomic_write, check_source, check_target
 from calibrant.core.errors import InputError
 from calibrant.core.schema import identifier
 from calibrant.shipping.monitor import BAD_VALUES, GroupMonitor, Monitor, Stateful, top_answers
@@ -210,7 +210,7 @@ def answer_of(record: Any) -> tuple[float, bool]:
             correct = record["prediction"] == record["label"]
         if type(confidence) not in (int, float) or not 0 <= confidence <= 1:
             raise InputError(f"confidence is {str(confidence)[:40]!r}, but must lie in [0, 1]")
-        if not isinstance(correct, bool) and correct not in (0, 1):
+        if correct not in (0, 1):  # true and false among them
             raise InputError(f"correct is {str(correct)[:40]!r}, but must be true or false")
         return float(confidence), bool(correct)
     kind = next((kind for kind in ("probabilities", "logits") if kind in record), "")
@@ -223,7 +223,7 @@ def answer_of(record: Any) -> tuple[float, bool]:
 
 def _field(record: Json, name: Any) -> str:
     value = record.get(name)
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    if type(value) not in (str, int, float):
         raise InputError(f"field {name!r} is {str(value)[:40]!r}, but must be a text or a number")
     return identifier(value)
 
@@ -265,8 +265,13 @@ class FeedbackDesk(Feed):
             taken = self.count(current)
             self.n_stale += stale
             self._unsaved |= taken > 0
-            counts = {"taken": taken, "duplicates": len(current) - taken, "stale": stale}
-            return {**counts, "n": self.monitor.n, "alarm": self.monitor.alarm}
+            return {
+                "taken": taken,
+                "duplicates": len(current) - taken,
+                "stale": stale,
+                "n": self.monitor.n,
+                "alarm": self.monitor.alarm,
+            }
 
     def renew(self, artifact: str) -> None:
         """Start anew for another artifact: what was learned about the last one says nothing about it."""
@@ -353,14 +358,10 @@ class LogFile:
 
     def blocks(self) -> Iterator[Lines]:
         """Lists of whole lines that have not been read before."""
-        if not os.path.exists(self.path):
-            if not self.places:
-                raise InputError(f"{self.path}: there is no such file")
+        if self.places and not os.path.exists(self.path):
             yield from self._renamed()
             return
-        if not os.path.isfile(self.path):
-            what = "a folder" if os.path.isdir(self.path) else "a device or a pipe"
-            raise InputError(f"{self.path}: {what}; give a log file with one JSON answer per line")
+        check_source(self.path)
         with open(self.path, "rb") as file:
             about = os.stat(file.fileno())
             # offset 0 fits every file: an emptied log may be new, or an old one on its way back
@@ -374,25 +375,22 @@ class LogFile:
 
     def _read(self, file: BinaryIO, place: Place) -> Iterator[Lines]:
         offset = place.offset
+        lines: Lines = []
         file.seek(offset)
-        while chunk := file.read(BATCH_BYTES):
-            lines: Lines = []
-            whole, newline, rest = chunk.rpartition(b"\n")
-            if newline:
-                lines += [None if len(line) > MAX_LINE_BYTES else line for line in whole.split(b"\n")]
-                if self.skipping:
-                    lines[0], self.skipping = None, False
-            used = len(whole) + len(newline)
-            if len(rest) >= MAX_LINE_BYTES or (self.skipping and not newline):
-                self.skipping, used = True, len(chunk)
-            if not used:
-                break
-            offset += used
-            place.reach(file, offset)
-            file.seek(offset)
-            if lines:
+        while line := file.readline(MAX_LINE_BYTES + 1):
+            whole = line.endswith(b"\n")
+            if not (whole or self.skipping or len(line) > MAX_LINE_BYTES):
+                break  # its end is still to come
+            if whole:
+                lines.append(None if self.skipping else line)
+            self.skipping = not whole
+            offset += len(line)
+            if offset - place.offset >= BATCH_BYTES:
+                place.reach(file, offset)
                 yield lines
+                lines = []
         place.reach(file, offset)
+        yield lines
 
     def _renamed(self) -> Iterator[Lines]:
         """What the last file gained before it was renamed beside the log."""

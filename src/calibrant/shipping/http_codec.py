@@ -1,4 +1,7 @@
-"""Numbers over HTTP: JSON, npy and Arrow bodies to a matrix, and an answer back; every limit before allocation."""
+"""Numbers over HTTP: JSON, npy and Arrow bodies to a matrix, and an answer back; every limit before allocation.
+
+The OpenAPI description of these bodies and of the service's other paths stands at the end.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import Array, check_matrix, check_scores, check_values
+from calibrant.core.arrays import Array, Json, check_matrix, check_scores, check_values
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.core.schema import KINDS
 from calibrant.core.softmax import log_softmax
@@ -126,7 +129,7 @@ def _from_json(body: bytes, wanted: Wanted) -> tuple[str, Array, list[Any] | Non
     _check_structure(body, wanted)
     document = parse_json(body)
     groups = document.pop("groups", None) if wanted.grouped and isinstance(document, dict) else None
-    if groups is not None and not (isinstance(groups, list) and {type(one) for one in groups} <= {str, int}):
+    if groups is not None and not (isinstance(groups, list) and set(map(type, groups)) <= {str, int}):
         raise InputError("groups must be a list of names, one per row")
     if not isinstance(document, dict) or len(document) != 1 or not set(document) <= set(KINDS):
         raise InputError('the body must be {"logits": [[…], …]} or {"probabilities": [[…], …]} and nothing else')
@@ -203,14 +206,15 @@ def _from_arrow(body: bytes, wanted: Wanted) -> tuple[str, Array, list[Any] | No
         column = table.column(kind).combine_chunks()
         lists = isinstance(column, (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray))
         values = column.flatten() if lists else column
-        if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
-            raise InputError(f"column {kind!r} has type {str(column.type)[:60]}, but needs a list of numbers per row")
         if column.null_count or values.null_count:
             raise InputError(f"column {kind!r} holds nulls: every row needs its numbers")
+        flat = values.to_numpy(zero_copy_only=False)
+        if flat.dtype.kind not in "fiu":
+            raise InputError(f"column {kind!r} has type {str(column.type)[:60]}, but needs a list of numbers per row")
         widths = set(column.value_lengths().unique().to_pylist()) if lists else {1}
         if widths - {wanted.width}:
             raise InputError(f"{kind} have {sorted(widths)[:4]} columns, but the calibrator takes {wanted.width}")
-        return kind, values.to_numpy(zero_copy_only=False).reshape(-1, wanted.width), groups
+        return kind, flat.reshape(-1, wanted.width), groups
     except InputError:
         raise
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, struct.error, IndexError) as error:
@@ -257,3 +261,81 @@ def _to_arrow(values: Array, predictions: Array, kind: str) -> bytes:
     with ipc.new_stream(sink, table.schema) as writer:
         writer.write_batch(table)
     return sink.getvalue()
+
+
+def _list(items: Json) -> Json:
+    return {"type": "array", "items": items}
+
+
+def _object(properties: Json) -> Json:
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+BINARY = {"schema": {"type": "string", "format": "binary"}}
+PROBLEM = {
+    "description": "what is wrong, in one line: 400 malformed, 408 too slow, 413 too large, 415, 422 does not fit, 503 "
+    "overloaded",
+    "content": {JSON: {"schema": _object({"error": {"type": "string"}})}},
+}
+CHANCE = {"type": "number", "minimum": 0, "maximum": 1}
+NUMBER = {"type": "number", "minimum": -LARGEST_LOGIT, "maximum": LARGEST_LOGIT}
+ANSWER = {
+    "type": "object",
+    "required": ["confidence", "correct"],
+    "properties": {
+        "confidence": CHANCE,
+        "correct": {"enum": [True, False, 0, 1]},
+        "id": {"type": ["string", "number"]},
+    },
+    "description": "or probabilities (or logits) and label instead of confidence and correct; an id counts once",
+}
+OUTCOMES = _object({"answers": _list(ANSWER)})
+READS = {
+    "/calibrator": "What is served",
+    "/monitor": "What the monitor knows",
+    "/health": "Whether the process answers",
+    "/readyz": "Whether new requests are accepted",
+    "/metrics": "Prometheus figures",
+}
+OPTIONS = {
+    "kind": "what npy numbers are [default: as fitted]",
+    "output": "what comes back: probabilities, or calibrated logits",
+}
+
+
+def openapi(version: str, wanted: Wanted) -> Json:
+    """The OpenAPI 3.1 document of a service."""
+    example = [1.0] + [0.0] * (wanted.width - 1)  # logits and probabilities of any task
+    chosen: Any = {"type": "integer", "minimum": 0, "maximum": wanted.n_classes - 1}
+    if wanted.task == "multilabel":
+        chosen = _list({**chosen, "maximum": 1})
+    bodies, answers = [], []
+    for kind, number in (("logits", NUMBER), ("probabilities", CHANCE)):
+        row = {**_list(number), "minItems": wanted.width, "maxItems": wanted.width}
+        rows: Json = {kind: {**_list(row), "minItems": 1, "maxItems": wanted.max_rows}}
+        if wanted.grouped:
+            rows["groups"] = _list({"type": ["string", "integer"]})
+        bodies.append({**_object(rows), "additionalProperties": False})
+        answers.append(_object({kind: {"type": "array"}, "predictions": _list(chosen)}))
+    takes = {JSON: {"schema": {"oneOf": bodies}, "example": {wanted.kind: [example]}}, NPY: BINARY, ARROW: BINARY}
+    what = "scores" if wanted.binary else f"logits of {wanted.n_classes} classes"
+    summary = f"{what.capitalize()} or probabilities in, calibrated probabilities out"
+    calibrate = _post(summary, takes, {JSON: {"schema": {"oneOf": answers}}, NPY: BINARY, ARROW: BINARY})
+    choice = {"in": "query", "schema": {"type": "string", "enum": list(KINDS)}}
+    calibrate["parameters"] = [{**choice, "name": name, "description": words} for name, words in OPTIONS.items()]
+    outcomes = {JSON: {"schema": OUTCOMES}, NDJSON: BINARY}
+    feedback = _post("Outcomes of earlier answers, for the monitor", outcomes, {JSON: {}})
+    paths: Json = {"/calibrate": {"post": calibrate}, "/feedback": {"post": feedback}}
+    for path, summary in READS.items():
+        answer = {"description": summary, "content": {"text/plain" if path == "/metrics" else JSON: {}}}
+        paths[path] = {"get": {"summary": summary, "responses": {"default": answer}}}
+    about = {"title": "calibrant", "version": version, "description": "Calibrated probabilities from logits."}
+    return {"openapi": "3.1.0", "info": about, "paths": paths}
+
+
+def _post(summary: str, takes: Json, gives: Json) -> Json:
+    return {
+        "summary": summary,
+        "requestBody": {"required": True, "content": takes},
+        "responses": {"200": {"description": "the answer", "content": gives}, "default": PROBLEM},
+    }

@@ -589,7 +589,7 @@ class GroupMonitor(_Kept):
         """The report of the whole stream with those of the groups."""
         groups = [{"group": name, **monitor.report().to_dict()} for name, monitor in self.groups.items()]
         groups.sort(key=lambda group: (not group["alarm"], -group["evidence"]))
-        total = {**self.total.report().to_dict(), "alarm": self.alarm}
+        total = self.total.report().to_dict() | {"alarm": self.alarm}
         return GroupReport(**total, alarms=self.alarms, groups=groups, n_left_out=self.n_left_out)
 
     def restore(self, state: Any) -> None:

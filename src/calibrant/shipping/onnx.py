@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.maps import each_array, raise_zeros
-from calibrant.core.atomic import atomic_write
+from calibrant.core.atomic import atomic_write, check_source
 from calibrant.core.errors import InputError, MissingExtraError
 
 try:
@@ -81,10 +81,7 @@ def to_onnx(calibrator: Any, *, opset: int = OPSET, precision: str = "float64") 
     body = helper.make_graph([], "calibrant", [given], [])
     model = helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)], producer_name="calibrant")
     model.ir_version = IR_VERSION
-    scores = _scores(xp, calibrator, kind)
-    if kind == "probabilities":
-        scores = xp.log(scores) if calibrator.task_ == "multiclass" else xp.log(scores) - xp.log(1.0 - scores)
-    _extend(model, calibrator, scores, np.float32, OUTPUTS[kind], group="group")
+    _extend(model, calibrator, _entering(xp, calibrator, kind, kind), np.float32, OUTPUTS[kind], group="group")
     onnx.checker.check_model(model)
     return model
 
@@ -106,11 +103,9 @@ def append_to_model(
     outputs = tuple(_free(name, taken) for name in APPENDED)
     if calibrator.task_ == "binary":  # one score per row may come as (n,) or (n, 1)
         tensor = xp.node("Reshape", tensor, xp.constant(np.array([-1])))
-    scores = _scores(xp, calibrator, tensor)
-    if kind_of(calibrator) == "probabilities" and calibrator.task_ == "multiclass":
-        scores = xp.log_softmax_of_rows(scores)
     dtype = np.float64 if elem_type == TensorProto.DOUBLE else np.float32
-    _extend(model, calibrator, scores, dtype, outputs, group=_free("group", taken))
+    logits = _entering(xp, calibrator, tensor, "logits")
+    _extend(model, calibrator, logits, dtype, outputs, group=_free("group", taken))
     return model, found, outputs
 
 
@@ -140,18 +135,10 @@ def export_onnx(
     return Exported(Path(path), found, outputs, _opset_of(result))
 
 
-def _scores(xp: OnnxSpace, calibrator: Any, tensor: str) -> OnnxArray:
-    """A tensor of the graph as an array in the graph's precision."""
-    width = () if calibrator.task_ == "binary" else (calibrator.n_features_in_,)
-    # the probe's float16 stands for any float: a cast follows
-    return xp.astype(OnnxArray(xp, np.zeros((2, *width), np.float16), tensor), xp.float64)
-
-
 def _extend(model: Any, calibrator: Any, exact: OnnxArray, dtype: Any, outputs: tuple[str, ...], *, group: str) -> None:
     """Run the calibrator's map over an array of the graph, and make its results outputs of the model, in a dtype."""
     xp, task = exact.space, calibrator.task_
     info = helper.make_tensor_value_info
-    exact = _without_zeros(xp, exact, calibrator)
     learned = each_array(calibrator._learned(), xp.asarray)
     if calibrator.takes_groups:
         model.graph.input.append(info(group, TensorProto.INT64, ["n"]))
@@ -186,14 +173,21 @@ def _shapes(calibrator: Any) -> list[list[Any]]:
     return [scores, wide, wide if calibrator.task_ == "multilabel" else ["n"]]
 
 
-def _without_zeros(xp: OnnxSpace, logits: OnnxArray, calibrator: Any) -> OnnxArray:
-    """Logits in which −inf has a value.
+def _entering(xp: OnnxSpace, calibrator: Any, tensor: str, kind: str) -> OnnxArray:
+    """A tensor of logits or probabilities as the logits that the calibrator takes, in which −inf has a value.
 
-    A branch, because the mass of every row takes 0.7 times as long as the rest of a temperature's graph, and only rows
-    with −inf need it.
+    That value is put in by a branch, because the mass of every row takes 0.7 times as long as the rest of a
+    temperature's graph, and only rows with −inf need it.
     """
-    floor = calibrator.log_floor_
-    if floor is None or calibrator.task_ != "multiclass":
+    classes, floor = calibrator.task_ == "multiclass", calibrator.log_floor_
+    width = () if calibrator.task_ == "binary" else (calibrator.n_features_in_,)
+    # the probe's float16 stands for any float: a cast follows
+    logits = xp.astype(OnnxArray(xp, np.zeros((2, *width), np.float16), tensor), xp.float64)
+    if kind == "probabilities":
+        logits = xp.log(logits) if classes else xp.log(logits) - xp.log(1.0 - logits)
+    elif kind_of(calibrator) == "probabilities" and classes:
+        logits = xp.log_softmax_of_rows(logits)
+    if floor is None or not classes:
         return logits if floor is None else raise_zeros(xp, logits, floor, scores=True)
     least = xp.constant(np.asarray(-np.finfo(xp.float64).max, dtype=xp.float64))
     infinite = xp.node("Less", xp.node("ReduceMin", logits.tensor, keepdims=0), least)
@@ -268,8 +262,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 def _load_model(path: PathName) -> Any:
     """A model without its external data: those stay on disk, however large."""
-    if not os.path.isfile(path):
-        raise InputError(f"{path}: {'this is a folder' if os.path.isdir(path) else 'there is no such file'}")
+    check_source(path)
     try:
         model = onnx.load(os.fspath(path), load_external_data=False)
     except Exception as error:

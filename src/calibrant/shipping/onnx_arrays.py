@@ -24,7 +24,6 @@ from calibrant.core.errors import InputError
 OLDEST_OPSET = 17
 AXES_AS_INPUT = 18
 """From this opset on, the axes of ReduceMax, ReduceMin and ReduceMean are an input; those of ReduceSum always are."""
-PRECISIONS = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE}
 
 OPERATORS = {
     "exp": "Exp", "log": "Log", "abs": "Abs", "tanh": "Tanh", "sqrt": "Sqrt", "negative": "Neg", "floor": "Floor",
@@ -96,7 +95,7 @@ class OnnxSpace(Space):
                 f"the model has opset {opset}, but at least {OLDEST_OPSET} is needed: "
                 "raise it with onnx.version_converter.convert_version"
             )
-        if precision not in PRECISIONS:
+        if precision not in ("float32", "float64"):
             raise InputError(f"precision must be float32 or float64, got {precision!r}")
         self.opset, self.prefix, self.precision = opset, prefix, precision
         self.float64 = self.float32 = np.dtype(precision)
@@ -133,12 +132,11 @@ class OnnxSpace(Space):
 
     def info(self, name: str, shape: list[Any] | None) -> Any:
         """A number tensor of the graph as an input or output."""
-        return helper.make_tensor_value_info(name, PRECISIONS[self.precision], shape)
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(self.float64), shape)
 
     def __getattr__(self, name: str) -> Callable[..., OnnxArray]:
         if name in OPERATORS:
-            function = getattr(plain, name)
-            return lambda *arrays: self.write(function, OPERATORS[name], *self._alike(*arrays))
+            return lambda *arrays: self.write(getattr(plain, name), OPERATORS[name], *self._alike(*arrays))
         if name in ALONG_AXIS:
             return partial(self._along_axis, name)
         if name in OF_ROWS:

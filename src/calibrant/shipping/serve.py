@@ -40,7 +40,7 @@ GATHER_SECONDS = 0.05
 class _Waiting(QueueHandler):
     """Hands records to the writing thread; where too many wait, the next line that fits says how many were lost."""
 
-    queue: SimpleQueue[Any]
+    queue: Any
     n_dropped = 0
 
     def enqueue(self, record: logging.LogRecord) -> None:
@@ -55,8 +55,7 @@ class _Waiting(QueueHandler):
 class _Writer(QueueListener):
     """Writes records by itself: at exit logging would wait for a handler whose reader has stopped for good."""
 
-    queue: SimpleQueue[Any]
-
+    queue: Any
     stream: TextIO | None = None
 
     def dequeue(self, block: bool) -> logging.LogRecord:
@@ -194,7 +193,7 @@ class _Guard(HttpToolsProtocol):
 
     @classmethod
     def sweep(cls) -> None:
-        """Give up every connection whose deadline has passed; called a few times per second."""
+        """Give up every connection whose deadline has passed; called ten times per second."""
         for one, since in [*cls.waiting.items()]:
             if one.stage == "read" and one.transport.get_write_buffer_size() < one.unread:
                 one._settle()  # its client reads slowly: the deadline begins anew
@@ -211,18 +210,16 @@ class _Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times per second."""
-        if counter % 5 == 0:
-            self.guard.sweep()
+        self.guard.sweep()
         if time.monotonic() > self.stop_at:
             self.should_exit = True
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Stop at once, or `drain_seconds` after the first SIGTERM."""
-        drain = self.service.limits.drain_seconds
         first, self.service.stopping = not self.service.stopping, True
-        if first and sig == signal.SIGTERM and drain > 0:
-            self.stop_at = time.monotonic() + drain
+        if first and sig == signal.SIGTERM:
+            self.stop_at = time.monotonic() + self.service.limits.drain_seconds
             return
         super().handle_exit(sig, frame)
         # uvicorn raises the signal again after it has stopped; a service that stopped as asked exits with 0
@@ -271,8 +268,13 @@ def serve(
     )
     if sys.platform != "win32":
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the service runs, and where it serves no file
-    with _listen(host, port) as listener, json_log(access=access_log), contextlib.suppress(KeyboardInterrupt):
-        name = f"[{host}]" if ":" in host else host
+    family, name = (socket.AF_INET6, f"[{host}]") if ":" in host else (socket.AF_INET, host)
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"cannot listen on {host} port {port}: {reason}; choose others with --host, --port") from error
+    with listener, json_log(access=access_log), contextlib.suppress(KeyboardInterrupt):
         announce(f"http://{name}:{listener.getsockname()[1]}")
         server.run(sockets=[listener])
 
@@ -289,12 +291,3 @@ def _possible(limits: Limits) -> Limits:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return replace(limits, connections=max(16, min(limits.connections, soft - 128)))
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(f"cannot listen on {host} port {port}: {reason}; choose others with --host, --port") from error

@@ -21,7 +21,7 @@ import numpy as np
 import calibrant
 from calibrant.core.arrays import Array, Json
 from calibrant.core.errors import FitWarning, InputError, MissingExtraError
-from calibrant.core.schema import KINDS, Schema, identifier
+from calibrant.core.schema import Schema, check_kind, identifier
 from calibrant.shipping.artifact import Artifact, read_artifact
 from calibrant.shipping.feed import FeedbackDesk, parse_record
 from calibrant.shipping.http_codec import (
@@ -32,9 +32,9 @@ from calibrant.shipping.http_codec import (
     Wanted,
     decode_rows,
     encode,
+    openapi,
     parse_json,
 )
-from calibrant.shipping.openapi import PAGE, openapi
 
 try:
     from prometheus_client import (
@@ -70,6 +70,55 @@ PLAIN_ID = re.compile(rb"[ -~]{1,128}")
 """Ids of requests that are taken over from the client: short, and ASCII that can be printed."""
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper edges of the latency histogram, in seconds."""
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>calibrant</title>
+<style>
+  body { font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+  h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin-top: 2rem }
+  code, pre, textarea { font: 14px/1.4 ui-monospace, monospace }
+  textarea { width: 100%; height: 6rem; box-sizing: border-box }
+  pre { background: #f4f4f4; padding: .8rem; overflow: auto; max-height: 20rem; white-space: pre-wrap }
+  table { border-collapse: collapse } td { padding: .2rem .8rem .2rem 0; vertical-align: top }
+  @media (prefers-color-scheme: dark) {
+    body { background: #181818; color: #ddd } pre, textarea { background: #262626; color: #ddd }
+  }
+</style>
+<h1>calibrant</h1>
+<p id="what">Logits in, calibrated probabilities out.</p>
+<h2>Paths</h2>
+<table id="paths"></table>
+<h2>Try it</h2>
+<label for="body">POST /calibrate</label>
+<textarea id="body" spellcheck="false"></textarea>
+<p><button id="send">Send</button></p>
+<pre id="answer" aria-live="polite"></pre>
+<p><a href="openapi.json">openapi.json</a></p>
+<script>
+  const get = id => document.getElementById(id);
+  fetch("openapi.json").then(r => r.json()).then(api => {
+    for (const [path, methods] of Object.entries(api.paths))
+      for (const [method, about] of Object.entries(methods)) {
+        const row = get("paths").insertRow();
+        row.insertCell().appendChild(document.createElement("code")).textContent = method.toUpperCase() + " " + path;
+        row.insertCell().textContent = about.summary;
+      }
+    const example = api.paths["/calibrate"].post.requestBody.content["application/json"].example;
+    get("body").value = JSON.stringify(example);
+  });
+  fetch("calibrator").then(r => r.json()).then(c => {
+    get("what").textContent = c.method + " for " + c.n_classes + " classes: logits in, calibrated probabilities out.";
+  });
+  get("send").onclick = async () => {
+    const r = await fetch("calibrate",
+      { method: "POST", headers: { "content-type": "application/json" }, body: get("body").value });
+    get("answer").textContent = r.status + "\\n" + await r.text();
+  };
+</script>
+"""
+"""For people; like the description it needs nothing from the network."""
 PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -285,18 +334,19 @@ class Service:
             self._requests.labels(path if path in self.paths else "other", status).inc()
             if path == "/calibrate":
                 self._seconds.observe(seconds)
-            if ACCESS.isEnabledFor(logging.INFO):
-                fields = {
-                    "method": scope["method"],
-                    "path": path[:200],
-                    "status": status,
-                    "ms": round(1000 * seconds, 3),
-                    "bytes_out": sent,
-                    "client": (scope.get("client") or [None])[0],
-                    "request_id": name.decode(),
-                    **{"bytes_in": 0, "rows": 0, **scope.get("calibrant", {})},
-                }
-                ACCESS.info("request", extra={"fields": fields})
+            fields = {
+                "method": scope["method"],
+                "path": path[:200],
+                "status": status,
+                "ms": round(1000 * seconds, 3),
+                "bytes_out": sent,
+                "client": (scope.get("client") or [None])[0],
+                "request_id": name.decode(),
+                "bytes_in": 0,
+                "rows": 0,
+                **scope.get("calibrant", {}),
+            }
+            ACCESS.info("request", extra={"fields": fields})
 
     async def calibrate(self, request: Request) -> Response:
         """POST /calibrate."""
@@ -305,9 +355,8 @@ class Service:
         answer_type = next((part for part in accepted if part in FORMATS), content_type)
         query = request.query_params
         kind, output, pool = query.get("kind"), query.get("output", "probabilities"), query.get("groups") == "pooled"
-        if kind not in (None, *KINDS) or output not in KINDS:
-            given = f"{str(kind)[:30]!r} and {output[:30]!r}"
-            raise HTTPException(422, f"kind and output must be one of {', '.join(KINDS)}, got {given}")
+        check_kind(kind)
+        check_kind(output)
 
         def answer(logits: Array, groups: Any, found: Any = None) -> tuple[bytes, int, int]:
             """The answer, its rows, and how many of them were calibrated without their group."""
@@ -460,7 +509,7 @@ class Service:
         limit = min(limits.body_bytes, most or limits.body_bytes)
         too_large = HTTPException(413, f"the body is too large, at most {limit} bytes are taken: split the batch")
         claimed = request.headers.get("content-length", "")
-        if claimed.isdigit() and len(claimed) < 20 and int(claimed) > limit:
+        if claimed.isdigit() and int(claimed[:20]) > limit:
             raise too_large
         parts: list[bytes] = []
         try:

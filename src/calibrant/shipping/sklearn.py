@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import check_cv
 from sklearn.preprocessing import LabelEncoder
-from sklearn.utils import Tags, get_tags, indexable
-from sklearn.utils._indexing import _safe_indexing
+from sklearn.utils import Tags, _safe_indexing, get_tags, indexable
 from sklearn.utils._set_output import ADAPTERS_MANAGER
-from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, _routing_enabled, process_routing
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import (
@@ -35,7 +32,7 @@ from calibrant.calibrators.learned import check_learned
 from calibrant.calibrators.registry import class_names, get, resolve
 from calibrant.core.arrays import Array
 from calibrant.core.atomic import atomic_write
-from calibrant.core.errors import InputError, MissingExtraError
+from calibrant.core.errors import InputError, MissingExtraError, warn_user
 from calibrant.core.softmax import log_stored
 
 Params = dict[str, Any]
@@ -128,7 +125,6 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X: Any) -> Array:
         """Calibrated probabilities (n×K), columns in the order of `classes_`."""
-        check_is_fitted(self)
         probabilities = self._probabilities(X)
         wanted = vars(self).get("_sklearn_output_config", {"transform": "default"})["transform"]
         if wanted == "default":
@@ -138,7 +134,6 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> Array:
         """The label of highest calibrated probability."""
-        check_is_fitted(self)
         return self.classes_[self._probabilities(X).argmax(axis=1)]
 
     def set_output(self, *, transform: str | None = None) -> CalibratedClassifier:
@@ -162,7 +157,7 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def _routed(self, X: Any, sample_weight: Any, fit_params: Params) -> tuple[Params, Params]:
         """Parameters of the classifier's fit and of the splitter's split, without the weights."""
-        if not get_config()["enable_metadata_routing"]:
+        if not _routing_enabled():
             groups = {"groups": fit_params.pop("groups", None)}
             return _check_method_params(X, fit_params), groups
         given = dict(fit_params) if sample_weight is None else {"sample_weight": sample_weight, **fit_params}
@@ -171,6 +166,7 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         return _check_method_params(X, of_estimator), routed.splitter.split
 
     def _probabilities(self, X: Any) -> Array:
+        check_is_fitted(self)
         parts = [
             calibrator.predict_proba(_scores(class_logits(estimator, X, self.classes_)))
             for estimator, calibrator in self.calibrated_pairs_
@@ -250,8 +246,7 @@ def _fit_estimator(estimator: Any, data: _Data, rows: Any) -> Any:
     if data.weights is not None and has_fit_parameter(fresh, "sample_weight"):
         given["sample_weight"] = data.weights[rows]
     elif data.weights is not None:
-        name = type(fresh).__name__
-        warnings.warn(f"{name} takes no sample_weight: only the calibrator uses the weights", UserWarning, stacklevel=2)
+        warn_user(f"{type(fresh).__name__} takes no sample_weight: only the calibrator uses the weights")
     return fresh.fit(_safe_indexing(data.X, rows), data.y[rows], **given)
 
 
