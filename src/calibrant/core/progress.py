@@ -102,7 +102,7 @@ class _Bars:
     def step(self, stage: str, done: int, total: int | None, note: str) -> None:
         now = time.monotonic()
         if not self.stages:
-            self._started, self._shown = now, 0.0
+            self._started = now
         kind = stage.rstrip("0123456789 ")  # "pass 7" takes the line of "pass 6"
         if total is not None and done >= total:
             self.stages.pop(kind, None)

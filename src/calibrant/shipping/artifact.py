@@ -45,7 +45,7 @@ Figures = Mapping[str, float] | None
 FORMAT = 2
 """Version of the header's layout."""
 METADATA_KEY = "calibrant"
-FIELDS: dict[str, type] = {
+FIELDS = {
     "library": str,
     "n_classes": int,
     "class_names": list,
@@ -218,8 +218,13 @@ def from_bytes(content: bytes) -> Artifact:
         calibrator = _calibrator(header["calibrator"], tensors, n_classes)
         _need(not tensors, f"the file holds arrays that nothing refers to: {sorted(tensors)[:3]}")
         check_learned(calibrator, n_classes)
-        if n_classes is not None:
-            _probe(calibrator, n_classes)
+        for probabilities in () if n_classes is None else _answers(calibrator, "predict_proba", n_classes):
+            fits = probabilities.shape[1:] == (n_classes,) and np.isfinite(probabilities).all()
+            _need(fits, "the saved calibrator gives values that are not finite")
+            # every one of many labels has a probability of its own
+            sums = np.ones(1) if calibrator.task_ == "multilabel" else probabilities.sum(axis=1, dtype=np.float64)
+            fits = probabilities.min() >= 0 and probabilities.max() <= 1 + 1e-3 and np.abs(sums - 1).max() <= 1e-3
+            _need(fits, "the saved calibrator gives rows that are not probabilities")
     except (InputError, MissingExtraError, MemoryError):
         raise
     except Exception as error:
@@ -284,17 +289,6 @@ def _check_prefix(prefix: bytes, size: int) -> None:
     claimed, possible = int.from_bytes(prefix, "little"), min(MAX_HEADER_BYTES, size - 8)
     words = f"the header claims {claimed} bytes, but {possible} are possible: this is not an artifact, or it is cut off"
     _need(claimed <= possible, words)
-
-
-def _probe(calibrator: Any, n_classes: int) -> None:
-    """Raise unless the calibrator gives probabilities on logits small and large, sure and unsure."""
-    for probabilities in _answers(calibrator, "predict_proba", n_classes):
-        fits = probabilities.shape[1:] == (n_classes,) and np.isfinite(probabilities).all()
-        _need(fits, "the saved calibrator gives values that are not finite")
-        # every one of many labels has a probability of its own
-        sums = np.ones(1) if calibrator.task_ == "multilabel" else probabilities.sum(axis=1, dtype=np.float64)
-        fits = probabilities.min() >= 0 and probabilities.max() <= 1 + 1e-3 and np.abs(sums - 1).max() <= 1e-3
-        _need(fits, "the saved calibrator gives rows that are not probabilities")
 
 
 def _answers(calibrator: Any, method: str, n_classes: int) -> list[Array]:

@@ -149,10 +149,12 @@ class Feed(Stateful):
 
     def restore(self, state: Any) -> None:
         """Go on from a state that was kept with the same choices."""
-        odd = [name for name in self.choices if self.choices[name] != state["choices"][name]]
+        kept = state["choices"]
+        odd = {name: kept[name] for name, value in self.choices.items() if kept[name] != value}
         if odd:
-            before, now = ([one[name] for name in odd] for one in (state["choices"], self.choices))
-            raise InputError(f"it was kept with other monitor options, {odd} = {before}, but now {now}: use the same")
+            raise InputError(
+                f"it was kept with other monitor options, {odd}, but these are {self.choices}: use the same"
+            )
         self.seen = dict.fromkeys(state["seen"][-SEEN_IDS:])
         super().restore(state)
 
@@ -332,8 +334,9 @@ class Place:
 
     def fits(self, file: BinaryIO) -> bool:
         """Whether this is the file that was read up to `offset`, or a copy of it that goes at least as far."""
-        size = os.stat(file.fileno()).st_size
-        return size >= self.offset and _samples(file, self.offset) == (self.head, self.tail)
+        if os.stat(file.fileno()).st_size < self.offset:
+            return False
+        return _samples(file, self.offset) == (self.head, self.tail)
 
     def reach(self, file: BinaryIO, offset: int) -> None:
         """Remember that the file has been read up to `offset`."""

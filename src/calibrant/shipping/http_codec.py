@@ -227,24 +227,17 @@ def _refuse_compressed(body: bytes) -> None:
     pyarrow decompresses without a limit and does not say ahead whether it will. Its metadata does: a flatbuffer in
     which field 2 of the message is a record batch, whose field 3 is `compression`.
     """
-    stream = pa.BufferReader(body)
-    while True:
-        try:
-            message = ipc.read_message(stream)
-        except EOFError:
-            return
+    for message in ipc.MessageReader.open_stream(body):
         if message.type == "dictionary":
             raise InputError("dictionary-encoded Arrow columns are not served: send plain lists of numbers")
-        if message.type != "record batch":
-            continue
         data = message.metadata.to_pybytes()
-        batch = _flatbuffer_field(data, struct.unpack_from("<I", data, 0)[0], 2)
-        if _flatbuffer_field(data, batch + struct.unpack_from("<I", data, batch)[0], 3):
+        if message.type == "record batch" and _flatbuffer_field(data, _flatbuffer_field(data, 0, 2), 3):
             raise InputError("compressed Arrow streams are not served: write without compression")
 
 
-def _flatbuffer_field(data: bytes, table: int, field: int) -> int:
-    """Position of a field of a flatbuffer table, or 0 where it is absent."""
+def _flatbuffer_field(data: bytes, place: int, field: int) -> int:
+    """Position of a field of the flatbuffer table that the offset at `place` leads to, or 0 where it is absent."""
+    table = place + struct.unpack_from("<I", data, place)[0]
     vtable = table - struct.unpack_from("<i", data, table)[0]
     size, slot = struct.unpack_from("<H", data, vtable)[0], 4 + 2 * field
     offset = struct.unpack_from("<H", data, vtable + slot)[0] if slot + 2 <= size else 0
@@ -297,10 +290,6 @@ READS = {
     "/readyz": "Whether new requests are accepted",
     "/metrics": "Prometheus figures",
 }
-OPTIONS = {
-    "kind": "what npy numbers are [default: as fitted]",
-    "output": "what comes back: probabilities, or calibrated logits",
-}
 
 
 def openapi(version: str, wanted: Wanted) -> Json:
@@ -322,7 +311,10 @@ def openapi(version: str, wanted: Wanted) -> Json:
     summary = f"{what.capitalize()} or probabilities in, calibrated probabilities out"
     calibrate = _post(summary, takes, {JSON: {"schema": {"oneOf": answers}}, NPY: BINARY, ARROW: BINARY})
     choice = {"in": "query", "schema": {"type": "string", "enum": list(KINDS)}}
-    calibrate["parameters"] = [{**choice, "name": name, "description": words} for name, words in OPTIONS.items()]
+    calibrate["parameters"] = [
+        {**choice, "name": "kind", "description": "what npy numbers are [default: as fitted]"},
+        {**choice, "name": "output", "description": "what comes back: probabilities, or calibrated logits"},
+    ]
     outcomes = {JSON: {"schema": OUTCOMES}, NDJSON: BINARY}
     feedback = _post("Outcomes of earlier answers, for the monitor", outcomes, {JSON: {}})
     paths: Json = {"/calibrate": {"post": calibrate}, "/feedback": {"post": feedback}}

@@ -496,9 +496,9 @@ class Service:
             EVENTS.error("monitor state not written", extra={"fields": {"error": str(error)[:500]}})
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
-        loop, seconds = asyncio.get_running_loop(), self.limits.compute_seconds
+        seconds, answer = self.limits.compute_seconds, asyncio.get_running_loop().run_in_executor(self._threads, work)
         try:
-            return await asyncio.wait_for(loop.run_in_executor(self._threads, work), seconds)
+            return await asyncio.wait_for(answer, seconds)
         except TimeoutError as error:
             raise HTTPException(503, f"no answer within {seconds:g} s: send less") from error
 

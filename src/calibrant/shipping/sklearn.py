@@ -134,7 +134,8 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> Array:
         """The label of highest calibrated probability."""
-        return self.classes_[self._probabilities(X).argmax(axis=1)]
+        chosen = self._probabilities(X).argmax(axis=1)
+        return self.classes_[chosen]
 
     def set_output(self, *, transform: str | None = None) -> CalibratedClassifier:
         """Give probabilities as a frame ("pandas", "polars") with a column per class, or as an array ("default")."""
