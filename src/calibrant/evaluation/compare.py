@@ -26,16 +26,15 @@ from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.consistency import consistency_test
 from calibrant.evaluation.groups import clusters_by, column_groups, common_groups, repeated
+from calibrant.evaluation.rendering import figure
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.scan import flattened, top_columns
 from calibrant.evaluation.scoring import Chosen, chosen_metrics, score
-from calibrant.metrics.record import facts, known_name, number, sign
+from calibrant.metrics.record import facts, known_name, sign
 from calibrant.metrics.selective import rank_changes
 
 TIE_TAIL = 0.025
 """A method ties with the best when it beats it in more than this share of the resamples (a two-sided 95% interval)."""
-
-SHARED_WORDS = "VAL and TEST share rows, so the figures of every method are optimistic"
 
 Methods = str | Sequence[Any] | Mapping[str, Any]
 
@@ -106,6 +105,7 @@ def compare(
     seen_task = "binary" if test.task == "multilabel" else test.task
     measured = chosen_metrics(metrics, seen_task, compared=True, criterion=criterion)
     same = shared_rows(val, test)
+    notes = [f"VAL and TEST share rows, so the figures of every method are optimistic: {same}"] if same else []
     given, val, test = test, val.expanded(), test.expanded()
     seen = flattened(test)
     groups = (None, None) if by is None or test.task == "multilabel" else common_groups(val, test, by)
@@ -147,7 +147,7 @@ def compare(
         resamples=resamples,
         seed=seed,
         task=test.task,
-        warnings=(*given.notes, *((f"{SHARED_WORDS}: {same}",) if same else ())),
+        warnings=(*given.notes, *notes),
     )
     return _judged(comparison, drawings)
 
@@ -287,11 +287,11 @@ def comparison_verdict(comparison: Comparison) -> str:
     name = comparison.criterion
     sentence = f"{best.method} is best by {name} ({best.metrics[name].value:.4f})"
     if base is not None and base.error is None and base is not best:
-        changes = []
-        for one, unit in (("ece", "%"), ("nll", "")):
-            if one in best.metrics:
-                old, new = (f"{number(one, row.metrics[one].value)}{unit}" for row in (base, best))
-                changes.append(f"{facts(one).label} {old} → {new}")
+        changes = [
+            f"{facts(one).label} {figure(one, base.metrics[one].value)} → {figure(one, best.metrics[one].value)}"
+            for one in ("ece", "nll")
+            if one in best.metrics
+        ]
         sentence += f": {', '.join(changes)}" if changes else ""
     tied = [row.method for row in comparison.rows if row.ties_best and row is not best]
     return sentence + (f"; within noise of it: {', '.join(tied)}" if tied else "")

@@ -79,10 +79,10 @@ def classwise_ece(
     [0.5, 0.5]
     """
     rows = check(probabilities, labels, sample_weight, from_logits)
-    vector = class_sums(rows, n_bins, binning).norm(check_norm(norm))
-    check_choice("divisor", divisor, ("n", "n_j"))
-    if divisor == "n_j":
-        count = rows.total(class_weights)
+    sums = class_sums(rows, n_bins, binning)
+    vector = sums.norm(check_norm(norm))
+    if check_choice("divisor", divisor, ("n", "n_j")) == "n_j":
+        count = sums.correct.sum(axis=-1)
         share = np.where(count > 0, count, np.nan) / count.sum()
         vector = vector / share ** (0.0 if np.isinf(norm) else 1 / norm)
     if average is None:
@@ -187,8 +187,7 @@ def marginal_ece(
     >>> round(marginal_ece([[0.75, 0.25], [0.25, 0.75]], [0, 0], n_bins=2), 4)
     0.559
     """
-    checked = check(probabilities, labels, sample_weight, from_logits)
-    p = check_norm(norm)
+    checked, p = check(probabilities, labels, sample_weight, from_logits), check_norm(norm)
     vector = class_sums(checked, n_bins, "mass").norm(p)
     return float(vector.max() if np.isinf(p) else (vector**p).mean() ** (1 / p))
 
@@ -218,14 +217,8 @@ def classwise_over_under(
     >>> classwise_over_under([[0.75, 0.25], [0.25, 0.75]], [0, 0]).over.tolist()
     [0.0, 0.5]
     """
-    checked = check(probabilities, labels, sample_weight, from_logits)
-    sums = class_sums(checked, n_bins, "width")
-    return ClasswiseOverUnder(over(sums.excess), under(sums.excess))
-
-
-def class_weights(checked: Checked) -> Array:
-    """Σw of the rows of each class (K,)."""
-    return np.bincount(checked.labels, checked.weights, minlength=checked.n_classes).astype(np.float64)
+    excess = class_sums(check(probabilities, labels, sample_weight, from_logits), n_bins, "width").excess
+    return ClasswiseOverUnder(over(excess), under(excess))
 
 
 def class_sums(rows: Checked, n_bins: int, binning: str) -> BinSums:
@@ -242,15 +235,12 @@ def class_mass_bins(checked: Checked, n_bins: int) -> BinSums:
     blocks = map_blocks(lambda block: probability_block(checked, block, np.float64), row_blocks(*checked.matrix.shape))
     probabilities = np.concatenate(blocks)
 
-    def part(block: slice) -> Array:
-        sums = []
-        for j in range(block.start, block.stop):
-            column = np.ascontiguousarray(probabilities[:, j])
-            index = mass_index(column, n_bins, checked.weights)
-            sums.append(index_sums(index, column, checked.labels == j, checked.weights, n_bins))
-        return np.stack(sums, axis=1)
+    def part(j: int) -> Array:
+        column = np.ascontiguousarray(probabilities[:, j])
+        index = mass_index(column, n_bins, checked.weights)
+        return index_sums(index, column, checked.labels == j, checked.weights, n_bins)
 
-    return BinSums(*np.concatenate(map_blocks(part, row_blocks(*probabilities.T.shape)), axis=1))
+    return BinSums(*np.stack(map_blocks(part, range(checked.n_classes)), axis=1))
 
 
 def class_width_bins(checked: Checked, n_bins: int) -> BinSums:
@@ -315,6 +305,5 @@ def classwise_losses(
 
 def class_loss_sums(rows: Checked) -> Array:
     """Σw and Σw·nll of the rows of each class (2, K)."""
-    nll, weight = rows.column("nll"), class_weights(rows)
-    loss = nll if rows.weights is None else nll * rows.weights
-    return np.stack([weight, np.bincount(rows.labels, loss, minlength=len(weight))])
+    columns = rows.mass, rows.mass * rows.column("nll")
+    return np.stack([np.bincount(rows.labels, one, minlength=rows.n_classes) for one in columns])

@@ -146,12 +146,13 @@ class Checked:
         p, positive = self.probability, self.positive
         nll = brier = entropy = np.empty(0)
         if level >= SCORES:
+            from scipy.special import entr  # here, since the import alone takes longer than most metrics
+
             wide = p.astype(np.float64)
-            sides = np.stack([wide, 1 - wide])
+            share = np.clip(wide, 0.0, 1.0)  # beyond by rounding
             nll = np.minimum(self.losses(), -np.log(np.finfo(p.dtype).tiny))
             brier = (wide - positive) ** 2
-            with np.errstate(divide="ignore", invalid="ignore"):
-                entropy = -np.where(sides > 0, sides * np.log(sides), 0.0).sum(axis=0)
+            entropy = entr(share) + entr(1 - share)
         return RowColumns(p, (p >= 0.5).astype(np.int64), positive, nll, brier, entropy)
 
     def column(self, name: str) -> Array:

@@ -281,8 +281,8 @@ def register_metric(
     name = name or function.__name__
     if name in METRICS and not METRICS[name].plain:
         raise InputError(f"there is a metric {name!r} in the library: give another name")
-    facts = {"percent": unit == "%", "better": better, "meaning": meaning}
-    return enlist(user_metric(function, name, label, about, **facts))
+    shown = user_metric(function, name, label, about, percent=unit == "%", better=better, meaning=meaning)
+    return enlist(shown)
 
 
 def user_metric(function: Callable[..., Any], name: str, label: str = "", about: str = "any", **facts: Any) -> Metric:

@@ -26,11 +26,10 @@ def auroc_by_cell(draws: Any) -> Array:
 
 def aurc_by_cell(draws: Any) -> Array:
     """`aurc` (R,) of rows that count as tied within a cell."""
-    kept = np.cumsum(draws.weight[:, ::-1], axis=1)
-    errors = np.cumsum((draws.weight - draws.positive)[:, ::-1], axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        risk = np.where(kept > 0, errors / kept, 0.0)
-    return (risk * draws.weight[:, ::-1]).sum(axis=1) / kept[:, -1]
+    weight, right = draws.weight[:, ::-1], draws.positive[:, ::-1]
+    kept = np.cumsum(weight, axis=1)
+    risk = np.cumsum(weight - right, axis=1) / np.where(kept > 0, kept, 1.0)
+    return (risk * weight).sum(axis=1) / kept[:, -1]
 
 
 @metric(
@@ -129,8 +128,7 @@ def aurc(
     groups = confidence_groups(probabilities, labels, sample_weight, from_logits, weights_are="counts")
     weight, wrong = groups.weight[::-1], (groups.weight - groups.positive)[::-1]
     rate = wrong / weight
-    kept = np.concatenate(([0.0], np.cumsum(weight)))
-    wrong_before = np.concatenate(([0.0], np.cumsum(wrong)[:-1]))
+    kept, wrong_before = np.append(0.0, np.cumsum(weight)), np.cumsum(wrong) - wrong
     # within a group risk(k) = rate + (wrong_before − rate·kept)/k, and Σ 1/k is a difference of harmonic numbers
     harmonic = np.diff(digamma(kept + 1))
     return float((weight * rate + (wrong_before - rate * kept[:-1]) * harmonic).sum() / kept[-1])
@@ -158,13 +156,13 @@ def rank_changes(
     >>> round(rank_changes([0.5, 0.6, 0.7], [0.5, 0.9, 0.8]), 4)
     0.3333
     """
-    first = _confidences(before, "before", from_logits)
-    second = _confidences(after, "after", from_logits)
+    pair = ((before, "before"), (after, "after"))
+    first, second = (_confidences(values, name, from_logits) for values, name in pair)
     if len(first) != len(second):
         raise InputError(f"before has {len(first)} rows, but after has {len(second)}")
     weights = check_weights(sample_weight, len(first))
     check_counts(weights)
-    total = float(len(first)) if weights is None else float(weights.sum())
+    total = len(first) if weights is None else float(weights.sum())
     if len(first) == 1 and total <= 1:
         return 0.0
     if total <= 1:
@@ -179,12 +177,10 @@ def reversed_pairs(before: Array, after: Array, weights: Array | None = None) ->
     places = np.argsort(after[order], kind="stable")
     size = 1 << (len(places) - 1).bit_length()
     # padding that stands last in both orders is never inverted; it makes every level a table of equal rows
-    keys = np.arange(0, 2 * size, 2)
+    keys, mass = np.arange(0, 2 * size, 2), np.zeros(size)
     keys[: len(places)] = 2 * places
-    mass = np.zeros(size)
     mass[: len(places)] = 1.0 if weights is None else weights[order]
-    inversions = 0.0
-    half = 1
+    inversions, half = 0.0, 1
     while half < size:
         rows = keys.reshape(-1, 2 * half)
         rows &= ~1

@@ -315,15 +315,10 @@ def sweep_ece(
     """
     groups = confidence_groups(probabilities, labels, sample_weight, from_logits)
     columns = groups.weight, groups.weight * groups.scores, groups.positive
-    return float(BinSums(*np.add.reduceat(columns, monotone_edges(groups)[:-1], axis=1)).norm(check_norm(norm)))
+    return float(BinSums(*np.add.reduceat(columns, Sweep(groups).monotone()[:-1], axis=1)).norm(check_norm(norm)))
 
 
-def monotone_edges(groups: ScoreGroups) -> Array:
-    """The first group of each bin of the sweep, and the number of groups."""
-    return _Prefix(groups).sweep()
-
-
-class _Prefix:
+class Sweep:
     """Cumulated sums over the groups, from which any bin's accuracy is two look-ups."""
 
     def __init__(self, groups: ScoreGroups) -> None:
@@ -344,7 +339,7 @@ class _Prefix:
         """The first group of each bin that holds any, and the number of groups."""
         return np.unique(np.append(self.first_group(np.arange(n_bins), n_bins), len(self.rank)))
 
-    def sweep(self) -> Array:
+    def monotone(self) -> Array:
         """The edges of the largest count of bins up to which no count breaks the order."""
         # even single confidences may be in order, and then so is every way of joining neighbours
         single, n_bins = np.arange(len(self.rank) + 1), 2
