@@ -133,6 +133,13 @@ def test_select_saves_what_it_chose(calibrant, folder, tmp_path):
     assert document["reason"].endswith(".")
 
 
+def test_what_is_selected_on_one_score_applies_to_one_score(calibrant, tmp_path):
+    score, file, output = np.random.default_rng(0).normal(size=400), tmp_path / "one.npz", tmp_path / "cal.safetensors"
+    np.savez(file, probability=1 / (1 + np.exp(-2 * score)), labels=(score > np.roll(score, 1)).astype(int))
+    assert calibrant("select", file, "-o", output).returncode == 0
+    assert calibrant("apply", output, file, "-o", tmp_path / "out.npz").returncode == 0
+
+
 def test_compare_tells_what_the_fits_warned_of(calibrant, tmp_path):
     np.savez(tmp_path / "one.npz", logits=np.random.default_rng(0).normal(size=(40, 3)), labels=np.zeros(40, dtype=int))
     result = calibrant("compare", tmp_path / "one.npz", tmp_path / "one.npz", "-m", "none,ts", "--resamples", 5)

@@ -61,14 +61,14 @@ def test_groups_below_the_smallest_size_are_left_out():
         {"by": {"site": "c"}, "n": 20, "metrics": {"ece": {"value": 0.5}}},
     ]
     document = {"metrics": {"ece": {"value": 0.03}}, "groups": groups}
-    gate = check(document, at_most={"ece": 0.05}, max_group_ece=0.06, min_rows=500)
+    gate = check(document, {"at most": {"ece": 0.05}}, max_group_ece=0.06, min_rows=500)
     assert [one["passed"] for one in gate["checks"]] == [True, True, False]
     assert words(gate) == "gate failed: ECE of site=b? is 8.00%, above the limit of 6.00%"
-    assert check(document, at_most={"ece": None}) is None
+    assert check(document, {"at most": {"ece": None}}) == {"passed": True, "checks": []}
     with pytest.raises(InputError, match="lower --min-rows"):
-        check(document, at_most={}, max_group_ece=0.06, min_rows=1000)
+        check(document, {}, max_group_ece=0.06, min_rows=1000)
     with pytest.raises(InputError, match="--by"):
-        check({"metrics": {}}, at_most={}, max_group_ece=0.06)
+        check({"metrics": {}}, {}, max_group_ece=0.06)
     with pytest.raises(InputError, match="there is no sce"):
-        check(document, at_most={"sce": 0.1})
-    assert not check({"metrics": {"ece": {"value": float("nan")}}}, at_most={"ece": 0.5})["passed"]
+        check(document, {"at most": {"sce": 0.1}})
+    assert not check({"metrics": {"ece": {"value": float("nan")}}}, {"at most": {"ece": 0.5}})["passed"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from calibrant.data import Predictions
 from calibrant.evaluation.compare import compare
 from calibrant.evaluation.models import compare_models
 from calibrant.evaluation.results import Comparison
-from calibrant.report.page import asset, render
+from calibrant.report.page import asset, write_report
 
 LANDMARKS = {"header", "nav", "main", "footer"}
 NEED_NAME = {"button", "select", "input", "a", "summary"}
@@ -45,6 +47,11 @@ class Page(HTMLParser):
 
     def all(self, *tags: str) -> list[dict]:
         return [one for one in self.elements if one["tag"] in tags and not one["hidden"]]
+
+
+def render(comparison: Comparison, **options: str) -> str:
+    with TemporaryDirectory() as folder:
+        return write_report(comparison, Path(folder) / "page.html", **options).read_text(encoding="utf-8")
 
 
 def binary() -> Comparison:

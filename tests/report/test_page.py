@@ -10,6 +10,8 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -24,10 +26,10 @@ from calibrant.evaluation.models import compare_models
 from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.table import Estimate, Figures
 from calibrant.kernels.rows import RowColumns
-from calibrant.report import chart_data, tables, usage
+from calibrant.report import page_data, usage
 from calibrant.report.answers import answers
-from calibrant.report.methods import STEPS, full_name, learned, readable
-from calibrant.report.page import embedded, render, write_report
+from calibrant.report.page import embedded, write_report
+from calibrant.report.wording import STEPS, full_name, learned, readable
 
 LIMIT = 3_000_000
 NASTY = (
@@ -54,6 +56,11 @@ class Tags(HTMLParser):
 
 def payload(page: str) -> dict:
     return json.loads(re.search(r'id="data">(.*?)</script>', page, re.S).group(1))
+
+
+def render(comparison: Comparison, **options: str) -> str:
+    with TemporaryDirectory() as folder:
+        return write_report(comparison, Path(folder) / "page.html", **options).read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +153,7 @@ def test_a_comparison_in_which_everything_failed_is_still_a_page(comparison: Com
 
 
 def test_bins_of_the_page_are_the_bins_of_the_rows(comparison: Comparison) -> None:
-    data = chart_data.payload(comparison)
+    data = page_data.payload(comparison)
     table, histogram = data["reliability"], data["histogram"]
     chosen = [place for place, name in enumerate(table["method"]) if name == "ts"]
     columns = comparison.row("ts").columns
@@ -159,7 +166,7 @@ def test_bins_of_the_page_are_the_bins_of_the_rows(comparison: Comparison) -> No
 
 
 def test_class_diagrams_hold_every_row_once(comparison: Comparison) -> None:
-    for method, own in chart_data.class_tables(comparison)["methods"].items():
+    for method, own in page_data.class_tables(comparison)["methods"].items():
         cells = [cell for diagram in own["bins"] for cell in diagram]
         assert sum(count for _, _, count in cells) == comparison.n_test
         mean = sum(thousandths * count for thousandths, _, count in cells) / (1000 * comparison.n_test)
@@ -168,7 +175,7 @@ def test_class_diagrams_hold_every_row_once(comparison: Comparison) -> None:
 
 
 def test_deferral_curve_agrees_with_a_plain_count(comparison: Comparison) -> None:
-    table = chart_data.payload(comparison)["coverage"]
+    table = page_data.payload(comparison)["coverage"]
     columns = comparison.row("ts").columns
     for place, name in enumerate(table["method"]):
         if name == "ts" and table["deferred"][place] in (0.0, 0.2, 0.5, 0.9):
@@ -194,8 +201,8 @@ def test_a_thousand_classes_and_thirty_methods_stay_small(build_comparison: Call
 def test_more_classes_than_the_list_holds_keeps_the_most_predicted(
     comparison: Comparison, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chart_data, "MOST_CLASSES", 4)
-    found = chart_data.class_tables(comparison)
+    monkeypatch.setattr(page_data, "MOST_CLASSES", 4)
+    found = page_data.class_tables(comparison)
     predicted = comparison.rows[0].classes.predicted
     kept = [int(name.split()[1]) for name in found["names"]]
     assert len(kept) == 4
@@ -264,7 +271,7 @@ def test_words_of_a_page_are_those_of_its_task(other_task: Comparison) -> None:
 def test_deferral_of_a_positive_class_is_about_decisions() -> None:
     table = compared("binary")
     columns = table.row("none").columns
-    risk = chart_data.payload(table)["coverage"]["risk"][0]
+    risk = page_data.payload(table)["coverage"]["risk"][0]
     assert risk == pytest.approx(np.mean((columns.confidence >= 0.5) != columns.correct), abs=1e-4)
     assert risk == pytest.approx(1 - table.row("none").metrics["accuracy"].value, abs=1e-4)
 
@@ -280,7 +287,7 @@ def test_groups_of_a_page_are_those_of_the_comparison(other_task: Comparison) ->
                 assert groups["gaps"]["gap"][place] == pytest.approx(gaps[name].value, abs=5e-5)
                 assert groups["gaps"]["low"][place] == pytest.approx(gaps[name].low, abs=5e-5)
         assert groups["sentences"][method][1:-1] == analysis.verdict[1:]
-    focus = chart_data.focus_group(other_task)
+    focus = page_data.focus_group(other_task)
     rows = [n for n, m in zip(groups["bins"]["count"], groups["bins"]["method"], strict=True) if m == "none"]
     assert sum(rows) == other_task.rows[0].groups.groups[focus].n
     assert "For whom?" in page
@@ -290,8 +297,8 @@ def test_groups_of_a_page_are_those_of_the_comparison(other_task: Comparison) ->
 
 def test_many_groups_keep_the_largest_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     table = compared("binary", by="place")
-    monkeypatch.setattr(chart_data, "MOST_GROUPS", 1)
-    shown = chart_data.shown_groups(table)
+    monkeypatch.setattr(page_data, "MOST_GROUPS", 1)
+    shown = page_data.shown_groups(table)
     gaps = [abs(one.metrics["gap"].value) for one in table.row(table.best).groups.groups]
     assert shown == [int(np.argmax(gaps))]
     assert "Shown are the 1 with the largest gaps" in render(table)
@@ -319,15 +326,15 @@ def test_decisions_of_a_binary_page_agree_with_plain_counts() -> None:
             assert thresholds["benefit"][place] == pytest.approx(benefit, abs=1e-5)
     assert '<section id="decisions-section">' in page
     assert "For every 100 events expected" in page
-    assert len(payload(page)["smooth"]["method"]) == 2 * 51
+    assert len(payload(page)["decisions"]["smooth"]["method"]) == 2 * 51
 
 
 def test_clinical_words_say_which_way_risks_are_wrong() -> None:
     table = compared("binary")
-    before = tables.clinical_figures(table, table.row("none").columns)
+    before = page_data.clinical_figures(table, table.row("none").columns)
     # the logits were doubled: the slope that mends them is one half
     assert before["calibration_slope"].low < 0.5 < before["calibration_slope"].high
-    words = tables.clinical_words
+    words = page_data.clinical_words
     assert "too extreme" in words("calibration_slope", before["calibration_slope"])
     assert "underestimated" in words("observed_expected", Estimate(1.3, 1.1, 1.5))
     assert "chance explains" in words("observed_expected", Estimate(1.1, 0.9, 1.3))
@@ -338,7 +345,6 @@ def test_pages_of_other_tasks_have_no_decisions() -> None:
     page = render(compared("pairs"))
     assert '<section id="decisions-section" hidden>' in page
     assert payload(page)["decisions"] is None
-    assert payload(page)["smooth"]["method"] == []
 
 
 @pytest.mark.parametrize(
@@ -394,15 +400,15 @@ def test_labels_stand_worst_first_and_rare_ones_last() -> None:
     rare = labels_of(replace(table, labels=labels.reshape(-1)))
     assert rare[-1].name == "two"
     assert rare[-1].note
-    assert tables.label_table(compared("binary")) is None
+    assert page_data.label_table(compared("binary")) is None
 
 
-def labels_of(table: Comparison) -> list[tables.Line]:
-    return list(tables.label_table(replace(table, class_names=("one", "two", "three"))).rows)
+def labels_of(table: Comparison) -> list[page_data.Line]:
+    return list(page_data.label_table(replace(table, class_names=("one", "two", "three"))).rows)
 
 
 def test_deciding_metric_is_the_first_column(comparison: Comparison) -> None:
-    columns = tables.methods_table(comparison).columns
+    columns = page_data.methods_table(comparison).columns
     assert next(iter(columns.values())) == "NLL"
     assert set(comparison.metric_names) < set(columns)
 
@@ -459,7 +465,7 @@ def test_answers_admit_what_they_cannot_know(comparison: Comparison) -> None:
 def test_classes_have_as_many_bins_as_their_rows_bear(build_comparison: Callable[..., Comparison]) -> None:
     made = build_comparison(n=1500, n_classes=12)
     columns = made.rows[0].columns
-    diagrams = chart_data.class_tables(made)["methods"]["none"]["bins"]
+    diagrams = page_data.class_tables(made)["methods"]["none"]["bins"]
     for index, diagram in enumerate(diagrams):
         mine = columns.prediction == index
         wanted = int(np.clip(np.sqrt(mine.sum()) / 2, 1, made.n_bins))
@@ -475,7 +481,7 @@ def test_equal_confidences_share_a_bin(comparison: Comparison) -> None:
     row = comparison.rows[0]
     flat = row.columns._replace(confidence=np.full(comparison.n_test, 0.7))
     made = replace(comparison, rows=(replace(row, columns=flat),), best="none", second=None)
-    assert all(len(diagram) == 1 for diagram in chart_data.class_tables(made)["methods"]["none"]["bins"])
+    assert all(len(diagram) == 1 for diagram in page_data.class_tables(made)["methods"]["none"]["bins"])
 
 
 def test_an_error_at_the_end_of_its_interval_is_marked_in_every_table(comparison: Comparison) -> None:

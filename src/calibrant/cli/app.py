@@ -1,7 +1,5 @@
 """`calibrant VERB`: finds the verb, turns bad input into one line and exit code 2."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import signal
@@ -12,7 +10,7 @@ from typing import Any
 import typer
 
 from calibrant import __version__
-from calibrant.cli.terminal import plain
+from calibrant.cli.verbs import plain
 from calibrant.core.errors import InputError, MissingExtraError
 
 VERBS = {
@@ -49,18 +47,11 @@ def build(asked: str = "") -> typer.Typer:
         pretty_exceptions_enable=False,
     )
 
-    def show_version(wanted: bool) -> None:
-        if wanted:
+    @app.callback(invoke_without_command=True)
+    def options(version: bool = typer.Option(False, "--version", help="Print the version and leave.")) -> None:
+        if version:
             typer.echo(__version__)
             raise typer.Exit
-
-    @app.callback()
-    def options(
-        # an eager option answers before a verb is missed
-        version: bool = typer.Option(
-            False, "--version", is_eager=True, callback=show_version, help="Print the version and leave."
-        ),
-    ) -> None: ...
 
     if asked == "measure" and "numpy" not in sys.modules:
         # one BLAS thread, unless the user chose: the products are thin, and waiting threads cost more than they add

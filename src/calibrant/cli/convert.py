@@ -1,16 +1,11 @@
 """`calibrant convert IN OUT`: predictions from one file format to another."""
 
-from __future__ import annotations
-
-from typing import Any
-
-from calibrant.cli import options
-from calibrant.cli.terminal import answer, progress_bar
+from calibrant.cli.verbs import Fields, answer, progress_bar, verb
 from calibrant.data import open_parts, write_predictions
 
 
-@options.verb
-def convert(file: str, out: str, *, said: dict[str, Any], as_json: bool = False) -> None:
+@verb
+def convert(file: str, out: str, *, said: Fields, as_json: bool = False) -> None:
     """Convert predictions between .npz, .npy, .parquet, .safetensors, .csv and .csv.gz; pickles are only read.
 
     A file of several parts (val and test) is converted as a whole to .npz or .safetensors.
@@ -19,7 +14,7 @@ def convert(file: str, out: str, *, said: dict[str, Any], as_json: bool = False)
     ----------
     out : File to write; its suffix says the format.
     """
-    with progress_bar(quiet=as_json):
+    with progress_bar(as_json):
         parts = open_parts(file, **said)
         files = [str(written) for written in write_predictions(parts, out)]
     described, lines = {}, []

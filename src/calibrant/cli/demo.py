@@ -1,23 +1,19 @@
 """`calibrant demo`: the whole way on the embedded CIFAR-100 predictions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import typer
 
 import calibrant as cal
-from calibrant.cli import options
 from calibrant.cli.compare import show
-from calibrant.cli.terminal import CHECK_FAILED, answer, progress_bar, warn
+from calibrant.cli.verbs import CHECK_FAILED, answer, progress_bar, verb, warn
 from calibrant.core.atomic import check_target
-from calibrant.core.errors import InputError
 
 DATA = "cifar100-resnet18"
 METHODS = "none,ts,cts,cws,sctl+ts,ts+top,shape,conf+shape+keep"
 
 
-@options.verb
+@verb
 def demo(*, everything: bool = False, out: str = "out", resamples: int = 1000, as_json: bool = False) -> None:
     """Compare methods on the embedded CIFAR-100 predictions, write the report and save the best method.
 
@@ -28,11 +24,11 @@ def demo(*, everything: bool = False, out: str = "out", resamples: int = 1000, a
     """
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{out} is a file: give the path of a folder to write to")
+        raise cal.InputError(f"{out} is a file: give the path of a folder to write to")
     folder.mkdir(parents=True, exist_ok=True)
     report, artifact = folder / "report.html", folder / "cal.safetensors"
     check_target(report)
-    with progress_bar(quiet=as_json):
+    with progress_bar(as_json):
         result = cal.compare(f"{DATA}#val", f"{DATA}#test", "all" if everything else METHODS, resamples=resamples)
     if result.best is None:
         warn([f"every method failed: {result.rows[0].error}"], "error")

@@ -1,18 +1,14 @@
 """`calibrant diff OLD NEW`: what changed between two results, and what of it is more than noise."""
 
-from __future__ import annotations
-
 import typer
 from rich.text import Text
 
-from calibrant.cli import options
+import calibrant as cal
 from calibrant.cli.drawing import GREY, Output
-from calibrant.cli.terminal import CHECK_FAILED, say
-from calibrant.evaluation.difference import Difference
-from calibrant.evaluation.difference import diff as run
+from calibrant.cli.verbs import CHECK_FAILED, plain, verb
 
 
-@options.verb
+@verb
 def diff(
     old: str,
     new: str,
@@ -33,25 +29,20 @@ def diff(
     everything : Show every figure, also those within noise.
     fail_on_worse : Exit 1 when the deciding metric of the best method is worse beyond noise.
     """
-    result = run(old, new)
+    result = cal.diff(old, new)
     if as_json:
         typer.echo(result.to_json())
     elif markdown:
-        say(result.to_markdown(everything=everything), nl=False)
+        typer.echo(plain(result.to_markdown(everything=everything)), nl=False)
     else:
-        _show(result, everything)
+        out, table = Output(), result.table(everything=everything)
+        for place, line in enumerate(result.summary()):
+            out.print(Text(line, "bold" if place < len(result.headlines) else GREY), soft_wrap=True)
+        if table.rows:
+            out.print()
+            out.table(table)
+        left = len(result.changes) - len(table.rows)
+        if left:
+            out.note(f"\n{left} figures within noise are not shown: --all shows them")
     if fail_on_worse and result.worse:
         raise typer.Exit(CHECK_FAILED)
-
-
-def _show(difference: Difference, everything: bool) -> None:
-    """Print the sentences and the table."""
-    out, table = Output(), difference.table(everything=everything)
-    for place, line in enumerate(difference.summary()):
-        out.print(Text(line, "bold" if place < len(difference.headlines) else GREY), soft_wrap=True)
-    if table.rows:
-        out.print()
-        out.table(table)
-    left = len(difference.changes) - len(table.rows)
-    if left:
-        out.note(f"\n{left} figures within noise are not shown: --all shows them")

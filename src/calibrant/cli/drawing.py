@@ -1,15 +1,12 @@
 """What the verbs draw in a terminal with: the console, colours that everyone can tell apart, tables of results."""
 
-from __future__ import annotations
-
-import os
 import shutil
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from calibrant.cli.terminal import CONTROL, plain
+from calibrant.cli.verbs import CONTROL, plain
 from calibrant.evaluation import rendering
 from calibrant.evaluation.table import Table
 
@@ -21,14 +18,13 @@ class Output(Console):
     """Standard output; 80 columns wide where nothing says otherwise, between 60 and 120."""
 
     def __init__(self) -> None:
-        width = min(max(shutil.get_terminal_size((80, 24)).columns, 60), 120)
-        no_color = bool(os.environ.get("NO_COLOR")) or None
+        width = min(max(shutil.get_terminal_size().columns, 60), 120)
         # no markup: a class may be called [/INST]
-        super().__init__(width=width, highlight=False, soft_wrap=False, markup=False, emoji=False, no_color=no_color)
+        super().__init__(width=width, highlight=False, markup=False, emoji=False)
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print, with control characters spelled out; colours come from styles, never from the text."""
-        super().print(*(_plain_object(one) for one in objects), **options)
+        super().print(*map(_plain_object, objects), **options)
 
     def note(self, *lines: str) -> None:
         """Print lines of lesser weight."""

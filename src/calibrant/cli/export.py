@@ -1,14 +1,10 @@
 """`calibrant export cal.safetensors --onnx out.onnx`: a calibrator as an ONNX graph."""
 
-from __future__ import annotations
-
-from calibrant.cli import options
-from calibrant.cli.terminal import answer
-from calibrant.shipping.artifact import load
-from calibrant.shipping.onnx import export_onnx
+import calibrant as cal
+from calibrant.cli.verbs import answer, verb
 
 
-@options.verb
+@verb
 def export(
     artifact: str,
     *,
@@ -29,8 +25,8 @@ def export(
     opset : Opset of a calibrator alone (a model keeps its own).
     precision : Arithmetic inside: float64 or float32.
     """
-    calibrator = load(artifact)
-    done = export_onnx(calibrator, onnx, model=model, output_name=output_name, opset=opset, precision=precision)
+    calibrator = cal.load(artifact)
+    done = cal.export_onnx(calibrator, onnx, model=model, output_name=output_name, opset=opset, precision=precision)
     method, path = type(calibrator).__name__, str(done.path)
     answer(
         as_json,

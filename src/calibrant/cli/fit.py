@@ -1,31 +1,28 @@
 """`calibrant fit FILE --method cts -o cal.safetensors`: learn a calibrator and keep it."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from typing import Any
 
+import calibrant as cal
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.group import GroupCalibrator
 from calibrant.calibrators.prepare import task_method
 from calibrant.calibrators.registry import resolve
-from calibrant.cli import options
-from calibrant.cli.terminal import answer, progress_bar, skipped_words, warn
+from calibrant.cli.verbs import Fields, answer, progress_bar, skipped_words, verb, warn
 from calibrant.core import progress
 from calibrant.core.atomic import check_target
 from calibrant.core.errors import FitWarning, InputError
-from calibrant.data import Predictions, open_predictions
+from calibrant.data import Predictions
 from calibrant.engines.engine import opened
 from calibrant.evaluation.scan import flattened
 from calibrant.metrics import stream
 from calibrant.shipping.apply import calibrate_predictions
-from calibrant.shipping.artifact import save
 
 FIGURES = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "sce")
 
 
-@options.verb
+@verb
 def fit(
     file: str,
     *,
@@ -33,7 +30,7 @@ def fit(
     output: str,
     parameters: list[str] | None = None,
     keep_predictions: bool = False,
-    said: dict[str, Any],
+    said: Fields,
     groups: str | None = None,
     engine: str = "local",
     skip_bad_parts: bool = False,
@@ -52,9 +49,9 @@ def fit(
     if method.strip().lower() != "auto":
         resolve(method)
     given = dict(_assignment(text) for text in parameters or ())
-    with warnings.catch_warnings(record=True) as caught, progress_bar(quiet=as_json), opened(engine) as running:
+    with warnings.catch_warnings(record=True) as caught, progress_bar(as_json), opened(engine) as running:
         warnings.simplefilter("always")
-        predictions = open_predictions(file, skip_bad_parts=skip_bad_parts, engine=running, by=groups, **said)
+        predictions = cal.open_predictions(file, skip_bad_parts=skip_bad_parts, engine=running, by=groups, **said)
         calibrator = build(method, given, predictions, keep_predictions)
         if groups and not calibrator.takes_groups:
             calibrator = GroupCalibrator(calibrator)
@@ -69,7 +66,15 @@ def fit(
         result["skipped_parts"] = list(predictions.skipped)
     if not as_json:
         warn([*result["warnings"], *skipped_words(predictions.skipped)])
-    answer(as_json, result, _lines(result, file))
+    lines = [
+        f"{result['class']} on {file}: {result['n']} rows, {result['n_classes']} classes, {result['n_parameters']} "
+        f"parameter{'s' * (result['n_parameters'] != 1)}, {result['fit_seconds']:.2f} s",
+        f"{'on the fit data':<16}{'before':>10}{'after':>10}",
+        *(f"{name:<16}{before:>10.4f}{result['after'][name]:>10.4f}" for name, before in result["before"].items()),
+        "Metrics on the fit data are optimistic: judge on other data with `calibrant apply` and `measure`.",
+        f"wrote {output}",
+    ]
+    answer(as_json, result, lines)
 
 
 def _assignment(text: str) -> tuple[str, Any]:
@@ -82,7 +87,7 @@ def _assignment(text: str) -> tuple[str, Any]:
         return name.strip(), {"None": None, "True": True, "False": False}.get(value, value)
 
 
-def build(method: str, options: dict[str, Any], predictions: Predictions, keep: bool) -> Any:
+def build(method: str, options: Fields, predictions: Predictions, keep: bool) -> Any:
     """The unfitted calibrator of a short name with its parameters, of which a typo is an error.
 
     keep : have a choice keep every prediction; any other method either does so or cannot.
@@ -91,10 +96,9 @@ def build(method: str, options: dict[str, Any], predictions: Predictions, keep: 
     given = calibrator.get_params(deep=False)
     # a calibrator inside is chosen by the short name
     known = [name for name, value in given.items() if not isinstance(value, Calibrator)]
-    for name in options:
-        if name not in known:
-            kind = type(calibrator).__name__
-            raise InputError(f"--param {name}: {kind} has no such parameter; it has {', '.join(known) or 'none'}")
+    for name in options.keys() - known:
+        has = f"{type(calibrator).__name__} has no such parameter; it has {', '.join(known) or 'none'}"
+        raise InputError(f"--param {name}: {has}")
     calibrator.set_params(**options)
     if keep and "keep_predictions" in given:
         calibrator.set_params(keep_predictions=True)
@@ -103,7 +107,7 @@ def build(method: str, options: dict[str, Any], predictions: Predictions, keep: 
     return calibrator
 
 
-def _fit_and_save(calibrator: Any, predictions: Predictions, output: str, engine: Any) -> dict[str, Any]:
+def _fit_and_save(calibrator: Any, predictions: Predictions, output: str, engine: Any) -> Fields:
     kind, task = type(calibrator).__name__, predictions.task
     if predictions.kind == "probabilities" and calibrator.requires_logits:
         message = f"{predictions.name} holds probabilities: {kind} reads their logarithms, but logits would be better"
@@ -114,7 +118,7 @@ def _fit_and_save(calibrator: Any, predictions: Predictions, output: str, engine
     names = FIGURES if task == "multiclass" else FIGURES[:-1]
     both = {"before": rows, "after": calibrate_predictions(calibrator, rows)}
     figures: Any = {when: stream(flattened(one), names, engine=engine) for when, one in both.items()}
-    save(calibrator, output, class_names=predictions.class_names, source=predictions.name, **figures)
+    cal.save(calibrator, output, class_names=predictions.class_names, source=predictions.name, **figures)
     return {
         "class": kind,
         "n": predictions.n,
@@ -129,15 +133,3 @@ def _fit_and_save(calibrator: Any, predictions: Predictions, output: str, engine
 def messages(caught: list[warnings.WarningMessage]) -> list[str]:
     """What the fits had to say, each thing once."""
     return list(dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, FitWarning)))
-
-
-def _lines(result: dict[str, Any], file: str) -> list[str]:
-    count, after = result["n_parameters"], result["after"]
-    return [
-        f"{result['class']} on {file}: {result['n']} rows, {result['n_classes']} classes, "
-        f"{count} parameter{'s' * (count != 1)}, {result['fit_seconds']:.2f} s",
-        f"{'on the fit data':<16}{'before':>10}{'after':>10}",
-        *(f"{name:<16}{before:>10.4f}{after[name]:>10.4f}" for name, before in result["before"].items()),
-        "Metrics on the fit data are optimistic: judge on other data with `calibrant apply` and `measure`.",
-        f"wrote {result['artifact']}",
-    ]

@@ -1,15 +1,11 @@
 """`calibrant info cal.safetensors`: what an artifact is, learned when, from what, how good."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
-from typing import Any
 
-from calibrant.cli import options
-from calibrant.cli.terminal import answer, printable
+from calibrant.cli.verbs import Fields, answer, printable, verb
 from calibrant.metrics.record import facts as metric_facts
-from calibrant.report.methods import learned
+from calibrant.report.wording import learned
 from calibrant.shipping.artifact import read_artifact
 
 MAX_NAMES = 8
@@ -19,7 +15,7 @@ FIELDS = (
 )  # fmt: skip
 
 
-@options.verb
+@verb
 def info(artifact: str, *, as_json: bool = False) -> None:
     """Say what an artifact is: method, classes, when and from what it was learned, and how good it was there."""
     found = read_artifact(artifact)
@@ -40,7 +36,7 @@ def info(artifact: str, *, as_json: bool = False) -> None:
     answer(as_json, {"artifact": artifact, **facts}, [os.path.basename(artifact), *lines])
 
 
-def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _lines(facts: Fields) -> Iterator[tuple[str, str]]:
     kept = "keeps every predicted class" if facts["keeps_prediction"] else "may change the predicted class"
     classes = "a network's input" if facts["n_classes"] is None else f"{facts['n_classes']} classes"
     yield "method", f"{facts['method']} for {classes}; {kept}"

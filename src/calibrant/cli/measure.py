@@ -5,30 +5,37 @@ A gate is a limit on a figure that turns a measurement into a check for continuo
 document gives the same answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
-from typing import Any
 
 import typer
 from rich.padding import Padding
 from rich.text import Text
 
-from calibrant.cli import options
+import calibrant as cal
 from calibrant.cli.drawing import BLUE, GREEN, GREY, ORANGE, Output
-from calibrant.cli.terminal import CHECK_FAILED, answer, printable, progress_bar, skipped_words, warn
+from calibrant.cli.verbs import (
+    CHECK_FAILED,
+    Count,
+    Fields,
+    Limit,
+    Share,
+    answer,
+    printable,
+    progress_bar,
+    skipped_words,
+    verb,
+    warn,
+)
 from calibrant.core.errors import InputError
-from calibrant.data import open_predictions
 from calibrant.engines.engine import opened
 from calibrant.evaluation.consistency import SIGNIFICANCE
 from calibrant.evaluation.measure import TOO_FEW, Measurement
-from calibrant.evaluation.measure import measure as run
 from calibrant.evaluation.rendering import bounds, figure, raised_words
-from calibrant.evaluation.table import Estimate, Row, Table, figure_cells, plain
-from calibrant.metrics.record import facts, known_name, number
+from calibrant.evaluation.table import Cell, Estimate, Row, Table, plain
+from calibrant.metrics.record import facts, number
 
 BAR = 40
 TASKS = {
@@ -39,30 +46,30 @@ TASKS = {
 }
 SHOWN_GROUPS, SHOWN_LABELS = 12, 5
 CLASS_COLUMNS = {
-    "sce": "class ECE %", "over_confidence": "over", "under_confidence": "under", "accuracy": "accuracy %", "n": "rows",
+    "ece": "class ECE %", "over": "over", "under": "under", "accuracy": "accuracy %", "count": "rows",
 }  # fmt: skip
 NAME = 34
 """Characters of a group's or label's name."""
 
 
-@options.verb
+@verb
 def measure(
     file: str,
     *,
-    said: dict[str, Any],
-    how: dict[str, Any],
+    said: Fields,
+    how: Fields,
     decompose: bool | None = None,
     engine: str = "local",
     skip_bad_parts: bool = False,
-    max_ece: options.Share = None,
-    max_classwise_ece: options.Share = None,
-    max_nll: options.Limit = None,
-    max_brier: options.Limit = None,
-    min_accuracy: options.Share = None,
-    max_group_ece: options.Share = None,
+    max_ece: Share = None,
+    max_classwise_ece: Share = None,
+    max_nll: Limit = None,
+    max_brier: Limit = None,
+    min_accuracy: Share = None,
+    max_group_ece: Share = None,
     at_most: list[str] | None = None,
     at_least: list[str] | None = None,
-    min_rows: options.Count = 500,
+    min_rows: Count = 500,
     as_json: bool = False,
 ) -> None:
     """Measure calibration: all metrics with 95% intervals, a verdict, a reliability diagram, the worst classes.
@@ -82,32 +89,34 @@ def measure(
     at_least : Gate: exit 1 below the limit.
     min_rows : Groups with fewer rows are left out of group gates.
     """
-    with progress_bar(quiet=as_json), opened(engine) as running:
-        predictions = open_predictions(file, skip_bad_parts=skip_bad_parts, engine=running, **said)
-        result = run(predictions, decompose=decompose, engine=running, **how)
+    with progress_bar(as_json), opened(engine) as running:
+        predictions = cal.open_predictions(file, skip_bad_parts=skip_bad_parts, engine=running, **said)
+        result = cal.measure(predictions, decompose=decompose, engine=running, **how)
     document = result.to_dict()
     if skip_bad_parts:
         document["skipped_parts"] = list(predictions.skipped)
-    gate = check(
-        document,
-        at_most={"ece": max_ece, "sce": max_classwise_ece, "nll": max_nll, "brier": max_brier} | _limits(at_most),
-        at_least={"accuracy": min_accuracy} | _limits(at_least),
-        max_group_ece=max_group_ece,
-        min_rows=min_rows,
-    )
+    limits = {
+        "at most": {"ece": max_ece, "sce": max_classwise_ece, "nll": max_nll, "brier": max_brier} | _limits(at_most),
+        "at least": {"accuracy": min_accuracy} | _limits(at_least),
+    }
+    gate = check(document, limits, max_group_ece, min_rows)
     if not as_json:
         warn(skipped_words(predictions.skipped))
         warn(result.warnings, "note")
         show(result, predictions.name or file, predictions.kind)
-    gated = {} if gate is None else {"gate": gate}
+    gated = {"gate": gate} if gate["checks"] else {}
     answer(as_json, document | gated, [f"\n{words(one)}" for one in gated.values()])
-    if gate is not None and not gate["passed"]:
+    if not gate["passed"]:
         raise typer.Exit(CHECK_FAILED)
 
 
-def _limits(given: Sequence[str] | None) -> dict[str, float | None]:
-    """Limits by metric from options such as `mce=0.2`."""
-    found: dict[str, float | None] = {}
+Limits = dict[str, float | None]
+"""Limits by metric; None where there is none."""
+
+
+def _limits(given: Sequence[str] | None) -> Limits:
+    """Limits from options such as `mce=0.2`."""
+    found: Limits = {}
     for text in given or ():
         name, _, limit = text.partition("=")
         try:
@@ -118,19 +127,14 @@ def _limits(given: Sequence[str] | None) -> dict[str, float | None]:
 
 
 def check(
-    document: dict[str, Any],
-    *,
-    at_most: dict[str, float | None],
-    at_least: dict[str, float | None] | None = None,
-    max_group_ece: float | None = None,
-    min_rows: int = 500,
-) -> dict[str, Any] | None:
-    """The field `gate` of a measurement's document: {"passed", "checks"}; None where no limit was given.
+    document: Fields, given: dict[str, Limits], max_group_ece: float | None = None, min_rows: int = 500
+) -> Fields:
+    """The field `gate` of a measurement's document: {"passed", "checks"}.
 
-    >>> check({"metrics": {"ece": {"value": 0.05}}}, at_most={"ece": 0.03})["passed"]
+    >>> check({"metrics": {"ece": {"value": 0.05}}}, {"at most": {"ece": 0.03}})["passed"]
     False
     """
-    asked = [(document, "at most", at_most), (document, "at least", at_least or {})]
+    asked = [(document, kind, limits) for kind, limits in given.items()]
     if max_group_ece is not None:
         if "groups" not in document:
             raise InputError("--max-group-ece needs groups: name their column with --by")
@@ -144,18 +148,17 @@ def check(
         for name, limit in limits.items():
             if limit is None:
                 continue
-            found = metrics.get(name, metrics.get(known_name(name)))
-            if found is None:
+            if name not in metrics:
                 raise InputError(f"there is no {name} in this measurement: it has {', '.join(sorted(metrics))}")
-            value = plain(found["value"])
             # a figure that could not be computed fails its check
+            value = plain(metrics[name]["value"])
             passed = value is not None and (value >= limit if kind == "at least" else value <= limit)
             one = {"metric": name, "kind": kind, "value": value, "limit": limit, "passed": passed}
             checks.append(one | group)
-    return {"passed": all(one["passed"] for one in checks), "checks": checks} if checks else None
+    return {"passed": all(one["passed"] for one in checks), "checks": checks}
 
 
-def words(gate: dict[str, Any]) -> str:
+def words(gate: Fields) -> str:
     """The gate in one line for people."""
     failed = [one for one in gate["checks"] if not one["passed"]]
     if not failed:
@@ -182,9 +185,9 @@ def show(result: Measurement, name: str, kind: str) -> None:
     if result.task == "multiclass":
         rows = []
         for place in result.worst_classes():
-            figures = (getattr(result.classes, name)[place] for name in ("ece", "over", "under", "accuracy", "count"))
-            estimates = {name: Estimate(one) for name, one in zip(CLASS_COLUMNS, figures, strict=True)}
-            rows.append(Row(result.class_name(place)[:NAME], figure_cells(estimates)))
+            figures = {name: Estimate(getattr(result.classes, name)[place]) for name in CLASS_COLUMNS}
+            cells = {name: Cell("n" if name == "count" else "ece", one) for name, one in figures.items()}
+            rows.append(Row(result.class_name(place)[:NAME], cells))
         out.print()
         out.table(Table("worst classes", CLASS_COLUMNS, tuple(rows)))
     if result.labels:
@@ -223,9 +226,8 @@ def _verdict(out: Output, result: Measurement) -> None:
             out.print(Padding(line, (0, 0, 0, 2)))
     over, under = (result.metrics[name].value for name in ("over_confidence", "under_confidence"))
     part = round(20 * over / max(over + under, 1e-12))
-    sides = ("▓" * part, ORANGE), ("░" * (20 - part), GREEN)
-    points = (f"   {100 * over:.2f} + {100 * under:.2f} points", GREY)
-    out.print(Text.assemble("  overconfident ", *sides, " underconfident", points))
+    sides = ("▓" * part, ORANGE), ("░" * (20 - part), GREEN), " underconfident"
+    out.print(Text.assemble("  overconfident ", *sides, (f"   {100 * over:.2f} + {100 * under:.2f} points", GREY)))
 
 
 def _diagram(out: Output, result: Measurement) -> None:
@@ -242,9 +244,10 @@ def _diagram(out: Output, result: Measurement) -> None:
         chance = bins.noise_low[b] - 1e-12 <= accuracy <= bins.noise_high[b] + 1e-12
         gap, true, stated = 100 * (confidence - accuracy), round(accuracy * BAR), round(confidence * BAR)
         rest = ("▓" * (stated - true), ORANGE) if true <= stated else ("▒" * (true - stated), GREEN)
-        line = Text.assemble(edges, ("█" * min(true, stated), BLUE), rest, " " * (BAR + 1 - max(true, stated)))
-        line.append(f" {gap:+6.1f}{' ' if chance else '*'}", GREY if chance else ORANGE if gap > 0 else GREEN)
-        out.print(line.append(f"{int(count):>10,}", GREY))
+        bars = ("█" * min(true, stated), BLUE), rest, " " * (BAR + 1 - max(true, stated))
+        color = GREY if chance else ORANGE if gap > 0 else GREEN
+        figures = (f" {gap:+6.1f}{' ' if chance else '*'}", color), (f"{int(count):>10,}", GREY)
+        out.print(Text.assemble(edges, *bars, *figures))
     marks = ("█", BLUE), (" accuracy  ", GREY), ("▓", ORANGE), (" overconfident  ", GREY), ("▒", GREEN)
     out.print(Text.assemble(" " * 13, *marks, (" underconfident  * beyond chance", GREY)))
 

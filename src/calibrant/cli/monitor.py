@@ -1,23 +1,20 @@
 """`calibrant monitor FILE.jsonl`: follow a log of labelled answers and raise an alarm when calibration breaks."""
 
-from __future__ import annotations
-
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from calibrant.cli import options
-from calibrant.cli.terminal import CHECK_FAILED, answer, printable, warn
-from calibrant.core.errors import InputError
+import calibrant as cal
+from calibrant.cli.verbs import CHECK_FAILED, Fields, answer, printable, verb, warn
 from calibrant.shipping.feed import LogFollower
 
 
-@options.verb
+@verb
 def monitor(
     file: Annotated[str, typer.Argument(metavar="FILE.jsonl")],
     *,
-    watch: dict[str, Any],
+    watch: Fields,
     window: int = 2000,
     bins: int = 15,
     id_field: str | None = None,
@@ -69,7 +66,7 @@ def _show(follower: LogFollower, as_json: bool) -> None:
     monitor = follower.monitor
     if monitor.n == 0:
         problem = f" ({follower.first_problem})" if follower.first_problem else ""
-        raise InputError(f"{follower.log.path} holds no labelled answer in {follower.n_lines} lines{problem}")
+        raise cal.InputError(f"{follower.log.path} holds no labelled answer in {follower.n_lines} lines{problem}")
     report, verdict = monitor.report().to_dict(), "no alarm"
     if report["alarm_at"]:
         verdict = f"ALARM since answer {report['alarm_at']}: {report['suspect']}"
@@ -79,13 +76,13 @@ def _show(follower: LogFollower, as_json: bool) -> None:
         f"{report['n']} answers | last {report['n_window']}: accuracy {report['accuracy']:.3f}, confidence "
         f"{report['confidence']:.3f}, ECE {report['ece']:.4f} (by chance {report['noise_floor']:.4f}, 95% below "
         f"{report['noise_floor_95']:.4f}), over {report['overconfidence']:.4f}, under {report['underconfidence']:.4f} "
-        f"| evidence {report['evidence']:.3g} of {monitor.limit:.3g} | {verdict}"
-    ]
-    lines += [
-        f"  {printable(group['group'])}: ALARM since its answer {group['alarm_at']}: {group['suspect']}; "
-        f"accuracy {group['accuracy']:.3f}, confidence {group['confidence']:.3f}"
-        for group in report.get("groups", ())
-        if group["alarm"]
+        f"| evidence {report['evidence']:.3g} of {monitor.limit:.3g} | {verdict}",
+        *(
+            f"  {printable(group['group'])}: ALARM since its answer {group['alarm_at']}: {group['suspect']}; "
+            f"accuracy {group['accuracy']:.3f}, confidence {group['confidence']:.3f}"
+            for group in report.get("groups", ())
+            if group["alarm"]
+        ),
     ]
     answer(as_json, report | {"n_bad_lines": follower.n_bad, "n_duplicates": follower.n_duplicates}, lines)
     if as_json:

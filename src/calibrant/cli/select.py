@@ -1,22 +1,15 @@
 """`calibrant select FILE -o cal.safetensors`: a cross-validated choice, with the reason."""
 
-from __future__ import annotations
-
 import warnings
-from typing import Any
 
-from calibrant.calibrators.auto import AutoCalibrator
-from calibrant.cli import options
+import calibrant as cal
 from calibrant.cli.fit import messages
-from calibrant.cli.terminal import answer, progress_bar, warn
+from calibrant.cli.verbs import Fields, Seed, answer, progress_bar, verb, warn
 from calibrant.core.atomic import check_target
-from calibrant.core.errors import InputError
-from calibrant.data import open_predictions
 from calibrant.metrics.record import sign
-from calibrant.shipping.artifact import save
 
 
-@options.verb
+@verb
 def select(
     file: str,
     *,
@@ -25,8 +18,8 @@ def select(
     criterion: str = "nll",
     folds: int = 5,
     keep_predictions: bool = False,
-    seed: options.Seed = 0,
-    said: dict[str, Any],
+    seed: Seed = 0,
+    said: Fields,
     as_json: bool = False,
 ) -> None:
     """Average the default methods, or choose one of --candidates, by cross-validation; save it, and say why.
@@ -37,21 +30,23 @@ def select(
     folds : Number of folds.
     """
     check_target(output)
-    predictions = open_predictions(file, **said)
+    predictions = cal.open_predictions(file, **said)
     if predictions.task == "multilabel":
-        raise InputError(
+        raise cal.InputError(
             f"{predictions.name} holds many labels, and select chooses one map: use fit --method auto, which "
             "cross-validates the map of the labels"
         )
     predictions = predictions.expanded()
     names = None if candidates is None else [name.strip() for name in candidates.split(",") if name.strip()]
-    chooser = AutoCalibrator(names, criterion, cv=folds, keep_predictions=keep_predictions, seed=seed)
-    with warnings.catch_warnings(record=True) as caught, progress_bar(quiet=as_json):
+    chooser = cal.AutoCalibrator(names, criterion, cv=folds, keep_predictions=keep_predictions, seed=seed)
+    with warnings.catch_warnings(record=True) as caught, progress_bar(as_json):
         warnings.simplefilter("always")
-        chooser.fit(predictions.logits, predictions.labels, sample_weight=predictions.weights)
-    chosen, scores = chooser.chosen_, chooser.scores_
-    save(
-        chooser.calibrator_,
+        chooser.fit(predictions)
+    chosen, scores, inner = chooser.chosen_, chooser.scores_, chooser.calibrator_
+    errors, failures = chooser.standard_errors_, chooser.failures_
+    cal.save(
+        # of one score per row some methods are fitted on two columns, which only the chooser makes of it
+        inner if inner.task_ == chooser.task_ else chooser,
         output,
         class_names=predictions.class_names,
         kind=predictions.kind,
@@ -66,25 +61,20 @@ def select(
         "criterion": criterion,
         "reason": chooser.reason_,
         "scores": scores,
-        "standard_errors": chooser.standard_errors_,
-        "failures": chooser.failures_,
+        "standard_errors": errors,
+        "failures": failures,
         "warnings": messages(caught),
         "artifact": output,
     }
     if not as_json:
         warn(result["warnings"])
-    answer(as_json, result, _lines(chooser, output))
-
-
-def _lines(chooser: AutoCalibrator, output: str) -> list[str]:
-    """The reason, then every candidate with its score, the best first."""
-    scores, failures = chooser.scores_, chooser.failures_
-    # the sentence above has named what is averaged
+    # the reason, which names what is averaged, then every candidate with its score, the best first
+    lines = [chooser.reason_]
     shown = {name: "their average" if " + " in name else name for name in (*scores, *failures)}
     width = max(map(len, shown.values()))
-    lines = [chooser.reason_]
-    for name in sorted(scores, key=lambda name: sign(str(chooser.criterion)) * scores[name]):
-        mark, error = "→" if name == chooser.chosen_ else " ", chooser.standard_errors_[name]
-        lines.append(f" {mark} {shown[name]:<{width}}  {scores[name]:>8.5f}  ± {error:.5f} (difference to the best)")
+    for name in sorted(scores, key=lambda name: sign(criterion) * scores[name]):
+        mark = "→" if name == chosen else " "
+        figures = f"{scores[name]:>8.5f}  ± {errors[name]:.5f} (difference to the best)"
+        lines.append(f" {mark} {shown[name]:<{width}}  {figures}")
     lines += [f"   {name:<{width}}  failed: {reason}" for name, reason in failures.items()]
-    return [*lines, f"wrote {output}"]
+    answer(as_json, result, [*lines, f"wrote {output}"])

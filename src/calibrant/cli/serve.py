@@ -1,13 +1,10 @@
 """`calibrant serve cal.safetensors`: an HTTP service around one calibrator."""
 
-from __future__ import annotations
-
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from calibrant.cli import options
-from calibrant.cli.terminal import answer, warn
+from calibrant.cli.verbs import Count, Fields, answer, verb, warn
 from calibrant.shipping.feed import FeedbackDesk
 from calibrant.shipping.serve import Limits
 from calibrant.shipping.serve import serve as run
@@ -16,22 +13,22 @@ from calibrant.shipping.service import ArtifactFile
 Seconds = Annotated[float, typer.Option(min=0.1)]
 
 
-@options.verb
+@verb
 def serve(
     artifact: str,
     *,
     host: str = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535)] = 8080,
-    max_rows: options.Count = 65_536,
-    max_megabytes: options.Count = 64,
-    max_connections: options.Count = 2048,
-    max_requests: options.Count = 512,
+    max_rows: Count = 65_536,
+    max_megabytes: Count = 64,
+    max_connections: Count = 2048,
+    max_requests: Count = 512,
     timeout: Seconds = 30.0,
     header_timeout: Seconds = 10.0,
     drain: Annotated[float, typer.Option(min=0.0)] = 0.0,
     reload: bool = True,
     access_log: bool = True,
-    watch: dict[str, Any],
+    watch: Fields,
     monitor_state: str | None = None,
     as_json: bool = False,
 ) -> None:
@@ -53,15 +50,6 @@ def serve(
     by : Field that names an answer's group: the alarm says which group broke.
     monitor_state : File that keeps the monitor.
     """
-    limits = Limits(
-        body_bytes=max_megabytes << 20,
-        rows=max_rows,
-        header_seconds=header_timeout,
-        body_seconds=timeout,
-        connections=max_connections,
-        requests=max_requests,
-        drain_seconds=drain,
-    )
     served = ArtifactFile(artifact).load()
     loaded = served.artifact
     desk = FeedbackDesk(state=monitor_state, artifact=served.digest, **watch)
@@ -76,7 +64,15 @@ def serve(
         artifact if reload else loaded,
         host=host,
         port=port,
-        limits=limits,
+        limits=Limits(
+            body_bytes=max_megabytes << 20,
+            rows=max_rows,
+            header_seconds=header_timeout,
+            body_seconds=timeout,
+            connections=max_connections,
+            requests=max_requests,
+            drain_seconds=drain,
+        ),
         feedback=desk,
         access_log=access_log,
         announce=announce,

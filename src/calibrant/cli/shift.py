@@ -1,23 +1,20 @@
 """`calibrant shift cal.safetensors FILES...`: a metric over the severities of a shift."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from calibrant.cli import options
 from calibrant.cli.drawing import Output
-from calibrant.cli.terminal import answer, progress_bar
+from calibrant.cli.verbs import answer, progress_bar, verb
 from calibrant.evaluation.shift import open_shift
 from calibrant.evaluation.shift import shift as run
 from calibrant.metrics.record import facts
 from calibrant.shipping.artifact import read_artifact
 
 
-@options.verb
+@verb
 def shift(
     artifact: str,
     files: Annotated[list[str], typer.Argument(metavar="FILES...")],
@@ -41,7 +38,7 @@ def shift(
             name += "'"
         found = read_artifact(path)
         calibrators[name], schemas[name] = found.calibrator, found.schema
-    with progress_bar(quiet=as_json):
+    with progress_bar(as_json):
         curves = run(calibrators, open_shift(files), metric=metric, schemas=schemas)
     if not as_json:
         Output().table(replace(curves.table(), axis=facts(curves.metric).title))

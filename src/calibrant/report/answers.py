@@ -1,7 +1,5 @@
 """The three questions a page answers first: is it calibrated, what should I use, how sure is that?"""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from calibrant.evaluation.consistency import SIGNIFICANCE, too_few_to_tell
@@ -9,9 +7,8 @@ from calibrant.evaluation.models import ModelComparison
 from calibrant.evaluation.rendering import figure
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.metrics.record import facts as metric_facts
-from calibrant.report.chart_data import baseline
-from calibrant.report.methods import full_name
-from calibrant.report.wording import POSITIVE, wording
+from calibrant.report.page_data import baseline
+from calibrant.report.wording import POSITIVE, full_name, wording
 
 NEARLY_ALWAYS, MOSTLY = 0.005, 0.025
 """Shares of resamples in which the old model may be better, for two degrees of certainty."""
@@ -26,7 +23,7 @@ class Answer(NamedTuple):
     question: str
     short: str
     detail: str
-    kind: str = ""
+    kind: str
 
 
 def answers(comparison: Comparison) -> list[Answer]:
@@ -114,16 +111,17 @@ def _sureness(comparison: Comparison, before: MethodRow, best: MethodRow) -> Sai
 def model_answers(table: ModelComparison) -> list[Answer]:
     """The three questions, asked of all models together."""
     first = {name: answers(one)[0] for name, one in table.comparisons.items()}
-    bad = [name for name, one in first.items() if one.kind == "bad"]
-    total = len(table.models)
-    said = f"{len(bad)} of {total} are not" if bad else "Too few rows to tell for some"
-    if all(one.kind == "good" for one in first.values()):
+    kinds = [one.kind for one in first.values()]
+    bad, total = kinds.count("bad"), len(kinds)
+    said = f"{bad} of {total} are not" if bad else "Too few rows to tell for some"
+    if kinds.count("good") == total:
         said = "All of them"
     named = "; ".join(f"{name}: {one.short[:1].lower()}{one.short[1:]}" for name, one in first.items())
     found = [Answer("Are they calibrated?", said, f"{named}.", "bad" if bad else "good")]
     if table.best is None:
         return [*found, Answer("What should I use?", "Unknown", "Every method failed on every model.", "open")]
-    wins, ranks, best = table.wins()[table.best], table.mean_ranks(), table.best
+    best, ranks = table.best, table.mean_ranks()
+    wins = table.wins()[best]
     choice = f"Lowest mean rank by {metric_facts(table.criterion).label}: {ranks[best]:.2f} of {len(ranks)} methods."
     found.append(Answer("What should I use?", f"{full_name(best)} `{best}`", choice, "good"))
     rival = next((row.name for row in table.table().rows if row.name != best), None)

@@ -4,8 +4,6 @@ Colours are CSS variables of the page, so that light, dark and paper need no sec
 be empty it is hidden, not filtered away: a layer without rows has no extent, which Vega warns about.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 
@@ -14,11 +12,12 @@ import altair as alt
 from calibrant.metrics.record import Figure
 from calibrant.report.wording import PICKED_CLASS, PREDICTED, Wording
 
-FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif'
+Spec = dict[str, Any]
+"""A chart, or a part of one, as Vega-Lite reads it."""
 
-CONFIG: dict[str, Any] = {
+CONFIG = {
     "background": "transparent",
-    "font": FONT,
+    "font": 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif',
     "view": {"stroke": None},
     "axis": {
         "labelColor": "var(--muted)", "titleColor": "var(--muted)", "gridColor": "var(--grid)",
@@ -36,26 +35,24 @@ CHOSEN, BEFORE = "datum.method == method", "datum.method == before"
 NOT_ALONE = "method != before ? 1 : 0"
 """What was before calibration is not drawn over itself."""
 PICKED = "datum.index == chosen"
-ROOM_FOR_NUMBERS: Any = {"expr": "width < 400 ? 0 : 1"}
-"""On a phone the counts of neighbouring bins would run into each other."""
 SIDES = {"color": ["var(--over)", "var(--ok)", "var(--under)"], "shape": ["triangle-down", "circle", "triangle-up"]}
-DASHED: dict[str, Any] = {"color": "var(--muted)", "strokeDash": [4, 4]}
-CUT: dict[str, Any] = {"color": "var(--ink)", "strokeWidth": 1, "strokeDash": [3, 3]}
+DASHED: Spec = {"color": "var(--muted)", "strokeDash": [4, 4]}
+CUT: Spec = {"color": "var(--ink)", "strokeWidth": 1, "strokeDash": [3, 3]}
 
 
 @cache
-def charts(words: Wording, groups: int, decisions: bool) -> dict[str, dict[str, Any]]:
+def charts(words: Wording, groups: int, decisions: bool) -> dict[str, Spec]:
     """The page's charts by the id of the place each is drawn in, but that of a shift; `groups` is how many there are.
 
     Altair checks every chart against its schema, which takes far longer than the rest of a page: kept for the next one.
     """
-    when = "datum.when == 'after'", "datum.when == 'before'"
-    picked, worst = "rows predicted as the picked class", "group that is worst served"
+    picked = "rows predicted as the picked class", "datum.when == 'after'", "datum.when == 'before'"
+    worst = "group that is worst served", CHOSEN, BEFORE
     found = {
         "reliability": _reliability(words, decisions),
         "histogram": _histogram(words),
         "class-scatter": _class_scatter(),
-        "class-diagram": _small_diagram("class_bins", picked, *when, words=PICKED_CLASS, opacity="0.9"),
+        "class-diagram": _small_diagram("class_bins", *picked, words=PICKED_CLASS, opacity="0.9"),
         "class-temperature": _class_temperature(),
         "coverage": _coverage(),
     }
@@ -63,11 +60,11 @@ def charts(words: Wording, groups: int, decisions: bool) -> dict[str, dict[str, 
         found["decision"] = _decision()
     if groups:
         found["forest"] = _forest(words, groups)
-        found["group-diagram"] = _small_diagram("group_bins", worst, CHOSEN, BEFORE, words=words, opacity=NOT_ALONE)
+        found["group-diagram"] = _small_diagram("group_bins", *worst, words=words, opacity=NOT_ALONE)
     return found
 
 
-def _finish(height: int, description: str, *layers: Any, **values: Any) -> dict[str, Any]:
+def _finish(height: int, description: str, *layers: Any, **values: Any) -> Spec:
     """Layers as one chart; the page sets the methods and what `values` names (class, threshold) and gives the data."""
     values = {"method": "", "before": "none", **values}
     chart = alt.layer(*layers).add_params(*(alt.param(name=name, value=value) for name, value in values.items()))
@@ -76,19 +73,20 @@ def _finish(height: int, description: str, *layers: Any, **values: Any) -> dict[
     return chart.to_dict() | {"config": CONFIG}
 
 
-def _tips(form: str, **titles: str) -> list[Any]:
-    """What fields of one format are called when pointed at; those without a format are names."""
-    kind, shown = ("Q", form) if form else ("N", alt.Undefined)
-    return [alt.Tooltip(f"{field}:{kind}", title=title, format=shown) for field, title in titles.items()]
-
-
-METHOD = _tips("", method="method")
+def _tips(titles: dict[str, str]) -> list[Any]:
+    """What fields are called when pointed at; `field:format` is a number, a field without a format is a name."""
+    split = ((*given.partition(":"), title) for given, title in titles.items())
+    return [
+        alt.Tooltip(f"{field}:{'Q' if form else 'N'}", title=title, format=form or alt.Undefined)
+        for field, _, form, title in split
+    ]
 
 
 def _axis(field: str, title: str, form: str = ".1~%", **scale: Any) -> Any:
     """An axis of numbers, by default of shares."""
-    axis = {"format": form, "tickCount": 6}
-    return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
+    return {
+        "shorthand": f"{field}:Q", "title": title, "scale": scale, "axis": {"format": form, "tickCount": 6}
+    }  # fmt: skip
 
 
 def _data(name: str, only: str | None = None) -> Any:
@@ -101,7 +99,7 @@ def _constant(**values: Any) -> Any:
     return alt.Chart(alt.Data(values=[values]))
 
 
-def _sides(names: list[str]) -> dict[str, Any]:
+def _sides(names: list[str]) -> Spec:
     """Colour and shape of too high, within chance and too low, or of the outer two; the page holds the legend."""
     return {
         channel: {"shorthand": "side:N", "scale": {"domain": names, "range": looks[:: 4 - len(names)]}, "legend": None}
@@ -113,14 +111,21 @@ def _when(test: str, yes: float, no: float) -> Any:
     return alt.condition(test, alt.value(yes), alt.value(no))
 
 
-def _bin_axes(words: Wording) -> dict[str, Any]:
+def _bin_axes(words: Wording) -> Spec:
     """The axes of a reliability diagram, and what a bin says when pointed at."""
     return {
         "x": _axis("confidence", words.stated, domain=[0, 1]),
         "y": _axis("accuracy", words.seen, domain=[0, 1]),
-        "tooltip": METHOD
-        + _tips(".1%", confidence=words.mean, accuracy=words.share, accuracy_low="interval from", accuracy_high="to")
-        + _tips(",.0f", count="rows"),
+        "tooltip": _tips(
+            {
+                "method": "method",
+                "confidence:.1%": words.mean,
+                "accuracy:.1%": words.share,
+                "accuracy_low:.1%": "interval from",
+                "accuracy_high:.1%": "to",
+                "count:,.0f": "rows",
+            }
+        ),
     }
 
 
@@ -130,7 +135,7 @@ def _diagonal() -> Any:
     return alt.Chart(ends).mark_line(**DASHED, strokeWidth=1, opacity=0.8).encode(x="confidence:Q", y="accuracy:Q")
 
 
-def _reliability(words: Wording, smooth: bool) -> dict[str, Any]:
+def _reliability(words: Wording, smooth: bool) -> Spec:
     high, middle, low = (f"'{side}'" for side in words.sides)
     chosen = _data("reliability", CHOSEN).transform_calculate(
         side=f"datum.accuracy < datum.noise_low ? {high} : datum.accuracy > datum.noise_high ? {low} : {middle}",
@@ -156,9 +161,9 @@ def _reliability(words: Wording, smooth: bool) -> dict[str, Any]:
         bars.mark_rect(color="var(--muted)", opacity=0.16).encode(y="noise_low:Q", y2="noise_high:Q"),
         _diagonal(),
         *curve,
-        # the rows of each bin, as a bar and in numbers
+        # the rows of each bin, as a bar and in numbers; on a phone those of neighbours would run into each other
         bars.mark_rect(color="var(--accent)", opacity=0.22).encode(y="zero:Q", y2="top:Q"),
-        chosen.mark_text(dy=-6, fontSize=9, color="var(--muted)", opacity=ROOM_FOR_NUMBERS).encode(
+        chosen.mark_text(dy=-6, fontSize=9, color="var(--muted)", opacity={"expr": "width < 400 ? 0 : 1"}).encode(
             x="centre:Q", y="top:Q", text="words:N"
         ),
         old.mark_line(color="var(--before)", strokeWidth=1.5, strokeDash=[2, 3]),
@@ -177,7 +182,7 @@ WILSON_HALF = (
 )
 
 
-def _small_diagram(data: str, about: str, chosen: str, before: str, *, words: Wording, opacity: str) -> dict[str, Any]:
+def _small_diagram(data: str, about: str, chosen: str, before: str, *, words: Wording, opacity: str) -> Spec:
     """Bins of a part of the rows with the Wilson interval of their share, which `accuracy` and `count` give."""
     bins = _data(data).transform_calculate(
         accuracy_low=f"max(0, {WILSON_CENTRE} - {WILSON_HALF})",
@@ -196,7 +201,7 @@ def _small_diagram(data: str, about: str, chosen: str, before: str, *, words: Wo
     )
 
 
-def _histogram(words: Wording) -> dict[str, Any]:
+def _histogram(words: Wording) -> Spec:
     stated = words.stated.split(":")[0]
     outcomes = alt.Scale(domain=[words.yes, words.no], range=["var(--under)", "var(--over)"])
     bars = _data("histogram", CHOSEN).transform_calculate(right_edge="datum.left + 0.025")
@@ -206,11 +211,11 @@ def _histogram(words: Wording) -> dict[str, Any]:
         y=alt.Y("rows:Q", title="test rows", stack=True, axis={"format": "~s", "tickCount": 5}),
         color=alt.Color("outcome:N", scale=outcomes, legend=None),
         order=alt.Order("outcome:N", sort="ascending"),
-        tooltip=_tips(".1%", left="from", right_edge="to") + _tips("", outcome="outcome") + _tips(",", rows="rows"),
+        tooltip=_tips({"left:.1%": "from", "right_edge:.1%": "to", "outcome": "outcome", "rows:,": "rows"}),
     )
     means = _data("means", CHOSEN).encode(x="value:Q")
     rule = means.mark_rule(strokeWidth=1.5, strokeDash=[5, 3], color="var(--ink)").encode(
-        tooltip=_tips("", what="mean") + _tips(".1%", value="value")
+        tooltip=_tips({"what": "mean", "value:.1%": "value"})
     )
     labels = means.mark_text(
         align={"expr": "datum.value < 0.5 ? 'left' : 'right'"},
@@ -235,9 +240,9 @@ def _classes(data: Any, faint: float, **look: Any) -> Any:
 CLASS_ACCURACY = _axis("accuracy", "class accuracy", zero=False, nice=True)
 
 
-def _class_scatter() -> dict[str, Any]:
+def _class_scatter() -> Spec:
     data, marks = _data("class_points"), _sides([PREDICTED.high, PREDICTED.low])
-    before: Any = {"x": "old_accuracy:Q", "y": "old_error:Q"}
+    before: Spec = {"x": "old_accuracy:Q", "y": "old_error:Q"}
     picked = data.transform_filter(PICKED)
     place = picked.encode(x="accuracy:Q", y="error:Q")
     label = place.transform_filter("datum.larger").mark_text(dy=-17, fontWeight=600, fontSize=12, color="var(--ink)")
@@ -250,9 +255,16 @@ def _class_scatter() -> dict[str, Any]:
         _classes(data, 0.55).encode(
             y=_axis("error", "calibration error", zero=True, nice=True),
             **marks,
-            tooltip=_tips("", name="class", side="side")
-            + _tips(".1%", accuracy="accuracy", error="error", old_error="error before")
-            + _tips(",", rows="test rows"),
+            tooltip=_tips(
+                {
+                    "name": "class",
+                    "side": "side",
+                    "accuracy:.1%": "accuracy",
+                    "error:.1%": "error",
+                    "old_error:.1%": "error before",
+                    "rows:,": "test rows",
+                }
+            ),
         ),
         picked.mark_point(size=60, strokeWidth=1.6, fill="var(--card)").encode(
             **before, **marks, opacity=_when("datum.joined", 1, 0)
@@ -263,7 +275,7 @@ def _class_scatter() -> dict[str, Any]:
     )
 
 
-def _class_temperature() -> dict[str, Any]:
+def _class_temperature() -> Spec:
     data = _data("classes", "isValid(datum.temperature)")
     return _finish(
         240,
@@ -271,9 +283,7 @@ def _class_temperature() -> dict[str, Any]:
         _constant(temperature=1).mark_rule(**DASHED).encode(y="temperature:Q"),
         _classes(data, 0.6, color="var(--accent)").encode(
             y=alt.Y("temperature:Q", title="temperature", scale={"zero": False, "nice": True}),
-            tooltip=_tips("", name="class")
-            + _tips(".1%", accuracy="accuracy")
-            + _tips(".3~f", temperature="temperature"),
+            tooltip=_tips({"name": "class", "accuracy:.1%": "accuracy", "temperature:.3~f": "temperature"}),
         ),
         data.transform_filter(PICKED)
         .mark_text(dy=-14, fontWeight=600, fontSize=12)
@@ -291,14 +301,18 @@ def _before_and_now(data: str, **encoding: Any) -> list[Any]:
     return [old.encode(**encoding), now.encode(**encoding)]
 
 
-def _coverage() -> dict[str, Any]:
+def _coverage() -> Spec:
     axes = {
         "x": _axis("deferred", "share of rows deferred to a person", domain=[0, 1]),
         "y": _axis("risk", "errors among the rows kept", zero=True, nice=True),
-        "tooltip": METHOD
-        + _tips(".0%", deferred="deferred")
-        + _tips(".2%", risk="error among the kept")
-        + _tips(".3f", threshold="threshold"),
+        "tooltip": _tips(
+            {
+                "method": "method",
+                "deferred:.0%": "deferred",
+                "risk:.2%": "error among the kept",
+                "threshold:.3f": "threshold",
+            }
+        ),
     }
     chosen = _data("coverage", CHOSEN)
     here = chosen.transform_filter("abs(datum.deferred - share) < 0.005")
@@ -313,7 +327,7 @@ def _coverage() -> dict[str, Any]:
     )
 
 
-def _decision() -> dict[str, Any]:
+def _decision() -> Spec:
     """Net benefit over thresholds: of the method, before it, of acting on everyone and on no one."""
     # treating all falls without bound: the chart ends a little below zero
     shown = {"expr": "[-0.25 * prevalence, 1.05 * prevalence]"}
@@ -321,7 +335,7 @@ def _decision() -> dict[str, Any]:
         "x": _axis("threshold", "threshold: act from this probability on", domain=[0, 1]),
         "y": _axis("benefit", "net benefit", ".2~f", domain=shown, nice=False),
     }
-    tooltip = METHOD + _tips(".0%", threshold="threshold") + _tips(".4f", benefit="net benefit")
+    tooltip = _tips({"method": "method", "threshold:.0%": "threshold", "benefit:.4f": "net benefit"})
     cut = _data("thresholds", CHOSEN).transform_filter("abs(datum.threshold - cut) < 0.005")
     return _finish(
         300,
@@ -335,17 +349,23 @@ def _decision() -> dict[str, Any]:
     )
 
 
-def _forest(words: Wording, count: int) -> dict[str, Any]:
+def _forest(words: Wording, count: int) -> Spec:
     """Signed gaps of groups with simultaneous intervals, one line per group."""
     marks, faded = _sides(words.sides), _when("datum.few", 0.4, 1)
     y = alt.Y("group:N", title=None, sort=None, axis={"labelLimit": 150, "ticks": False, "domain": False})
     axes = {
         "x": _axis("gap", f"{words.mean} minus {words.share}", "+.1~%", zero=True, nice=True, padding=16),
         "y": y,
-        "tooltip": METHOD
-        + _tips("", group="group")
-        + _tips(",", rows="rows")
-        + _tips("+.1%", gap="gap", low="interval from", high="to"),
+        "tooltip": _tips(
+            {
+                "method": "method",
+                "group": "group",
+                "rows:,": "rows",
+                "gap:+.1%": "gap",
+                "low:+.1%": "interval from",
+                "high:+.1%": "to",
+            }
+        ),
     }
     chosen, old = _data("groups", CHOSEN), _data("groups", BEFORE)
     rules = chosen.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2)
@@ -359,7 +379,7 @@ def _forest(words: Wording, count: int) -> dict[str, Any]:
     )
 
 
-def shift_chart(methods: list[str], look: Figure) -> dict[str, Any]:
+def shift_chart(methods: list[str], look: Figure) -> Spec:
     """The mean of every method over the severities of a shift."""
     data = _data("shift").transform_calculate(
         low="datum.value - datum.error", high="datum.value + datum.error", chosen=CHOSEN
@@ -381,8 +401,13 @@ def shift_chart(methods: list[str], look: Figure) -> dict[str, Any]:
         data.mark_point(filled=True, size=60, opacity=1).encode(
             y=y,
             shape=alt.Shape("method:N", legend=legend, scale={"domain": methods}),
-            tooltip=METHOD
-            + _tips("", severity="severity")
-            + _tips(number, value=look.heading, error="± standard error"),
+            tooltip=_tips(
+                {
+                    "method": "method",
+                    "severity": "severity",
+                    f"value:{number}": look.heading,
+                    f"error:{number}": "± standard error",
+                }
+            ),
         ),
     )

@@ -4,11 +4,8 @@ The file carries its own copy of Vega-Lite, the numbers behind the charts (bins 
 security policy that lets nothing but its own scripts run and nothing be fetched.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -21,6 +18,7 @@ from typing import Any
 import altair
 import numpy as np
 import vl_convert
+from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup, escape
 
 import calibrant
@@ -31,11 +29,10 @@ from calibrant.evaluation.rendering import bounds, diagram, figure, raised, rais
 from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.shift import ShiftCurves
 from calibrant.metrics.record import facts, number
-from calibrant.report import tables, usage
+from calibrant.report import page_data, usage
 from calibrant.report.answers import answers, model_answers
-from calibrant.report.chart_data import baseline, group_analyses, payload
-from calibrant.report.methods import full_name, parameters, summary
-from calibrant.report.wording import TITLES, sizes, wording
+from calibrant.report.page_data import Data, baseline
+from calibrant.report.wording import TITLES, full_name, parameters, sizes, summary, wording
 
 
 def write_report(
@@ -73,52 +70,40 @@ def write_report(
     >>> write_report(table, tempfile.mkdtemp() + "/report.html").name
     'report.html'
     """
-    if not isinstance(comparison, Comparison | ModelComparison):
+    if isinstance(comparison, Comparison):
+        template, context = "page.html", _one_model(comparison, shift)
+    elif not isinstance(comparison, ModelComparison):
         raise InputError(f"comparison must be the result of calibrant.compare, got {type(comparison).__name__}")
-    page = render(comparison, shift=shift, title=title, sources=sources, command=command)
-    with atomic_write(path) as temporary:
-        temporary.write_text(page, encoding="utf-8")
-    return Path(path)
-
-
-def render(
-    result: Comparison | ModelComparison,
-    *,
-    shift: ShiftCurves | None = None,
-    title: str | None = None,
-    sources: Sequence[str] = (),
-    command: str | None = None,
-) -> str:
-    """The page as text."""
-    if isinstance(result, Comparison):
-        template, context = "page.html", _one_model(result, shift)
     elif shift is not None:
         raise InputError("shift is about one model: write its report by itself")
     else:
-        template, context = "models.html", _several_models(result)
-    comparisons = context["comparisons"]
+        template, context = "models.html", _several_models(comparison)
+    comparisons, best = context["comparisons"], comparison.best
     context |= {
         "title": title or context["title"],
         "css": asset("page.css"),
         "version": calibrant.__version__,
-        "result": result.to_dict(),
-        "best": result.best,
+        "result": comparison.to_dict(),
+        "best": best,
         "made": next(iter(comparisons.values())),
         "raised": raised_words(*(one.table() for one in comparisons.values())),
-        "usage": usage.usage(result.best, result.task, sources, command, several="" not in comparisons),
+        "usage": usage.usage(best, comparison.task, sources, command, several="" not in comparisons),
         "figure": figure,
-        "small_figure": tables.small_figure,
+        "small_figure": page_data.small_figure,
         "number": number,
         "provenance": usage.provenance(comparisons, sources, command),
     }
     environment = templates().overlay()
     environment.filters = environment.filters | FILTERS
-    return str(environment.get_template(template).render(context))
+    page = environment.get_template(template).render(context)
+    with atomic_write(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    return Path(path)
 
 
-def _one_model(comparison: Comparison, shift: ShiftCurves | None) -> dict[str, Any]:
+def _one_model(comparison: Comparison, shift: ShiftCurves | None) -> Data:
     """What the page of one model shows."""
-    data, groups = payload(comparison, shift), group_analyses(comparison)
+    data = page_data.payload(comparison, shift)
     return {
         "title": TITLES[comparison.task].format(comparison.n_classes),
         "scripts": [bundle(), asset("common.js") + asset("page.js")],
@@ -127,50 +112,50 @@ def _one_model(comparison: Comparison, shift: ShiftCurves | None) -> dict[str, A
         "answers": answers(comparison),
         "facts": sizes(comparison),
         "words": wording(comparison),
-        "methods": tables.methods_table(comparison),
-        "clinical": tables.clinical_table(comparison),
-        "labels": tables.label_table(comparison),
-        "groups": next(iter(groups.values()), None),
-        "group_table": tables.group_table(comparison),
+        "methods": page_data.methods_table(comparison),
+        "clinical": page_data.clinical_table(comparison) if data["decisions"] else None,
+        "labels": page_data.label_table(comparison),
+        "groups": next(iter(page_data.group_analyses(comparison).values()), None),
+        "group_table": page_data.group_table(comparison),
         "shift": shift,
         "parameters": {name: parameters(comparison, comparison.row(name)) for name in data["methods"]},
     }
 
 
-def _several_models(table: ModelComparison) -> dict[str, Any]:
+def _several_models(table: ModelComparison) -> Data:
     """What the page of several models shows: who does well everywhere, the matrix behind it, a section per model."""
     models, matrix = table.comparisons, table.table()
     rows = sorted({one.n_test for one in models.values()})
     span = " to ".join(f"{count:,}" for count in dict.fromkeys((rows[0], rows[-1])))
-    sizes = [f"{len(table.methods)} methods", f"{len(models)} models", f"{span} test rows each", table.task]
     resamples = f"{next(iter(models.values())).resamples:,} bootstrap resamples"
+    sizes = f"{len(table.methods)} methods", f"{len(models)} models", f"{span} test rows each", table.task, resamples
     caption = "The deciding metric of every method on every model"
-    ranks = {"mean_rank": "Mean rank", "best_or_tied": f"Best or tied, of {len(models)}"}
+    columns = {**matrix.columns, "mean_rank": "Mean rank", "best_or_tied": f"Best or tied, of {len(models)}"}
     return {
         "title": f"How far to trust {len(models)} models",
         "scripts": [asset("common.js")],
         "data": None,
         "comparisons": models,
         "answers": model_answers(table),
-        "facts": [*sizes, resamples],
+        "facts": sizes,
         "criterion": table.criterion,
-        "matrix": replace(matrix, axis="Method", columns={**matrix.columns, **ranks}, caption=caption),
+        "matrix": replace(matrix, axis="Method", columns=columns, caption=caption),
         "links": {name: f"#model-{place}" for place, name in enumerate(models)},
         "sections": {name: _section(name, one) for name, one in models.items()},
     }
 
 
-def _section(name: str, comparison: Comparison) -> dict[str, Any]:
+def _section(name: str, comparison: Comparison) -> Data:
     """One model: the answers, the diagram before and after, and the methods."""
     words, before, best = wording(comparison), baseline(comparison), comparison.best
-    found = {"answers": answers(comparison), "methods": tables.model_methods(comparison), "words": words}
+    found = {"answers": answers(comparison), "methods": page_data.model_methods(comparison), "words": words}
     if best is None:
         return found
     old, new = comparison.bins(before), comparison.bins(best)
     drawn = diagram(new, before=old if before != best else None)
-    label = f"Reliability diagram of {name}: ECE {old.ece:.2%} before, {new.ece:.2%} after {best}"
-    axes = {"stated": words.stated.split(":")[0], "seen": words.seen.split(":")[0]}
-    return found | {"diagram": drawn | axes | {"label": label}}
+    drawn["label"] = f"Reliability diagram of {name}: ECE {old.ece:.2%} before, {new.ece:.2%} after {best}"
+    drawn |= {"stated": words.stated.split(":")[0], "seen": words.seen.split(":")[0]}
+    return found | {"diagram": drawn}
 
 
 def asset(name: str) -> str:
@@ -200,9 +185,7 @@ def marked(text: str) -> Markup:
 
 def embedded(value: Any) -> Markup:
     """JSON that may stand inside a script element: no text of the data can close it or open a comment."""
-    text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    text = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    return Markup(text)  # noqa: S704 (escaped above)
+    return htmlsafe_json_dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
 def digest(script: str) -> str:

@@ -133,7 +133,7 @@ def percent_axis(axis: Any) -> None:
     axis.set_major_formatter(PercentFormatter(1.0))
 
 
-def in_turn(named: Mapping[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+def in_turn(named: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
     """The values of each name with the look of its line: colours and markers by turns, the name for the legend."""
     for (name, values), color, marker in zip(named.items(), cycle(PALETTE), cycle(MARKERS), strict=False):
         yield values, {"color": color, "marker": marker, "label": name}
@@ -210,13 +210,13 @@ def draw_reliability(
             bins.lower[side], gap[side], widths[side], bottom=bins.confidence[side], align="edge",
             color=color, alpha=0.25, linewidth=0, label=word if side.any() else None,
         )  # fmt: skip
-    whiskers = np.clip([bins.accuracy - bins.accuracy_low, bins.accuracy_high - bins.accuracy], 0, None)
+    whiskers = np.abs([bins.accuracy_low, bins.accuracy_high] - bins.accuracy)
     ax.errorbar(
         bins.confidence, bins.accuracy, yerr=whiskers, fmt="o", markersize=4, color="black", elinewidth=1,
-        capsize=0, label="95% interval",
+        label="95% interval",
     )  # fmt: skip
     if counts:
-        twin, most = ax.twinx(), int(bins.count.max(initial=1))
+        twin, most = ax.twinx(), bins.count.max(initial=1)
         twin.bar(bins.lower, bins.count, widths, align="edge", color=NEUTRAL, alpha=0.35, linewidth=0)
         twin.set(ylim=(0, 5 * most), yticks=[0, most])
         twin.tick_params(labelsize="x-small", length=2, labelcolor=NEUTRAL)
@@ -345,7 +345,7 @@ def class_temperature_vs_accuracy(
     >>> class_temperature_vs_accuracy([1.5, 2.0], [0.9, 0.6], single_temperature=1.7).get_ylabel()
     'temperature'
     """
-    values, accuracy = np.asarray(temperatures, dtype=float), np.asarray(class_accuracy, dtype=float)
+    values, accuracy = (np.asarray(one, dtype=float) for one in (temperatures, class_accuracy))
     if values.shape != accuracy.shape or values.ndim != 1:
         raise InputError(
             f"temperatures have shape {values.shape}, but class_accuracy has {accuracy.shape}: give one value per class"
@@ -436,12 +436,11 @@ class ClassLossTrace:
     def plot(self, ax: Axes | None = None, *, highlight: int = 3, title: str | None = None) -> Axes:
         """A thin line per class, the `highlight` worst at the last step in colour, the total in black."""
         ax = axes_or_new(ax)
-        steps = np.arange(len(self.total))
-        ax.plot(steps, self.class_losses, color=NEUTRAL, alpha=0.3, linewidth=0.7)
+        ax.plot(self.class_losses, color=NEUTRAL, alpha=0.3, linewidth=0.7)
         worst = np.argsort(-self.class_losses[-1], kind="stable")[:highlight]
         for index, color in zip(worst, cycle(PALETTE), strict=False):
-            ax.plot(steps, self.class_losses[:, index], color=color, linewidth=1.4, label=f"class {index}")
-        ax.plot(steps, self.total, color="black", linewidth=1.8, label="all rows")
+            ax.plot(self.class_losses[:, index], color=color, linewidth=1.4, label=f"class {index}")
+        ax.plot(self.total, color="black", linewidth=1.8, label="all rows")
         return tidy(ax, x="step", y="loss", title=title)
 
 
@@ -542,7 +541,7 @@ def ece_vs_entropy(
     return tidy(ax, x="mean entropy (nats)", y="calibration error", title=title, percent="y")
 
 
-CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
+CORNERS = np.array([[0, 0], [1, 0], [0.5, 3**0.5 / 2]])
 """Where the three certain answers lie: an equilateral triangle."""
 
 

@@ -1,18 +1,16 @@
 """Results into experiment trackers: MLflow directly, the others by plain dictionaries of metrics and figures."""
 
-from __future__ import annotations
-
 import re
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import calibrant
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.evaluation.models import ModelComparison
 from calibrant.evaluation.results import Comparison
 from calibrant.report.page import write_report
+from calibrant.report.page_data import Data
 
 FORBIDDEN = re.compile(r"[^A-Za-z0-9_\-./: ]")
 """What a name in MLflow may not hold."""
@@ -56,8 +54,8 @@ def log_to_mlflow(
     if isinstance(comparison, ModelComparison):
         about["models"] = ", ".join(comparison.models)
     else:
-        sizes = ("n_val", "n_test", "n_classes", "n_bins", "resamples", "seed")
-        about |= {name: getattr(comparison, name) for name in sizes}
+        for name in ("n_val", "n_test", "n_classes", "n_bins", "resamples", "seed"):
+            about[name] = getattr(comparison, name)
     active = mlflow.active_run()
     with mlflow.start_run() if active is None else nullcontext(active) as run:
         mlflow.log_params({prefix + name: value for name, value in about.items()})
@@ -72,9 +70,9 @@ def log_to_mlflow(
         return str(run.info.run_id)
 
 
-def _allowed(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
+def _allowed(prefix: str, values: Data) -> Data:
     """Names that MLflow takes; two that would become one keep apart by a number."""
-    found: dict[str, Any] = {}
+    found: Data = {}
     for name, value in values.items():
         plain = key = FORBIDDEN.sub("_", prefix + name)
         count = 1

@@ -1,7 +1,5 @@
 """How to apply the winner, with the user's own files and the options that read them; and where a page comes from."""
 
-from __future__ import annotations
-
 import hashlib
 import platform
 import shlex
@@ -35,7 +33,7 @@ def options_of(command: str | None) -> dict[str, str]:
     {'--kind': 'logits', '--labels': 'y'}
     """
     words = shlex.split(command or "")
-    found: dict[str, str] = {}
+    found = {}
     for word, following in pairwise([*words, ""]):
         name, equals, value = word.partition("=")
         found[name] = value if equals else following
@@ -54,10 +52,13 @@ def usage(
     if several and sources:
         models = [(name, val, "new.npz") for name, val, _ in map(model_files, sources)]
     options = options_of(command)
-    by, grouped = options.pop("--by", "COLUMN"), method.endswith(("+group", "+multi"))
-    python = ("Python", _python(method, task, *models[0][1:], options | ({"--by": by} if grouped else {})))
-    given = options | ({"--groups": by} if grouped else {})
-    said = "".join(f" {name} {shlex.quote(value)}" for name, value in given.items())
+    if method.endswith(("+group", "+multi")):
+        options.setdefault("--by", "COLUMN")
+    else:
+        options.pop("--by", None)
+    python = ("Python", _python(method, task, *models[0][1:], options))
+    # what compare measures by, fit and apply calibrate by
+    said = "".join(f" {name.replace('--by', '--groups')} {shlex.quote(value)}" for name, value in options.items())
     fits = [
         f"calibrant fit {shlex.quote(val)}{said} --method {shlex.quote(method)} -o {shlex.quote(name + '.safetensors')}"
         for name, val, _ in models
@@ -94,7 +95,12 @@ def model_files(given: str) -> tuple[str, str, str]:
 
 
 def _python(method: str, task: str, fit_on: str, apply_to: str, given: Mapping[str, str]) -> str:
-    options = "".join(f", {name.strip('-').replace('-', '_')}={_value(name, value)}" for name, value in given.items())
+    options = ""
+    for name, value in given.items():
+        code = value if name == "--ignore-index" else repr(value)
+        if name == "--class-names":
+            code = repr([part.strip() for part in value.split(",")])
+        options += f", {name.strip('-').replace('-', '_')}={code}"
     built = f"cal.get({method!r})"
     if task == "multilabel" and method != "none":
         built = f'cal.get("multilabel", calibrator={method!r})'
@@ -110,14 +116,6 @@ calibrator = {built}.fit(val)
 cal.save(calibrator, "calibrator.safetensors")
 
 {last}"""
-
-
-def _value(name: str, value: str) -> str:
-    if name == "--ignore-index":
-        return value
-    if name == "--class-names":
-        return repr([part.strip() for part in value.split(",")])
-    return repr(value)
 
 
 def provenance(comparisons: Mapping[str, Comparison], sources: Sequence[str], command: str | None) -> Snippets:
@@ -137,7 +135,7 @@ def provenance(comparisons: Mapping[str, Comparison], sources: Sequence[str], co
         f"calibrant {calibrant.__version__}, Python {platform.python_version()}, numpy {np.__version__}, "
         f"scipy {scipy.__version__}, scikit-learn {sklearn.__version__}"
     )
-    lines += [("Made", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")), ("Versions", versions)]
+    lines += [("Made", f"{datetime.now(UTC):%Y-%m-%d %H:%M UTC}"), ("Versions", versions)]
     return [*lines, ("Command", without_queries(command))] if command else lines
 
 

@@ -59,7 +59,7 @@
   const datasets = () => ({
     reliability: records(data.reliability), histogram: records(data.histogram), means, coverage,
     classes: classRecords(), class_points: classPoints(), class_bins: classBins(),
-    smooth: records(data.smooth), thresholds, everyone: data.decisions ? records(data.decisions.everyone) : [],
+    smooth: data.decisions ? records(data.decisions.smooth) : [], thresholds, everyone: data.decisions ? records(data.decisions.everyone) : [],
     groups: data.groups ? records(data.groups.gaps) : [], group_bins: data.groups ? records(data.groups.bins) : [], shift: data.shift ? records(data.shift) : [],
   });
 

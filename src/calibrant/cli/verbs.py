@@ -1,15 +1,21 @@
-"""Verbs from functions: types and defaults say what an option takes, docstrings what it means."""
+"""What the verbs share: options, which they declare as parameters, and how they speak.
 
-from __future__ import annotations
+Types and defaults of a function say what an option takes, its docstring what it means. Results are plain text, or JSON
+for machines; long work shows a bar.
+"""
 
-import functools
 import inspect
+import json
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
+
+from calibrant.core import progress
 
 HELP = {
     "artifact": "A saved calibrator, such as cal.safetensors.",
@@ -41,17 +47,17 @@ HELP = {
 """What the options that several verbs share mean; a verb's docstring may say it otherwise."""
 
 NAMES = {
-    "as_json": ("--json",),
-    "at_least": ("--min",),
-    "at_most": ("--max",),
-    "everything": ("--all",),
-    "id_field": ("--id",),
-    "method": ("--method", "-m"),
-    "methods": ("--methods", "-m"),
-    "others": ("--with",),
-    "output": ("--output", "-o"),
-    "parameters": ("--param", "-p"),
-    "shifted": ("--shift",),
+    "as_json": "--json",
+    "at_least": "--min",
+    "at_most": "--max",
+    "everything": "--all",
+    "id_field": "--id",
+    "method": "--method -m",
+    "methods": "--methods -m",
+    "others": "--with",
+    "output": "--output -o",
+    "parameters": "--param -p",
+    "shifted": "--shift",
 }
 """Options that have another name than the parameter, or a short one besides."""
 METAVARS = {"at_least": "NAME=LIMIT", "at_most": "NAME=LIMIT", "parameters": "NAME=VALUE"}
@@ -62,8 +68,10 @@ Limit = Annotated[float | None, typer.Option(min=0.0)]
 Share = Annotated[float | None, typer.Option(min=0.0, max=1.0)]
 
 
+Fields = dict[str, Any]
+"""Values by name: those of a bundle of options, or the document that `--json` prints."""
 TEXT = str | None, None
-BUNDLES: dict[str, dict[str, Any]] = {
+BUNDLES: dict[str, Fields] = {
     "said": dict.fromkeys(("kind", "task", "scores", "labels", "weights", "class_names"), TEXT)
     | {"ignore_index": (int | None, None)},
     "how": {"by": TEXT, "cluster": TEXT, "n_bins": (int, 15), "resamples": (int, 1000), "seed": (Seed, 0)},
@@ -92,12 +100,11 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
                 declared = typer.Argument(metavar=name.upper())
             else:
                 # a name that is given keeps typer from adding --no-NAME to a switch
-                switch = [f"--{name.replace('_', '-')}"] if default is False else ()
-                declared = typer.Option(*NAMES.get(name, switch), metavar=METAVARS.get(name))
+                switch = f"--{name.replace('_', '-')}" if default is False else ""
+                declared = typer.Option(*NAMES.get(name, switch).split(), metavar=METAVARS.get(name))
             declared.help = meanings.get(name)
             options.append(one.replace(name=name, default=default, annotation=Annotated[kind, declared]))
 
-    @functools.wraps(function)
     def run(**given: Any) -> None:
         if given.get("class_names") is not None:
             given["class_names"] = [name.strip() for name in given["class_names"].split(",")]
@@ -105,7 +112,50 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
             given[bundle] = {name: given.pop(name) for name in BUNDLES[bundle]}
         function(**given)
 
-    # typer reads all three
-    run.__doc__, run.__annotations__ = text, {one.name: one.annotation for one in options}
+    # typer reads both
+    run.__doc__ = text
     run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     return run
+
+
+CHECK_FAILED = 1
+"""Exit code where the work was done and its answer is no."""
+
+CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]")
+"""What can move the cursor, change colours or turn text around: everything of the kind but tab and newline."""
+
+
+def plain(text: str) -> str:
+    """Text from a file (names of classes, members, columns) as a terminal may show it, control characters spelled out.
+
+    >>> plain("cat\\x1b[31m")
+    'cat\\\\x1b[31m'
+    """
+    return CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+
+
+def printable(text: Any) -> str:
+    """One line of text from a file, with a question mark for everything that is no visible sign."""
+    return "".join(letter if letter.isprintable() else "?" for letter in str(text))
+
+
+def warn(texts: Iterable[str], word: str = "warning") -> None:
+    """Print warnings, one per line, where they do not mix with the result."""
+    for text in texts:
+        typer.echo(plain(f"{word}: {text}"), err=True)
+
+
+def skipped_words(skipped: Sequence[str]) -> list[str]:
+    """What to warn of where parts of a folder were left out."""
+    return [f"{len(skipped)} bad part{'s' * (len(skipped) > 1)} left out: {'; '.join(skipped)}"] if skipped else []
+
+
+def answer(as_json: bool, document: Fields, lines: Iterable[str]) -> None:
+    """Print a result: one JSON document for machines, lines for people."""
+    for line in [json.dumps(document)] if as_json else map(plain, lines):
+        typer.echo(line)
+
+
+def progress_bar(quiet: bool) -> AbstractContextManager[None]:
+    """Show the steps of whatever runs inside the block on stderr: on a terminal, once the work passes a second."""
+    return nullcontext() if quiet or not sys.stderr.isatty() else progress.shown()
