@@ -9,7 +9,7 @@ those of the full sample: only the data are resampled.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -106,7 +106,7 @@ class Intervals:
         self, rows: ScannedRows, drawn: Resamples, figures: Sequence[Figure], n_bins: int, *, paired: bool = False
     ) -> None:
         self.rows, self.drawn, self.n_bins, self.paired = rows, drawn, n_bins, paired
-        self.noises: dict[str, Array] = {}
+        self.class_noise = cache(self._class_noise)  # two metrics read the same bins
         self.columns = list(dict.fromkeys(one.interval.column for one in figures if isinstance(one.interval, Mean)))
         self.fine = any(
             isinstance(one.interval, Redrawn) or (isinstance(one.interval, Gaps) and one.interval.table not in BINS)
@@ -186,7 +186,7 @@ class Intervals:
         share = (sums.weight / sums.weight.sum(axis=-1, keepdims=True)).ravel()
         # of many classes most bins of equal width are empty and add nothing to a sum
         used = share > 0 if rule.binning == "width" else slice(None)
-        residual, noise = sums.excess.ravel()[used], self._class_noise(rule.binning)[:, used]
+        residual, noise = sums.excess.ravel()[used], self.class_noise(rule.binning)[:, used]
         safe = np.where(share > 0, share, 1.0)[used].astype(np.float32)
 
         def norm(g: Array) -> Array:
@@ -195,13 +195,11 @@ class Intervals:
         return inverted_interval(norm, residual, noise[:CLASS_RESAMPLES], value=value), norm(residual + noise)
 
     def _class_noise(self, binning: str) -> Array:
-        """Deviations (R, K·M) of the residuals of classes over "width" or "mass" bins, found once for each.
+        """Deviations (R, K·M) of the residuals of classes over "width" or "mass" bins.
 
         Only entries beyond the first bin are summed one by one: of equal width, it holds nearly all of a row's
         probabilities. The first bin is what remains of the class's total, which is one small matrix product.
         """
-        if binning in self.noises:
-            return self.noises[binning]
         rows, n_bins, probabilities = self.rows, self.n_bins, self.rows.kept
         m, n_classes = probabilities.shape
         most = max(20, NOISE_ELEMENTS // (n_classes * n_bins))
@@ -227,8 +225,7 @@ class Intervals:
         sums /= np.maximum(draws.sums(mass[:, None])[:most, 0], 1e-300).astype(np.float32)
         sums -= (observed / mass.sum()).astype(np.float32)
         sums *= np.float32(draws.shrink)
-        self.noises[binning] = np.ascontiguousarray(sums.reshape(n_classes * n_bins, -1).T)
-        return self.noises[binning]
+        return np.ascontiguousarray(sums.reshape(n_classes * n_bins, -1).T)
 
     def _class_spread(self, rule: ClassSpread, value: float) -> Found:
         draws, (weight, total) = self.rows.draws, class_loss_sums(self.rows)

@@ -287,7 +287,7 @@ def _named(models: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
     return {stem if stems.count(stem) == 1 else path: path for stem, path in zip(stems, paths, strict=True)}
 
 
-def _halves(name: str, model: Any, kind: str | None, task: str | None) -> tuple[Any, Any]:
+def _halves(name: str, model: Any, kind: str | None, task: str | None) -> tuple[Any, ...]:
     """The rows to fit on and to measure on."""
     from calibrant.data import as_predictions
     from calibrant.datasets import Dataset
@@ -302,7 +302,6 @@ def _halves(name: str, model: Any, kind: str | None, task: str | None) -> tuple[
     if not (isinstance(model, tuple | list) and len(model) == 2):
         raise InputError(f"model {name} must be a pair (val, test) or a file with both, got {type(model).__name__}")
     try:
-        val, test = (as_predictions(rows, part, kind=kind, task=task) for rows, part in zip(model, PARTS, strict=True))
+        return tuple(as_predictions(rows, part, kind=kind, task=task) for rows, part in zip(model, PARTS, strict=True))
     except InputError as error:
         raise InputError(f"model {name}: {error}{hint}") from error
-    return val, test
