@@ -102,22 +102,18 @@ class WeightScaling(Calibrator, keeps_prediction=True, keeps_ranking=True, addit
             squares = float(confidence @ confidence)
             weight = float(confidence @ accuracy) / squares if squares > 0 else 1.0
         else:
-            weight = least_absolute_weight(confidence, accuracy, bins.mass[bins.filled])
+            # Σ mass·|A − α·C| is lowest at the median of A/C under weights mass·C, the lower one if there are two
+            leverage, weight = bins.mass[bins.filled] * confidence, 1.0
+            if leverage.sum() > 0:
+                ratio = accuracy[leverage > 0] / confidence[leverage > 0]
+                order = np.argsort(ratio, kind="stable")
+                below = np.cumsum(leverage[leverage > 0][order])
+                weight = ratio[order][np.searchsorted(below, 0.5 * below[-1])]
         self.weight_ = float(np.clip(weight, 0.0, 1.0))
 
     def _map(self, xp, logits, learned):
         return maps.mix_with_uniform(xp, logits, learned.weight_)
 
-
-def least_absolute_weight(confidence: Array, accuracy: Array, mass: Array) -> float:
-    """α of the lowest Σ mass·|A − α·C|: the median of A/C under weights mass·C, the lower one if there are two."""
-    leverage = mass * confidence
-    if not leverage.sum() > 0:
-        return 1.0
-    ratio = accuracy[leverage > 0] / confidence[leverage > 0]
-    order = np.argsort(ratio, kind="stable")
-    below = np.cumsum(leverage[leverage > 0][order])
-    return float(ratio[order][np.searchsorted(below, 0.5 * below[-1])])
 
 
 class ConfidenceWeightScaling(
@@ -174,37 +170,31 @@ class ConfidenceWeightScaling(
                 raise InputError(f"n_bins must be a whole number of at least 1, or 'auto', got {n_bins!r}")
             n_bins = choose_n_bins(top, rows, self.seed)
         self.edges_, bins = quantile_bins(top, rows.weights, check_n_bins(n_bins))
-        self.weights_ = bin_weights(bins, rows.n_classes)
-        if self.monotone:
-            self.weights_ = rising_weights(self.weights_, bins, rows.n_classes)
+        self.weights_ = bin_weights(bins, rows.n_classes, rising=self.monotone)
 
     def _map(self, xp, logits, learned):
         bin_index = xp.place(xp.confidence(logits), learned.edges_)
         return maps.mix_with_uniform(xp, logits, learned.weights_[bin_index])
 
 
-def bin_weights(bins: ConfidenceBins, n_classes: int) -> Array:
-    """α_i = clip((A_i − 1/K)/(C_i − 1/K), 0, 1) of each bin; 1 where the confidence is already at chance."""
+def bin_weights(bins: ConfidenceBins, n_classes: int, *, rising: bool = False) -> Array:
+    """α_i = clip((A_i − 1/K)/(C_i − 1/K), 0, 1) of each bin; 1 where the confidence is already at chance.
+
+    `rising` are the non-decreasing weights of least Σ n_i (A_i − 1/K − α_i (C_i − 1/K))², before clipping.
+    """
     uniform = 1.0 / n_classes
     above = bins.confidence - uniform
     with np.errstate(invalid="ignore", divide="ignore"):
         weights = np.where(above > 0, (bins.accuracy - uniform) / above, 1.0)
-    return fill_empty(np.clip(weights, 0.0, 1.0), bins.filled)
-
-
-def rising_weights(weights: Array, bins: ConfidenceBins, n_classes: int) -> Array:
-    """The non-decreasing weights of least Σ n_i (A_i − 1/K − α_i (C_i − 1/K))², before clipping to [0, 1]."""
+    usable = np.flatnonzero(bins.filled & (above > 0))
+    if not rising or len(usable) < 2:
+        return fill_empty(np.clip(weights, 0.0, 1.0), bins.filled)
     from sklearn.isotonic import isotonic_regression
 
-    above = bins.confidence - 1.0 / n_classes
-    usable = bins.filled & (above > 0)
-    if usable.sum() < 2:
-        return weights
-    target = (bins.accuracy[usable] - 1.0 / n_classes) / above[usable]
-    rising = isotonic_regression(target, sample_weight=bins.mass[usable] * above[usable] ** 2)
+    weights = isotonic_regression(weights[usable], sample_weight=bins.mass[usable] * above[usable] ** 2)
     # an unusable bin takes the weight of the usable one below it, so that nothing falls
-    below = np.maximum(np.searchsorted(np.flatnonzero(usable), np.arange(len(weights)), side="right") - 1, 0)
-    return np.clip(rising, 0.0, 1.0)[below]
+    below = np.maximum(np.searchsorted(usable, np.arange(len(above)), side="right") - 1, 0)
+    return np.clip(weights, 0.0, 1.0)[below]
 
 
 def choose_n_bins(top: TopColumns, rows: Rows, seed: int) -> int:
@@ -383,8 +373,8 @@ class BinTemperatureScaling(Calibrator, keeps_prediction=True, additive=True):
         gap, accuracy = self.objective == "gap", np.clip(equations.bins.accuracy, 0.01, 0.99)
 
         def badness(temperature: float) -> Array:
-            confidence, losses = equations.means(np.full_like(accuracy, 1.0 / temperature))
-            return np.abs(accuracy - confidence) if gap else losses
+            label_gap, confidence, *_, log_mass = equations.means(np.full_like(accuracy, 1.0 / temperature))
+            return np.abs(accuracy - confidence) if gap else log_mass - label_gap / temperature
 
         gain, best = GRID_GAIN if gap else 0.0, np.ones_like(accuracy)
         lowest = badness(1.0) - gain if gap else np.full_like(best, np.inf)
@@ -425,14 +415,10 @@ class BinEquations:
         bins = ConfidenceBins.of(top, rows.weights, place(top.confidence, self.edges), len(self.target))
         return KeptBinEquations(rows, self.edges, top, bins, self._wanted)
 
-    def means(self, inverse: Array) -> tuple[Array, Array]:
-        """Mean confidence and mean NLL of each bin at inverse temperatures (M,)."""
-        label_gap, confidence, *_, log_mass = self._means(inverse, None)
-        return confidence, log_mass - inverse * label_gap
 
     def evaluate(self, inverse: Array, active: Array) -> tuple[Array, float]:
         """f and its first three derivatives of each active bin (4×M), and the objective over all bins."""
-        means = self._means(inverse, active)
+        means = self.means(inverse, active)
         label_gap, confidence, expected, log_mass = means[0], means[1:5], means[5:9], means[9]
         found = np.where(self.matches_accuracy, confidence, expected)
         found[0] -= np.where(self.matches_accuracy, self.target, label_gap)
@@ -440,7 +426,8 @@ class BinEquations:
         loss = np.abs(self.bins.accuracy - confidence[0]) if gap else log_mass - inverse * label_gap
         return found, float(np.average(np.nan_to_num(loss[filled]), weights=self.bins.mass[filled]))
 
-    def _means(self, inverse: Array, active: Array | None) -> Array:
+    def means(self, inverse: Array, active: Array | None = None) -> Array:
+        """The means over each (active) bin of the ten columns of `bin_moments`, at inverse temperatures (M,)."""
         sums = self._sums(inverse, active)
         with np.errstate(invalid="ignore"):
             return sums[1:] / sums[0]
@@ -468,7 +455,12 @@ class BinEquations:
             low = np.where(value < 0, np.maximum(low, inverse), low)
             high = np.where(value > 0, np.minimum(high, inverse), high)
             with np.errstate(all="ignore"):
-                target = inverse - _householder(value / slope, bend / slope, turn / slope)
+                newton = value / slope
+                bent = newton * (bend / slope)
+                factor = (1.0 - 0.5 * bent) / (1.0 - bent + newton * newton * (turn / slope) / 6.0)
+                # by f''/f' alone, as in Halley's step, where it and f'''/f' say too much
+                halley = 1.0 / np.maximum(1.0 - 0.5 * bent, 0.5)
+                target = inverse - newton * np.where((factor > 0.5) & (factor < 2.0), factor, halley)
             flat = ~(slope > 0)
             target = np.where(flat, inverse, np.clip(target, inverse / 8, inverse * 8))
             outside = ~flat & ~((target > low) & (target < high))
@@ -502,10 +494,6 @@ class KeptBinEquations(BinEquations):
         some.rows, some.bins = self.rows.take(chosen), replace(self.bins, index=self.bins.index[chosen])
         return some
 
-    def _means(self, inverse: Array, active: Array | None) -> Array:
-        means = super()._means(inverse, active)
-        means[0] = self.label_gap
-        return means
 
     def _sums(self, inverse: Array, active: Array | None) -> Array:
         rows, index = self.rows, self.bins.index
@@ -517,7 +505,7 @@ class KeptBinEquations(BinEquations):
             return self._kernels[1](rows.logits[block], inverse[index[block]])
 
         moments = np.concatenate(map_blocks(part, row_blocks(len(index), rows.n_classes)))
-        return summed_by_bin(index, moments, np.zeros(len(index)), rows.weights, len(inverse))[0]
+        return summed_by_bin(index, moments, self.label_gap[index], rows.weights, len(inverse))[0]
 
 
 @statistic
@@ -566,9 +554,3 @@ def row_terms(moments: Array) -> tuple[Array, Array]:
     falling = np.stack([np.ones_like(mean), -mean, 2 * square - second, 6 * mean * (second - square) - third])
     return falling / moments[:, 0], np.stack([mean, second - square, skew, tail])
 
-
-def _householder(newton: Array, bend: Array, turn: Array) -> Array:
-    """f/f' corrected for f''/f' and f'''/f'; by the former alone, as in Halley's step, where both say too much."""
-    bent = newton * bend
-    factor = (1.0 - 0.5 * bent) / (1.0 - bent + newton * newton * turn / 6.0)
-    return newton * np.where((factor > 0.5) & (factor < 2.0), factor, 1.0 / np.maximum(1.0 - 0.5 * bent, 0.5))

@@ -30,11 +30,11 @@ from calibrant.calibrators.solvers.likelihood import (
     newton_sums,
     on_numpy,
     vector_objective,
-    walk,
 )
 from calibrant.calibrators.solvers.temperature import fit_inverse_temperature
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
+from calibrant.core.progress import step
 from calibrant.core.rows import Rows
 from calibrant.core.threads import map_blocks
 from calibrant.kernels.affine import Features, MakeFeatures, scores_of
@@ -99,21 +99,17 @@ def evidence(xp: Any, scaled: Any) -> Any:
     return xp.log1p(xp.softmax_of_rows(scaled) / FLOOR)
 
 
-def centred(xp: Any, logits: Any) -> Any:
-    """Logits minus their mean over the classes."""
-    return logits - xp.mean(logits, axis=1, keepdims=True)
-
 
 def confusion_features(xp: Any, logits: Any, unit: Any, with_evidence: bool = True) -> Features:
     """What C reads, and z̄/T, which class scales read; `unit` is 1/T."""
     scaled = logits * unit
     shared = evidence(xp, scaled) if with_evidence else xp.zeros((logits.shape[0], 0), dtype=logits.dtype)
-    return Features(shared, (centred(xp, scaled),))
+    return Features(shared, (scaled - xp.mean(scaled, axis=1, keepdims=True),))
 
 
 def joint_features(xp: Any, logits: Any, unit: Any) -> Features:
     """What C reads and what A reads, side by side; `unit` is 1/T."""
-    scaled = centred(xp, logits) * unit
+    scaled = (logits - xp.mean(logits, axis=1, keepdims=True)) * unit
     return Features(xp.concat([evidence(xp, scaled), scaled], axis=1))
 
 
@@ -164,17 +160,11 @@ class PathScaling(Calibrator, cross_fits=True):
             self._held_out(rows, content_folds(rows, FOLDS, self.seed))
 
     def _held_out(self, rows: Rows, fold: Array) -> Array:
-        path = self._path(rows.n_classes)
-        weights, answers = self._cross_fit(rows, fold, path)
-        used = np.flatnonzero(weights)
-        self._finish(rows, [path[index] for index in used], weights[used])
-        return answers
-
-    def _cross_fit(self, rows: Rows, fold: Array, path: list[Penalties]) -> tuple[Array, Array]:
-        """Weights of the steps, by the loss of held-out answers after a bend; and the answers so averaged.
+        """Fit with steps weighted by the loss of their held-out answers after a bend; the answers so averaged.
 
         Without the bend a step of the path would be preferred for its sharpness.
         """
+        path = self._path(rows.n_classes)
         # few rows are fitted exactly: rounding in another order of rows does not show
         dtype = np.float64 if rows.logits.size <= SMALL else np.float32
         outside = [np.flatnonzero(fold == part) for part in np.unique(fold)]
@@ -183,26 +173,25 @@ class PathScaling(Calibrator, cross_fits=True):
             kept = rows.take(np.setdiff1d(np.arange(rows.n), out, assume_unique=True))
             return out, *self._walk(kept if kept.total_weight > 0 else rows, path, dtype, last=False)
 
-        parts = map_blocks(walk_without, outside)
-        answers: list[Array] = []
-        shape = SAME_SHAPE
-
         def answer(part: tuple[Array, Start, Points]) -> Array:
             out, start, points = part
             return scores_of(start.make(rows.logits[out].astype(dtype, copy=False)), next(points)[0])
 
-        def score(_: Penalties) -> Array:
-            nonlocal shape
+        parts = map_blocks(walk_without, outside)
+        shape, answers, losses = SAME_SHAPE, [], []
+        for _ in path:
             answers.append(np.empty(rows.logits.shape, dtype))
             for out, scores in zip(outside, map_blocks(answer, parts), strict=True):
                 answers[-1][out] = scores
-            shape, losses = bent_losses(answers[-1], rows, shape)
-            return losses
-
-        weights = walk(path, score, partial(self._weigh, rows.weights))
+            shape, loss = bent_losses(answers[-1], rows, shape)
+            losses.append(loss)
+            weights, go_on = self._weigh(rows.weights, losses)
+            step("cross-validation", len(losses), len(path))
+            if not go_on:
+                break
         used = np.flatnonzero(weights)
-        held_out = np.average([answers[index] for index in used], axis=0, weights=weights[used])
-        return weights, held_out.astype(rows.logits.dtype)
+        self._finish(rows, [path[index] for index in used], weights[used])
+        return np.average([answers[index] for index in used], axis=0, weights=weights[used]).astype(rows.logits.dtype)
 
     def _finish(self, rows: Rows, path: list[Penalties], weights: Array) -> None:
         start, found = self._walk(rows, path, None, last=True)
@@ -211,8 +200,7 @@ class PathScaling(Calibrator, cross_fits=True):
             points.append(point)
             if solution is not None:
                 solution.report(self)
-        self.penalties_ = np.array(path)
-        self.temperature_ = 1.0 / start.unit
+        self.penalties_, self.temperature_ = np.array(path), 1.0 / start.unit
         self._keep(np.average(points, axis=0, weights=weights))
 
     def _walk(self, rows: Rows, path: list[Penalties], dtype: Any, *, last: bool) -> tuple[Start, Points]:
@@ -222,8 +210,7 @@ class PathScaling(Calibrator, cross_fits=True):
 
         def objective_at(penalties: Penalties) -> Affine | None:
             ridge = start.ridge(penalties)
-            objective.penalise(ridge)
-            return objective if ridge.moves.any() else None
+            return objective.penalised(ridge) if ridge.moves.any() else None
 
         gap = FOLD_GAP if dtype == np.float32 else GAP
         return start, descend(objective_at, start.point, path, gap=gap, polish=last)
@@ -288,8 +275,7 @@ class ConfusionScaling(PathScaling):
     @property
     def n_parameters_(self) -> int:
         """A temperature, K scales, K biases, and K² confusions where the matrix takes part."""
-        n_classes = self._n_classes
-        return 1 + 2 * n_classes + (n_classes**2 if self.matrix_.any() else 0)
+        return 1 + self._n_classes * (2 + self._n_classes * bool(self.matrix_.any()))
 
     def _path(self, n_classes: int) -> list[Penalties]:
         given = [check_penalty(self.penalty, "penalty", highest=inf)]
@@ -343,9 +329,8 @@ class ConfusionScaling(PathScaling):
         return start, iter([(point.T, solution) for point, solution in found])
 
     def _keep(self, point: Array) -> None:
-        n_classes = len(point)
         self.scale_, self.bias_ = point[:, -2:].T.copy()
-        self.matrix_ = np.zeros((n_classes, n_classes)) if point.shape[1] == 2 else point[:, :-2].copy()
+        self.matrix_ = point[:, :-2].copy() if point.shape[1] > 2 else np.zeros((len(point), len(point)))
 
     def _learned(self) -> SimpleNamespace:
         found = super()._learned()
@@ -438,8 +423,7 @@ class JointScaling(PathScaling):
     @property
     def n_parameters_(self) -> int:
         """A temperature, K biases, and 2K² weights where the matrices take part."""
-        n_classes = self._n_classes
-        return 1 + n_classes + (2 * n_classes**2 if self.matrix_.any() else 0)
+        return 1 + self._n_classes * (1 + 2 * self._n_classes * bool(self.matrix_.any()))
 
     def _path(self, n_classes: int) -> list[Penalties]:
         if isinstance(self.strength, str) and self.strength == "cv":
@@ -473,11 +457,10 @@ class JointScaling(PathScaling):
         return Start(partial(on_numpy, joint_features, unit=unit), unit, diagonal + centre, ridge)
 
     def _keep(self, point: Array) -> None:
-        n_classes = len(point)
-        self.matrix_, self.linear_ = point[:, :n_classes].copy(), point[:, n_classes:-1].copy()
-        self.bias_ = point[:, -1].copy()
+        parts = np.split(point, [len(point), -1], axis=1)
+        self.matrix_, self.linear_, self.bias_ = (np.squeeze(part).copy() for part in parts)
 
     def _map(self, xp, logits, learned):
         inputs = joint_features(xp, maps.wide(xp, logits), 1.0 / learned.temperature_).shared
-        weights = xp.concat([xp.matrix_transpose(learned.matrix_), xp.matrix_transpose(learned.linear_)], axis=0)
-        return maps.like(xp, xp.matmul(inputs, weights) + learned.bias_, logits)
+        weights = xp.concat([learned.matrix_, learned.linear_], axis=1)
+        return maps.like(xp, xp.matmul(inputs, weights.T) + learned.bias_, logits)

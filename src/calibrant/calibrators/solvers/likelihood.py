@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from numbers import Real
 from typing import Any, Protocol
 
@@ -144,8 +144,14 @@ def minimise(
         gained = trace[-6] - trace[-1] if len(trace) > 5 else math.inf
         if small or gained <= 1e-9 * abs(trace[-1]) + 1e-10:
             if search.precise or not polish:
-                return search.finished(iteration, small or search.decrement <= GAP)
-            search.look_again()
+                # the last step is taken without another look
+                search.point = np.maximum(search.point + search.direction, lower)
+                trace.append(search.loss - search.decrement)
+                return search.solution(iteration, converged=small or search.decrement <= GAP)
+            # the gradient here in float64; the direction follows from the curvature known so far
+            search.loss, search.gradient, reuse = objective.evaluate(search.point, True)
+            search.precise, search.settled_size = True, search.size
+            search.aim(reuse)
             continue
         grows = gained <= 0.01 * abs(trace[-1]) and sizes[-1] > 1.1 * sizes[-6]
         endless = sizes[-1] > min(limit, ENDLESS * max(sizes[0], search.settled_size))
@@ -166,24 +172,19 @@ class _Search:
         self.precise, self.settled_size, self.decrement = objective.exact, math.inf, math.inf
         self.loss, self.gradient, reuse = objective.evaluate(point, False)
         self.trace = [self.loss]
-        self._aim(reuse)
+        self.aim(reuse)
 
     @property
     def size(self) -> float:
         return float(np.abs(self.point).max())
 
-    def look_again(self) -> None:
-        """Compute the gradient here in float64; the direction follows from the curvature known so far."""
-        self.loss, self.gradient, reuse = self.objective.evaluate(self.point, True)
-        self.precise, self.settled_size = True, self.size
-        self._aim(reuse)
 
     def advance(self) -> bool:
         """Move along the direction; False where no length of it lowers the loss."""
         share = self.decrement / self.previous if self.previous < math.inf else 1.0
         if self.chord and share > 0.1:
             # it was meant for the last step, but leads nowhere: compute the curvature here
-            self._aim(self.objective.evaluate(self.point, False)[2])
+            self.aim(self.objective.evaluate(self.point, False)[2])
         # a step that left the share r of the decrement is followed by one that leaves r², or what its system left
         last = self.polish and self.decrement * max(min(share, 1.0) ** 2, FORCING**2) <= self.gap
         expected, length = float(np.vdot(self.pull, self.direction)), 1.0
@@ -197,12 +198,12 @@ class _Search:
                 self.point, self.loss, self.gradient = candidate, loss, gradient
                 self.precise = self.objective.exact or last
                 self.trace.append(loss)
-                self._aim(reuse)
+                self.aim(reuse)
                 return True
             length /= 4
         return False
 
-    def _aim(self, reuse: Any) -> None:
+    def aim(self, reuse: Any) -> None:
         """The Newton direction, by the curvature here or, where there is none, by the last one (a chord)."""
         self.chord, self.previous = reuse is None, self.decrement
         if reuse is not None:
@@ -221,11 +222,6 @@ class _Search:
         )
         self.decrement = 0.5 * abs(float(np.vdot(self.pull, self.direction)))
 
-    def finished(self, n_iter: int, converged: bool) -> Solution:
-        """Take the last step without another look."""
-        self.point = np.maximum(self.point + self.direction, self.lower)
-        self.trace.append(self.loss - self.decrement)
-        return self.solution(n_iter, converged=converged)
 
     def solution(self, n_iter: int, *, converged: bool, diverging: bool = False) -> Solution:
         """What was found."""
@@ -311,25 +307,23 @@ class Affine:
     dtype : of the kept features; None is that of the logits.
     """
 
-    def __init__(self, rows: Any, make: MakeFeatures, ridge: Ridge | None = None, dtype: type | None = None) -> None:
+    def __init__(self, rows: Any, make: MakeFeatures, dtype: type | None = None) -> None:
         self.rows, self.make, self.total = rows, make, rows.total_weight
-        self.exact, self.blocks = False, None
+        self.exact, self.blocks, self.steering = False, None, None
         if rows.in_memory and rows.n * make(rows.logits[:1]).n_columns <= KEPT_ELEMENTS:
             wide = rows.logits.dtype if dtype is None else np.dtype(dtype)
             self.exact = wide == np.float64
-            self.blocks = map_blocks(lambda block: self._kept(block, wide), row_blocks(rows.n, rows.n_classes))
-        self.steering: Array | None = None
-        if ridge is not None:
-            self.penalise(ridge)
 
-    def _kept(self, block: slice, dtype: np.dtype) -> tuple[Any, ...]:
-        part = self.rows.take(block)
-        return self.make(part.logits.astype(dtype, copy=False)), part.labels, part.weights
+            def kept(block):
+                part = rows.take(block)
+                return make(part.logits.astype(wide, copy=False)), part.labels, part.weights
 
-    def penalise(self, ridge: Ridge) -> None:
-        """Take another ridge; the curvature that steers the search is still that of the first start."""
-        self.ridge = ridge
-        self.inverses: Array | None = None
+            self.blocks = map_blocks(kept, row_blocks(rows.n, rows.n_classes))
+
+    def penalised(self, ridge: Ridge) -> Affine:
+        """The same with another ridge; the curvature that steers the search is still that of the first start."""
+        self.ridge, self.inverses = ridge, None
+        return self
 
     def evaluate(self, point: Array, last: bool) -> tuple[float, Array, Any]:
         """Loss, gradient, and the probabilities of the kept blocks."""
@@ -414,9 +408,8 @@ def fit_matrix(
     _, sizes, _ = rows.total(column_moments) if polish else (0, np.ones(1), 0)
     # the median over classes of the mean absolute logit
     typical = float(np.median(sizes)) / rows.total_weight or 1.0
-    found = minimise(
-        Affine(rows, make, ridge), start, polish=polish, gap=GAP if polish else PATH_GAP, unit=max(1.0, 1.0 / typical)
-    )
+    objective, gap = Affine(rows, make).penalised(ridge), GAP if polish else PATH_GAP
+    found = minimise(objective, start, polish=polish, gap=gap, unit=max(1.0, 1.0 / typical))
     if not ridge.strength[:, -1].any():
         found.point[:, -1] -= found.point[:, -1].mean()
     return found
@@ -451,8 +444,8 @@ class Dense:
         loss, gradient, hessian = self.sums(point, last)
         away = (point - self.centre).ravel()
         pull = self.ridge @ away
-        value = loss / self.total + 0.5 * float(away @ pull)
         curved = None if hessian is None else hessian / self.total + self.ridge
+        value = loss / self.total + 0.5 * float(away @ pull)
         return value, gradient / self.total + pull.reshape(point.shape), curved
 
     def curvature(self, point: Array, reuse: Array) -> tuple[Operator, Operator]:
@@ -618,11 +611,6 @@ PATIENCE = 3
 LARGE = 1 << 23
 """Above this many logits one split decides, and the walk ends at the first candidate that is worse than the best."""
 
-Fit = Callable[[Rows, Any, Array | None], Array]
-Loss = Callable[[Rows, Array], float]
-
-Policy = Callable[[list[Any]], tuple[Array, bool]]
-"""Held-out losses of the steps so far → the weights of these steps, and whether to go on."""
 
 
 def check_penalty(value: Any, name: str, *, by_cv: bool = True, highest: float = sys.float_info.max) -> Any:
@@ -634,30 +622,14 @@ def check_penalty(value: Any, name: str, *, by_cv: bool = True, highest: float =
     return float(value)
 
 
-def walk(steps: Sequence[Any], score: Callable[[Any], Any], policy: Policy) -> Array:
-    """Weights of the steps, from the strongest penalty to the weakest, until the policy says that it is enough.
-
-    `score(step)` moves all folds to a step and gives its held-out loss: one number, or one per row.
-    """
-    losses: list[Any] = []
-    weights = np.ones(1)
-    for index, one in enumerate(steps):
-        losses.append(score(one))
-        weights, go_on = policy(losses)
-        step("cross-validation", index + 1, len(steps))
-        if not go_on:
-            break
-    return weights
-
-
 def choose(
     rows: Rows,
     candidates: Sequence[Any],
-    fit: Fit,
-    loss: Loss,
+    fit: Callable[[Rows, Any, Array | None], Array],
+    loss: Callable[[Rows, Array], float],
     *,
     seed: int,
-    most_logits: float = np.inf,
+    most_logits: float,
 ) -> Any:
     """The candidate of the lowest held-out loss; candidates go from the strongest penalty to the weakest.
 
@@ -682,21 +654,19 @@ def choose(
     splits = [split for split in splits if min(part.total_weight for part in split) > 0]
     points: list[Any] = [None] * len(splits)
 
-    def one(place: int, candidate: Any) -> float:
+    def one(candidate: Any, place: int) -> float:
         inside, outside = splits[place]
         points[place] = fit(inside, candidate, points[place])
         return loss(outside, points[place])
 
-    def score(candidate: Any) -> float:
-        return sum(map_blocks(lambda place: one(place, candidate), range(len(splits))))
-
+    # the first candidate that no other undercuts by more than a tie; enough after so many that are not better
     tie, patience = NO_GAIN * rows.total_weight, 1 if large else PATIENCE
-
-    def policy(losses: list[float]) -> tuple[Array, bool]:
-        """The first step that no other undercuts by more than a tie; enough after so many that are not better."""
-        best = 0
-        for index, one in enumerate(losses):
-            best = index if one < losses[best] - tie else best
-        return np.eye(len(losses))[best], len(losses) - 1 - best < patience
-
-    return candidates[int(np.argmax(walk(candidates, score, policy)))]
+    best, lowest = 0, math.inf
+    for index, candidate in enumerate(candidates):
+        held_out = sum(map_blocks(partial(one, candidate), range(len(splits))))
+        step("cross-validation", index + 1, len(candidates))
+        if held_out < lowest - tie:
+            best, lowest = index, held_out
+        if index - best >= patience:
+            break
+    return candidates[best]
