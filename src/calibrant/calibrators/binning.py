@@ -115,7 +115,6 @@ class WeightScaling(Calibrator, keeps_prediction=True, keeps_ranking=True, addit
         return maps.mix_with_uniform(xp, logits, learned.weight_)
 
 
-
 class ConfidenceWeightScaling(
     Calibrator,
     keeps_prediction=True,
@@ -415,7 +414,6 @@ class BinEquations:
         bins = ConfidenceBins.of(top, rows.weights, place(top.confidence, self.edges), len(self.target))
         return KeptBinEquations(rows, self.edges, top, bins, self._wanted)
 
-
     def evaluate(self, inverse: Array, active: Array) -> tuple[Array, float]:
         """f and its first three derivatives of each active bin (4×M), and the objective over all bins."""
         means = self.means(inverse, active)
@@ -494,7 +492,6 @@ class KeptBinEquations(BinEquations):
         some.rows, some.bins = self.rows.take(chosen), replace(self.bins, index=self.bins.index[chosen])
         return some
 
-
     def _sums(self, inverse: Array, active: Array | None) -> Array:
         rows, index = self.rows, self.bins.index
         if active is not None and active[index].mean() <= 0.7:
@@ -553,4 +550,3 @@ def row_terms(moments: Array) -> tuple[Array, Array]:
     tail = fourth - 4 * mean * skew - 3 * second * second + 2 * square * square
     falling = np.stack([np.ones_like(mean), -mean, 2 * square - second, 6 * mean * (second - square) - third])
     return falling / moments[:, 0], np.stack([mean, second - square, skew, tail])
-

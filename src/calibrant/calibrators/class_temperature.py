@@ -270,17 +270,13 @@ class ClassSearch:
 
     def start(self) -> None:
         """Set all temperatures to the one grid value of lowest ECE, the smallest of equals."""
-        ece = self._completed(*self._start_sums(), self.grid, EVERY)
-        self.temperatures = self._with(EVERY, self.grid[self._first_lowest(ece, EVERY)])
-
-    def _start_sums(self) -> tuple[Array, Array]:
-        """Bin gaps (bins × grid) of one temperature for all classes, and the doubtful (row, grid) pairs left out."""
 
         def part(block):
             return start_sums(*self._scaled(block), self.weights[block], self.n_bins)
 
-        width = max(self.rows.n_classes, len(self.grid))
-        return summed(part, row_blocks(self.rows.n, width, self.start_elements))
+        blocks = row_blocks(self.rows.n, max(self.rows.n_classes, len(self.grid)), self.start_elements)
+        ece = self._completed(*summed(part, blocks), self.grid, EVERY)
+        self.temperatures[:] = self.grid[self._first_lowest(ece, EVERY)]
 
     def _scaled(self, block: slice) -> tuple[Array, Array]:
         """The confidence of each row at each temperature of the grid (n × grid), and whether it is right (n,)."""
@@ -307,14 +303,13 @@ class ClassSearch:
         that is less.
         """
         values, labels = self._column(j), self.rows.labels
-        others = peak, winner, mass = self._without(j, values)
+        peak, winner, mass = self._without(j, values)
         rows = ClassRows(values, peak, mass, winner > j, winner == labels, labels == j, self.weights)
         present = int(np.searchsorted(self.grid, self.temperatures[j]))
         positions = np.arange(len(self.grid))
         if preserve_accuracy:
-            hits, spare = class_hits(rows, self.grid), 0.0
-            if fewest_hits < np.inf:
-                spare = max(0.0, float(self.weights @ (self.top.winner == labels)) - fewest_hits)
+            hits, now = class_hits(rows, self.grid), float(self.weights @ (self.top.winner == labels))
+            spare = max(0.0, now - fewest_hits)
             positions = np.flatnonzero(hits >= hits[present] - spare - TIE * self.total)
         if len(positions) < 2:
             return False
@@ -328,16 +323,13 @@ class ClassSearch:
         if not ece.min() < ece[present] - TIE:
             return False
         self.temperatures[j] = self.grid[self._first_lowest(ece, j)]
-        self.top = self._joined(j, values / self.temperatures[j], others)
-        return True
-
-    def _joined(self, j: int, scores: Array, others: Top) -> Top:
-        """The leading class of each row with class j beside the others."""
-        peak, winner, mass = others
+        # the leading class of each row with class j beside the others
+        scores = values / self.temperatures[j]
         wins = (scores > peak) | ((scores == peak) & (winner > j))
         exponential = np.exp(-np.abs(scores - peak))
         mass = np.where(wins, 1.0 + mass * exponential, mass + exponential)
-        return Top(np.where(wins, scores, peak), np.where(wins, j, winner), mass)
+        self.top = Top(np.where(wins, scores, peak), np.where(wins, j, winner), mass)
+        return True
 
     def _completed(self, gaps: Array, doubtful: Array, tried: Array, j: Any) -> Array:
         """ECE of each tried temperature of class j, the doubtful (row, position) pairs computed in full."""

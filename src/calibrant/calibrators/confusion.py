@@ -99,7 +99,6 @@ def evidence(xp: Any, scaled: Any) -> Any:
     return xp.log1p(xp.softmax_of_rows(scaled) / FLOOR)
 
 
-
 def confusion_features(xp: Any, logits: Any, unit: Any, with_evidence: bool = True) -> Features:
     """What C reads, and z̄/T, which class scales read; `unit` is 1/T."""
     scaled = logits * unit

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
@@ -13,7 +13,6 @@ from calibrant.calibrators.group import GroupedCalibrator, group_names, row_loss
 from calibrant.calibrators.learned import INNER, RECORD, Learned
 from calibrant.calibrators.second_stage import top_label
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
-from calibrant.calibrators.solvers.patches import Patched, fit_patches, hats, patch_path
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.metrics.clinical import weighted_quantile
@@ -21,6 +20,10 @@ from calibrant.metrics.clinical import weighted_quantile
 QUANTILES = (0.05, 0.275, 0.5, 0.725, 0.95)
 """Where the knots of a patch lie among the log-odds of the fit rows."""
 MOST_ROUNDS = 40
+RATE = 0.5
+"""Part of a Newton step that a round takes."""
+PRIOR_ROWS = 30.0
+"""Rows of ordinary variance that each value of a patch is pulled to 0 by."""
 SURE = 2.0
 """Standard errors by which the held-out log loss must fall before anything is patched."""
 
@@ -98,16 +101,22 @@ class Multicalibration(
     def _fit(self, rows: Any) -> None:
         self.calibrator_ = clone(self.calibrator)
         inner = self.calibrator_.fit_for_next(rows, self.seed)
-        log_odds, correct = self._top(inner, rows.labels)
-        weights = rows.mass()
+        log_odds, correct, weights = inner, rows.labels == 1, rows.mass()
+        if inner.ndim == 2:
+            top = top_label(inner)
+            log_odds, correct = top.log_odds, top.prediction == rows.labels
+        log_odds = log_odds.astype(np.float64)
         finite = np.flatnonzero(np.isfinite(log_odds) & (weights > 0))
         mass = None if rows.weights is None else weights[finite]
         knots = weighted_quantile(np.array(QUANTILES), log_odds[finite], mass) if len(finite) else np.zeros(1)
         self.knots_ = np.unique(knots)
-        members = self._members()
-        data = Patched(hats(log_odds, self.knots_), log_odds, correct, weights, rows.groups)
+        # with these weights (n×M) the values at the knots make up a piecewise linear function, constant outside
+        hats = np.stack([np.interp(log_odds, self.knots_, unit) for unit in np.eye(len(self.knots_))], axis=1)
+        data, members = Patched(hats, log_odds, correct, weights, rows.groups), self._members()
         self.rounds_ = self._rounds(rows, inner, data, members)
-        values, self.objective_trace_ = fit_patches(data, members, self.rounds_)
+        *_, values = patch_path(data, members, self.rounds_)
+        losses = data.losses(data.shift(values))
+        self.objective_trace_ = np.array([float(np.average(losses, weights=weights))])
         self.values_ = np.vstack([values, np.zeros(len(self.knots_))])
         self.n_iter_ = max(1, self.rounds_)
 
@@ -127,30 +136,22 @@ class Multicalibration(
         shifts = np.zeros((MOST_ROUNDS + 1, rows.n))
         for part in np.unique(fold):
             out = np.flatnonzero(fold == part)
-            kept = data.take(np.flatnonzero(fold != part))
+            kept, held_out = data.take(np.flatnonzero(fold != part)), data.take(out)
             if not kept.weights.sum() > 0:
                 return 0
             for step, values in enumerate(patch_path(kept, members, MOST_ROUNDS)):
-                shifts[step, out] = (data.basis[out] * values[rows.groups[out]]).sum(axis=1)
-        losses = np.logaddexp(0.0, np.where(data.correct, -1.0, 1.0) * (data.log_odds + shifts))
-        means = losses @ data.weights / data.weights.sum()
-        best = int(np.argmin(means))
+                shifts[step, out] = held_out.shift(values)
+        best = int(np.argmin(data.losses(shifts) @ data.weights))
         if best == 0:
             return 0
+        shift = shifts[best]
+        if inner.ndim == 1:
+            patched = inner + shift.astype(inner.dtype)
+        else:
+            patched = maps.with_mapped_confidence(maps.numpy_space, inner, lambda present: present + shift[:, None])
         # the whole log loss decides: room that other classes make may cost more than the patch gains
-        gain = row_losses(inner, rows.labels) - row_losses(self._shifted(inner, shifts[best]), rows.labels)
+        gain = row_losses(inner, rows.labels) - row_losses(patched, rows.labels)
         return best if surely_gains(gain, data.weights, SURE) else 0
-
-    def _top(self, inner: Array, labels: Array) -> tuple[Array, Array]:
-        if inner.ndim == 1:
-            return inner.astype(np.float64), labels == 1
-        top = top_label(inner)
-        return top.log_odds, top.prediction == labels
-
-    def _shifted(self, inner: Array, shift: Array) -> Array:
-        if inner.ndim == 1:
-            return inner + shift.astype(inner.dtype)
-        return maps.with_mapped_confidence(maps.numpy_space, inner, lambda present: present + shift[:, None])
 
     def _check_learned(self) -> None:
         if len(self.values_) != len(self.groups_) + 1:
@@ -167,17 +168,59 @@ class Multicalibration(
         place = size * xp.where(known, group, 0 * group + n_groups)
 
         def change(log_odds: Any) -> Any:
-            shift = _shift_at(xp, log_odds, self.knots_, lambda m: table[place + m][:, None])
+            """Log-odds (n, 1) and the patch of each row's group at them, knot by knot."""
+            values = [table[place + m][:, None] for m in range(size)]
+            shift = values[0]
+            for m in range(size - 1):
+                along = (log_odds - float(self.knots_[m])) / float(self.knots_[m + 1] - self.knots_[m])
+                along = xp.minimum(xp.maximum(along, xp.zeros_like(along)), xp.ones_like(along))
+                shift = shift + (values[m + 1] - values[m]) * along
             return log_odds + xp.astype(shift, log_odds.dtype)
 
         return change(answers[:, None])[:, 0] if binary else maps.with_mapped_confidence(xp, answers, change)
 
 
-def _shift_at(xp: Any, log_odds: Any, knots: Array, values: Any) -> Any:
-    """The patch (n, 1) of log-odds (n, 1), from a function that gives the values (n, 1) at a knot."""
-    shift = values(0)
-    for place in range(len(knots) - 1):
-        along = (log_odds - float(knots[place])) / float(knots[place + 1] - knots[place])
-        along = xp.minimum(xp.maximum(along, xp.zeros_like(along)), xp.ones_like(along))
-        shift = shift + (values(place + 1) - values(place)) * along
-    return shift
+class Patched(NamedTuple):
+    """Rows as patches see them: hat functions (n×M), log-odds, outcome, weight and finest group of each."""
+
+    basis: Array
+    log_odds: Array
+    correct: Array
+    weights: Array
+    groups: Array
+
+    def take(self, index: Array) -> Patched:
+        """The rows at these places."""
+        return Patched(*(column[index] for column in self))
+
+    def shift(self, values: Array) -> Array:
+        """What patches of these values (G×M) add to the log-odds of each row (n,)."""
+        return (self.basis * values[self.groups]).sum(axis=1)
+
+    def losses(self, shift: Array) -> Array:
+        """Log loss of each row, the log-odds shifted by so much."""
+        return np.logaddexp(0.0, np.where(self.correct, -1.0, 1.0) * (self.log_odds + shift))
+
+
+def patch_path(data: Patched, members: Array, rounds: int) -> Iterator[Array]:
+    """Values (G×M) after 0, 1, …, `rounds` rounds; a patch is for a union of finest groups, members (P, G)."""
+    n_groups, size = members.shape[1], data.basis.shape[1]
+    values, score, curves = np.zeros((n_groups, size)), data.log_odds.copy(), np.zeros((n_groups, size, size))
+    yield values.copy()
+    for _ in range(rounds):
+        chance = np.exp(-np.logaddexp(0.0, -score))
+        residual, curve = data.weights * (data.correct - chance), data.weights * chance * (1 - chance)
+        # gradient (P, M) and curvature (P, M, M) of each group's patch
+        slopes = members @ np.stack([np.bincount(data.groups, residual * hat, n_groups) for hat in data.basis.T], 1)
+        for i in range(size):
+            # hats overlap with their neighbours only
+            for j in range(i, min(i + 2, size)):
+                product = data.basis[:, i] * data.basis[:, j]
+                curves[:, i, j] = curves[:, j, i] = np.bincount(data.groups, curve * product, n_groups)
+        prior = PRIOR_ROWS * max(float(curve.sum() / data.weights.sum()), 1e-6) * np.eye(size)
+        steps = np.linalg.solve(np.einsum("pg,gij->pij", members, curves) + prior, slopes[:, :, None])[:, :, 0]
+        best = int(np.argmax((slopes * steps).sum(axis=1)))
+        values[members[best]] += RATE * steps[best]
+        mine = np.flatnonzero(members[best][data.groups])
+        score[mine] += RATE * (data.basis[mine] @ steps[best])
+        yield values.copy()

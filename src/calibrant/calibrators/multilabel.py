@@ -1,9 +1,16 @@
-"""Calibration of many labels at once, each by its own map as far as its rows determine one."""
+"""Calibration of many labels at once, each by its own map as far as its rows determine one.
+
+Maps with a few parameters are many small logistic regressions, each pulled to the fit of all of them together. Label l
+has the columns x (d, L, n)[:, l] and its own parameters θ_l = (slopes, intercept). The pooled fit θ₀ treats
+every (row, label) as a row. θ_l minimises Σ_i w_i·log-loss + ½·k·(θ_l − θ₀)ᵀ·M·(θ_l − θ₀), with M the curvature of the
+pooled log loss per unit of Σ p(1 − p): k is measured in such units, so that a label with Σ p(1 − p) = k lies about
+halfway between the pooled fit and its own.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
@@ -15,14 +22,12 @@ from calibrant.calibrators.logistic import beta_columns, beta_features, slope_co
 from calibrant.calibrators.prepare import in_pieces
 from calibrant.calibrators.registry import get, resolve
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds, divided
-from calibrant.calibrators.solvers.shrunken import Labelled, fit_labels, summed_losses
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError, warn_user
 from calibrant.core.rows import Rows
-from calibrant.core.softmax import sigmoid
-
-if TYPE_CHECKING:
-    pass
+from calibrant.core.softmax import sigmoid, softplus
+from calibrant.core.threads import map_blocks, row_blocks
+from calibrant.kernels.logistic import Pull, batch_sums, fit_logistic, logistic_sums, newton
 
 FAMILIES = ("platt", "beta", "quad")
 """Maps with a few parameters that can be shrunk; "auto" tries them in this order."""
@@ -41,6 +46,8 @@ FEWEST = 20
 
 POOLED_ENTRIES = 200_000
 """Scores that the map of all labels is made of; with more, labels are taken evenly by how often they occur."""
+
+BLOCK_ELEMENTS = 1 << 16
 
 
 class MultilabelCalibrator(Calibrator):
@@ -233,8 +240,8 @@ class MultilabelCalibrator(Calibrator):
         for candidate in tried if outside else ():
             every = zip(trains, pools, points, strict=True)
             points = [fit_labels(train, pooled, candidate, start, tolerance=1e-3) for train, pooled, start in every]
-            losses = [summed_losses(test, point).sum() for test, point in zip(tests, points, strict=True)]
-            loss = float(sum(losses)) / (rows.n_classes * rows.total_weight)
+            losses = [test.loss(point) for test, point in zip(tests, points, strict=True)]
+            loss = sum(losses) / (rows.n_classes * rows.total_weight)
             worse = 0 if loss < best[1] else worse + 1
             best = (candidate, loss) if loss < best[1] else best
             if worse >= PATIENCE:
@@ -288,3 +295,64 @@ def some_labels(rows: Rows, most: int) -> Rows:
     order = np.lexsort((rows.mass() @ rows.logits, rows.mass() @ rows.labels))
     chosen = order[np.linspace(0, rows.n_classes - 1, most).round().astype(np.intp)]
     return replace(rows, logits=rows.logits[:, chosen], labels=rows.labels[:, chosen])
+
+
+class Labelled(NamedTuple):
+    """Columns (d, L, n), labels (L, n) of 0.0 and 1.0, row weights (n,) or None, and whether slopes stay above 0."""
+
+    columns: Array
+    labels: Array
+    weights: Array | None
+    non_negative: bool
+
+    def take_rows(self, rows: Array) -> Labelled:
+        """Some rows."""
+        columns = np.ascontiguousarray(self.columns[:, :, rows])
+        weights = None if self.weights is None else self.weights[rows]
+        return Labelled(columns, self.labels[:, rows], weights, self.non_negative)
+
+    def pooled(self) -> Pull:
+        """The fit of all labels together (d + 1,), and the metric M (d + 1, d + 1) of a pull to it."""
+        flat, labels = self.columns.reshape(len(self.columns), -1), self.labels.reshape(-1)
+        weights = None if self.weights is None else np.tile(self.weights, len(self.labels))
+        if np.average(labels, weights=weights) in (0.0, 1.0):
+            # nothing to learn a slope from: half a (row, label) of the other kind
+            half = 0.5 / (len(labels) if weights is None else weights.sum())
+            labels = np.clip(labels, half, 1 - half)
+        point = fit_logistic(flat, labels, weights, non_negative=self.non_negative).point
+        hessian = logistic_sums(flat, labels, weights, point)[2]
+        metric = hessian / hessian[-1, -1]
+        return Pull(point, metric + 1e-9 * np.diag(np.diag(metric)))
+
+    def loss(self, points: Array) -> float:
+        """Weighted sum of the log loss of all labels, with the parameters of each (L, d + 1)."""
+        score = np.einsum("dln,ld->ln", self.columns, points[:, :-1]) + points[:, -1:]
+        losses = softplus(score) - self.labels * score
+        return float(losses.sum() if self.weights is None else (losses @ self.weights).sum())
+
+
+def fit_labels(
+    data: Labelled, pooled: Pull, strength: float, start: Array | None = None, *, tolerance: float = 1e-6
+) -> Array:
+    """Parameters of every label (L, d + 1) at a strength of the pull; infinity gives the pooled ones."""
+    n_labels = len(data.labels)
+    alike = np.tile(pooled.centre, (n_labels, 1))
+    if np.isinf(strength):
+        return alike
+    pull = strength * pooled.strength
+    lower = np.append(np.full(len(data.columns), 0.0 if data.non_negative else -np.inf), -np.inf)
+    columns = data.columns.transpose(1, 0, 2)
+
+    def evaluate(points: Array, which: Array) -> tuple[Array, Array, Array]:
+        def part(block):
+            chosen = block if len(which) == n_labels else which[block]
+            return batch_sums(columns[chosen], data.labels[chosen], data.weights, points[block])
+
+        # the blocks are of labels, so that no sum depends on how many threads there are
+        parts = map_blocks(part, row_blocks(len(which), data.labels.shape[1], BLOCK_ELEMENTS))
+        loss, gradient, hessian = (np.concatenate(one) for one in zip(*parts, strict=True))
+        offset = points - pooled.centre
+        bent = offset @ pull
+        return loss + 0.5 * (bent * offset).sum(axis=1), gradient + bent, hessian + pull
+
+    return newton(evaluate, alike if start is None else start, lower, gap=tolerance**2)[0]

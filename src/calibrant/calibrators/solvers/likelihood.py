@@ -178,7 +178,6 @@ class _Search:
     def size(self) -> float:
         return float(np.abs(self.point).max())
 
-
     def advance(self) -> bool:
         """Move along the direction; False where no length of it lowers the loss."""
         share = self.decrement / self.previous if self.previous < math.inf else 1.0
@@ -221,7 +220,6 @@ class _Search:
             min(100, 2 * self.point.size),
         )
         self.decrement = 0.5 * abs(float(np.vdot(self.pull, self.direction)))
-
 
     def solution(self, n_iter: int, *, converged: bool, diverging: bool = False) -> Solution:
         """What was found."""
@@ -309,7 +307,8 @@ class Affine:
 
     def __init__(self, rows: Any, make: MakeFeatures, dtype: type | None = None) -> None:
         self.rows, self.make, self.total = rows, make, rows.total_weight
-        self.exact, self.blocks, self.steering = False, None, None
+        self.exact, self.blocks = False, None
+        self.steering: Array | None = None
         if rows.in_memory and rows.n * make(rows.logits[:1]).n_columns <= KEPT_ELEMENTS:
             wide = rows.logits.dtype if dtype is None else np.dtype(dtype)
             self.exact = wide == np.float64
@@ -322,7 +321,8 @@ class Affine:
 
     def penalised(self, ridge: Ridge) -> Affine:
         """The same with another ridge; the curvature that steers the search is still that of the first start."""
-        self.ridge, self.inverses = ridge, None
+        self.ridge = ridge
+        self.inverses: Array | None = None
         return self
 
     def evaluate(self, point: Array, last: bool) -> tuple[float, Array, Any]:
@@ -610,7 +610,6 @@ PATIENCE = 3
 
 LARGE = 1 << 23
 """Above this many logits one split decides, and the walk ends at the first candidate that is worse than the best."""
-
 
 
 def check_penalty(value: Any, name: str, *, by_cv: bool = True, highest: float = sys.float_info.max) -> Any:
