@@ -131,6 +131,8 @@ SUFFIXES: dict[str, Method] = {
 }
 """What may precede or follow any method X: `X+top` maps the top confidence of X, and so on."""
 
+WRAPPERS = {**PREFIXES, **SUFFIXES}
+
 COMPOSED = (
     "sctl+ts",
     "sctl+ets",
@@ -181,26 +183,18 @@ def get(name: str, **parameters: Any) -> Calibrator:
     if not isinstance(name, str):
         raise InputError(f"a method's short name must be a text such as 'ts', got a {type(name).__name__}")
     known = resolve(name)
-    wrapped = _unwrapped(known)
-    if wrapped is not None:
-        inner, affix = wrapped
-        method = _wrappers()[affix]
-        return method.load()(get(inner), **{**method.parameters, **parameters})
-    method = METHODS[known]
-    return method.load()(**{**method.parameters, **parameters})
+    inner, affix = _unwrapped(known)
+    method = {**METHODS, **WRAPPERS}[affix or known]
+    return method.load()(*([get(inner)] if affix else []), **{**method.parameters, **parameters})
 
 
-def _wrappers() -> dict[str, Method]:
-    return {**PREFIXES, **SUFFIXES}
-
-
-def _unwrapped(name: str) -> tuple[str, str] | None:
-    """The name inside a composition, and what precedes or follows it; None for a plain name."""
-    for affix in _wrappers():
+def _unwrapped(name: str) -> tuple[str, str]:
+    """The name inside a composition, and what precedes or follows it: nothing for a plain name."""
+    for affix in WRAPPERS:
         inner = name.removeprefix(affix) if affix in PREFIXES else name.removesuffix(affix)
         if inner != name:
             return inner, affix
-    return None
+    return name, ""
 
 
 def resolve(name: str) -> str:
@@ -210,9 +204,6 @@ def resolve(name: str) -> str:
     'ts+top'
     """
     known = _find(name.strip().lower())
-    if known is None:
-        _read_entry_points()
-        known = _find(name.strip().lower())
     if known is None:
         raise InputError(
             f"no method is called {name!r}; the nearest are {', '.join(nearest(name))} (see calibrant.methods())"
@@ -252,9 +243,7 @@ def register(name: str, cls: Any, **parameters: Any) -> None:
     if not isinstance(name, str) or name != name.strip().lower() or not name or "+" in name or "," in name:
         raise InputError(f"a short name is lower-case text without '+' and ',', got {name!r}")
     method_now = METHODS.get(name)
-    if (method_now is not None and (method_now.load() is not cls or method_now.parameters != parameters)) or (
-        method_now is None and name in ALIASES
-    ):
+    if name in ALIASES if method_now is None else method_now.load() is not cls or method_now.parameters != parameters:
         raise InputError(f"the short name {name!r} is taken: choose another one for {cls.__name__}")
     taken = _address(cls.__name__)
     if taken is not None and taken.load() is not cls:
@@ -276,8 +265,7 @@ def find_class(name: str) -> Any:
 
 def is_around_model(class_name: Any) -> bool:
     """Whether a class of this name is learned around a network; answered without importing it."""
-    method = _address(class_name) if isinstance(class_name, str) else None
-    return method is not None and method.around_model
+    return any(method.around_model and method.class_name == class_name for method in _every())
 
 
 def class_names() -> dict[str, str]:
@@ -286,7 +274,7 @@ def class_names() -> dict[str, str]:
 
 
 def _every() -> tuple[Method, ...]:
-    return (*METHODS.values(), *_wrappers().values())
+    return (*METHODS.values(), *WRAPPERS.values())
 
 
 def _address(class_name: str) -> Method | None:
@@ -295,14 +283,13 @@ def _address(class_name: str) -> Method | None:
 
 def _find(name: str) -> str | None:
     """The canonical form of a name: aliases replaced inside compositions, or None where a part is unknown."""
-    wrapped = _unwrapped(name)
-    if wrapped is not None:
-        inner, affix = wrapped
+    inner, affix = _unwrapped(name)
+    if affix:
         known = _find(inner)
-        if known is None:
-            return None
-        return affix + known if affix in PREFIXES else known + affix
+        return known and (affix + known if affix in PREFIXES else known + affix)
     name = ALIASES.get(name, name)
+    if name not in METHODS:
+        _read_entry_points()
     return name if name in METHODS else None
 
 

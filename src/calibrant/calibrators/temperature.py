@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -104,23 +106,19 @@ class TemperatureScaling(
         self.n_iter_ = len(self.objective_trace_)
 
     def _search(self, rows: Rows) -> tuple[float, Array]:
-        n_bins = check_n_bins(self.n_bins)
+        found: Any = {"ece": width_errors, "adaptive_ece": adaptive_errors, "soft_ece": soft_errors}[self.objective]
+        errors = partial(found, rows, check_n_bins(self.n_bins))
         if self.objective == "soft_ece":
-            errors = soft_errors(rows, n_bins, *self._soft_options())
+            if isinstance(self.bandwidth, str) or not 0 < self.bandwidth < float("inf"):
+                raise InputError(f"bandwidth must be above 0 and finite, got {self.bandwidth!r}")
+            if isinstance(self.norm, str) or not 1 <= self.norm < float("inf"):
+                raise InputError(f"norm must be at least 1 and finite, got {self.norm!r}")
+            if self.weighting not in ("bin", "label"):
+                raise InputError(f"weighting must be 'bin' or 'label', got {self.weighting!r}")
+            errors = partial(errors, bandwidth=self.bandwidth, norm=self.norm, weighting=self.weighting)
             if self.grid is None:
                 return minimise_smooth(errors, 1.0 / fit_inverse_temperature(rows).value)
-        else:
-            errors = {"ece": width_errors, "adaptive_ece": adaptive_errors}[self.objective](rows, n_bins)
         return search_grid(errors, temperature_grid(self.grid), self.refine)
-
-    def _soft_options(self) -> tuple[float, float, str]:
-        if isinstance(self.bandwidth, str) or not 0 < self.bandwidth < float("inf"):
-            raise InputError(f"bandwidth must be above 0 and finite, got {self.bandwidth!r}")
-        if isinstance(self.norm, str) or not 1 <= self.norm < float("inf"):
-            raise InputError(f"norm must be at least 1 and finite, got {self.norm!r}")
-        if self.weighting not in ("bin", "label"):
-            raise InputError(f"weighting must be 'bin' or 'label', got {self.weighting!r}")
-        return float(self.bandwidth), float(self.norm), self.weighting
 
     def _map(self, xp, logits, learned):
         return xp.keep_increasing(logits * like(xp, 1.0 / learned.temperature_, logits), logits)

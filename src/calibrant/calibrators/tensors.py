@@ -20,7 +20,14 @@ def answer_tensor(calibrator: Calibrator, logits: Any, *, probabilities: bool) -
 
     from calibrant.kernels.torch.tensors import row_slices
 
-    _check(calibrator, logits)
+    width = 1 if logits.ndim == 1 else logits.shape[1]
+    if (logits.ndim > 2 and calibrator.task_ == "binary") or width != calibrator.n_features_in_:
+        raise InputError(
+            f"logits have shape {tuple(logits.shape)}, but {type(calibrator).__name__} was fitted on "
+            f"{calibrator.n_features_in_} columns"
+        )
+    if not bool(logits.isfinite().all()):
+        raise InputError("logits hold NaN or infinite values")
     if logits.ndim > 2:
         # maps (N, K, …), one of the N at a time: a row is a position
         result = torch.empty_like(logits)
@@ -60,14 +67,3 @@ def device_map(calibrator: Calibrator, device: Any) -> Any:
 
     xp, learned = torch_space(), each_array(calibrator._learned(), lambda one: torch.as_tensor(one, device=device))
     return lambda block: calibrator._map_either(xp, block, learned)
-
-
-def _check(calibrator: Calibrator, logits: Any) -> None:
-    width = 1 if logits.ndim == 1 else logits.shape[1]
-    if (logits.ndim > 2 and calibrator.task_ == "binary") or width != calibrator.n_features_in_:
-        raise InputError(
-            f"logits have shape {tuple(logits.shape)}, but {type(calibrator).__name__} was fitted on "
-            f"{calibrator.n_features_in_} columns"
-        )
-    if not bool(logits.isfinite().all()):
-        raise InputError("logits hold NaN or infinite values")

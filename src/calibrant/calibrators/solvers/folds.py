@@ -56,10 +56,17 @@ def content_folds(rows: Any, n_folds: int, seed: int) -> Array:
     >>> np.bincount(fold).tolist()
     [200, 200, 200, 200, 200]
     """
-    if rows.clusters is not None:
-        return _cluster_folds(rows.clusters, rows.mass(), n_folds, seed)
-    rows = _hashed(rows)
     weights = rows.mass()
+    if rows.clusters is not None:
+        # rows of one cluster are no independent check of each other
+        _, cluster = np.unique(rows.clusters, return_inverse=True)
+        mass = np.bincount(cluster, weights)
+        if len(mass) < 2:
+            raise InputError("all rows belong to one cluster: folds need two clusters at least")
+        # the heaviest are dealt first, ties in an order drawn by the seed
+        order = np.random.default_rng([seed, 29]).permutation(len(mass))
+        return _dealt(order[np.argsort(-mass[order], kind="stable")], n_folds)[cluster]
+    rows = _hashed(rows)
     hashes, stratum, first, cell, mass, heavy = _cells(rows, weights, n_folds, seed)
     fold = _deal(stratum[first], hashes[first], np.where(heavy, 0.0, mass), n_folds)[cell]
     copies = np.flatnonzero(heavy[cell])
@@ -99,19 +106,11 @@ def divided(rows: Any) -> Any:
     return replace(rows.take(np.concatenate(places)), weights=np.concatenate(pieces))
 
 
-def _cluster_folds(clusters: Array, weights: Array, n_folds: int, seed: int) -> Array:
-    """The fold of each row (n,); the heaviest clusters are dealt first, ties in an order drawn by the seed.
-
-    Rows of one cluster are no independent check of each other.
-    """
-    _, cluster = np.unique(clusters, return_inverse=True)
-    mass = np.bincount(cluster, weights)
-    if len(mass) < 2:
-        raise InputError("all rows belong to one cluster: folds need two clusters at least")
-    order = np.random.default_rng([seed, 29]).permutation(len(mass))
-    fold = np.empty(len(mass), dtype=np.int64)
-    fold[order[np.argsort(-mass[order], kind="stable")]] = np.arange(len(mass)) % n_folds
-    return fold[cluster]
+def _dealt(order: Array, n_folds: int) -> Array:
+    """The fold of each item when the folds are dealt in this order."""
+    fold = np.empty(len(order), dtype=np.int64)
+    fold[order] = np.arange(len(order)) % n_folds
+    return fold
 
 
 def _hashed(rows: Any) -> Any:
@@ -127,11 +126,22 @@ def _hashed(rows: Any) -> Any:
     return replace(rows, logits=values, labels=rows.logits.argmax(axis=1))
 
 
-def _content(rows: Any, seed: int) -> tuple[Array, Array]:
-    """A hash of each row with its label, and its stratum."""
+def _cells(rows: Any, weights: Array, n_folds: int, seed: int) -> tuple[Array, ...]:
+    """Hash and stratum of each row; one row of each distinct pair of them, and the number of each row's pair (a cell).
+
+    Rows that are each other's permutation share a hash; the stratum tells them apart, so that it is no accident of the
+    row order which of them stands for the pair. Last the weight of each cell, and whether it is distributed.
+    """
     salt = np.uint64((2 * seed + 1) * int(_ODD) % 2**64)
+
+    def part(block):
+        """A hash of each row that the order of its columns does not change, and the place of its largest value."""
+        logits = rows.logits[block]
+        return _mix(_mix(_bits(logits) ^ salt).sum(axis=1, dtype=np.uint64)), logits.argmax(axis=1)
+
     if rows.in_memory:
-        hashes, prediction = _scan(rows.logits, salt)
+        parts = map_blocks(part, row_blocks(rows.n, rows.n_classes, 1 << 18))
+        hashes, prediction = map(np.concatenate, zip(*parts, strict=True))
         own = rows.logits[np.arange(rows.n), rows.labels]
     else:  # on a GPU
         hashes, prediction, own = rows.blocks.fold_columns(salt, _ODD)
@@ -141,16 +151,6 @@ def _content(rows: Any, seed: int) -> tuple[Array, Array]:
     if rows.n_classes == 2:
         tied = rows.logits[:, 0] == rows.logits[:, 1]
         hashes = _mix(hashes + (tied * rows.labels).astype(np.uint64))
-    return hashes, stratum
-
-
-def _cells(rows: Any, weights: Array, n_folds: int, seed: int) -> tuple[Array, ...]:
-    """Hash and stratum of each row; one row of each distinct pair of them, and the number of each row's pair (a cell).
-
-    Rows that are each other's permutation share a hash; the stratum tells them apart, so that it is no accident of the
-    row order which of them stands for the pair. Last the weight of each cell, and whether it is distributed.
-    """
-    hashes, stratum = _content(rows, seed)
     first, cell = _numbered((stratum, hashes))
     mass = np.bincount(cell, weights=weights)
     return hashes, stratum, first, cell, mass, mass > max(FEWEST_HEAVY, HEAVY_SHARE * float(weights.sum()) / n_folds)
@@ -171,7 +171,11 @@ def _same_rows(rows: Any, hashes: Array, places: Array) -> tuple[Array, Array]:
 
     Rows that are each other's permutation share a hash: here their columns are told apart.
     """
-    keys = [rows.labels[places], _exact_hashes(rows.logits[places]), hashes[places]]
+    bits = _mix(_bits(rows.logits[places]))
+    with np.errstate(over="ignore"):
+        # a hash in which the order of the columns matters
+        exact = _mix((bits * (2 * np.arange(bits.shape[1], dtype=np.uint64) + 1)).sum(axis=1, dtype=np.uint64))
+    keys = [rows.labels[places], exact, hashes[places]]
     if rows.groups is not None:
         groups = rows.groups
         # groups in the order of their weight: their names must not matter
@@ -191,13 +195,6 @@ def _deal_copies(same: Array, mass: Array, n_folds: int) -> Array:
     return folds
 
 
-def _exact_hashes(logits: Array) -> Array:
-    """A hash of each row in which the order of the columns matters."""
-    bits = _bits(logits)
-    with np.errstate(over="ignore"):
-        return _mix((_mix(bits) * (2 * np.arange(bits.shape[1], dtype=np.uint64) + 1)).sum(axis=1, dtype=np.uint64))
-
-
 def _deal(stratum: Array, hashes: Array, mass: Array, n_folds: int) -> Array:
     """The fold of each item: within a stratum the heaviest are dealt first, then in the order of the hashes.
 
@@ -207,22 +204,7 @@ def _deal(stratum: Array, hashes: Array, mass: Array, n_folds: int) -> Array:
     counted = mass > 0
     smallest = np.full(int(stratum.max()) + 1, np.iinfo(np.uint64).max, dtype=np.uint64)
     np.minimum.at(smallest, stratum[counted], hashes[counted])
-    order = np.lexsort((hashes, -mass, stratum, smallest[stratum], ~counted))
-    folds = np.empty(len(stratum), dtype=np.int64)
-    folds[order] = np.arange(len(stratum)) % n_folds
-    return folds
-
-
-def _scan(logits: Array, salt: np.uint64) -> tuple[Array, Array]:
-    """A hash of each row that the order of its columns does not change, and the place of its largest value."""
-
-    def part(block):
-        bits = _bits(logits[block])
-        return _mix(_mix(bits ^ salt).sum(axis=1, dtype=np.uint64)), logits[block].argmax(axis=1)
-
-    parts = map_blocks(part, row_blocks(len(logits), logits.shape[1], 1 << 18))
-    hashes, prediction = map(np.concatenate, zip(*parts, strict=True))
-    return hashes, prediction
+    return _dealt(np.lexsort((hashes, -mass, stratum, smallest[stratum], ~counted)), n_folds)
 
 
 def _bits(values: Array) -> Array:

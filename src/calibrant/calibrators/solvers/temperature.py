@@ -165,42 +165,31 @@ def temperature_grid(grid: Any = None) -> Array:
     return values[values > 0]
 
 
-def width_errors(rows: Rows, n_bins: int) -> Errors:
+def width_errors(rows: Rows, n_bins: int, temperatures: Array) -> Array:
     """Equal-width ECE of the top label at given temperatures."""
-
-    def errors(temperatures: Array) -> Array:
-        sums = _sums(rows, temperatures, width_sums, [(n_bins,)] * len(temperatures))
-        return total_gap(sums[:, 1] - sums[:, 2], rows.total_weight)
-
-    return errors
+    sums = _sums(rows, temperatures, width_sums, [(n_bins,)] * len(temperatures))
+    return total_gap(sums[:, 1] - sums[:, 2], rows.total_weight)
 
 
-def soft_errors(rows: Rows, n_bins: int, bandwidth: float, norm: float, weighting: str) -> Errors:
+def soft_errors(rows: Rows, n_bins: int, temperatures: Array, bandwidth: float, norm: float, weighting: str) -> Array:  # noqa: PLR0917
     """Soft-binned ECE of the top label at given temperatures; the label form passes over the rows twice."""
-
-    def errors(temperatures: Array) -> Array:
-        sums = _sums(rows, temperatures, soft_bin_sums, [(n_bins, bandwidth)] * len(temperatures))
-        if weighting == "bin":
-            return BinSums(*sums.swapaxes(0, 1)).norm(norm)
-        accuracy = sums[:, 2] / np.maximum(sums[:, 0], np.finfo(np.float64).tiny)
-        total = _sums(rows, temperatures, _label_sums, [(one, bandwidth, norm) for one in accuracy])
-        return (total / rows.total_weight) ** (1 / norm)
-
-    return errors
+    sums = _sums(rows, temperatures, soft_bin_sums, [(n_bins, bandwidth)] * len(temperatures))
+    if weighting == "bin":
+        return BinSums(*sums.swapaxes(0, 1)).norm(norm)
+    accuracy = sums[:, 2] / np.maximum(sums[:, 0], np.finfo(np.float64).tiny)
+    total = _sums(rows, temperatures, _label_sums, [(one, bandwidth, norm) for one in accuracy])
+    return (total / rows.total_weight) ** (1 / norm)
 
 
-def adaptive_errors(rows: Any, n_bins: int) -> Errors:
+def adaptive_errors(rows: Any, n_bins: int, temperatures: Array) -> Array:
     """Equal-mass ECE of the top label at given temperatures; needs all rows at once, to rank them."""
 
     def sums(confidence: Array, correct: Array, weights: Array | None) -> Array:
         return index_sums(mass_index(confidence, n_bins, weights), confidence, correct, weights, n_bins)
 
-    def errors(temperatures: Array) -> Array:
-        columns = rows.gather(_confidences, *_form(rows, temperatures))
-        (found,) = _stacked(columns, rows.weights, sums, [()] * len(temperatures))
-        return total_gap(found[:, 1] - found[:, 2], rows.total_weight)
-
-    return errors
+    columns = rows.gather(_confidences, *_form(rows, temperatures))
+    (found,) = _stacked(columns, rows.weights, sums, [()] * len(temperatures))
+    return total_gap(found[:, 1] - found[:, 2], rows.total_weight)
 
 
 def search_grid(errors: Errors, grid: Array, refine: bool) -> tuple[float, Array]:
