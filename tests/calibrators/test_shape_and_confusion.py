@@ -11,10 +11,9 @@ from sklearn.base import clone
 
 import calibrant
 from calibrant import ConfusionScaling, InputError, KeptPrediction, LabelShift, ShapeScaling, TemperatureScaling
-from calibrant.calibrators.kept_prediction import put_first
 from calibrant.calibrators.label_shift import estimate_prior
 from calibrant.calibrators.maps import numpy_space as numpy_namespace
-from calibrant.calibrators.second_stage import SAME_SHAPE, SHAPE_PRIOR_ROWS, fit_shape, stacked_features
+from calibrant.calibrators.second_stage import SAME_SHAPE, SHAPE_PRIOR_ROWS, fit_shape, put_first, stacked_features
 from calibrant.core.errors import FitWarning
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax, softmax

@@ -221,8 +221,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
             return self.fit_rows(rows)._calibrated(rows.logits)
         answers = self.fit_held_out(rows, content_folds(rows, FOLDS, seed))
         if self._told_of_fold:
-            why = f"the next stage learns from fits that leave out a fold, and one of them: {self._told_of_fold}"
-            warn_user(why)
+            warn_user(f"the next stage learns from fits that leave out a fold, and one of them: {self._told_of_fold}")
         return answers
 
     def transform(self, logits: Any) -> Array:
@@ -292,12 +291,12 @@ class Calibrator(TransformerMixin, BaseEstimator):
         """The map of logits (n×K), or of scores (n,)."""
         return (self._map_binary if len(given.shape) == 1 else self._map)(xp, given, learned)
 
-    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
+    def _map_binary(self, xp: Any, scores: Any, learned: Any, /) -> Any:
         """Calibrated logits (n,) of scores (n,): by default those of the matrix [0, z]."""
         calibrated = self._map(xp, xp.stack([xp.zeros_like(scores), scores], axis=1), learned)
         return calibrated[:, 1] - calibrated[:, 0]
 
-    def _transform_binary(self, scores: Array) -> Array:
+    def _transform_binary(self, scores: Array, /) -> Array:
         if type(self)._map_binary is Calibrator._map_binary:
             calibrated = self._transform(two_columns(scores))
             return calibrated[:, 1] - calibrated[:, 0]
@@ -352,17 +351,13 @@ class Calibrator(TransformerMixin, BaseEstimator):
 
     def _begin(self, rows: Rows) -> Rows:
         """Check that the method serves the rows and set what every fit leaves behind; the rows of the fit."""
-        binary = rows.one_score
-        if binary and "binary" not in self.tasks:
+        if rows.one_score and "binary" not in self.tasks:
             raise InputError(
                 f"{type(self).__name__} calibrates a matrix (n, K) of logits, but there is one score per row: "
                 "give both columns, or take a method for the task binary"
             )
-        self.task_ = "binary" if binary else "multiclass"
-        self.n_features_in_ = 1 if binary else rows.n_classes
-        self.classes_ = np.arange(self._n_classes)
-        self.n_iter_ = 1
-        self.objective_trace_ = np.empty(0)
+        self.task_, self.n_features_in_ = ("binary", 1) if rows.one_score else ("multiclass", rows.n_classes)
+        self.classes_, self.n_iter_, self.objective_trace_ = np.arange(rows.n_classes), 1, np.empty(0)
         return rows
 
     def _calibrated(self, given: Array) -> Array:
@@ -370,12 +365,14 @@ class Calibrator(TransformerMixin, BaseEstimator):
         return self._transform_binary(given) if given.ndim == 1 else self._transform(given)
 
     def _predicted(self, calibrated: Array) -> Array:
-        binary = self.task_ == "binary"
-        return self.classes_[(calibrated.reshape(-1) > 0).astype(np.intp) if binary else calibrated.argmax(axis=1)]
+        if self.task_ == "binary":
+            calibrated = two_columns(calibrated.reshape(-1))
+        return self.classes_[calibrated.argmax(axis=1)]
 
     def _probabilities(self, given: Array) -> Array:
         calibrated = self._calibrated(given)
-        calibrated = two_columns(calibrated) if given.ndim == 1 else calibrated
+        if given.ndim == 1:
+            calibrated = two_columns(calibrated)
         return keep_winner(softmax(calibrated), calibrated.argmax(axis=1))
 
     def _admitted(self, values: Any) -> Array:
@@ -452,15 +449,9 @@ class BinaryCalibrator(Calibrator):
     def _fit(self, rows: Rows) -> None:
         self._fit_binary(Rows(rows.logits[:, 1] - rows.logits[:, 0], rows.labels, rows.weights))
 
-    def _fit_binary(self, rows: Rows) -> None:
-        raise NotImplementedError
-
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         calibrated = self._map_binary(xp, logits[:, 1] - logits[:, 0], learned)
         return xp.stack([xp.zeros_like(calibrated), calibrated], axis=1)
-
-    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
-        raise NotImplementedError
 
 
 class Identity(Calibrator, keeps_prediction=True, few_parameters=True, keeps_ranking=True, additive=True):

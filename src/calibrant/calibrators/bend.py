@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit, ndtri
+from scipy.special import expit, ndtri, softmax
 from sklearn.isotonic import isotonic_regression
 
 from calibrant.calibrators import maps
@@ -133,23 +132,12 @@ class BendScaling(BinaryCalibrator, keeps_ranking=True):
         return maps.like(xp, calibrated, scores)
 
 
-class Cells(NamedTuple):
-    """Rows grouped by score: between two knots every map that is fitted here is a line."""
-
-    knots: Array
-    place: Array
-    scores: Array
-    masses: Array
-    features: Array
-    knot_features: Array
-
-
 def fit_bend(rows: Rows, fold: Array, n_knots: int) -> tuple[Array, Array]:
     """Knots and non-decreasing values: fits of all penalties, averaged by held-out log loss, pooled with steps."""
-    cells = group_rows(rows, n_knots)
+    knots, place, scores, masses, features, knot_features = group_rows(rows, n_knots)
     # weight of the labels 0 and 1 in each cell and fold
-    shape = int(fold.max()) + 1, 2, len(cells.knots)
-    code = np.ravel_multi_index((fold, rows.labels, cells.place), shape)
+    shape = int(fold.max()) + 1, 2, len(knots)
+    code = np.ravel_multi_index((fold, rows.labels, place), shape)
     by_fold = np.bincount(code, rows.weights, int(np.prod(shape))).reshape(shape).astype(np.float64)
     total = by_fold.sum(axis=0)
     counts = np.concatenate([total - by_fold, total[None]])
@@ -157,28 +145,28 @@ def fit_bend(rows: Rows, fold: Array, n_knots: int) -> tuple[Array, Array]:
         [[first, second, *[bend] * len(BREAKS)] for first, second, bend in product(INTERCEPT, LINEAR, BEND)]
     )
     problems = np.repeat(np.arange(len(counts)), len(ridge))
-    points = solve(cells.features, cells.scores, counts[problems], np.tile(ridge, (len(counts), 1)))
+    points = solve(features, scores, counts[problems], np.tile(ridge, (len(counts), 1)))
     points = points.reshape(len(counts), len(ridge), -1)
-    held_out = cells.scores + points[:-1] @ cells.features.T
-    losses = np.array(
-        [
-            np.logaddexp(0.0, scores) @ negative + np.logaddexp(0.0, -scores) @ positive
-            for scores, (negative, positive) in zip(held_out, by_fold, strict=True)
-        ]
-    ).sum(axis=0)
-    averages = np.tensordot(_weights(losses, ridge), points, axes=(0, 1))
-    smooth = cells.scores + averages @ cells.features.T
+    losses = np.zeros(len(ridge))
+    for held_out, (negative, positive) in zip(scores + points[:-1] @ features.T, by_fold, strict=True):
+        losses += np.logaddexp(0.0, held_out) @ negative + np.logaddexp(0.0, -held_out) @ positive
+    # the weight of each triple of penalties (m,), from its held-out loss and its prior
+    averages = np.tensordot(softmax(STRAIGHT * np.log(ridge[:, -1]) - TEMPER * losses), points, axes=(0, 1))
+    smooth = scores + averages @ features.T
     smooth = np.stack([isotonic(one, given.sum(axis=0) + 1e-9) for one, given in zip(smooth, counts, strict=True)])
     # steps are constant between knots: what they add to the smooth map is interpolated between the cells' means
-    added = np.interp(cells.knots, cells.scores, pooled(smooth, counts, by_fold) - smooth[-1])
-    values = isotonic(cells.knots + cells.knot_features @ averages[-1], cells.masses + 1e-9)
-    return cells.knots, isotonic(values + added, cells.masses + 1e-9)
+    added = np.interp(knots, scores, pooled(smooth, counts, by_fold) - smooth[-1])
+    values = isotonic(knots + knot_features @ averages[-1], masses + 1e-9)
+    return knots, isotonic(values + added, masses + 1e-9)
 
 
-def group_rows(rows: Rows, n_knots: int) -> Cells:
-    """Knots at evenly spaced quantiles of the weight, and the rows between two of them as one."""
-    scores = rows.logits.astype(np.float64)
-    weights = rows.mass()
+def group_rows(rows: Rows, n_knots: int) -> tuple[Array, ...]:
+    """Knots at evenly spaced quantiles of the weight, and the rows between two of them as one cell.
+
+    The knots, the cell of each row, the score, weight and features of each cell, and the features of the knots: between
+    two knots every map that is fitted here is a line.
+    """
+    scores, weights = rows.logits.astype(np.float64), rows.mass()
     values, which = np.unique(scores, return_inverse=True)
     mass = np.bincount(which, weights=weights)
     values, mass = values[mass > 0], mass[mass > 0]
@@ -198,7 +186,7 @@ def group_rows(rows: Rows, n_knots: int) -> Cells:
     means = np.bincount(place, weights=weights * scores, minlength=len(knots))
     means = np.where(masses > 0, means / np.where(masses > 0, masses, 1.0), knots)
     features = np.column_stack([np.interp(means, knots, column) for column in knot_features.T])
-    return Cells(knots, place, means, masses, features, knot_features)
+    return knots, place, means, masses, features, knot_features
 
 
 def solve(features: Array, offset: Array, counts: Array, ridge: Array) -> Array:
@@ -215,13 +203,6 @@ def solve(features: Array, offset: Array, counts: Array, ridge: Array) -> Array:
         return value + 0.5 * (ridge[which] * points**2).sum(axis=1), gradient + ridge[which] * points, hessian
 
     return newton(evaluate, np.zeros(ridge.shape), np.full(ridge.shape[1], -np.inf), gap=ENOUGH)[0]
-
-
-def _weights(losses: Array, ridge: Array) -> Array:
-    """Weight of each triple of penalties (m,), from its held-out loss and its prior."""
-    logarithm = STRAIGHT * np.log(ridge[:, -1]) - TEMPER * losses
-    weights = np.exp(logarithm - logarithm.max())
-    return weights / weights.sum()
 
 
 def isotonic(values: Array, weights: Array) -> Array:
@@ -246,9 +227,17 @@ def pooled(scores: Array, counts: Array, held_out: Array) -> Array:
     """
     smooth = np.clip(expit(scores), 1 - LARGEST, LARGEST)
     stepped = np.stack([steps(one, given) for one, given in zip(smooth, counts, strict=True)])
-    share = _share(smooth[:-1], stepped[:-1], held_out)
-    mixed = (1 - share) * smooth[-1] + share * stepped[-1]
-    return probability_log_odds(mixed)
+    negative, positive = held_out[:, 0], held_out[:, 1]
+    total, share = held_out.sum(), SHARE
+    prior = SHARE_ROWS * float(_rows_per_even_row(positive.sum() / total))
+    for _ in range(MAX_ROUNDS):
+        mixed = (1 - share) * smooth[:-1] + share * stepped[:-1]
+        owed = positive * stepped[:-1] / mixed + negative * (1 - stepped[:-1]) / (1 - mixed)
+        following = (share * float(owed.sum()) + SHARE * prior) / (total + prior)
+        if abs(following - share) < SETTLED:
+            break
+        share = following
+    return probability_log_odds((1 - share) * smooth[-1] + share * stepped[-1])
 
 
 def steps(smooth: Array, counts: Array) -> Array:
@@ -266,20 +255,6 @@ def steps(smooth: Array, counts: Array) -> Array:
     shrunk = isotonic((positive + prior * expected) / (rows + prior), rows)
     found = np.interp(np.arange(len(smooth)), seen, shrunk[block])
     return np.clip(found, 1 - LARGEST, LARGEST)
-
-
-def _share(smooth: Array, stepped: Array, held_out: Array) -> float:
-    negative, positive = held_out[:, 0], held_out[:, 1]
-    total, share = held_out.sum(), SHARE
-    prior = SHARE_ROWS * float(_rows_per_even_row(positive.sum() / total))
-    for _ in range(MAX_ROUNDS):
-        mixed = (1 - share) * smooth + share * stepped
-        owed = share * float((positive * stepped / mixed + negative * (1 - stepped) / (1 - mixed)).sum())
-        following = (owed + SHARE * prior) / (total + prior)
-        if abs(following - share) < SETTLED:
-            break
-        share = following
-    return share
 
 
 def _rows_per_even_row(probability: Array | float) -> Array:

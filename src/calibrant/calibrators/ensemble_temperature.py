@@ -62,7 +62,16 @@ class EnsembleTemperatureScaling(Calibrator, keeps_prediction=True, additive=Tru
         if self.loss == "nll":
             found.warn()
             self.temperature_ = 1.0 / found.value
-            self._fit_weights_nll(rows)
+
+            def evaluate(shares: Array) -> tuple[float, Array, Array]:
+                loss, gradient, hessian = rows.total(mixture_nll, found.value, shares)
+                return loss / rows.total_weight, gradient / rows.total_weight, hessian / rows.total_weight
+
+            # from temperature scaling itself, so that the mixture is never worse on the fit data
+            self.weights_, trace, converged = minimise_on_simplex(evaluate, np.array([1.0, 0.0, 0.0]))
+            self.objective_trace_ = np.array(trace)
+            if not converged:
+                warnings.warn(f"the weights did not converge in {len(trace)} steps", FitWarning, stacklevel=4)
         else:
 
             def errors(temperatures: Array) -> Array:
@@ -76,19 +85,6 @@ class EnsembleTemperatureScaling(Calibrator, keeps_prediction=True, additive=Tru
             mean = (self.weights_ @ gram @ self.weights_ - 2 * hits @ self.weights_) / rows.total_weight + 1
             self.objective_trace_ = np.array([float(mean)])
         self.n_iter_ = len(self.objective_trace_)
-
-    def _fit_weights_nll(self, rows: Rows) -> None:
-        total, beta = rows.total_weight, 1.0 / self.temperature_
-
-        def evaluate(shares: Array) -> tuple[float, Array, Array]:
-            loss, gradient, hessian = rows.total(mixture_nll, beta, shares)
-            return loss / total, gradient / total, hessian / total
-
-        # from temperature scaling itself, so that the mixture is never worse on the fit data
-        self.weights_, trace, converged = minimise_on_simplex(evaluate, np.array([1.0, 0.0, 0.0]))
-        self.objective_trace_ = np.array(trace)
-        if not converged:
-            warnings.warn(f"the weights did not converge in {len(trace)} steps", FitWarning, stacklevel=5)
 
     def _map(self, xp, logits, learned):
         weights = like(xp, learned.weights_, logits)

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from sklearn.base import clone
@@ -24,9 +24,6 @@ from calibrant.core.errors import FitWarning, InputError, warn_user
 from calibrant.core.rows import Rows, two_columns
 from calibrant.core.schema import identifiers
 from calibrant.core.softmax import log_softmax, softmax
-
-if TYPE_CHECKING:
-    pass
 
 UNKNOWN = -1
 """The number of a row whose group the fit has not seen."""
@@ -96,9 +93,7 @@ class GroupedCalibrator(
     def predict_proba(self, logits: Any, groups: Any = None) -> Array:
         """Calibrated probabilities (n×K), or (n×2) of one score per row; rows sum to one."""
         calibrated = self.transform(logits, groups)
-        if self.task_ == "binary":
-            calibrated = two_columns(calibrated.reshape(-1))
-        return softmax(calibrated)
+        return softmax(two_columns(calibrated.reshape(-1)) if self.task_ == "binary" else calibrated)
 
     def predict(self, logits: Any, groups: Any = None) -> Array:
         """The class of highest calibrated probability of each row; the first of equals."""
@@ -117,8 +112,8 @@ class GroupedCalibrator(
             code, names = identifiers(groups, n_rows, "groups")
             known = {str(name): place for place, name in enumerate(self.groups_)}
             codes = np.array([known.get(name, UNKNOWN) for name in names])[code]
-            unseen = sorted(name for name in names if name not in known)
-            listed = ", ".join(unseen[:5]) + (", …" if len(unseen) > 5 else "")
+            unseen = sorted(set(names).difference(known))
+            listed = ", ".join([*unseen[:5], *["…"] * (len(unseen) > 5)])
             count = int((codes == UNKNOWN).sum())
             found = f"{count} rows are of groups that the fit has not seen ({listed}): they get the pooled fit"
         if (codes == UNKNOWN).any():
@@ -131,8 +126,7 @@ class GroupedCalibrator(
     def _transform(self, logits: Array) -> Array:
         return self._answers(logits, np.full(len(logits), UNKNOWN if len(self.groups_) > 1 else 0))
 
-    def _transform_binary(self, scores: Array) -> Array:
-        return self._transform(scores)
+    _transform_binary = _transform
 
     def _answers_on(self, rows: Any) -> Array:
         return self._answers(rows.logits, rows.groups)
@@ -141,8 +135,7 @@ class GroupedCalibrator(
         """The pooled fit, which rows without a group get."""
         return self.calibrator_._map_either(xp, logits, learned.calibrator_)
 
-    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
-        return self._map(xp, scores, learned)
+    _map_binary = _map
 
     def _answers(self, given: Array, codes: Array) -> Array:
         """Calibrated logits of a matrix (n×K), or of scores (n,), whose rows belong to these groups."""
@@ -244,7 +237,12 @@ class GroupCalibrator(GroupedCalibrator):
 
     def _fit(self, rows: Any) -> None:
         n_groups = len(self.groups_)
-        self.strength_ = self._strength(rows)
+        if isinstance(self.shrink, str) and self.shrink == "cv":
+            self.strength_ = np.inf if n_groups < 2 or rows.n < 4 * FOLDS else self._choose(rows)
+        elif isinstance(self.shrink, (str, bool)) or not self.shrink >= 0:
+            raise InputError(f"shrink must be 'cv' or a number of at least 0, got {self.shrink!r}")
+        else:
+            self.strength_ = float(self.shrink)
         self.calibrator_ = clone(self.calibrator).fit_rows(rows)
         shares = shares_of(_weights_of(rows, n_groups), self.strength_ if n_groups > 1 else np.inf)
         prior = some_of_all(rows, min(self.strength_, PRIOR_WEIGHT), self.seed)
@@ -254,20 +252,15 @@ class GroupCalibrator(GroupedCalibrator):
             if own.n < FEWEST_ROWS:
                 continue
             if prior is not None:
-                mass = np.concatenate([own.mass(), prior.mass()])
-                labels = np.concatenate([own.labels, prior.labels])
-                own = Rows(np.concatenate([own.logits, prior.logits]), labels, mass)
+                own = Rows(
+                    np.concatenate([own.logits, prior.logits]),
+                    np.concatenate([own.labels, prior.labels]),
+                    np.concatenate([own.mass(), prior.mass()]),
+                )
             with warnings.catch_warnings(), suppress(InputError, np.linalg.LinAlgError):
                 warnings.simplefilter("ignore", FitWarning)  # small groups are separable now and then: they are shrunk
                 self.calibrators_.append(clone(self.calibrator).fit_rows(own))
                 self.shares_[group] = shares[group]
-
-    def _strength(self, rows: Rows) -> float:
-        if isinstance(self.shrink, str) and self.shrink == "cv":
-            return float("inf") if len(self.groups_) < 2 or rows.n < 4 * FOLDS else self._choose(rows)
-        if isinstance(self.shrink, (str, bool)) or not self.shrink >= 0:
-            raise InputError(f"shrink must be 'cv' or a number of at least 0, got {self.shrink!r}")
-        return float(self.shrink)
 
     def _choose(self, rows: Any) -> float:
         """k of the lowest held-out log loss, by the rule of the class."""

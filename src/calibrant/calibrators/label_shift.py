@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -85,12 +86,11 @@ class LabelShift(Calibrator, requires_logits=of_inner("requires_logits"), cross_
         self.prior_ = counts / counts.sum()
         self.target_prior_ = _target(self.target_prior, rows, self.prior_)
         ratio = self.target_prior_ / self.prior_
-        weights = ratio[rows.labels] if rows.weights is None else rows.weights * ratio[rows.labels]
-        weighted = Rows(rows.logits, rows.labels, weights)
+        weighted = Rows(rows.logits, rows.labels, rows.mass() * ratio[rows.labels])
         # a class the target does not have keeps a finite offset
         direction = np.log(np.maximum(ratio, 1e-6))
         self.offset_ = fit_offset(weighted, direction) * direction
-        return Rows(rows.logits + self.offset_.astype(rows.logits.dtype), rows.labels, weights)
+        return replace(weighted, logits=rows.logits + self.offset_.astype(rows.logits.dtype))
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         return self.calibrator_._map(xp, logits + maps.like(xp, learned.offset_, logits), learned.calibrator_)
@@ -126,8 +126,7 @@ def estimate_prior(probabilities: Array, prior: Array) -> Array:
     estimate = prior
     for _ in range(EM_STEPS):
         weighted = probabilities * (estimate / prior)
-        weighted /= weighted.sum(axis=1, keepdims=True)
-        following = weighted.mean(axis=0)
+        following = (weighted / weighted.sum(axis=1, keepdims=True)).mean(axis=0)
         if np.abs(following - estimate).max() < EM_TOLERANCE:
             return following
         estimate = following
@@ -148,10 +147,8 @@ def fit_offset(rows: Rows, direction: Array) -> float:
     if np.ptp(direction) < 1e-12:
         return 0.0
 
-    def sums(point: Array, last: bool) -> tuple[float, Array, Array]:
-        return rows.total(offset_sums, direction, point)
-
-    start = np.ones(2)
-    slope, weight = minimise(Dense(sums, rows.total_weight, 1e-12 * np.eye(2), start, exact=True), start).point
+    start, ridge = np.ones(2), 1e-12 * np.eye(2)
+    objective = Dense(lambda point, _: rows.total(offset_sums, direction, point), rows.total_weight, ridge, start)
+    slope, weight = minimise(objective, start).point
     # scores that do not rank the classes say nothing of τ: the priors alone decide
     return float(weight / slope) if slope > 0 else 1.0

@@ -136,8 +136,7 @@ class LinearPool(
         else:
             self._pooled(rows, content_folds(rows, FOLDS, self.seed))
 
-    def _fit_binary(self, rows: Rows) -> None:
-        self._fit(rows)
+    _fit_binary = _fit
 
     def _held_out(self, rows: Rows, fold: Array) -> Array:
         # the weights are learned from all rows: what a row adds to its own answer is far below the noise
@@ -147,10 +146,12 @@ class LinearPool(
         """Learn everything; the held-out answers of the calibrators that have weight."""
         members = self._members()
         answers = [one.fit_held_out(rows, fold) for one in members]
-        own = np.stack([true_log_probabilities(one, rows.labels) for one in answers], axis=1)
+        # log p of the true class of each row
+        matrices = (two_columns(one) if one.ndim == 1 else one for one in answers)
+        own = -np.stack([scan(one, rows.labels, from_logits=True, columns="scores").nll for one in matrices], axis=1)
         if isinstance(self.prior_rows, (bool, str)) or not 0 <= self.prior_rows < np.inf:
             raise InputError(f"prior_rows must be a number of at least 0, got {self.prior_rows!r}")
-        weights, self.objective_trace_ = pool_weights(own, rows.weights, float(self.prior_rows))
+        weights, self.objective_trace_ = pool_weights(own.astype(np.float64), rows.weights, float(self.prior_rows))
         self._take(members, weights)
         self.n_iter_ = max(1, len(self.objective_trace_) - 1)
         return [answers[place] for place in self.places_]
@@ -161,16 +162,14 @@ class LinearPool(
         pooled = pool_rows([one._calibrated(logits) for one in self.calibrators_], self.weights_)
         return self._kept(maps.numpy_space, pooled, logits)
 
-    def _transform_binary(self, scores: Array) -> Array:
-        return self._transform(scores)
+    _transform_binary = _transform
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         pairs = zip(self.calibrators_, learned.calibrators_, strict=True)
         pooled = pool_answers(xp, [one._map_either(xp, logits, own) for one, own in pairs], learned.weights_)
         return self._kept(xp, maps.like(xp, pooled, logits), logits)
 
-    def _map_binary(self, xp: Any, scores: Any, learned: Any) -> Any:
-        return self._map(xp, scores, learned)
+    _map_binary = _map
 
     def _kept(self, xp: Any, pooled: Any, logits: Any) -> Any:
         """The average, with the prediction of a row of logits kept where all calibrators keep it."""
@@ -196,12 +195,10 @@ def pool_weights(log_probabilities: Array, row_weights: Array | None, prior_rows
     [0.8, 0.2]
     """
     mass = np.ones(len(log_probabilities)) if row_weights is None else row_weights
-    total = float(mass.sum())
-    mass = mass / total
+    prior, mass = prior_rows / float(mass.sum()), mass / mass.sum()
     raised = np.maximum(log_probabilities, LEAST_LOG)
     peak = raised.max(axis=1)
     ratios = np.exp(raised - peak[:, None])
-    prior = prior_rows / total
 
     def evaluate(weights: Array) -> tuple[float, Array, Array]:
         mixed = np.maximum(ratios @ weights, 1e-300)
@@ -222,12 +219,6 @@ def pool_weights(log_probabilities: Array, row_weights: Array | None, prior_rows
         warn_user(f"the weights of the pool did not converge in {len(trace)} steps")
     weights = np.where(weights < SMALLEST_WEIGHT, 0.0, weights)
     return weights / weights.sum(), np.array(trace)
-
-
-def true_log_probabilities(answers: Array, labels: Array) -> Array:
-    """log p of the true class of each row (n,), of logits (n×K) or scores (n,)."""
-    matrix = two_columns(answers) if answers.ndim == 1 else answers
-    return -scan(matrix, labels, from_logits=True, columns="scores").nll.astype(np.float64)
 
 
 def pool_rows(answers: Sequence[Array], weights: Array) -> Array:

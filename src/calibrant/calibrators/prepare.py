@@ -78,9 +78,13 @@ def prepared(  # noqa: PLR0917
         own = predictions.clusters if clusters is None else clusters
         rows = array_rows(calibrator, predictions.logits, predictions.labels, predictions.weights, own)
         if calibrator.takes_groups and groups is None:
-            groups = _groups_of(calibrator, predictions)
-        numbers = calibrator._group_numbers(groups, rows.n)
-        yield replace(rows, groups=numbers)
+            groups = dict(predictions.groups or ())
+            if not groups:
+                raise InputError(
+                    f"{type(calibrator).__name__} needs one or two columns of groups, but "
+                    f"{predictions.name or 'the predictions'} has none: name them (by=, --groups)"
+                )
+        yield replace(rows, groups=calibrator._group_numbers(groups, rows.n))
         return
     with opened(engine) as running:
         rows = file_rows(predictions, running)
@@ -92,23 +96,12 @@ def prepared(  # noqa: PLR0917
         piece.check_unchanged()
 
 
-def _groups_of(calibrator: Any, predictions: Predictions) -> dict[str, Any]:
-    if not predictions.groups:
-        raise InputError(
-            f"{type(calibrator).__name__} needs one or two columns of groups, but "
-            f"{predictions.name or 'the predictions'} has none: name them (by=, --groups)"
-        )
-    return dict(predictions.groups)
-
-
 def _read_in_passes(calibrator: Any, predictions: Predictions) -> bool:
     """Are these rows in files, and read as blocks? Single scores fit in memory unless there are very many."""
     if isinstance(predictions.source, ArraySource) or calibrator.takes_groups:
         return False
-    if predictions.task == "multiclass":
-        return True
     large = predictions.n * predictions.dtype.itemsize > STREAM_BYTES
-    return predictions.flat and calibrator.additive_scores and large
+    return predictions.task == "multiclass" or (predictions.flat and calibrator.additive_scores and large)
 
 
 def array_rows(calibrator: Any, given: Any, labels: Any, weights: Any, clusters: Any) -> Rows:
@@ -173,7 +166,7 @@ def check_over_logits(calibrator: Any, name: str = "") -> None:
 def check_task_method(calibrator: Any, task: str, name: str = "", n_classes: int | None = None) -> None:
     """Raise where a calibrator does not serve a task; two columns are a binary task as well."""
     check_over_logits(calibrator, name)
-    served = getattr(calibrator, "tasks", ("multiclass", "binary"))
+    served = calibrator.tasks
     wanted = "binary" if task == "pairs" else task
     two = task == "multiclass" and n_classes == 2 and "binary" in served
     if wanted not in served and not two:

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from calibrant.calibrators.group import GroupCalibrator as GroupCalibrator
     from calibrant.calibrators.isotonic import IsotonicCalibration as IsotonicCalibration
     from calibrant.calibrators.isotonic import VennAbers as VennAbers
-    from calibrant.calibrators.kept_prediction import KeptPrediction as KeptPrediction
     from calibrant.calibrators.label_shift import LabelShift as LabelShift
     from calibrant.calibrators.logistic import BetaCalibration as BetaCalibration
     from calibrant.calibrators.logistic import PlattScaling as PlattScaling
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
         ParameterizedTemperatureScaling as ParameterizedTemperatureScaling,
     )
     from calibrant.calibrators.pool import LinearPool as LinearPool
+    from calibrant.calibrators.second_stage import KeptPrediction as KeptPrediction
     from calibrant.calibrators.second_stage import ShapeScaling as ShapeScaling
     from calibrant.calibrators.second_stage import TopLabelMap as TopLabelMap
     from calibrant.calibrators.spline import SplineCalibration as SplineCalibration
@@ -124,7 +124,7 @@ PREFIXES: dict[str, Method] = {"sctl+": _method("class_loss.ClassLossScaling")}
 SUFFIXES: dict[str, Method] = {
     "+top": _method("second_stage.TopLabelMap"),
     "+shape": _method("second_stage.ShapeScaling"),
-    "+keep": _method("kept_prediction.KeptPrediction"),
+    "+keep": _method("second_stage.KeptPrediction"),
     "+shift": _method("label_shift.LabelShift"),
     "+group": _method("group.GroupCalibrator"),
     "+multi": _method("multicalibration.Multicalibration"),
