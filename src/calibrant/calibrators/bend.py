@@ -102,15 +102,12 @@ class BendScaling(BinaryCalibrator, keeps_ranking=True):
         "values_": Learned(("B",), increasing=True),
         "slopes_": Learned((2,), 0.0),
     }
+    n_parameters_ = 2 + len(BREAKS)
+    """Intercept, slope and bends."""
 
     def __init__(self, n_knots=128, *, seed=0):
         self.n_knots = n_knots
         self.seed = seed
-
-    @property
-    def n_parameters_(self) -> int:
-        """Intercept, slope and bends."""
-        return 2 + len(BREAKS)
 
     def _fit_binary(self, rows: Rows) -> None:
         n_knots, n_folds = check_whole(self.n_knots, "n_knots", 2), int(min(5, max(2, rows.total_weight)))

@@ -19,7 +19,7 @@ from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import RECORD, SMALL, Learned
 from calibrant.calibrators.maps import like
 from calibrant.calibrators.solvers.folds import content_folds
-from calibrant.calibrators.solvers.likelihood import fit_vector
+from calibrant.calibrators.solvers.likelihood import check_penalty, fit_vector
 from calibrant.calibrators.solvers.temperature import temperature_grid
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.core.arrays import Array, check_whole
@@ -135,14 +135,11 @@ class ClassTemperatureScaling(
 
     def _fit_ece(self, rows: Rows) -> None:
         max_sweeps = check_whole(self.max_sweeps, "max_sweeps", 0)
-        if isinstance(self.accuracy_tolerance, str) or not 0 <= self.accuracy_tolerance <= 1:
-            raise InputError(f"accuracy_tolerance must lie in [0, 1], got {self.accuracy_tolerance!r}")
+        tolerance = check_penalty(self.accuracy_tolerance, "accuracy_tolerance", by_cv=False, highest=1.0)
         search = class_search(rows, temperature_grid(self.grid), check_n_bins(self.n_bins))
         search.start()
         outcomes = [search.refresh()]
-        fewest_hits = np.inf
-        if self.accuracy_tolerance > 0:
-            fewest_hits = (outcomes[0][1] - self.accuracy_tolerance) * rows.total_weight
+        fewest_hits = (outcomes[0][1] - tolerance) * rows.total_weight if tolerance > 0 else np.inf
         for sweep in range(max_sweeps):
 
             def tell(visited: int, sweep: int = sweep) -> None:
@@ -208,13 +205,9 @@ class ShrunkenClassTemperature(Calibrator, requires_logits=True, cross_fits=True
         check_whole(self.folds, "folds", 2)
         if not rows.in_memory:
             raise InputError("cts-shrunk searches the lowest ECE of scaled rows, so it cannot be fitted chunk by chunk")
-        self.share_losses_ = np.empty(0)
-        if isinstance(self.share, str) and self.share == "cv":
+        self.share_losses_, self.share_ = np.empty(0), check_penalty(self.share, "share", highest=1.0)
+        if self.share_ == "cv":
             self.share_ = self._choose(rows)
-        elif isinstance(self.share, (str, bool)) or not 0 <= self.share <= 1:
-            raise InputError(f"share must lie in [0, 1], or be 'cv', got {self.share!r}")
-        else:
-            self.share_ = float(self.share)
         logs = np.log(class_temperatures(rows))
         # (C_j/C)^s with the geometric mean C
         ratio = np.exp(self.share_ * (logs - logs.mean()))

@@ -46,14 +46,11 @@ class EnsembleTemperatureScaling(Calibrator, keeps_prediction=True, additive=Tru
     """
 
     learns = {"temperature_": TEMPERATURE, "weights_": Learned((3,), 0.0, 1.0)}
+    n_parameters_ = 3
+    """One temperature and two free weights."""
 
     def __init__(self, loss: str = "nll") -> None:
         self.loss = loss
-
-    @property
-    def n_parameters_(self) -> int:
-        """One temperature and two free weights."""
-        return 3
 
     def _fit(self, rows: Rows) -> None:
         if self.loss not in {"nll", "mse"}:

@@ -19,6 +19,7 @@ from calibrant.calibrators.base import Calibrator, of_inner
 from calibrant.calibrators.learned import INNER, INNERS, RECORD, Learned
 from calibrant.calibrators.maps import numpy_space
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
+from calibrant.calibrators.solvers.likelihood import check_penalty
 from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning, InputError, warn_user
 from calibrant.core.rows import Rows, two_columns
@@ -237,12 +238,9 @@ class GroupCalibrator(GroupedCalibrator):
 
     def _fit(self, rows: Any) -> None:
         n_groups = len(self.groups_)
-        if isinstance(self.shrink, str) and self.shrink == "cv":
+        self.strength_ = check_penalty(self.shrink, "shrink", highest=np.inf)
+        if self.strength_ == "cv":
             self.strength_ = np.inf if n_groups < 2 or rows.n < 4 * FOLDS else self._choose(rows)
-        elif isinstance(self.shrink, (str, bool)) or not self.shrink >= 0:
-            raise InputError(f"shrink must be 'cv' or a number of at least 0, got {self.shrink!r}")
-        else:
-            self.strength_ = float(self.shrink)
         self.calibrator_ = clone(self.calibrator).fit_rows(rows)
         shares = shares_of(_weights_of(rows, n_groups), self.strength_ if n_groups > 1 else np.inf)
         prior = some_of_all(rows, min(self.strength_, PRIOR_WEIGHT), self.seed)

@@ -9,6 +9,7 @@ halfway between the pooled fit and its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import INNERS, RECORD, Learned
-from calibrant.calibrators.logistic import beta_columns, beta_features, slope_columns
+from calibrant.calibrators.logistic import beta_features, slope_features, stacked
 from calibrant.calibrators.prepare import in_pieces
 from calibrant.calibrators.registry import get, resolve
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds, divided
@@ -139,7 +140,10 @@ class MultilabelCalibrator(Calibrator):
         return "calibrators_" in vars(self)
 
     def _fit(self, rows: Rows) -> None:
-        method, strength = self._method(), self._check_strength()
+        method, strength = self._method(), self.strength
+        if isinstance(strength, bool) or (strength != "cv" if isinstance(strength, str) else not float(strength) > 0):
+            raise InputError(f"strength must be a number above 0, inf or 'cv', got {strength!r}")
+        strength = strength if isinstance(strength, str) else float(strength)
         for name in ("coef_", "pooled_", "range_", "calibrators_", "places_"):  # of an earlier fit
             self.__dict__.pop(name, None)
         self.scores_: dict[str, float] = {}
@@ -207,23 +211,10 @@ class MultilabelCalibrator(Calibrator):
             )
         return made
 
-    def _check_strength(self) -> float | str:
-        if isinstance(self.strength, str) and self.strength == "cv":
-            return "cv"
-        if isinstance(self.strength, (bool, str)) or not float(self.strength) > 0:
-            raise InputError(f"strength must be a number above 0, inf or 'cv', got {self.strength!r}")
-        return float(self.strength)
-
     def _data(self, family: str, rows: Rows) -> Labelled:
-        scores = np.ascontiguousarray(rows.logits.T, dtype=np.float64)
-        if family == "platt":
-            columns = scores[None]
-        else:
-            flat = scores.reshape(-1)
-            made = beta_columns(flat) if family == "beta" else slope_columns(flat, knots=self.range_)
-            columns = made.reshape(len(made), *scores.shape)
+        columns = stacked(label_features, rows.logits.T.reshape(-1), family=family, ends=self.range_)
         labels = np.ascontiguousarray(rows.labels.T, dtype=np.float64)
-        return Labelled(columns, labels, rows.weights, non_negative=family != "platt")
+        return Labelled(columns.reshape(-1, *labels.shape), labels, rows.weights, non_negative=family != "platt")
 
     def _choose(self, family: str, rows: Rows, strength: float | str) -> tuple[float, float]:
         """The strength of the lowest cross-validated log loss, and that loss per entry."""
@@ -269,22 +260,22 @@ class MultilabelCalibrator(Calibrator):
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         if self._by_label:
-            columns, every = [], list(learned.calibrators_)
-            for label, place in enumerate(self.places_.astype(np.intp).tolist()):
-                columns.append(self.calibrators_[place]._map_binary(xp, logits[:, label], every[place]))
-            return xp.stack(columns, axis=1)
-        coef = xp.astype(learned.coef_, logits.dtype)
-        if self.family_ == "platt":
-            return logits * coef[:, 0] + coef[:, 1]
-        if self.family_ == "beta":
-            first, second = beta_features(xp, logits)
-            return first * coef[:, 0] + second * coef[:, 1] + coef[:, 2]
-        zero, ends = xp.zeros_like(logits), xp.astype(learned.range_, logits.dtype)
-        width = ends[1] - ends[0]
-        along = xp.minimum(xp.maximum(logits - ends[0], zero), zero + width)
-        inside = along * (coef[:, 0] + along * (coef[:, 1] - coef[:, 0]) / (2 * width))
-        before = coef[:, 0] * xp.minimum(logits - ends[0], zero)
-        return coef[:, 2] + inside + before + coef[:, 1] * xp.maximum(logits - ends[1], zero)
+            every, places = (
+                list(zip(self.calibrators_, learned.calibrators_, strict=True)),
+                self.places_.astype(np.intp),
+            )
+            chosen = ((label, *every[place]) for label, place in enumerate(places))
+            return xp.stack([one._map_binary(xp, logits[:, label], own) for label, one, own in chosen], axis=1)
+        coef, ends = (xp.astype(one, logits.dtype) for one in (learned.coef_, learned.range_))
+        columns = label_features(xp, logits, self.family_, ends)
+        return sum(column * coef[:, j] for j, column in enumerate(columns)) + coef[:, -1]
+
+
+def label_features(xp: Any, scores: Any, family: str, ends: Any) -> Sequence[Any]:
+    """What a map of a family reads of scores (of any shape); `ends` are the lowest and the highest of the fit data."""
+    if family == "platt":
+        return [scores]
+    return beta_features(xp, scores) if family == "beta" else slope_features(xp, scores, ends)
 
 
 def some_labels(rows: Rows, most: int) -> Rows:

@@ -105,7 +105,13 @@ class ParameterizedTemperatureScaling(
         return self
 
     def _fit(self, rows: Any) -> None:
-        self._check()
+        whole = {"top_k": 1, "hidden_units": 1, "hidden_layers": 0, "max_iterations": 1, "patience": 1}
+        for name, least in whole.items():
+            check_whole(getattr(self, name), name, least)
+        if self.loss not in LOSSES:
+            raise InputError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
+        if not 0 <= self.held_out_share < 1:
+            raise InputError(f"held_out_share must lie in [0, 1), got {self.held_out_share}")
         k = min(self.top_k, rows.n_classes)
         sizes = (k, *[self.hidden_units] * self.hidden_layers, 1)
         generator = np.random.default_rng(self.seed)
@@ -160,15 +166,6 @@ class ParameterizedTemperatureScaling(
         )
         self.n_iter_, self.objective_trace_ = max(1, len(trace)), np.array(trace)
         return points[best()]
-
-    def _check(self) -> None:
-        whole = {"top_k": 1, "hidden_units": 1, "hidden_layers": 0, "max_iterations": 1, "patience": 1}
-        for name, least in whole.items():
-            check_whole(getattr(self, name), name, least)
-        if self.loss not in LOSSES:
-            raise InputError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
-        if not 0 <= self.held_out_share < 1:
-            raise InputError(f"held_out_share must lie in [0, 1), got {self.held_out_share}")
 
     def _map(self, xp, logits, learned):
         calibrated = wide(xp, logits) / _temperatures(xp, logits, learned)

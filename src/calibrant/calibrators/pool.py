@@ -16,6 +16,7 @@ from calibrant.calibrators.ensemble_temperature import minimise_on_simplex
 from calibrant.calibrators.learned import INNERS, RECORD, Learned
 from calibrant.calibrators.registry import get
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
+from calibrant.calibrators.solvers.likelihood import check_penalty
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError, warn_user
 from calibrant.core.rows import Rows, two_columns
@@ -149,9 +150,8 @@ class LinearPool(
         # log p of the true class of each row
         matrices = (two_columns(one) if one.ndim == 1 else one for one in answers)
         own = -np.stack([scan(one, rows.labels, from_logits=True, columns="scores").nll for one in matrices], axis=1)
-        if isinstance(self.prior_rows, (bool, str)) or not 0 <= self.prior_rows < np.inf:
-            raise InputError(f"prior_rows must be a number of at least 0, got {self.prior_rows!r}")
-        weights, self.objective_trace_ = pool_weights(own.astype(np.float64), rows.weights, float(self.prior_rows))
+        prior_rows = check_penalty(self.prior_rows, "prior_rows", by_cv=False)
+        weights, self.objective_trace_ = pool_weights(own.astype(np.float64), rows.weights, prior_rows)
         self._take(members, weights)
         self.n_iter_ = max(1, len(self.objective_trace_) - 1)
         return [answers[place] for place in self.places_]

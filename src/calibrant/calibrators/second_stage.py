@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any, NamedTuple
@@ -358,8 +357,12 @@ def fit_shape(rows: Any, *, start: Array = SAME_SHAPE, gap: float = TIGHT) -> So
         if some.total_weight > 0:
             # a sample leads most of the way
             start = fit_shape(some, start=start, gap=max(gap, LEADING)).point
-    kept = rows.in_memory and size <= KEPT_ELEMENTS and not use_compiled(size)
-    total = _kept_sums(rows) if kept else partial(rows.total, shape_sums)
+    total: Any = partial(rows.total, shape_sums)
+    if rows.in_memory and size <= KEPT_ELEMENTS and not use_compiled(size):
+        # the features, half of the work, are computed once
+        parts = [rows.take(block) for block in row_blocks(rows.n, rows.n_classes, BLOCK_ELEMENTS)]
+        kept = map_blocks(lambda part: (stacked_features(part.logits), part.labels, part.weights), parts)
+        total = lambda shape: reduce(add, map_blocks(lambda one: bent_sums(*one, shape), kept))  # noqa: E731
     # of two classes −log(1 − p) of one is −log p of the other: the second feature would repeat the first
     moves = np.diag([1.0, 0.0 if rows.n_classes == 2 else 1.0, 1.0, 1.0])
 
@@ -378,10 +381,3 @@ def bent_losses(answer: Array, rows: Rows, start: Array) -> tuple[Array, Array]:
     # a sample determines the bend well enough, unless it holds no weight
     shape = fit_shape(some if some.total_weight > 0 else held_out, start=start, gap=ROUGH).point
     return shape, held_out.gather(bent_losses_of, shape)[0]
-
-
-def _kept_sums(rows: Rows) -> Callable[[Array], tuple[Any, ...]]:
-    """`shape_sums` over these rows as a function of θ alone; the features, half of the work, are computed once."""
-    parts = [rows.take(block) for block in row_blocks(rows.n, rows.n_classes, BLOCK_ELEMENTS)]
-    kept = map_blocks(lambda part: (stacked_features(part.logits), part.labels, part.weights), parts)
-    return lambda shape: reduce(add, map_blocks(lambda one: bent_sums(*one, shape), kept))

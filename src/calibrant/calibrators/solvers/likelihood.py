@@ -617,7 +617,8 @@ def check_penalty(value: Any, name: str, *, by_cv: bool = True, highest: float =
     if by_cv and isinstance(value, str) and value == "cv":
         return value
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= highest:
-        raise InputError(f"{name} must be a number of at least 0{' or {!r}'.format('cv') * by_cv}, got {value!r}")
+        most = f" and at most {highest:g}" if highest < sys.float_info.max else ""
+        raise InputError(f"{name} must be a number of at least 0{most}{' or {!r}'.format('cv') * by_cv}, got {value!r}")
     return float(value)
 
 
