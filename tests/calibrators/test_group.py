@@ -146,7 +146,7 @@ def test_compare_gives_groups_to_methods_that_take_them():
 @pytest.mark.parametrize("shrink", ["some", -1, True])
 def test_bad_strengths_are_refused(shrink):
     logits, labels, ward = rows(60)
-    with pytest.raises(InputError, match="shrink must be 'cv' or a number"):
+    with pytest.raises(InputError, match="shrink must be a number of at least 0"):
         cal.GroupCalibrator(cal.TemperatureScaling(), shrink=shrink).fit(logits, labels, groups=ward)
 
 

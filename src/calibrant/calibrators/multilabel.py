@@ -141,9 +141,10 @@ class MultilabelCalibrator(Calibrator):
 
     def _fit(self, rows: Rows) -> None:
         method, strength = self._method(), self.strength
-        if isinstance(strength, bool) or (strength != "cv" if isinstance(strength, str) else not float(strength) > 0):
-            raise InputError(f"strength must be a number above 0, inf or 'cv', got {strength!r}")
-        strength = strength if isinstance(strength, str) else float(strength)
+        if strength != "cv":
+            if isinstance(strength, (bool, str)) or not float(strength) > 0:
+                raise InputError(f"strength must be a number above 0, inf or 'cv', got {strength!r}")
+            strength = float(strength)
         for name in ("coef_", "pooled_", "range_", "calibrators_", "places_"):  # of an earlier fit
             self.__dict__.pop(name, None)
         self.scores_: dict[str, float] = {}
@@ -260,11 +261,8 @@ class MultilabelCalibrator(Calibrator):
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         if self._by_label:
-            every, places = (
-                list(zip(self.calibrators_, learned.calibrators_, strict=True)),
-                self.places_.astype(np.intp),
-            )
-            chosen = ((label, *every[place]) for label, place in enumerate(places))
+            every = list(zip(self.calibrators_, learned.calibrators_, strict=True))
+            chosen = ((label, *every[place]) for label, place in enumerate(self.places_.astype(np.intp)))
             return xp.stack([one._map_binary(xp, logits[:, label], own) for label, one, own in chosen], axis=1)
         coef, ends = (xp.astype(one, logits.dtype) for one in (learned.coef_, learned.range_))
         columns = label_features(xp, logits, self.family_, ends)
