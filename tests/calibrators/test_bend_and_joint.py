@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 
 import calibrant
 from calibrant import BendScaling, InputError, JointScaling
-from calibrant.calibrators.bend import _weights, solve, steps
+from calibrant.calibrators.bend import solve, steps
 from calibrant.calibrators.maps import numpy_space as xp
 from calibrant.core.softmax import log_softmax, softmax
 
@@ -185,10 +185,3 @@ def test_steps_without_positives_shrink_to_the_smooth_map_by_information_not_by_
     prior = 10 * 0.25 / (0.005 * 0.995)
     expected = [prior * 0.005 / (1400 + prior), (15 + 10 * 0.5) / (20 + 10)]
     np.testing.assert_allclose(steps(smooth, counts), expected)
-
-
-def test_bends_need_more_evidence_than_lines():
-    straight, bent = np.full(9, 1e5), np.full(9, 0.1)
-    ridge = np.stack([straight, bent])
-    np.testing.assert_allclose(_weights(np.array([7.0, 7.0]), ridge) @ [1, 0], 1e6**0.15 / (1e6**0.15 + 1))
-    assert _weights(np.array([27.0, 7.0]), ridge) @ [0, 1] > 0.999

@@ -7,7 +7,6 @@ import pytest
 
 import calibrant as cal
 from calibrant import metrics
-from calibrant.calibrators.solvers.patches import hats
 from calibrant.core.errors import FitWarning
 from calibrant.shipping.artifact import load, save
 
@@ -26,14 +25,6 @@ def classes(n: int = 3000, seed: int = 0):
     logits = generator.normal(size=(n, 4)) + 2 * np.eye(4)[labels]
     logits[ward == "b"] *= 3
     return logits, labels, ward
-
-
-def test_hats_are_linear_interpolation():
-    knots, values = np.array([-1.0, 0.0, 2.0]), np.array([3.0, -1.0, 4.0])
-    points = np.array([-5.0, -1.0, -0.25, 0.0, 1.0, 2.0, np.inf, -np.inf])
-    expected = np.interp(np.nan_to_num(points, posinf=9, neginf=-9), knots, values)
-    np.testing.assert_allclose(hats(points, knots) @ values, expected)
-    np.testing.assert_allclose(hats(points, np.zeros(1)), 1.0)
 
 
 def test_groups_that_are_calibrated_are_left_alone():

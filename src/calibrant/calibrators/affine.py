@@ -239,9 +239,8 @@ class StructuredVectorScaling(
     def _solve(self, rows: Rows, penalty: Any, **path: Any) -> Solution:
         strength, unit = penalty
         halves = 0.5 * strength / rows.total_weight * rows.n_classes
-        return fit_vector(
-            rows, penalty_scale=halves * self.penalty_diagonal, penalty_bias=halves * self.penalty_bias, unit=unit
-        )
+        scale, bias = halves * self.penalty_diagonal, halves * self.penalty_bias
+        return fit_vector(rows, penalty_scale=scale, penalty_bias=bias, unit=unit)
 
 
 def matrix_ridge(n_classes: int, diagonal: float, off_diagonal: float, bias: float) -> Ridge:
@@ -297,9 +296,9 @@ class MatrixScaling(AffineScaling, additive=True):
         for name, value in zip(("penalty_off_diagonal", "penalty_bias"), usual, strict=True):
             given = getattr(self, name)
             found.append(check_penalty(value if given is None else given, name))
-        penalties: Any = tuple(one if found[place] == "cv" else found[place] for place, one in enumerate(usual))
+        penalties: Any = tuple(own if one == "cv" else one for one, own in zip(found, usual, strict=True))
         # λ is chosen beside the usual μ, then μ beside the chosen λ
-        for place in (place for place in (0, 1) if found[place] == "cv"):
+        for place in np.flatnonzero([one == "cv" for one in found]):
             tried = [float(strength * counts[place]) for strength in ODIR_STRENGTHS]
             penalties = self._choose(rows, [(*penalties[:place], one, *penalties[place + 1 :]) for one in tried])
         self.penalties_ = penalties
@@ -310,8 +309,7 @@ class MatrixScaling(AffineScaling, additive=True):
         return clone(self).set_params(penalty_off_diagonal=off_diagonal, penalty_bias=bias)
 
     def _solve(self, rows: Rows, penalty: Any, **path: Any) -> Solution:
-        off_diagonal, bias = penalty
-        n_classes = rows.n_classes
+        (off_diagonal, bias), n_classes = penalty, rows.n_classes
         ridge = matrix_ridge(n_classes, 0.0, 2 * off_diagonal / (n_classes * (n_classes - 1)), 2 * bias / n_classes)
         return fit_matrix(rows, self._make(), ridge, **path)
 
@@ -403,9 +401,8 @@ class StructuredMatrixScaling(StructuredVectorScaling, fits_on_device=False):
             return super()._solve(rows, penalty)
         strength, unit = penalty
         share = strength / rows.total_weight
-        diagonal, off_diagonal = share * self.penalty_diagonal / unit**2, share * self.penalty_off_diagonal / unit**2
-        ridge = matrix_ridge(rows.n_classes, diagonal, off_diagonal, share * self.penalty_bias)
-        return fit_matrix(rows, self._make(), ridge, **path)
+        own, off = (share * one / unit**2 for one in (self.penalty_diagonal, self.penalty_off_diagonal))
+        return fit_matrix(rows, self._make(), matrix_ridge(rows.n_classes, own, off, share * self.penalty_bias), **path)
 
     def _keep(self, point: Array) -> None:
         super()._keep(point)

@@ -297,7 +297,7 @@ class HistogramBinning(ProbabilityMap):
         return maps.like(xp, maps.log_odds(xp, self._mapped(xp, chances, learned)[:, 0]), scores)
 
     def _mapped(self, xp, chances, learned):
-        return xp.steps_by_class(chances, learned.edges_, learned.values_)
+        return xp.by_class(learned.values_, xp.bins_by_class(chances, learned.edges_))
 
 
 class BinTemperatureScaling(Calibrator, keeps_prediction=True, additive=True):

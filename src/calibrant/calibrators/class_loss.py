@@ -118,7 +118,15 @@ class ClassLossScaling(
         self.alpha_beta = alpha_beta
 
     def _fit(self, rows: Rows) -> None:
-        self._check()
+        for name, allowed in {"normalization": NORMALIZATIONS, "loss": LOSSES, "alpha_beta": ALPHA_BETA}.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        objective = self.calibrator.get_params(deep=False).get("objective", "nll")
+        if objective != "nll":
+            raise InputError(
+                f"{type(self.calibrator).__name__} minimises {objective!r}, but class losses can only weigh a "
+                "likelihood: give it objective='nll'"
+            )
         self.class_weights_ = np.zeros(rows.n_classes)
         self.alpha_, self.beta_ = 1.0, 1.5
         self._trace: list[tuple[float, float, float]] = []
@@ -126,6 +134,11 @@ class ClassLossScaling(
         if self.loss == "cross_entropy":
             self._fit_class_weights(rows)
         elif self.loss == "label_smoothing":
+            if not self.calibrator.additive:
+                raise InputError(
+                    f"{type(self.calibrator).__name__} looks at single rows, but label smoothing gives it sums over "
+                    "rows and labels: take a calibrator that is additive"
+                )
             self._refit(rows, replace(rows, each=Smoothing(SMOOTHING)))
         else:
             self._fit_focal(rows)
@@ -135,23 +148,6 @@ class ClassLossScaling(
         for last in self._told:
             warnings.warn(str(last.message), last.category, stacklevel=4)
         del self._trace, self._told, self._losses
-
-    def _check(self) -> None:
-        choices = {"normalization": NORMALIZATIONS, "loss": LOSSES, "alpha_beta": ALPHA_BETA}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        objective = self.calibrator.get_params(deep=False).get("objective", "nll")
-        if objective != "nll":
-            raise InputError(
-                f"{type(self.calibrator).__name__} minimises {objective!r}, but class losses can only weigh a "
-                "likelihood: give it objective='nll'"
-            )
-        if self.loss == "label_smoothing" and not self.calibrator.additive:
-            raise InputError(
-                f"{type(self.calibrator).__name__} looks at single rows, but label smoothing gives it sums over rows "
-                "and labels: take a calibrator that is additive"
-            )
 
     def _fit_class_weights(self, rows: Rows) -> None:
         """Weights from losses, calibrator from weights, and again, until neither moves."""
@@ -168,10 +164,9 @@ class ClassLossScaling(
             self._refit(rows, weighted, None if refit == 0 else self.calibrator_)
             after = self._losses[present]
             if refit == 0:
+                changed = after
                 if self.alpha_beta == "first_step":
                     changed = _class_losses(rows, self.calibrator_, FIRST_STEP)[0][present]
-                else:
-                    changed = after
                 self.alpha_, self.beta_ = choose_shape(before, changed, self.normalization, rows.n_classes)
                 smallest = SMALLEST_SPREAD * float(after.mean())
             target = class_weights(after, self.normalization, self.alpha_, self.beta_, smallest)
@@ -320,8 +315,7 @@ class FixedPoint:
     """
 
     def __init__(self) -> None:
-        self.change = np.inf
-        self.mixing = 1.0
+        self.change, self.mixing = np.inf, 1.0
         self.points: list[Array] = []
         self.residuals: list[Array] = []
 
@@ -336,9 +330,8 @@ class FixedPoint:
         self.change = change
         self.points = [*self.points[-MEMORY:], point]
         self.residuals = [*self.residuals[-MEMORY:], residual]
+        following = point + self.mixing * residual
         if len(self.points) < 2:
-            return point + self.mixing * residual
-        steps = np.diff(self.points, axis=0).T
-        turns = np.diff(self.residuals, axis=0).T
-        shares = np.linalg.lstsq(turns, residual, rcond=1e-8)[0]
-        return point + self.mixing * residual - (steps + self.mixing * turns) @ shares
+            return following
+        steps, turns = (np.diff(one, axis=0).T for one in (self.points, self.residuals))
+        return following - (steps + self.mixing * turns) @ np.linalg.lstsq(turns, residual, rcond=1e-8)[0]

@@ -58,7 +58,7 @@ class Space:
 
     def confidence(self, logits: Any) -> Any:
         """Largest probability of each row (n, 1) in float64."""
-        return self.max(self.softmax_of_rows(wide(self, logits)), axis=1, keepdims=True)
+        return self.max(self.class_chances(logits), axis=1, keepdims=True)
 
     def class_chances(self, logits: Any) -> Any:
         """Probability of every class (n×K) in float64."""
@@ -96,10 +96,6 @@ class Space:
         above = self.astype(chances[:, :, None] > inner[None, :, :], chances.dtype)
         return self.astype(self.sum(above, axis=2), self.int64)
 
-    def steps_by_class(self, chances: Any, edges: Any, values: Any) -> Any:
-        """Each column of probabilities (n×K) through the steps of its own bins: edges (K×(M+1)), values (K×M)."""
-        return self._by_class(values, self.bins_by_class(chances, edges))
-
     def interpolate(self, points: Any, knots: Any, values: Any) -> Any:
         """The piecewise linear map through (knots, values) at points (n, 1), constant outside, as numpy.interp."""
         return self.lines_by_class(points, knots[None, :], values[None, :])
@@ -111,10 +107,13 @@ class Space:
         inside = self.minimum(self.maximum(chances, knots[:, 0]), knots[:, -1])
         reached = self.astype(inside[:, :, None] >= knots[None, :, :-1], chances.dtype)
         index = self.astype(self.sum(reached, axis=2), self.int64) - 1
-        slope, left, bottom = (self._by_class(table, index) for table in (_slopes(self, knots, values), knots, values))
+        # the slope between neighbouring knots; 0 between knots at the same place
+        gaps, rises = (one[:, 1:] - one[:, :-1] for one in (knots, values))
+        slopes = self.where(gaps > 0, rises / self.where(gaps > 0, gaps, self.ones_like(gaps)), 0 * gaps)
+        slope, left, bottom = (self.by_class(table, index) for table in (slopes, knots, values))
         return slope * (inside - left) + bottom
 
-    def _by_class(self, table: Any, index: Any) -> Any:
+    def by_class(self, table: Any, index: Any) -> Any:
         """table[j, index[·, j]] of each column j."""
         n_classes, width = table.shape
         starts = width * self.places(self.matrix_transpose(table))
@@ -277,13 +276,6 @@ def mix_with_uniform(xp: Any, logits: Any, weight: Any) -> Any:
     share = like(xp, weight, logits)
     mixed = xp.softmax_of_rows(logits) * share + (1 - share) / logits.shape[1]
     return keep_prediction(xp, log_probabilities(xp, mixed), prediction(xp, logits))
-
-
-def _slopes(xp: Any, knots: Any, values: Any) -> Any:
-    """Slope between neighbouring knots; 0 between knots at the same place."""
-    gaps = knots[..., 1:] - knots[..., :-1]
-    ones = xp.ones_like(gaps)
-    return xp.where(gaps > 0, (values[..., 1:] - values[..., :-1]) / xp.where(gaps > 0, gaps, ones), 0 * ones)
 
 
 def softplus(xp: Any, values: Any) -> Any:

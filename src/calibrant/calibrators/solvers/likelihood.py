@@ -499,9 +499,7 @@ def fit_vector(
     compares them with each other, so that it needs one. `lower` bounds the scales in their units.
     """
     inverse_temperature = fit_inverse_temperature(rows).value
-    units = class_units(rows, inverse_temperature, with_bias)
-    if unit is not None:
-        units = np.full(rows.n_classes, unit)
+    units = class_units(rows, inverse_temperature, with_bias) if unit is None else np.full(rows.n_classes, unit)
     ridge = 2.0 * np.array([penalty_scale, penalty_bias]) / rows.n_classes
     start = np.stack([inverse_temperature / units, np.zeros(rows.n_classes)])
     both = np.stack([units, np.full(rows.n_classes, 1.0 if with_bias else 0.0)])
@@ -629,7 +627,7 @@ def choose(
     loss: Callable[[Rows, Array], float],
     *,
     seed: int,
-    most_logits: float,
+    most_logits: float = np.inf,
 ) -> Any:
     """The candidate of the lowest held-out loss; candidates go from the strongest penalty to the weakest.
 
