@@ -34,9 +34,9 @@ def test_kept_probabilities_give_the_same_loss_gradient_and_product(weighted, fe
     rows, ridge = many_classes(300, 70, weighted=weighted), ridge_of(70, 0.01, 0.02, 0.001)
     rng = np.random.default_rng(1)
     point, direction = 0.1 * rng.normal(size=(70, 71)) + np.eye(70, 71), rng.normal(size=(70, 71))
-    kept = Affine(rows, features, ridge)
+    kept = Affine(rows, features).penalised(ridge)
     monkeypatch.setattr(likelihood, "KEPT_ELEMENTS", 0)
-    plain = Affine(rows, features, ridge)
+    plain = Affine(rows, features).penalised(ridge)
     assert plain.blocks is None
     expected, found = plain.evaluate(point, False), kept.evaluate(point, False)
     assert found[0] == pytest.approx(expected[0], abs=1e-12)

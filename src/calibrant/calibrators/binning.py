@@ -361,7 +361,11 @@ class BinTemperatureScaling(Calibrator, keeps_prediction=True, additive=True):
                 stacklevel=4,
             )
         if self.grid is None:
-            inverse, trace = equations.solve()
+            inverse = np.ones(len(bins.mass))
+            if rows.n >= 64 * len(inverse):
+                # a sample gives the start where the data are large
+                inverse, _ = equations.sample().descend(inverse)
+            inverse, trace = equations.descend(inverse)
             temperatures = 1.0 / inverse
             self.objective_trace_, self.n_iter_ = np.array(trace), len(trace)
         else:
@@ -433,18 +437,11 @@ class BinEquations:
     def _sums(self, inverse: Array, active: Array | None) -> Array:
         return self.rows.total(bin_moments, self._kernels, self.edges, inverse)[0]
 
-    def solve(self) -> tuple[Array, list[float]]:
-        """Inverse temperatures (M,) where every f_i is 0, and the objective at the start of each full pass.
-
-        A sample gives the start where the data are large.
-        """
-        inverse = np.ones(len(self.target))
-        if self.rows.n >= 64 * len(inverse):
-            inverse, _ = self.sample().descend(inverse)
-        return self.descend(inverse)
-
     def descend(self, inverse: Array) -> tuple[Array, list[float]]:
-        """Householder's third-order steps, each inside the bracket its bin has so far."""
+        """Inverse temperatures (M,) where every f_i is 0, and the objective at the start of each pass.
+
+        Householder's third-order steps, each inside the bracket its bin has so far.
+        """
         low, high = np.full_like(inverse, LOWEST), np.full_like(inverse, HIGHEST)
         active, trace = self.bins.filled.copy(), []
         for _ in range(MAX_STEPS):

@@ -126,17 +126,15 @@ def _check_value(where: str, value: Any, rule: Learned, sizes: dict[str, int]) -
             raise InputError(f"{where} must be a list of {rule.kind}s, got a {type(value).__name__}")
         for item in value:
             _check_value(where, item, rule._replace(many=False), sizes)
-    elif rule.kind == "array":
-        _check_array(where, value, rule, sizes)
-    elif rule.kind == "record":
+        return
+    if rule.kind == "record":
         _check_record(where, value)
-    elif not isinstance(value, BaseEstimator):
-        raise InputError(f"{where} must be a fitted calibrator, got a {type(value).__name__}")
-    else:
+        return
+    if rule.kind == "calibrator":
+        if not isinstance(value, BaseEstimator):
+            raise InputError(f"{where} must be a fitted calibrator, got a {type(value).__name__}")
         check_learned(value, sizes.get("inner", sizes["K"]))
-
-
-def _check_array(where: str, value: Any, rule: Learned, sizes: dict[str, int]) -> None:
+        return
     try:
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:

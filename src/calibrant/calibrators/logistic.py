@@ -236,33 +236,27 @@ def fit_scores(
         pull = pull_to(identity, Units.of(columns, rows.weights).spread ** 2, penalty) if penalty else None
         found = fit_logistic(columns, rows.labels, rows.weights, non_negative=non_negative, pull=pull)
     else:
-        found = _streamed(rows, make, identity, penalty, (low, high), non_negative)
+        # scores on disk: a first pass finds the units of the columns, and each Newton step is one
+        middle, *outer = make(np.array([(low + high) / 2, low, high])).T
+        mass, first, second = rows.total(column_sums, make, middle)
+        variances = np.maximum(second / mass - (first / mass) ** 2, 0.0)
+        units = Units.made(middle + first / mass, np.sqrt(variances), np.abs(outer).max(axis=0))
+        start, sample = identity, rows.sample(SAMPLE_ROWS)
+        if sample.total_weight > 0:
+            # with as little of a pull as makes the fit of a sample finite
+            weak, columns = pull_to(identity, variances, 1e-3), make(sample.logits)
+            start = fit_logistic(columns, sample.labels, sample.weights, non_negative=non_negative, pull=weak).point
+        found = descend(
+            lambda point: rows.total(score_sums, make, units, point),
+            rows.total_weight,
+            units.inward(start),
+            np.append(np.full(len(middle), 0.0 if non_negative else -np.inf), -np.inf),
+            units.pull(pull_to(identity, variances, penalty)) if penalty else None,
+        )
+        found = found._replace(point=units.outward(found.point))
     if not found.converged:
         _warn(f"{name} did not converge in {len(found.trace)} Newton steps")
     return found
-
-
-def _streamed(  # noqa: PLR0917
-    rows: Rows, make: Columns, identity: Array, penalty: float, ends: tuple[float, float], non_negative: bool
-) -> LogisticFit:
-    """The same over scores on disk: a first pass finds the units of the columns, and each Newton step is one."""
-    middle, *outer = make(np.array([sum(ends) / 2, *ends])).T
-    mass, first, second = rows.total(column_sums, make, middle)
-    variances = np.maximum(second / mass - (first / mass) ** 2, 0.0)
-    units = Units.made(middle + first / mass, np.sqrt(variances), np.abs(outer).max(axis=0))
-    start, sample = identity, rows.sample(SAMPLE_ROWS)
-    if sample.total_weight > 0:
-        # with as little of a pull as makes the fit of a sample finite
-        weak, columns = pull_to(identity, variances, 1e-3), make(sample.logits)
-        start = fit_logistic(columns, sample.labels, sample.weights, non_negative=non_negative, pull=weak).point
-    found = descend(
-        lambda point: rows.total(score_sums, make, units, point),
-        rows.total_weight,
-        units.inward(start),
-        np.append(np.full(len(middle), 0.0 if non_negative else -np.inf), -np.inf),
-        units.pull(pull_to(identity, variances, penalty)) if penalty else None,
-    )
-    return LogisticFit(units.outward(found.point), found.trace, found.converged)
 
 
 def pull_to(identity: Array, variances: Array, strength: float) -> Pull:

@@ -300,15 +300,6 @@ def interpolate(xp: Any, points: Any, knots: Any, values: Any) -> Any:
     return low + xp.clip((points - left) / (right - left), 0.0, 1.0) * (high - low)
 
 
-def share_place(xp: Any, scores: Any, winner: Any, kept: Any) -> Any:
-    """Log-probabilities in which the classes at two columns (n, 1) both have the mean of their probabilities."""
-    first, second = xp.entry(scores, winner), xp.entry(scores, kept)
-    both = second + softplus(xp, first - second) - float(np.log(2.0))
-    moved = winner != kept
-    shared = xp.with_entry(scores, winner, xp.where(moved, both, first))
-    return xp.with_entry(shared, kept, xp.where(moved, both, second))
-
-
 def log_odds(xp: Any, values: Any) -> Any:
     """log(c / (1 − c)) of confidences strictly inside (0, 1)."""
     return xp.log(values) - xp.log1p(-values)

@@ -30,7 +30,7 @@ from calibrant.core.arrays import (
 from calibrant.core.errors import InputError, warn_user
 from calibrant.core.rows import Rows, is_one_column
 from calibrant.core.schema import identifiers
-from calibrant.data import Predictions, as_predictions
+from calibrant.data import as_predictions
 from calibrant.data.chunks import file_rows
 from calibrant.data.source import ArraySource
 from calibrant.engines.engine import Engine, opened
@@ -74,7 +74,10 @@ def prepared(  # noqa: PLR0917
     if not predictions.spread:
         check_counts(predictions.weights, f"{predictions.name}: weights" if predictions.name else "weights")
     predictions = predictions.expanded()
-    if not _read_in_passes(calibrator, predictions):
+    # rows in files are read as blocks; single scores fit in memory unless there are very many
+    large = predictions.flat and predictions.n * predictions.dtype.itemsize > STREAM_BYTES
+    blocks = predictions.task == "multiclass" or (large and calibrator.additive_scores)
+    if isinstance(predictions.source, ArraySource) or calibrator.takes_groups or not blocks:
         own = predictions.clusters if clusters is None else clusters
         rows = array_rows(calibrator, predictions.logits, predictions.labels, predictions.weights, own)
         if calibrator.takes_groups and groups is None:
@@ -94,14 +97,6 @@ def prepared(  # noqa: PLR0917
         yield rows if predictions.flat or calibrator.additive else rows.whole()
     for piece in predictions.source.pieces():
         piece.check_unchanged()
-
-
-def _read_in_passes(calibrator: Any, predictions: Predictions) -> bool:
-    """Are these rows in files, and read as blocks? Single scores fit in memory unless there are very many."""
-    if isinstance(predictions.source, ArraySource) or calibrator.takes_groups:
-        return False
-    large = predictions.n * predictions.dtype.itemsize > STREAM_BYTES
-    return predictions.task == "multiclass" or (predictions.flat and calibrator.additive_scores and large)
 
 
 def array_rows(calibrator: Any, given: Any, labels: Any, weights: Any, clusters: Any) -> Rows:

@@ -321,18 +321,18 @@ class MethodTable(list[dict[str, Any]]):
         if not self:
             return "no methods"
         columns = list(self[0])
-        cells = [[_cell(row[column]) for column in columns] for row in self]
+
+        def cell(value: Any) -> str:
+            if isinstance(value, bool):
+                return "yes" if value else "-"
+            return ", ".join(value) if isinstance(value, tuple) else str(value)
+
+        cells = [[cell(row[column]) for column in columns] for row in self]
         widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
         return "\n".join(
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in (columns, *cells)
         )
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "-"
-    return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
 def methods(task: str | None = None) -> MethodTable:

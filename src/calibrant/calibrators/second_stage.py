@@ -337,7 +337,12 @@ class KeptPrediction(
 def put_first(xp: Any, calibrated: Any, logits: Any) -> Any:
     """Log-probabilities (n×K) of calibrated logits that put the prediction of the raw logits first."""
     scores, kept = xp.log_softmax_of_rows(calibrated), maps.prediction(xp, logits)
-    return maps.keep_prediction(xp, maps.share_place(xp, scores, maps.prediction(xp, scores), kept), kept)
+    winner = maps.prediction(xp, scores)
+    first, second, moved = xp.entry(scores, winner), xp.entry(scores, kept), winner != kept
+    # where they differ, both classes get the mean of their probabilities
+    both = second + maps.softplus(xp, first - second) - float(np.log(2.0))
+    scores = xp.with_entry(scores, winner, xp.where(moved, both, first))
+    return maps.keep_prediction(xp, xp.with_entry(scores, kept, xp.where(moved, both, second)), kept)
 
 
 def positive_features(xp: Any, log_odds: Any) -> tuple[Any, ...]:

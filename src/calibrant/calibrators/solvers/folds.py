@@ -71,7 +71,12 @@ def content_folds(rows: Any, n_folds: int, seed: int) -> Array:
     fold = _deal(stratum[first], hashes[first], np.where(heavy, 0.0, mass), n_folds)[cell]
     copies = np.flatnonzero(heavy[cell])
     if len(copies):
-        fold[copies] = _deal_copies(_same_rows(rows, hashes, copies)[1], weights[copies], n_folds)
+        same, mass = _same_rows(rows, hashes, copies)[1], weights[copies]
+        # heaviest first; the next row goes on where the weight of the one before ended
+        order, counts = np.lexsort((-mass, same)), np.bincount(same)
+        place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+        whole = np.ceil(np.bincount(same, weights=mass) - 1e-9).astype(np.int64)
+        fold[copies[order]] = ((np.cumsum(whole) - whole)[same[order]] + place) % n_folds
     return fold
 
 
@@ -181,18 +186,6 @@ def _same_rows(rows: Any, hashes: Array, places: Array) -> tuple[Array, Array]:
         # groups in the order of their weight: their names must not matter
         keys = [groups[places], np.bincount(groups, rows.weights)[groups[places]], *keys]
     return _numbered(keys)
-
-
-def _deal_copies(same: Array, mass: Array, n_folds: int) -> Array:
-    """The fold of each copy, heaviest first; the next row goes on where the weight of the one before ended."""
-    order = np.lexsort((-mass, same))
-    counts = np.bincount(same)
-    place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-    whole = np.ceil(np.bincount(same, weights=mass) - 1e-9).astype(np.int64)
-    start = np.cumsum(whole) - whole
-    folds = np.empty(len(order), dtype=np.int64)
-    folds[order] = (start[same[order]] + place) % n_folds
-    return folds
 
 
 def _deal(stratum: Array, hashes: Array, mass: Array, n_folds: int) -> Array:
