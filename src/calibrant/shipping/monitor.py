@@ -360,7 +360,7 @@ class Monitor(_Kept):
                 continue
             setattr(self, name, check_whole(value, name, least))
             if value > most:
-                raise InputError(f"{name} must be at most {most}, got {value}")
+                raise InputError(f"{name} must be from {least} to {most}, got {value}")
         self.settings = asdict(self)
         self.reset()
 
