@@ -101,7 +101,13 @@ def test_equals_the_literal_search(kind, seed, n_rows, n_classes, n_bins, preser
     options = {"n_bins": n_bins, "max_sweeps": 2, "preserve_accuracy": preserve_accuracy}
     grid = GRID[rng.random(len(GRID)) < 0.25] if seed % 2 else np.arange(1, 21) / 5
     fitted = ClassTemperatureScaling(grid=grid, **options).fit(logits, labels, weights)
-    np.testing.assert_array_equal(fitted.temperatures_, literal_search(logits, labels, weights, grid=grid, **options))
+    present, codes = np.unique(labels, return_inverse=True)
+    if len(present) == 1:
+        present, codes = np.arange(n_classes), labels
+    found = literal_search(logits[:, present], codes, weights, grid=grid, **options)
+    expected = np.full(n_classes, np.median(found))
+    expected[present] = found
+    np.testing.assert_array_equal(fitted.temperatures_, expected)
 
 
 @pytest.mark.parametrize("tolerance", [0.01, 0.03, 1.0])

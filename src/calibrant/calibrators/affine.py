@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.learned import MATRIX, PER_CLASS, RECORD
+from calibrant.calibrators.learned import PER_CLASS, RECORD, SCALE_MATRIX, SCALES
 from calibrant.calibrators.maps import like
 from calibrant.calibrators.solvers.likelihood import (
     Ridge,
@@ -130,28 +130,11 @@ class VectorScaling(AffineScaling, additive=True):
     array([0.7, 0.8, 0.6, 0.5, 0.7, 0.5, 0.7, 0.8, 0.7, 0.7])
     """
 
-    learns = {"scale_": PER_CLASS, "bias_": PER_CLASS}
+    learns = {"scale_": SCALES, "bias_": PER_CLASS}
 
     def __init__(self, penalty_bias: float | str = 0.0, *, seed: int = 0) -> None:
         self.penalty_bias = penalty_bias
         self.seed = seed
-
-    def _fit(self, rows: Rows) -> None:
-        penalty = self._penalty(rows)
-        solution = self._solve(rows, penalty)
-        self._keep(solution.point)
-        absent = np.flatnonzero(rows.class_weight() == 0) if penalty == 0 else ()
-        if len(absent):
-            shown = ", ".join(map(str, [*absent[:5], "…"][: len(absent)]))
-            which = f"class {shown} is" if len(absent) == 1 else f"classes {shown} are"
-            reached = self.bias_[absent].min() - self.bias_.max()
-            warnings.warn(
-                f"{which} absent from the fit data, so the bias falls to -infinity; stopped {reached:.3g} beside the "
-                "largest (penalty_bias above 0 keeps it finite)",
-                FitWarning,
-                stacklevel=4,
-            )
-        solution.report(self, warn=not len(absent))
 
     def _penalty(self, rows: Rows) -> float:
         penalty = check_penalty(self.penalty_bias, "penalty_bias")
@@ -197,7 +180,7 @@ class StructuredVectorScaling(
     array([0.7, 0.7, 0.6, 0.5, 0.7, 0.6, 0.7, 0.7, 0.7, 0.7])
     """
 
-    learns = {"scale_": PER_CLASS, "bias_": PER_CLASS, "strength_": RECORD}
+    learns = {"scale_": SCALES, "bias_": PER_CLASS, "strength_": RECORD}
 
     def __init__(
         self, strength: float | str = "cv", *, penalty_diagonal: float = 1.0, penalty_bias: float = 1.0, seed: int = 0
@@ -280,7 +263,7 @@ class MatrixScaling(AffineScaling, additive=True):
     """
 
     _full = True
-    learns = {"matrix_": MATRIX, "bias_": PER_CLASS, "penalties_": RECORD}
+    learns = {"matrix_": SCALE_MATRIX, "bias_": PER_CLASS, "penalties_": RECORD}
 
     def __init__(
         self, penalty_off_diagonal: float | str | None = None, penalty_bias: float | str | None = None, seed: int = 0
@@ -371,7 +354,7 @@ class StructuredMatrixScaling(StructuredVectorScaling, fits_on_device=False):
     """
 
     most_logits = 1 << 24  # above, a part of the rows chooses: the strength is a prior, worth the same whatever n
-    learns = {"matrix_": MATRIX, "bias_": PER_CLASS, "strength_": RECORD}
+    learns = {"matrix_": SCALE_MATRIX, "bias_": PER_CLASS, "strength_": RECORD}
 
     def __init__(
         self,

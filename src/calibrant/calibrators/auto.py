@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator, Identity
+from calibrant.calibrators.kept_classes import KeptClasses
 from calibrant.calibrators.label_shift import LabelShift
 from calibrant.calibrators.learned import INNER, RECORD
 from calibrant.calibrators.pool import PRIOR_ROWS, LinearPool, pool_rows, pool_weights
@@ -145,6 +147,7 @@ class AutoCalibrator(Calibrator, cross_fits=True):
             rows = shift.corrected(rows)
         candidates = self._candidates(rows.n_classes)
         self._metric()
+        rows = replace(rows, every_class=shift is None)
         data = _Data(rows, self._folds(rows), rows.logits.argmax(axis=1) == rows.labels)
         self.failures_: dict[str, str] = {}
         trials: dict[str, _Trial] = {}
@@ -166,6 +169,8 @@ class AutoCalibrator(Calibrator, cross_fits=True):
         if shift is not None:
             shift.calibrator, shift.calibrator_ = clone(self.calibrator_), self.calibrator_
             self.calibrator_ = shift
+        elif 1 < len(rows.present()) < rows.n_classes:
+            self.calibrator_ = KeptClasses.around(self.calibrator_, rows)
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         return self.calibrator_._map(xp, logits, learned.calibrator_)

@@ -15,7 +15,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.confidence_bins import map_rows
-from calibrant.calibrators.learned import Learned, learned_values
+from calibrant.calibrators.learned import Learned, inner_calibrators, learned_values, scales_classes, widen
 from calibrant.calibrators.maps import numpy_space
 from calibrant.calibrators.prepare import check_names, prepared, ready
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
@@ -31,7 +31,7 @@ from calibrant.core.arrays import (
     probabilities_error,
 )
 from calibrant.core.errors import FitWarning, InputError, warn_user
-from calibrant.core.rows import Rows, sums_finitely, two_columns
+from calibrant.core.rows import Rows, sums_finitely, two_columns, warn_of_absent
 from calibrant.core.softmax import softmax
 from calibrant.core.threads import map_blocks, one_blas_thread, row_blocks
 from calibrant.core.zeros import raised
@@ -159,6 +159,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
         with prepared(self, logits, y, sample_weight, groups, clusters, engine) as rows:
             name = rows.fingerprint() if rows.in_memory else ""
             self.fit_rows(ready(self, rows))
+            if scales_classes(self) and not rows.one_score:
+                warn_of_absent(rows)
             rows.settle()
             self._keep_floor(rows.log_floor)
             self.n_rows_, self.fingerprint_ = rows.n, name or rows.fingerprint() or None
@@ -175,10 +177,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
     def _keep_floor(self, log_floor: float) -> None:
         """Keep what a zero counts as, also in calibrators inside this one, which may be used by themselves."""
         self.log_floor_ = log_floor
-        for _, rule, value in learned_values(self):
-            if rule.kind == "calibrator":
-                for inner in value if rule.many else [value]:
-                    inner._keep_floor(log_floor)
+        for inner in inner_calibrators(self):
+            inner._keep_floor(log_floor)
 
     def fit_rows(self, rows: Rows) -> Self:
         """Learn from rows that have passed the gate."""
@@ -193,6 +193,9 @@ class Calibrator(TransformerMixin, BaseEstimator):
         """
         self._told_of_fold = ""
         with self._fitting(rows) as begun:
+            if self._narrows(rows):
+                # what a method keeps of its folds knows fewer columns
+                return Calibrator._held_out(self, begun, fold)
             if not rows.one_score or self.maps_one_score():
                 return self._held_out(begun, fold)
             answers = self._held_out(begun.matrix(), fold)
@@ -285,7 +288,18 @@ class Calibrator(TransformerMixin, BaseEstimator):
         self._fit(rows.matrix())
 
     def _fit_either(self, rows: Rows) -> None:
-        (self._fit_binary if rows.one_score else self._fit)(rows)
+        if self._narrows(rows):
+            present = rows.present()
+            self._fit(rows.columns(present))
+            widen(self, present, rows.n_classes)
+        else:
+            (self._fit_binary if rows.one_score else self._fit)(rows)
+
+    def _narrows(self, rows: Rows) -> bool:
+        """Whether there are classes without fit rows, which a map of single classes must leave out."""
+        if not any(rule.shared for rule in self.learns.values()) or rows.one_score or rows.every_class:
+            return False
+        return 1 < len(rows.present()) < rows.n_classes
 
     def _map_either(self, xp: Any, given: Any, learned: Any) -> Any:
         """The map of logits (n×K), or of scores (n,)."""

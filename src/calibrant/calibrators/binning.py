@@ -15,6 +15,7 @@ from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.confidence_bins import (
     ConfidenceBins,
     TopColumns,
+    fill_empty,
     mapped_columns,
     quantile_bins,
     top_columns,
@@ -186,7 +187,7 @@ def bin_weights(bins: ConfidenceBins, n_classes: int, *, rising: bool = False) -
         weights = np.where(above > 0, (bins.accuracy - uniform) / above, 1.0)
     usable = np.flatnonzero(bins.filled & (above > 0))
     if not rising or len(usable) < 2:
-        return bins.fill(np.clip(weights, 0.0, 1.0))
+        return fill_empty(np.clip(weights, 0.0, 1.0), bins.filled)
     from sklearn.isotonic import isotonic_regression
 
     weights = isotonic_regression(weights[usable], sample_weight=bins.mass[usable] * above[usable] ** 2)
@@ -288,7 +289,7 @@ class HistogramBinning(ProbabilityMap):
             self.edges_[j], bins = quantile_bins(column, weights, n_bins)
             # at least half a row away from 0 and 1
             margin = 0.5 / np.maximum(bins.mass, 1.0)
-            self.values_[j] = bins.fill(np.clip(bins.accuracy, margin, 1.0 - margin))
+            self.values_[j] = fill_empty(np.clip(bins.accuracy, margin, 1.0 - margin), bins.filled)
             step("histogram binning", j + 1, n_columns)
 
     def _map_binary(self, xp, scores, learned):
@@ -369,7 +370,7 @@ class BinTemperatureScaling(Calibrator, keeps_prediction=True, additive=True):
             self.objective_trace_, self.n_iter_ = np.array(trace), len(trace)
         else:
             temperatures = self._search(equations, temperature_grid(self.grid))
-        self.temperatures_ = bins.fill(temperatures)
+        self.temperatures_ = fill_empty(temperatures, bins.filled)
 
     def _search(self, equations: BinEquations, grid: Array) -> Array:
         gap, accuracy = self.objective == "gap", np.clip(equations.bins.accuracy, 0.01, 0.99)

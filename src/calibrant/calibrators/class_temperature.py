@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.learned import RECORD, SMALL, Learned
+from calibrant.calibrators.learned import RECORD, TEMPERATURES, Learned
 from calibrant.calibrators.maps import like
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.calibrators.solvers.likelihood import check_penalty, fit_vector
@@ -103,7 +103,7 @@ class ClassTemperatureScaling(
     array([0.0081, 0.0055, 0.0037, 0.0037])
     """
 
-    learns = {"temperatures_": Learned(("K",), SMALL), "ece_trace_": RECORD, "accuracy_trace_": RECORD}
+    learns = {"temperatures_": TEMPERATURES, "ece_trace_": RECORD, "accuracy_trace_": RECORD}
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class ShrunkenClassTemperature(Calibrator, requires_logits=True, cross_fits=True
     """
 
     learns = {
-        "temperatures_": Learned(("K",), SMALL),
+        "temperatures_": TEMPERATURES,
         "share_": Learned((), 0.0, 1.0, free=False),
         "share_losses_": RECORD,
     }

@@ -34,7 +34,7 @@ class TopColumns(NamedTuple):
 class ConfidenceBins:
     """Rows in bins of their confidence: total weight, accuracy and mean confidence of each bin (M,).
 
-    An empty bin has weight 0 and NaN means; `fill` gives it what its nearest neighbour learned.
+    An empty bin has weight 0 and NaN means; `fill_empty` gives it what its nearest neighbour learned.
     """
 
     index: Array
@@ -53,12 +53,6 @@ class ConfidenceBins:
     def filled(self) -> Array:
         """Which bins hold any weight."""
         return self.mass > 0
-
-    def fill(self, values: Array) -> Array:
-        """Values (M,) with those of empty bins taken from the nearest filled bin, the lower of two as near."""
-        full = np.flatnonzero(self.filled)
-        distance = np.abs(np.arange(len(values))[:, None] - full)
-        return values[full[distance.argmin(axis=1)]]
 
 
 def top_columns(rows: Rows) -> TopColumns:
@@ -105,6 +99,13 @@ def quantile_bins(top: TopColumns, weights: Array | None, n_bins: int) -> tuple[
     """Edges (M + 1,) of equal mass and the fit rows in them, placed by the edges as any new row will be."""
     edges = quantile_edges(top.confidence, n_bins, weights)
     return edges, ConfidenceBins.of(top, weights, place(top.confidence, edges), n_bins)
+
+
+def fill_empty(values: Array, filled: Array) -> Array:
+    """Values (M,) with those of empty bins taken from the nearest filled bin, the lower of two as near."""
+    full = np.flatnonzero(filled)
+    distance = np.abs(np.arange(len(values))[:, None] - full[None, :])
+    return values[full[distance.argmin(axis=1)]]
 
 
 def map_rows(work: Callable[[slice], Array], logits: Array) -> Array:

@@ -13,7 +13,7 @@ from numpy import inf
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.learned import MATRIX, PER_CLASS, RECORD, TEMPERATURE
+from calibrant.calibrators.learned import MATRIX, PER_CLASS, RECORD, SCALE_MATRIX, SCALES, TEMPERATURE
 from calibrant.calibrators.second_stage import SAME_SHAPE, bent_losses
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.solvers.likelihood import (
@@ -257,7 +257,7 @@ class ConfusionScaling(PathScaling):
 
     learns = {
         "temperature_": TEMPERATURE,
-        "scale_": PER_CLASS,
+        "scale_": SCALES,
         "matrix_": MATRIX,
         "bias_": PER_CLASS,
         "penalties_": RECORD,
@@ -409,7 +409,7 @@ class JointScaling(PathScaling):
 
     learns = {
         "temperature_": TEMPERATURE,
-        "linear_": MATRIX,
+        "linear_": SCALE_MATRIX,
         "matrix_": MATRIX,
         "bias_": PER_CLASS,
         "penalties_": RECORD,

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 
 LARGE = 1e30
@@ -29,7 +30,8 @@ class Learned(NamedTuple):
     kind "array" holds numbers of this shape (None: any shape), "calibrator" a fitted calibrator, and "record"
     describes the fit and is never read by a prediction. `many` is a list of such values. Names that are not `free`,
     such as the edges of bins, do not count as parameters of the method. An `optional` name is only learned with some
-    settings: the class checks which names go together.
+    settings: the class checks which names go together. A class without fit rows gets 0, of a `shared` name what the
+    others have in the middle (of a matrix on its diagonal).
     """
 
     shape: tuple[str | int, ...] | None = None
@@ -40,10 +42,13 @@ class Learned(NamedTuple):
     many: bool = False
     free: bool = True
     optional: bool = False
+    shared: bool = False
 
 
 TEMPERATURE = Learned((), SMALL, LARGE)
 PER_CLASS, MATRIX = Learned(("K",)), Learned(("K", "K"))
+SCALES, SCALE_MATRIX = PER_CLASS._replace(shared=True), MATRIX._replace(shared=True)
+TEMPERATURES = SCALES._replace(low=SMALL)
 EDGES = Learned(("B+1",), 0.0, 1.0, increasing=True, free=False)
 CHANCE = (1e-12, 1.0 - 1e-12)
 """Range of probabilities whose log-odds are taken."""
@@ -82,6 +87,37 @@ def learned_values(calibrator: Any) -> Iterator[tuple[str, Learned, Any]]:
     for name, rule in spec_of(type(calibrator), calibrator.task_).items():
         if rule.kind != "record" and not (rule.optional and name not in vars(calibrator)):
             yield name, rule, getattr(calibrator, name)
+
+
+def inner_calibrators(calibrator: Any) -> Iterator[Any]:
+    """The fitted calibrators inside one."""
+    for _, rule, value in learned_values(calibrator):
+        if rule.kind == "calibrator":
+            yield from value if rule.many else [value]
+
+
+def scales_classes(calibrator: Any) -> bool:
+    """Whether it, or one inside it, learned numbers of single classes."""
+    shared = any(rule.shared for rule in type(calibrator).learns.values())
+    return shared or any(map(scales_classes, inner_calibrators(calibrator)))
+
+
+def widen(calibrator: Any, present: Array, n_classes: int) -> None:
+    """Give what was learned over the columns of the present classes the shape of all classes."""
+    for name, rule in type(calibrator).learns.items():
+        if rule.shape not in {PER_CLASS.shape, MATRIX.shape}:
+            continue
+        value = np.asarray(getattr(calibrator, name))
+        if rule.shared:
+            whole = np.full(n_classes, np.median(value if value.ndim == 1 else np.diagonal(value)))
+        else:
+            whole = np.zeros(n_classes)
+            # a constant added to all biases changes nothing: that of an absent class lies in their middle
+            value = value - value.mean() if value.ndim == 1 else value
+        if value.ndim == 2:
+            whole = np.diag(whole)
+        whole[np.ix_(*[present] * value.ndim)] = value
+        setattr(calibrator, name, whole)
 
 
 def check_learned(calibrator: Any, n_classes: int | None) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from calibrant.calibrators.group import GroupCalibrator as GroupCalibrator
     from calibrant.calibrators.isotonic import IsotonicCalibration as IsotonicCalibration
     from calibrant.calibrators.isotonic import VennAbers as VennAbers
+    from calibrant.calibrators.kept_classes import KeptClasses as KeptClasses
     from calibrant.calibrators.label_shift import LabelShift as LabelShift
     from calibrant.calibrators.logistic import BetaCalibration as BetaCalibration
     from calibrant.calibrators.logistic import PlattScaling as PlattScaling
@@ -125,6 +126,7 @@ SUFFIXES: dict[str, Method] = {
     "+top": _method("second_stage.TopLabelMap"),
     "+shape": _method("second_stage.ShapeScaling"),
     "+keep": _method("second_stage.KeptPrediction"),
+    "+classes": _method("kept_classes.KeptClasses"),
     "+shift": _method("label_shift.LabelShift"),
     "+group": _method("group.GroupCalibrator"),
     "+multi": _method("multicalibration.Multicalibration"),

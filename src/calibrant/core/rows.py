@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from calibrant.core.arrays import Array, check_score_values, check_values, sums_finitely
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, warn_user
 from calibrant.core.statistic import Kernel, Statistic, add, statistic
 from calibrant.core.threads import BLOCK_ELEMENTS, map_blocks, row_blocks
 from calibrant.core.zeros import log_floor_of, raised, sample_stride, warn_of_zeros
@@ -86,6 +86,7 @@ class Rows:
     each : turns a block into several, such as `Smoothing`; None leaves it as it is
     blocks : where scores are that are not in memory
     settled : whether every value was looked at, and zeros have a value
+    every_class : whether a map of single classes learns that those without rows are never true
     """
 
     logits: Any
@@ -96,6 +97,7 @@ class Rows:
     each: Callable[..., Iterable[Block]] | None = None
     blocks: Blocks | None = None
     settled: bool = True
+    every_class: bool = False
     _log_floor: float | None = None
 
     @property
@@ -147,6 +149,17 @@ class Rows:
         if self.each is not None:
             return self.total(_class_weight)[0]
         return np.bincount(self.labels, self.weights, self.n_classes).astype(np.float64)
+
+    def present(self) -> Array:
+        """The classes of which there are rows that count."""
+        return np.flatnonzero(self.class_weight() > 0)
+
+    def columns(self, present: Array) -> Rows:
+        """The rows of some classes and their columns alone."""
+        whole = self.whole()
+        whole.settle()
+        part = whole.take(np.flatnonzero(np.isin(whole.labels, present)))
+        return replace(part, logits=part.logits[:, present], labels=np.searchsorted(present, part.labels))
 
     def matrix(self) -> Rows:
         """One score per row as two-class logits [0, z]; a matrix is itself."""
@@ -272,6 +285,15 @@ class Rows:
         logits = self.logits.reshape(self.n, -1)
         sample = logits[:: max(1, self.n // SAMPLED_ROWS)]
         return fingerprint_of_sample(logits.shape, sample, self.labels, self.weights)
+
+
+def warn_of_absent(rows: Rows) -> None:
+    """Tell which classes no fit row shows: a map learns nothing about them."""
+    present = rows.present()
+    if 1 < len(present) < rows.n_classes:
+        absent = np.setdiff1d(np.arange(rows.n_classes), present)
+        shown = ", ".join(map(str, [*absent[:5], "…"][: len(absent)]))
+        warn_user(f"{len(absent)} of {rows.n_classes} classes have no fit rows ({shown}): nothing is learned of them")
 
 
 @dataclass(frozen=True)

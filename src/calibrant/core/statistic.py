@@ -31,15 +31,15 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @cache
-def installed(package: str) -> bool:
-    """Is a package installed? Asked without importing it."""
-    return importlib.util.find_spec(package) is not None
+def numba_available() -> bool:
+    """Is numba installed? Asked without importing it."""
+    return importlib.util.find_spec("numba") is not None
 
 
 def use_compiled(n_elements: int) -> bool:
     """Compiled or numpy? CALIBRANT_KERNELS = numpy | numba overrides the size rule."""
     choice = os.environ.get("CALIBRANT_KERNELS", "auto")
-    if choice == "numpy" or not installed("numba"):
+    if choice == "numpy" or not numba_available():
         return False
     return choice == "numba" or n_elements >= COMPILED_FROM
 

@@ -140,7 +140,8 @@ def cross_validated(
         scores = raised(logits, log_floor_of(logits, one_score=False))
     else:
         scores = np.apply_along_axis(finite_log_odds, 0, logits)
-    rows = folded = Rows(scores, labels, opened.weights)
+    # a class that has probability and never comes is part of what is wrong with these rows
+    rows = folded = Rows(scores, labels, opened.weights, every_class=True)
     if labels.ndim == 2:
         folded = replace(rows, labels=scores.argmax(axis=1))
     # rows of one cluster share a fold, because they are no independent check of each other

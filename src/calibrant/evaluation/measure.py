@@ -112,8 +112,8 @@ class Measurement(PlainData):
 
     def _shown(self, p_value: str) -> tuple[Table, str, list[str]]:
         """The main figures by their titles, what was measured, and notes, with the p-value in this form."""
-        cells = (Cell(name, self.metrics[name]) for name in MAIN if name in self.metrics)
-        rows = tuple(Row(facts(cell.metric).title, {"value": cell}) for cell in cells)
+        names = [name for name in MAIN if name in self.metrics]
+        rows = tuple(Row(facts(name).title, {"value": Cell(name, self.metrics[name])}) for name in names)
         table, floor = Table("metric", {"value": "value [95% interval]"}, rows, intervals=True), self.noise_floor
         floor_words = f"noise floor of the ECE {100 * floor.mean:.2f} %{p_value.format(floor.p_value)}"
         what = f"{self.n:,} rows, {self.task}, {self.n_classes} classes, about the {self.about}"

@@ -141,7 +141,7 @@ def column_rows(
     return ScannedRows(finite_log_odds(scores), labels, weights, True, task, level=ALL, found=columns, draws=draws)
 
 
-def top_columns(predictions: Predictions, engine: str | Engine) -> RowColumns:
+def top_columns(predictions: Predictions, engine: str | Engine = "local") -> RowColumns:
     """Confidence, prediction and correctness of every row, from a pass that also checks every value."""
     parts, _ = add_up(_top, predictions, engine, "")
     return RowColumns(*map(np.concatenate, zip(*parts, strict=True)))

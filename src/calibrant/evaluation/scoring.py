@@ -45,7 +45,7 @@ def chosen_metrics(wanted: Chosen, task: str, *, compared: bool = False, criteri
     listed = [one for one in METRICS.values() if one.figures and one.serves(task)]
     functions, asked = (wanted, ()) if isinstance(wanted, Mapping) else ({}, wanted or ())
     names = [known_name(name) for name in (*asked, criterion) if name]
-    known = [figure.name for one in listed for figure in one.figures]
+    known = {figure.name: one for one in listed for figure in one.figures}
     for name in names:
         if name not in known and name not in functions:
             raise InputError(f"there is no metric {name!r} of a {task} task: choose from {', '.join(known)}")

@@ -112,7 +112,7 @@ class Units(NamedTuple):
         """Those of columns in memory."""
         mean = np.average(columns, axis=1, weights=weights)
         spread = np.sqrt(np.average((columns - mean[:, None]) ** 2, axis=1, weights=weights))
-        return cls.made(mean, spread, np.abs(columns).max(axis=1))
+        return cls.made(mean, spread, np.abs(columns).max(axis=1, initial=0.0))
 
     @classmethod
     def made(cls, mean: Array, spread: Array, largest: Array) -> Units:

@@ -122,11 +122,14 @@ class _Walks:
         """The statistic (R,) of labels drawn from the probabilities; of many rows, by the normal limit."""
         generator = np.random.default_rng([seed, 19])
         n_rows = len(self.confidence)
-        if n_rows * draws <= ROW_DRAWS:
-            parts = row_blocks(draws, n_rows, BLOCK_ELEMENTS)
-            drawn = (generator.random((part.stop - part.start, n_rows)) < self.confidence for part in parts)
-            return np.concatenate([self.ranges(correct).max(axis=1) for correct in drawn])
-        # sums over many rows are a random walk with normal steps: runs of rows of equal variance, 256 to a group
+        if n_rows * draws > ROW_DRAWS:
+            return self._normal_limit(draws, generator)
+        parts = row_blocks(draws, n_rows, BLOCK_ELEMENTS)
+        drawn = (generator.random((part.stop - part.start, n_rows)) < self.confidence for part in parts)
+        return np.concatenate([self.ranges(correct).max(axis=1) for correct in drawn])
+
+    def _normal_limit(self, draws: int, generator: np.random.Generator) -> Array:
+        """Sums over many rows are a random walk with normal steps: runs of rows of equal variance, 256 to a group."""
         variance = self.mass**2 * self.confidence * (1 - self.confidence)
         running = np.cumsum(variance[self.row])[self.ends]
         found, before = np.zeros(draws), 0.0

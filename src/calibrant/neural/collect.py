@@ -120,10 +120,8 @@ def read_batches(loader: Iterable[Any], *, named: bool = False) -> Iterator[tupl
         is_named = named and isinstance(batch, Mapping)
         inputs, labels = (_named_parts if is_named else _plain_parts)(batch, number)
         if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
-            raise InputError(
-                f"labels of batch {number} are {labels.dtype} of shape {tuple(labels.shape)}: "
-                "give one class index per row"
-            )
+            kind = f"{labels.dtype} of shape {tuple(labels.shape)}"
+            raise InputError(f"labels of batch {number} are {kind}: give one class index per row")
         n_rows += len(labels)
         yield inputs, labels
     if n_rows == 0:
@@ -142,16 +140,13 @@ def _plain_parts(batch: Any, number: int) -> tuple[Tensor, Tensor]:
         raise InputError(f"batch {number} of the loader is a {type(batch).__name__}: it must be (inputs, labels)")
     inputs, labels = batch[0], batch[1]
     if not isinstance(inputs, Tensor) or not isinstance(labels, Tensor):
-        raise InputError(
-            f"batch {number} of the loader holds {type(inputs).__name__} and {type(labels).__name__}: "
-            "both must be torch tensors"
-        )
+        kinds = f"{type(inputs).__name__} and {type(labels).__name__}"
+        raise InputError(f"batch {number} of the loader holds {kinds}: both must be torch tensors")
     if inputs.is_meta or labels.is_meta:
         raise InputError(f"batch {number} of the loader is on the device meta, which holds shapes without values")
     if labels.shape[:1] != inputs.shape[:1]:
-        raise InputError(
-            f"batch {number} has {len(inputs)} inputs, but labels of shape {tuple(labels.shape)}: give one per row"
-        )
+        shape = tuple(labels.shape)
+        raise InputError(f"batch {number} has {len(inputs)} inputs, but labels of shape {shape}: give one per row")
     if inputs.is_floating_point():
         _check_finite(inputs, f"inputs of batch {number}")
     return inputs, labels

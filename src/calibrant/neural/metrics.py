@@ -16,6 +16,9 @@ from calibrant.kernels.torch.columns import MEANS, BinSums, columns
 from calibrant.kernels.torch.tensors import rows_of_maps
 from calibrant.metrics.chunks import Streaming, streaming, update_all
 
+NAMES = ("ece", "mce", "nll", "brier", "accuracy", "confidence")
+"""What `compute` returns; "entropy" too where it is asked for."""
+
 
 class CalibrationMetrics:
     """ECE, NLL, Brier score and accuracy of a stream of batches, in one pass over each.
@@ -73,10 +76,7 @@ class CalibrationMetrics:
             update_all(self.others, values[kept], target[kept].cpu().numpy(), own, from_logits=self.from_logits)
 
     def compute(self) -> dict[str, Tensor]:
-        """ECE, MCE, NLL, Brier score, accuracy, confidence and the metrics asked for, as tensors () on the device.
-
-        They are NaN before the first row.
-        """
+        """Every metric of `NAMES`, and those asked for, as tensors () on the device; NaN before the first row."""
         if self.sums is None:
             raise InputError("compute() before update(): there are no rows yet")
         others = {one.name: torch.as_tensor(one.value(), dtype=torch.float64) for one in self.others}
@@ -106,7 +106,7 @@ class CalibrationMetrics:
 
 
 def metrics_of(sums: BinSums, *, entropy: bool = False) -> dict[str, Tensor]:
-    """The metrics of `compute` from the sums, as tensors; NaN where a row held NaN or infinite values."""
+    """Every metric of `NAMES` from the sums, as tensors; NaN where a row held NaN or infinite values."""
     weight, confidence, correct = sums.bins()[:, 0]
     gap = (confidence - correct).abs()
     found = {

@@ -119,18 +119,12 @@ def solve_inverse_temperature(moments: Moments, start: float, *, step_tolerance:
     beta, low, high, previous = _short(start), 0.0, math.inf, math.inf
     trace: list[float] = []
     for _ in range(MAX_STEPS):
-        loss, slope, curvature, bend, tail = moments(beta)
+        loss, slope, *higher = moments(beta)
         trace.append(loss)
         if slope == 0:
-            return InverseTemperature(beta, trace, "" if curvature > 0 or low == 0 else "0", True)
+            return InverseTemperature(beta, trace, "" if higher[0] > 0 or low == 0 else "0", True)
         low, high = (beta, high) if slope < 0 else (low, beta)
-        # the relative step to where the slope is 0, by its value and its next three derivatives
-        numerator = 3 * slope * (slope * bend - 2 * curvature * curvature)
-        denominator = 6 * curvature**3 - 6 * slope * curvature * bend + slope * slope * tail
-        if denominator > 0 and numerator * slope < 0:
-            step_size = numerator / denominator
-        else:
-            step_size = -slope / curvature if curvature > 0 else math.copysign(math.inf, -slope)
+        step_size = _householder_step(slope, *higher)
         proposed = beta + beta * step_size
         if abs(step_size) <= step_tolerance and abs(slope) <= NEAR_SLOPE:
             return InverseTemperature(proposed, trace, "", True)
@@ -141,6 +135,15 @@ def solve_inverse_temperature(moments: Moments, start: float, *, step_tolerance:
             following = math.sqrt(low * high) if low > 0 and high < math.inf else beta * (8 if slope < 0 else 1 / 8)
         beta, previous = _short(following), abs(slope / beta)
     return InverseTemperature(beta, trace, "", False)
+
+
+def _householder_step(slope: float, curvature: float, bend: float, tail: float) -> float:
+    """The relative step to where the slope is 0, by its value and its next three derivatives."""
+    numerator = 3 * slope * (slope * bend - 2 * curvature * curvature)
+    denominator = 6 * curvature**3 - 6 * slope * curvature * bend + slope * slope * tail
+    if denominator > 0 and numerator * slope < 0:
+        return numerator / denominator
+    return -slope / curvature if curvature > 0 else math.copysign(math.inf, -slope)
 
 
 def _short(beta: float) -> float:

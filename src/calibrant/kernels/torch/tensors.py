@@ -1,22 +1,29 @@
 """What the kernels on tensors share: which form runs, blocks of rows, the way to the host and back."""
 
+import importlib.util
 import os
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from calibrant.core.arrays import Array
-from calibrant.core.statistic import installed
 from calibrant.core.threads import row_blocks
 
 BLOCK_ELEMENTS = 1 << 24
 """Numbers of a block: a plain pass over it holds a few float64 copies, and nothing of the size of the input."""
 
 
+@cache
+def triton_available() -> bool:
+    """Is Triton installed? Asked without importing it."""
+    return importlib.util.find_spec("triton") is not None
+
+
 def use_triton(values: Tensor) -> bool:
     """Triton or plain torch? float64 and CALIBRANT_KERNELS=numpy ask for plain torch."""
     asked = os.environ.get("CALIBRANT_KERNELS") != "numpy"
-    return values.is_cuda and values.dtype != torch.float64 and installed("triton") and asked
+    return values.is_cuda and values.dtype != torch.float64 and triton_available() and asked
 
 
 def row_slices(n_rows: int, n_classes: int, elements: int = 0) -> list[slice]:

@@ -15,6 +15,9 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 Options = ParamSpec("Options")
 
+PER_BATCH = "groups"
+"""The one option of a loss that comes with each batch: the module takes it in its call."""
+
 
 class LossModule(nn.Module):
     """A loss function with its options held as attributes; those that are tensors are buffers."""
@@ -36,7 +39,7 @@ class LossModule(nn.Module):
     def forward(self, logits: Tensor, labels: Tensor, groups: Tensor | None = None) -> Tensor:
         """The loss of a batch; `groups` (n,) where the loss is taken by group."""
         held = {name: getattr(self, name) for name in self.options.parameters}
-        return type(self).function(logits, labels, **held, **({} if groups is None else {"groups": groups}))
+        return type(self).function(logits, labels, **held, **({} if groups is None else {PER_BATCH: groups}))
 
     def extra_repr(self) -> str:
         """The options, as `print(module)` shows them."""
@@ -52,9 +55,8 @@ def loss_module(
     The options and their defaults are those of the function's signature, its docstring is the class's, and an option
     annotated `Tensor | None` becomes a buffer.
     """
-    # groups come with each batch: the module takes them in its call
     _, _, *options = inspect.signature(function).parameters.values()
-    held = [one.replace(kind=one.POSITIONAL_OR_KEYWORD) for one in options if one.name != "groups"]
+    held = [one.replace(kind=one.POSITIONAL_OR_KEYWORD) for one in options if one.name != PER_BATCH]
     hints = get_type_hints(function)
     made: Any = type(
         name,

@@ -4,7 +4,7 @@ Labels are class indices (n,), or shares of the classes (n, K) in floating point
 (N, H, W) count every position as a row. Nothing waits for the device: rows that are left out weigh zero.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,9 +55,9 @@ def row_batch(logits: Tensor, labels: Tensor, class_weights: Tensor | None, igno
     shape = (*logits.shape[:1], *logits.shape[2:])
     expected = logits.shape if is_shares else shape
     if (is_shares or logits.ndim > 2) and labels.shape != expected:
+        word = "target shares" if is_shares else "labels"
         raise InputError(
-            f"{'target shares' if is_shares else 'labels'} have shape {tuple(labels.shape)}, "
-            f"but {tuple(expected)} goes with logits of {tuple(logits.shape)}"
+            f"{word} have shape {tuple(labels.shape)}, but {tuple(expected)} goes with logits of {tuple(logits.shape)}"
         )
     if logits.ndim > 2:
         logits, labels = rows_of_maps(logits), rows_of_maps(labels) if is_shares else labels.reshape(-1)
@@ -143,20 +143,25 @@ def focal(
     >>> round(focal(z, y, gamma=2.0).item(), 4)  # (3/4)² log 4
     0.7798
     """
-    if gamma != FLSD_53 and (isinstance(gamma, str) or not gamma >= 0):
-        raise InputError(f"gamma must be 0 or more, or {FLSD_53!r}, got {gamma!r}")
     rows = row_batch(logits, labels, class_weights, ignore_index)
     log_p = rows.log_p if rows.shares is not None else rows.of_target(rows.log_p)
     # below one ulp the factor counts as constant: x^(γ−1) would be infinite there for γ < 1
     remainder = (-torch.expm1(log_p)).clamp_min(torch.finfo(log_p.dtype).eps)
-    exponent: Any = gamma
-    if gamma == FLSD_53:
-        exponent = 3.0 + 2.0 * (log_p.detach().exp() < 0.2).to(log_p.dtype)
-    factor = remainder.pow(exponent)
+    factor = remainder.pow(_exponent(gamma, log_p))
     if detach_factor:
         factor = factor.detach()
     losses = -factor * log_p
     return rows.reduced(losses if rows.shares is None else rows.of_target(losses), reduction)
+
+
+def _exponent(gamma: float | str, log_p: Tensor) -> Tensor | float:
+    if isinstance(gamma, str):
+        if gamma != FLSD_53:
+            raise InputError(f"gamma must be a number or {FLSD_53!r}, got {gamma!r}")
+        return 3.0 + 2.0 * (log_p.detach().exp() < 0.2).to(log_p.dtype)
+    if not gamma >= 0:
+        raise InputError(f"gamma must be 0 or more, got {gamma}")
+    return float(gamma)
 
 
 def brier(

@@ -101,11 +101,9 @@ def over_groups(
         return loss(None)
     if form not in FORMS:
         raise InputError(f"group_form must be 'mean' or 'worst', got {form!r}")
+    kind = groups.dtype if isinstance(groups, Tensor) else type(groups)
     if not isinstance(groups, Tensor) or groups.is_floating_point() or groups.dtype == torch.bool:
-        raise InputError(
-            "groups must be a tensor of whole numbers, "
-            f"got {groups.dtype if isinstance(groups, Tensor) else type(groups)}"
-        )
+        raise InputError(f"groups must be a tensor of whole numbers, got {kind}")
     if groups.shape != like.shape[:1]:
         raise InputError(f"groups have shape {tuple(groups.shape)}, but there are {like.shape[0]} rows of logits")
     count = int(groups.max()) + 1 if n_groups is None else n_groups
