@@ -179,6 +179,23 @@ def test_the_table_prints_one_line_per_method():
 
 
 @pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+def test_facts_are_those_of_the_task():
+    kept = {
+        task: {row["name"] for row in cal.methods(task) if row["keeps_prediction"]}
+        for task in (None, "multiclass", "binary")
+    }
+    assert kept["multiclass"] - kept["binary"] == {"spline", "iso", "hb", "shape"}
+    assert kept["binary"] >= {"none", "ts", "ets", "sctl+ts", "ts+top"}
+    assert kept[None] == kept["binary"]
+    rng = np.random.default_rng(0)
+    scores = rng.normal(0, 2, 400)
+    labels = (rng.random(400) < 1 / (1 + np.exp(0.5 - 0.7 * scores))).astype(int)
+    for name in kept["binary"]:
+        fitted = cal.get(name).fit(scores, labels)
+        assert (fitted.predict(scores) == (scores > 0)).all(), name
+
+
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
 @pytest.mark.parametrize("name", registry.names())
 def test_every_learned_name_is_declared(name):
     logits, labels = rows(80)

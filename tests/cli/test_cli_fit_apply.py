@@ -178,7 +178,7 @@ def test_monitor_reports_resumes_and_exits_1_on_alarm(run, tmp_path):
     assert report["n"] == 1000
     assert report["alarm"]
     assert 500 < report["alarm_at"] < 700
-    assert "overconfident" in report["suspect"]
+    assert "too high" in report["suspect"]
     code, _, err = run("monitor", log, "--once", "--state", state, "--window", "10")
     assert code == 2
     assert "use the same" in err
@@ -238,3 +238,11 @@ def test_fit_keeps_predictions_when_asked(run, tmp_path):
     )
     assert code == 2
     assert "vs changes predictions; take vs+keep" in err
+    # of one score per row these change predictions, though of several classes they keep them
+    for method, code in (("ts", 0), ("shape", 2), ("iso+group", 2)):
+        extra = ("--groups", "group") if "group" in method else ()
+        np.savez(tmp_path / "risk.npz", logits=scores, labels=labels, group=labels * 0)
+        asked = ("fit", tmp_path / "risk.npz", "--method", method, "--keep-predictions", *extra)
+        found, _, err = run(*asked, "-o", tmp_path / f"{method}.safetensors")
+        assert found == code, err
+        assert (tmp_path / f"{method}.safetensors").exists() == (code == 0)

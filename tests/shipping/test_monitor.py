@@ -192,7 +192,7 @@ def test_group_state_batches_and_limits():
     assert (crowd.n, len(crowd.groups), crowd.n_left_out) == (MAX_GROUPS + 5, MAX_GROUPS, 5)
 
 
-@pytest.mark.parametrize(("direction", "word"), [(-0.2, "overconfident"), (0.15, "underconfident")])
+@pytest.mark.parametrize(("direction", "word"), [(-0.2, "too high"), (0.15, "too low")])
 def test_the_suspect_is_named(direction, word):
     rng = np.random.default_rng(0)
     confidence = rng.uniform(0.5, 0.8, 3000)
@@ -210,7 +210,7 @@ def test_one_broken_bin_is_found_and_named():
     chance = np.where((confidence > 0.6) & (confidence <= 2 / 3), confidence - 0.25, confidence)
     monitor = Monitor(n_bins=15)
     monitor.update_answers(confidence, rng.random(20_000) < chance)
-    assert monitor.report().suspect == "overconfident at confidences from 0.6 to 0.67"
+    assert monitor.report().suspect == "the probabilities are too high from 0.6 to 0.67"
 
 
 def test_figures_are_those_of_the_window():
@@ -256,6 +256,33 @@ def test_probabilities_and_logits_give_the_same_answers():
     assert np.isclose(one.evidence, two.evidence)
     with pytest.raises(InputError, match="if these are logits"):
         two.update(logits, labels)
+
+
+@pytest.mark.parametrize("kind", ["two columns", "logits", "one column", "one logit", "log lines"])
+def test_a_risk_that_is_too_low_everywhere_is_found_however_it_is_fed(kind):
+    """By the confidence of the predicted class, answers that are too sure and too unsure cancel."""
+    rng = np.random.default_rng(0)
+    chance = rng.uniform(0.15, 1.0, 5000)
+    labels = (rng.random(5000) < chance).astype(int)
+    for risk, broken in ((chance, False), (chance - 0.15, True)):
+        monitor, logit = Monitor(), np.log(np.maximum(risk, 1e-9) / np.maximum(1 - risk, 1e-9))
+        if kind == "log lines":
+            lines = [{"probabilities": [1 - p, p], "label": int(y)} for p, y in zip(risk, labels, strict=True)]
+            monitor.update_answers(*zip(*map(answer_of, lines), strict=True))
+        elif "log" in kind:
+            monitor.update(
+                np.stack([-logit / 2, logit / 2], 1) if kind == "logits" else logit, labels, from_logits=True
+            )
+        else:
+            monitor.update(np.stack([1 - risk, risk], 1) if kind == "two columns" else risk, labels)
+        report = monitor.report()
+        assert report.alarm == broken
+        if broken:
+            assert report.alarm_at < 300
+            assert report.suspect == "the probabilities are too low"
+            assert np.isclose(report.accuracy - report.confidence, 0.15, atol=0.03)
+    with pytest.raises(InputError, match="probabilit"):
+        Monitor().update([0.2, 1.7], [0, 1])
 
 
 def test_state_survives_json_bit_for_bit():
@@ -354,7 +381,9 @@ def test_a_tampered_state_is_refused_or_works(place, value):
         ('{"confidence": 0.9, "correct": true}', (0.9, True)),
         ('{"confidence": 0.9, "prediction": 3, "label": 4}', (0.9, False)),
         ('{"probabilities": [0.25, 0.75], "label": 1}', (0.75, True)),
-        ('{"logits": [0, 0], "label": 0}', (0.5, True)),
+        ('{"probabilities": [0.75, 0.25], "label": 0}', (0.25, False)),
+        ('{"probabilities": [0.75, 0.25, 0], "label": 0}', (0.75, True)),
+        ('{"logits": [0, 0], "label": 1}', (0.5, True)),
     ],
 )
 def test_log_lines_are_understood(line, answer):

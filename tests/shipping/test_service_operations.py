@@ -374,7 +374,7 @@ def test_an_alarm_is_in_the_next_scrape(artifact):
         assert found['calibrant_monitor_alarm{group=""}'] == 1
         assert found["calibrant_monitor_answers"] == 900
         assert found['calibrant_monitor_evidence{group=""}'] > 100
-        assert "overconfident" in client.get("/monitor").json()["suspect"]
+        assert "too high" in client.get("/monitor").json()["suspect"]
         open_metrics = client.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
         assert open_metrics.text.endswith("# EOF\n")
     # the alarm is logged although the lines of requests are not
@@ -383,7 +383,7 @@ def test_an_alarm_is_in_the_next_scrape(artifact):
 
 def test_feedback_is_taken_whole_or_not_at_all(artifact):
     with TestClient(create_app(artifact, Limits(rows=100))) as client:
-        good = {"probabilities": [0.1, 0.9], "label": 1, "id": "a"}
+        good = {"probabilities": [0.1, 0.9, 0, 0, 0], "label": 1, "id": "a"}
         assert client.post("/feedback", json=good).json()["taken"] == 1
         assert client.post("/feedback", json={"answers": [good, {**good, "id": 7}]}).json()["duplicates"] == 1
         for bad in (
@@ -396,6 +396,10 @@ def test_feedback_is_taken_whole_or_not_at_all(artifact):
         ):
             answer = client.post("/feedback", json=bad)
             assert (answer.status_code, "\n" in answer.json()["error"]) == (422, False)
+        for odd in ([0.2, 0.8], [0.25, 0.25, 0.25, 0.25], 0.8):
+            refused = client.post("/feedback", json={"probabilities": odd, "label": 1})
+            assert refused.status_code == 422
+            assert f"{np.size(odd)} probabilities with one label, but the calibrator has" in refused.json()["error"]
         assert client.post("/feedback", json={"answers": answers(101)}).status_code == 422
         assert client.post("/feedback", content=b"{", headers={"content-type": JSON}).status_code == 400
         assert client.post("/feedback", content=b"x", headers={"content-type": NPY}).status_code == 415

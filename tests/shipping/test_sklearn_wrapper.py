@@ -219,6 +219,31 @@ def test_metadata_routing(tumours):
             model.fit(X, y, groups=groups, alpha=1)
 
 
+@pytest.mark.parametrize("place", ["inside", "around"])
+def test_weights_reach_whom_the_requests_name(tumours, place):
+    import sklearn
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    X, _, y, _ = tumours
+    weights = np.where(y == "malignant", 50.0, 1.0)
+    means = {}
+    with sklearn.config_context(enable_metadata_routing=True), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for asked in (True, False):
+            inner = LogisticRegression().set_fit_request(sample_weight=asked)
+            scaler = StandardScaler().set_fit_request(sample_weight=False).set_transform_request()
+            if place == "inside":
+                inner = make_pipeline(scaler, inner)
+            model = CalibratedClassifier(inner, method="none", cv=2).set_fit_request(sample_weight=True)
+            model = model if place == "inside" else make_pipeline(scaler, model)
+            model.fit(X, y, sample_weight=weights)
+            plain = clone(model).fit(X, y)
+            means[asked] = model.predict_proba(X)[:, 1].mean() - plain.predict_proba(X)[:, 1].mean()
+    assert means[True] > 0.02
+    assert means[False] == 0
+
+
 def test_set_output_names_the_classes(tumours):
     import pandas
 

@@ -52,7 +52,9 @@ def default_candidates(n_classes: int, keep_predictions: bool = False) -> tuple[
     return ("none", "ts", "shape", f"svs{kept}", f"conf+shape{kept}+top", f"joint+shape{kept}+top")
 
 
-class AutoCalibrator(Calibrator, cross_fits=True):
+class AutoCalibrator(
+    Calibrator, cross_fits=True, keeps_prediction=lambda own: own.keep_predictions and own.target_prior is None
+):
     """Averages several methods, weighted by stratified cross-validation inside the fit data, or picks one of them.
 
     Every candidate predicts each row from a fit that has not seen it (`fit_held_out`) and is fitted to all rows. A

@@ -340,6 +340,9 @@ class MethodTable(list[dict[str, Any]]):
 def methods(task: str | None = None) -> MethodTable:
     """The table of short names: class, tasks and facts of each, as a list of dictionaries that prints well.
 
+    A fact is that of `task`, or, where none is given, of every task that the method serves: "shape" keeps predictions
+    of several classes, but not those of one score per row.
+
     >>> row = next(row for row in methods() if row["name"] == "ts")
     >>> row["class"], row["keeps_prediction"]
     ('TemperatureScaling', True)
@@ -347,6 +350,9 @@ def methods(task: str | None = None) -> MethodTable:
     rows = []
     for name in names(task):
         one = get(name)
-        facts = {fact: bool(getattr(one, fact)) for fact in FACTS}
+        facts = dict.fromkeys(FACTS, True)
+        for served in one.tasks if task is None else (task,):
+            one.task_ = served
+            facts = {fact: held and bool(getattr(one, fact)) for fact, held in facts.items()}
         rows.append({"name": name, "class": type(one).__name__, "tasks": tuple(one.tasks), **facts})
     return MethodTable(rows)

@@ -56,7 +56,7 @@ def fit(
         if groups and not calibrator.takes_groups:
             calibrator = GroupCalibrator(calibrator)
         try:
-            figures = _fit_and_save(calibrator, predictions, output, running)
+            figures = _fit_and_save(calibrator, predictions, output, running, keep_predictions and method)
         except (TypeError, ValueError, AttributeError, OverflowError) as error:
             if isinstance(error, InputError) or not parameters:
                 raise
@@ -90,7 +90,7 @@ def _assignment(text: str) -> tuple[str, Any]:
 def build(method: str, options: Fields, predictions: Predictions, keep: bool) -> Any:
     """The unfitted calibrator of a short name with its parameters, of which a typo is an error.
 
-    keep : have a choice keep every prediction; any other method either does so or cannot.
+    keep : have a choice keep every prediction; any other method either does so or cannot, which its fit shows.
     """
     calibrator = task_method(method, predictions.task, predictions.n_classes)
     given = calibrator.get_params(deep=False)
@@ -102,18 +102,18 @@ def build(method: str, options: Fields, predictions: Predictions, keep: bool) ->
     calibrator.set_params(**options)
     if keep and "keep_predictions" in given:
         calibrator.set_params(keep_predictions=True)
-    elif keep and not calibrator.keeps_prediction:
-        raise InputError(f"--keep-predictions: {method} changes predictions; take {method}+keep, or --method auto")
     return calibrator
 
 
-def _fit_and_save(calibrator: Any, predictions: Predictions, output: str, engine: Any) -> Fields:
+def _fit_and_save(calibrator: Any, predictions: Predictions, output: str, engine: Any, kept: Any) -> Fields:
     kind, task = type(calibrator).__name__, predictions.task
     if predictions.kind == "probabilities" and calibrator.requires_logits:
         message = f"{predictions.name} holds probabilities: {kind} reads their logarithms, but logits would be better"
         warnings.warn(message, FitWarning, stacklevel=2)
     progress.step("fitting", 0, None, kind)
     calibrator.fit(predictions, engine=engine)
+    if kept and not calibrator.keeps_prediction:  # known of a fitted one only: it depends on the task
+        raise InputError(f"--keep-predictions: {kept} changes predictions; take {kept}+keep, or --method auto")
     rows = predictions.expanded()
     names = FIGURES if task == "multiclass" else FIGURES[:-1]
     both = {"before": rows, "after": calibrate_predictions(calibrator, rows)}

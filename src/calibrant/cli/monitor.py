@@ -28,6 +28,7 @@ def monitor(
     """Watch calibration on a log; exit code 1 means that the alarm has risen. Stop with Ctrl-C.
 
     A line is {"confidence": 0.9, "correct": true}, or {"probabilities": […], "label": 3}, or the same with "logits".
+    Of two probabilities the risk of the second class is tested.
 
     Parameters
     ----------
@@ -73,13 +74,14 @@ def _show(follower: LogFollower, as_json: bool) -> None:
     elif report["alarm"]:
         verdict = f"ALARM in {len(report['alarms'])} of {len(report['groups'])} groups"
     lines = [
-        f"{report['n']} answers | last {report['n_window']}: accuracy {report['accuracy']:.3f}, confidence "
+        f"{report['n']} answers | last {report['n_window']}: observed {report['accuracy']:.3f}, stated "
         f"{report['confidence']:.3f}, ECE {report['ece']:.4f} (by chance {report['noise_floor']:.4f}, 95% below "
-        f"{report['noise_floor_95']:.4f}), over {report['overconfidence']:.4f}, under {report['underconfidence']:.4f} "
+        f"{report['noise_floor_95']:.4f}), too high {report['overconfidence']:.4f}, too low "
+        f"{report['underconfidence']:.4f} "
         f"| evidence {report['evidence']:.3g} of {monitor.limit:.3g} | {verdict}",
         *(
             f"  {printable(group['group'])}: ALARM since its answer {group['alarm_at']}: {group['suspect']}; "
-            f"accuracy {group['accuracy']:.3f}, confidence {group['confidence']:.3f}"
+            f"observed {group['accuracy']:.3f}, stated {group['confidence']:.3f}"
             for group in report.get("groups", ())
             if group["alarm"]
         ),

@@ -20,8 +20,8 @@ import numpy as np
 from calibrant.core.arrays import Json
 from calibrant.core.atomic import atomic_write, check_source, check_target
 from calibrant.core.errors import InputError
-from calibrant.core.schema import identifier
-from calibrant.shipping.monitor import BAD_VALUES, GroupMonitor, Monitor, Stateful, top_answers
+from calibrant.core.schema import Schema, identifier
+from calibrant.shipping.monitor import BAD_VALUES, GroupMonitor, Monitor, Stateful, stated
 
 STATE_FORMAT = 3
 FORMATS = '{"confidence": 0.9, "correct": true}, {"probabilities": […], "label": 3} or {"logits": […], "label": 3}'
@@ -92,6 +92,8 @@ class Feed(Stateful):
     STATE = ("n_duplicates", "monitor")
     id_is_optional = False
     """Whether answers without the field `id` are taken."""
+    schema: Schema | None = None
+    """What the numbers of an answer mean, where that is known."""
 
     def __init__(
         self,
@@ -116,7 +118,7 @@ class Feed(Stateful):
 
     def check(self, record: Any) -> Answer:
         """A record as an answer; nothing is remembered."""
-        answer = answer_of(record)
+        answer = answer_of(record, self.schema)
         unnamed = self.id_is_optional and self.id not in record
         fields = (self.batch, self.by, None if unnamed else self.id)
         return *answer, *("" if name is None else _field(record, name) for name in fields)
@@ -198,11 +200,11 @@ def parse_record(line: str | bytes) -> Any:
         raise InputError(f"not JSON; a line is {FORMATS}") from error
 
 
-def answer_of(record: Any) -> tuple[float, bool]:
-    """Confidence and correctness of one record.
+def answer_of(record: Any, schema: Schema | None = None) -> tuple[float, bool]:
+    """What one record states, and whether it came true: confidence and correctness, or of two classes the second one.
 
-    >>> answer_of({"probabilities": [0.2, 0.8], "label": 1})
-    (0.8, True)
+    >>> answer_of({"probabilities": [0.2, 0.5, 0.3], "label": 1}), answer_of({"probabilities": [0.8, 0.2], "label": 0})
+    ((0.5, True), (0.2, False))
     """
     if not isinstance(record, dict):
         raise InputError(f"an answer is no object; it is {FORMATS}")
@@ -219,7 +221,11 @@ def answer_of(record: Any) -> tuple[float, bool]:
     label = record.get("label")
     if not kind or type(label) is not int:
         raise InputError(f"no confidence, or no probabilities or logits with a whole number as label; give {FORMATS}")
-    sure, right = top_answers([record[kind]], [label], from_logits=kind == "logits")
+    widths = () if schema is None or schema.task == "multilabel" else (schema.n_classes, 1)[: 1 + schema.flat]
+    if schema is not None and np.size(record[kind]) not in widths:
+        served = f"the calibrator has {schema.n_classes} classes of the task {schema.task}"
+        raise InputError(f"{np.size(record[kind])} {kind} with one label, but {served}: give confidence and correct")
+    sure, right = stated([record[kind]], [label], from_logits=kind == "logits")
     return float(min(sure[0], 1.0)), bool(right[0])
 
 

@@ -234,16 +234,15 @@ class Bets(Stateful):
         return 1 / (1 + np.exp(-(logit * self._scale + self._shift)))
 
     def suspect(self) -> str:
-        """The claim that has won most, in words."""
+        """The claim that has won most, in words that fit a confidence and a risk."""
         richest = int(np.argmax(self._log_share + self._log_stake))
-        sure_too_often = self._shift[richest] < 0 or self._scale[richest] < 1
-        what = "overconfident" if sure_too_often else "underconfident"
-        if richest >= len(CLAIMS):
-            low, high = width_edges(self.n_bins)[(richest - len(CLAIMS)) % self.n_bins :][:2]
-            return f"{what} at confidences from {low:.2g} to {high:.2g}"
-        if self._shift[richest]:
-            return f"{what} at all confidences"
-        return f"{what}: the probabilities are too {'extreme' if sure_too_often else 'timid'}"
+        if not self._shift[richest]:
+            return f"the probabilities are too {'extreme' if self._scale[richest] < 1 else 'timid'}"
+        what = f"the probabilities are too {'high' if self._shift[richest] < 0 else 'low'}"
+        if richest < len(CLAIMS):
+            return what
+        low, high = width_edges(self.n_bins)[(richest - len(CLAIMS)) % self.n_bins :][:2]
+        return f"{what} from {low:.2g} to {high:.2g}"
 
 
 def _waiting(step: Array, plan: int) -> Array:
@@ -258,7 +257,11 @@ def _waiting(step: Array, plan: int) -> Array:
 
 @dataclass(frozen=True)
 class MonitorReport:
-    """What the monitor knows now; `alarm_at` is the count of answers at which the alarm rose, or None."""
+    """What the monitor knows now; `alarm_at` is the count of answers at which the alarm rose, or None.
+
+    Where risks are watched, `confidence` is their mean, `accuracy` the share that came true, and `overconfidence` and
+    `underconfidence` say by how much risks are too high and too low.
+    """
 
     n: int
     n_window: int
@@ -386,8 +389,13 @@ class Monitor(_Kept):
         return float(np.exp(min(self._bets.log_wealth, 700.0)))
 
     def update(self, probabilities: Any, labels: Any, *, from_logits: bool = False, batches: Any = None) -> None:
-        """Take predictions (n×K) and their true labels (n,), in the order they happened."""
-        self.update_answers(*top_answers(probabilities, labels, from_logits=from_logits), batches=batches)
+        """Take predictions (n×K) and their true labels (n,), in the order they happened.
+
+        Of two classes, or of one probability per row (n,), the risk of the positive class is tested, not the confidence
+        of the predicted one: a risk that is too low everywhere is too unsure of some answers and too sure of others,
+        and by confidence the two cancel.
+        """
+        self.update_answers(*stated(probabilities, labels, from_logits=from_logits), batches=batches)
 
     def update_answers(self, confidence: Any, correct: Any, *, batches: Any = None) -> None:
         """Take confidences (n,) in [0, 1] and whether each answer was correct (n,), in the order they happened.
@@ -609,15 +617,22 @@ def group_share(index: int) -> float:
     return 0.5 / FIRST_GROUPS / 4**block
 
 
-def top_answers(values: Any, labels: Any, *, from_logits: bool) -> tuple[Array, Array]:
-    """Confidence of the predicted class of each row (n,), and whether it is the label (n,)."""
+def stated(values: Any, labels: Any, *, from_logits: bool) -> tuple[Array, Array]:
+    """The probability that each row states (n,), and whether it came true (n,).
+
+    It is that of the positive class where there are two, and that of the predicted one where there are more.
+    """
     name = "logits" if from_logits else "probabilities"
+    if np.ndim(values) == 1:
+        values = np.asarray(values)
+        values = np.stack([0 * values if from_logits else 1 - values, values], axis=1)
     matrix = check_matrix(values, name)
     check_values(matrix, from_logits=from_logits, name=name)
     if from_logits:
         matrix = softmax(matrix.astype(np.float64, copy=False))
-    correct = matrix.argmax(axis=1) == check_labels(labels, len(matrix), matrix.shape[1], against=name)
-    return matrix.max(axis=1), correct
+    labels = check_labels(labels, len(matrix), matrix.shape[1], against=name)
+    chosen = matrix.argmax(axis=1) if matrix.shape[1] > 2 else np.ones_like(labels)
+    return np.take_along_axis(matrix, chosen[:, None], axis=1)[:, 0], chosen == labels
 
 
 def _texts(values: Any) -> Array:

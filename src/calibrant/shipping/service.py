@@ -268,6 +268,7 @@ class Service:
         self._file = artifact if isinstance(artifact, ArtifactFile) else None
         self.served = artifact.load() if isinstance(artifact, ArtifactFile) else Served.of(artifact)
         self.desk = desk = feedback or FeedbackDesk(artifact=self.served.digest)
+        desk.schema = self.served.schema
         self.limits, self.stopping = limits, False
         if desk.artifact != self.served.digest:  # the file has changed meanwhile
             desk.renew(self.served.digest)

@@ -114,7 +114,7 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
             raise InputError(f"y holds {unknown[:3].tolist()}, which the fitted estimator does not know")
-        data = _Data(X, np.asarray(y), encoder.transform(y), weights, *self._routed(X, sample_weight, fit_params))
+        data = _Data(X, np.asarray(y), encoder.transform(y), weights, *self._routed(X, weights, fit_params))
         if frozen:
             logits = class_logits(estimator, X, self.classes_)
             self.calibrated_pairs_ = [(estimator, self._calibrate(logits, data, slice(None)))]
@@ -156,15 +156,18 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             .add(splitter=self.cv, method_mapping=MethodMapping().add(caller="fit", callee="split"))
         )
 
-    def _routed(self, X: Any, sample_weight: Any, fit_params: Params) -> tuple[Params, Params]:
-        """Parameters of the classifier's fit and of the splitter's split, without the weights."""
-        if not _routing_enabled():
-            groups = {"groups": fit_params.pop("groups", None)}
-            return _check_method_params(X, fit_params), groups
-        given = dict(fit_params) if sample_weight is None else {"sample_weight": sample_weight, **fit_params}
-        routed = process_routing(self, "fit", **given)
-        of_estimator = {key: value for key, value in routed.estimator.fit.items() if key != "sample_weight"}
-        return _check_method_params(X, of_estimator), routed.splitter.split
+    def _routed(self, X: Any, weights: Array | None, fit_params: Params) -> tuple[Params, Params]:
+        """Parameters of the classifier's fit, the weights among them, and of the splitter's split."""
+        weighed = fit_params if weights is None else {**fit_params, "sample_weight": weights}
+        if _routing_enabled():
+            routed = process_routing(self, "fit", **weighed)
+            return _check_method_params(X, routed.estimator.fit), routed.splitter.split
+        groups, estimator = {"groups": weighed.pop("groups", None)}, self._estimator()
+        if weights is not None and not has_fit_parameter(estimator, "sample_weight"):
+            del weighed["sample_weight"]
+            if not isinstance(estimator, FrozenEstimator):
+                warn_user(f"{type(estimator).__name__} takes no sample_weight: only the calibrator uses the weights")
+        return _check_method_params(X, weighed), groups
 
     def _probabilities(self, X: Any) -> Array:
         check_is_fitted(self)
@@ -222,7 +225,7 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
 @dataclass
 class _Data:
-    """The training data: X, y as given, y as class indices, weights or None, and what `fit` and `split` are given."""
+    """The training data: X, y as given, y as class indices, weights of the calibrator, what `fit` and `split` get."""
 
     X: Any
     y: Array
@@ -244,10 +247,6 @@ def _fit_fold(estimator: Any, data: _Data, train: Any, test: Any, classes: Array
 
 def _fit_estimator(estimator: Any, data: _Data, rows: Any) -> Any:
     fresh, given = clone(estimator), _check_method_params(data.X, data.fit_params, indices=rows)
-    if data.weights is not None and has_fit_parameter(fresh, "sample_weight"):
-        given["sample_weight"] = data.weights[rows]
-    elif data.weights is not None:
-        warn_user(f"{type(fresh).__name__} takes no sample_weight: only the calibrator uses the weights")
     return fresh.fit(_safe_indexing(data.X, rows), data.y[rows], **given)
 
 
