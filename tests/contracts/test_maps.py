@@ -120,10 +120,10 @@ def test_one_score_per_row_is_calibrated_at_the_end_of_a_model(shape, tmp_path):
     np.testing.assert_allclose(answer, calibrator.predict_proba(given), atol=1e-6)
 
 
-def run(calibrator, rows):
+def run(calibrator, rows, precision="float64"):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    session = onnxruntime.InferenceSession(to_onnx(calibrator).SerializeToString(), options)
+    session = onnxruntime.InferenceSession(to_onnx(calibrator, precision=precision).SerializeToString(), options)
     _, chances, prediction = session.run(None, {"logits": rows})
     return chances, prediction
 
@@ -153,3 +153,41 @@ class Odd(cal.Identity):
 def test_a_function_without_an_onnx_form_is_named():
     with pytest.raises(InputError, match=r"xp\.bitwise_left_shift, which has no ONNX form"):
         to_onnx(Odd().fit(*problem()))
+
+
+def rounded_problem(decimals, dtype, seed, *, binary):
+    """Rows of three probabilities with few decimals, as tables print them: many rows, few distinct confidences."""
+    rng = np.random.default_rng(seed)
+    chances = np.maximum(rng.dirichlet(np.full(3, 0.35), 1500), 10.0**-decimals).round(decimals)
+    labels = (chances.cumsum(axis=1) < chances.sum(axis=1, keepdims=True) * rng.random((len(chances), 1))).sum(axis=1)
+    logits = np.log(chances)
+    if binary:
+        logits, labels = logits[:, 1] - logits[:, 0], (labels == 1).astype(int)
+    return logits.astype(dtype), labels
+
+
+STEPS = ["hb", "hb one_vs_rest", "cws", "bts", "ccts", "iso", "iso one_vs_rest", "iso+top"]
+
+
+@pytest.mark.parametrize("fit_dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(
+    ("name", "binary"), [*((name, False) for name in STEPS), *((name, True) for name in ("hb", "iso", "va"))]
+)
+@pytest.mark.parametrize("decimals", [1, 2])
+def test_all_runtimes_choose_the_same_step_on_few_distinct_values(name, binary, fit_dtype, decimals):
+    short, _, mode = name.partition(" ")
+    calibrator = cal.get(short, **({"mode": mode} if mode else {}))
+    calibrator.fit(*rounded_problem(decimals, fit_dtype, 0, binary=binary))
+    for seed in (0, 1):  # the fit rows, and new rows of the same values
+        exact = rounded_problem(decimals, np.float64, seed, binary=binary)[0]
+        single = exact.astype(np.float32)
+        answer = LearnedModule(calibrator)(torch.from_numpy(single))
+        answers = {
+            "numpy float32": calibrator.predict_proba(single),
+            "torch": (torch.stack([0 * answer, answer], 1) if binary else answer).softmax(dim=1).numpy(),
+        }
+        for precision in ("float32", "float64"):
+            answers[f"onnx {precision}"], _ = run(calibrator, single, precision)
+        expected = calibrator.predict_proba(exact)
+        for runtime, found in answers.items():
+            np.testing.assert_allclose(found, expected, atol=2e-4, err_msg=runtime)

@@ -16,6 +16,7 @@ from calibrant.core.softmax import logsumexp
 from calibrant.core.statistic import kernel
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.bins import index_sums
+from calibrant.kernels.isotonic import distinct_scores
 from calibrant.kernels.rows import TOP, scan_logits
 
 COLUMNS_AT_ONCE = 16
@@ -97,7 +98,8 @@ def class_probabilities(logits: Array) -> Iterator[Array]:
 
 def quantile_bins(top: TopColumns, weights: Array | None, n_bins: int) -> tuple[Array, ConfidenceBins]:
     """Edges (M + 1,) of equal mass and the fit rows in them, placed by the edges as any new row will be."""
-    edges = quantile_edges(top.confidence, n_bins, weights)
+    groups = distinct_scores(top.confidence, top.correct, weights)
+    edges = quantile_edges(groups.scores, groups.weight, n_bins)
     return edges, ConfidenceBins.of(top, weights, place(top.confidence, edges), n_bins)
 
 

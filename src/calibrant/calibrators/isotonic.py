@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from sklearn.isotonic import IsotonicRegression
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators import maps
@@ -19,7 +18,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import probability_log_odds, softplus
-from calibrant.kernels.isotonic import ScoreGroups, isotonic_values, score_groups, venn_abers_tables
+from calibrant.kernels.isotonic import ROUNDING, ScoreGroups, distinct_scores, isotonic_values, venn_abers_tables
 
 
 class IsotonicCalibration(
@@ -29,7 +28,8 @@ class IsotonicCalibration(
 ):
     """Map probabilities by the non-decreasing step function of least squares (Zadrozny & Elkan 2002).
 
-    The fit is scikit-learn's `IsotonicRegression`; between its knots the map is linear.
+    The fit is that of scikit-learn's `IsotonicRegression`; between its knots the map is linear. Probabilities that
+    differ by the rounding of float32 alone are one knot.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class IsotonicCalibration(
         self.mode = mode
 
     def _fit_binary(self, rows: Rows) -> None:
-        groups = score_groups(rows.logits.astype(np.float64), rows.labels, rows.weights)
+        groups = distinct_scores(rows.logits.astype(np.float64), rows.labels, rows.weights)
         self.knots_, self.values_ = isotonic_knots(groups)
 
     def _transform_binary(self, scores: Array) -> Array:
@@ -86,12 +86,12 @@ class IsotonicCalibration(
     def _fit(self, rows: Rows) -> None:
         columns, n_columns = mapped_columns(rows, self.mode)
         margin = min(0.5, 0.5 / rows.total_weight)
-        knots, values, weights = [], [], rows.weights
+        knots, values = [], []
         for j, column in enumerate(columns):
-            solver = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
-            solver.fit(column.confidence, column.correct.astype(np.float64), sample_weight=weights)
-            knots.append(solver.X_thresholds_)
-            values.append(np.clip(solver.y_thresholds_, margin, 1.0 - margin))
+            groups = distinct_scores(column.confidence, column.correct, rows.weights)
+            bends, shares = _bends(groups.scores, np.clip(isotonic_values(groups), margin, 1.0 - margin))
+            knots.append(bends)
+            values.append(shares)
             step("isotonic", j + 1, n_columns)
         self.offsets_ = np.cumsum([0, *map(len, knots)])
         self.knots_, self.values_ = np.concatenate(knots), np.concatenate(values)
@@ -136,10 +136,13 @@ def isotonic_knots(groups: ScoreGroups) -> tuple[Array, Array]:
         if block.any():
             stated = -np.expm1(-np.average(softplus(sign * groups.scores[block]), weights=groups.weight[block]))
             values[block] = abs(end - max(min(margin, stated), CHANCE[0]))
-    values = np.clip(values, min(margin, values[0]), max(1.0 - margin, values[-1]))
+    return _bends(groups.scores, np.clip(values, min(margin, values[0]), max(1.0 - margin, values[-1])))
+
+
+def _bends(scores: Array, values: Array) -> tuple[Array, Array]:
     bends = np.ones(len(values), dtype=bool)
     bends[1:-1] = (values[1:-1] != values[:-2]) | (values[1:-1] != values[2:])
-    return groups.scores[bends], values[bends]
+    return scores[bends], values[bends]
 
 
 class VennAbers(BinaryCalibrator, keeps_ranking=True):
@@ -172,10 +175,13 @@ class VennAbers(BinaryCalibrator, keeps_ranking=True):
     }
 
     def _fit_binary(self, rows: Rows) -> None:
-        groups = score_groups(rows.logits.astype(np.float64), rows.labels, rows.weights)
+        groups = distinct_scores(rows.logits.astype(np.float64), rows.labels, rows.weights)
         low, high = venn_abers_tables(groups)
-        self.low_knots_, self.low_values_ = _steps(groups.scores, low)
-        self.high_knots_, self.high_values_ = _steps(groups.scores, high)
+        # a score that rounding moved off a fit score is still at it: its steps lie a little below and above, not on it
+        scores, room = groups.scores, 2 * ROUNDING * np.abs(groups.scores)
+        between = np.pad(0.5 * (scores[1:] + scores[:-1]), 1, constant_values=(-np.inf, np.inf))
+        self.low_knots_, self.low_values_ = _steps(np.maximum(scores - room, between[:-1]), low)
+        self.high_knots_, self.high_values_ = _steps(np.minimum(scores + room, between[1:]), high)
 
     def predict_interval(self, logits: Any) -> Array:
         """p₀ and p₁ of each row (n×2): the low and the high end of the probability of the positive class."""

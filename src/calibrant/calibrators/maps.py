@@ -27,8 +27,8 @@ from calibrant.kernels.scaling import restore_prediction
 MARGIN = 8
 """By how many rounding steps a kept prediction leads: what a softmax in the same precision still shows."""
 
-EDGE_ROOM = 1e-12
-"""A fit row may lie exactly on an edge; the last bit of another exponential must not put it into the next bin."""
+CAP_ROOM = 1e-12
+"""A share may lie exactly at the cap; the last bit of another exponential must not put it above."""
 
 
 class Space:
@@ -92,8 +92,7 @@ class Space:
         """Bin of each entry (n×K) between the edges (K×(M+1)) of its column."""
         if edges.shape[1] == 2:
             return self.astype(self.zeros_like(chances), self.int64)
-        inner = edges[:, 1:-1] * (1 + EDGE_ROOM)
-        above = self.astype(chances[:, :, None] > inner[None, :, :], chances.dtype)
+        above = self.astype(chances[:, :, None] > edges[None, :, 1:-1], chances.dtype)
         return self.astype(self.sum(above, axis=2), self.int64)
 
     def interpolate(self, points: Any, knots: Any, values: Any) -> Any:
@@ -134,7 +133,7 @@ class Space:
         counts = self.astype(self.places(shares), shares.dtype)[None, :]
         left = self.maximum(self.exp(total) - counts * self.exp(cap), self.zeros_like(shares))
         levels = self.log(left) - tails
-        over = levels + descending > cap + EDGE_ROOM
+        over = levels + descending > cap + CAP_ROOM
         # NaN (nothing left of nothing) is not above the cap, so such a place counts as fitting
         first = self.argmax(self.astype(~over, self.int32), axis=1, keepdims=True)
         chosen = self.entry(levels, first)

@@ -66,26 +66,21 @@ def cumulate(weights: Array) -> Array:
     return np.concatenate(([0.0], np.cumsum(weights, dtype=np.longdouble)))
 
 
-def quantile_edges(confidence: Array, n_bins: int, weights: Array | None = None) -> Array:
+def quantile_edges(values: Array, weight: Array, n_bins: int) -> Array:
     """Edges that hold about the same mass of the fit data, for calibrators that must place new points.
 
-    Linear interpolation of the sorted confidences at n·j/M, the first edge opened to 0 and the last to 1.
+    An inner edge lies midway between two neighbouring values, the lower of which holds the row of rank n·j/M: rounding
+    in another precision or library moves no value across it. The first edge is 0 and the last 1.
+
+    Parameters
+    ----------
+    values : array (k,), the distinct confidences, ascending
+    weight : array (k,), above 0; a value of weight w takes as many ranks
     """
-    order = np.argsort(confidence, kind="stable")
-    ordered = confidence[order]
-    if weights is None:
-        positions, total = np.arange(len(ordered)), len(ordered)
-    else:
-        # a row of weight w stands at the positions its w copies would take; a row of weight 0 stands nowhere
-        mass = weights[order]
-        ordered, mass = ordered[mass > 0], mass[mass > 0]
-        first = np.concatenate(([0.0], np.cumsum(mass)))
-        last = first[:-1] + np.maximum(mass - 1.0, 0.0)
-        positions, total = np.stack([first[:-1], last], axis=1).ravel(), first[-1]
-        ordered = np.repeat(ordered, 2)
-    edges = np.interp(total * np.arange(n_bins + 1) / n_bins, positions, ordered)
-    edges[0], edges[-1] = 0.0, 1.0
-    return edges
+    ranks = np.concatenate(([0.0], np.cumsum(weight)))
+    above = np.searchsorted(ranks[:-1], ranks[-1] * np.arange(1, n_bins) / n_bins, side="right")
+    inner = 0.5 * (values[above - 1] + np.append(values, 1.0)[above])
+    return np.concatenate(([0.0], inner, [1.0]))
 
 
 def place(confidence: Array, edges: Array) -> Array:

@@ -19,6 +19,10 @@ _ELEMENTS_PER_GROUP = 64
 """A group costs the plain loop of Venn-Abers about as much as this many elements of a matrix."""
 
 
+ROUNDING = 2.0**-21
+"""Scores closer than this share of themselves, a few rounding steps of float32, may be one value computed twice."""
+
+
 class ScoreGroups(NamedTuple):
     """Distinct scores, ascending, with the weight and the weight of positive labels at each."""
 
@@ -54,6 +58,22 @@ def score_groups(scores: Array, labels: Array, weights: Array | None = None) -> 
     opens = _opens(ordered)
     hits = np.where(positive[order], mass, 0.0)
     return ScoreGroups(ordered[opens], np.add.reduceat(mass, opens), np.add.reduceat(hits, opens))
+
+
+def distinct_scores(scores: Array, labels: Array, weights: Array | None = None) -> ScoreGroups:
+    """`score_groups` with scores that differ by rounding alone as one, for maps whose steps lie between scores.
+
+    A chain of near scores that is longer than rounding, as dense data have, is left as it is.
+    """
+    values, *sums = score_groups(scores, labels, weights)
+    room = ROUNDING * np.abs(values)
+    opens = np.append(True, np.diff(values) > room[1:])
+    chain, first = np.cumsum(opens) - 1, np.flatnonzero(opens)
+    last = np.append(first[1:], len(values)) - 1
+    opens |= (values[last] - values[first] > room[last])[chain]
+    first = np.flatnonzero(opens)
+    last = np.append(first[1:], len(values)) - 1
+    return ScoreGroups(0.5 * (values[first] + values[last]), *(np.add.reduceat(one, first) for one in sums))
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.isotonic")
