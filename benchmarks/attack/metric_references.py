@@ -181,8 +181,8 @@ def proper(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, cap: flo
 def everything(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, dtype: np.dtype
 ) -> dict[str, float | np.ndarray]:
-    """Every metric by its literal definition; a label of probability 0 costs −log of the dtype's smallest number."""
-    cap = -math.log(np.finfo(dtype).tiny)
+    """Every metric by its literal definition; a label of probability 0 costs −log of the dtype's eps."""
+    cap = -math.log(np.finfo(dtype).eps)
     c, a, w = columns(logits, labels, weights)
     p, n_classes = softmax(logits), logits.shape[1]
     top_width, top_mass = gaps(c, a, w, width_bins(c)), gaps(c, a, w, mass_bins(c, w))

@@ -65,12 +65,12 @@ def everything(s: np.ndarray, y: np.ndarray, w: np.ndarray) -> dict[str, float |
     """Every metric of the positive class by its literal definition; p = σ(s) in float64."""
     p, total = expit(s), w.sum()
     width, mass = top.gaps(p, y, w, top.width_bins(p)), top.gaps(p, y, w, top.mass_bins(p, w))
-    cap = -math.log(np.finfo(np.float64).tiny)
+    cap = -math.log(np.finfo(np.float64).eps)
     cuts = np.arange(1, 100) / 100
     flagged = p[:, None] >= cuts
     found, raised = (w * y) @ flagged, (w * (1 - y)) @ flagged
     answer: dict[str, float | np.ndarray] = {
-        "nll": float(w @ np.minimum(losses(s, y), cap) / total),
+        "nll": float(w @ np.where(np.isinf(losses(s, y)), cap, losses(s, y)) / total),
         "brier": float(w @ (p - y) ** 2 / total),
         "accuracy": float(w @ ((p >= 0.5) == (y == 1)) / total),
         "confidence": float(w @ p / total),

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.metrics import log_loss
 
 import calibrant as cal
 from calibrant import metrics
@@ -207,3 +208,47 @@ def test_torch_and_onnx_take_infinite_scores():
     assert np.abs(session.run(["probabilities"], {"logits": scores})[0] - expected).max() < 1e-5
     module = CalibratedModule(torch.nn.Identity(), fitted)
     assert np.abs(module(torch.tensor(scores)).numpy() - expected).max() < 1e-5
+
+
+def said_with_zeros(task, dtype, n, seed):
+    """Probabilities of two decimals, many of them exactly 0 or 1, and outcomes that they sometimes exclude."""
+    rng = np.random.default_rng(seed)
+    if task == "multiclass":
+        labels = rng.integers(0, 4, n)
+        logits = 3 * (rng.normal(size=(n, 4)) + 1.2 * np.eye(4)[labels])
+        p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        p[:30] = np.eye(4)[rng.integers(0, 4, 30)]
+        return rounded(p, 2).astype(dtype), labels
+    labels = rng.integers(0, 2, (n, 3) if task == "multilabel" else n)
+    scores = 4 * rng.normal(size=labels.shape) + 4 * labels - 2
+    return np.round(1 / (1 + np.exp(-scores)), 2).astype(dtype), labels
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", ["probabilities", "logits"])
+@pytest.mark.parametrize("task", ["multiclass", "binary", "pairs", "multilabel"])
+def test_none_of_a_comparison_is_the_measured_model(task, kind, dtype, tmp_path):
+    """Every figure and the note about zeros, of arrays and of files; the log loss is scikit-learn's."""
+    parts = []
+    for seed, n in ((0, 400), (1, 500)):
+        p, labels = said_with_zeros(task, dtype, n, seed)
+        values = p if kind == "probabilities" else log(p) - (0 if task == "multiclass" else log(1 - p))
+        np.savez(tmp_path / f"{seed}.npz", **{kind: values}, labels=labels)
+        parts.append(cal.Predictions(values, labels, kind=kind, task=task))
+    files = [cal.open_predictions(tmp_path / f"{seed}.npz", task=task) for seed in (0, 1)]
+    measured = cal.measure(parts[1], resamples=50)
+    expected = log_loss(labels.reshape(-1), p.reshape(-1) if p.ndim == 1 or task == "multilabel" else p)
+    assert measured.metrics["nll"].value == pytest.approx(expected, rel=1e-4)
+    cost = 36 if dtype == np.float64 else 16
+    assert f"and each adds {cost} nats to the NLL" in measured.warnings[-1]
+    for val, test in (parts, files):
+        table = cal.compare(val, test, ["none"], resamples=50)
+        row = table.row("none")
+        assert row.warnings == ()  # what a fit makes of zeros is not what was measured
+        assert table.warnings == measured.warnings
+        assert measured.warnings[-1] in repr(table)
+        assert measured.warnings[-1] in repr(measured)
+        for name, figure in row.metrics.items():
+            of_measure = measured.metrics[name]
+            assert figure.value == of_measure.value, name
+            assert [figure.low, figure.high] == pytest.approx([of_measure.low, of_measure.high], abs=1e-5), name

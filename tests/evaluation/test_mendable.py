@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import calibrant as cal
-from calibrant import metrics
 from calibrant.core.softmax import sigmoid
 from calibrant.evaluation import calibration_loss as mendable
 from calibrant.evaluation.calibration_loss import cross_validated
@@ -150,7 +149,7 @@ def test_zeros_have_the_floor_of_fits(task):
         rounded /= rounded.sum(axis=1, keepdims=True)
     name, outcomes = ("confidence", "correct") if task == "pairs" else ("probabilities", "labels")
     found = cal.measure(cal.Predictions(**{name: rounded, outcomes: given.labels}), resamples=20)
-    assert found.metrics["nll"].value > 5
+    assert found.metrics["nll"].value > 1.2 * found.calibration_loss.score
     assert 0.3 < found.calibration_loss.score < 2
     assert "zeros counted as half the smallest positive value" in found.mendable
 
@@ -162,19 +161,6 @@ def test_zeros_of_a_label_cost_what_they_cost_a_binary_task():
     alone = cal.measure(cal.Predictions(probabilities=probabilities[:, 2], labels=given.labels[:, 2]), resamples=20)
     assert found.labels[2].metrics["nll"].value == pytest.approx(alone.metrics["nll"].value, rel=1e-6)
     assert found.labels[2].metrics["ece"].value == pytest.approx(alone.metrics["ece"].value, abs=1e-12)
-
-
-def test_compare_gives_the_zeros_of_labels_the_floor_of_the_fit_rows():
-    given = problem("multilabel", 2.5)
-    halves = [
-        cal.Predictions(probabilities=given.probabilities.round(1)[part], labels=given.labels[part])
-        for part in (slice(0, 150), slice(150, 300))
-    ]
-    row = cal.compare(*halves, ["none"], resamples=20).row("none")
-    assert row.error is None
-    # decimals of 0.1: zeros count as 0.05 and ones as 0.95
-    expected = metrics.nll(np.clip(given.probabilities.round(1)[150:], 0.05, 0.95).ravel(), given.labels[150:].ravel())
-    assert row.metrics["nll"].value == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_root_of_the_kernel_takes_confidences_that_swap_by_rounding():

@@ -318,7 +318,7 @@ def test_classwise_losses_are_literal_means_and_absent_classes_are_left_out(prob
     labels = np.where(labels == 2, 3, labels)
     result = metrics.classwise_losses(probabilities, labels)
     assert result.classes.tolist() == [0, 1, 3, 4, 5]
-    floor = float(np.finfo(np.float32 if probabilities.dtype == np.float16 else probabilities.dtype).tiny)
+    floor = float(np.finfo(np.float32 if probabilities.dtype == np.float16 else probabilities.dtype).eps)
     losses = [np.mean(-np.log(np.maximum(wide[labels == j, j], floor))) for j in result.classes]
     np.testing.assert_allclose(result.losses, losses, rtol=1e-12)
     assert result.variance == pytest.approx(np.var(losses))

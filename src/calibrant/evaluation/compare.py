@@ -18,7 +18,6 @@ from calibrant.core import progress
 from calibrant.core.arrays import Array, check_counts
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import FitWarning, InputError
-from calibrant.core.zeros import log_floor_of, raised
 from calibrant.data import Predictions, as_predictions
 from calibrant.data.chunks import SPILL_BYTES
 from calibrant.data.guards import shared_rows
@@ -29,7 +28,7 @@ from calibrant.evaluation.groups import clusters_by, column_groups, common_group
 from calibrant.evaluation.rendering import figure
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.scan import flattened, top_columns
-from calibrant.evaluation.scoring import Chosen, chosen_metrics, score
+from calibrant.evaluation.scoring import Chosen, chosen_metrics, score, zero_notes
 from calibrant.metrics.record import facts, known_name, sign
 from calibrant.metrics.selective import rank_changes
 
@@ -120,6 +119,7 @@ def compare(
         row, draws = trial.run(name, calibrator, resamples=drawn, n_bins=n_bins, metrics=measured)
         if (columns := row.columns) is not None:
             drawings[name] = draws
+            notes += zero_notes(columns.nll) if isinstance(row.calibrator, Identity) else []
             changed = np.average(columns.prediction != trial.before.prediction, weights=seen.weights)
             row = replace(
                 row,
@@ -178,20 +178,6 @@ def resolve_methods(methods: Methods, task: str, n_classes: int) -> dict[str, An
     return chosen
 
 
-class RawScores:
-    """Scores as they are: what a method must beat; infinite ones are those of the floor of the fit data."""
-
-    n_parameters_ = 0
-    keeps_prediction = keeps_ranking = True
-
-    def __init__(self, floor: float) -> None:
-        self.floor = floor
-
-    def transform(self, logits: Array) -> Array:
-        """The same logits, finite."""
-        return raised(logits, self.floor, scores=True)
-
-
 class _Trial:
     """The rows that every method is fitted on, a file being read chunk by chunk where it is large, and measured on.
 
@@ -211,7 +197,7 @@ class _Trial:
         check_over_logits(calibrator)
         calibrator = clone(calibrator, safe=False)
         if self.val.task == "multilabel" and isinstance(calibrator, Identity):
-            return RawScores(log_floor_of(self.val.logits, one_score=True))
+            return calibrator
         grouped = isinstance(calibrator, GroupedCalibrator)
         if not grouped and (self.rows is None or self.val.spread):
             return calibrator.fit(self.val, engine=self.engine)
@@ -232,12 +218,14 @@ class _Trial:
                 seconds = time.perf_counter() - started
                 grouped = isinstance(fitted, GroupedCalibrator)
                 codes = fitted.group_codes(self.test_groups, self.test.n) if grouped else None
-            figures, draws, columns, classes = score(fitted, self.test, engine=self.engine, codes=codes, **options)
+            raw = isinstance(fitted, Identity)  # measured as it is: what a zero counts as is for those who learn
+            seen = None if raw else fitted
+            figures, draws, columns, classes = score(seen, self.test, engine=self.engine, codes=codes, **options)
             n_parameters = int(fitted.n_parameters_)
         except Exception as error:
             reason = " ".join(f"{error}".split()) or type(error).__name__
             return MethodRow(name, error=reason, fit_seconds=time.perf_counter() - started), {}
-        said = [str(one.message) for one in caught if issubclass(one.category, FitWarning)]
+        said = [str(one.message) for one in caught if issubclass(one.category, FitWarning) and not raw]
         if self.val.kind == "probabilities" and isinstance(fitted, Calibrator) and fitted.requires_logits:
             said.append("made for logits, fitted on logarithms of probabilities")
         row = MethodRow(

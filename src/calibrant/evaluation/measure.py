@@ -35,7 +35,7 @@ from calibrant.evaluation.groups import (
 )
 from calibrant.evaluation.results import MAIN, ClassProfile, about
 from calibrant.evaluation.scan import flattened, scan_predictions
-from calibrant.evaluation.scoring import Chosen, chosen_metrics, class_profile, estimated, score
+from calibrant.evaluation.scoring import Chosen, chosen_metrics, class_profile, estimated, score, zero_notes
 from calibrant.evaluation.table import (
     Cell,
     Estimate,
@@ -53,9 +53,6 @@ from calibrant.metrics.reliability import Reliability
 TOO_FEW = "too few rows to tell"
 LABEL_RESAMPLES = 200
 """Resamples behind the intervals of single labels, of which there may be a thousand."""
-
-COST_OF_ZERO = tuple(-float(np.log(np.float64(np.finfo(dtype).tiny))) for dtype in (np.float32, np.float64))
-"""Nats that a probability of 0 for what happened costs: those of the smallest normal number of the dtype."""
 
 
 @dataclass(frozen=True)
@@ -250,6 +247,9 @@ def measure(
     bins = reliability_bins(confidence, correct, **shared)
     progress.step("intervals", 3, 3)
     too_few = too_few_to_tell(confidence, correct, weights, predictions.task)
+    hint = ["two columns are measured about the predicted class; --task binary asks about the positive class"]
+    if predictions.task != "multiclass" or predictions.n_classes != 2:
+        hint = []
     return Measurement(
         n=given.n,
         n_classes=predictions.n_classes,
@@ -266,22 +266,8 @@ def measure(
         groups=groups,
         task=predictions.task,
         calibration_loss=None if too_few else mendable(predictions, clusters, seed, decompose),
-        warnings=(*given.notes, *_hints(predictions, columns.nll)),
+        warnings=(*given.notes, *hint, *zero_notes(columns.nll)),
     )
-
-
-def _hints(predictions: Predictions, nll: Array) -> tuple[str, ...]:
-    """What a reader should know about how the rows were read."""
-    found = []
-    if predictions.task == "multiclass" and predictions.n_classes == 2:
-        found.append("two columns are measured about the predicted class; --task binary asks about the positive class")
-    for cost in COST_OF_ZERO:
-        if n_zero := np.count_nonzero(np.abs(nll - cost) < 1e-6 * cost):
-            found.append(
-                f"{n_zero:,} rows give what happened a probability of 0, and each adds {cost:.0f} nats to the NLL: it "
-                "measures the rounding of the file; fit and compare count a zero as half the smallest positive value"
-            )
-    return tuple(found)
 
 
 def verdict(over: float, under: float, floor: NoiseFloor, task: str = "multiclass") -> str:
@@ -329,5 +315,5 @@ def _measure_labels(
         task="multilabel",
         labels=tuple(found),
         calibration_loss=None if together.verdict == TOO_FEW else mendable(predictions, clusters, seed, decompose),
-        warnings=predictions.notes,
+        warnings=(*predictions.notes, *together.warnings),
     )

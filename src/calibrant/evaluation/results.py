@@ -208,7 +208,7 @@ class Comparison(PlainData):
         return Table("method", metric_columns([*self.metric_names, *EXTRAS]), tuple(rows), self.verdict)
 
     def __repr__(self) -> str:
-        notes = [f"* best by {self.criterion}. {self.verdict}"]
+        notes = [f"* best by {self.criterion}. {self.verdict}", *(f"note: {one}" for one in self.warnings)]
         return rendering.text(self._short(), said=[self._sizes()], notes=notes, width=120)
 
     def _repr_html_(self) -> str:

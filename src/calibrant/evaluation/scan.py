@@ -168,7 +168,7 @@ def _blocks(
         if values.shape != part.values.shape:
             raise InputError(f"the calibrator returned shape {values.shape} for scores of shape {part.values.shape}")
         if seen.flat:
-            values = values.reshape(-1).astype(np.float64)
+            values = values.reshape(-1)
         from_logits = calibrator is not None or part.kind == "logits"
         rows = Checked(values, seen.labels, seen.weights, from_logits, seen.task, seen.n_classes)
         name, first_row = chunk.predictions.called(row - chunk.first_row)

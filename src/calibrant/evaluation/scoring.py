@@ -13,6 +13,7 @@ from calibrant.core.arrays import Array
 from calibrant.core.bins import over, under, width_index
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.threads import one_blas_thread
+from calibrant.core.zeros import cost_of_zero
 from calibrant.data import Predictions
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples
@@ -122,6 +123,19 @@ def score(
     narrow = {name: getattr(columns, name).astype(np.float32) for name in ("nll", "brier")}
     shown = columns._replace(prediction=columns.prediction.astype(np.int32), entropy=np.empty(0), **narrow)
     return figures, draws, shown, class_profile(rows, n_bins)
+
+
+def zero_notes(nll: Array) -> list[str]:
+    """What zeros cost: how many rows give what happened a probability of 0, and what each adds to the log loss."""
+    found = []
+    for cost in (cost_of_zero(np.empty(0, dtype)) for dtype in (np.float32, np.float64)):
+        if n_zero := np.count_nonzero(np.abs(nll - cost) < 1e-6 * cost):
+            found.append(
+                f"{n_zero:,} rows give what happened a probability of 0 (or below {np.exp(-cost):.1e}), and each adds "
+                f"{cost:.0f} nats to the NLL of the predictions as they are: it measures the rounding of the file; "
+                "fits count a zero as half the smallest positive value"
+            )
+    return found
 
 
 def class_profile(rows: ScannedRows, n_bins: int) -> ClassProfile:

@@ -12,6 +12,7 @@ import numpy as np
 from calibrant.core.arrays import Array, are_probabilities, explain_bad_values
 from calibrant.core.statistic import kernel
 from calibrant.core.threads import map_blocks, row_blocks
+from calibrant.core.zeros import cost_of_zero
 
 CORRECT, TOP, SCORES, ALL = 0, 1, 2, 3
 """How much a scan computes: is the prediction right; also which it is; also its proper scores; also the entropy."""
@@ -82,7 +83,8 @@ def scan_probabilities(probabilities: Array, labels: Array, level: int) -> tuple
     wide = probabilities.astype(np.float64)
     log_p = np.log(np.maximum(wide, np.finfo(probabilities.dtype).tiny)) if level >= SCORES and sound else wide
     found = _columns(probabilities, labels, level if sound else TOP, wide, log_p)
-    return found._replace(confidence=found.confidence.astype(probabilities.dtype)), not sound
+    nll = np.minimum(found.nll, cost_of_zero(probabilities))
+    return found._replace(confidence=found.confidence.astype(probabilities.dtype), nll=nll), not sound
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.rows")
@@ -106,8 +108,7 @@ def _columns(values: Array, labels: Array, level: int, shares: Array, log_shares
     nll = brier = entropy = np.empty(0)
     if level >= SCORES:
         own = log_shares[rows, labels]
-        # a label of probability 0 costs what the smallest number of the dtype would
-        nll = -np.where(np.isneginf(own), np.log(np.float64(np.finfo(values.dtype).tiny)), own)
+        nll = np.where(np.isneginf(own), cost_of_zero(values), -own)
         squares = np.einsum("ij,ij->i", shares, shares)
         brier = np.maximum(squares - 2 * shares[rows, labels] + 1, 0.0)
     if level >= ALL:

@@ -31,6 +31,7 @@ from calibrant.core.arrays import (
 )
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import finite_log_odds, probability_log_odds, sigmoid, softplus
+from calibrant.core.zeros import cost_of_zero
 from calibrant.kernels.isotonic import ScoreGroups, score_groups
 from calibrant.kernels.rows import LEVELS, SCORES, RowColumns, scan
 
@@ -150,7 +151,8 @@ class Checked:
 
             wide = p.astype(np.float64)
             share = np.clip(wide, 0.0, 1.0)  # beyond by rounding
-            nll = np.minimum(self.losses(), -np.log(np.finfo(p.dtype).tiny))
+            nll, at_zero = self.losses(), cost_of_zero(self.values)
+            nll = np.where(np.isinf(nll), at_zero, nll) if self.from_logits else np.minimum(nll, at_zero)
             brier = (wide - positive) ** 2
             entropy = entr(share) + entr(1 - share)
         return RowColumns(p, (p >= 0.5).astype(np.int64), positive, nll, brier, entropy)

@@ -33,7 +33,7 @@ def scan_probabilities(values, labels, level):
     n_rows, n_classes = values.shape
     confidence = np.empty(n_rows, values.dtype)
     prediction, correct, nll, brier, entropy = _empty_columns(n_rows, level)
-    tiny, suspicious = np.float64(np.finfo(values.dtype).tiny), False
+    least, suspicious = np.float64(np.finfo(values.dtype).eps), False
     confidence_bits = bits_of(confidence)
     for i in range(n_rows):
         row, bits, label = values[i], bits_of(values[i]), labels[i]
@@ -61,7 +61,7 @@ def scan_probabilities(values, labels, level):
             squares = 0.0
             for j in range(n_classes):
                 squares += np.float64(row[j]) * np.float64(row[j])
-            nll[i] = -np.log(max(of_label, tiny))
+            nll[i] = -np.log(max(of_label, least))
             brier[i] = max(squares - 2.0 * of_label + 1.0, 0.0)
         if level >= ALL:
             negative = 0.0
@@ -79,7 +79,7 @@ def scan_logits(values, labels, level):
     n_rows, n_classes = values.shape
     confidence = np.empty(n_rows)
     prediction, correct, nll, brier, entropy = _empty_columns(n_rows, level)
-    at_zero = -np.log(np.float64(np.finfo(values.dtype).tiny))
+    at_zero = -np.log(np.float64(np.finfo(values.dtype).eps))
     suspicious = False
     for i in range(n_rows):
         row, label = values[i], labels[i]

@@ -4,6 +4,7 @@
 rows, need, in O(bins) memory; the host never waits.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,6 +57,8 @@ def _block_columns(values: Tensor, labels: Tensor, from_logits: bool) -> Columns
         log_p, probabilities = wide.clamp_min(torch.finfo(wide.dtype).tiny).log(), wide
         sound = ((wide.sum(dim=1) - 1).abs() <= 1e-3) & (wide.amin(dim=1) >= 0)
     prediction, nll = first_maximum(wide), -of_label(log_p, own)
+    if not from_logits:
+        nll = nll.clamp_max(-math.log(torch.finfo(wide.dtype).eps))
     brier = probabilities.square().sum(dim=1) - 2 * of_label(probabilities, own) + 1
     entropy = -(probabilities * log_p.clamp_min(-745.0)).sum(dim=1)
     numbers = [of_label(probabilities, prediction), nll, brier.clamp_min(0.0), entropy.clamp_min(0.0)]

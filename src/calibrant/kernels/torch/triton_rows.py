@@ -16,7 +16,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(-3.0e38)
 """Below every logit; finite, so that the difference to a chunk of −∞ is defined."""
 
-TINY = tl.constexpr(1.1754943508222875e-38)
+EPS = tl.constexpr(1.1920928955078125e-07)
 
 
 @triton.jit(do_not_specialize=["n_rows"])
@@ -89,7 +89,7 @@ def columns_kernel(
         entropy = log_total - mean / total
         good = (total >= 1.0) & (tl.abs(peak) < float("inf")) & (nll < float("inf"))
     else:
-        nll = -tl.log(tl.maximum(own, TINY))
+        nll = -tl.log(tl.maximum(own, EPS))
         confidence = peak
         brier = squares - 2.0 * own + 1.0
         entropy = -mean
