@@ -72,6 +72,22 @@ def dependent_alarms(streams: int, batches: int, size: int, rho: float, rate: fl
     return alarms
 
 
+def interleaved_alarms(streams: int, batches: int, size: int, rho: float, rate: float, at_once: int) -> int:
+    """Alarms over calibrated streams whose correlated, named batches come `at_once` at a time, answer by answer."""
+    rng = np.random.default_rng(2)
+    names = np.arange(batches).reshape(-1, at_once, 1)
+    order = np.argsort(np.broadcast_to(names // at_once * size + np.arange(size), (*names.shape[:2], size)).ravel())
+    alarms = 0
+    for number in range(streams):
+        monitor = Monitor(false_alarm_rate=rate)
+        confidence, correct = correlated(rng, list(SHAPES)[number % 3], batches, size, rho)
+        monitor.update_answers(
+            confidence.ravel()[order], correct.ravel()[order], batches=np.repeat(np.arange(batches), size)[order]
+        )
+        alarms += monitor.alarm
+    return alarms
+
+
 def oracle_stake(shape: str, size: int, rho: float, gap: float) -> float:
     """λ of the bet 1 − λ(mean correct − mean confidence) that grows fastest when the break is known."""
     confidence, correct = correlated(np.random.default_rng(3), shape, 20_000, size, rho, gap)
@@ -103,14 +119,15 @@ def batch_delays(
     return ours, oracles
 
 
-def rounded_alarms(streams: int, length: int, rate: float, digits: int | None) -> int:
-    """Alarms over calibrated streams of confidences near 1 that were logged with 2 decimals."""
+def rounded_alarms(streams: int, length: int, rate: float, digits: int | None, stored: type = np.float64) -> int:
+    """Alarms over calibrated streams of confidences near 1 that were logged with 2 decimals and stored by this type."""
     rng = np.random.default_rng(5)
     alarms = 0
     for _ in range(streams):
         confidence = rng.beta(60, 0.5, length)
         monitor = Monitor(false_alarm_rate=rate, digits=digits)
-        monitor.update_answers(np.round(confidence, 2), rng.random(length) < confidence)
+        logged = np.round(confidence, 2).astype(stored).astype(np.float64)
+        monitor.update_answers(logged, rng.random(length) < confidence)
         alarms += monitor.alarm
     return alarms
 

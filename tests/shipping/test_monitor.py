@@ -98,7 +98,7 @@ def test_a_break_is_found_soon_even_after_a_long_calm(benchmark_script):
 
 def test_a_batch_bets_the_mean_of_its_rows_factors_however_it_is_cut():
     confidence, correct = calibrated(8, 70)
-    names = np.repeat(["a", "b", "c", "b"], [10, 25, 1, 34])
+    names = np.repeat(["a", "b", "c", "d"], [10, 25, 1, 34])
     single = np.stack([_factors(c, a) for c, a in zip(confidence, correct, strict=True)])
     expected = Bets(4, BATCHES)
     for start, stop in ((0, 10), (10, 35), (35, 36), (36, 70)):
@@ -119,6 +119,38 @@ def test_a_batch_bets_the_mean_of_its_rows_factors_however_it_is_cut():
         counted.update_answers([0.5], [True], batches=["x"])
     with pytest.raises(InputError, match="2 names"):
         Monitor().update_answers([0.5], [True], batches=["x", "y"])
+
+
+@pytest.mark.filterwarnings("ignore:answers came after")
+def test_batches_that_interleave_keep_the_promise(benchmark_script):
+    study = benchmark_script("monitor")
+    assert study.interleaved_alarms(60, 60, 10, 0.3, 0.05, 3) <= 4
+    assert study.interleaved_alarms(60, 60, 10, 0.3, 0.05, 10) <= 4
+
+
+@pytest.mark.filterwarnings("ignore:answers came after")
+def test_answers_of_a_batch_that_was_judged_make_no_bet_however_they_are_cut(monkeypatch):
+    confidence, correct = calibrated(8, 8)
+    names = np.array(["a", "a", "b", "a", "b", "c", "a", "c"])
+    betting = [0, 1, 2, 4, 5, 7]
+    expected = Monitor(n_bins=4, digits=7)
+    expected.update_answers(confidence[betting], correct[betting], batches=names[betting])
+    for cuts in ((0, 8), (0, 3, 4, 8), range(9)):
+        monitor = Monitor(n_bins=4, digits=7)
+        for start, stop in itertools.pairwise(cuts):
+            monitor.update_answers(confidence[start:stop], correct[start:stop], batches=names[start:stop])
+            monitor = Monitor.from_json(monitor.to_json())
+        assert (monitor.n, monitor.report().n_late, monitor.report().n_batches) == (8, 2, 2)
+        assert np.isclose(monitor.evidence, expected.evidence)
+    monitor.close_batch()
+    with pytest.warns(UserWarning, match="a name of its own"):
+        monitor.update_answers([0.5], [True], batches=["c"])
+    monkeypatch.setattr("calibrant.shipping.monitor.MAX_BATCHES", 3)  # memory stays constant
+    short = Monitor()
+    short.update_answers(np.full(50, 0.5), np.ones(50, dtype=bool), batches=np.arange(50))
+    assert len(json.loads(short.to_json())["state"]["_batches"]) == 3
+    short.update_answers([0.5], [True], batches=[0])
+    assert short.n_late == 0
 
 
 def _factors(confidence: float, correct: bool) -> np.ndarray:
@@ -154,7 +186,17 @@ def test_rounded_confidences_are_noticed_and_raise_no_false_alarm(benchmark_scri
     study = benchmark_script("monitor")
     assert study.rounded_alarms(40, 5000, 0.05, 7) > 4  # taken as exact
     assert study.rounded_alarms(40, 5000, 0.05, None) <= 2
-    for values, digits in (([0.99, 1.0], 2), ([0.987], 3), ([0.5, 1 / 3], 7), (np.float32([0.97, 0.5]), 2)):
+    assert study.rounded_alarms(40, 5000, 0.05, None, np.float32) <= 2
+    narrow = np.float32([0.97, 0.5])
+    cases = (
+        ([0.99, 1.0], 2),
+        ([0.987], 3),
+        ([0.5, 1 / 3], 7),
+        (narrow, 2),
+        (narrow.tolist(), 2),
+        (np.float16(narrow), 2),
+    )
+    for values, digits in cases:
         monitor = Monitor()
         monitor.update_answers(values, np.ones(len(values), dtype=bool))
         assert json.loads(monitor.to_json())["state"]["_digits_seen"] == digits

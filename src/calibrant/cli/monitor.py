@@ -8,6 +8,7 @@ import typer
 import calibrant as cal
 from calibrant.cli.verbs import CHECK_FAILED, Fields, answer, printable, verb, warn
 from calibrant.shipping.feed import LogFollower
+from calibrant.shipping.monitor import LATE
 
 
 @verb
@@ -89,6 +90,8 @@ def _show(follower: LogFollower, as_json: bool) -> None:
     answer(as_json, report | {"n_bad_lines": follower.n_bad, "n_duplicates": follower.n_duplicates}, lines)
     if as_json:
         return
+    if report["n_late"]:
+        warn([f"{report['n_late']} {LATE}"])
     if follower.n_duplicates:
         warn([f"{follower.n_duplicates} answers were logged more than once"])
     if follower.n_bad:

@@ -21,9 +21,9 @@ from calibrant.core.arrays import Json
 from calibrant.core.atomic import atomic_write, check_source, check_target
 from calibrant.core.errors import InputError
 from calibrant.core.schema import Schema, identifier
-from calibrant.shipping.monitor import BAD_VALUES, GroupMonitor, Monitor, Stateful, stated
+from calibrant.shipping.monitor import BAD_VALUES, GroupMonitor, Monitor, Names, Stateful, stated
 
-STATE_FORMAT = 3
+STATE_FORMAT = 4
 FORMATS = '{"confidence": 0.9, "correct": true}, {"probabilities": […], "label": 3} or {"logits": […], "label": 3}'
 SEEN_IDS = 100_000
 MAX_PROMETHEUS_GROUPS = 50
@@ -89,7 +89,7 @@ class Feed(Stateful):
     settings : further parameters of `Monitor`.
     """
 
-    STATE = ("n_duplicates", "monitor")
+    STATE = ("n_duplicates", "seen", "monitor")
     id_is_optional = False
     """Whether answers without the field `id` are taken."""
     schema: Schema | None = None
@@ -109,8 +109,7 @@ class Feed(Stateful):
         self.batch, self.by, self.id = None if size else batch, by, id
         self.choices = {**self.monitor.settings, "batch": size or batch, "by": by, "id": id}
         del self.choices["seed"]  # it changes nothing that is remembered
-        self.seen: dict[int, None] = {}
-        """Digests of the latest ids, oldest first."""
+        self.seen = Names(SEEN_IDS)
         self.n_duplicates = 0
         self._path, self._last = state_file, ""
         """The state file, and the text that was last read from it or written to it."""
@@ -125,7 +124,9 @@ class Feed(Stateful):
 
     def count(self, answers: Iterable[Answer]) -> int:
         """Give answers to the monitor, without those whose id was counted before; returns how many there were."""
-        rows = [answer for answer in answers if not answer[-1] or self._is_new(answer[-1])]
+        given = list(answers)
+        rows = [answer for answer in given if not answer[-1] or self.seen.add(answer[-1])]
+        self.n_duplicates += len(given) - len(rows)
         if rows:
             confidence, correct, batches, groups, _ = map(list, zip(*rows, strict=True))
             more = () if self.by is None else (groups,)
@@ -133,21 +134,9 @@ class Feed(Stateful):
             self.monitor.update_answers(np.array(confidence), np.array(correct), *more, batches=names)
         return len(rows)
 
-    def _is_new(self, name: str) -> bool:
-        """Whether this id is not among the latest; it is from now on."""
-        hashed = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8)
-        digest = int.from_bytes(hashed.digest(), "little")
-        if digest in self.seen:
-            self.n_duplicates += 1
-            return False
-        self.seen[digest] = None
-        if len(self.seen) > SEEN_IDS:
-            del self.seen[next(iter(self.seen))]  # a dict keeps the order of insertion
-        return True
-
     def state(self) -> Json:
         """Choices, ids and monitor as plain values for JSON."""
-        return {**super().state(), "choices": self.choices, "seen": list(self.seen)}
+        return {**super().state(), "choices": self.choices}
 
     def restore(self, state: Any) -> None:
         """Go on from a state that was kept with the same choices."""
@@ -157,7 +146,6 @@ class Feed(Stateful):
             raise InputError(
                 f"it was kept with other monitor options, {odd}, but these are {self.choices}: use the same"
             )
-        self.seen = dict.fromkeys(state["seen"][-SEEN_IDS:])
         super().restore(state)
 
     def _load(self) -> list[str]:

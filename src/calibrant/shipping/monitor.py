@@ -13,6 +13,7 @@ lift it: answers of one batch may depend on each other in any way, only batches 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
@@ -21,15 +22,21 @@ import numpy as np
 
 from calibrant.core.arrays import Array, Json, check_labels, check_matrix, check_values, check_whole
 from calibrant.core.bins import width_edges, width_index
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, warn_user
 from calibrant.core.softmax import logsumexp, softmax
 
-STATE_FORMAT = 3
+STATE_FORMAT = 4
+MAX_BATCHES = 2000
+"""Names of batches that are remembered: one that returns after as many others counts as new."""
 FLOOR_DRAWS = 400
 MAX_WINDOW = 1_000_000
 FIRST_GROUPS = 16
 MAX_GROUPS = 200
 """Answers of further groups count in the whole stream only."""
+LATE = (
+    "answers came after their batch was judged and make no bet: give the answers of a batch together, and every batch "
+    "a name of its own"
+)
 CHUNK = 4096
 DIGITS = (2, 6)
 """Confidences may be rounded to this many decimals, fewest and most; more are as good as exact."""
@@ -112,6 +119,32 @@ def _like(present: Any, found: Any, name: str) -> Any:
     if type(found) not in kinds or (type(found) is int and found < 0):
         raise InputError(f"the state holds {str(found)[:40]!r} for {name}")
     return found
+
+
+class Names(Stateful):
+    """The latest names, at most so many: whether one has come before."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.digests = most, dict[int, None]()
+
+    def add(self, name: str) -> bool:
+        """Whether this name is not among the latest; it is from now on."""
+        hashed = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8)
+        digest = int.from_bytes(hashed.digest(), "little")
+        known = digest in self.digests
+        self.digests.pop(digest, None)
+        self.digests[digest] = None  # a dict keeps the order of insertion
+        if len(self.digests) > self.most:
+            del self.digests[next(iter(self.digests))]
+        return not known
+
+    def state(self) -> Any:
+        """The digests, oldest first."""
+        return list(self.digests)
+
+    def restore(self, state: Any) -> None:
+        """Go on from them."""
+        self.digests = dict.fromkeys(state[-self.most :])
 
 
 class Bets(Stateful):
@@ -259,6 +292,7 @@ def _waiting(step: Array, plan: int) -> Array:
 class MonitorReport:
     """What the monitor knows now; `alarm_at` is the count of answers at which the alarm rose, or None.
 
+    `n_late` answers belong to batches that were judged before they came: they are in the figures, not in the evidence.
     Where risks are watched, `confidence` is their mean, `accuracy` the share that came true, and `overconfidence` and
     `underconfidence` say by how much risks are too high and too low.
     """
@@ -267,6 +301,7 @@ class MonitorReport:
     n_window: int
     n_batches: int
     n_open: int
+    n_late: int
     confidence: float
     accuracy: float
     ece: float
@@ -342,7 +377,7 @@ class Monitor(_Kept):
     (True, 0.4)
     """
 
-    STATE = ("n", "alarm_at", "open_batch", "_digits_seen", "_confidence", "_correct", "_bets")
+    STATE = ("n", "n_late", "alarm_at", "open_batch", "_batches", "_digits_seen", "_confidence", "_correct", "_bets")
 
     false_alarm_rate: float = 0.01
     window: int = 2000
@@ -369,7 +404,8 @@ class Monitor(_Kept):
 
     def reset(self) -> None:
         """Forget everything, as after a new calibrator went live."""
-        self.n = 0
+        self.n = self.n_late = 0
+        self._batches = Names(MAX_BATCHES)
         self.alarm_at: int | None = None
         self._bets = Bets(self.n_bins, ROWS if self.batch is None else BATCHES)
         self.open_batch: str | None = None
@@ -400,8 +436,8 @@ class Monitor(_Kept):
     def update_answers(self, confidence: Any, correct: Any, *, batches: Any = None) -> None:
         """Take confidences (n,) in [0, 1] and whether each answer was correct (n,), in the order they happened.
 
-        `batches` (n,) names the batch of each answer. A batch is a run of answers with the same name; it is judged when
-        another name comes, or at `close_batch`.
+        `batches` (n,) names the batch of each answer. A batch is judged when a new name comes, or at `close_batch`;
+        answers that come later under its name make no bet, because they may depend on those that did.
         """
         given, flags = np.atleast_1d(confidence, correct)
         confidences = given.astype(np.float64)
@@ -440,24 +476,36 @@ class Monitor(_Kept):
         if self.digits is None and len(digits):
             # decimals depend on confidences only, never on outcomes, so a bet may use all up to its own row
             found = np.full(len(confidence), EXACT)
-            for count in reversed(range(DIGITS[0], EXACT)):  # float32 values are compared in float32
-                found[confidence.astype(np.float64).round(count).astype(confidence.dtype) == confidence] = count
+            # in float32, since many numbers were stored so on their way
+            narrow = confidence.astype(np.float16 if confidence.dtype == np.float16 else np.float32)
+            for count in reversed(range(DIGITS[0], EXACT)):
+                found[confidence.astype(np.float64).round(count).astype(narrow.dtype) == narrow] = count
             digits = np.maximum.accumulate(np.maximum(digits, found))
             self._digits_seen = int(digits[-1])
         return np.where(digits >= EXACT, 0.0, 0.5 * 10.0**-digits)
 
     def _take(self, confidence: Array, correct: Array, slack: Array, names: Array | None) -> None:
-        ends = None
+        counts, ends, betting = self.n + np.arange(len(correct)), None, np.ones(len(correct), dtype=bool)
         if self.batch is not None:
             ends = (self._bets.n_open + 1 + np.arange(len(correct))) % self.batch == 0
-        elif names is None or names[0] != self.open_batch:
+        elif names is None:
             self.close_batch()
-        if names is not None:
-            ends = np.append(names[1:] != names[:-1], False)
-            self.open_batch = names[-1]
-        counts = self.n + np.arange(len(correct))
-        log_wealth = self._bets.play(confidence, correct, slack=slack, ends=ends)
-        self._notice(log_wealth, (counts if ends is None else counts[ends]) + 1)
+        else:
+            last = self.open_batch
+            for place, name in enumerate(names):
+                if name != self.open_batch:
+                    betting[place] = self._batches.add(name)
+                    self.open_batch = name if betting[place] else self.open_batch
+            names = names[betting]
+            ends = np.append(names[1:] != names[:-1], False)[: len(names)]
+            if len(names) and names[0] != last:
+                self._notice(self._bets.close(), counts[:1])
+        log_wealth = self._bets.play(confidence[betting], correct[betting], slack=slack[betting], ends=ends)
+        at = counts[betting] + 1
+        self._notice(log_wealth, at if ends is None else at[ends])
+        if not betting.all():
+            self.n_late += int((~betting).sum())
+            warn_user(LATE)
         # where more answers than the window holds meet in a place, numpy keeps the last
         places = counts % self.window
         self._confidence[places], self._correct[places] = confidence, correct
@@ -483,6 +531,7 @@ class Monitor(_Kept):
             n_window=n_window,
             n_batches=self._bets.n,
             n_open=self._bets.n_open,
+            n_late=self.n_late,
             confidence=float(confidence.mean()),
             accuracy=float(correct.mean()),
             ece=over + under,
