@@ -68,8 +68,7 @@ def consistency_test(
     confidence, correct : the top probability and whether it was right, (n,).
     weights : row weights (n,) or None.
     clusters : the cluster of each row (n,), numbered from 0, or None. Labels of one cluster are not independent, so
-        the residuals Σ w(c − a) of whole clusters change their sign at random instead: under calibration their mean
-        is 0, whatever the dependence within a cluster.
+        the residuals Σ w(c − a) of whole clusters are multiplied at random instead (`cluster_sums`).
 
     Examples
     --------
@@ -91,18 +90,34 @@ def consistency_test(
     if clusters is None:
         gaps = stated - drawn_right(confidence, index, n_bins, weights, draws=draws, seed=seed)
     else:
-        gaps = flipped_sums(index, mass * (confidence - correct), clusters, n_bins, draws=draws, seed=seed)
+        gaps = cluster_sums(index, confidence, correct, mass, clusters, n_bins, draws=draws, seed=seed)
     return noise_floor(total_gap(gaps, total), observed)
 
 
-def too_few_to_tell(confidence: Array, correct: Array, weights: Array | None, task: str = "multiclass") -> bool:
-    """Fewer than 30 rows, or fewer than 5 errors both expected and observed; of a binary task, also events."""
-    mass = np.ones(len(correct)) if weights is None else weights
+def too_few_to_tell(
+    confidence: Array,
+    correct: Array,
+    weights: Array | None,
+    task: str = "multiclass",
+    clusters: Array | None = None,
+) -> bool:
+    """Fewer than 30 rows, or fewer than 5 errors both expected and observed; of a binary task, also events.
+
+    They are as many as equally weighted, independent rows would be worth: about the clusters that hold one.
+    """
     stated, seen = confidence.astype(np.float64), correct.astype(np.float64)
-    most = max(mass @ (1 - stated), mass @ (1 - seen))
+    mass = np.ones(len(seen)) if weights is None else weights
+    residual = mass * (stated - seen)
+    sums = residual if clusters is None else np.bincount(clusters, residual)
+    joined = max(float(sums @ sums) / max(float(residual @ residual), 1e-300), 1.0)
+
+    def most(*columns: Array) -> float:
+        return max(float(mass @ one) ** 2 / max(float(mass**2 @ one), 1e-300) for one in columns) / joined
+
+    errors = most(1 - stated, 1 - seen)
     if task == "binary":
-        most = min(most, max(mass @ stated, mass @ seen))
-    return bool(len(correct) < FEWEST_ROWS or most < FEWEST_ERRORS)
+        errors = min(errors, most(stated, seen))
+    return bool(len(seen) < FEWEST_ROWS or errors < FEWEST_ERRORS)
 
 
 def noise_floor(errors: Array, observed: float) -> NoiseFloor:
@@ -152,13 +167,28 @@ def unit_sums(index: Array, column: Any, unit: Array, n_cells: int) -> csr_array
     return csr_array((np.resize(column, index.size), places), shape=(n_cells, unit.max() + 1))
 
 
-def flipped_sums(index: Array, residual: Array, clusters: Array, n_cells: int, *, draws: int, seed: int) -> Array:
-    """Sums of residuals by cell (R, n_cells), as `unit_sums`, when whole clusters change their sign at random."""
-    generator, table = np.random.default_rng([seed, 13]), unit_sums(index, residual, clusters, n_cells)
+def cluster_sums(  # noqa: PLR0917
+    index: Array, stated: Array, correct: Array, mass: Array, clusters: Array, n_cells: int, *, draws: int, seed: int
+) -> Array:
+    """Sums of w(c − a) by cell (R, n_cells), as `unit_sums`, of calibrated rows, whatever joins those of a cluster.
+
+    Each cluster's sums are multiplied by a normal number, and the draws divided by √(χ²/ν), with ν + 1 the effective
+    number of clusters (Kish). Errors may be so rare that few or none were seen, and the observed squares of residuals
+    then say nothing of the noise: they only tell how much clusters add to that of single rows, which is known, c(1−c).
+    """
+    generator, residual = np.random.default_rng([seed, 13]), mass * (stated - correct)
+    table = unit_sums(index, residual, clusters, n_cells)
+    observed, claimed = (
+        np.bincount(index.ravel(), np.resize(column, index.size), n_cells)
+        for column in (residual**2, mass**2 * stated * (1 - stated))
+    )
+    scale = claimed / np.maximum(observed, 1e-300)
+    own = scale @ table.power(2)
+    freedom = max(own.sum() ** 2 / max((own**2).sum(), 1e-300) - 1, 1.0)
 
     def drawn(count: int) -> Array:
-        signs = 2.0 * generator.integers(2, size=(table.shape[1], count), dtype=np.int8) - 1.0
-        return (table @ signs).T
+        noise = (table @ generator.standard_normal((table.shape[1], count))).T
+        return np.sqrt(scale / (generator.chisquare(freedom, (count, 1)) / freedom)) * noise
 
     return in_blocks(drawn, draws, table.shape[1], 8_000_000)
 

@@ -10,9 +10,11 @@ mean: exact for m = 1, and off by the spread of confidence inside a narrow range
 clusters, the clusters are the units, and a unit adds to every group that it has rows in.
 
 Whether groups differ: rows are compared within bins of confidence, so that groups of easy and of hard rows under one
-and the same calibration map do not count as different. With e = (c − a) minus its mean over all rows of the bin, the
-sums S_g = Σ w·e of calibrated-alike groups have mean 0 and a known covariance V, as in the Cochran–Mantel–Haenszel
-test of a table in layers; Q = SᵀV⁺S is χ² with rank(V) degrees of freedom.
+and the same calibration map do not count as different. The odds of each bin are first multiplied by what all its rows
+together call for, which gives every row a chance q. The sums S_g = Σ w(q − a), less the part that the group would have
+in an error of the whole bin (its share of Σ w·q(1−q)), then have mean 0 where one map serves all groups, and a known
+variance V: the score test of a logistic regression on groups, with an intercept per bin. Q = Σ S²/V is compared with
+its values for outcomes drawn with the chances q, since χ² is no guide where errors are rare.
 """
 
 from __future__ import annotations
@@ -26,7 +28,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from scipy.sparse import csr_array
-from scipy.special import chdtrc
 
 from calibrant.core.arrays import Array
 from calibrant.core.bins import BinSums, check_n_bins, over, total_gap, under, width_edges, width_index
@@ -38,10 +39,12 @@ from calibrant.evaluation.bootstrap import LEVEL, in_blocks, poisson_table
 from calibrant.evaluation.consistency import (
     FEWEST_ERRORS,
     FEWEST_ROWS,
+    ROW_DRAWS_LIMIT,
     SIGNIFICANCE,
     NoiseFloor,
-    flipped_sums,
+    cluster_sums,
     noise_floor,
+    too_few_to_tell,
     unit_sums,
 )
 from calibrant.evaluation.results import about
@@ -318,32 +321,34 @@ def _simultaneous(rows: _Rows, resamples: int, seed: int) -> tuple[Array, Array,
     return gap, error, critical if known.any() else np.nan, np.where(known, p_gap, np.nan)
 
 
-def _chance_errors(rows: _Rows, draws: int, seed: int) -> Array:
-    """The ECE of each group (R, G) under calibration: right with probability c, or clusters with a random sign."""
-    codes, n_bins, size = rows.codes, rows.n_bins, len(rows.count) * rows.n_bins
+MOST_SUMS, FEWEST_DRAWS = 20_000_000, 99
+"""Sums by group and bin that are held: of very many groups fewer draws are made."""
+
+
+def _chance_sums(rows: _Rows, stated: Array, draws: int, seed: int) -> Array:
+    """Sums of w(c − a) by group and bin (R, G, bins) of rows that are right with these chances (n,)."""
+    index, shape = rows.codes * rows.n_bins + rows.index, (len(rows.count), rows.n_bins)
+    draws = min(draws, max(FEWEST_DRAWS, MOST_SUMS // prod(shape)))
     if rows.clusters is not None:
-        index, residual = codes * n_bins + rows.index, rows.mass * (rows.stated - rows.correct)
-        sums = flipped_sums(index, residual, rows.clusters, size, draws=draws, seed=seed)
-        return total_gap(sums.reshape(draws, -1, n_bins), rows.total)
-    found, first, unit = np.unique(rows.range, return_index=True, return_inverse=True)
-    count, stated, claimed = (np.bincount(unit, column)[:, None] for column in (None, rows.stated, rows.claimed))
-    # from ranges of confidence to the bins of every group that they belong to
-    bins = codes[:, first] * n_bins + width_index(rows.stated[first], n_bins)
-    to_bins, generator = unit_sums(bins, 1.0, np.arange(len(found)), size), np.random.default_rng([seed, 11])
+        columns = index, stated, rows.correct, rows.mass, rows.clusters, prod(shape)
+        return cluster_sums(*columns, draws=draws, seed=seed).reshape(-1, *shape)
+    # rows of one finest group and narrow range are one binomial; of unequal weights each row, up to a limit
+    single = rows.weights is not None and len(stated) * draws <= ROW_DRAWS_LIMIT
+    _, first, unit = np.unique(np.arange(len(stated)) if single else rows.range, return_index=True, return_inverse=True)
+    mass, generator = rows.mass, np.random.default_rng([seed, 11])
+    weight, square, mean, claimed = (
+        np.maximum(np.bincount(unit, column), 1e-300)
+        for column in (mass, mass**2, mass * stated, mass**2 * stated * (1 - stated))
+    )
+    size, mean = np.maximum(np.rint(weight**2 / square), 1.0), np.minimum(mean / weight, 1.0)
+    scale = np.sqrt(claimed / np.maximum(size * mean * (1 - mean), 1e-300))
+    to_bins = unit_sums(index[:, first], 1.0, np.arange(len(first)), prod(shape))
 
-    def errors(drawn: int) -> Array:
-        shape = len(found), drawn
-        if rows.weights is None:
-            noise: Array = generator.binomial(count, np.minimum(stated / count, 1.0), size=shape) - stated
-        else:
-            noise = np.sqrt(claimed) * generator.standard_normal(shape)
-        return total_gap((to_bins @ noise).reshape(-1, n_bins, drawn), rows.total[:, None], axis=1).T
+    def drawn(count: int) -> Array:
+        noise = generator.binomial(size.astype(np.int64), mean, size=(count, len(first))) - size * mean
+        return (to_bins @ (scale * noise).T).T
 
-    return in_blocks(errors, draws, len(found))
-
-
-MOST_JOINT = 2000
-"""Groups up to which the whole covariance is used; beyond, its diagonal."""
+    return in_blocks(drawn, draws, len(first)).reshape(-1, *shape)
 
 
 @dataclass(frozen=True)
@@ -366,7 +371,7 @@ def groups_differ(
     draws: int = 1000,
     seed: int = 0,
 ) -> Heterogeneity:
-    """Test the finest groups of a grouping; with clusters Σ S_g²/V_g, V_g the sum of squares of the clusters' parts.
+    """Test the finest groups of a grouping; where too few clusters hold an error, p is 1.
 
     >>> from calibrant.evaluation.groups import make_grouping
     >>> generator = np.random.default_rng(0)
@@ -375,40 +380,35 @@ def groups_differ(
     >>> groups_differ(p, right, np.ones(2000), make_grouping({"ward": ward}, 2000)).p_value > 0.05
     True
     """
-    finest, index, gap = grouping.codes[-1], width_index(confidence, n_bins), confidence - correct
-    cell = finest - finest.min()
-    n_cells = cell.max() + 1
-    count, weight, sums = (np.bincount(index, column, n_bins) for column in (None, mass, mass * gap))
-    safe = np.where(weight > 0, weight, 1.0)
-    residual = gap - (sums / safe)[index]
-    sums = np.bincount(cell, mass * residual)
-    if clusters is not None:
-        variance = unit_sums(cell, mass * residual, clusters, n_cells).power(2).sum(axis=1)
-    else:
-        joint, squares = (grouping.totals(column, index, n_bins)[-n_cells:] for column in (mass, mass**2))
-        spread = np.bincount(index, mass * residual**2, n_bins) / safe
-        spread *= count / np.maximum(count - 1, 1)  # a single row is the mean of its bin: 0
-        share, own = joint / safe, squares.sum(axis=0)
-        variance = (spread * ((1 - 2 * share) * squares + share**2 * own)).sum(axis=1)
+    finest = grouping.codes[-1:] - grouping.codes[-1].min()
+    own = Grouping(finest, grouping.names[-finest.max() - 1 :], grouping.columns)
+    rows = _Rows(confidence, correct, mass if np.ptp(mass) else None, clusters, own, n_bins)
+    events, expected, count = (np.bincount(rows.index, one, n_bins) for one in (rows.correct, rows.stated, None))
+    # a few rows say little of their bin
+    moved = [(seen + FEWEST_ERRORS) / (stated + FEWEST_ERRORS)
+             for seen, stated in ((events, expected), (count - events, count - expected))]  # fmt: skip
+    odds = (moved[0] / moved[1])[rows.index] * rows.stated
+    chance = odds / (odds + 1 - rows.stated)
+    linear, square = (
+        rows.totals(weight * chance * (1 - chance), rows.index, n_bins) for weight in (rows.mass, rows.mass**2)
+    )
+    share = linear / np.maximum(linear.sum(axis=0), 1e-300)
+    variance = ((1 - 2 * share) * square + share**2 * square.sum(axis=0)).sum(axis=1)
     known = variance > 1e-12 * variance.max()
     freedom = int(known.sum()) - 1
-    if freedom < 1:
+    few = clusters is not None and too_few_to_tell(rows.stated, rows.correct, mass, "binary", clusters)
+    if freedom < 1 or few:
         return Heterogeneity(0.0, 0, 1.0)
-    statistic = float((sums[known] ** 2 / variance[known]).sum())
-    if clusters is not None:
-        # against its values when whole clusters change their sign at random
-        drawn = flipped_sums(cell, mass * residual, clusters, n_cells, draws=draws, seed=seed)[:, known]
-        at_least = int(((drawn**2 / variance[known]).sum(axis=1) >= statistic - 1e-12).sum())
-        return Heterogeneity(statistic, freedom, (1 + at_least) / (draws + 1))
-    if n_cells > MOST_JOINT:
-        statistic *= freedom / (freedom + 1)
-    else:
-        cross = (share * spread) @ squares.T
-        covariance = np.diag((spread * squares).sum(axis=1)) - cross - cross.T + (share * (spread * own)) @ share.T
-        values, vectors = np.linalg.eigh(covariance)
-        kept = values > 1e-9 * values.max()
-        freedom, statistic = int(kept.sum()), float(((vectors[:, kept].T @ sums) ** 2 / values[kept]).sum())
-    return Heterogeneity(statistic, freedom, float(chdtrc(freedom, statistic)))
+
+    def statistic(sums: Array) -> Array:
+        """Q of sums by group and bin (…, G, bins), about as large as the degrees of freedom."""
+        parts = sums.sum(axis=-1) - sums.sum(axis=-2) @ share.T
+        return (parts[..., known] ** 2 / variance[known]).sum(axis=-1) * freedom / (freedom + 1)
+
+    observed = statistic(rows.totals(rows.mass * (chance - rows.correct), rows.index, n_bins))
+    drawn = statistic(_chance_sums(rows, chance, draws, seed))
+    at_least = int((drawn >= observed - 1e-12).sum())
+    return Heterogeneity(float(observed), freedom, (1 + at_least) / (len(drawn) + 1))
 
 
 SMALLEST_CHANCE = 1e-12
@@ -585,8 +585,11 @@ def group_analysis(
             figures["observed_expected"] = ratio, ratio / factor, ratio * factor
     figures |= {name: mean(column) for name, column in (scores or {}).items()}
     errors = rows.count * np.maximum(mean(mistaken)[0], np.minimum(accuracy, 1 - accuracy))
+    # as in `too_few_to_tell`: rows of a cluster may err together
+    residual = rows.mass * (rows.stated - rows.correct)
+    errors /= np.maximum(rows.squares(residual) / np.maximum(rows.totals(residual**2), 1e-300), 1.0)
     few = (rows.count < FEWEST_ROWS) | (errors < FEWEST_ERRORS)
-    chance = _chance_errors(rows, resamples, seed)
+    chance = total_gap(_chance_sums(rows, rows.stated, resamples, seed), rows.total)
     found = [
         GroupFigures(
             name,
@@ -601,9 +604,7 @@ def group_analysis(
     ]
     # columns first, then intersections; in each, in the order of their values
     groups = tuple(sorted(found, key=lambda one: (len(one.by), _order(one, grouping.columns))))
-    differ = groups_differ(
-        rows.stated, rows.correct, rows.mass, grouping, clusters, n_bins=n_bins, draws=resamples, seed=seed
-    )
+    differ = groups_differ(rows.stated, rows.correct, rows.mass, grouping, clusters, n_bins=n_bins, seed=seed)
     pooled = float(np.average(rows.stated - rows.correct, weights=rows.mass))
     return GroupAnalysis(grouping.columns, groups, differ, critical, *_worst_served(groups, differ, pooled, about))
 

@@ -246,7 +246,7 @@ def measure(
     groups = column_groups(columns, predictions, by, clusters=clusters, resamples=resamples, **shared)
     bins = reliability_bins(confidence, correct, **shared)
     progress.step("intervals", 3, 3)
-    too_few = too_few_to_tell(confidence, correct, weights, predictions.task)
+    too_few = too_few_to_tell(confidence, correct, weights, predictions.task, clusters)
     hint = ["two columns are measured about the predicted class; --task binary asks about the positive class"]
     if predictions.task != "multiclass" or predictions.n_classes != 2:
         hint = []

@@ -1,0 +1,65 @@
+"""Calibrated rows are rejected no more often than the level allows; `benchmarks/null.py` has more cases and runs."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import ndtr
+from scipy.stats import binom
+
+from calibrant.evaluation.consistency import consistency_test, too_few_to_tell
+from calibrant.evaluation.groups import groups_differ, make_grouping
+
+RUNS = 200
+LIMIT = binom.ppf(0.999, RUNS, 0.05)
+
+
+def test_groups_of_rare_events_and_unequal_risk_do_not_differ_by_chance():
+    rejected = found = 0
+    for seed in range(RUNS):
+        generator = np.random.default_rng(seed)
+        ward = generator.random(1500) < 0.1
+        risk = np.minimum(np.where(ward, 0.04, 0.002) * generator.gamma(1, 1, 1500), 0.5)
+        grouping = make_grouping({"ward": ward}, 1500)
+        for error in (0.0, 0.05):
+            event = generator.random(1500) < risk + error * ~ward
+            p_value = groups_differ(risk, event, np.ones(1500), grouping, draws=199, seed=seed).p_value
+            rejected += error == 0 and p_value < 0.05
+            found += error > 0 and p_value < 0.05
+    assert rejected <= LIMIT
+    assert found > 0.8 * RUNS
+
+
+def sure_clusters(generator, n_clusters: int = 60, size: int = 20):
+    """Confidences near 1, twenty to a cluster, and latent uniforms that share a normal with correlation 0.7."""
+    confidence = 1 - np.minimum(0.02 * generator.gamma(1, 1, n_clusters * size), 0.5)
+    shared = np.repeat(generator.normal(size=n_clusters), size)
+    latent = ndtr(np.sqrt(0.7) * shared + np.sqrt(0.3) * generator.normal(size=n_clusters * size))
+    return confidence, latent, np.repeat(np.arange(n_clusters), size)
+
+
+def test_verdicts_of_sure_clusters_hold():
+    rejected = differ = found = 0
+    for seed in range(RUNS):
+        generator = np.random.default_rng(seed)
+        confidence, latent, clusters = sure_clusters(generator)
+        grouping = make_grouping({"ward": generator.integers(0, 3, len(clusters))}, len(clusters))
+        for error in (0.0, 0.05):
+            correct = latent < confidence - error
+            test = consistency_test(confidence, correct, clusters=clusters, draws=199, seed=seed)
+            said = test.p_value < 0.05 and not too_few_to_tell(confidence, correct, None, "multiclass", clusters)
+            rejected, found = rejected + (said and error == 0), found + (said and error > 0)
+        mass = np.ones(len(clusters))
+        tested = groups_differ(confidence, latent < confidence, mass, grouping, clusters, draws=199, seed=seed)
+        differ += tested.p_value < 0.05
+    assert rejected <= LIMIT
+    assert differ <= LIMIT
+    assert found > 0.5 * RUNS
+
+
+def test_a_few_clusters_that_hold_all_errors_are_too_few_to_tell():
+    clusters = np.repeat(np.arange(100), 10)
+    confidence = np.full(1000, 0.99)
+    correct = clusters >= 2  # 20 errors of 20 rows, in two clusters
+    assert not too_few_to_tell(confidence, correct, None)
+    assert too_few_to_tell(confidence, correct, None, "multiclass", clusters)
+    assert not too_few_to_tell(confidence, np.arange(1000) % 50 > 0, None, "multiclass", clusters)
