@@ -62,10 +62,30 @@ def test_table(calibrant, folder):
     result = calibrant("compare", folder / "val.npz", folder / "test.npz", "-m", "none,ts,vs", "--resamples", 100)
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
-    assert max(map(len, lines[1:])) <= 80
+    assert max(map(len, lines[1:-1])) <= 80  # the last line is a command with paths
     assert " is best by nll" in lines[0]
     names = [line.split()[0].rstrip("*") for line in lines if line.strip()]
     assert [name for name in names if name in ("none", "ts", "vs")][-3:] == ["none", "ts", "vs"]
+
+
+def test_the_last_lines_are_a_command_that_works(calibrant, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = (folder / "val.npz", folder / "test.npz", "--resamples", 50)
+    last = calibrant("compare", *given).stdout.splitlines()[-4:]
+    assert last[0] == ""
+    assert last[1:3] == ["ship ts: best by NLL", "it changes 0.00% of the decisions"]
+    words = last[3].split()
+    assert words[:2] == ["calibrant", "fit"]
+    assert calibrant(*words[1:]).returncode == 0
+    assert isinstance(library.load(tmp_path / "calibrator.safetensors"), library.TemperatureScaling)
+    assert json.loads(calibrant("compare", *given, "--json").stdout)["recommended"] == "ts"
+
+
+def test_fit_without_a_method_takes_the_default(calibrant, folder, tmp_path):
+    for name, method in (("auto", ["-m", "auto"]), ("none", [])):
+        assert calibrant("fit", folder / "val.npz", *method, "-o", tmp_path / name).returncode == 0
+    logits = np.load(folder / "test.npz")["logits"]
+    np.testing.assert_array_equal(*(library.load(tmp_path / name).predict_proba(logits) for name in ("auto", "none")))
 
 
 def test_json_markdown_latex(calibrant, folder):

@@ -51,7 +51,7 @@ def test_fit_in_json_with_parameters(run, file, tmp_path):
 
 def test_fit_tells_warnings(run, tmp_path):
     np.savez(tmp_path / "easy.npz", logits=np.eye(3)[[0, 1, 2] * 5] * 4, labels=np.array([0, 1, 2] * 5))
-    code, out, err = run("fit", tmp_path / "easy.npz", "-o", tmp_path / "cal")
+    code, out, err = run("fit", tmp_path / "easy.npz", "-m", "ts", "-o", tmp_path / "cal")
     assert code == 0
     assert err.startswith("warning: ")
     assert "temperature 0" in err

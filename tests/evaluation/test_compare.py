@@ -236,3 +236,78 @@ def test_a_function_of_the_user_is_a_metric():
         compare(val, test, ["ts"], metrics={"nll": doubt})
     only = compare(val, test, ["none", "ts"], metrics=["mce", "brier"], criterion="mmce", resamples=20)
     assert set(only.rows[0].metrics) == {"mce", "brier", "mmce"}
+
+
+def grouped_rows(task: str, seed: int, n: int = 600, scale: float = 3.0) -> Predictions:
+    generator = np.random.default_rng(seed)
+    ward = np.resize(["a", "b"], n)
+    if task == "multiclass":
+        labels = generator.integers(0, 3, n)
+        logits = scale * (np.eye(3)[labels] + generator.normal(size=(n, 3)))
+        return Predictions.from_arrays(logits=logits, labels=labels, groups={"ward": ward})
+    shape = (n, 2) if task == "multilabel" else n
+    logits = generator.normal(size=shape)
+    labels = generator.random(shape) < 1 / (1 + np.exp(-logits / scale))
+    return Predictions(logits=logits, labels=labels, task=task, groups={"ward": ward})
+
+
+@pytest.mark.parametrize(
+    ("task", "grouped"),
+    [("multiclass", "ts+group shape+group"), ("binary", "ts+group bend+group"), ("pairs", "ts+group bend+group")],
+)
+def test_eight_methods_by_default(task, grouped):
+    val, test = (grouped_rows(task, seed) for seed in (0, 1))
+    few, by_group = (compare(val, test, resamples=20, by=by) for by in (None, "ward"))
+    for found in (few, by_group):
+        assert len(found.rows) == 8
+        assert {"none", "ts", "auto"} <= set(found.by_method)
+        assert not [row.error for row in found.rows if row.error]
+    assert set(grouped.split()) == set(by_group.by_method) - set(few.by_method)
+    # groups that only the test rows have cannot be calibrated by
+    alone = compare((val.logits, val.labels), test, resamples=20, by="ward", task=task, kind="logits")
+    assert list(alone.by_method) == list(few.by_method)
+
+
+def test_the_default_is_a_part_of_all():
+    from calibrant.calibrators.prepare import default_names, task_names
+    from calibrant.evaluation.compare import resolve_methods
+
+    for task in ("multiclass", "binary", "pairs", "multilabel"):
+        every = resolve_methods("all", task, 3, grouped=True)
+        assert set(task_names(task)) | set(default_names(task, grouped=True)) == set(every)
+
+
+def test_the_recommendation():
+    val, test = (grouped_rows("multiclass", seed) for seed in (0, 1))
+    table = compare(val, test, ["none", "ts", "vs", "auto"], resamples=100, by="ward")
+    assert table.row("auto").ties_best
+    assert not table.row("none").ties_best
+    assert (table.recommended, table.to_dict()["recommended"]) == ("auto", "auto")
+    assert table.advice[0].startswith("ship auto: ")
+    assert f"{100 * table.row('auto').changed_predictions:.2f}% of the decisions" in table.advice[1]
+    assert table.advice[2] == "0 of 2 groups get worse"
+    assert table.advice[0] in repr(table)
+    without = compare(val, test, ["none", "ts", "cws"], resamples=100)
+    assert without.recommended == without.best == "ts"
+    assert without.advice == ["ship ts: best by NLL", "it changes 0.00% of the decisions"]
+
+
+def test_nothing_is_recommended_within_noise():
+    val, test = (grouped_rows("multiclass", seed, 60, 1.0) for seed in (0, 1))
+    table = compare(val, test, ["none", "ts", "auto"], resamples=100)
+    assert table.row("none").ties_best
+    assert table.recommended == "none"
+    assert "as they are" in table.advice[0]
+
+
+def test_groups_that_get_worse_are_named():
+    def rows(seed):
+        one = grouped_rows("multiclass", seed, 2000)
+        ward = one.groups["ward"]
+        logits = np.where((ward == "a")[:, None], one.logits / 3, 3 * one.logits)
+        return Predictions.from_arrays(logits=logits, labels=one.labels, groups={"ward": ward})
+
+    table = compare(rows(0), rows(1), ["none", "ts"], resamples=50, by="ward")
+    old, new = (table.row(name).groups.group(ward="a").metrics["nll"].value for name in ("none", "ts"))
+    assert new > old
+    assert table.advice[2] == f"1 of 2 groups get worse: ward a ({old:.4f} → {new:.4f})"

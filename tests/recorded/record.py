@@ -193,7 +193,7 @@ def cases() -> dict[str, Case]:
         "cifar10-measure.txt": command("measure", CIFAR[1]),
         "cifar10-measure.json": command("measure", CIFAR[1], "--json"),
         "cifar100-measure.json": command("measure", "cifar100-resnet18#test", "--json", *few),
-        "cifar10-compare": command("compare", *CIFAR, *few, report=True),
+        "cifar10-compare": command("compare", *CIFAR, "-m", "all", *few, report=True),
     }
     for task, methods in METHODS.items():
         val, test = f"@{task}-val.npz", f"@{task}-test.npz"

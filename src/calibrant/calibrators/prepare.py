@@ -184,6 +184,25 @@ def task_names(task: str) -> list[str]:
     return names("multiclass" if task == "multiclass" else "binary")
 
 
+SHORT = {
+    "multiclass": ("none ts svs shape conf+shape+keep auto", "cts hb", "ts+group shape+group"),
+    "binary": ("none ts platt beta iso auto", "spline va", "ts+group bend+group"),
+}
+"""The methods that a comparison tries unless told otherwise: always, without groups, and with them."""
+
+
+def default_names(task: str, grouped: bool = False) -> list[str]:
+    """Short names of the methods that are worth a first look in a task.
+
+    >>> default_names("binary")
+    ['none', 'ts', 'platt', 'beta', 'iso', 'auto', 'spline', 'va']
+    """
+    if task == "multilabel":
+        return list(LABEL_METHODS)
+    always, alone, by_group = SHORT["multiclass" if task == "multiclass" else "binary"]
+    return f"{always} {by_group if grouped else alone}".split()
+
+
 def task_method(name: str, task: str, n_classes: int | None = None) -> Any:
     """The unfitted calibrator that a short name stands for in a task; an InputError where it serves another one."""
     known = name if name in ("auto", "multilabel") else resolve(name)

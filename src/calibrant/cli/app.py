@@ -16,7 +16,7 @@ from calibrant.core.errors import InputError, MissingExtraError
 VERBS = {
     "demo": "Compare methods on the embedded CIFAR-100 predictions and write the report.",
     "measure": "Measure calibration: all metrics with 95% intervals, a verdict, a reliability diagram.",
-    "compare": "Fit every method on VAL and measure it on TEST, with paired 95% intervals.",
+    "compare": "Fit methods on VAL, measure them on TEST with paired 95% intervals, say which to ship.",
     "diff": "Compare two reports or results: which figures changed by more than their noise.",
     "select": "Average the default methods, or choose one, by cross-validation, and save it.",
     "shift": "Measure a saved calibrator over the severities of several corruptions.",

@@ -19,7 +19,7 @@ from calibrant.evaluation.rendering import raised_words
 from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.shift import open_shift, shift
 from calibrant.metrics.record import facts
-from calibrant.report.usage import model_files
+from calibrant.report.usage import model_files, usage
 
 COLUMNS = (
     "ece", "adaptive_ece", "sce", "nll", "brier", "accuracy", "changed_predictions", "p_beats_best", "fit_seconds",
@@ -34,7 +34,7 @@ def compare(
     files: Annotated[list[str], typer.Argument(metavar="VAL TEST")],
     *,
     models: bool = False,
-    methods: str = "all",
+    methods: str = "default",
     criterion: str = "nll",
     said: Fields,
     how: Fields,
@@ -45,7 +45,7 @@ def compare(
     intervals: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Fit every method on VAL and measure it on TEST, with paired 95% intervals; the best and its ties are marked.
+    """Fit methods on VAL and measure them on TEST, with paired 95% intervals; says which to ship, and why.
 
     With --models: `calibrant compare --models a.npz b.npz` does so for each model and ranks the methods over all.
 
@@ -53,7 +53,7 @@ def compare(
     ----------
     files : Predictions to fit on and to measure on; file#part picks one part.
     models : The files are models with the parts val and test each, or NAME=VAL,TEST: one matrix.
-    methods : all, or short names: none,ts,cts,sms+top
+    methods : default (eight, by task), all, or short names: none,ts,cts,sms+top
     report : Write a self-contained HTML report to this path.
     shifted : Shifted predictions for the report, as `calibrant shift` reads them.
     latex : Print the table as LaTeX.
@@ -92,7 +92,7 @@ def compare(
         write = result.to_markdown if markdown else result.to_latex
         typer.echo(plain(write(intervals=intervals)), nl=False)
     else:
-        _show(result, report)
+        _show(result, report, files)
     if result.best is None:
         raise typer.Exit(CHECK_FAILED)
 
@@ -114,10 +114,14 @@ def _opened(files: list[str], said: Fields) -> Fields:
     return found
 
 
-def _show(result: Comparison | ModelComparison, report: str | None) -> None:
-    """The table on a terminal, and what the fits warned of."""
+def _show(result: Comparison | ModelComparison, report: str | None, files: list[str]) -> None:
+    """The table on a terminal, what to ship, and what the fits warned of."""
+    command = shlex.join(["calibrant", *sys.argv[1:]])
     if isinstance(result, Comparison):
         show(result)
+        if result.recommended not in (None, "none"):
+            snippets = dict(usage(result.recommended, result.task, files, command))
+            typer.echo(plain(f"  {snippets['Command line'].splitlines()[0]}"))  # one line, to be copied
         comparisons = {"": result}
     else:
         out, comparisons = Output(), result.comparisons
@@ -152,4 +156,6 @@ def show(comparison: Comparison) -> None:
     if wide and (words := raised_words(table.pick(INTERVALS))):
         out.note(words)
     changed = "" if task == "pairs" else "chg%: predictions changed; "
-    out.note(f"{changed}P: chance of beating the best; fit: seconds")
+    out.note(f"{changed}P: chance of beating the best; fit: seconds", "")
+    for line in comparison.advice:
+        out.print(Text(line, "bold" * line.startswith("ship")))

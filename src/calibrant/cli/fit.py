@@ -26,7 +26,7 @@ FIGURES = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "sce")
 def fit(
     file: str,
     *,
-    method: str = "ts",
+    method: str = "auto",
     output: str,
     parameters: list[str] | None = None,
     keep_predictions: bool = False,
@@ -41,7 +41,7 @@ def fit(
     Parameters
     ----------
     file : Held-out predictions with labels; file#val picks one part.
-    method : Short name: ts, cts, vs, ets, cws, sctl+ts, ts+top, …
+    method : Short name: auto, ts, shape, svs, bend, ts+top, …
     parameters : A parameter of the method, any number.
     """
     check_target(output)

@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator, Identity
 from calibrant.calibrators.group import GroupedCalibrator
-from calibrant.calibrators.prepare import check_over_logits, task_method, task_names
+from calibrant.calibrators.prepare import check_over_logits, default_names, task_method, task_names
 from calibrant.core import progress
 from calibrant.core.arrays import Array, check_counts
 from calibrant.core.bins import check_n_bins
@@ -41,7 +41,7 @@ Methods = str | Sequence[Any] | Mapping[str, Any]
 def compare(
     val: Any,
     test: Any,
-    methods: Methods = "all",
+    methods: Methods = "default",
     *,
     kind: str | None = None,
     task: str | None = None,
@@ -65,8 +65,9 @@ def compare(
         Rows to fit on and rows to measure on; K and the task must agree.
     kind, task : str, optional
         What the values are, and the task, where nothing else says it; see `open_predictions`.
-    methods : "all", a name, names, calibrators, or a mapping of names to calibrators
-        Short names as `calibrant.get` knows them.
+    methods : "default", "all", a name, names, calibrators, or a mapping of names to calibrators
+        Short names as `calibrant.get` knows them. By default the eight that are worth a first look in the task, with
+        `by` two that calibrate by group among them.
     criterion : str
         The metric that decides `best`; the default is a proper score, which only better probabilities lower.
     n_bins, resamples, seed : int
@@ -95,7 +96,6 @@ def compare(
     val, test = (as_predictions(rows, name, kind=kind, task=task) for rows, name in ((val, "val"), (test, "test")))
     if val.task != test.task:
         raise InputError(f"val is a {val.task} task, but test is {test.task}: give task= (--task)")
-    chosen = resolve_methods(methods, val.task, val.n_classes)
     val.refuse_probabilities()
     test.refuse_probabilities()
     test = test.aligned(val.schema, "val")
@@ -108,6 +108,7 @@ def compare(
     given, val, test = test, val.expanded(), test.expanded()
     seen = flattened(test)
     groups = (None, None) if by is None or test.task == "multilabel" else common_groups(val, test, by)
+    chosen = resolve_methods(methods, val.task, val.n_classes, grouped=groups[0] is not None)
     trial = _Trial(val, test, groups, engine)
     by, cluster = repeated(given, by, cluster)
     clusters = clusters_by(seen, cluster)
@@ -152,12 +153,13 @@ def compare(
     return _judged(comparison, drawings)
 
 
-def resolve_methods(methods: Methods, task: str, n_classes: int) -> dict[str, Any]:
+def resolve_methods(methods: Methods, task: str, n_classes: int, *, grouped: bool = False) -> dict[str, Any]:
     """Names and unfitted calibrators; a calibrator that cannot even be built stands as its exception."""
     if isinstance(methods, Mapping):
         return dict(methods)
-    if methods == "all":
-        methods = task_names(task)
+    if methods in ("default", "all"):
+        every = task_names(task) if methods == "all" else ()
+        methods = list(dict.fromkeys([*every, *default_names(task, grouped)]))
     elif isinstance(methods, str):
         methods = [part.strip() for part in methods.split(",") if part.strip()]
     if len(methods) == 0:

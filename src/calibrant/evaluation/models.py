@@ -85,6 +85,8 @@ class ModelComparison(PlainData):
         ranks = self.mean_ranks()
         return min(ranks, key=ranks.__getitem__)
 
+    recommended = best
+
     @property
     def verdict(self) -> str:
         """One sentence: who has the lowest mean rank, and on how many models it is best or tied."""
@@ -207,7 +209,7 @@ class ModelComparison(PlainData):
 
 def compare_models(
     models: Mapping[str, Any] | Sequence[Any],
-    methods: Methods = "all",
+    methods: Methods = "default",
     *,
     kind: str | None = None,
     task: str | None = None,

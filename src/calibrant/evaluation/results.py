@@ -122,6 +122,7 @@ class Comparison(PlainData):
     rows : one `MethodRow` per method, in the order asked for.
     criterion : the metric that decides `best` and `second`.
     best, second : short names, or None when every method failed.
+    recommended, advice : what to ship; the same in sentences, with what it changes.
     n_val, n_test, n_classes : sizes.
     class_names : K names, or None where the files gave none.
     labels, weights : test labels (n,) and weights (n,) or None.
@@ -166,6 +167,45 @@ class Comparison(PlainData):
         """Names of the metrics, in the order tables show them."""
         return next((list(row.metrics) for row in self.rows if row.metrics), [])
 
+    @property
+    def recommended(self) -> str | None:
+        """What to ship: `none` unless a method beats it beyond noise; then `auto` where it ties with the best, or that.
+
+        Among methods that these rows cannot tell apart, the default is the choice that other data have confirmed.
+        """
+        rows = self.by_method
+        return next((one for one in ("none", "auto") if one in rows and rows[one].ties_best), self.best)
+
+    @property
+    def advice(self) -> list[str]:
+        """What to ship, why, and what that changes: decisions, and groups that get worse."""
+        if self.best is None or self.recommended is None:
+            return []
+        rows, name = self.by_method, self.criterion
+        shipped, base, label = rows[self.recommended], rows.get("none"), facts(name).label
+        if shipped is base:
+            return [f"ship the scores as they are: no method has a better {label} beyond noise on these rows"]
+        why = f"best by {label}"
+        if shipped.method != self.best:
+            why = f"the default, within noise of the best ({self.best})"
+        lines = [f"ship {shipped.method}: {why}"]
+        if self.task != "pairs":  # an answer stays what it is
+            share = rendering.figure("changed_predictions", shipped.changed_predictions)
+            kept = [one for one in self.ranking(name) if rows[one].ties_best and not rows[one].changed_predictions]
+            other = f" ({kept[0]} changes none, within noise)" if kept and shipped.changed_predictions else ""
+            lines.append(f"it changes {share} of the decisions{other}")
+        if base is not None and shipped.groups is not None:
+            told, worse = 0, []
+            for old, new in zip(base.groups.groups, shipped.groups.groups, strict=True):
+                metric = name if name in old.metrics else "nll"
+                before, after = (one.metrics[metric].value for one in (old, new))
+                told += not new.too_few
+                if not new.too_few and sign(metric) * (after - before) > 0:
+                    worse.append(f"{new.name} ({rendering.figure(metric, before)} → {rendering.figure(metric, after)})")
+            names = ", ".join(worse[:3]) + f" and {len(worse) - 3} more" * (len(worse) > 3)
+            lines.append(f"{len(worse)} of {told} groups get worse{': ' * bool(worse)}{names}")
+        return lines
+
     def ranking(self, metric: str) -> list[str]:
         """Methods from best to worst by one metric; rows that failed are left out."""
         metric = known_name(metric)
@@ -173,8 +213,8 @@ class Comparison(PlainData):
         return [row.method for row in sorted(done, key=lambda row: sign(metric) * row.metrics[metric].value)]
 
     json_fields: ClassVar[tuple[str, ...]] = (
-        "rows", "best", "second", "criterion", "verdict", "n_val", "n_test", "n_classes", "n_bins", "resamples", "seed",
-        "noise_floor", "task", "about", "test_fingerprint", "warnings",
+        "rows", "best", "second", "recommended", "criterion", "verdict", "n_val", "n_test", "n_classes", "n_bins",
+        "resamples", "seed", "noise_floor", "task", "about", "test_fingerprint", "warnings",
     )  # fmt: skip
 
     @property
@@ -208,7 +248,8 @@ class Comparison(PlainData):
         return Table("method", metric_columns([*self.metric_names, *EXTRAS]), tuple(rows), self.verdict)
 
     def __repr__(self) -> str:
-        notes = [f"* best by {self.criterion}. {self.verdict}", *(f"note: {one}" for one in self.warnings)]
+        notes = [f"* best by {self.criterion}. {self.verdict}", *self.advice]
+        notes += [f"note: {one}" for one in self.warnings]
         return rendering.text(self._short(), said=[self._sizes()], notes=notes, width=120)
 
     def _repr_html_(self) -> str:

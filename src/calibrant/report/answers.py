@@ -31,7 +31,7 @@ def answers(comparison: Comparison) -> list[Answer]:
     if comparison.best is None:
         reason = "Every method failed; the reasons are listed below."
         return [Answer("Is it calibrated?", "Unknown", reason, "open")]
-    before, best = comparison.row(baseline(comparison)), comparison.row(comparison.best)
+    before, best = comparison.row(baseline(comparison)), comparison.row(comparison.recommended or comparison.best)
     return [
         Answer("Is it calibrated?", *_calibrated(comparison, before)),
         Answer("What should I use?", *_choice(comparison, before, best)),
@@ -66,7 +66,11 @@ def _choice(comparison: Comparison, before: MethodRow, best: MethodRow) -> Said:
     label, value = metric_facts(name).label, figure(name, best.metrics[name].value)
     if best is before:
         tried = sum(row.error is None for row in comparison.rows) - 1
-        return "The model as it is", f"None of {tried} other methods has a better {label} than {value}.", "good"
+        return (
+            "The model as it is",
+            f"None of {tried} other methods has a better {label} than {value} beyond noise.",
+            "good",
+        )
     detail = f"It brings {label} from {figure(name, before.metrics[name].value)} to **{value}**"
     if name != "ece":
         detail += f" and the gap to {100 * best.metrics['ece'].value:.2f} points"
@@ -96,13 +100,14 @@ def _sureness(comparison: Comparison, before: MethodRow, best: MethodRow) -> Sai
         return ("No gain can be shown", rows, "open") if tied else ("Very", rows, "good")
     worse, look = before.p_beats_best, metric_facts(comparison.criterion)
     short = "Very" if worse < NEARLY_ALWAYS else "Fairly" if worse < MOSTLY else "Not very: the gain may be chance"
+    whose = "its" if best.method == comparison.best else f"`{comparison.best}`'s"
     direction = "higher" if look.better > 0 else "lower"
     earlier = "before" if before.method == "none" else f"that of `{before.method}`"
     share = f"{100 * (1 - worse):.1f}%".replace(".0%", "%").replace("nan%", "–")
     if 0 < worse <= 0.0005:
         share = "more than 99.9%"  # almost all is not all
     detail = (
-        f"In {share} of {comparison.resamples:,} resamples of {comparison.n_test:,} test rows its "
+        f"In {share} of {comparison.resamples:,} resamples of {comparison.n_test:,} test rows {whose} "
         f"{look.label} is {direction} than {earlier}.{others}"
     )
     return short, detail, "good" if worse < MOSTLY else "open"

@@ -78,7 +78,7 @@ def write_report(
         raise InputError("shift is about one model: write its report by itself")
     else:
         template, context = "models.html", _several_models(comparison)
-    comparisons, best = context["comparisons"], comparison.best
+    comparisons, best = context["comparisons"], comparison.recommended
     context |= {
         "title": title or context["title"],
         "css": asset("page.css"),
@@ -147,7 +147,7 @@ def _several_models(table: ModelComparison) -> Data:
 
 def _section(name: str, comparison: Comparison) -> Data:
     """One model: the answers, the diagram before and after, and the methods."""
-    words, before, best = wording(comparison), baseline(comparison), comparison.best
+    words, before, best = wording(comparison), baseline(comparison), comparison.recommended
     found = {"answers": answers(comparison), "methods": page_data.model_methods(comparison), "words": words}
     if best is None:
         return found

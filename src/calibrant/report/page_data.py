@@ -81,7 +81,7 @@ def payload(comparison: Comparison, shift: ShiftCurves | None = None) -> Data:
     return {
         "methods": list(done),
         "before": baseline(comparison),
-        "selected": comparison.best or "",
+        "selected": comparison.recommended or "",
         "charts": drawn,
         **{name: stacked({method: one[name] for method, one in parts.items()}) for name in names},
         "words": {"mean": words.mean, "share": words.share},
@@ -179,7 +179,7 @@ def class_tables(comparison: Comparison) -> Data:
     }
     methods, budget, shown = result["methods"], CLASS_CELLS, np.arange(0)
     warm = [name for name, (*_, temperatures) in rows.items() if temperatures is not None]
-    first = (baseline(comparison), comparison.best or "", comparison.second or "", *warm[:1])
+    first = (baseline(comparison), comparison.recommended or "", comparison.second or "", *warm[:1])
     for name in filter(rows.get, dict.fromkeys((*first, *comparison.ranking(comparison.criterion), *rows))):
         columns, classes, temperatures = rows[name]
         if not methods:
@@ -223,7 +223,7 @@ def group_analyses(comparison: Comparison) -> Data:
 
 def shown_groups(comparison: Comparison) -> list[int]:
     """Places of the groups to show, the largest gap under the best method first."""
-    chosen = group_analyses(comparison)[comparison.best or ""]
+    chosen = group_analyses(comparison)[comparison.recommended or ""]
     size = [abs(one.metrics["gap"].value) for one in chosen.groups]
     return np.argsort(-np.nan_to_num(size), kind="stable")[:MOST_GROUPS].tolist()
 
@@ -231,7 +231,7 @@ def shown_groups(comparison: Comparison) -> list[int]:
 def focus_group(comparison: Comparison) -> int:
     """The group whose diagram is drawn: worst served under the best method, else before it, else the largest gap."""
     found = group_analyses(comparison)
-    worst = [found[name].worst for name in (comparison.best or "", baseline(comparison))]
+    worst = [found[name].worst for name in (comparison.recommended or "", baseline(comparison))]
     return next((place for place in worst if place is not None), shown_groups(comparison)[0])
 
 
@@ -269,7 +269,7 @@ def decision_tables(comparison: Comparison) -> Data | None:
 
     The flexible calibration curve with its 95% band as well, as far as there is time for the fits.
     """
-    if comparison.task != "binary" or comparison.best is None or len(np.unique(comparison.labels)) != 2:
+    if comparison.task != "binary" or comparison.recommended is None or len(np.unique(comparison.labels)) != 2:
         return None
     parts, smooth, weights, done = {}, {}, comparison.weights, finished(comparison)
     for method, columns in done.items():
@@ -279,7 +279,7 @@ def decision_tables(comparison: Comparison) -> Data | None:
         parts[method] = {"threshold": THRESHOLDS, "benefit": curve.model}
         for name in ("sensitivity", "specificity", "ppv", "npv", "flagged"):
             parts[method][name] = getattr(figures, name)
-    order = filter(done.get, dict.fromkeys((baseline(comparison), comparison.best or "", *done)))
+    order = filter(done.get, dict.fromkeys((baseline(comparison), comparison.recommended or "", *done)))
     for method in islice(order, max(2, MOST_FITTED // comparison.n_test)):
         columns = done[method]
         with warnings.catch_warnings():
@@ -365,7 +365,7 @@ def _before_and_after(axis: str, best: str, figures: Mapping[str, str], found: I
 
 def group_table(comparison: Comparison) -> Table | None:
     """Every shown group before and after the best method."""
-    found, best, lines = group_analyses(comparison), comparison.best or "", []
+    found, best, lines = group_analyses(comparison), comparison.recommended or "", []
     if best not in found:
         return None
     for place in shown_groups(comparison):
@@ -382,7 +382,7 @@ def label_table(comparison: Comparison) -> Table | None:
 
     The largest error stands first; labels with too few events cannot be ranked and stand last.
     """
-    done, width, best = finished(comparison), comparison.n_classes, comparison.best or ""
+    done, width, best = finished(comparison), comparison.n_classes, comparison.recommended or ""
     if comparison.task != "multilabel" or best not in done or len(comparison.labels) % width:
         return None
     weights = None if comparison.weights is None else comparison.weights[::width]
@@ -419,7 +419,7 @@ def clinical_figures(comparison: Comparison, columns: RowColumns) -> Mapping[str
 
 def clinical_table(comparison: Comparison) -> Table:
     """Each figure before and after the best method, and what it says in words."""
-    done, best = finished(comparison), comparison.best or ""
+    done, best = finished(comparison), comparison.recommended or ""
     old, new = (clinical_figures(comparison, done[name]) for name in (baseline(comparison), best))
     rows, words = [], {}
     for name, (label, ideal, *_) in CLINICAL.items():

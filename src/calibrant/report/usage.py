@@ -44,7 +44,7 @@ def usage(
     method: str | None, task: str, sources: Sequence[str] = (), command: str | None = None, *, several: bool = False
 ) -> Snippets:
     """Python, command line and ONNX for one model; for several a fit of each, and the same in Python for the first."""
-    if method is None:
+    if method in (None, "none"):
         return []
     sources = [without_queries(source) for source in sources]
     fit_on, apply_to = (*sources, *("val.npz", "new.npz")[len(sources) :])[:2]
