@@ -81,6 +81,23 @@ def test_the_last_lines_are_a_command_that_works(calibrant, folder, tmp_path, mo
     assert json.loads(calibrant("compare", *given, "--json").stdout)["recommended"] == "ts"
 
 
+def test_a_warning_of_many_methods_is_one_line(calibrant, folder, tmp_path):
+    for name in ("val", "test"):
+        rows = np.load(folder / f"{name}.npz")
+        p = np.exp(rows["logits"])
+        p = np.where(p < p.max() * 1e-6, 0, p)
+        np.savez(tmp_path / f"{name}.npz", probabilities=p / p.sum(axis=1, keepdims=True), labels=rows["labels"])
+    given = ("compare", tmp_path / "val.npz", tmp_path / "test.npz", "--resamples", 20)
+    result = calibrant(*given, "--report", tmp_path / "report.html")
+    lines = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
+    zeros = [line for line in lines if "hold a probability of 0" in line]
+    assert len(zeros) == 1
+    assert zeros[0].startswith("warning: 7 methods: ")
+    assert "warning: svs, cts: made for logits, fitted on logarithms of probabilities" in lines
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<li><code>7 methods</code>") == 1
+
+
 def test_fit_without_a_method_takes_the_default(calibrant, folder, tmp_path):
     for name, method in (("auto", ["-m", "auto"]), ("none", [])):
         assert calibrant("fit", folder / "val.npz", *method, "-o", tmp_path / name).returncode == 0

@@ -131,7 +131,7 @@ def _show(result: Comparison | ModelComparison, report: str | None, files: list[
         out.note("", "*: best of the model; ≈: within noise of it; best or tied: on how many models either holds")
     for name, comparison in comparisons.items():
         where = f"{name}: " if name else ""
-        warn(f"{where}{row.method}: {text}" for row in comparison.rows for text in row.warnings)
+        warn(f"{where}{who}: {text}" for who, text in comparison.fit_warnings)
         warn((f"{where}{text}" for text in comparison.warnings), "WARNING")
     if report is not None:
         typer.echo(plain(f"\nreport: {report}"))

@@ -206,6 +206,15 @@ class Comparison(PlainData):
             lines.append(f"{len(worse)} of {told} groups get worse{': ' * bool(worse)}{names}")
         return lines
 
+    @property
+    def fit_warnings(self) -> list[tuple[str, str]]:
+        """What the fits warned of, each thing once, after the methods it is about: three by name, more by number."""
+        found: dict[str, list[str]] = {}
+        for row in self.rows:
+            for text in row.warnings:
+                found.setdefault(text, []).append(row.method)
+        return [(f"{len(own)} methods" if len(own) > 3 else ", ".join(own), text) for text, own in found.items()]
+
     def ranking(self, metric: str) -> list[str]:
         """Methods from best to worst by one metric; rows that failed are left out."""
         metric = known_name(metric)
