@@ -18,7 +18,11 @@ __all__ = ["Dataset", "load", "long_tailed_indices", "names"]
 
 @dataclass(frozen=True)
 class Dataset:
-    """The predictions of one network on held-out data: `val` to fit on, `test` to judge by."""
+    """The predictions of one network on held-out data: `val` to fit on, `test` to judge by.
+
+    The rows of `val` are in random order, those of `test` are sorted by class: draw a part of them at random, as the
+    first thousand are of few classes.
+    """
 
     name: str
     val: Predictions

@@ -144,3 +144,11 @@ def test_a_pass_over_a_large_file_needs_little_memory(tmp_path: Path, kind: str)
     rows, growth = done.stdout.split()
     assert int(rows) == n_rows
     assert float(growth) < 400
+
+
+@pytest.mark.parametrize("name", ["cifar10-resnet18", "cifar100-resnet18"])
+def test_embedded_rows_are_in_the_order_that_their_description_says(name):
+    data = calibrant.datasets.load(name)
+    assert "`test` are sorted by class" in type(data).__doc__
+    assert (np.diff(data.test.labels) >= 0).all()
+    assert len(np.unique(data.val.labels[:500])) == data.val.n_classes

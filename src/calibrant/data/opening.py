@@ -64,9 +64,10 @@ def open_predictions(
     path : str, path or object
         `.npz`, `.npy` (a pair), `.parquet`, `.safetensors`, `.csv`, `.csv.gz`, `.jsonl`, `.pt`, a pickle of arrays, a
         folder of such files, a pattern (`parts/*.npz`), the same behind any fsspec address
-        (`s3://bucket/parts/*.parquet`), or an embedded name (`cifar100-resnet18#test`). `file#val` picks the arrays
-        `val_logits`, `val_labels`. Objects in memory work too: a frame (pandas, polars, pyarrow), a dictionary of
-        arrays, an object with `.predictions` and `.label_ids`, or a pair `(scores, labels)`.
+        (`s3://bucket/parts/*.parquet`), or an embedded name (`cifar100-resnet18#test`; its rows are sorted by
+        class). `file#val` picks the arrays `val_logits`, `val_labels`. Objects in memory work too: a frame (pandas,
+        polars, pyarrow), a dictionary of arrays, an object with `.predictions` and `.label_ids`, or a pair
+        `(scores, labels)`.
     kind : {"logits", "probabilities"}, optional
         What the values are, where the file does not say or holds both.
     task : {"multiclass", "binary", "multilabel", "pairs"}, optional
