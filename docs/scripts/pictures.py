@@ -231,7 +231,8 @@ def clamping() -> plt.Figure:
         nn.functional.cross_entropy(model(x), labels).backward()
         optimizer.step()
     held_out, (new, truth) = points(2000), points(8000)
-    clamped = calibrant.NeuralClamping(gamma=0.0, penalty=0.1, epochs=60, learning_rate=0.01).fit(model, [held_out])
+    clamping = calibrant.NeuralClamping(gamma=0.0, penalty=0.1, init="zeros", epochs=60, learning_rate=0.01)
+    clamped = clamping.fit(model, [held_out])
     with torch.no_grad():
         return two_panels(model(new).numpy(), clamped(new).numpy(), truth.numpy(), "clamped")
 

@@ -19,7 +19,7 @@ from calibrant import (
     TemperatureScaling,
     VectorScaling,
 )
-from calibrant.calibrators.class_loss import class_weights, normalise_losses
+from calibrant.calibrators.class_loss import choose_shape, class_weights, normalise_losses
 from calibrant.core.softmax import log_softmax
 
 losses = arrays(np.float64, st.integers(2, 12), elements=st.floats(0.01, 5.0).map(lambda x: round(x, 6)), unique=True)
@@ -188,3 +188,47 @@ def test_alpha_and_beta_after_a_first_step():
     assert start.alpha_ == fitted["refit"].alpha_
     with pytest.raises(InputError, match="alpha_beta must be one of refit, first_step, got 'later'"):
         ClassLossScaling(TemperatureScaling(), alpha_beta="later").fit(logits, labels)
+
+
+def summed_losses(scores, labels):
+    return mean_losses(scores, labels) * np.bincount(labels)
+
+
+def test_printed_sums_are_a_fixed_point_of_their_own():
+    """Σ_i (1 + w_i)·L_i with L_i the sum over the rows of class i: rows are weighed by 1 + w of their class alone."""
+    logits, labels = uneven()
+    fitted = ClassLossScaling(TemperatureScaling(), class_loss="sum").fit(logits, labels)
+    expected = class_weights(summed_losses(fitted.transform(logits), labels), "normal", fitted.alpha_, fitted.beta_)
+    np.testing.assert_allclose(fitted.class_weights_, expected, atol=1e-6)
+    again = TemperatureScaling().fit(logits, labels, sample_weight=1 + fitted.class_weights_[labels])
+    assert fitted.calibrator_.temperature_ == pytest.approx(again.temperature_, rel=1e-5)
+    by_means = ClassLossScaling(TemperatureScaling()).fit(logits, labels)
+    assert abs(fitted.calibrator_.temperature_ - by_means.calibrator_.temperature_) > 0.01
+
+
+def test_sums_and_means_of_balanced_classes_are_the_same():
+    logits, labels = uneven(1200)
+    kept = np.concatenate([np.flatnonzero(labels == j)[:90] for j in range(4)])
+    ways = [
+        ClassLossScaling(TemperatureScaling(), class_loss=one).fit(logits[kept], labels[kept])
+        for one in ("mean", "sum")
+    ]
+    assert ways[0].calibrator_.temperature_ == pytest.approx(ways[1].calibrator_.temperature_, rel=1e-9)
+    with pytest.raises(InputError, match="class_loss must be one of mean, sum"):
+        ClassLossScaling(TemperatureScaling(), class_loss="median").fit(logits, labels)
+
+
+def test_without_bounds_equation_6_is_lower_and_leaves_them():
+    logits, labels = uneven()
+    before = mean_losses(logits, labels)
+    after = mean_losses(logits / 2.5, labels)
+
+    def spread(shape):
+        return np.linalg.norm(before - class_weights(after, "normal", *shape) * (after - before) - after.mean())
+
+    bounded, free = (choose_shape(before, after, "normal", 4, bounded=one) for one in (True, False))
+    assert spread(free) < spread(bounded) - 1e-4
+    assert not 1.5 <= free[1] <= 2
+    fitted = ClassLossScaling(TemperatureScaling(), bounded=False).fit(logits, labels)
+    assert not 1.5 <= fitted.beta_ <= 2
+    assert np.isfinite(fitted.calibrator_.temperature_)

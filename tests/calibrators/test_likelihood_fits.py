@@ -126,6 +126,26 @@ def test_constant_logits_leave_the_temperature_at_one():
     assert TemperatureScaling().fit(np.ones((20, 3)), np.arange(20) % 3).temperature_ == 1.0
 
 
+@pytest.mark.parametrize(("objective", "binning"), [("ece", "width"), ("adaptive_ece", "mass")])
+def test_the_order_of_a_hard_error_is_a_choice(objective, binning):
+    rng = np.random.default_rng(5)
+    labels = rng.integers(0, 4, 700)
+    logits = 3 * (rng.normal(size=(700, 4)) + 1.2 * np.eye(4)[labels])
+    grid = np.arange(5, 40) / 10
+    weights = rng.integers(1, 4, 700).astype(float)
+    best = {}
+    for norm in (None, 1, 2):
+        fitted = TemperatureScaling(objective, grid=grid, norm=norm).fit(logits, labels, weights)
+        options = {"norm": norm or 1, "binning": binning, "sample_weight": weights, "from_logits": True}
+        errors = [calibrant.metrics.ece(logits / one, labels, **options) for one in grid]
+        assert fitted.temperature_ == grid[int(np.argmin(errors))]
+        assert fitted.objective_trace_[-1] == pytest.approx(min(errors))
+        best[norm] = fitted.temperature_
+    assert best[None] == best[1]
+    with pytest.raises(calibrant.InputError, match=r"norm must be at least 1 and finite, got 0\.5"):
+        TemperatureScaling(objective, norm=0.5).fit(logits, labels)
+
+
 @pytest.mark.parametrize("objective", ["ece", "adaptive_ece", "soft_ece"])
 def test_error_objectives_are_no_worse_than_any_grid_value(objective):
     logits, labels = problem(300, 4)

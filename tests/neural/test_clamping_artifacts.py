@@ -17,7 +17,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory):
     inputs = torch.randn(120, 5)
     network = torch.nn.Linear(5, 3)
     labels = (network(inputs) + torch.randn(120, 3)).argmax(1).detach()
-    clamping = cal.NeuralClamping(epochs=1, gamma=1.0, penalty=0.1)
+    clamping = cal.NeuralClamping(epochs=1, gamma=1.0, penalty=0.1, init="zeros")
     clamping.fit(network, [(inputs[:60], labels[:60]), (inputs[60:], labels[60:])])
     cal.save(clamping, path / "clamping.safetensors")
     logits = network(inputs).detach().numpy()

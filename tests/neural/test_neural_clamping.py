@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -232,7 +234,7 @@ def test_one_class_cannot_calibrate() -> None:
         ({"bounds": 5}, "bounds must be a pair"),
         ({"penalty": "best"}, "penalty must be 0 or more, or 'auto', got 'best'"),
         ({"temperature_init": 0.0}, "temperature_init must be"),
-        ({"folds": 1}, "folds must be a whole number of at least 2"),
+        ({"folds": 0}, "folds must be a whole number of at least 1"),
     ],
 )
 def test_bad_parameters_are_refused(parameters, message: str) -> None:
@@ -291,6 +293,88 @@ def test_a_perturbation_that_loses_accuracy_is_refused() -> None:
         clamping.fit(model, batches(inputs, labels, 400))
     assert not clamping.delta_.any()
     assert clamping.penalty_ == np.inf
+
+
+def printed_procedure(model, inputs, labels, *, gamma, penalty, epochs, seed=0):
+    """δ ~ N(0, 0.01), T = 1, SGD with momentum on the mean focal loss plus λ‖δ‖²/n, γ and λ given; no guard."""
+    generator = torch.Generator().manual_seed(seed)
+    delta = (0.1 * torch.randn(inputs.shape[1:], generator=generator).to(inputs)).requires_grad_()
+    log_temperature = torch.zeros((), requires_grad=True)
+    optimizer = torch.optim.SGD([delta, log_temperature], lr=0.005, momentum=0.9)
+    order = torch.Generator().manual_seed(seed)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(labels), generator=order).split(128):
+            loss = focal(model(inputs[rows] + delta) / log_temperature.exp(), labels[rows], gamma=gamma)
+            optimizer.zero_grad()
+            (loss + penalty / len(labels) * delta.square().sum()).backward(inputs=[delta, log_temperature])
+            optimizer.step()
+    return delta.detach(), float(log_temperature.detach().exp())
+
+
+PRINTED = {"init": "normal", "temperature_init": 1.0, "accuracy_guard": False, "folds": 1, "learning_rate": 0.005}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("shape", [(12,), (3, 2, 2)])
+def test_without_a_guard_the_published_procedure_runs(shape) -> None:
+    """On standardised inputs, a table or images, whose units are 1; a step too long for comfort loses accuracy."""
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(2 * torch.randn(parameter.shape, generator=generator))
+    inputs = torch.randn(400, *shape, generator=generator)
+    axes = [0, *range(2, inputs.ndim)]
+    inputs = inputs / inputs.std(dim=axes, correction=0, keepdim=True)
+    labels = (model(inputs).detach() + 3 * torch.randn(400, 4, generator=generator)).argmax(1)
+    pool = [(gamma, penalty) for penalty in (0.001, 10.0) for gamma in (0.0, 0.5)]
+    settings = {"epochs": 6, "patience": 6, "batch_size": 128, **PRINTED}
+    clamping = cal.NeuralClamping(gamma_pool=(0.0, 0.5), penalty_pool=(0.001, 10.0), **settings)
+    clamping.fit(model, [(inputs, labels)])
+    expected = {
+        pair: printed_procedure(model, inputs, labels, gamma=pair[0], penalty=pair[1], epochs=6) for pair in pool
+    }
+    errors = {
+        pair: cal.metrics.ece((model(inputs + delta) / t).detach().numpy(), labels.numpy(), from_logits=True)
+        for pair, (delta, t) in expected.items()
+    }
+    assert [(one.gamma, one.penalty) for one in clamping.scores_] == pool
+    np.testing.assert_allclose([one.ece for one in clamping.scores_], list(errors.values()), atol=2e-4)
+    chosen = min(errors, key=errors.__getitem__)
+    assert (clamping.gamma_, clamping.penalty_) == chosen
+    torch.testing.assert_close(clamping.delta_, expected[chosen][0], atol=1e-4, rtol=1e-4)
+    assert clamping.temperature_ == pytest.approx(expected[chosen][1], rel=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_guard_keeps_accuracy_that_is_lost_without_it(seed: int) -> None:
+    model, inputs, labels = scaled_problem(seed)
+    accuracy = {}
+    for guard in (True, False):
+        clamping = cal.NeuralClamping(
+            0.0, 0.0, "normal", init_std=2.0, epochs=1, learning_rate=1e-9, accuracy_guard=guard
+        )
+        clamped = clamping.fit(model, batches(inputs, labels, 400))
+        assert bool(clamping.delta_.any()) is not guard
+        accuracy[guard] = float((clamped(inputs).argmax(1) == labels).double().mean())
+    before = float((model(inputs).argmax(1) == labels).double().mean())
+    assert accuracy[True] >= before - 0.01
+    assert accuracy[False] < before - 0.01
+
+
+def test_a_start_without_room_is_told() -> None:
+    """A table fills its own range, feature by feature, so Theorem 1 leaves δ at 0; wider bounds give it room."""
+    model, inputs, labels = scaled_problem(1)
+    settings = {"epochs": 1, "learning_rate": 1e-9, "accuracy_guard": False}
+    with pytest.warns(cal.FitWarning, match=r"data-driven start is 0.* wider bounds, or init='normal'"):
+        cal.NeuralClamping(0.0, 0.1, **settings).fit(model, batches(inputs, labels))
+    reach = inputs.abs().amax(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clamped = cal.NeuralClamping(0.0, 0.1, bounds=(-2 * reach, 2 * reach), **settings)
+        delta = clamped.fit(model, batches(inputs, labels)).delta
+    torch.testing.assert_close(delta.abs(), 2 * reach - torch.where(delta < 0, -inputs.amin(0), inputs.amax(0)))
 
 
 def test_the_penalty_is_that_of_a_sum_of_losses() -> None:

@@ -98,7 +98,7 @@ def test_the_clamped_network_is_saved_without_the_network(tmp_path):
     network = torch.nn.Linear(4, 4)
     torch.nn.init.eye_(network.weight)  # a network of chance weights says nothing true, and δ would be refused
     torch.nn.init.zeros_(network.bias)
-    method = calibrant.NeuralClamping(gamma=0.5, penalty=0.1, epochs=2)
+    method = calibrant.NeuralClamping(gamma=0.5, penalty=0.1, init="zeros", epochs=2)
     clamped = method.fit(network, [(4 * inputs, labels)])
     save(method, tmp_path / "cal")
     loaded = load(tmp_path / "cal")

@@ -22,9 +22,12 @@ from calibrant.core.softmax import log_softmax
 from calibrant.core.statistic import statistic
 from calibrant.kernels.bins import width_sums
 
-NORMALIZATIONS = ("normal", "centered_minmax", "minmax")
-LOSSES = ("cross_entropy", "label_smoothing", "focal", "focal_detached")
-ALPHA_BETA = ("refit", "first_step")
+CHOICES = {
+    "normalization": ("normal", "centered_minmax", "minmax"),
+    "loss": ("cross_entropy", "label_smoothing", "focal", "focal_detached"),
+    "alpha_beta": ("refit", "first_step"),
+    "class_loss": ("mean", "sum"),
+}
 FIRST_STEP = 0.02
 """Share of the way to the refit that counts as the optimiser's first step: the learning rate of the authors' code."""
 
@@ -76,8 +79,14 @@ class ClassLossScaling(
         factor (1 − p)^γ as a weight without gradient, as the authors' code does.
     alpha_beta : {"refit", "first_step"}
         Where the class losses after the change come from when α and β are chosen on eq. 6: from the first refit, or
-        from the first step of an optimiser, as in the paper. α lies in [0.1, ½·ln K] and β in [1.5, 2]; the standard
-        deviation that normalises the losses is that of a sample (K − 1 in the divisor).
+        from the first step of an optimiser, as in the paper. The standard deviation that normalises the losses is that
+        of a sample (K − 1 in the divisor).
+    class_loss : {"mean", "sum"}
+        What L_i is: the mean NLL of the rows of a class, or their sum as eq. 3 is printed (over the rows that a class
+        has on average, so that both are the same for balanced classes).
+    bounded : bool
+        Keep α in [0.1, ½·ln K] and β in [1.5, 2], as the paper does. Without bounds eq. 6 may choose β < 0, or weights
+        below −1, where a class counts nothing.
 
     Attributes
     ----------
@@ -111,14 +120,18 @@ class ClassLossScaling(
         loss: str = "cross_entropy",
         *,
         alpha_beta: str = "refit",
+        class_loss: str = "mean",
+        bounded: bool = True,
     ) -> None:
         self.calibrator = calibrator
         self.normalization = normalization
         self.loss = loss
         self.alpha_beta = alpha_beta
+        self.class_loss = class_loss
+        self.bounded = bounded
 
     def _fit(self, rows: Rows) -> None:
-        for name, allowed in {"normalization": NORMALIZATIONS, "loss": LOSSES, "alpha_beta": ALPHA_BETA}.items():
+        for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         objective = self.calibrator.get_params(deep=False).get("objective", "nll")
@@ -151,28 +164,30 @@ class ClassLossScaling(
 
     def _fit_class_weights(self, rows: Rows) -> None:
         """Weights from losses, calibrator from weights, and again, until neither moves."""
-        totals = rows.class_weight()
-        present = totals > 0
-        inverse = _per_row(1.0, totals)
+        counts = self._counts(rows)
+        present = counts > 0
+        inverse = _per_row(1.0, counts)
         before = self._losses[present]
         weights = class_weights(before, self.normalization, self.alpha_, self.beta_)
         search, smallest = FixedPoint(), 0.0
         for refit in range(MAX_REFITS):
             self.class_weights_[present] = weights
-            factors = (1 + self.class_weights_) * inverse * rows.total_weight / present.sum()
+            factors = np.maximum(1 + self.class_weights_, 0.0) * inverse * rows.total_weight / present.sum()
             weighted = rows.with_weights(rows.mass() * factors[np.asarray(rows.labels)])
             self._refit(rows, weighted, None if refit == 0 else self.calibrator_)
             after = self._losses[present]
             if refit == 0:
                 changed = after
                 if self.alpha_beta == "first_step":
-                    changed = _class_losses(rows, self.calibrator_, FIRST_STEP)[0][present]
-                self.alpha_, self.beta_ = choose_shape(before, changed, self.normalization, rows.n_classes)
+                    changed = _class_losses(rows, counts, self.calibrator_, FIRST_STEP)[0][present]
+                self.alpha_, self.beta_ = choose_shape(
+                    before, changed, self.normalization, rows.n_classes, bounded=self.bounded
+                )
                 smallest = SMALLEST_SPREAD * float(after.mean())
             target = class_weights(after, self.normalization, self.alpha_, self.beta_, smallest)
             if np.abs(target - weights).max() <= TOLERANCE:
                 return
-            weights = np.clip(search.following(weights, target), -0.5 * self.beta_, 0.5 * self.beta_)
+            weights = np.clip(search.following(weights, target), -0.5 * abs(self.beta_), 0.5 * abs(self.beta_))
             step("class weights", refit + 1, None, f"change {search.change:.1e}")
         if search.change > 1e-5:
             warnings.warn(f"the class weights still move by {search.change:.1e} per refit", FitWarning, stacklevel=5)
@@ -200,9 +215,15 @@ class ClassLossScaling(
             self.calibrator_ = (fresh if previous is None else fresh.go_on_from(previous)).fit_rows(weighted)
         self._record(rows, self.calibrator_)
 
+    def _counts(self, rows: Rows) -> Array:
+        """What the summed loss of a class is divided by (K,): its rows, or one number for all; absent, 0."""
+        counts = rows.class_weight()
+        return counts if self.class_loss == "mean" else (counts > 0) * counts[counts > 0].mean()
+
     def _record(self, rows: Rows, calibrator: Calibrator | None) -> None:
-        self._losses, sums = _class_losses(rows, calibrator)
-        present = self._losses[rows.class_weight() > 0]
+        counts = self._counts(rows)
+        self._losses, sums = _class_losses(rows, counts, calibrator)
+        present = self._losses[counts > 0]
         spread = present.std(ddof=1) if len(present) > 1 else 0.0
         gaps = float(total_gap(sums[1] - sums[2], rows.total_weight))
         self._trace.append((float((1 + self.class_weights_) @ self._losses), float(spread), gaps))
@@ -232,8 +253,10 @@ def class_weights(losses: Array, normalization: str, alpha: float, beta: float, 
     return 0.5 * beta * np.tanh(0.5 * normalise_losses(losses, normalization, smallest_spread) / alpha)
 
 
-def choose_shape(before: Array, after: Array, normalization: str, n_classes: int) -> tuple[float, float]:
-    """α in [0.1, ½·ln K] and β in [1.5, 2] of the lowest eq. 6, by SLSQP from (1, 1.5)."""
+def choose_shape(
+    before: Array, after: Array, normalization: str, n_classes: int, *, bounded: bool = True
+) -> tuple[float, float]:
+    """α in [0.1, ½·ln K] and β in [1.5, 2], or any α > 0 and β, of the lowest eq. 6, by SLSQP from (1, 1.5)."""
     from scipy.optimize import minimize
 
     highest = max(0.1, 0.5 * float(np.log(n_classes)))
@@ -242,8 +265,9 @@ def choose_shape(before: Array, after: Array, normalization: str, n_classes: int
         weights = class_weights(after, normalization, *shape)
         return float(np.linalg.norm(before - weights * (after - before) - after.mean()))
 
-    found = minimize(spread, [min(1.0, highest), 1.5], bounds=[(0.1, highest), (1.5, 2.0)], method="SLSQP")
-    alpha, beta = np.clip(found.x, [0.1, 1.5], [highest, 2.0]).tolist()
+    bounds = np.array([(0.1, highest), (1.5, 2.0)] if bounded else [(1e-3, np.inf), (-np.inf, np.inf)])
+    found = minimize(spread, [min(1.0, highest), 1.5], bounds=bounds, method="SLSQP")
+    alpha, beta = np.clip(found.x, *bounds.T).tolist()
     return alpha, beta
 
 
@@ -267,13 +291,13 @@ def _per_row(sums: Array | float, totals: Array) -> Array:
     return np.divide(sums, totals, out=np.zeros_like(totals), where=totals > 0)
 
 
-def _class_losses(rows: Rows, calibrator: Calibrator | None, share: float = 1.0) -> tuple[Array, Array]:
-    """Mean loss of each class (K,) and the bin sums of the confidence.
+def _class_losses(rows: Rows, counts: Array, calibrator: Calibrator | None, share: float = 1.0) -> tuple[Array, Array]:
+    """Loss of each class (K,), summed and divided by `counts`, and the bin sums of the confidence.
 
     They are those of logits a `share` of the way from what they are to what the calibrator makes of them.
     """
     losses, sums = rows.total(_losses_and_bins, calibrator, share)
-    return _per_row(losses, rows.class_weight()), sums
+    return _per_row(losses, counts), sums
 
 
 def _between(logits, mapped, share):

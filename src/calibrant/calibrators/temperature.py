@@ -51,8 +51,10 @@ class TemperatureScaling(
         Search the neighbourhood of the best grid value again at a tenth of the spacing, three times.
     n_bins : int
         Of the calibration errors.
-    bandwidth, norm, weighting : float, float, {"bin", "label"}
-        Of the soft-binned ECE: how soft its bins are, the order p, and the form (eq. 11 or eq. 12), as in
+    norm : float, or None
+        The order p of the calibration errors; None is 2 for "soft_ece" and 1 for the other two.
+    bandwidth, weighting : float, {"bin", "label"}
+        Of the soft-binned ECE: how soft its bins are, and the form (eq. 11 or eq. 12), as in
         `calibrant.metrics.soft_ece`. Other objectives do not use them.
 
     Attributes
@@ -82,7 +84,7 @@ class TemperatureScaling(
         n_bins: int = 15,
         *,
         bandwidth: float = 0.01,
-        norm: float = 2.0,
+        norm: float | None = None,
         weighting: str = "bin",
     ) -> None:
         self.objective = objective
@@ -107,15 +109,17 @@ class TemperatureScaling(
 
     def _search(self, rows: Rows) -> tuple[float, Array]:
         found: Any = {"ece": width_errors, "adaptive_ece": adaptive_errors, "soft_ece": soft_errors}[self.objective]
-        errors = partial(found, rows, check_n_bins(self.n_bins))
-        if self.objective == "soft_ece":
+        soft = self.objective == "soft_ece"
+        norm = 1.0 + soft if self.norm is None else self.norm
+        if isinstance(norm, str) or not 1 <= norm < float("inf"):
+            raise InputError(f"norm must be at least 1 and finite, got {norm!r}")
+        errors = partial(found, rows, check_n_bins(self.n_bins), norm=norm)
+        if soft:
             if isinstance(self.bandwidth, str) or not 0 < self.bandwidth < float("inf"):
                 raise InputError(f"bandwidth must be above 0 and finite, got {self.bandwidth!r}")
-            if isinstance(self.norm, str) or not 1 <= self.norm < float("inf"):
-                raise InputError(f"norm must be at least 1 and finite, got {self.norm!r}")
             if self.weighting not in ("bin", "label"):
                 raise InputError(f"weighting must be 'bin' or 'label', got {self.weighting!r}")
-            errors = partial(errors, bandwidth=self.bandwidth, norm=self.norm, weighting=self.weighting)
+            errors = partial(errors, bandwidth=self.bandwidth, weighting=self.weighting)
             if self.grid is None:
                 return minimise_smooth(errors, 1.0 / fit_inverse_temperature(rows).value)
         return search_grid(errors, temperature_grid(self.grid), self.refine)

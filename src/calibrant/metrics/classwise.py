@@ -81,10 +81,7 @@ def classwise_ece(
     rows = check(probabilities, labels, sample_weight, from_logits)
     sums = class_sums(rows, n_bins, binning)
     vector = sums.norm(check_norm(norm))
-    if check_choice("divisor", divisor, ("n", "n_j")) == "n_j":
-        count = sums.correct.sum(axis=-1)
-        share = np.where(count > 0, count, np.nan) / count.sum()
-        vector = vector / share ** (0.0 if np.isinf(norm) else 1 / norm)
+    vector = vector / _share(sums, divisor) ** (0.0 if np.isinf(norm) else 1 / norm)
     if average is None:
         return vector
     check_choice("average", average, ("mean",))
@@ -206,10 +203,13 @@ def classwise_over_under(
     labels: ClassIndices,
     *,
     n_bins: int = 15,
+    divisor: str = "n",
     sample_weight: RowWeights = None,
     from_logits: bool = False,
 ) -> ClasswiseOverUnder:
-    """Split each class's ECE into over- and under-confidence (Frenkel & Goldberger 2021, eq. 3-4).
+    """Split each class's ECE into over- and under-confidence (Frenkel & Goldberger 2021, eq. 3-5).
+
+    The two parts add up to `classwise_ece` of the same `divisor`; "n_j" is the printed one.
 
     Examples
     --------
@@ -217,8 +217,17 @@ def classwise_over_under(
     >>> classwise_over_under([[0.75, 0.25], [0.25, 0.75]], [0, 0]).over.tolist()
     [0.0, 0.5]
     """
-    excess = class_sums(check(probabilities, labels, sample_weight, from_logits), n_bins, "width").excess
+    sums = class_sums(check(probabilities, labels, sample_weight, from_logits), n_bins, "width")
+    excess = sums.excess / _share(sums, divisor)[:, None]
     return ClasswiseOverUnder(over(excess), under(excess))
+
+
+def _share(sums: BinSums, divisor: str) -> Array:
+    """The rows (K,) that a class's sums are divided by, as a share of all."""
+    count = sums.correct.sum(axis=-1)
+    if check_choice("divisor", divisor, ("n", "n_j")) == "n":
+        return np.ones_like(count)
+    return np.where(count > 0, count, np.nan) / count.sum()
 
 
 def class_sums(rows: Checked, n_bins: int, binning: str) -> BinSums:

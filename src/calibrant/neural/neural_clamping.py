@@ -129,12 +129,15 @@ class NeuralClamping:
     temperature_init : start of T: "ts", the optimum of temperature scaling, or a number (the paper's is 1)
     train_input, train_output : hold δ or T at its start instead of learning it
     gamma_pool, penalty_pool : candidates; each pair, and T alone with each γ, is scored by the ECE of rows held out
-        from its fit, and a pair that loses held-out accuracy beyond the noise is left out
-    folds : parts of the calibration set that are held out in turn while choosing
+        from its fit, and a pair that loses held-out accuracy beyond the noise is left out (see `accuracy_guard`)
+    folds : parts of the calibration set that are held out in turn while choosing; 1 scores the rows fitted on
     learning_rate, momentum, batch_size, epochs : of the SGD
     patience : epochs without a better calibration loss before the fit stops
     bounds : (low, high) of feasible inputs, numbers or tensors; None takes the data's own range per channel,
-        or per feature of tabular inputs
+        or per feature of tabular inputs. There a table has no room left: the data-driven start is 0, with a warning
+    accuracy_guard : refuse what loses accuracy beyond the noise, and let T alone compete while choosing. The procedure
+        in print has no guard, and chooses on the rows fitted on: `NeuralClamping(init="normal", temperature_init=1.0,
+        accuracy_guard=False, folds=1)`
     device : where the model is expected to be; None takes the model's own
     seed : of the random start, the folds and the order of the rows
 
@@ -146,7 +149,7 @@ class NeuralClamping:
     >>> generator = torch.Generator().manual_seed(0)
     >>> x = torch.randn(64, 3, generator=generator)
     >>> y = (x + torch.randn(64, 3, generator=generator)).argmax(1)
-    >>> clamped = NeuralClamping(gamma=0.0, penalty=0.1, epochs=3).fit(nn.Identity(), [(4 * x, y)])
+    >>> clamped = NeuralClamping(0.0, 0.1, init="zeros", epochs=3).fit(nn.Identity(), [(4 * x, y)])
     >>> clamped(x).shape, bool(clamped.temperature > 1)
     (torch.Size([64, 3]), True)
     """
@@ -174,6 +177,7 @@ class NeuralClamping:
     epochs: int = 100
     patience: int = 10
     bounds: tuple[Any, Any] | None = None
+    accuracy_guard: bool = True
     device: Any = None
     seed: int = 0
 
@@ -190,7 +194,7 @@ class NeuralClamping:
             refusal = ""
             if delta.isnan().any():
                 refusal = f"the descent diverged in epoch {len(trace)} at learning_rate {self.learning_rate:g}"
-            elif delta.any():
+            elif self.accuracy_guard and delta.any():
                 refusal = accuracy_loss(data.logits, data.logits_at(delta, self.batch_size), data.labels)
             if refusal:
                 warnings.warn(f"{refusal}: δ is refused and T alone is learned", FitWarning, stacklevel=2)
@@ -215,7 +219,7 @@ class NeuralClamping:
         start = self.temperature_init
         if start != "ts" and (isinstance(start, str) or not start > 0):
             raise InputError(f"temperature_init must be 'ts' or a number above 0, got {start!r}")
-        for name, least in (("folds", 2), ("batch_size", 1), ("epochs", 1), ("patience", 1)):
+        for name, least in (("folds", 1), ("batch_size", 1), ("epochs", 1), ("patience", 1)):
             check_whole(getattr(self, name), name, least)
         if not 0 < self.learning_rate < math.inf:
             raise InputError(f"learning_rate must be above 0, got {self.learning_rate}")
@@ -239,15 +243,16 @@ class NeuralClamping:
         self.scores_: tuple[CandidateScore, ...] = ()
         if len(gammas) == len(penalties) == 1:
             return gammas[0], penalties[0]
-        # T alone first: of equal scores the first is taken
-        penalties = [math.inf, *(one for one in penalties if one != math.inf)]
+        if self.accuracy_guard:
+            # T alone first: of equal scores the first is taken
+            penalties = [math.inf, *(one for one in penalties if one != math.inf)]
         pairs = [(gamma, penalty) for penalty in penalties for gamma in gammas]
         order = torch.randperm(len(data.labels), generator=torch.Generator().manual_seed(self.seed))
         folds = [fold.to(data.labels.device) for fold in order.chunk(self.folds)]
         for number, pair in enumerate(pairs, 1):
             self.scores_ += (self._score(data, folds, *pair),)
             progress.step("choosing gamma and penalty", number, len(pairs), f"ECE {self.scores_[-1].ece:.4f}")
-        best = min((one for one in self.scores_ if not one.loses_accuracy), key=lambda one: one.ece)
+        best = min(self.scores_, key=lambda one: (one.loses_accuracy, one.ece))
         return best.gamma, best.penalty
 
     def _score(self, data: _CalibrationSet, folds: list[Tensor], gamma: float, penalty: float) -> CandidateScore:
@@ -255,14 +260,15 @@ class NeuralClamping:
         logits = torch.empty_like(data.logits)
         for fold in folds:
             kept = torch.ones_like(data.labels, dtype=torch.bool)
-            kept[fold] = False
+            kept[fold] = len(folds) == 1
             delta, temperature, _ = self._descend(data.take(kept), gamma, penalty, "")
             if delta.isnan().any():
                 return CandidateScore(gamma, penalty, math.inf, 0.0, True)
             logits[fold] = (data.take(fold).logits_at(delta, self.batch_size) / temperature).to(logits.dtype)
         error = float(ece(logits.cpu().numpy(), data.labels.cpu().numpy(), from_logits=True))
         accuracy = float((logits.argmax(1) == data.labels).double().mean())
-        return CandidateScore(gamma, penalty, error, accuracy, bool(accuracy_loss(data.logits, logits, data.labels)))
+        loses = self.accuracy_guard and bool(accuracy_loss(data.logits, logits, data.labels))
+        return CandidateScore(gamma, penalty, error, accuracy, loses)
 
     def _start_temperature(self, data: _CalibrationSet) -> float:
         if isinstance(self.temperature_init, str):
@@ -290,6 +296,12 @@ class NeuralClamping:
             return torch.zeros_like(data.inputs[0]), alone, []
         units = input_units(data.inputs)
         start, temperature = self._start(data, units), self._start_temperature(data)
+        if stage and self.init == "data-driven" and not start.any():
+            warnings.warn(
+                "the data-driven start is 0: the inputs fill their feasible range; give wider bounds, or init='normal'",
+                FitWarning,
+                stacklevel=3,
+            )
         # a constant input has no unit: what Theorem 1 gives it stays, and nothing is learned there
         fixed = torch.where(units == 0, start, 0.0)
         scaled = torch.where(units == 0, 0.0, start / units.clamp_min(torch.finfo(units.dtype).tiny)).requires_grad_()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.arrays import Array
-from calibrant.core.bins import BinSums, mass_index, total_gap
+from calibrant.core.bins import BinSums, mass_index
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
@@ -165,23 +165,22 @@ def temperature_grid(grid: Any = None) -> Array:
     return values[values > 0]
 
 
-def width_errors(rows: Rows, n_bins: int, temperatures: Array) -> Array:
+def width_errors(rows: Rows, n_bins: int, temperatures: Array, norm: float) -> Array:
     """Equal-width ECE of the top label at given temperatures."""
-    sums = _sums(rows, temperatures, width_sums, [(n_bins,)] * len(temperatures))
-    return total_gap(sums[:, 1] - sums[:, 2], rows.total_weight)
+    return _norms(_sums(rows, temperatures, width_sums, [(n_bins,)] * len(temperatures)), norm)
 
 
 def soft_errors(rows: Rows, n_bins: int, temperatures: Array, bandwidth: float, norm: float, weighting: str) -> Array:  # noqa: PLR0917
     """Soft-binned ECE of the top label at given temperatures; the label form passes over the rows twice."""
     sums = _sums(rows, temperatures, soft_bin_sums, [(n_bins, bandwidth)] * len(temperatures))
     if weighting == "bin":
-        return BinSums(*sums.swapaxes(0, 1)).norm(norm)
+        return _norms(sums, norm)
     accuracy = sums[:, 2] / np.maximum(sums[:, 0], np.finfo(np.float64).tiny)
     total = _sums(rows, temperatures, _label_sums, [(one, bandwidth, norm) for one in accuracy])
     return (total / rows.total_weight) ** (1 / norm)
 
 
-def adaptive_errors(rows: Any, n_bins: int, temperatures: Array) -> Array:
+def adaptive_errors(rows: Any, n_bins: int, temperatures: Array, norm: float) -> Array:
     """Equal-mass ECE of the top label at given temperatures; needs all rows at once, to rank them."""
 
     def sums(confidence: Array, correct: Array, weights: Array | None) -> Array:
@@ -189,7 +188,12 @@ def adaptive_errors(rows: Any, n_bins: int, temperatures: Array) -> Array:
 
     columns = rows.gather(_confidences, *_form(rows, temperatures))
     (found,) = _stacked(columns, rows.weights, sums, [()] * len(temperatures))
-    return total_gap(found[:, 1] - found[:, 2], rows.total_weight)
+    return _norms(found, norm)
+
+
+def _norms(sums: Array, norm: float) -> Array:
+    """The error at each temperature, of sums (G, 3, M)."""
+    return BinSums(*sums.swapaxes(0, 1)).norm(norm)
 
 
 def search_grid(errors: Errors, grid: Array, refine: bool) -> tuple[float, Array]:
