@@ -11,8 +11,11 @@ import pytest
 
 from calibrant import metrics
 from calibrant.data import Predictions
+from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.measure import measure, verdict
 from calibrant.evaluation.results import NoiseFloor
+from calibrant.evaluation.scan import scan_predictions
+from calibrant.evaluation.scoring import classwise_p_value
 from calibrant.metrics import METRICS
 
 SCHEMA = json.loads((files("calibrant") / "schemas" / "measure.json").read_text())
@@ -127,3 +130,53 @@ def test_zeros_for_what_happened_are_said(dtype: type) -> None:
     assert any(note.startswith("2 rows give what happened a probability of 0") for note in found.warnings)
     fine = measure(Predictions.from_arrays(probabilities=probabilities[:38], labels=labels[:38]), resamples=50)
     assert not any("probability of 0" in note for note in fine.warnings)
+
+
+def opposed(n: int, shift: float) -> tuple[np.ndarray, np.ndarray]:
+    """Two classes whose probabilities are off in opposite directions, so that confidence fits on average."""
+    rng = np.random.default_rng(3)
+    p = rng.uniform(0.15, 0.85, n)
+    labels = (rng.random(n) < p - shift).astype(np.int64)
+    return np.stack([1 - p, p], axis=1), labels
+
+
+def test_a_good_verdict_needs_classes_and_loss_to_agree(monkeypatch):
+    """Two columns about the predicted class: errors of the two classes cancel in bins of confidence."""
+    probabilities, labels = opposed(3000, 0.12)
+    predictions = Predictions(probabilities=probabilities, labels=labels)
+    found = measure(predictions, resamples=100)
+    assert found.noise_floor.p_value >= 0.05
+    assert found.metrics["sce"].low > 0.05
+    assert found.calibration_loss.beyond_noise
+    assert found.verdict.startswith("miscalibrated by class: a classwise ECE of 1")
+    # without the test of the classes the log loss still disagrees
+    monkeypatch.setattr("calibrant.evaluation.measure.classwise_p_value", lambda *_: 1.0)
+    found = measure(predictions, resamples=100)
+    assert found.verdict.startswith("miscalibrated: a map can mend 0.0")
+    probabilities, labels = opposed(3000, 0.0)
+    honest = measure(Predictions(probabilities=probabilities, labels=labels), resamples=100)
+    assert honest.verdict == "indistinguishable from calibrated"
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_test_of_all_classes_holds_its_level(weighted):
+    """Of 200 calibrated models about a twentieth is rejected at 5%, and one class pulled up by a tenth is seen."""
+    found, seen = [], []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        probabilities = rng.dirichlet([0.3, 0.5, 0.2, 0.2], 400)
+        labels = (rng.random((400, 1)) > probabilities.cumsum(axis=1)).sum(axis=1).clip(max=3)
+        weights = rng.uniform(0.5, 2, 400) if weighted else None
+        drawn = draw(400, 1, 0)
+        given = Predictions(probabilities=probabilities, labels=labels, weights=weights)
+        rows = scan_predictions(given, drawn, n_bins=15)
+        found.append(classwise_p_value(rows, 15, seed))
+        if seed < 20:
+            tilted = probabilities + np.array([0.2, 0, 0, 0])
+            rows = scan_predictions(
+                Predictions(probabilities=tilted / 1.2, labels=labels, weights=weights), drawn, n_bins=15
+            )
+            seen.append(classwise_p_value(rows, 15, seed))
+    assert np.mean(np.array(found) < 0.05) <= 0.1
+    assert 0.4 < np.mean(found) < 0.6
+    assert max(seen) < 0.01

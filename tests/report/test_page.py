@@ -460,6 +460,23 @@ def test_answers_admit_what_they_cannot_know(comparison: Comparison) -> None:
     assert answers(replace(comparison, rows=(few, *comparison.rows[1:])))[0].short == "Too few rows to tell"
     none_best = replace(comparison, best="none")
     assert answers(none_best)[1].short == "The model as it is"
+    noted = replace(comparison, warnings=("12 rows give what happened a probability of 0",))
+    assert answers(noted)[2].short != "Not at all"
+
+
+def test_a_model_that_a_map_mends_is_not_called_calibrated() -> None:
+    """Two classes that are off in opposite directions: bins of confidence show no gap, the log loss does."""
+    rng = np.random.default_rng(3)
+    p = rng.uniform(0.15, 0.85, 6000)
+    labels = (rng.random(6000) < p - 0.12).astype(np.int64)
+    halves = [
+        Predictions(probabilities=np.stack([1 - p, p], axis=1)[part], labels=labels[part])
+        for part in (slice(0, 3000), slice(3000, 6000))
+    ]
+    made = compare(*halves, ["none", "vs"], resamples=200)
+    assert made.row("none").noise_floor.p_value >= 0.05
+    assert (answers(made)[0].short, answers(made)[0].kind) == ("No, though bins show no gap", "bad")
+    assert "`vs` takes more than chance off the log loss" in answers(made)[0].detail
 
 
 def test_classes_have_as_many_bins_as_their_rows_bear(build_comparison: Callable[..., Comparison]) -> None:

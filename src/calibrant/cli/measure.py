@@ -31,8 +31,7 @@ from calibrant.cli.verbs import (
 )
 from calibrant.core.errors import InputError
 from calibrant.engines.engine import opened
-from calibrant.evaluation.consistency import SIGNIFICANCE
-from calibrant.evaluation.measure import TOO_FEW, Measurement
+from calibrant.evaluation.measure import CALIBRATED, TOO_FEW, Measurement
 from calibrant.evaluation.rendering import bounds, figure, raised_words
 from calibrant.evaluation.table import Cell, Estimate, Row, Table, plain
 from calibrant.metrics.record import facts, number
@@ -211,7 +210,7 @@ def _verdict(out: Output, result: Measurement) -> None:
     floor, ece = result.noise_floor, result.metrics["ece"]
     mark, color = "?", GREY
     if result.verdict != TOO_FEW:
-        mark, color = ("✓", GREEN) if floor.p_value >= SIGNIFICANCE else ("!", ORANGE)
+        mark, color = ("✓", GREEN) if result.verdict == CALIBRATED else ("!", ORANGE)
     out.print(Text.assemble((f"{mark} ", f"bold {color}"), (result.verdict, "bold")))
     out.print(
         f"  ECE {number('ece', ece.value)}% {bounds('ece', ece)}\n"

@@ -26,7 +26,7 @@ from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.consistency import consistency_test
 from calibrant.evaluation.groups import clusters_by, column_groups, common_groups, repeated
 from calibrant.evaluation.rendering import figure
-from calibrant.evaluation.results import Comparison, MethodRow
+from calibrant.evaluation.results import SHARED_ROWS, Comparison, MethodRow
 from calibrant.evaluation.scan import flattened, top_columns
 from calibrant.evaluation.scoring import Chosen, chosen_metrics, score, zero_notes
 from calibrant.metrics.record import facts, known_name, sign
@@ -104,7 +104,7 @@ def compare(
     seen_task = "binary" if test.task == "multilabel" else test.task
     measured = chosen_metrics(metrics, seen_task, compared=True, criterion=criterion)
     same = shared_rows(val, test)
-    notes = [f"VAL and TEST share rows, so the figures of every method are optimistic: {same}"] if same else []
+    notes = [f"{SHARED_ROWS}, so the figures of every method are optimistic: {same}"] if same else []
     given, val, test = test, val.expanded(), test.expanded()
     seen = flattened(test)
     groups = (None, None) if by is None or test.task == "multilabel" else common_groups(val, test, by)

@@ -35,7 +35,15 @@ from calibrant.evaluation.groups import (
 )
 from calibrant.evaluation.results import MAIN, ClassProfile, about
 from calibrant.evaluation.scan import flattened, scan_predictions
-from calibrant.evaluation.scoring import Chosen, chosen_metrics, class_profile, estimated, score, zero_notes
+from calibrant.evaluation.scoring import (
+    Chosen,
+    chosen_metrics,
+    class_profile,
+    classwise_p_value,
+    estimated,
+    score,
+    zero_notes,
+)
 from calibrant.evaluation.table import (
     Cell,
     Estimate,
@@ -47,10 +55,14 @@ from calibrant.evaluation.table import (
     metric_columns,
     plain,
 )
+from calibrant.metrics.classwise import class_sums
 from calibrant.metrics.record import facts
 from calibrant.metrics.reliability import Reliability
 
 TOO_FEW = "too few rows to tell"
+CALIBRATED = "indistinguishable from calibrated"
+CLASS_LEVEL = 0.01
+"""Of the test of all classes: with that of the ECE, a good verdict is denied to about 6% of calibrated models."""
 LABEL_RESAMPLES = 200
 """Resamples behind the intervals of single labels, of which there may be a thousand."""
 
@@ -250,13 +262,20 @@ def measure(
     hint = ["two columns are measured about the predicted class; --task binary asks about the positive class"]
     if predictions.task != "multiclass" or predictions.n_classes != 2:
         hint = []
+    loss = None if too_few else mendable(predictions, clusters, seed, decompose)
+    said = TOO_FEW if too_few else verdict(bins.over, bins.under, floor, predictions.task)
+    # labels of a cluster cannot be drawn one by one
+    tested = said == CALIBRATED and clusters is None and not rows.flat
+    if tested and classwise_p_value(rows, n_bins, seed) < CLASS_LEVEL:
+        points = f"{100 * class_sums(rows, n_bins, 'width').norm(1).mean():.1f} points"
+        said = f"miscalibrated by class: a classwise ECE of {points}, though top confidences show no gap"
     return Measurement(
         n=given.n,
         n_classes=predictions.n_classes,
         n_bins=n_bins,
         resamples=resamples,
         seed=seed,
-        verdict=TOO_FEW if too_few else verdict(bins.over, bins.under, floor, predictions.task),
+        verdict=_agreed(said, loss),
         metrics=estimates,
         noise_floor=floor,
         bins=bins,
@@ -265,9 +284,16 @@ def measure(
         left_out=left_out,
         groups=groups,
         task=predictions.task,
-        calibration_loss=None if too_few else mendable(predictions, clusters, seed, decompose),
+        calibration_loss=loss,
         warnings=(*given.notes, *hint, *zero_notes(columns.nll)),
     )
+
+
+def _agreed(said: str, loss: CalibrationLoss | None) -> str:
+    """A verdict; none that says calibrated where a map takes more than chance off the log loss."""
+    if said != CALIBRATED or loss is None or not loss.beyond_noise:
+        return said
+    return f"miscalibrated: a map can mend {loss.value:.3f} of the {loss.score:.3f} nats, though bins show no gap"
 
 
 def verdict(over: float, under: float, floor: NoiseFloor, task: str = "multiclass") -> str:
@@ -278,7 +304,7 @@ def verdict(over: float, under: float, floor: NoiseFloor, task: str = "multiclas
     mean hides more than half of the error, both directions are named.
     """
     if floor.p_value >= SIGNIFICANCE:
-        return "indistinguishable from calibrated"
+        return CALIBRATED
     net, high, low = (100 * part for part in (over - under, over, under))
     positive = about(task) == "positive class"
     if abs(net) >= (high + low) / 2:
@@ -307,13 +333,15 @@ def _measure_labels(
         figures, *_ = score(None, own, resamples=drawn, n_bins=options["n_bins"])
         figures.pop("sce", None)  # the same as the ECE where there is one probability
         found.append(LabelFigures(str(name), int(labels.sum()), figures))
+    loss = None if together.verdict == TOO_FEW else mendable(predictions, clusters, seed, decompose)
     return replace(
         together,
+        verdict=_agreed(together.verdict, loss),
         n=predictions.n,
         n_classes=predictions.n_classes,
         class_names=predictions.class_names,
         task="multilabel",
         labels=tuple(found),
-        calibration_loss=None if together.verdict == TOO_FEW else mendable(predictions, clusters, seed, decompose),
+        calibration_loss=loss,
         warnings=(*predictions.notes, *together.warnings),
     )

@@ -94,6 +94,7 @@ class MethodRow(PlainData):
 MAIN = ("nll", "brier", "ece", "accuracy", "calibration_slope", "observed_expected", "roc_auc")
 """The figures of a short table, those of them that a result has."""
 
+SHARED_ROWS = "VAL and TEST share rows"
 MODEL_CARD = """## Calibration
 
 Calibrated with `{best}` on {comparison.n_val:,} held-out rows, measured on {comparison.n_test:,} other \
@@ -150,6 +151,11 @@ class Comparison(PlainData):
     verdict: str = ""
     task: str = "multiclass"
     warnings: tuple[str, ...] = ()
+
+    @property
+    def shares_rows(self) -> bool:
+        """Were rows fitted on also measured on, which one of the warnings says?"""
+        return any(one.startswith(SHARED_ROWS) for one in self.warnings)
 
     @property
     def by_method(self) -> dict[str, MethodRow]:

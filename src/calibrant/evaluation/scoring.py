@@ -34,6 +34,9 @@ MOST_CLASSES = 20_000
 SCORE_ROWS = 2_000_000
 """Up to this many rows the figures that need all scores at once (slope, curve, ROC AUC) are computed."""
 
+CLASS_DRAWS = 200
+"""Drawn labels behind the test of all classes."""
+
 Chosen = Sequence[str] | Mapping[str, Callable[..., Any]] | None
 
 
@@ -123,6 +126,30 @@ def score(
     narrow = {name: getattr(columns, name).astype(np.float32) for name in ("nll", "brier")}
     shown = columns._replace(prediction=columns.prediction.astype(np.int32), entropy=np.empty(0), **narrow)
     return figures, draws, shown, class_profile(rows, n_bins)
+
+
+def classwise_p_value(rows: ScannedRows, n_bins: int, seed: int) -> float:
+    """The consistency test of all classes at once, of the rows that were kept.
+
+    The share of labels, drawn from the probabilities themselves, whose classwise ECE is at least the observed one.
+    """
+    chosen, (n, n_classes) = rows.draws.rows, rows.kept.shape
+    mass, first = rows.mass[chosen], n_classes * np.arange(n)
+    cells = (width_index(rows.kept, n_bins) + n_bins * np.arange(n_classes)).ravel()
+    stated = np.bincount(cells, (mass[:, None] * rows.kept).ravel())
+    # the cumulated probabilities of one row after the other: a drawn label is one search
+    steps = (np.minimum(np.cumsum(rows.kept, axis=1, dtype=np.float64), 1.0) + np.arange(n)[:, None]).ravel()
+    generator = np.random.default_rng([seed, 29])
+
+    def error(places: Array) -> float:
+        return float(np.abs(stated - np.bincount(cells[places], mass, len(stated))).sum())
+
+    observed = error(first + rows.labels[chosen]) * (1 - 1e-12)
+    above = 1
+    for _ in range(CLASS_DRAWS):
+        found = np.searchsorted(steps, np.arange(n) + generator.random(n), side="right")
+        above += error(np.clip(found, first, first + n_classes - 1)) >= observed
+    return above / (CLASS_DRAWS + 1)
 
 
 def zero_notes(nll: Array) -> list[str]:

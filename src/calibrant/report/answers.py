@@ -55,10 +55,18 @@ def _calibrated(comparison: Comparison, before: MethodRow) -> Said:
     if columns and too_few_to_tell(columns.confidence, columns.correct, comparison.weights, comparison.task):
         return "Too few rows to tell", f"{detail}{chance}.", "open"
     if floor is not None and floor.p_value >= SIGNIFICANCE:
+        if _mends(comparison, before):
+            detail += f", no more than chance explains, but `{comparison.best}` takes more than chance off the log loss"
+            return "No, though bins show no gap", f"{detail}.", "bad"
         short = f"Yes, as far as {comparison.n_test:,} rows can tell"
         return short, f"{detail}, no more than chance explains.", "good"
     side = words.high if over > 2 * under else words.low if under > 2 * over else "off in both directions"
     return f"No, {'probabilities are' if positive else 'it is'} {side}", f"{detail}{chance}.", "bad"
+
+
+def _mends(comparison: Comparison, before: MethodRow) -> bool:
+    """Does the best method take more than chance off the log loss of held-out rows?"""
+    return comparison.criterion == "nll" and not comparison.shares_rows and before.p_beats_best < MOSTLY
 
 
 def _choice(comparison: Comparison, before: MethodRow, best: MethodRow) -> Said:
@@ -82,7 +90,7 @@ def _choice(comparison: Comparison, before: MethodRow, best: MethodRow) -> Said:
         share = figure("changed_predictions", best.changed_predictions)
         detail += f", and changes {f'{share} of the {what}' if best.changed_predictions > 0 else 'no prediction'}"
     # which part of the log loss was miscalibration, where held-out rows show it beyond noise
-    if name == "nll" and not comparison.warnings and before.p_beats_best < MOSTLY:
+    if _mends(comparison, before):
         loss, rest_loss = before.metrics["nll"].value, best.metrics["nll"].value
         mendable = f"{loss - rest_loss:.3f} of the {loss:.3f} nats are miscalibration, which a map can mend"
         detail += f". {mendable}; the rest is the model's"
@@ -90,7 +98,7 @@ def _choice(comparison: Comparison, before: MethodRow, best: MethodRow) -> Said:
 
 
 def _sureness(comparison: Comparison, before: MethodRow, best: MethodRow) -> Said:
-    if comparison.warnings:
+    if comparison.shares_rows:
         return "Not at all", "The test rows are not independent of the fit: see the warning.", "bad"
     tied = [f"`{row.method}`" for row in comparison.rows if row.ties_best and row is not best]
     names = ", ".join(tied[:4]) + (f" and {len(tied) - 4} more" if len(tied) > 4 else "")
