@@ -103,7 +103,7 @@ class SlowClients(threading.Thread):
         except OSError:
             return None
         one.setblocking(False)
-        start = b"POST /calibrate HTTP/1.1\r\nhost: x\r\n"
+        start = b"POST /calibrate HTTP/1.1\r\nhost: localhost\r\n"
         if self.n_opened % 3 == 0:  # a third is slow with the body instead
             start += b"content-type: application/json\r\ncontent-length: 100000\r\n\r\n"
         one.send(start)
@@ -200,7 +200,7 @@ TRAILERS = {"endless trailer lines": b"x: " + b"y" * 60 + b"\r\n", "one endless 
 def trailers(megabytes: int = 256) -> dict[str, tuple[float, float]]:
     """Growth of the service's peak memory in MB and the longest answer of /health in seconds, for each attack."""
     found = {}
-    head = b"POST /calibrate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head = b"POST /calibrate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     head += b"transfer-encoding: chunked\r\n\r\n2\r\n[]\r\n0\r\nx: "
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cal.safetensors"

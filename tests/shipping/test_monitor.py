@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 import tracemalloc
 
 import numpy as np
@@ -231,7 +232,20 @@ def test_group_state_batches_and_limits():
         GroupMonitor.from_json(whole.total.to_json())
     crowd = GroupMonitor(window=1, n_bins=1)
     crowd.update_answers(np.full(MAX_GROUPS + 5, 0.5), np.arange(MAX_GROUPS + 5) % 2, np.arange(MAX_GROUPS + 5))
-    assert (crowd.n, len(crowd.groups), crowd.n_left_out) == (MAX_GROUPS + 5, MAX_GROUPS, 5)
+    assert (crowd.n, len(crowd.groups), crowd.groups["other"].n) == (MAX_GROUPS + 5, MAX_GROUPS + 1, 5)
+    assert GroupMonitor.from_json(crowd.to_json()).to_json() == crowd.to_json()
+    crowd.update_answers(np.full(200, 0.9), np.zeros(200, dtype=bool), ["late"] * 200)
+    assert crowd.alarms == ["other"]
+
+
+def test_many_group_names_take_no_longer_than_as_many_as_are_watched():
+    confidence, correct = calibrated(10, 30_000)
+    seconds = []
+    for n_names in (MAX_GROUPS, 30_000):
+        monitor, start = GroupMonitor(window=10, n_bins=2), time.process_time()
+        monitor.update_answers(confidence, correct, np.arange(30_000) % n_names)
+        seconds.append(time.process_time() - start)
+    assert seconds[1] < 5 * seconds[0]
 
 
 @pytest.mark.parametrize(("direction", "word"), [(-0.2, "too high"), (0.15, "too low")])

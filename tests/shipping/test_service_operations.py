@@ -70,7 +70,7 @@ def figures(client) -> dict[str, float]:
 
 def test_slow_connections_are_given_up_and_never_block_a_normal_client(started):
     port, _ = started("--header-timeout", "1", "--timeout", "1", "--max-connections", "40")
-    head = b"POST /calibrate HTTP/1.1\r\nhost: x\r\n"
+    head = b"POST /calibrate HTTP/1.1\r\nhost: localhost\r\n"
     body = b"content-type: application/json\r\ncontent-length: 1000\r\n\r\n{"
     slow = []
     for number in range(120):  # three times as many as there are places
@@ -115,9 +115,8 @@ def test_endless_headers_are_cut(started):
 @pytest.mark.parametrize("trailer", [b"x: " + b"y" * 4000 + b"\r\n", b"y" * 4096])
 def test_endless_trailers_are_cut(started, trailer):
     port, process = started()
-    head = (
-        b"POST /calibrate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
-    )
+    head = b"POST /calibrate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    head += b"transfer-encoding: chunked\r\n\r\n"
     before = psutil.Process(process.pid).memory_info().rss
     with socket.create_connection(("127.0.0.1", port), timeout=20) as one:
         one.sendall(head + b"2\r\n[]\r\n0\r\nx: ")
@@ -405,6 +404,50 @@ def test_feedback_is_taken_whole_or_not_at_all(artifact):
         assert client.post("/feedback", content=b"x", headers={"content-type": NPY}).status_code == 415
         assert client.post("/feedback", json={**good, "id": "b"}).json()["taken"] == 1  # not remembered from above
         assert client.get("/monitor").json()["n"] == 3
+
+
+def test_listed_groups_are_not_crowded_out_by_other_names(artifact):
+    desk = FeedbackDesk(by="site=north,south 7")
+    with TestClient(create_app(artifact, feedback=desk)) as client:
+        forged = [{**one, "site": f"forged {i}"} for i, one in enumerate(answers(300))]
+        assert client.post("/feedback", json={"answers": forged}).json()["taken"] == 300
+        sites = [{**one, "site": "south 7"} for one in answers(300, 0.4)]
+        assert client.post("/feedback", json={"answers": sites}).json()["alarm"]
+        report = client.get("/monitor").json()
+    assert {part["group"]: part["n"] for part in report["groups"]} == {"other": 300, "south 7": 300}
+    assert report["alarms"] == ["south 7"]
+
+
+def test_a_busy_monitor_blocks_no_other_request(artifact):
+    desk = FeedbackDesk()
+    service = create_app(artifact, feedback=desk)
+
+    async def ask():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(service), base_url="http://service") as client:
+            sent = asyncio.create_task(client.post("/feedback", json=answers(1)[0]))
+            await asyncio.sleep(0.1)
+            assert (await client.get("/calibrator")).status_code == 200
+            assert not sent.done()
+            desk._lock.release()
+            assert (await sent).json()["taken"] == 1
+
+    desk._lock.acquire()
+    ended = threading.Timer(60, desk._lock.release)  # a service that waits for the lock would never end
+    ended.start()
+    asyncio.run(ask())
+    ended.cancel()
+
+
+def test_a_service_on_loopback_answers_to_its_own_names_only(started):
+    port, _ = started()
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60) as client:
+        for host in (f"localhost:{port}", "LOCALHOST", "127.0.0.1", f"[::1]:{port}", None):
+            headers = {} if host is None else {"host": host}
+            assert client.get("/calibrator", headers=headers).status_code == 200
+        for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "localhost.evil.example", "::1"):
+            refused = client.post("/calibrate", json={"logits": [[0.0] * K]}, headers={"host": host})
+            assert (refused.status_code, "own machine" in refused.json()["error"]) == (421, True)
+        assert figures(client)['calibrant_requests_total{route="/calibrate",status="421"}'] == 5
 
 
 def test_feedback_by_group_and_batch_survives_a_restart(artifact, tmp_path):

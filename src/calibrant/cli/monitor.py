@@ -36,7 +36,7 @@ def monitor(
     file : Log with one JSON answer per line; it may still grow.
     window : How many of the latest answers the figures describe.
     bins : Equal-width confidence bins.
-    by : Field that names an answer's group: the alarm says which group broke.
+    by : Field that names an answer's group: the alarm says which group broke. FIELD=a,b lists the groups.
     id_field : Field that names an answer: one logged twice is counted once.
     digits : Decimals the confidences were rounded to; found from the log by default.
     state : File that keeps the monitor between runs.

@@ -47,7 +47,7 @@ def serve(
     drain : Seconds between SIGTERM and the end of service.
     reload : Take over a new ARTIFACT while running.
     access_log : One JSON line per request on stderr.
-    by : Field that names an answer's group: the alarm says which group broke.
+    by : Field that names an answer's group: the alarm says which group broke. FIELD=a,b lists the groups.
     monitor_state : File that keeps the monitor.
     """
     served = ArtifactFile(artifact).load()

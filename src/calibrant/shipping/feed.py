@@ -6,6 +6,7 @@ in JSON with a checksum, and the state before stays beside it.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -21,7 +22,7 @@ from calibrant.core.arrays import Json
 from calibrant.core.atomic import atomic_write, check_source, check_target
 from calibrant.core.errors import InputError
 from calibrant.core.schema import Schema, identifier
-from calibrant.shipping.monitor import BAD_VALUES, GroupMonitor, Monitor, Names, Stateful, stated
+from calibrant.shipping.monitor import BAD_VALUES, OTHER, GroupMonitor, Monitor, Names, Stateful, stated
 
 STATE_FORMAT = 4
 FORMATS = '{"confidence": 0.9, "correct": true}, {"probabilities": […], "label": 3} or {"logits": […], "label": 3}'
@@ -83,7 +84,8 @@ class Feed(Stateful):
     Parameters
     ----------
     batch : a number of answers per bet, or the field that names the batch of an answer.
-    by : the field that names the group of an answer; the monitor is a `GroupMonitor` then.
+    by : the field that names the group of an answer; the monitor is a `GroupMonitor` then. "hospital=north,south" lists
+        the groups: any other name counts as `other`.
     id : the field that names an answer: one that comes twice counts once.
     state_file : a file that keeps what is known between runs; `notes` has what there is to say about it.
     settings : further parameters of `Monitor`.
@@ -105,8 +107,10 @@ class Feed(Stateful):
         **settings: Any,
     ) -> None:
         size = int(batch) if str(batch).isdigit() else None
-        self.monitor = (Monitor if by is None else GroupMonitor)(batch=size, **settings)
-        self.batch, self.by, self.id = None if size else batch, by, id
+        field, _, listed = (by or "").partition("=")
+        self.monitor = (GroupMonitor if field else Monitor)(batch=size, **settings)
+        self.batch, self.id = None if size else batch, id
+        self.by, self.known = field or None, listed.split(",") if listed else None
         self.choices = {**self.monitor.settings, "batch": size or batch, "by": by, "id": id}
         del self.choices["seed"]  # it changes nothing that is remembered
         self.seen = Names(SEEN_IDS)
@@ -120,7 +124,8 @@ class Feed(Stateful):
         answer = answer_of(record, self.schema)
         unnamed = self.id_is_optional and self.id not in record
         fields = (self.batch, self.by, None if unnamed else self.id)
-        return *answer, *("" if name is None else _field(record, name) for name in fields)
+        batch, group, name = ("" if field is None else _field(record, field) for field in fields)
+        return *answer, batch, group if self.known is None or group in self.known else OTHER, name
 
     def count(self, answers: Iterable[Answer]) -> int:
         """Give answers to the monitor, without those whose id was counted before; returns how many there were."""
@@ -280,9 +285,14 @@ class FeedbackDesk(Feed):
     def report(self) -> Json:
         """The monitor's report; `n` alone before the first answer."""
         with self._lock:
-            if self._report["n"] != self.monitor.n:
-                self._report = self.monitor.report().to_dict()
-            return self._report
+            if self._report["n"] == self.monitor.n:
+                return self._report
+            monitor, resets = copy.deepcopy(self.monitor), self.n_resets
+        report = monitor.report().to_dict()  # of a copy: answers are taken meanwhile
+        with self._lock:
+            if resets == self.n_resets:
+                self._report = report
+        return report
 
     def state(self) -> Json:
         """The feed's, and the artifact that it is about."""

@@ -32,7 +32,8 @@ FLOOR_DRAWS = 400
 MAX_WINDOW = 1_000_000
 FIRST_GROUPS = 16
 MAX_GROUPS = 200
-"""Answers of further groups count in the whole stream only."""
+OTHER = "other"
+"""The group of all names that come when there are MAX_GROUPS."""
 LATE = (
     "answers came after their batch was judged and make no bet: give the answers of a batch together, and every batch "
     "a name of its own"
@@ -325,7 +326,6 @@ class GroupReport(MonitorReport):
 
     alarms: list[str]
     groups: list[Json]
-    n_left_out: int
 
 
 class _Kept(Stateful):
@@ -563,7 +563,7 @@ class GroupMonitor(_Kept):
 
     The group of an answer is known before its outcome, so numbering groups as they appear spends nothing twice. The
     first 16 groups get 1/32 each, the next 32 get 1/128 each, the next 64 get 1/512: no number of groups has to be
-    known ahead.
+    known ahead. When there are 200, all new names count as one group, `other`.
 
     Examples
     --------
@@ -575,7 +575,7 @@ class GroupMonitor(_Kept):
     ['south']
     """
 
-    STATE = ("n_left_out", "total", "groups")
+    STATE = ("total", "groups")
 
     def __init__(self, **settings: Any) -> None:
         whole = Monitor(**settings)
@@ -589,7 +589,6 @@ class GroupMonitor(_Kept):
         """Forget everything, groups included."""
         self.total.reset()
         self.groups: dict[str, Monitor] = {}
-        self.n_left_out = 0
 
     @property
     def n(self) -> int:
@@ -617,13 +616,12 @@ class GroupMonitor(_Kept):
         if size is not None:  # the groups' parts of the same batches, by number
             batches = (before + np.arange(len(names))) // size
         numbers = None if batches is None else np.atleast_1d(batches)
-        for name in dict.fromkeys(names.tolist()):
-            mine = names == name
-            if self._add_group(name):
-                own = None if numbers is None else numbers[mine]
-                self.groups[name].update_answers(confidences[mine], flags[mine], batches=own)
-            else:
-                self.n_left_out += int(mine.sum())
+        own = np.array([id(self._group(name)) for name in names])
+        for monitor in self.groups.values():
+            mine = np.flatnonzero(own == id(monitor))
+            if len(mine):
+                batch = None if numbers is None else numbers[mine]
+                monitor.update_answers(confidences[mine], flags[mine], batches=batch)
         # judge every group's part of a batch that the whole stream has finished
         current = str(self.total.n // size) if size else self.total.open_batch
         for monitor in self.groups.values():
@@ -635,24 +633,26 @@ class GroupMonitor(_Kept):
         for monitor in (self.total, *self.groups.values()):
             monitor.close_batch()
 
-    def _add_group(self, name: str) -> bool:
-        """Give a new group a monitor, if there is room; whether the group has one."""
-        if name not in self.groups and len(self.groups) < MAX_GROUPS:
+    def _group(self, name: str) -> Monitor:
+        """The monitor of a group; a new one, if there is room."""
+        if name not in self.groups and len(self.groups) >= MAX_GROUPS:
+            name = OTHER
+        if name not in self.groups:
             rate = group_share(len(self.groups)) * self.total.false_alarm_rate
             self.groups[name] = replace(self.total, false_alarm_rate=rate, batch=None)
-        return name in self.groups
+        return self.groups[name]
 
     def report(self) -> GroupReport:
         """The report of the whole stream with those of the groups."""
         groups = [{"group": name, **monitor.report().to_dict()} for name, monitor in self.groups.items()]
         groups.sort(key=lambda group: (not group["alarm"], -group["evidence"]))
         total = self.total.report().to_dict() | {"alarm": self.alarm}
-        return GroupReport(**total, alarms=self.alarms, groups=groups, n_left_out=self.n_left_out)
+        return GroupReport(**total, alarms=self.alarms, groups=groups)
 
     def restore(self, state: Any) -> None:
         """Take over what `state` returned."""
         for name in state["groups"]:
-            self._add_group(name)
+            self._group(name)
         super().restore(state)
 
 

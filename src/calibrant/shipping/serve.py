@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -241,7 +243,8 @@ def serve(
     A path is looked at every second (and at SIGHUP), and a new artifact there takes over between two requests.
     `announce` is told the address once the port is ours; port 0 takes any that is free. After SIGTERM `/readyz` says no
     for `limits.drain_seconds` before the service stops taking connections. `access_log=False` leaves out the lines of
-    requests; errors, reloads and alarms are always logged.
+    requests; errors, reloads and alarms are always logged. On a loopback address a request must name this machine in
+    its header Host, so that no web page can reach the service by a name that was bound anew.
     """
     limits = _possible(limits or Limits())
     served = artifact if isinstance(artifact, Artifact) else ArtifactFile(artifact)
@@ -274,6 +277,10 @@ def serve(
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise InputError(f"cannot listen on {host} port {port}: {reason}; choose others with --host, --port") from error
+    if ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
+        # a page whose name was bound anew to this machine says its own name
+        own = rf"(localhost|127(\.\d+){{3}}|\[::1\]|{re.escape(name)})(:\d+)?"
+        service.hosts = re.compile(own, re.IGNORECASE)
     with listener, json_log(access=access_log), contextlib.suppress(KeyboardInterrupt):
         announce(f"http://{name}:{listener.getsockname()[1]}")
         server.run(sockets=[listener])

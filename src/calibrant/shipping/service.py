@@ -62,7 +62,6 @@ ACCESS = logging.getLogger("calibrant.service.access")
 
 INLINE_BYTES = 160_000
 """Below this a request is computed at once: handing it to a thread would take longer."""
-INLINE_ANSWERS = 500
 FEEDBACK_BYTES = 8 << 20
 LOOK_SECONDS = 1.0
 """Between looks at the artifact's file, and between writes of the monitor's state."""
@@ -264,6 +263,9 @@ def create_app(
 class Service:
     """The endpoints, bound to one artifact and one monitor, and the application that routes to them."""
 
+    hosts: re.Pattern[str] | None = None
+    """What the header Host may say, if anything but this is refused."""
+
     def __init__(self, artifact: Artifact | ArtifactFile, limits: Limits, feedback: FeedbackDesk | None) -> None:
         self._file = artifact if isinstance(artifact, ArtifactFile) else None
         self.served = artifact.load() if isinstance(artifact, ArtifactFile) else Served.of(artifact)
@@ -316,7 +318,12 @@ class Service:
             await self.app(scope, receive, send)
             return
         started, status, sent = time.perf_counter(), 500, 0
-        name = dict(scope["headers"]).get(b"x-request-id", b"")
+        app: Any = self.app
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"localhost").decode("latin-1")
+        if self.hosts and not self.hosts.fullmatch(host):
+            app = JSONResponse({"error": f"Host is {host[:60]!r}: this service answers its own machine only"}, 421)
+        name = headers.get(b"x-request-id", b"")
         name = name if PLAIN_ID.fullmatch(name) else os.urandom(8).hex().encode()
 
         async def observe(message: Any) -> None:
@@ -329,7 +336,7 @@ class Service:
             await send(message)
 
         try:
-            await self.app(scope, receive, observe)
+            await app(scope, receive, observe)
         finally:
             seconds, path = time.perf_counter() - started, scope["path"]
             self._requests.labels(path if path in self.paths else "other", status).inc()
@@ -408,7 +415,7 @@ class Service:
         async with self._body(request, FEEDBACK_BYTES) as body:
             records = _records(body, kind, self.limits.rows)
             was, work = self.desk.monitor.alarm, partial(self.desk.take, records)
-            taken = work() if len(records) < INLINE_ANSWERS else await self._in_thread(work)
+            taken = await self._in_thread(work)  # which may wait for others
         if taken["alarm"] and not was:
             EVENTS.warning("calibration alarm", extra={"fields": {"n": taken["n"]}})
         return JSONResponse(taken)
