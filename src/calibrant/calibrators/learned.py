@@ -113,7 +113,7 @@ def widen(calibrator: Any, present: Array, n_classes: int) -> None:
         else:
             whole = np.zeros(n_classes)
             # a constant added to all biases changes nothing: that of an absent class lies in their middle
-            value = value - value.mean() if value.ndim == 1 else value
+            value = value - np.median(value) if value.ndim == 1 else value
         if value.ndim == 2:
             whole = np.diag(whole)
         whole[np.ix_(*[present] * value.ndim)] = value
